@@ -1,0 +1,33 @@
+(defsystem "hunchentoot-recycling-taskmaster-test"
+  :description "Tests of hunchentoot-recycling-taskmaster, named for the promises they check."
+  :license "BSD-2-Clause"
+  :depends-on ("hunchentoot-recycling-taskmaster" "fiveam")
+  :pathname "test/"
+  :serial t
+  :components
+  ((:file "package")
+   (:file "run")
+   (:module "support"                   ; latches, leak check, a client of octets
+    :serial t
+    :components ((:file "system")
+                 (:file "patience")
+                 (:file "threads")
+                 (:file "leaks")
+                 (:file "octets")
+                 (:file "files")
+                 (:file "connection")
+                 (:file "request")
+                 (:file "response")
+                 (:file "client")
+                 (:file "acceptors")
+                 (:file "server-test")))
+   (:module "engine"
+    :serial t
+    :components ((:file "fakes")
+                 (:file "sharing")
+                 (:file "faults")
+                 (:file "lifecycle"))))
+  :perform (test-op (operation system)
+             (declare (ignore operation system))
+             (unless (uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all)
+               (error "Some tests failed."))))

@@ -1,0 +1,50 @@
+;;;; The table of contents: four storeys on a base, each knowing only those above it in this list.
+
+(defsystem "hunchentoot-recycling-taskmaster"
+  :description "A drop-in engine for Hunchentoot: connections wait together, threads are recycled."
+  :version "0.1.0"
+  :license "BSD-2-Clause"
+  ;; Hunchentoot and what Hunchentoot itself brings; nothing else.
+  :depends-on ("bordeaux-threads" "usocket" "hunchentoot")
+  :in-order-to ((test-op (test-op "hunchentoot-recycling-taskmaster-test")))
+  :pathname "src/"
+  :serial t
+  :components
+  ((:module "base"                      ; policies, types, root conditions
+    :serial t
+    :components ((:file "package")
+                 (:file "policies")
+                 (:file "types")
+                 (:file "conditions")))
+   (:module "platform"                  ; the door to the operating system
+    :serial t
+    :components ((:file "package")
+                 (:file "conditions")
+                 (:file "sbcl" :if-feature :sbcl)
+                 (:file "ecl" :if-feature :ecl)
+                 (:file "abcl" :if-feature :abcl)
+                 (:file "other" :if-feature (:not (:or :sbcl :ecl :abcl)))
+                 (:file "sockets")))
+   (:module "engine"                    ; threads and connections, nothing of HTTP
+    :serial t
+    :components ((:file "package")
+                 (:file "service")      ; what it asks of the storey above
+                 (:file "connection")
+                 (:file "worker")
+                 (:file "engine")
+                 (:file "pool")         ; how workers come and go
+                 (:file "sentinel")
+                 (:file "sharing")      ; the portable engine
+                 (:file "lifecycle")
+                 (:file "statistics")))
+   (:file "package")                    ; the public names
+   (:module "hunchentoot"
+    :serial t
+    :components ((:file "specials")
+                 (:file "internals")    ; the only file that knows what Hunchentoot hides
+                 (:file "taskmaster")
+                 (:file "acceptors")
+                 (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "service")
+                 (:file "connection")
+                 (:file "administration")))))

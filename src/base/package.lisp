@@ -1,0 +1,7 @@
+(defpackage #:hunchentoot-recycling-taskmaster.base
+  (:documentation "Private.  What every other storey stands on: the two
+optimisation policies, the octet types, the root of our conditions.")
+  (:use #:common-lisp)
+  (:export #:*hot-policy* #:*plain-policy*
+           #:octet #:octets #:index #:make-octets
+           #:recycling-error))

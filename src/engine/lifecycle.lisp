@@ -1,0 +1,146 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; Start, stop, and the last resort.
+
+(define-condition stop-from-worker (recycling-error)
+  ()
+  (:report "A worker cannot stop the engine that it works for: it would wait for itself.
+Call STOP from another thread.")
+  (:documentation "Signalled instead of a deadlock."))
+
+(defun wait-for-change (engine seconds predicate)
+  "Waits up to SECONDS, or for ever when NIL, until PREDICATE, called under the lock, is true;
+returns its last value."
+  (let ((end (and seconds (+ (milliseconds) (ceiling (* 1000 seconds))))))
+    (bt:with-lock-held ((engine-lock engine))
+      (loop for value = (funcall predicate)
+            until (or value (and end (>= (milliseconds) end)))
+            ;; Several may wait and only one is notified: look again at every tick.
+            do (wait-on (engine-changed engine) (engine-lock engine) *tick*)
+            finally (return value)))))
+
+;;; Start
+
+(defun start-engine (engine)
+  "Starts ENGINE and returns it once a worker waits for connections.  When no thread can be
+made, signals why and leaves nothing behind."
+  (with-engine (engine)
+    (assert (eq (engine-phase engine) :new))
+    (setf (engine-phase engine) :running
+          (engine-started engine) (milliseconds)))
+  (handler-bind ((error (lambda (condition)
+                          (declare (ignore condition))
+                          (stop-engine engine :timeout 0))))
+    (setf (engine-sentinel engine) (start-sentinel engine))
+    (unless (or (refill engine) (plusp (pool-size engine)))
+      (error (engine-last-error engine)))
+    (wait-for-change engine nil (lambda () (plusp (worker-count engine :waiting :serving)))))
+  engine)
+
+(defun start-sentinel (engine)
+  (bt:make-thread (lambda () (watch-over engine))
+                  :name (format nil "~(~A~) sentinel" (type-of engine))))
+
+;;; Stop
+
+(defun leave-phase (engine phase)
+  "Makes ENGINE go to PHASE from any earlier one.  True when it did."
+  (with-engine (engine)
+    (let ((order '(:new :running :draining :stopping :stopped)))
+      (when (< (position (engine-phase engine) order) (position phase order))
+        (bt:condition-notify (engine-changed engine))
+        (setf (engine-phase engine) phase)))))
+
+(defun end-input (engine &rest states)
+  "Lets the connections whose workers are in one of STATES read nothing more."
+  (with-engine (engine)
+    (dolist (worker (engine-workers engine))
+      (when (and (worker-connection worker) (member (worker-state worker) states))
+        (shut-down (connection-socket (worker-connection worker)) :input)))))
+
+(defun drop-queue (engine)
+  "Closes the connections that no worker will take."
+  (dolist (connection (with-engine (engine)
+                        (decf (engine-open engine) (length (engine-queue engine)))
+                        (shiftf (engine-queue engine) '())))
+    (close-socket (connection-socket connection))))
+
+(defun wake-workers (engine)
+  (wake-listener (engine-listener engine)
+                 (with-engine (engine) (worker-count engine :waiting))))
+
+(defun send-home-waiting (engine)
+  "Makes the workers that wait end.  They have nothing to finish, so seconds are plenty."
+  (wake-workers engine)
+  (wait-for-change engine 5 (lambda () (zerop (coming-count engine)))))
+
+(defun await-empty-pool (engine seconds)
+  (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))
+
+(defun describe-worker (worker)
+  "A plist about WORKER, for people."
+  (list :worker (worker-number worker)
+        :state (worker-state worker)
+        :seconds (/ (worker-milliseconds worker) 1000.0)))
+
+(defun lay-down (engine)
+  "The last step of stopping: ends the sentinel, joins what ended, reports what did not."
+  (when (leave-phase engine :stopped)
+    (with-engine (engine)
+      (setf (engine-stopped engine) (milliseconds))
+      (bt:condition-notify (engine-bell engine)))
+    (when (engine-sentinel engine)
+      (bt:join-thread (engine-sentinel engine))))
+  (join-leavers engine)
+  (with-engine (engine)
+    (mapcar #'describe-worker (engine-workers engine))))
+
+(defun stop-engine (engine &key soft (timeout (if soft nil 1)))
+  "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or was accepted
+is served; else connections read nothing more.  Waits up to TIMEOUT seconds, a real or NIL
+for no limit, for the workers to end.  Returns a list of plists, one for each worker that
+had to be left behind; such a worker ends with its request.
+Signals STOP-FROM-WORKER in a worker of ENGINE."
+  (when (inside-worker-p engine)
+    (error 'stop-from-worker))
+  (when (leave-phase engine (if soft :draining :stopping))
+    (end-input engine :idling)
+    (send-home-waiting engine))
+  (unless (and soft (await-empty-pool engine timeout))
+    (leave-phase engine :stopping)
+    (end-input engine :idling :serving)
+    (drop-queue engine)
+    (await-empty-pool engine (if soft 0 timeout)))
+  (lay-down engine))
+
+;;; The last resort
+
+(defun accounting-problems (engine)
+  "Sentences, in a list, about what does not add up in ENGINE, whose workers should all have
+ended."
+  (with-engine (engine)
+    (append
+     (loop for worker in (engine-workers engine)
+           collect (format nil "~A did not end." worker))
+     (loop for state in *worker-states*
+           for count = (worker-count engine state)
+           for listed = (count state (engine-workers engine) :key #'worker-state)
+           unless (or (eq state :ended) (= count listed))
+             collect (format nil "~D workers are counted as ~(~A~), ~D are." count state listed))
+     (unless (zerop (engine-open engine))
+       (list (format nil "~D connections are counted as open." (engine-open engine)))))))
+
+(defun abandon-engine (engine)
+  "Destroys the threads of ENGINE, whatever they do, and waits up to five seconds for their end.
+Signals STOP-FROM-WORKER in a worker of ENGINE."
+  (when (inside-worker-p engine)
+    (error 'stop-from-worker))
+  (leave-phase engine :stopping)
+  (wake-workers engine)
+  (dolist (thread (with-engine (engine)
+                    (remove nil (mapcar #'worker-thread (engine-workers engine)))))
+    (handler-case (bt:destroy-thread thread)
+      (error () nil)))                  ; it ended by itself
+  (drop-queue engine)
+  (await-empty-pool engine 5)
+  (lay-down engine))

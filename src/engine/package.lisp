@@ -1,0 +1,21 @@
+(defpackage #:hunchentoot-recycling-taskmaster.engine
+  (:documentation "Private.  Threads and connections, and nothing of HTTP: an ENGINE
+recycles a pool of workers over the connections of one listener.  The storey above
+subclasses SERVICE and is called through its generic functions.")
+  (:use #:common-lisp
+        #:hunchentoot-recycling-taskmaster.base
+        #:hunchentoot-recycling-taskmaster.platform)
+  (:export
+   ;; what the storey above implements
+   #:service #:serve #:refuse #:release #:input-buffered-p #:idle-seconds #:make-worker-thread
+   #:call-as-worker #:note
+   ;; connections
+   #:connection #:connection-socket #:connection-served #:connection-data #:count-request
+   #:connection-deadline-kind #:call-with-deadline
+   ;; engines
+   #:engine #:sharing-engine #:make-sharing-engine #:engine-service #:engine-sentinel
+   #:engine-thread-limit #:engine-accept-limit #:engine-standby
+   #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
+   #:winding-down-p #:inside-worker-p #:engine-statistics #:*statistics*
+   #:*worker* #:worker-engine
+   #:stop-from-worker))

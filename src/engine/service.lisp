@@ -1,0 +1,54 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The narrow door upwards: what an engine asks of the storey above it.
+
+(defclass service ()
+  ()
+  (:documentation "What the workers of an engine do with a connection.  An abstract class."))
+
+(defgeneric serve (service connection)
+  (:documentation "Reads one request from CONNECTION, answers it, and returns what is to
+become of the connection:
+  :CLOSE     close it;
+  :PARK      another request may follow;
+  :DETACHED  forget it, somebody else owns its socket now.
+Called by a worker, in its thread.  An error that gets out is counted and noted, and the
+connection closed."))
+
+(defgeneric refuse (service connection)
+  (:documentation "Tells the peer of CONNECTION that there is no room for it.  Called by the
+worker that accepts, so it must not wait for the peer.  The engine closes CONNECTION."))
+
+(defgeneric release (service connection)
+  (:documentation "Lets go of what the service keeps for CONNECTION, flushing what is to be
+flushed: the engine is about to close its socket.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric input-buffered-p (service connection)
+  (:documentation "True when octets of CONNECTION were read from its socket already and wait
+in a buffer: the socket may then never become readable.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric idle-seconds (service)
+  (:documentation "How many seconds, a real, a connection may wait for its next request; NIL
+for no limit.")
+  (:method ((service service))
+    nil))
+
+(defgeneric make-worker-thread (service thunk number)
+  (:documentation "Makes the thread of worker NUMBER, in which THUNK is called.")
+  (:method ((service service) thunk number)
+    (bt:make-thread thunk :name (format nil "worker-~D" number))))
+
+(defgeneric call-as-worker (service thunk)
+  (:documentation "Calls THUNK, which is the whole life of a worker, in its thread.")
+  (:method ((service service) thunk)
+    (funcall thunk)))
+
+(defgeneric note (service level control &rest arguments)
+  (:documentation "Tells the people who run SERVICE what happened: LEVEL is :INFO, :WARNING
+or :ERROR, CONTROL and ARGUMENTS are for FORMAT."))

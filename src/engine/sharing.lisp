@@ -1,0 +1,207 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The portable engine: workers share ACCEPT, and the one that accepts serves.
+;;;;
+;;;;   a worker that ...           and finds that ...                    does
+;;;;   accepted a connection       nobody else waits, and it may         makes a sibling
+;;;;   accepted a connection       all that may serve do                 queues or refuses it
+;;;;   is done with a connection   a connection is queued                takes it
+;;;;   is done with a connection   enough siblings wait                  ends
+;;;;   is done with a connection   otherwise                             accepts again
+;;;;
+;;;; A connection keeps its worker between two requests.  So that nobody starves when all
+;;;; workers are kept, a crowd (a queued connection, or one that the kernel holds for us)
+;;;; makes connections end with their current request, and the sentinel ends idle ones.
+
+(defparameter *grace* 250
+  "Milliseconds for which a connection may be idle in a crowd.")
+
+(defclass sharing-engine (engine)
+  ()
+  (:documentation "The engine for every platform: blocking accepts and blocking reads."))
+
+(defun make-sharing-engine (service listener &key standby thread-limit accept-limit)
+  "An engine for SERVICE on LISTENER, not started."
+  (make-instance 'sharing-engine :service service :listener listener :standby standby
+                                 :thread-limit thread-limit :accept-limit accept-limit))
+
+;;; Taking a connection
+
+(defun next-step (engine worker)
+  "What WORKER, which has no connection, is to do: :ACCEPT, :END, or a queued connection to
+serve."
+  (with-engine (engine)
+    (cond ((and (engine-queue engine)
+                (not (eq (engine-phase engine) :stopping))
+                (or (eq (worker-state worker) :serving) ; it gives its own place up
+                    (not (full-p engine))))
+           (take-up worker (pop (engine-queue engine))))
+          ((or (not (running-p engine)) (enough-waiting-p engine worker))
+           (retire worker)
+           :end)
+          (t
+           (unless (eq (worker-state worker) :waiting)
+             (move worker :waiting)
+             (bt:condition-notify (engine-changed engine)))
+           :accept))))
+
+(defun enough-waiting-p (engine worker)
+  (>= (- (coming-count engine)
+         (if (member (worker-state worker) '(:starting :waiting)) 1 0))
+      (engine-standby engine)))
+
+(defun take-up (worker connection)
+  "Makes WORKER the one that serves CONNECTION, and returns it.  Under the lock."
+  (setf (worker-connection worker) connection)
+  (move worker :serving)
+  connection)
+
+(defun admit (engine worker connection)
+  "Decides about CONNECTION, which WORKER accepted.  Returns :SERVE, :QUEUED, :REFUSED or
+:LATE, and a sibling to be launched or NIL."
+  (with-engine (engine)
+    (incf (engine-accepted engine))
+    (setf (engine-accept-trouble engine) nil)
+    (cond ((not (running-p engine)) :late)
+          ((not (full-p engine))
+           (incf (engine-open engine))
+           (take-up worker connection)
+           (values :serve
+                   (when (plusp (missing-workers engine)) (reserve-worker engine))))
+          ((and (integerp (engine-accept-limit engine))
+                (< (engine-open engine) (engine-accept-limit engine)))
+           (incf (engine-open engine))
+           (setf (engine-queue engine) (append (engine-queue engine) (list connection))
+                 (engine-crowded-p engine) t)
+           :queued)
+          (t
+           (incf (engine-refused engine))
+           :refused))))
+
+(defun turn-away (engine connection)
+  (unwind-protect
+       (handler-case (refuse (engine-service engine) connection)
+         (error () (count-failure engine)))
+    (close-socket (connection-socket connection))))
+
+(defun accept-one (engine worker)
+  "Waits for a connection.  Returns the one that WORKER is to serve, or NIL."
+  (let ((socket (accept-connection (engine-listener engine))))
+    (when socket
+      (let ((connection (make-connection socket)))
+        (multiple-value-bind (decision sibling) (admit engine worker connection)
+          (ecase decision
+            (:serve
+             (when sibling (launch sibling))
+             connection)
+            (:queued nil)
+            (:refused (turn-away engine connection) nil)
+            (:late (close-socket socket) nil)))))))
+
+;;; When accepting fails
+
+(defun note-accept-trouble (engine condition)
+  "Notes CONDITION, unless one of its kind was noted already and lasts."
+  (when (with-engine (engine)
+          (incf (engine-failed engine))
+          (setf (engine-crowded-p engine) t) ; let descriptors go
+          (unless (eq (type-of condition) (engine-accept-trouble engine))
+            (setf (engine-accept-trouble engine) (type-of condition))))
+    (tell engine :error "~A" condition)))
+
+(defun back-off (engine)
+  "Waits for a tick, or until ENGINE stops."
+  (bt:with-lock-held ((engine-lock engine))
+    (when (running-p engine)
+      (wait-on (engine-changed engine) (engine-lock engine) *tick*)
+      ;; Pass on what may have been meant for another who waits.
+      (bt:condition-notify (engine-changed engine)))))
+
+(defun accept-or-back-off (engine worker)
+  (handler-case (accept-one engine worker)
+    (accept-failed (condition)
+      (when (running-p engine)
+        (note-accept-trouble engine condition)
+        (back-off engine))
+      nil)))
+
+;;; Serving it
+
+(defun serve-once (engine connection)
+  "Serves a request of CONNECTION; an error of the service means :CLOSE."
+  (let ((service (engine-service engine)))
+    (handler-case (serve service connection)
+      (error (condition)
+        (count-failure engine)
+        (tell engine :error "Serving a connection failed: ~A" condition)
+        :close))))
+
+(defun become-idle (engine worker)
+  "True when WORKER may wait for another request of its connection."
+  (with-engine (engine)
+    (when (running-p engine)
+      (move worker :idling)
+      t)))
+
+(defun next-request-p (engine worker connection)
+  "Waits until CONNECTION has another request, or the end of its input."
+  (let ((service (engine-service engine)))
+    (or (input-buffered-p service connection)
+        (and (become-idle engine worker)
+             (prog1 (await-input (connection-socket connection) (idle-seconds service))
+               (with-engine (engine)
+                 (move worker :serving)))))))
+
+(defun serve-to-the-end (engine worker connection)
+  "Serves the requests of CONNECTION; returns :CLOSE or :DETACHED."
+  (loop for outcome = (serve-once engine connection)
+        unless (and (eq outcome :park) (next-request-p engine worker connection))
+          return (if (eq outcome :park) :close outcome)))
+
+(defun dispose (engine connection orderly)
+  "Closes CONNECTION; gently when it was served to an ORDERLY end."
+  (let ((socket (connection-socket connection)))
+    (unwind-protect
+         (handler-case (release (engine-service engine) connection)
+           (error () (count-failure engine)))
+      (if orderly
+          (close-gently socket)
+          (close-socket socket)))))
+
+(defun attend (engine worker connection)
+  "Serves CONNECTION, which WORKER has taken up, and gives it up again."
+  (let ((outcome nil))
+    (unwind-protect
+         (setf outcome (serve-to-the-end engine worker connection))
+      ;; From here on the sentinel does not touch the socket, so closing it is safe.
+      (with-engine (engine)
+        (setf (worker-connection worker) nil)
+        (decf (engine-open engine)))
+      (unless (eq outcome :detached)
+        (dispose engine connection (eq outcome :close))))))
+
+(defmethod work ((engine sharing-engine) worker)
+  (loop for step = (next-step engine worker)
+        for connection = (case step
+                           (:end (return))
+                           (:accept (accept-or-back-off engine worker))
+                           (t step))
+        when connection
+          do (attend engine worker connection)))
+
+;;; The crowd
+
+(defun others-wait-p (engine)
+  (and (running-p engine)
+       (full-p engine)
+       (or (engine-queue engine)
+           (pending-connection-p (engine-listener engine)))))
+
+(defun stale-p (worker)
+  (and (eq (worker-state worker) :idling)
+       (> (worker-milliseconds worker) *grace*)))
+
+(defmethod tend ((engine sharing-engine))
+  (when (setf (engine-crowded-p engine) (and (others-wait-p engine) t))
+    (dolist (worker (remove-if-not #'stale-p (engine-workers engine)))
+      (end-connection engine worker))))

@@ -1,0 +1,69 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+(defclass parallel-acceptor (hunchentoot:acceptor)
+  ()
+  (:default-initargs
+   :taskmaster (make-instance 'recycling-taskmaster)
+   ;; Connections wait for a worker in the kernel; the kernel cuts this to its own maximum.
+   :listen-backlog 1024)
+  (:documentation "HUNCHENTOOT:ACCEPTOR on recycled threads: takes the same initargs, runs the
+same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
+
+(defclass parallel-easy-acceptor (parallel-acceptor hunchentoot:easy-acceptor)
+  ()
+  (:documentation "HUNCHENTOOT:EASY-ACCEPTOR on recycled threads: takes the same initargs, runs
+the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
+
+(defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))
+  "In a worker's thread, does its work; otherwise what Hunchentoot does."
+  (if *work*
+      (funcall *work*)
+      (call-next-method)))
+
+(defmethod hunchentoot:acceptor-persistent-connections-p :around ((acceptor parallel-acceptor))
+  "False for the request at hand when its connection should not be kept: asked by Hunchentoot
+when it writes the head of a reply, which then says so."
+  (and (call-next-method)
+       (not (and *connection* (winding-down-p (worker-engine *worker*))))))
+
+;;; Start and stop
+
+(defun acceptor-engine (acceptor)
+  "The engine of the last start of ACCEPTOR, or NIL."
+  (let ((taskmaster (acceptor-taskmaster* acceptor)))
+    (when (typep taskmaster 'recycling-taskmaster)
+      (taskmaster-engine taskmaster))))
+
+(defun stop-listening (acceptor)
+  "Frees the port of ACCEPTOR."
+  (let ((listener (forget-listener acceptor)))
+    (when listener
+      (close-listener listener))))
+
+(defmethod hunchentoot:start ((acceptor parallel-acceptor))
+  "Returns ACCEPTOR once it accepts connections.  When it cannot, signals why and leaves it
+stopped."
+  (let ((complete nil)
+        (was-listening (hunchentoot:started-p acceptor)))
+    (unwind-protect
+         (multiple-value-prog1 (call-next-method)
+           (setf complete t))
+      (unless (or complete was-listening)
+        (set-shutdown acceptor)
+        (stop-listening acceptor)))))
+
+(defmethod hunchentoot:stop ((acceptor parallel-acceptor) &key soft (timeout (if soft nil 1)))
+  "Stops ACCEPTOR and frees its port.  When SOFT, waits for every request that runs, otherwise
+only for those that end soon; in either case up to TIMEOUT seconds, a real, or NIL for no
+limit.  Returns ACCEPTOR and a list of plists, one for each thread that had to be left to
+finish its request by itself.  Does nothing when ACCEPTOR is not started.
+Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
+  (cond ((not (hunchentoot:started-p acceptor))
+         (values acceptor '()))
+        ((not (acceptor-engine acceptor)) ; some other taskmaster was given
+         (call-next-method))
+        (t
+         (let ((left (stop-engine (acceptor-engine acceptor) :soft soft :timeout timeout)))
+           (set-shutdown acceptor)
+           (stop-listening acceptor)
+           (values acceptor left)))))

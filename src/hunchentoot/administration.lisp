@@ -1,0 +1,59 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+(defgeneric stats (acceptor)
+  (:documentation "A plist of what ACCEPTOR did since its last start, and does, for people and
+for monitors.  Of threads: :THREADS in all, of which :STANDBY wait for a connection and :BUSY
+have one (:IDLING of them wait for its next request), :BENCHED, and how many were :MADE and
+have :ENDED.  Of connections: :ACCEPTED so far, :OPEN, :QUEUED for a thread, :REFUSED, and
+:EXPIRED, ended because they took too long or held up others.  :SERVED requests; :FAILED
+counts errors outside of handlers; :UPTIME in seconds.  What an acceptor with another
+taskmaster than ours cannot tell is NIL.")
+  (:method ((acceptor hunchentoot:acceptor))
+    (let ((engine (acceptor-engine acceptor))
+          (taskmaster (acceptor-taskmaster* acceptor)))
+      (cond (engine
+             (engine-statistics engine))
+            ((typep taskmaster 'recycling-taskmaster)
+             (loop for name in *statistics* collect name collect 0))
+            (t
+             (loop for name in *statistics*
+                   collect name
+                   collect (case name
+                             (:threads (hunchentoot:taskmaster-thread-count taskmaster))
+                             (:busy (requests-in-progress acceptor)))))))))
+
+(define-condition recycling-taskmaster-corrupted-error (recycling-error)
+  ((acceptor :initarg :acceptor :reader corrupted-acceptor)
+   (problems :initarg :problems :reader corruption-problems))
+  (:report (lambda (condition stream)
+             (format stream "~A cannot account for its threads and connections:~{~%  ~A~}"
+                     (corrupted-acceptor condition) (corruption-problems condition))))
+  (:documentation "Signalled by ABANDON-ACCEPTOR when threads outlived their destruction or
+counts do not add up.  Established restarts: RETRY destroys once more, IGNORE goes on."))
+
+(defun check-accounts (acceptor engine)
+  (let ((problems (accounting-problems engine)))
+    (when problems
+      (error 'recycling-taskmaster-corrupted-error :acceptor acceptor :problems problems))))
+
+(defun abandon-acceptor (acceptor)
+  "The last resort when STOP does not help: destroys every thread of ACCEPTOR, whatever it
+does, frees the port, and returns ACCEPTOR, which can be started again.  Requests that run
+are cut off where they are; use it at the REPL, not in a program.
+Signals RECYCLING-TASKMASTER-CORRUPTED-ERROR, with restarts RETRY and IGNORE, when threads
+outlive that or the counts of threads and connections do not add up; STOP-FROM-WORKER in a
+request handler of ACCEPTOR."
+  (let ((engine (acceptor-engine acceptor)))
+    (loop
+      (when engine
+        (abandon-engine engine))
+      (set-shutdown acceptor)
+      (stop-listening acceptor)
+      (restart-case (progn
+                      (when engine (check-accounts acceptor engine))
+                      (return acceptor))
+        (retry ()
+          :report "Destroy the threads once more.")
+        (ignore ()
+          :report "Go on as if the counts added up."
+          (return acceptor))))))

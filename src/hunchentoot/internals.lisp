@@ -1,0 +1,86 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; All that we use of Hunchentoot without its having promised it, for 1.2.38 and for
+;;;; 1.3.x.  No other file says hunchentoot::, so this one alone is to be read again when a
+;;;; new version of Hunchentoot appears.
+
+;;; Defaults and slots
+
+(defun default-max-thread-count ()
+  hunchentoot::*default-max-thread-count*)
+
+(defun acceptor-listener (acceptor)
+  "The usocket that ACCEPTOR listens on, or NIL.  Signals PARAMETER-ERROR on LispWorks, where
+Hunchentoot has none to give."
+  (unless (slot-exists-p acceptor 'hunchentoot::listen-socket)
+    (hunchentoot:parameter-error "~A has no listen socket to share; this Lisp is not supported."
+                                 acceptor))
+  (slot-value acceptor 'hunchentoot::listen-socket))
+
+(defun forget-listener (acceptor)
+  "Makes ACCEPTOR count as not listening; returns what it listened on, or NIL."
+  (shiftf (slot-value acceptor 'hunchentoot::listen-socket) nil))
+
+(defun set-shutdown (acceptor)
+  "Tells ACCEPTOR's connections, as STOP does, that no further request is to be read."
+  (hunchentoot::with-lock-held ((hunchentoot::acceptor-shutdown-lock acceptor))
+    (setf (hunchentoot::acceptor-shutdown-p acceptor) t)))
+
+(defun (setf taskmaster-process) (thread taskmaster)
+  "Makes THREAD the one that programs wait for when they wait for the server to end."
+  (setf (hunchentoot::acceptor-process taskmaster) thread))
+
+(defun acceptor-taskmaster* (acceptor)
+  (hunchentoot::acceptor-taskmaster acceptor))
+
+(defun requests-in-progress (acceptor)
+  (slot-value acceptor 'hunchentoot::requests-in-progress))
+
+;;; One request, by Hunchentoot's own code
+
+(defun expect-chunked-body (acceptor)
+  (unless (hunchentoot:acceptor-input-chunking-p acceptor)
+    (hunchentoot::hunchentoot-error
+     "The client sends a chunked body, but INPUT-CHUNKING-P is false for ~A." acceptor))
+  (setf hunchentoot::*hunchentoot-stream*
+        (chunga:make-chunked-stream hunchentoot::*hunchentoot-stream*)
+        (chunga:chunked-stream-input-chunking-p hunchentoot::*hunchentoot-stream*) t))
+
+(defun chunked-body-p (headers)
+  "True when the alist HEADERS says that the body comes in chunks (RFC 9112, section 7.1)."
+  (let ((codings (cdr (assoc :transfer-encoding headers))))
+    (and codings
+         (member "chunked" (cl-ppcre:split "\\s*,\\s*" codings) :test #'string-equal))))
+
+(defun process-one-request (acceptor make-request)
+  "Reads a request from Hunchentoot's current stream and answers it.  MAKE-REQUEST is called
+with initargs and returns the request object.  True when there was a request."
+  (multiple-value-bind (headers method uri protocol)
+      (hunchentoot::get-request-data hunchentoot::*hunchentoot-stream*)
+    (when method
+      (let ((hunchentoot:*reply* (make-instance (hunchentoot:acceptor-reply-class acceptor)))
+            (hunchentoot:*session* nil))
+        (when (chunked-body-p headers)
+          (expect-chunked-body acceptor))
+        (hunchentoot::with-acceptor-request-count-incremented (acceptor)
+          (hunchentoot:process-request
+           (funcall make-request
+                    :headers-in headers :method method :uri uri :server-protocol protocol
+                    :content-stream hunchentoot::*hunchentoot-stream*))))
+      (finish-output hunchentoot::*hunchentoot-stream*)
+      (setf hunchentoot::*hunchentoot-stream*
+            (hunchentoot:reset-connection-stream acceptor hunchentoot::*hunchentoot-stream*))
+      t)))
+
+(defun call-with-connection-stream (stream thunk)
+  "Calls THUNK, which processes requests on STREAM, in the dynamic context that handlers
+expect.  Returns what is to become of the connection, :PARK, :CLOSE or :DETACHED, and the
+stream for its next request.  THUNK returns true when there was a request."
+  (let ((hunchentoot::*hunchentoot-stream* stream)
+        (hunchentoot::*close-hunchentoot-stream* t)
+        (hunchentoot::*finish-processing-socket* t))
+    (let ((request-p (funcall thunk)))
+      (values (cond ((not hunchentoot::*close-hunchentoot-stream*) :detached)
+                    ((or hunchentoot::*finish-processing-socket* (not request-p)) :close)
+                    (t :park))
+              hunchentoot::*hunchentoot-stream*))))

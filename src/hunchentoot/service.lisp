@@ -1,0 +1,68 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; The taskmaster as the engine's service.
+
+(defmethod serve ((taskmaster recycling-taskmaster) connection)
+  (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
+         (socket (connection-socket connection))
+         (*connection* connection)
+         ;; A foreign acceptor's PROCESS-CONNECTION closes or keeps the socket by itself.
+         (*outcome* (if (typep acceptor 'parallel-acceptor) :close :detached)))
+    (if (connection-data connection)
+        (hunchentoot:process-connection acceptor socket)
+        (hunchentoot:handle-incoming-connection taskmaster socket))
+    *outcome*))
+
+(defmethod idle-seconds ((taskmaster recycling-taskmaster))
+  (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
+
+(defmethod make-worker-thread ((taskmaster recycling-taskmaster) thunk number)
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (hunchentoot:start-thread
+     taskmaster thunk
+     :name (format nil (taskmaster-worker-thread-name-format taskmaster)
+                   (format nil "~A:~A-~D" (or (hunchentoot:acceptor-address acceptor) "*")
+                           (hunchentoot:acceptor-port acceptor) number)))))
+
+(defmethod call-as-worker ((taskmaster recycling-taskmaster) thunk)
+  ;; Through ACCEPT-CONNECTIONS, so that a program's methods around it wrap each worker.
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
+        (*work* thunk))
+    (if (typep acceptor 'parallel-acceptor)
+        (hunchentoot:accept-connections acceptor)
+        (funcall thunk))))
+
+(defmethod note ((taskmaster recycling-taskmaster) level control &rest arguments)
+  (apply #'hunchentoot:acceptor-log-message (hunchentoot:taskmaster-acceptor taskmaster)
+         level control arguments))
+
+;;; Refusing
+
+(defparameter *retry-seconds* 1
+  "What a refused client is told to wait before it tries again, an integer of seconds.")
+
+(defun refusal ()
+  "The octets of the answer to a connection for which there is no room (RFC 9110, sections
+15.6.4 and 10.2.3)."
+  (let ((body "The server is busy.  Please try again in a moment."))
+    (flexi-streams:string-to-octets
+     (format nil "HTTP/1.1 503 Service Unavailable~C~C~:{~A: ~A~C~C~}~C~C~A"
+             #\Return #\Newline
+             (loop for (name value) in `(("Connection" "close")
+                                         ("Retry-After" ,*retry-seconds*)
+                                         ("Content-Type" "text/plain; charset=us-ascii")
+                                         ("Content-Length" ,(length body)))
+                   collect (list name value #\Return #\Newline))
+             #\Return #\Newline body)
+     :external-format :latin-1)))
+
+(defmethod refuse ((taskmaster recycling-taskmaster) connection)
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
+        (socket (connection-socket connection)))
+    (hunchentoot:too-many-taskmaster-requests taskmaster socket)
+    ;; Under TLS nothing can be said before a handshake, for which we cannot wait here.
+    (unless (hunchentoot:acceptor-ssl-p acceptor)
+      (let ((stream (socket-octet-stream socket)))
+        (limit-waits socket 1)
+        (write-sequence (refusal) stream)
+        (finish-output stream)))))

@@ -1,0 +1,19 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+(defvar *default-standby-thread-count* 8
+  "How many threads of a RECYCLING-TASKMASTER wait for connections when nothing is to be done,
+an integer above 0: the default of its :STANDBY-THREAD-COUNT.")
+
+(defparameter *default-worker-thread-name-format* "hunchentoot-worker-~A")
+
+;;; Bound in the threads of workers only
+
+(defvar *work* nil
+  "In a worker's thread, the function that is its work.")
+
+(defvar *connection* nil
+  "The engine's connection whose request the current thread serves, or NIL.")
+
+(defvar *outcome* nil
+  "What is to become of *CONNECTION*: set by PROCESS-CONNECTION, whose value methods around it
+need not pass on.")

@@ -1,0 +1,145 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+(defclass recycling-taskmaster (service hunchentoot:multi-threaded-taskmaster)
+  ((standby-thread-count
+    :initarg :standby-thread-count
+    :reader taskmaster-standby-thread-count
+    :documentation "How many threads are made at start, and how many may wait for a
+connection at a time, an integer above 0.")
+   (max-thread-count
+    :initarg :max-thread-count
+    :accessor hunchentoot:taskmaster-max-thread-count
+    :documentation "How many threads may serve at a time, an integer above 0, or NIL for no
+limit.")
+   (max-accept-count
+    :initarg :max-accept-count
+    :accessor hunchentoot:taskmaster-max-accept-count
+    :documentation "What happens to a connection when MAX-THREAD-COUNT threads serve:
+  :UNLIMITED   it waits, unaccepted, for its turn;
+  an integer   greater than MAX-THREAD-COUNT: it waits, but is answered 503 when that many
+               connections are open already;
+  NIL          it is answered 503.")
+   (worker-thread-name-format
+    :initarg :worker-thread-name-format
+    :accessor taskmaster-worker-thread-name-format
+    :documentation "A control string for FORMAT that makes a thread's name of one argument, or
+NIL for the default.")
+   (engine
+    :initform nil
+    :accessor taskmaster-engine
+    :documentation "The engine of the last start; each start makes a new one, so that what an
+earlier one had to leave behind cannot disturb it."))
+  (:default-initargs
+   :standby-thread-count nil
+   :max-thread-count (default-max-thread-count)
+   :max-accept-count :unlimited
+   :worker-thread-name-format *default-worker-thread-name-format*)
+  (:documentation "A taskmaster whose threads share the acceptor's connections and are
+recycled: one that has served a connection serves another, and how many there are follows
+the need.
+
+  :STANDBY-THREAD-COUNT       an integer above 0; default *DEFAULT-STANDBY-THREAD-COUNT*, or
+                              MAX-THREAD-COUNT where that is less
+  :MAX-THREAD-COUNT           an integer above 0, or NIL for no limit; default Hunchentoot's
+  :MAX-ACCEPT-COUNT           an integer greater than MAX-THREAD-COUNT, NIL, or :UNLIMITED,
+                              the default
+  :WORKER-THREAD-NAME-FORMAT  a control string with one argument, or NIL
+
+Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
+:STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT it is a fixed pool."))
+
+;;; Arguments
+
+(defun check-count (name value)
+  (unless (typep value '(integer 1 #.most-positive-fixnum))
+    (hunchentoot:parameter-error "~A must be an integer above 0, not ~S." name value)))
+
+(defun check-thread-counts (standby maximum)
+  (when maximum
+    (check-count :max-thread-count maximum))
+  (check-count :standby-thread-count standby)
+  (when (and maximum (> standby maximum))
+    (hunchentoot:parameter-error
+     "STANDBY-THREAD-COUNT, ~D, must not be greater than MAX-THREAD-COUNT, ~D."
+     standby maximum)))
+
+(defun check-accept-count (accept maximum)
+  (unless (member accept '(nil :unlimited))
+    (check-count :max-accept-count accept)
+    (unless maximum
+      (hunchentoot:parameter-error
+       "MAX-THREAD-COUNT must be supplied if MAX-ACCEPT-COUNT is supplied."))
+    (unless (> accept maximum)
+      (hunchentoot:parameter-error
+       "MAX-ACCEPT-COUNT, ~D, must be greater than MAX-THREAD-COUNT, ~D." accept maximum))))
+
+(defun check-name-format (control)
+  (unless (and (stringp control)
+               (handler-case (format nil control "x") (error () nil)))
+    (hunchentoot:parameter-error
+     "WORKER-THREAD-NAME-FORMAT must be a control string for one argument, not ~S." control)))
+
+(defmethod initialize-instance :after ((taskmaster recycling-taskmaster) &key)
+  (with-slots (standby-thread-count max-thread-count max-accept-count
+               worker-thread-name-format)
+      taskmaster
+    (unless standby-thread-count
+      (setf standby-thread-count (if (typep max-thread-count '(integer 1))
+                                     (min *default-standby-thread-count* max-thread-count)
+                                     *default-standby-thread-count*)))
+    (unless worker-thread-name-format
+      (setf worker-thread-name-format *default-worker-thread-name-format*))
+    (check-thread-counts standby-thread-count max-thread-count)
+    (check-accept-count max-accept-count max-thread-count)
+    (check-name-format worker-thread-name-format)))
+
+(defmethod (setf hunchentoot:taskmaster-max-thread-count) :before
+    (value (taskmaster recycling-taskmaster))
+  (check-thread-counts (taskmaster-standby-thread-count taskmaster) value)
+  (check-accept-count (hunchentoot:taskmaster-max-accept-count taskmaster) value))
+
+(defmethod (setf hunchentoot:taskmaster-max-thread-count) :after
+    (value (taskmaster recycling-taskmaster))
+  (when (taskmaster-engine taskmaster)
+    (setf (engine-thread-limit (taskmaster-engine taskmaster)) value)))
+
+(defmethod (setf hunchentoot:taskmaster-max-accept-count) :before
+    (value (taskmaster recycling-taskmaster))
+  (check-accept-count value (hunchentoot:taskmaster-max-thread-count taskmaster)))
+
+(defmethod (setf hunchentoot:taskmaster-max-accept-count) :after
+    (value (taskmaster recycling-taskmaster))
+  (when (taskmaster-engine taskmaster)
+    (setf (engine-accept-limit (taskmaster-engine taskmaster)) value)))
+
+;;; What Hunchentoot asks of a taskmaster
+
+(defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
+  (let ((engine (make-sharing-engine
+                 taskmaster (acceptor-listener (hunchentoot:taskmaster-acceptor taskmaster))
+                 :standby (taskmaster-standby-thread-count taskmaster)
+                 :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
+                 :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster))))
+    (start-engine engine)
+    (setf (taskmaster-engine taskmaster) engine
+          (taskmaster-process taskmaster) (engine-sentinel engine))))
+
+(defmethod hunchentoot:shutdown ((taskmaster recycling-taskmaster))
+  (when (taskmaster-engine taskmaster)
+    (stop-engine (taskmaster-engine taskmaster)))
+  taskmaster)
+
+(defmethod hunchentoot:taskmaster-thread-count ((taskmaster recycling-taskmaster))
+  (let ((engine (taskmaster-engine taskmaster)))
+    (if engine
+        (getf (engine-statistics engine) :threads)
+        0)))
+
+(defmethod hunchentoot:handle-incoming-connection ((taskmaster recycling-taskmaster) socket)
+  (hunchentoot:process-connection (hunchentoot:taskmaster-acceptor taskmaster) socket))
+
+(defmethod hunchentoot:too-many-taskmaster-requests ((taskmaster recycling-taskmaster) socket)
+  (declare (ignore socket))
+  (note taskmaster :warning
+        "A connection was refused: all ~A threads serve."
+        (hunchentoot:taskmaster-max-thread-count taskmaster)))

@@ -1,0 +1,15 @@
+(defpackage #:hunchentoot-recycling-taskmaster
+  (:documentation "Serve a Hunchentoot application by recycled threads: make an instance of
+one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
+  (:use #:common-lisp
+        #:hunchentoot-recycling-taskmaster.base
+        #:hunchentoot-recycling-taskmaster.platform
+        #:hunchentoot-recycling-taskmaster.engine)
+  (:export
+   #:parallel-acceptor #:parallel-easy-acceptor
+   #:parallel-ssl-acceptor #:parallel-easy-ssl-acceptor
+   #:recycling-taskmaster #:*default-standby-thread-count*
+   #:taskmaster-standby-thread-count #:taskmaster-worker-thread-name-format
+   #:stats
+   #:abandon-acceptor #:recycling-taskmaster-corrupted-error #:retry
+   #:stop-from-worker))

@@ -1,0 +1,19 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+(define-condition accept-failed (recycling-error)
+  ((cause :initarg :cause :reader accept-failure-cause))
+  (:report (lambda (condition stream)
+             (format stream "No connection could be accepted: ~A"
+                     (accept-failure-cause condition))))
+  (:documentation "The listen socket gave no connection for a reason that may pass."))
+
+(define-condition descriptors-exhausted (accept-failed)
+  ()
+  (:documentation "The process or the system has no descriptor or no memory left for
+another connection (EMFILE, ENFILE, ENOBUFS, ENOMEM); accepting again at once
+would fail again at once."))
+
+(define-condition listener-closed (accept-failed)
+  ()
+  (:documentation "The listen socket was shut down or closed; it will never give
+another connection."))

@@ -1,0 +1,44 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; Any other Lisp, by what usocket offers everywhere.
+
+(defmacro uninterruptibly (&body body)
+  "Runs BODY; nothing portable protects it from BT:DESTROY-THREAD."
+  `(progn ,@body))
+
+(defun milliseconds ()
+  "Milliseconds of the Lisp's real-time clock."
+  (values (floor (* 1000 (get-internal-real-time)) internal-time-units-per-second)))
+
+(defun processor-count ()
+  "How many processors to count on: 2, since nobody can tell."
+  2)
+
+(defun wait-on (condition-variable lock seconds)
+  "Releases LOCK, waits up to SECONDS, a real, for a notification of CONDITION-VARIABLE, and
+takes LOCK again.  May return early: call it in a loop around what is waited for."
+  (bt:condition-wait condition-variable lock :timeout seconds))
+
+(defun %error-number (condition)
+  (declare (ignore condition))
+  nil)
+
+(defun %accept (listener)
+  (usocket:socket-accept listener :element-type 'octet))
+
+(defun %pending-connection-p (listener)
+  (%await-input listener 0))
+
+(defun %wake-listener (listener)
+  (declare (ignore listener))
+  nil)
+
+(defun %await-input (usocket seconds)
+  (and (usocket:wait-for-input usocket :timeout seconds :ready-only t) t))
+
+(defun %limit-waits (usocket seconds)
+  (setf (usocket:socket-option usocket :receive-timeout) seconds))
+
+(defun %shut-down (usocket direction)
+  (unless (eq direction :output) (usocket:socket-shutdown usocket :input))
+  (unless (eq direction :input) (usocket:socket-shutdown usocket :output)))

@@ -1,0 +1,61 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; SBCL on Unix.
+
+(defmacro uninterruptibly (&body body)
+  "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until it is done."
+  `(sb-sys:without-interrupts ,@body))
+
+(defconstant +clock-monotonic+ #+linux 1 #+darwin 6 #-(or linux darwin) 4
+  "The CLOCK_MONOTONIC of the system's <time.h>.")
+
+(defun milliseconds ()
+  "Milliseconds, a fixnum, of a clock that never steps and has no epoch."
+  (multiple-value-bind (seconds nanoseconds) (sb-unix::clock-gettime +clock-monotonic+)
+    (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
+    (+ (* 1000 seconds) (floor nanoseconds 1000000))))
+
+(defun processor-count ()
+  "How many processors the system has online, at least 1."
+  (let ((sc-nprocessors-onln #+linux 84 #-linux 58))
+    (max 1 (sb-alien:alien-funcall
+            (sb-alien:extern-alien "sysconf" (function sb-alien:long sb-alien:int))
+            sc-nprocessors-onln))))
+
+(defun wait-on (condition-variable lock seconds)
+  "Releases LOCK, waits up to SECONDS, a real, for a notification of CONDITION-VARIABLE, and
+takes LOCK again.  May return early: call it in a loop around what is waited for."
+  (bt:condition-wait condition-variable lock :timeout seconds))
+
+(defun %error-number (condition)
+  (typecase condition
+    (sb-bsd-sockets:socket-error (sb-bsd-sockets::socket-error-errno condition))))
+
+(defun %accept (listener)
+  (let ((socket (sb-bsd-sockets:socket-accept (usocket:socket listener))))
+    (when socket
+      (usocket::make-stream-socket
+       :socket socket
+       :stream (sb-bsd-sockets:socket-make-stream
+                socket :input t :output t :buffering :full :element-type 'octet)))))
+
+(defun %pending-connection-p (listener)
+  (%await-input listener 0))
+
+(defun %wake-listener (listener)
+  ;; Every accept, now or later, fails with EINVAL on Linux; macOS refuses (ENOTCONN).
+  (handler-case
+      (progn (sb-bsd-sockets:socket-shutdown (usocket:socket listener) :direction :io) t)
+    (sb-bsd-sockets:socket-error () nil)))
+
+(defun %await-input (usocket seconds)
+  ;; poll(2), so that descriptors above select's FD_SETSIZE are fine.
+  (sb-sys:wait-until-fd-usable
+   (sb-bsd-sockets:socket-file-descriptor (usocket:socket usocket)) :input seconds nil))
+
+(defun %limit-waits (usocket seconds)
+  (setf (sb-impl::fd-stream-timeout (usocket:socket-stream usocket))
+        (and seconds (coerce seconds 'single-float))))
+
+(defun %shut-down (usocket direction)
+  (sb-bsd-sockets:socket-shutdown (usocket:socket usocket) :direction direction))

@@ -1,0 +1,139 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; Sockets as the engine sees them.  Generic, so that a test can put a socket of
+;;;; its own in their place; the methods here are for usocket's.
+
+;;; Listeners
+
+(defgeneric accept-connection (listener)
+  (:documentation "Waits for the next connection on LISTENER and returns its socket, or
+NIL when the one that came was gone again (ECONNABORTED) or the wait was cut short.
+Signals LISTENER-CLOSED once the listener was woken or closed, DESCRIPTORS-EXHAUSTED
+when the system has no room for a connection, and ACCEPT-FAILED for anything else."))
+
+(defgeneric pending-connection-p (listener)
+  (:documentation "True when a connection waits on LISTENER to be accepted, or when the
+platform cannot tell.  Does not block."))
+
+(defgeneric wake-listener (listener waiting-count)
+  (:documentation "Makes every accept on LISTENER, of which WAITING-COUNT are under way,
+end with LISTENER-CLOSED or NIL.  Where the platform has no call for that, connects to
+the listener WAITING-COUNT times."))
+
+(defgeneric close-listener (listener)
+  (:documentation "Closes LISTENER and so frees its port.  Nobody may be waiting on it."))
+
+(defconstant +einval+ 22)
+(defconstant +ebadf+ 9)
+
+(defun accept-failure (condition)
+  "What a CONDITION that accepting signalled means: :GONE, or a class of ACCEPT-FAILED."
+  (case (%error-number condition)
+    ((103 53 11 35 4) :gone)            ; ECONNABORTED, EAGAIN, EINTR
+    ((23 24 12 105 55) 'descriptors-exhausted) ; ENFILE, EMFILE, ENOMEM, ENOBUFS
+    ((#.+einval+ #.+ebadf+) 'listener-closed)
+    (t (typecase condition
+         (usocket:connection-aborted-error :gone)
+         (usocket:bad-file-descriptor-error 'listener-closed)
+         (usocket:invalid-argument-error 'listener-closed)
+         (usocket:no-buffers-error 'descriptors-exhausted)
+         (t 'accept-failed)))))
+
+(defmethod accept-connection ((listener usocket:stream-server-usocket))
+  (handler-case (%accept listener)
+    (error (condition)
+      (let ((meaning (accept-failure condition)))
+        (unless (eq meaning :gone)
+          (error meaning :cause condition))))))
+
+(defmethod pending-connection-p ((listener usocket:stream-server-usocket))
+  (%pending-connection-p listener))
+
+(defmethod wake-listener ((listener usocket:stream-server-usocket) waiting-count)
+  (unless (%wake-listener listener)
+    (multiple-value-bind (address port) (usocket:get-local-name listener)
+      (loop repeat waiting-count
+            do (usocket:socket-close
+                (usocket:socket-connect (if (every #'zerop address) "127.0.0.1" address)
+                                        port))))))
+
+(defmethod close-listener ((listener usocket:stream-server-usocket))
+  (usocket:socket-close listener))
+
+;;; Connections
+
+(defgeneric await-input (socket seconds)
+  (:documentation "Waits up to SECONDS, a real or NIL for ever, until SOCKET has bytes to
+read or was ended by its peer.  True when so, NIL when the time ran out."))
+
+(defgeneric limit-waits (socket seconds)
+  (:documentation "Lets no single read on the stream of SOCKET take longer than SECONDS, a
+real or NIL for no limit."))
+
+(defgeneric shut-down (socket direction)
+  (:documentation "Ends SOCKET in DIRECTION, :INPUT, :OUTPUT or :IO, without giving up its
+descriptor: whoever waits in it reads an end of file.  Never signals; NIL when the peer
+was gone already."))
+
+(defgeneric close-socket (socket)
+  (:documentation "Closes SOCKET and its stream, dropping what was not flushed.  Never
+signals; NIL when it was closed already."))
+
+(defmethod await-input ((socket usocket:stream-usocket) seconds)
+  (%await-input socket seconds))
+
+(defmethod limit-waits ((socket usocket:stream-usocket) seconds)
+  (%limit-waits socket seconds))
+
+(defmethod shut-down ((socket usocket:stream-usocket) direction)
+  (handler-case (%shut-down socket direction)
+    (error () nil)))
+
+(defmethod close-socket ((socket usocket:stream-usocket))
+  (handler-case (close (usocket:socket-stream socket) :abort t)
+    (error () nil)))
+
+(defun send-without-delay (socket)
+  "Sends small packets of SOCKET at once (TCP_NODELAY); NIL where SOCKET is no TCP socket."
+  (handler-case (progn (setf (usocket:socket-option socket :tcp-nodelay) t) t)
+    (error () nil)))
+
+(defun name-values (address port)
+  (values (usocket:host-to-hostname address) port))
+
+(defun peer-name (socket)
+  "The address, a string of digits, and the port of the peer of SOCKET.
+Signals what usocket does when the peer is gone."
+  (multiple-value-call #'name-values (usocket:get-peer-name socket)))
+
+(defun local-name (socket)
+  "The address, a string of digits, and the port of our own end of SOCKET."
+  (multiple-value-call #'name-values (usocket:get-local-name socket)))
+
+(defun socket-octet-stream (socket)
+  "The bivalent stream that reads and writes the octets of SOCKET."
+  (usocket:socket-stream socket))
+
+(defun discard-available-input (stream)
+  "Drops the octets that STREAM has ready; NIL at its end."
+  (loop for octet = (read-byte stream nil nil)
+        always octet
+        while (listen stream)))
+
+(defun discard-input (socket seconds)
+  "Reads and drops what SOCKET's peer sends until it ends, pauses for SECONDS, or has sent
+many packets."
+  (handler-case
+      (loop repeat 16
+            while (and (await-input socket seconds)
+                       (discard-available-input (socket-octet-stream socket))))
+    (error () nil)))
+
+(defun close-gently (socket)
+  "Closes SOCKET, whose last answer was sent.  When its peer sent more than was read, waits a
+moment for it to see our end: a socket closed with unread input resets its peer, who may
+then lose the answer that is on its way (RFC 9112, section 9.6).  Never signals."
+  (when (and (shut-down socket :output)
+             (handler-case (await-input socket 0) (error () nil)))
+    (discard-input socket 0.1))
+  (close-socket socket))

@@ -1,0 +1,136 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; A listener and sockets made of latches, so that tests decide what the engine sees,
+;;; and when.
+
+(def-suite engine :in all
+  :description "Workers, and how they come to connections; no network, no HTTP.")
+
+;;; A socket on which requests arrive when a test says so
+
+(defclass fake-socket ()
+  ((requests :initform 0 :accessor fake-requests
+             :documentation "How many requests arrived and were not served.")
+   (ended :initform nil :accessor fake-ended)
+   (closed :initform nil :accessor fake-closed)))
+
+(defun arrive (socket)
+  "Lets a request arrive on SOCKET."
+  (incf (fake-requests socket)))
+
+(defmethod platform:await-input ((socket fake-socket) seconds)
+  (poll (lambda () (or (plusp (fake-requests socket)) (fake-ended socket)))
+        (or seconds *patience*)))
+
+(defmethod platform:shut-down ((socket fake-socket) direction)
+  (unless (eq direction :output)
+    (setf (fake-ended socket) t)))
+
+(defmethod platform:close-socket ((socket fake-socket))
+  (setf (fake-closed socket) t))
+
+;;; A listener to which tests hand sockets, or conditions to be signalled
+
+(defclass fake-listener ()
+  ((lock :initform (bt:make-lock "fake listener") :reader fake-lock)
+   (backlog :initform '() :accessor fake-backlog)
+   (woken :initform nil :accessor fake-woken)))
+
+(defun hand-over (listener thing)
+  "Puts THING, a socket, a condition or NIL, at the end of LISTENER's backlog; returns it."
+  (bt:with-lock-held ((fake-lock listener))
+    (setf (fake-backlog listener) (append (fake-backlog listener) (list thing))))
+  thing)
+
+(defun connect-fake (listener &optional (requests 1))
+  "Lets a client with REQUESTS requests come to LISTENER; returns the server's socket."
+  (let ((socket (make-instance 'fake-socket)))
+    (setf (fake-requests socket) requests)
+    (hand-over listener socket)))
+
+(defun take-from-backlog (listener)
+  "A list of the oldest thing in LISTENER's backlog; NIL when it is empty."
+  (bt:with-lock-held ((fake-lock listener))
+    (when (fake-backlog listener)
+      (list (pop (fake-backlog listener))))))
+
+(defmethod platform:accept-connection ((listener fake-listener))
+  (let ((taken (loop for taken = (take-from-backlog listener)
+                     until (or taken (fake-woken listener))
+                     do (poll (lambda () (or (fake-backlog listener) (fake-woken listener)))
+                              1)
+                     finally (return taken))))
+    (cond ((null taken) (error 'platform:listener-closed :cause "it was woken"))
+          ((typep (first taken) 'condition) (error (first taken)))
+          (t (first taken)))))
+
+(defmethod platform:pending-connection-p ((listener fake-listener))
+  (and (fake-backlog listener) t))
+
+(defmethod platform:wake-listener ((listener fake-listener) waiting-count)
+  (declare (ignore waiting-count))
+  (setf (fake-woken listener) t))
+
+;;; A service that does what a test says
+
+(defclass fake-service (engine:service)
+  ((handler :initarg :handler :reader fake-handler)
+   (notes :initform (make-recorder) :reader fake-notes)
+   (refusals :initform (make-recorder) :reader fake-refusals)
+   (making :initform (constantly nil) :initarg :making :reader fake-making
+           :documentation "Called before a thread is made.")))
+
+(defmethod engine:serve ((service fake-service) connection)
+  (let ((socket (engine:connection-socket connection)))
+    (cond ((plusp (fake-requests socket))
+           (decf (fake-requests socket))
+           (prog1 (funcall (fake-handler service) socket)
+             (engine:count-request connection)))
+          (t :close))))
+
+(defmethod engine:refuse ((service fake-service) connection)
+  (record (fake-refusals service) (engine:connection-socket connection)))
+
+(defmethod engine:note ((service fake-service) level control &rest arguments)
+  (record (fake-notes service) (cons level (apply #'format nil control arguments))))
+
+(defmethod engine:make-worker-thread :before ((service fake-service) thunk number)
+  (declare (ignore thunk))
+  (funcall (fake-making service) number))
+
+;;; Tests
+
+(defvar *listener*)
+(defvar *service*)
+
+(defun make-engine (handler &key (standby 1) thread-limit (accept-limit :unlimited)
+                              (making (constantly nil)))
+  "A sharing engine whose requests are answered by HANDLER, a function of a fake socket that
+returns what SERVE does."
+  (setf *listener* (make-instance 'fake-listener)
+        *service* (make-instance 'fake-service :handler handler :making making))
+  (engine:make-sharing-engine *service* *listener* :standby standby
+                              :thread-limit thread-limit :accept-limit accept-limit))
+
+(defmacro with-running-engine ((engine handler &rest options) &body body)
+  "Evaluates BODY while ENGINE, made by MAKE-ENGINE of HANDLER and OPTIONS, runs."
+  `(let* (*listener* *service*
+          (,engine (make-engine ,handler ,@options)))
+     (engine:start-engine ,engine)
+     (unwind-protect (progn ,@body)
+       (engine:stop-engine ,engine))))
+
+(defun statistic (engine name)
+  "One of the figures of ENGINE."
+  (getf (engine:engine-statistics engine) name))
+
+(defun closed-p (socket)
+  "Waits until the engine has closed SOCKET, and returns true."
+  (eventually ("the engine to close a connection")
+    (fake-closed socket)))
+
+(defun wait-for-statistic (engine name value)
+  "Waits until the figure NAME of ENGINE is VALUE, and returns true."
+  (eventually ((format nil "~A to be ~A, in ~A" name value
+                       (engine:engine-statistics engine)))
+    (eql value (statistic engine name))))

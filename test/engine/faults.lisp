@@ -1,0 +1,133 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite faults :in engine
+  :description "What goes wrong, and is survived.")
+
+(in-suite faults)
+
+(defun exhausted ()
+  (make-condition 'platform:descriptors-exhausted :cause "EMFILE"))
+
+(define-server-test exhausted-descriptors-are-noted-once-and-accepting-goes-on
+  (with-running-engine (engine (constantly :close))
+    (with-globals ((engine::*tick* 1/100))
+      (loop repeat 3 do (hand-over *listener* (exhausted)))
+      (is (closed-p (connect-fake *listener*)))
+      (is (= 1 (recorded-count (fake-notes *service*))))
+      (is (= 3 (statistic engine :failed))))))
+
+(define-server-test exhausted-descriptors-are-noted-again-when-they-come-again
+  (with-running-engine (engine (constantly :close))
+    (loop repeat 2
+          do (hand-over *listener* (exhausted))
+             (is (closed-p (connect-fake *listener*))))
+    (is (= 2 (recorded-count (fake-notes *service*))))))
+
+(define-server-test a-connection-that-is-gone-again-is-no-fault
+  (with-running-engine (engine (constantly :close))
+    (hand-over *listener* nil)
+    (is (closed-p (connect-fake *listener*)))
+    (is (zerop (statistic engine :failed)))))
+
+(define-server-test a-thread-that-cannot-be-made-is-made-later
+  (let ((failures 2) (gate (make-gate)))
+    (with-running-engine (engine (lambda (socket)
+                                   (when (plusp (fake-requests socket))
+                                     (await gate))
+                                   :close)
+                                 :making (lambda (number)
+                                           (when (and (> number 1) (plusp failures))
+                                             (decf failures)
+                                             (error "No more threads."))))
+      (connect-fake *listener* 2)       ; needs a sibling, which fails
+      (is (closed-p (connect-fake *listener*)))
+      (is (= 2 (statistic engine :failed)))
+      (is (= 2 (recorded-count (fake-notes *service*))))
+      (open-gate gate))))
+
+(define-server-test start-signals-when-no-thread-can-be-made
+  (let* (*listener* *service*
+         (engine (make-engine (constantly :close)
+                              :making (lambda (number)
+                                        (declare (ignore number))
+                                        (error "No threads at all.")))))
+    (signals error (engine:start-engine engine))
+    (is (zerop (statistic engine :threads)))))
+
+(define-server-test an-error-of-the-service-ends-its-connection-only
+  (with-running-engine (engine (lambda (socket)
+                                 (declare (ignore socket))
+                                 (error "Broken.")))
+    (is (closed-p (connect-fake *listener*)))
+    (is (closed-p (connect-fake *listener*)))
+    (wait-for-statistic engine :failed 2)
+    (wait-for-statistic engine :open 0)
+    (is (= 2 (recorded-count (fake-notes *service*))))))
+
+(define-server-test a-throw-to-nowhere-ends-its-connection-only
+  (with-running-engine (engine (lambda (socket)
+                                 (declare (ignore socket))
+                                 (throw 'nowhere nil)))
+    (is (closed-p (connect-fake *listener*)))
+    (is (closed-p (connect-fake *listener*)))
+    (wait-for-statistic engine :open 0)))
+
+(define-server-test notes-that-cannot-be-written-harm-nobody
+  (with-running-engine (engine (lambda (socket)
+                                 (declare (ignore socket))
+                                 (error "Broken.")))
+    (setf (slot-value *service* 'notes) "not a recorder")
+    (is (closed-p (connect-fake *listener*)))
+    (is (closed-p (connect-fake *listener*)))
+    (wait-for-statistic engine :failed 4)))
+
+(define-server-test a-handler-that-kills-its-thread-is-replaced
+  (with-running-engine (engine (lambda (socket)
+                                 (if (plusp (fake-requests socket))
+                                     (bt:destroy-thread (bt:current-thread))
+                                     :close)))
+    (let ((killer (connect-fake *listener* 2)))
+      (is (closed-p killer)))
+    (is (closed-p (connect-fake *listener*)))
+    (wait-for-statistic engine :open 0)
+    (wait-for-statistic engine :threads 1)))
+
+(define-server-test a-waiting-worker-destroyed-from-outside-is-replaced
+  (with-running-engine (engine (constantly :close) :standby 2)
+    (eventually ("the workers to begin")
+      (every #'engine::worker-thread (engine::engine-workers engine)))
+    (bt:destroy-thread (engine::worker-thread (first (engine::engine-workers engine))))
+    (wait-for-statistic engine :made 3)
+    (wait-for-statistic engine :standby 2)
+    (is (= 1 (statistic engine :ended)))
+    (is (closed-p (connect-fake *listener*)))))
+
+(define-server-test a-serving-worker-destroyed-from-outside-gives-its-connection-up
+  (let ((entered (make-latch 1)) (gate (make-gate)) (victims (make-recorder)))
+    (with-running-engine (engine (lambda (socket)
+                                   (declare (ignore socket))
+                                   (record victims (bt:current-thread))
+                                   (count-down entered)
+                                   (await gate)
+                                   :close))
+      (let ((socket (connect-fake *listener*)))
+        (await entered)
+        (bt:destroy-thread (first (recorded victims)))
+        (is (closed-p socket))
+        (wait-for-statistic engine :open 0)
+        (open-gate gate)
+        (is (closed-p (connect-fake *listener*)))))))
+
+(define-server-test a-connection-that-overstays-its-deadline-is-ended
+  (with-running-engine (engine (constantly :close))
+    (with-globals ((engine::*tick* 1/100))
+      (let* ((socket (make-instance 'fake-socket))
+             (connection (engine::make-connection socket)))
+        (setf (engine::worker-connection (first (engine::engine-workers engine))) connection)
+        (engine:call-with-deadline
+         connection :handshake 0
+         (lambda ()
+           (eventually ("the sentinel to end the connection") (fake-ended socket))))
+        (is (eq :handshake (engine:connection-deadline-kind connection)))
+        (is (= 1 (statistic engine :expired)))
+        (setf (engine::worker-connection (first (engine::engine-workers engine))) nil)))))

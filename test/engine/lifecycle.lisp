@@ -1,0 +1,122 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite lifecycle :in engine
+  :description "Start, stop, abandon.")
+
+(in-suite lifecycle)
+
+(define-server-test start-returns-when-a-worker-accepts
+  (with-running-engine (engine (constantly :close) :standby 4)
+    (is (plusp (statistic engine :standby)))
+    (wait-for-statistic engine :standby 4)))
+
+(define-server-test stop-leaves-nothing-a-hundred-times
+  (loop repeat 100
+        do (with-running-engine (engine (constantly :close))
+             (connect-fake *listener*)
+             (is (null (engine:stop-engine engine)))
+             (is (null (engine:accounting-problems engine))))))
+
+(define-server-test stop-ends-idle-connections
+  (with-running-engine (engine (constantly :park))
+    (let ((socket (connect-fake *listener*)))
+      (wait-for-statistic engine :idling 1)
+      (is (null (engine:stop-engine engine)))
+      (is (fake-closed socket)))))
+
+(defmacro with-requests-in-progress ((engine count release &rest options) &body body)
+  "Evaluates BODY with COUNT requests running in ENGINE until the gate RELEASE is opened."
+  `(let ((,release (make-gate)) (entered (make-latch ,count)))
+     (with-running-engine (,engine (lambda (socket)
+                                     (declare (ignore socket))
+                                     (count-down entered)
+                                     (await ,release)
+                                     :park)
+                                   ,@options)
+       (loop repeat ,count do (connect-fake *listener*))
+       (await entered)
+       (unwind-protect (progn ,@body)
+         (open-gate ,release)))))
+
+(define-server-test soft-stop-waits-for-every-request
+  (with-requests-in-progress (engine 3 release)
+    (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
+      (eventually ("the engine to drain") (engine:winding-down-p engine))
+      (is (not (task-done-p stopping)))
+      (open-gate release)
+      (is (null (task-result stopping)))
+      (is (= 3 (statistic engine :served)))
+      (is (zerop (statistic engine :threads))))))
+
+(define-server-test soft-stop-with-a-timeout-reports-what-it-leaves
+  (with-requests-in-progress (engine 2 release)
+    (let ((left (engine:stop-engine engine :soft t :timeout 1/10)))
+      (is (= 2 (length left)))
+      (is (every (lambda (worker) (eq :serving (getf worker :state))) left)))
+    (open-gate release)
+    (wait-for-statistic engine :threads 0)))
+
+(define-server-test hard-stop-leaves-a-running-request-to-end-by-itself
+  (with-requests-in-progress (engine 1 release)
+    (is (= 1 (length (engine:stop-engine engine :timeout 0))))
+    (is (zerop (statistic engine :standby)))
+    (open-gate release)
+    (wait-for-statistic engine :threads 0)
+    (is (= 1 (statistic engine :served)))))
+
+(define-server-test queued-connections-are-served-by-a-soft-stop
+  (with-requests-in-progress (engine 1 release :thread-limit 1 :accept-limit 9)
+    (let ((queued (connect-fake *listener*)))
+      (wait-for-statistic engine :queued 1)
+      (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
+        (eventually ("the engine to drain") (not (engine::running-p engine)))
+        (open-gate release)
+        (is (null (task-result stopping))))
+      (is (fake-closed queued))
+      (is (= 2 (statistic engine :served))))))
+
+(define-server-test queued-connections-are-closed-by-a-hard-stop
+  (with-requests-in-progress (engine 1 release :thread-limit 1 :accept-limit 9)
+    (let ((queued (connect-fake *listener*)))
+      (wait-for-statistic engine :queued 1)
+      (is (= 1 (length (engine:stop-engine engine :timeout 0))))
+      (is (fake-closed queued))
+      (open-gate release)
+      (wait-for-statistic engine :open 0))))
+
+(define-server-test stop-in-a-worker-is-refused
+  (let ((refusal (make-recorder)) engine)
+    (with-running-engine (the-engine (lambda (socket)
+                                       (declare (ignore socket))
+                                       (handler-case (engine:stop-engine engine)
+                                         (engine:stop-from-worker (condition)
+                                           (record refusal condition)))
+                                       :close))
+      (setf engine the-engine)
+      (is (closed-p (connect-fake *listener*)))
+      (is (= 1 (recorded-count refusal)))
+      (is (closed-p (connect-fake *listener*)) "The engine goes on."))))
+
+(define-server-test two-who-stop-at-once-both-return
+  (with-requests-in-progress (engine 1 release)
+    (let ((stops (loop repeat 2
+                       collect (in-background ("stop")
+                                 (engine:stop-engine engine :soft t)))))
+      (eventually ("the engine to drain") (engine:winding-down-p engine))
+      (open-gate release)
+      (is (every #'null (mapcar #'task-result stops))))))
+
+(define-server-test abandoning-destroys-whatever-runs
+  (with-requests-in-progress (engine 2 release)
+    (engine:abandon-engine engine)
+    (is (null (engine:accounting-problems engine)))
+    (is (zerop (statistic engine :served)))))
+
+(define-server-test counts-that-do-not-add-up-are-told
+  (with-running-engine (engine (constantly :close))
+    (engine:stop-engine engine)
+    (incf (svref (engine::engine-counts engine) (engine::state-index :serving)))
+    (incf (engine::engine-open engine))
+    (is (= 2 (length (engine:accounting-problems engine))))
+    (decf (svref (engine::engine-counts engine) (engine::state-index :serving)))
+    (decf (engine::engine-open engine))))

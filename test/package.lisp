@@ -1,0 +1,8 @@
+(defpackage #:hunchentoot-recycling-taskmaster-test
+  (:documentation "The tests.  RUN-ALL runs them.")
+  (:use #:common-lisp #:fiveam)
+  (:local-nicknames (#:base #:hunchentoot-recycling-taskmaster.base)
+                    (#:platform #:hunchentoot-recycling-taskmaster.platform)
+                    (#:engine #:hunchentoot-recycling-taskmaster.engine)
+                    (#:recycling #:hunchentoot-recycling-taskmaster))
+  (:export #:run-all #:all))

@@ -1,0 +1,31 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite all
+  :description "Everything that is promised.")
+
+(defun find-suite (name)
+  "The FiveAM suite or test called NAME, a symbol or a string in any case."
+  (let ((symbol (if (stringp name)
+                    (find-symbol (string-upcase name)
+                                 '#:hunchentoot-recycling-taskmaster-test)
+                    name)))
+    (or (and symbol (get-test symbol) symbol)
+        (error "There is no test or suite called ~A." name))))
+
+(defun result-counts (results)
+  "How many of the FiveAM RESULTS passed, failed and were skipped."
+  (values (count-if (lambda (result) (typep result 'fiveam::test-passed)) results)
+          (count-if (lambda (result) (typep result 'fiveam::test-failure)) results)
+          (count-if (lambda (result) (typep result 'fiveam::test-skipped)) results)))
+
+(defun run-all (&key (suite 'all))
+  "Runs SUITE, a suite or a single test, by default all, tells what failed, and prints the
+counts in the last line.  True when something passed and nothing failed."
+  (let ((results (let ((*on-error* nil) (*on-failure* nil))
+                   (run (find-suite suite)))))
+    (explain! results)
+    (multiple-value-bind (passed failed skipped) (result-counts results)
+      (format t "~&~D passed, ~D failed~@[, ~D skipped~]~%" passed failed
+              (and (plusp skipped) skipped))
+      (finish-output)
+      (and (plusp passed) (zerop failed)))))

@@ -1,0 +1,91 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; Servers for tests, of a class that can be exchanged: the same tests run against
+;;; Hunchentoot's own acceptor and against ours in all its modes.
+
+(defvar *acceptor-class*
+  (or (uiop:find-symbol* '#:parallel-easy-acceptor
+                         '#:hunchentoot-recycling-taskmaster nil)
+      'hunchentoot:easy-acceptor)
+  "The class of the acceptors that tests make.")
+
+(defvar *acceptor-initargs* (constantly '())
+  "A function that returns further initargs for every acceptor that a test makes, such
+as a taskmaster of its own.")
+
+(defvar *own-http-p* nil
+  "Whether the acceptors of *ACCEPTOR-CLASS* read and write HTTP themselves, instead
+of through Hunchentoot's streams.")
+
+(defun ours-p ()
+  "Whether *ACCEPTOR-CLASS* is of this project and not Hunchentoot's own."
+  (not (eq (symbol-package *acceptor-class*) (find-package '#:hunchentoot))))
+
+(defun class-with-mixin (mixin)
+  "The name of a class of acceptors that inherits from the class MIXIN and from
+*ACCEPTOR-CLASS*, in this order."
+  (let ((name (intern (format nil "~A+~A" mixin *acceptor-class*)
+                      '#:hunchentoot-recycling-taskmaster-test)))
+    (unless (find-class name nil)
+      ;; The portable way to a class whose superclasses are known only now.
+      (eval `(defclass ,name (,mixin ,*acceptor-class*) ())))
+    name))
+
+(defun make-test-acceptor (&rest initargs &key mixin &allow-other-keys)
+  "An acceptor of *ACCEPTOR-CLASS*, with the class MIXIN in front where that is given,
+on an ephemeral port of this machine, without logs; INITARGS go before these defaults."
+  (apply #'make-instance
+         (if mixin (class-with-mixin mixin) *acceptor-class*)
+         (append (uiop:remove-plist-key :mixin initargs)
+                 (funcall *acceptor-initargs*)
+                 '(:port 0 :address "127.0.0.1"
+                   :access-log-destination nil :message-log-destination nil))))
+
+(defun stop-if-started (acceptor)
+  "Stops ACCEPTOR unless the test has done so; signals PATIENCE-LOST when that hangs."
+  (when (hunchentoot:started-p acceptor)
+    (task-result (in-background ("stopping the acceptor")
+                   (hunchentoot:stop acceptor)))))
+
+(defmacro with-acceptor ((acceptor &rest initargs) &body body)
+  "Evaluates BODY with ACCEPTOR and *SERVER* bound to a started acceptor, made by
+MAKE-TEST-ACCEPTOR of INITARGS, and stops it afterwards."
+  `(let* ((,acceptor (make-test-acceptor ,@initargs))
+          (*server* (hunchentoot:start ,acceptor)))
+     (unwind-protect (progn ,@body)
+       (stop-if-started ,acceptor))))
+
+;;; Routes
+
+(defmacro with-globals ((&rest bindings) &body body)
+  "Evaluates BODY with variables set as the list BINDINGS of (variable value) says, and
+restores them.  LET would not do: the server's threads see only global values."
+  (let ((olds (loop for nil in bindings collect (gensym "OLD"))))
+    `(let ,(loop for (variable) in bindings
+                 for old in olds collect `(,old ,variable))
+       (unwind-protect
+            (progn (setf ,@(reduce #'append bindings)) ,@body)
+         (setf ,@(loop for (variable) in bindings
+                       for old in olds append (list variable old)))))))
+
+(defun route-dispatcher (routes)
+  "A dispatch function for the alist ROUTES of script names and handlers."
+  (lambda (request)
+    (cdr (assoc (hunchentoot:script-name request) routes :test #'equal))))
+
+(defmacro with-routes ((&rest routes) &body body)
+  "Evaluates BODY while easy acceptors serve ROUTES, a list of (script-name . body of the
+handler).  Handlers see the variables around them; what they return is the reply."
+  `(with-globals ((hunchentoot:*dispatch-table*
+                   (cons (route-dispatcher
+                          (list ,@(loop for (path . handler) in routes
+                                        collect `(cons ,path (lambda () ,@handler)))))
+                         hunchentoot:*dispatch-table*)))
+     ,@body))
+
+(defmacro serving ((&rest initargs) (&rest routes) &body body)
+  "Evaluates BODY with *SERVER* bound to an acceptor made of INITARGS, as
+WITH-ACCEPTOR does, that serves ROUTES, as WITH-ROUTES does."
+  (let ((acceptor (gensym "ACCEPTOR")))
+    `(with-routes ,routes
+       (with-acceptor (,acceptor ,@initargs) ,@body))))

@@ -1,0 +1,90 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; A client's end of a connection, over usocket, in octets.  Reading never blocks
+;;; longer than *PATIENCE*.
+
+(defstruct (connection (:constructor %make-connection (socket)))
+  "A connection of the test client to a server."
+  socket)
+
+(defvar *server* nil
+  "The acceptor that clients connect to unless told another port.")
+
+(defun connect (&optional (port (hunchentoot:acceptor-port *server*)))
+  "Opens a connection to PORT of this machine."
+  (%make-connection (usocket:socket-connect "127.0.0.1" port
+                                            :element-type '(unsigned-byte 8))))
+
+(defun connection-stream (connection)
+  "The stream of octets of CONNECTION."
+  (usocket:socket-stream (connection-socket connection)))
+
+(defun disconnect (connection)
+  "Closes CONNECTION; harmless when it is closed or broken already."
+  (ignore-errors (close (connection-stream connection) :abort t))
+  (ignore-errors (usocket:socket-close (connection-socket connection))))
+
+(defun reset (connection)
+  "Closes CONNECTION with RST, so that the server sees an error instead of an end.
+Returns NIL when this platform can only close it."
+  (prog1 (reset-when-closed (connection-socket connection))
+    (disconnect connection)))
+
+(defmacro with-connection ((connection &optional (port nil port-p)) &body body)
+  "Evaluates BODY with CONNECTION bound to a new connection to PORT, by default
+that of *SERVER*, and closes it afterwards."
+  `(let ((,connection (connect ,@(and port-p (list port)))))
+     (unwind-protect (progn ,@body)
+       (disconnect ,connection))))
+
+(defun client-port (connection)
+  "The port number of the client's end of CONNECTION."
+  (usocket:get-local-port (connection-socket connection)))
+
+;;; Sending
+
+(defun send (connection &rest parts)
+  "Sends the octets of PARTS (see OCTETS) to CONNECTION at once."
+  (let ((stream (connection-stream connection)))
+    (write-sequence (octets parts) stream)
+    (finish-output stream)))
+
+(defun send-in-pieces (connection size &rest parts)
+  "Sends the octets of PARTS, flushed after every SIZE octets."
+  (loop with octets = (octets parts)
+        for start from 0 below (length octets) by size
+        do (send connection (subseq octets start (min (+ start size) (length octets))))))
+
+(defun end-sending (connection)
+  "Closes the sending half of CONNECTION; its answer can still be read."
+  (usocket:socket-shutdown (connection-socket connection) :output))
+
+;;; Receiving
+
+(defun readable-p (connection &optional (seconds 0))
+  "Whether within SECONDS there is something to read from CONNECTION, its end included."
+  (or (listen (connection-stream connection))
+      ;; A signal may cut the wait short, hence the loop.
+      (loop with deadline = (deadline-after seconds)
+            thereis (usocket:wait-for-input (connection-socket connection)
+                                            :timeout (seconds-until deadline)
+                                            :ready-only t)
+            until (zerop (seconds-until deadline)))))
+
+(defun next-octet (connection)
+  "The next octet from CONNECTION; NIL at its end, which a reset is too.
+Signals PATIENCE-LOST when nothing comes."
+  (unless (readable-p connection *patience*)
+    (lose-patience "the server to send or to hang up"))
+  (handler-case (read-byte (connection-stream connection) nil nil)
+    (error () nil)))
+
+(defun closed-by-server-p (connection)
+  "Waits until the server hangs up, and returns true; NIL when it sends something."
+  (null (next-octet connection)))
+
+(defun receive-rest (connection)
+  "All octets from CONNECTION until its end."
+  (coerce (loop for octet = (next-octet connection)
+                while octet collect octet)
+          'wire))

@@ -1,0 +1,34 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; Files that a test needs and nobody afterwards.
+
+(defun fresh-directory ()
+  "A new, empty directory under the system's temporary one."
+  (loop for name = (format nil "recycling-test-~36R/" (random (expt 36 8) (make-random-state t)))
+        for directory = (merge-pathnames name (uiop:temporary-directory))
+        unless (probe-file directory)
+          return (ensure-directories-exist directory)))
+
+(defmacro with-directory ((directory) &body body)
+  "Evaluates BODY with DIRECTORY bound to a new, empty directory, and deletes it
+with all that is in it afterwards."
+  `(let ((,directory (fresh-directory)))
+     (unwind-protect (progn ,@body)
+       (uiop:delete-directory-tree ,directory :validate t))))
+
+(defun write-file (directory name &rest parts)
+  "Writes the octets of PARTS (see OCTETS) to file NAME, a string that may contain
+slashes, in DIRECTORY; returns its pathname."
+  (let ((pathname (merge-pathnames (uiop:parse-unix-namestring name) directory)))
+    (with-open-file (file (ensure-directories-exist pathname)
+                          :direction :output :if-exists :supersede
+                          :element-type '(unsigned-byte 8))
+      (write-sequence (octets parts) file))
+    pathname))
+
+(defun file-octets (pathname)
+  "The contents of the file PATHNAME."
+  (with-open-file (file pathname :element-type '(unsigned-byte 8))
+    (let ((octets (make-array (file-length file) :element-type '(unsigned-byte 8))))
+      (read-sequence octets file)
+      octets)))

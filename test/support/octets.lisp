@@ -1,0 +1,38 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; What goes over the wire, and what of it is text.
+
+(deftype wire ()
+  "A vector of octets as the tests' client sends and receives it."
+  '(simple-array (unsigned-byte 8) (*)))
+
+(defparameter *crlf* (coerce '(13 10) 'wire)
+  "The end of a line of HTTP.")
+
+(defun encode (string &optional (charset :utf-8))
+  "The octets of STRING in CHARSET."
+  (coerce (flexi-streams:string-to-octets string :external-format charset) 'wire))
+
+(defun decode (octets &optional (charset :utf-8))
+  "The string that OCTETS stand for in CHARSET."
+  (flexi-streams:octets-to-string octets :external-format charset))
+
+(defun part-octets (part)
+  "The octets of PART: a string (in UTF-8), octets, :CRLF, or a list of such parts."
+  (etypecase part
+    (null (encode ""))
+    (string (encode part))
+    ((eql :crlf) *crlf*)
+    (cons (apply #'octets part))
+    (vector (coerce part 'wire))))
+
+(defun octets (&rest parts)
+  "One vector of the octets of all PARTS.  Each is a string, which goes in UTF-8; a
+vector of octets; the keyword :CRLF; or a list of such parts."
+  (apply #'concatenate 'wire (mapcar #'part-octets parts)))
+
+(defun test-octets (count)
+  "COUNT octets in which every value occurs and no short period repeats."
+  (let ((octets (make-array count :element-type '(unsigned-byte 8))))
+    (dotimes (index count octets)
+      (setf (aref octets index) (mod (+ index (floor index 251)) 256)))))

@@ -1,0 +1,41 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; The form in which tests that start servers or threads are written.
+
+(defun unmet-need (need)
+  "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
+NEED is NIL, :OUR-ENGINE or :OUR-HTTP."
+  (ecase need
+    ((nil) nil)
+    (:our-engine
+     (unless (ours-p)
+       (format nil "~A is known not to keep this promise." *acceptor-class*)))
+    (:our-http
+     (unless (and (ours-p) *own-http-p*)
+       "Hunchentoot's own reading and writing of HTTP does not keep this promise."))))
+
+(defun call-server-test (need function)
+  "Calls FUNCTION without leaks, or records why it is skipped for want of NEED."
+  (let ((reason (unmet-need need)))
+    (if reason
+        (skip "~A" reason)
+        (call-without-leaks function))))
+
+(defmacro define-server-test (name-and-options &body body)
+  "Defines the FiveAM test NAME, which checks besides what BODY checks that no thread and
+no descriptor is left behind.  NAME-AND-OPTIONS is the name, or a list of the name and
+:NEEDS with what UNMET-NEED knows: without it the test is skipped, with a reason.  BODY
+may begin with a documentation string.  The name is also a function that runs BODY."
+  (destructuring-bind (name &key needs) (uiop:ensure-list name-and-options)
+    (multiple-value-bind (forms declarations documentation)
+        (alexandria:parse-body body :documentation t)
+      (declare (ignore declarations))
+      ;; FiveAM evaluates a test's body when it is loaded, so the work is in a
+      ;; function, which is compiled with the file.
+      `(progn
+         (defun ,name ()
+           ,@(and documentation (list documentation))
+           (call-server-test ,needs (lambda () ,@forms)))
+         (test ,name
+           ,@(and documentation (list documentation))
+           (,name))))))

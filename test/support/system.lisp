@@ -1,0 +1,38 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; The tests' own door to the operating system, and their only reader conditionals.
+;;; CFFI comes with Hunchentoot, save where Hunchentoot is built without TLS.
+
+(defun descriptor-target (number)
+  "What descriptor NUMBER of this process is open on, as Linux names it, such as
+\"socket:[4711]\"; NIL when it is closed, or when the system doesn't tell."
+  #+cffi
+  (cffi:with-foreign-object (buffer :char 256)
+    (let ((length (cffi:foreign-funcall "readlink"
+                                        :string (format nil "/proc/self/fd/~D" number)
+                                        :pointer buffer :size 256 :ssize)))
+      (and (plusp length)
+           (cffi:foreign-string-to-lisp buffer :count length))))
+  #-cffi
+  (progn number nil))
+
+#+(and cffi (or sbcl ecl))
+(defun socket-descriptor (socket)
+  "The descriptor of SOCKET, a usocket."
+  (sb-bsd-sockets:socket-file-descriptor (usocket:socket socket)))
+
+(defun reset-when-closed (socket)
+  "Arranges that closing SOCKET, a usocket, sends RST instead of FIN, by a linger time
+of zero.  Returns true when that was possible."
+  #+(and cffi linux (or sbcl ecl))
+  (let ((sol-socket 1) (so-linger 13))
+    (cffi:with-foreign-object (linger :int 2)
+      (setf (cffi:mem-aref linger :int 0) 1
+            (cffi:mem-aref linger :int 1) 0)
+      (zerop (cffi:foreign-funcall "setsockopt" :int (socket-descriptor socket)
+                                                :int sol-socket :int so-linger
+                                                :pointer linger :int 8 :int))))
+  #+abcl
+  (progn (java:jcall "setSoLinger" (usocket:socket socket) t 0) t)
+  #-(or abcl (and cffi linux (or sbcl ecl)))
+  (progn socket nil))
