@@ -1,7 +1,8 @@
 (defsystem "hunchentoot-recycling-taskmaster-test"
   :description "Tests of hunchentoot-recycling-taskmaster, named for the promises they check."
   :license "BSD-2-Clause"
-  :depends-on ("hunchentoot-recycling-taskmaster" "fiveam")
+  :depends-on ("hunchentoot-recycling-taskmaster" "fiveam"
+               (:feature :sbcl (:require "sb-introspect")))
   :pathname "test/"
   :serial t
   :components
@@ -21,12 +22,21 @@
                  (:file "client")
                  (:file "acceptors")
                  (:file "server-test")))
+   (:file "architecture")
    (:module "engine"
     :serial t
     :components ((:file "fakes")
                  (:file "sharing")
                  (:file "faults")
-                 (:file "lifecycle"))))
+                 (:file "lifecycle")))
+   (:module "platform"
+    :components ((:file "sockets")))
+   (:module "hunchentoot"
+    :serial t
+    :components ((:file "taskmaster")
+                 (:file "lifecycle")
+                 (:file "faults")
+                 (:file "tls" :if-feature (:not :hunchentoot-no-ssl)))))
   :perform (test-op (operation system)
              (declare (ignore operation system))
              (unless (uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all)

@@ -8,6 +8,11 @@
 Call STOP from another thread.")
   (:documentation "Signalled instead of a deadlock."))
 
+(define-condition no-workers (recycling-error)
+  ()
+  (:report "Every worker ended as soon as it was made.")
+  (:documentation "Signalled when an engine cannot start."))
+
 (defun wait-for-change (engine seconds predicate)
   "Waits up to SECONDS, or for ever when NIL, until PREDICATE, called under the lock, is true;
 returns its last value."
@@ -31,10 +36,13 @@ made, signals why and leaves nothing behind."
   (handler-bind ((error (lambda (condition)
                           (declare (ignore condition))
                           (stop-engine engine :timeout 0))))
-    (setf (engine-sentinel engine) (start-sentinel engine))
-    (unless (or (refill engine) (plusp (pool-size engine)))
-      (error (engine-last-error engine)))
-    (wait-for-change engine nil (lambda () (plusp (worker-count engine :waiting :serving)))))
+    (refill engine)
+    (wait-for-change engine nil (lambda ()
+                                  (or (zerop (pool-size engine))
+                                      (plusp (worker-count engine :waiting :serving)))))
+    (when (zerop (pool-size engine))
+      (error (or (engine-last-error engine) 'no-workers)))
+    (setf (engine-sentinel engine) (start-sentinel engine)))
   engine)
 
 (defun start-sentinel (engine)
@@ -135,8 +143,8 @@ ended."
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
-  (leave-phase engine :stopping)
-  (wake-workers engine)
+  (when (leave-phase engine :stopping)
+    (wake-workers engine))
   (dolist (thread (with-engine (engine)
                     (remove nil (mapcar #'worker-thread (engine-workers engine)))))
     (handler-case (bt:destroy-thread thread)

@@ -98,10 +98,11 @@ reservation is given back, and the sentinel will try again.  Never under the loc
 
 (defun refill (engine)
   "Makes the workers that ENGINE misses.  True when none failed."
-  (every #'launch
-         (with-engine (engine)
-           (loop repeat (missing-workers engine)
-                 collect (reserve-worker engine)))))
+  (let ((workers (with-engine (engine)
+                   (loop repeat (missing-workers engine)
+                         collect (reserve-worker engine)))))
+    ;; Each is launched or given back, whatever becomes of the others.
+    (notany #'null (mapcar #'launch workers))))
 
 (defun join-leavers (engine)
   "Waits for the threads of the workers that ended; they have nothing left to do."

@@ -7,7 +7,7 @@
   (:documentation "What the workers of an engine do with a connection.  An abstract class."))
 
 (defgeneric serve (service connection)
-  (:documentation "Reads one request from CONNECTION, answers it, and returns what is to
+  (:documentation "Reads one request of SERVICE from CONNECTION, answers it, and returns what is to
 become of the connection:
   :CLOSE     close it;
   :PARK      another request may follow;
@@ -16,11 +16,11 @@ Called by a worker, in its thread.  An error that gets out is counted and noted,
 connection closed."))
 
 (defgeneric refuse (service connection)
-  (:documentation "Tells the peer of CONNECTION that there is no room for it.  Called by the
+  (:documentation "Tells the peer of CONNECTION that SERVICE has no room for it.  Called by the
 worker that accepts, so it must not wait for the peer.  The engine closes CONNECTION."))
 
 (defgeneric release (service connection)
-  (:documentation "Lets go of what the service keeps for CONNECTION, flushing what is to be
+  (:documentation "Lets go of what SERVICE keeps for CONNECTION, flushing what is to be
 flushed: the engine is about to close its socket.")
   (:method ((service service) connection)
     (declare (ignore connection))
@@ -28,24 +28,24 @@ flushed: the engine is about to close its socket.")
 
 (defgeneric input-buffered-p (service connection)
   (:documentation "True when octets of CONNECTION were read from its socket already and wait
-in a buffer: the socket may then never become readable.")
+in a buffer of SERVICE: the socket may then never become readable.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
 
 (defgeneric idle-seconds (service)
-  (:documentation "How many seconds, a real, a connection may wait for its next request; NIL
-for no limit.")
+  (:documentation "How many seconds, a real, a connection of SERVICE may wait for its next
+request; NIL for no limit.")
   (:method ((service service))
     nil))
 
 (defgeneric make-worker-thread (service thunk number)
-  (:documentation "Makes the thread of worker NUMBER, in which THUNK is called.")
+  (:documentation "Makes the thread of worker NUMBER of SERVICE, in which THUNK is called.")
   (:method ((service service) thunk number)
     (bt:make-thread thunk :name (format nil "worker-~D" number))))
 
 (defgeneric call-as-worker (service thunk)
-  (:documentation "Calls THUNK, which is the whole life of a worker, in its thread.")
+  (:documentation "Calls THUNK, which is the whole life of a worker of SERVICE, in its thread.")
   (:method ((service service) thunk)
     (funcall thunk)))
 

@@ -21,7 +21,9 @@
   (:documentation "The engine for every platform: blocking accepts and blocking reads."))
 
 (defun make-sharing-engine (service listener &key standby thread-limit accept-limit)
-  "An engine for SERVICE on LISTENER, not started."
+  "An engine for SERVICE on LISTENER, not started.  STANDBY workers may wait, THREAD-LIMIT may
+serve at a time, or any number when NIL; ACCEPT-LIMIT says what happens to others, see
+ENGINE-ACCEPT-LIMIT."
   (make-instance 'sharing-engine :service service :listener listener :standby standby
                                  :thread-limit thread-limit :accept-limit accept-limit))
 
@@ -127,15 +129,6 @@ serve."
 
 ;;; Serving it
 
-(defun serve-once (engine connection)
-  "Serves a request of CONNECTION; an error of the service means :CLOSE."
-  (let ((service (engine-service engine)))
-    (handler-case (serve service connection)
-      (error (condition)
-        (count-failure engine)
-        (tell engine :error "Serving a connection failed: ~A" condition)
-        :close))))
-
 (defun become-idle (engine worker)
   "True when WORKER may wait for another request of its connection."
   (with-engine (engine)
@@ -154,9 +147,14 @@ serve."
 
 (defun serve-to-the-end (engine worker connection)
   "Serves the requests of CONNECTION; returns :CLOSE or :DETACHED."
-  (loop for outcome = (serve-once engine connection)
-        unless (and (eq outcome :park) (next-request-p engine worker connection))
-          return (if (eq outcome :park) :close outcome)))
+  (handler-case
+      (loop for outcome = (serve (engine-service engine) connection)
+            unless (and (eq outcome :park) (next-request-p engine worker connection))
+              return (if (eq outcome :park) :close outcome))
+    (error (condition)
+      (count-failure engine)
+      (tell engine :error "Serving a connection failed: ~A" condition)
+      :close)))
 
 (defun dispose (engine connection orderly)
   "Closes CONNECTION; gently when it was served to an ORDERLY end."

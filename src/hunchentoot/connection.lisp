@@ -57,7 +57,10 @@ otherwise all of them, as Hunchentoot does."
       (call-next-method)))
 
 (defmethod input-buffered-p ((taskmaster recycling-taskmaster) connection)
-  (listen (link-stream (connection-data connection))))
+  (handler-case (listen (link-stream (connection-data connection)))
+    ;; TLS streams signal the peer's end already here.  Who reads will see it too, and is
+    ;; prepared for it.
+    (error () t)))
 
 (defmethod release ((taskmaster recycling-taskmaster) connection)
   (let ((link (connection-data connection))

@@ -3,7 +3,6 @@
 (defclass recycling-taskmaster (service hunchentoot:multi-threaded-taskmaster)
   ((standby-thread-count
     :initarg :standby-thread-count
-    :reader taskmaster-standby-thread-count
     :documentation "How many threads are made at start, and how many may wait for a
 connection at a time, an integer above 0.")
    (max-thread-count
@@ -21,7 +20,6 @@ limit.")
   NIL          it is answered 503.")
    (worker-thread-name-format
     :initarg :worker-thread-name-format
-    :accessor taskmaster-worker-thread-name-format
     :documentation "A control string for FORMAT that makes a thread's name of one argument, or
 NIL for the default.")
    (engine
@@ -47,6 +45,20 @@ the need.
 
 Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
 :STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT it is a fixed pool."))
+
+;;; Readers, generic so that they carry a docstring
+
+(defgeneric taskmaster-standby-thread-count (taskmaster)
+  (:documentation "How many threads of TASKMASTER may wait for a connection at a time, an
+integer above 0.")
+  (:method ((taskmaster recycling-taskmaster))
+    (slot-value taskmaster 'standby-thread-count)))
+
+(defgeneric taskmaster-worker-thread-name-format (taskmaster)
+  (:documentation "The control string for FORMAT that makes the name of a thread of TASKMASTER
+of one argument, a string with address, port and number.")
+  (:method ((taskmaster recycling-taskmaster))
+    (slot-value taskmaster 'worker-thread-name-format)))
 
 ;;; Arguments
 

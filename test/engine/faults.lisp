@@ -84,7 +84,7 @@
 (define-server-test a-handler-that-kills-its-thread-is-replaced
   (with-running-engine (engine (lambda (socket)
                                  (if (plusp (fake-requests socket))
-                                     (bt:destroy-thread (bt:current-thread))
+                                     (kill-this-thread)
                                      :close)))
     (let ((killer (connect-fake *listener* 2)))
       (is (closed-p killer)))

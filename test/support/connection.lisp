@@ -10,6 +10,8 @@
 (defvar *server* nil
   "The acceptor that clients connect to unless told another port.")
 
+(pushnew '*server* *inherited-variables*)
+
 (defun connect (&optional (port (hunchentoot:acceptor-port *server*)))
   "Opens a connection to PORT of this machine."
   (%make-connection (usocket:socket-connect "127.0.0.1" port

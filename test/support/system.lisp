@@ -1,6 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; The tests' own door to the operating system, and their only reader conditionals.
+;;; The tests' own door to the operating system and to the Lisp below, and their only
+;;; reader conditionals.
 ;;; CFFI comes with Hunchentoot, save where Hunchentoot is built without TLS.
 
 (defun descriptor-target (number)
@@ -36,3 +37,33 @@ of zero.  Returns true when that was possible."
   (progn (java:jcall "setSoLinger" (usocket:socket socket) t 0) t)
   #-(or abcl (and cffi linux (or sbcl ecl)))
   (progn socket nil))
+
+(defparameter *debugger-hook-variable*
+  ;; SBCL looks at its own hook before the standard one, and --disable-debugger sets it.
+  #+sbcl 'sb-ext:*invoke-debugger-hook*
+  #-sbcl '*debugger-hook*
+  "The variable that tells what is called instead of the debugger.")
+
+(defun call-with-debugger (debugger function)
+  "Calls FUNCTION while in all threads DEBUGGER, a function of the condition, is called
+where the Lisp would enter its debugger."
+  (let ((old (symbol-value *debugger-hook-variable*)))
+    (unwind-protect
+         (progn (setf (symbol-value *debugger-hook-variable*)
+                      (lambda (condition hook)
+                        (declare (ignore hook))
+                        (funcall debugger condition)))
+                (funcall function))
+      (setf (symbol-value *debugger-hook-variable*) old))))
+
+(defun kill-this-thread ()
+  "Ends the current thread from within, unwinding.  Bordeaux Threads refuses to."
+  #+sbcl (sb-thread:abort-thread)
+  #+ecl (mp:process-kill mp:*current-process*)
+  #+abcl (threads:destroy-thread (threads:current-thread))
+  #-(or sbcl ecl abcl) (error "This Lisp's threads cannot end themselves."))
+
+(defun function-parameters (symbol)
+  "The lambda list of the function that SYMBOL names; NIL where the Lisp doesn't tell."
+  #+sbcl (uiop:symbol-call '#:sb-introspect '#:function-lambda-list symbol)
+  #-sbcl (progn symbol nil))

@@ -65,6 +65,9 @@ into the sentence with which AWAIT fails."
 
 ;;; Background tasks
 
+(defvar *inherited-variables* '(*patience*)
+  "Special variables whose values a task takes over from the thread that starts it.")
+
 (defstruct (task (:constructor make-task (name)))
   "A thread of the test and what came of it."
   name thread values condition (done (make-gate)))
@@ -78,9 +81,13 @@ into the sentence with which AWAIT fails."
 
 (defun start-task (name function)
   "Calls FUNCTION in a new thread called NAME; returns a task for TASK-RESULT."
-  (let ((task (make-task name)))
+  (let ((task (make-task name))
+        (values (mapcar #'symbol-value *inherited-variables*)))
     (setf (task-thread task)
-          (bt:make-thread (lambda () (run-task task function)) :name name))
+          (bt:make-thread (lambda ()
+                            (progv *inherited-variables* values
+                              (run-task task function)))
+                          :name name))
     task))
 
 (defmacro in-background ((name) &body body)

@@ -1,0 +1,165 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite taskmaster :in all
+  :description "Arguments of the taskmaster, and what the acceptors make of them.")
+
+(in-suite taskmaster)
+
+(defun taskmaster (&rest initargs)
+  (apply #'make-instance 'recycling:recycling-taskmaster initargs))
+
+(defmacro refuses (name &rest initargs)
+  "Checks that INITARGS are refused with a sentence that names the argument NAME."
+  `(let ((condition (nth-value 1 (ignore-errors (taskmaster ,@initargs)))))
+     (is (typep condition 'hunchentoot:parameter-error) "~S were accepted." ',initargs)
+     (is (search ,name (princ-to-string condition)) "~A" condition)))
+
+(test defaults-are-hunchentoots
+  (let ((taskmaster (taskmaster)))
+    (is (= recycling:*default-standby-thread-count* 8
+           (recycling:taskmaster-standby-thread-count taskmaster)))
+    (is (= 100 (hunchentoot:taskmaster-max-thread-count taskmaster)))
+    (is (eq :unlimited (hunchentoot:taskmaster-max-accept-count taskmaster)))))
+
+(test fewer-threads-than-the-default-standby-are-fine
+  (is (= 3 (recycling:taskmaster-standby-thread-count (taskmaster :max-thread-count 3)))))
+
+(test no-limit-is-fine
+  (is (null (hunchentoot:taskmaster-max-thread-count (taskmaster :max-thread-count nil)))))
+
+(test nonsense-is-refused-with-the-argument-named
+  (refuses "STANDBY-THREAD-COUNT" :standby-thread-count 0)
+  (refuses "STANDBY-THREAD-COUNT" :standby-thread-count -1)
+  (refuses "STANDBY-THREAD-COUNT" :standby-thread-count "8")
+  (refuses "STANDBY-THREAD-COUNT" :standby-thread-count 9 :max-thread-count 8)
+  (refuses "MAX-THREAD-COUNT" :max-thread-count 0)
+  (refuses "MAX-THREAD-COUNT" :max-thread-count 1.5)
+  (refuses "MAX-ACCEPT-COUNT" :max-thread-count 10 :max-accept-count 10)
+  (refuses "MAX-ACCEPT-COUNT" :max-thread-count 10 :max-accept-count "many")
+  (refuses "MAX-THREAD-COUNT" :max-thread-count nil :max-accept-count 10)
+  (refuses "WORKER-THREAD-NAME-FORMAT" :worker-thread-name-format 42)
+  (refuses "WORKER-THREAD-NAME-FORMAT" :worker-thread-name-format "~A and ~A"))
+
+(test nonsense-is-refused-later-too
+  (let ((taskmaster (taskmaster :max-thread-count 10)))
+    (signals hunchentoot:parameter-error
+      (setf (hunchentoot:taskmaster-max-thread-count taskmaster) 2))
+    (signals hunchentoot:parameter-error
+      (setf (hunchentoot:taskmaster-max-accept-count taskmaster) 10))
+    (is (= 10 (hunchentoot:taskmaster-max-thread-count taskmaster)))))
+
+;;; What they do
+
+(defun request-thread-name ()
+  (bt:thread-name (bt:current-thread)))
+
+(define-server-test (threads-are-named-as-asked :needs :our-engine)
+  (serving (:taskmaster (taskmaster :worker-thread-name-format "shop ~A"))
+      (("/name" (request-thread-name)))
+    (is (uiop:string-prefix-p "shop 127.0.0.1:" (ask-text "/name")))))
+
+(define-server-test (threads-have-hunchentoots-name-by-default :needs :our-engine)
+  (serving () (("/name" (request-thread-name)))
+    (is (uiop:string-prefix-p "hunchentoot-worker-" (ask-text "/name")))))
+
+(define-server-test (threads-are-recycled :needs :our-engine)
+  (serving (:taskmaster (taskmaster :standby-thread-count 2 :max-thread-count 2))
+      (("/name" (request-thread-name)))
+    (is (<= (length (remove-duplicates (loop repeat 20 collect (ask-text "/name"))
+                                       :test #'equal))
+            2))))
+
+(defmacro as-client ((name) &body body)
+  "Evaluates BODY in a background task called NAME, with the server of this thread."
+  (let ((server (gensym "SERVER")))
+    `(let ((,server *server*))
+       (in-background (,name)
+         (let ((*server* ,server)) ,@body)))))
+
+(defmacro with-busy-threads ((acceptor count &rest initargs) &body body)
+  "Evaluates BODY while COUNT requests of ACCEPTOR, whose taskmaster is made of INITARGS, run;
+/quick answers at once."
+  `(let ((release (make-gate)) (entered (make-latch ,count)))
+     (with-routes (("/slow" (count-down entered) (await release) "slow")
+                   ("/quick" "quick"))
+       (with-acceptor (,acceptor :taskmaster (taskmaster ,@initargs))
+         (let ((slow (loop repeat ,count
+                           collect (as-client ("slow client") (ask-text "/slow")))))
+           (await entered)
+           (unwind-protect (progn ,@body)
+             (open-gate release)
+             (is (every (lambda (task) (equal "slow" (task-result task))) slow))))))))
+
+(define-server-test (a-busy-thread-keeps-nobody-waiting :needs :our-engine)
+  (with-busy-threads (acceptor 3 :standby-thread-count 1)
+    (is (equal "quick" (ask-text "/quick")))))
+
+(define-server-test (without-accept-count-who-comes-too-late-is-told-when-to-retry
+                     :needs :our-engine)
+  (with-busy-threads (acceptor 2 :max-thread-count 2 :max-accept-count nil)
+    (let ((response (ask "/quick")))
+      (is (= 503 (response-status response)))
+      (is (equal "1" (response-header response "retry-after")))
+      (is (equalp "close" (response-header response "connection"))))
+    (is (= 1 (getf (recycling:stats acceptor) :refused)))))
+
+(define-server-test (with-accept-count-some-wait-and-the-rest-is-refused :needs :our-engine)
+  (with-busy-threads (acceptor 1 :max-thread-count 1 :max-accept-count 2)
+    (let ((waiting (as-client ("waiting client") (ask-text "/quick"))))
+      (eventually ("a client to be queued")
+        (= 1 (getf (recycling:stats acceptor) :queued)))
+      (is (= 503 (response-status (ask "/quick"))))
+      (is (not (task-done-p waiting)))
+      (open-gate release)
+      (is (equal "quick" (task-result waiting))))))
+
+(define-server-test (by-default-who-comes-late-waits :needs :our-engine)
+  (with-busy-threads (acceptor 2 :max-thread-count 2)
+    (let ((waiting (as-client ("waiting client") (ask-text "/quick"))))
+      (is (= 2 (getf (recycling:stats acceptor) :threads)))
+      (is (not (task-done-p waiting)))
+      (open-gate release)
+      (is (equal "quick" (task-result waiting)))
+      (is (zerop (getf (recycling:stats acceptor) :refused))))))
+
+(define-server-test (a-raised-maximum-counts-at-once :needs :our-engine)
+  (with-busy-threads (acceptor 1 :max-thread-count 1)
+    (setf (hunchentoot:taskmaster-max-thread-count
+           (hunchentoot::acceptor-taskmaster acceptor))
+          2)
+    (is (equal "quick" (ask-text "/quick")))))
+
+(defun be-client (requests)
+  "Makes REQUESTS requests, on one connection while the server keeps it; returns the texts."
+  (loop with connection = nil
+        repeat requests
+        collect (let ((response (exchange (or connection (setf connection (connect)))
+                                          "/quick")))
+                  (when (equalp "close" (response-header response "connection"))
+                    (disconnect (shiftf connection nil)))
+                  (response-text response))
+          into texts
+        finally (when connection (disconnect connection))
+                (return texts)))
+
+(define-server-test (nobody-starves-behind-kept-connections :needs :our-engine)
+  (with-routes (("/quick" "quick"))
+    (with-acceptor (acceptor :taskmaster (taskmaster :max-thread-count 4))
+      (let ((clients (loop repeat 40
+                           collect (as-client ("client") (be-client 5)))))
+        (is (every (lambda (task) (equal (make-list 5 :initial-element "quick")
+                                         (task-result task)))
+                   clients))
+        (is (<= (getf (recycling:stats acceptor) :threads) 4))
+        (is (= 200 (getf (recycling:stats acceptor) :served)))))))
+
+(define-server-test (nobody-starves-behind-idle-connections :needs :our-engine)
+  (with-routes (("/quick" "quick"))
+    (with-acceptor (acceptor :taskmaster (taskmaster :max-thread-count 2))
+      (let ((idle (loop repeat 2 collect (connect))))
+        (unwind-protect
+             (progn
+               (dolist (connection idle)
+                 (is (equal "quick" (exchange-text connection "/quick"))))
+               (is (equal "quick" (ask-text "/quick"))))
+          (mapc #'disconnect idle))))))

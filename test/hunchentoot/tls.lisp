@@ -1,0 +1,105 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite tls :in acceptors
+  :description "HTTPS.")
+
+(in-suite tls)
+
+(defun make-certificate (directory)
+  "Lets openssl make a key and a certificate for localhost in DIRECTORY; returns both names."
+  (let ((key (uiop:native-namestring (merge-pathnames "key.pem" directory)))
+        (certificate (uiop:native-namestring (merge-pathnames "certificate.pem" directory))))
+    (uiop:run-program (list "openssl" "req" "-x509" "-newkey" "rsa:2048" "-nodes" "-days" "2"
+                            "-subj" "/CN=localhost" "-keyout" key "-out" certificate)
+                      :ignore-error-status nil)
+    (values key certificate)))
+
+(defmacro serving-tls ((&rest initargs) &body body)
+  "Evaluates BODY with a started HTTPS acceptor of /yo as *SERVER*."
+  `(with-directory (directory)
+     (multiple-value-bind (key certificate) (make-certificate directory)
+       (let ((*acceptor-class* 'recycling:parallel-easy-ssl-acceptor))
+         (serving (:ssl-privatekey-file key :ssl-certificate-file certificate ,@initargs)
+             (("/yo" (if (hunchentoot:ssl-p) "Hey!" "not secure")))
+           ,@body)))))
+
+(defun encrypt (connection)
+  "CONNECTION, after a handshake, as a connection whose octets are encrypted."
+  (let ((stream (cl+ssl:make-ssl-client-stream (connection-stream connection) :verify nil)))
+    (write-sequence (request-octets "/yo" :headers '(("Connection" . "close"))) stream)
+    (finish-output stream)
+    stream))
+
+(defun read-everything (stream)
+  "The text of all that comes from STREAM."
+  (decode (coerce (loop for octet = (read-byte stream nil nil)
+                        while octet collect octet)
+                  'wire)))
+
+(defun ask-tls ()
+  "The whole answer to a request for /yo over TLS."
+  (with-connection (connection)
+    (let ((stream (encrypt connection)))
+      (unwind-protect (read-everything stream)
+        (close stream)))))
+
+(define-server-test (https-is-served :needs :our-engine)
+  (serving-tls ()
+    (loop repeat 5
+          do (let ((answer (ask-tls)))
+               (is (uiop:string-prefix-p "HTTP/1.1 200" answer))
+               (is (uiop:string-suffix-p answer "Hey!"))))))
+
+(define-server-test (a-tls-connection-is-kept :needs :our-engine)
+  (serving-tls ()
+    (with-connection (connection)
+      (let ((stream (cl+ssl:make-ssl-client-stream (connection-stream connection) :verify nil)))
+        (loop repeat 3
+              do (write-sequence (request-octets "/yo") stream)
+                 (finish-output stream)
+                 (is (search "Hey!" (loop with text = ""
+                                          until (search "Hey!" text)
+                                          do (setf text (format nil "~A~C" text
+                                                                (code-char (read-byte stream))))
+                                          finally (return text)))))
+        (close stream))
+      (is (= 1 (getf (recycling:stats *server*) :accepted))))))
+
+(define-server-test (a-stalled-handshake-holds-up-nobody-else :needs :our-engine)
+  (serving-tls (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 2))
+    (with-connection (stalled)
+      (send stalled (coerce '(22 3 1) 'wire))
+      (is (search "Hey!" (ask-tls)))
+      (is (search "Hey!" (ask-tls))))))
+
+(define-server-test (a-stalled-handshake-is-ended-by-its-deadline :needs :our-engine)
+  (serving-tls (:read-timeout 1/2 :write-timeout 1/2)
+    (with-connection (stalled)
+      (send stalled (coerce '(22 3 1) 'wire))
+      (is (closed-by-server-p stalled)))))
+
+(define-server-test (a-client-without-tls-harms-nobody :needs :our-engine)
+  (serving-tls ()
+    (ask-raw "GET /yo HTTP/1.1" :crlf "Host: localhost" :crlf :crlf)
+    (is (search "Hey!" (ask-tls)))))
+
+(defmacro refuses-files (name path &rest initargs)
+  "Checks that a TLS acceptor of INITARGS is refused with a sentence with NAME and PATH."
+  `(let ((condition (nth-value 1 (ignore-errors
+                                  (make-instance 'recycling:parallel-ssl-acceptor
+                                                 :port 0 ,@initargs)))))
+     (is (typep condition 'hunchentoot:parameter-error) "~A" condition)
+     (is (search ,name (princ-to-string condition)))
+     (is (search ,path (princ-to-string condition)))))
+
+(test a-bad-key-or-certificate-is-named-at-once
+  (with-directory (directory)
+    (let ((text (write-file directory "text.pem" "nothing of the kind"))
+          (pem (write-file directory "some.pem" "-----BEGIN CERTIFICATE-----")))
+      (refuses-files "SSL-CERTIFICATE-FILE" "/nowhere/c.pem"
+                     :ssl-certificate-file "/nowhere/c.pem" :ssl-privatekey-file pem)
+      (refuses-files "SSL-PRIVATEKEY-FILE" "/nowhere/k.pem"
+                     :ssl-certificate-file pem :ssl-privatekey-file "/nowhere/k.pem")
+      (refuses-files "SSL-PRIVATEKEY-FILE" "text.pem"
+                     :ssl-certificate-file pem :ssl-privatekey-file text)
+      (refuses-files "SSL-PRIVATEKEY-FILE" "NIL" :ssl-certificate-file pem))))

@@ -1,0 +1,111 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite platform :in all
+  :description "The door to the operating system, on real sockets.")
+
+(in-suite platform)
+
+(defmacro with-listener ((listener) &body body)
+  `(let ((,listener (usocket:socket-listen "127.0.0.1" 0 :reuse-address t :backlog 16
+                                                         :element-type '(unsigned-byte 8))))
+     (unwind-protect (progn ,@body)
+       (platform:close-listener ,listener))))
+
+(defmacro with-accepted ((server client) &body body)
+  "Evaluates BODY with both ends of a connection: SERVER, as the platform accepted it, and
+CLIENT, of the tests' client."
+  (let ((listener (gensym "LISTENER")))
+    `(with-listener (,listener)
+       (with-connection (,client (usocket:get-local-port ,listener))
+         (let ((,server (platform:accept-connection ,listener)))
+           (unwind-protect (progn ,@body)
+             (platform:close-socket ,server)))))))
+
+(define-server-test an-accepted-connection-carries-octets-both-ways
+  (with-accepted (server client)
+    (let ((stream (platform:socket-octet-stream server)))
+      (send client "ping")
+      (is (= (char-code #\p) (read-byte stream)))
+      (write-sequence (octets "pong") stream)
+      (finish-output stream)
+      (is (equalp (octets "pong") (read-octets client 4))))))
+
+(define-server-test both-ends-are-named
+  (with-accepted (server client)
+    (is (equal (list "127.0.0.1" (client-port client))
+               (multiple-value-list (platform:peer-name server))))
+    (is (equal "127.0.0.1" (platform:local-name server)))))
+
+(define-server-test waking-a-listener-ends-an-accept
+  (with-listener (listener)
+    (let ((waiting (in-background ("accept")
+                     (handler-case (platform:accept-connection listener)
+                       (platform:listener-closed () :closed)))))
+      (is (not (task-done-p waiting)))
+      (platform:wake-listener listener 1)
+      (is (eq :closed (task-result waiting)))
+      (signals platform:listener-closed (platform:accept-connection listener)))))
+
+(define-server-test a-connection-that-waits-is-seen
+  (with-listener (listener)
+    (with-connection (client (usocket:get-local-port listener))
+      (eventually ("the connection to be seen") (platform:pending-connection-p listener))
+      (let ((server (platform:accept-connection listener)))
+        (is (usocket:usocket-p server))
+        (platform:close-socket server)))))
+
+(define-server-test awaiting-input-ends-with-octets-with-the-end-or-with-the-time
+  (with-accepted (server client)
+    (is (not (platform:await-input server 0)))
+    (is (not (platform:await-input server 1/50)))
+    (send client "x")
+    (is (platform:await-input server *patience*))
+    (read-byte (platform:socket-octet-stream server))
+    (end-sending client)
+    (is (platform:await-input server *patience*))
+    (is (null (read-byte (platform:socket-octet-stream server) nil nil)))))
+
+(define-server-test shutting-input-down-ends-a-read-elsewhere
+  (with-accepted (server client)
+    (let ((reading (in-background ("read")
+                     (read-byte (platform:socket-octet-stream server) nil :end))))
+      (platform:shut-down server :input)
+      (is (eq :end (task-result reading)))
+      (is (null (receive-nothing-but-octets client server))))))
+
+(defun receive-nothing-but-octets (client server)
+  "Checks that SERVER can still send to CLIENT; NIL when it can."
+  (let ((stream (platform:socket-octet-stream server)))
+    (write-byte 7 stream)
+    (finish-output stream)
+    (unless (eql 7 (next-octet client))
+      :lost)))
+
+(define-server-test a-limited-wait-ends-a-read-with-an-error
+  (with-accepted (server client)
+    (platform:limit-waits server 1/10)
+    (signals error (read-byte (platform:socket-octet-stream server)))))
+
+(define-server-test closing-gently-lets-the-last-answer-arrive
+  (with-accepted (server client)
+    (let ((stream (platform:socket-octet-stream server)))
+      (send client "more than is read")
+      (read-byte stream)
+      (write-sequence (octets "answer") stream)
+      (finish-output stream)
+      (platform:close-gently server)
+      (is (equalp (octets "answer") (receive-rest client))))))
+
+(define-server-test closing-twice-is-harmless
+  (with-accepted (server client)
+    (platform:close-gently server)
+    (platform:close-gently server)
+    (is (closed-by-server-p client))))
+
+(test the-clock-goes-forward
+  (let ((before (platform:milliseconds)))
+    (is (integerp before))
+    (eventually ("time to pass") (> (platform:milliseconds) before))))
+
+(test there-is-a-processor
+  (is (plusp (platform:processor-count))))
