@@ -24,7 +24,9 @@
                  (:file "ecl" :if-feature :ecl)
                  (:file "abcl" :if-feature :abcl)
                  (:file "other" :if-feature (:not (:or :sbcl :ecl :abcl)))
-                 (:file "sockets")))
+                 (:file "sockets")
+                 (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux)) ; epoll
+                 (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux)))))
    (:module "engine"                    ; threads and connections, nothing of HTTP
     :serial t
     :components ((:file "package")
@@ -36,7 +38,17 @@
                  (:file "sentinel")
                  (:file "sharing")      ; the portable engine
                  (:file "lifecycle")
-                 (:file "statistics")))
+                 (:file "statistics")
+                 (:file "ownership")    ; the ready engine
+                 (:file "table")
+                 (:file "ready-engine")
+                 (:file "bench")
+                 (:file "ready")
+                 (:file "pacing")))
+   (:module "server"                    ; a connection's life
+    :serial t
+    :components ((:file "package")
+                 (:file "stream")))
    (:file "package")                    ; the public names
    (:module "hunchentoot"
     :serial t

@@ -4,7 +4,8 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
   (:use #:common-lisp
         #:hunchentoot-recycling-taskmaster.base
         #:hunchentoot-recycling-taskmaster.platform
-        #:hunchentoot-recycling-taskmaster.engine)
+        #:hunchentoot-recycling-taskmaster.engine
+        #:hunchentoot-recycling-taskmaster.server)
   (:export
    #:parallel-acceptor #:parallel-easy-acceptor
    #:parallel-ssl-acceptor #:parallel-easy-ssl-acceptor

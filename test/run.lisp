@@ -18,11 +18,24 @@
           (count-if (lambda (result) (typep result 'fiveam::test-failure)) results)
           (count-if (lambda (result) (typep result 'fiveam::test-skipped)) results)))
 
+(defun modes ()
+  "The values of :PARKING with which the tests of acceptors are to pass here."
+  (if (platform:readiness-supported-p) '(t nil) '(nil)))
+
+(defun run-in-mode (suite parking)
+  "The results of SUITE, its acceptors being made with PARKING."
+  (format t "~&~%With ~:[a thread for each connection~;parked connections~]:" parking)
+  (setf recycling::*parking-by-default* parking)
+  (unwind-protect
+       (let ((*on-error* nil) (*on-failure* nil))
+         (run suite))
+    (setf recycling::*parking-by-default* t)))
+
 (defun run-all (&key (suite 'all))
-  "Runs SUITE, a suite or a single test, by default all, tells what failed, and prints the
-counts in the last line.  True when something passed and nothing failed."
-  (let ((results (let ((*on-error* nil) (*on-failure* nil))
-                   (run (find-suite suite)))))
+  "Runs SUITE, a suite or a single test, by default all, in every mode, tells what failed, and
+prints the counts in the last line.  True when something passed and nothing failed."
+  (let* ((suite (find-suite suite))
+         (results (loop for mode in (modes) append (run-in-mode suite mode))))
     (explain! results)
     (multiple-value-bind (passed failed skipped) (result-counts results)
       (format t "~&~D passed, ~D failed~@[, ~D skipped~]~%" passed failed

@@ -1,23 +1,36 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-(defstruct (connection (:constructor make-connection (socket &aux (opened (milliseconds)))))
+(defstruct (connection
+            (:constructor make-connection
+                (socket &key (descriptor -1) (generation 0) (opened (milliseconds)))))
   "One client.  Its worker alone reads and writes the slots, save DEADLINE, which the
 sentinel reads: a connection belongs to at most one worker at a time."
-  (socket nil :read-only t)
-  (opened 0 :type integer :read-only t) ; in MILLISECONDS
+  (socket nil)                          ; NIL until somebody wants one, see DESCRIPTOR
+  (opened 0 :type fixnum :read-only t)  ; in MILLISECONDS
   (served 0 :type fixnum)               ; requests answered
   (data nil)                            ; the storey above keeps what it wants here
   ;; When the sentinel is to end the connection, in MILLISECONDS, or NIL; and what for.
-  (deadline nil :type (or null integer))
-  (deadline-kind nil :type symbol))
+  (deadline nil :type (or null fixnum))
+  (deadline-kind nil :type symbol)
+  ;; In the ready engine only:
+  (descriptor -1 :type fixnum :read-only t)
+  (generation 0 :type fixnum :read-only t) ; see table.lisp
+  (ownership :owned)                    ; see ownership.lisp
+  (watched-p nil)                       ; the poller knows it
+  (hangup-p nil)                        ; its peer has sent all that it will
+  (lingering-p nil))                    ; answered; only waits for its peer's end
+
+(defun set-deadline (connection kind seconds now)
+  "Lets the sentinel end CONNECTION when SECONDS, a real or NIL for never, have passed since
+NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."
+  (setf (connection-deadline-kind connection) kind
+        (connection-deadline connection) (and seconds (+ now (ceiling (* 1000 seconds))))))
 
 (defun call-with-deadline (connection kind seconds thunk)
   "Calls THUNK; if it takes longer than SECONDS, a real or NIL for no limit, the sentinel ends
 CONNECTION, so that whoever reads or writes it gets an end of file or an error.  KIND, a
 keyword, says what was waited for."
-  (when seconds
-    (setf (connection-deadline-kind connection) kind
-          (connection-deadline connection) (+ (milliseconds) (ceiling (* 1000 seconds)))))
+  (set-deadline connection kind seconds (milliseconds))
   (unwind-protect (funcall thunk)
     (setf (connection-deadline connection) nil)))
 

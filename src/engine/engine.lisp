@@ -32,6 +32,8 @@ while something is waited for or the service is called.")
    (phase :initform :new :accessor engine-phase)
    (sentinel :initform nil :accessor engine-sentinel
              :documentation "The sentinel's thread, which lives from start to stop.")
+   (doors-open-p :initform nil :accessor engine-doors-open-p
+                 :documentation "True while there is something for CLOSE-DOORS to give back.")
    (workers :initform '() :accessor engine-workers
             :documentation "Every worker that has not ended.")
    (leavers :initform '() :accessor engine-leavers
@@ -79,15 +81,18 @@ an interrupt nor the death of the thread can leave its counts half changed."
   (loop for state in states sum (svref (engine-counts engine) (state-index state))))
 
 (defun pool-size (engine)
-  (worker-count engine :starting :waiting :serving :idling))
+  (worker-count engine :starting :waiting :serving :idling :active :benched))
 
-(defun attended-count (engine)
-  "How many connections have a worker of their own."
-  (worker-count engine :serving :idling))
+(defgeneric attended-count (engine)
+  (:documentation "How many connections of ENGINE have a worker.  Under the lock.")
+  (:method ((engine engine))
+    (worker-count engine :serving :idling)))
 
-(defun coming-count (engine)
-  "How many workers wait for a connection or soon will."
-  (worker-count engine :starting :waiting))
+(defgeneric coming-count (engine)
+  (:documentation "How many workers of ENGINE wait for a connection or soon will.  Under the
+lock.")
+  (:method ((engine engine))
+    (worker-count engine :starting :waiting)))
 
 (defun running-p (engine)
   (eq (engine-phase engine) :running))
@@ -104,6 +109,25 @@ stops, or others wait for a worker."
 (defgeneric work (engine worker)
   (:documentation "The life of WORKER: takes connections of ENGINE and serves them until it
 is to end.  Called in its thread."))
+
+(defgeneric make-pool-worker (engine number)
+  (:documentation "A worker for ENGINE, without its thread; NUMBER tells it from others.")
+  (:method ((engine engine) number)
+    (make-worker engine number)))
+
+(defgeneric open-doors (engine)
+  (:documentation "Prepares ENGINE, before its first worker is made.")
+  (:method ((engine engine))
+    nil))
+
+(defgeneric close-doors (engine)
+  (:documentation "Gives back what OPEN-DOORS acquired: ENGINE has stopped, and its last worker
+is gone.")
+  (:method ((engine engine))
+    nil))
+
+(defgeneric watch-over (engine)
+  (:documentation "The life of the sentinel of ENGINE, until that is stopped."))
 
 (defgeneric tend (engine)
   (:documentation "What the sentinel of ENGINE looks after at each tick, besides deadlines

@@ -36,10 +36,12 @@ made, signals why and leaves nothing behind."
   (handler-bind ((error (lambda (condition)
                           (declare (ignore condition))
                           (stop-engine engine :timeout 0))))
+    (open-doors engine)
+    (setf (engine-doors-open-p engine) t)
     (refill engine)
     (wait-for-change engine nil (lambda ()
                                   (or (zerop (pool-size engine))
-                                      (plusp (worker-count engine :waiting :serving)))))
+                                      (plusp (worker-count engine :waiting :serving :active)))))
     (when (zerop (pool-size engine))
       (error (or (engine-last-error engine) 'no-workers)))
     (setf (engine-sentinel engine) (start-sentinel engine)))
@@ -59,12 +61,14 @@ made, signals why and leaves nothing behind."
         (bt:condition-notify (engine-changed engine))
         (setf (engine-phase engine) phase)))))
 
-(defun end-input (engine &rest states)
-  "Lets the connections whose workers are in one of STATES read nothing more."
-  (with-engine (engine)
-    (dolist (worker (engine-workers engine))
-      (when (and (worker-connection worker) (member (worker-state worker) states))
-        (shut-down (connection-socket (worker-connection worker)) :input)))))
+(defgeneric end-input (engine &rest states)
+  (:documentation "Lets the connections of ENGINE in one of STATES, :IDLING or :SERVING, read
+nothing more.")
+  (:method ((engine engine) &rest states)
+    (with-engine (engine)
+      (dolist (worker (engine-workers engine))
+        (when (and (worker-connection worker) (member (worker-state worker) states))
+          (shut-down (connection-socket (worker-connection worker)) :input))))))
 
 (defun drop-queue (engine)
   "Closes the connections that no worker will take."
@@ -73,9 +77,11 @@ made, signals why and leaves nothing behind."
                         (shiftf (engine-queue engine) '())))
     (close-socket (connection-socket connection))))
 
-(defun wake-workers (engine)
-  (wake-listener (engine-listener engine)
-                 (with-engine (engine) (worker-count engine :waiting))))
+(defgeneric wake-workers (engine)
+  (:documentation "Makes the workers of ENGINE that wait for something look around.")
+  (:method ((engine engine))
+    (wake-listener (engine-listener engine)
+                   (with-engine (engine) (worker-count engine :waiting)))))
 
 (defun send-home-waiting (engine)
   "Makes the workers that wait end.  They have nothing to finish, so seconds are plenty."
@@ -99,6 +105,7 @@ made, signals why and leaves nothing behind."
       (bt:condition-notify (engine-bell engine)))
     (when (engine-sentinel engine)
       (bt:join-thread (engine-sentinel engine))))
+  (close-doors-when-empty engine)
   (join-leavers engine)
   (with-engine (engine)
     (mapcar #'describe-worker (engine-workers engine))))
@@ -150,5 +157,6 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
     (handler-case (bt:destroy-thread thread)
       (error () nil)))                  ; it ended by itself
   (drop-queue engine)
+  (end-input engine :idling)
   (await-empty-pool engine 5)
   (lay-down engine))

@@ -11,9 +11,9 @@ subclasses SERVICE and is called through its generic functions.")
    #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request
-   #:connection-deadline-kind #:call-with-deadline
+   #:connection-descriptor #:connection-deadline-kind #:call-with-deadline
    ;; engines
-   #:engine #:sharing-engine #:make-sharing-engine #:engine-service #:engine-sentinel
+   #:engine #:sharing-engine #:make-sharing-engine #:make-ready-engine #:engine-service #:engine-sentinel
    #:engine-thread-limit #:engine-accept-limit #:engine-standby
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
    #:winding-down-p #:inside-worker-p #:engine-statistics #:*statistics*

@@ -10,13 +10,17 @@
     (setf (worker-state worker) state
           (worker-since worker) (milliseconds))))
 
+(defgeneric doorkeeper-needed-p (engine)
+  (:documentation "True when, besides the workers that may serve, ENGINE needs one that accepts
+connections only to queue or to refuse them.")
+  (:method ((engine engine))
+    (not (eq (engine-accept-limit engine) :unlimited))))
+
 (defun pool-limit (engine)
-  "How many workers ENGINE may have, or NIL.  Where connections beyond the limit are accepted,
-one more worker than may serve stands at the door."
+  "How many workers ENGINE may have, or NIL."
   (let ((limit (engine-thread-limit engine)))
-    (cond ((null limit) nil)
-          ((eq (engine-accept-limit engine) :unlimited) limit)
-          (t (1+ limit)))))
+    (and limit
+         (if (doorkeeper-needed-p engine) (1+ limit) limit))))
 
 (defun room-p (engine)
   "True when the pool of ENGINE may grow."
@@ -34,15 +38,27 @@ one more worker than may serve stands at the door."
         ((< (pool-size engine) (engine-standby engine))
          (let ((limit (pool-limit engine)) (floor (engine-standby engine)))
            (- (if limit (min floor limit) floor) (pool-size engine))))
-        ((zerop (coming-count engine)) 1)
+        ((short-handed-p engine) 1)
         (t 0)))
+
+(defgeneric short-handed-p (engine)
+  (:documentation "True when ENGINE should make another worker at once.  Under the lock.")
+  (:method ((engine engine))
+    (zerop (coming-count engine))))
 
 (defun reserve-worker (engine)
   "A new worker, counted as :STARTING before its thread exists.  Under the lock."
-  (let ((worker (make-worker engine (incf (engine-made engine)))))
+  (let ((worker (make-pool-worker engine (incf (engine-made engine)))))
     (push worker (engine-workers engine))
     (incf (svref (engine-counts engine) (state-index :starting)))
     worker))
+
+(defgeneric leave-behind (engine worker)
+  (:documentation "Keeps of WORKER, which leaves ENGINE, what others are to clear away.  Under
+the lock.")
+  (:method ((engine engine) worker)
+    (when (worker-thread worker)
+      (push (worker-thread worker) (engine-leavers engine)))))
 
 (defun retire (worker)
   "Takes WORKER out of its pool.  Under the lock; does nothing the second time."
@@ -51,8 +67,7 @@ one more worker than may serve stands at the door."
       (move worker :ended)
       (incf (engine-served-before engine) (worker-served worker))
       (setf (engine-workers engine) (delete worker (engine-workers engine)))
-      (when (worker-thread worker)
-        (push (worker-thread worker) (engine-leavers engine)))
+      (leave-behind engine worker)
       (bt:condition-notify (engine-changed engine))
       (when (plusp (missing-workers engine))
         (bt:condition-notify (engine-bell engine))))))
@@ -67,7 +82,16 @@ one more worker than may serve stands at the door."
              (setf (worker-thread worker) (bt:current-thread)))
            (call-as-worker (engine-service engine) (lambda () (work engine worker))))
       (with-engine (engine)
-        (retire worker)))))
+        (retire worker))
+      (close-doors-when-empty engine))))
+
+(defun close-doors-when-empty (engine)
+  "Closes the doors of ENGINE, once, if it has stopped and nobody is left in it."
+  (when (with-engine (engine)
+          (and (eq (engine-phase engine) :stopped)
+               (null (engine-workers engine))
+               (shiftf (engine-doors-open-p engine) nil)))
+    (close-doors engine)))
 
 (defun count-failure (engine)
   (with-engine (engine)

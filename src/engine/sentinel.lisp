@@ -35,8 +35,7 @@ Under the lock, so that the socket cannot be closed, and its descriptor reused, 
       (tell engine :error "The sentinel stumbled: ~A" condition)
       nil)))
 
-(defun watch-over (engine)
-  "The life of the sentinel of ENGINE."
+(defmethod watch-over ((engine engine))
   (loop for complete = (look-after engine)
         do (bt:with-lock-held ((engine-lock engine))
              (when (eq (engine-phase engine) :stopped)

@@ -23,7 +23,7 @@ taken at one moment, and its uptime in seconds."
           :standby (coming-count engine)
           :busy (attended-count engine)
           :idling (worker-count engine :idling)
-          :benched 0
+          :benched (worker-count engine :benched)
           :made (engine-made engine)
           :ended (worker-count engine :ended)
           :accepted (engine-accepted engine)

@@ -10,11 +10,17 @@
 ;;;;   :idling    keeps its connection, waits for the next request  :serving :waiting :ended
 ;;;;   :ended     left the pool; its thread ends by itself
 ;;;;
+;;;; In the ready engine, where connections are not tied to workers, :ACTIVE stands for the
+;;;; three in the middle, and there is one more:
+;;;;
+;;;;   :active    waits for something to do, or does it             :benched :ended
+;;;;   :benched   waits to be needed                                :active :ended
+;;;;
 ;;;; A worker's state changes only by MOVE, under the lock of its engine, together with
 ;;;; the engine's count of each state; so the counts always add up to the pool.
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
-  (defparameter *worker-states* '(:starting :waiting :serving :idling :ended)))
+  (defparameter *worker-states* '(:starting :waiting :serving :idling :active :benched :ended)))
 
 (deftype worker-state ()
   `(member ,@*worker-states*))

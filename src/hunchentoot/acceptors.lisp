@@ -7,7 +7,8 @@
    ;; Connections wait for a worker in the kernel; the kernel cuts this to its own maximum.
    :listen-backlog 1024)
   (:documentation "HUNCHENTOOT:ACCEPTOR on recycled threads: takes the same initargs, runs the
-same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
+same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER, whose :PARKING it takes
+too."))
 
 (defclass parallel-easy-acceptor (parallel-acceptor hunchentoot:easy-acceptor)
   ()
@@ -25,6 +26,17 @@ the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
 when it writes the head of a reply, which then says so."
   (and (call-next-method)
        (not (and *connection* (winding-down-p (worker-engine *worker*))))))
+
+;;; :PARKING, which is the taskmaster's, is taken by the acceptor too: to change it should not
+;;; need a taskmaster.
+
+(defmethod initialize-instance :after
+    ((acceptor parallel-acceptor) &key (parking nil parking-supplied-p))
+  (when parking-supplied-p
+    (let ((taskmaster (acceptor-taskmaster* acceptor)))
+      (unless (typep taskmaster 'recycling-taskmaster)
+        (hunchentoot:parameter-error "PARKING needs a RECYCLING-TASKMASTER, not ~A." taskmaster))
+      (setf (taskmaster-parking-p taskmaster) parking))))
 
 ;;; Start and stop
 

@@ -4,25 +4,47 @@
 
 (defstruct link
   "What we keep for a connection between its requests."
+  (socket-stream nil)                   ; carries the octets of the socket
   (stream nil)                          ; as INITIALIZE-CONNECTION-STREAM returned it
   (remote '() :type list)               ; address and port of the peer
   (local '() :type list))               ; address and port of our end
 
+(defun connection-usocket (connection)
+  "The socket of CONNECTION, made when it is wanted for the first time."
+  (or (connection-socket connection)
+      (let ((descriptor (connection-descriptor connection)))
+        (setf (connection-socket connection)
+              (descriptor-socket descriptor (make-descriptor-stream descriptor))))))
+
+(defun link-descriptor-stream (link)
+  "The stream of the socket of LINK where that is one of ours, on a descriptor; else NIL."
+  (let ((stream (link-socket-stream link)))
+    (and (typep stream 'descriptor-stream) stream)))
+
+(defun encrypted-p (link)
+  "True when what initialized the connection of LINK reads the descriptor by itself."
+  (not (typep (link-stream link) 'descriptor-stream)))
+
+;;; The first request
+
 (defun establish-link (acceptor socket connection)
   "Prepares CONNECTION for its first request.  The handshake of a TLS connection, which may
 stall, happens here, under a deadline."
-  (let ((seconds (hunchentoot:acceptor-read-timeout acceptor))
-        (link (make-link :remote (multiple-value-list (peer-name socket))
-                         :local (multiple-value-list (local-name socket)))))
+  (let* ((seconds (hunchentoot:acceptor-read-timeout acceptor))
+         (socket-stream (socket-octet-stream socket))
+         (link (make-link :socket-stream socket-stream
+                          :remote (multiple-value-list (peer-name socket))
+                          :local (multiple-value-list (local-name socket)))))
     (limit-waits socket seconds)
-    (send-without-delay socket)
     (setf (connection-data connection) link)
     (call-with-deadline connection :handshake seconds
                         (lambda ()
                           (setf (link-stream link)
                                 (hunchentoot:initialize-connection-stream
-                                 acceptor (socket-octet-stream socket)))))
+                                 acceptor socket-stream))))
     link))
+
+;;; Every request
 
 (defun make-request (acceptor link initargs)
   "An instance of the request class of ACCEPTOR for a request that came over LINK."
@@ -47,7 +69,16 @@ stall, happens here, under a deadline."
                                         (make-request acceptor link initargs)))
              (count-request connection))))
       (setf (link-stream link) stream)
-      outcome)))
+      (if (eq outcome :detached)
+          (give-away link)
+          outcome))))
+
+(defun give-away (link)
+  "Leaves the socket of LINK to the program; returns what is to become of the connection."
+  (let ((stream (link-descriptor-stream link)))
+    (if (or (null stream) (hand-descriptor-over stream))
+        :detached
+        :close)))
 
 (defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
   "Serves one request when called by our taskmaster, who calls again for the next one;
@@ -56,15 +87,45 @@ otherwise all of them, as Hunchentoot does."
       (setf *outcome* (serve-request acceptor socket *connection*))
       (call-next-method)))
 
-(defmethod input-buffered-p ((taskmaster recycling-taskmaster) connection)
-  (handler-case (listen (link-stream (connection-data connection)))
+;;; Before and between
+
+(defun waiting-input (connection acceptor)
+  "Whether a worker that was told of CONNECTION finds :SOME input, the :END, or :NONE yet."
+  (let ((link (connection-data connection)))
+    (cond ((minusp (connection-descriptor connection)) ; blocking reads
+           :some)
+          ((and (null link) (hunchentoot:acceptor-ssl-p acceptor))
+           (if (await-descriptor (connection-descriptor connection) :input 0) :some :none))
+          ((or (null link) (not (encrypted-p link)))
+           (fill-input (socket-octet-stream (connection-usocket connection))))
+          ((listen-or-end-p (link-stream link)) :some)
+          (t :none))))
+
+(defun listen-or-end-p (stream)
+  "True when STREAM has input, or its end."
+  (handler-case (listen stream)
     ;; TLS streams signal the peer's end already here.  Who reads will see it too, and is
     ;; prepared for it.
     (error () t)))
 
+(defmethod input-buffered-p ((taskmaster recycling-taskmaster) connection)
+  (let* ((link (connection-data connection))
+         (stream (and link (link-descriptor-stream link))))
+    (or (cond ((null link) nil)
+              ((or (null stream) (encrypted-p link)) (listen-or-end-p (link-stream link)))
+              (t (input-waiting-p stream)))
+        (progn (when stream (lend-no-buffers stream))
+               nil))))
+
 (defmethod release ((taskmaster recycling-taskmaster) connection)
   (let ((link (connection-data connection))
-        (socket-stream (socket-octet-stream (connection-socket connection))))
-    (when (and link (link-stream link) (not (eq (link-stream link) socket-stream)))
-      (close (link-stream link)))
-    (finish-output socket-stream)))
+        (socket (connection-socket connection)))
+    (when socket
+      (let ((socket-stream (socket-octet-stream socket)))
+        (unwind-protect
+             (progn
+               (when (and link (link-stream link) (not (eq (link-stream link) socket-stream)))
+                 (close (link-stream link)))
+               (finish-output socket-stream))
+          (when (typep socket-stream 'descriptor-stream)
+            (drop-descriptor socket-stream)))))))

@@ -3,11 +3,18 @@
 ;;;; The taskmaster as the engine's service.
 
 (defmethod serve ((taskmaster recycling-taskmaster) connection)
-  (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-         (socket (connection-socket connection))
-         (*connection* connection)
-         ;; A foreign acceptor's PROCESS-CONNECTION closes or keeps the socket by itself.
-         (*outcome* (if (typep acceptor 'parallel-acceptor) :close :detached)))
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (ecase (waiting-input connection acceptor)
+      (:some (serve-input taskmaster acceptor connection))
+      (:none :park)
+      (:end :close))))
+
+(defun serve-input (taskmaster acceptor connection)
+  "Lets Hunchentoot serve a request of CONNECTION; returns what is to become of it."
+  (let ((socket (connection-usocket connection))
+        (*connection* connection)
+        ;; A foreign acceptor's PROCESS-CONNECTION closes or keeps the socket by itself.
+        (*outcome* (if (typep acceptor 'parallel-acceptor) :close :detached)))
     (if (connection-data connection)
         (hunchentoot:process-connection acceptor socket)
         (hunchentoot:handle-incoming-connection taskmaster socket))
@@ -28,9 +35,10 @@
   ;; Through ACCEPT-CONNECTIONS, so that a program's methods around it wrap each worker.
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
         (*work* thunk))
-    (if (typep acceptor 'parallel-acceptor)
-        (hunchentoot:accept-connections acceptor)
-        (funcall thunk))))
+    (call-with-buffers
+     (if (typep acceptor 'parallel-acceptor)
+         (lambda () (hunchentoot:accept-connections acceptor))
+         thunk))))
 
 (defmethod note ((taskmaster recycling-taskmaster) level control &rest arguments)
   (apply #'hunchentoot:acceptor-log-message (hunchentoot:taskmaster-acceptor taskmaster)
@@ -58,7 +66,7 @@
 
 (defmethod refuse ((taskmaster recycling-taskmaster) connection)
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-        (socket (connection-socket connection)))
+        (socket (connection-usocket connection)))
     (hunchentoot:too-many-taskmaster-requests taskmaster socket)
     ;; Under TLS nothing can be said before a handshake, for which we cannot wait here.
     (unless (hunchentoot:acceptor-ssl-p acceptor)

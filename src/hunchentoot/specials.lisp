@@ -4,6 +4,9 @@
   "How many threads of a RECYCLING-TASKMASTER wait for connections when nothing is to be done,
 an integer above 0: the default of its :STANDBY-THREAD-COUNT.")
 
+(defvar *parking-by-default* t
+  "The default of :PARKING of a RECYCLING-TASKMASTER.")
+
 (defparameter *default-worker-thread-name-format* "hunchentoot-worker-~A")
 
 ;;; Bound in the threads of workers only

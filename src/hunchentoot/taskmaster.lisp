@@ -22,6 +22,11 @@ limit.")
     :initarg :worker-thread-name-format
     :documentation "A control string for FORMAT that makes a thread's name of one argument, or
 NIL for the default.")
+   (parking
+    :initarg :parking
+    :accessor taskmaster-parking-p
+    :documentation "True when a connection between two requests should have no thread, where
+the platform can do that.")
    (engine
     :initform nil
     :accessor taskmaster-engine
@@ -31,6 +36,7 @@ earlier one had to leave behind cannot disturb it."))
    :standby-thread-count nil
    :max-thread-count (default-max-thread-count)
    :max-accept-count :unlimited
+   :parking *parking-by-default*
    :worker-thread-name-format *default-worker-thread-name-format*)
   (:documentation "A taskmaster whose threads share the acceptor's connections and are
 recycled: one that has served a connection serves another, and how many there are follows
@@ -42,6 +48,8 @@ the need.
   :MAX-ACCEPT-COUNT           an integer greater than MAX-THREAD-COUNT, NIL, or :UNLIMITED,
                               the default
   :WORKER-THREAD-NAME-FORMAT  a control string with one argument, or NIL
+  :PARKING                    true, the default: connections between two requests have no
+                              thread, where the platform can do that; NIL: they keep theirs
 
 Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
 :STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT it is a fixed pool."))
@@ -126,12 +134,21 @@ of one argument, a string with address, port and number.")
 
 ;;; What Hunchentoot asks of a taskmaster
 
+(defun make-engine (taskmaster acceptor)
+  "An engine for ACCEPTOR, which listens, as the arguments of TASKMASTER want it."
+  (funcall (if (and (taskmaster-parking-p taskmaster)
+                    (readiness-supported-p)
+                    ;; Others close sockets by themselves.
+                    (typep acceptor 'parallel-acceptor))
+               #'make-ready-engine
+               #'make-sharing-engine)
+           taskmaster (acceptor-listener acceptor)
+           :standby (taskmaster-standby-thread-count taskmaster)
+           :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
+           :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)))
+
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
-  (let ((engine (make-sharing-engine
-                 taskmaster (acceptor-listener (hunchentoot:taskmaster-acceptor taskmaster))
-                 :standby (taskmaster-standby-thread-count taskmaster)
-                 :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
-                 :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster))))
+  (let ((engine (make-engine taskmaster (hunchentoot:taskmaster-acceptor taskmaster))))
     (start-engine engine)
     (setf (taskmaster-engine taskmaster) engine
           (taskmaster-process taskmaster) (engine-sentinel engine))))

@@ -34,3 +34,7 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
     ((acceptor parallel-ssl-acceptor) &key ssl-certificate-file ssl-privatekey-file)
   (check-pem-file :ssl-certificate-file ssl-certificate-file)
   (check-pem-file :ssl-privatekey-file ssl-privatekey-file))
+
+(defmethod cl+ssl:stream-fd ((stream descriptor-stream))
+  ;; So OpenSSL reads and writes the descriptor itself.
+  (stream-descriptor stream))

@@ -22,8 +22,14 @@
 (defun wait-on (condition-variable lock seconds)
   "Releases LOCK, waits up to SECONDS, a real, for a notification of CONDITION-VARIABLE, and
 takes LOCK again.  May return early: call it in a loop around what is waited for."
-  ;; Bordeaux Threads would make a thread for each wait, to interrupt it.
-  (mp:condition-variable-timedwait condition-variable lock seconds))
+  ;; ECL has no timed wait, and Bordeaux Threads would make a thread for each, to interrupt
+  ;; it.  So this looks again every few milliseconds.
+  (declare (ignore condition-variable))
+  (mp:giveup-lock lock)
+  (unwind-protect
+       (ffi:c-inline ((min 5000 (ceiling (* 1000000 seconds)))) (:int) :void "usleep(#0)"
+                     :one-liner t)
+    (mp:get-lock lock)))
 
 (defun %descriptor (usocket)
   (sb-bsd-sockets:socket-file-descriptor (usocket:socket usocket)))

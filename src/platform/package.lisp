@@ -12,4 +12,16 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:accept-failed #:listener-closed #:descriptors-exhausted
    ;; connections
    #:await-input #:limit-waits #:shut-down #:close-socket #:send-without-delay
-   #:peer-name #:local-name #:socket-octet-stream #:close-gently))
+   #:peer-name #:local-name #:socket-octet-stream #:close-gently
+   ;; readiness: non-blocking descriptors, and pollers that tell who is ready
+   #:readiness-supported-p
+   #:descriptor #:token #:would-block-p
+   #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
+   #:receive-octets #:send-octets #:accept-descriptor #:close-descriptor #:shut-descriptor
+   #:set-no-delay #:set-non-blocking #:await-descriptor
+   #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence
+   #:await-ready #:token-hangup-p #:plain-token
+   ;; threads as the system sees them, and the sentinel's tick
+   #:thread-identity #:open-thread-status #:thread-blocked-p #:nap
+   ;; atomics
+   #:compare-and-set #:make-counter #:counter-add #:counter-count))

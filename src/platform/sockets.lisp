@@ -40,7 +40,10 @@ the listener WAITING-COUNT times."))
          (t 'accept-failed)))))
 
 (defmethod accept-connection ((listener usocket:stream-server-usocket))
-  (handler-case (%accept listener)
+  (handler-case (let ((socket (%accept listener)))
+                  (when socket
+                    (send-without-delay socket)
+                    socket))
     (error (condition)
       (let ((meaning (accept-failure condition)))
         (unless (eq meaning :gone)
@@ -101,14 +104,16 @@ signals; NIL when it was closed already."))
 (defun name-values (address port)
   (values (usocket:host-to-hostname address) port))
 
-(defun peer-name (socket)
-  "The address, a string of digits, and the port of the peer of SOCKET.
-Signals what usocket does when the peer is gone."
-  (multiple-value-call #'name-values (usocket:get-peer-name socket)))
+(defgeneric peer-name (socket)
+  (:documentation "The address, a string, and the port of the peer of SOCKET.  Signals what
+usocket does when the peer is gone.")
+  (:method (socket)
+    (multiple-value-call #'name-values (usocket:get-peer-name socket))))
 
-(defun local-name (socket)
-  "The address, a string of digits, and the port of our own end of SOCKET."
-  (multiple-value-call #'name-values (usocket:get-local-name socket)))
+(defgeneric local-name (socket)
+  (:documentation "The address, a string, and the port of our own end of SOCKET.")
+  (:method (socket)
+    (multiple-value-call #'name-values (usocket:get-local-name socket))))
 
 (defun socket-octet-stream (socket)
   "The bivalent stream that reads and writes the octets of SOCKET."

@@ -89,6 +89,7 @@ still serves."
   (serving (:taskmaster (make-instance 'picky-taskmaster)) (("/yo" "Hey!"))
     (is (equal "Hey!" (ask-text "/yo")))
     (with-connection (connection)
+      (send-request connection "/yo")
       (is (closed-by-server-p connection)))
     (is (equal "Hey!" (ask-text "/yo")))))
 

@@ -105,9 +105,11 @@
       (hunchentoot:start *server*)
       (is (equal "Hey!" (ask-text "/yo"))))))
 
-(defun corrupt (acceptor)
-  "Makes ACCEPTOR count a connection that is not there."
-  (incf (engine::engine-open (recycling::acceptor-engine acceptor))))
+(defun corrupt (acceptor &optional (delta 1))
+  "Makes ACCEPTOR count DELTA more serving workers than there are."
+  (incf (svref (engine::engine-counts (recycling::acceptor-engine acceptor))
+               (engine::state-index :serving))
+        delta))
 
 (define-server-test (abandoning-tells-of-corruption-and-can-ignore-it :needs :our-engine)
   (with-acceptor (acceptor)
@@ -117,7 +119,7 @@
               (handler-bind ((recycling:recycling-taskmaster-corrupted-error
                                (lambda (condition)
                                  (incf signalled)
-                                 (is (search "open" (princ-to-string condition)))
+                                 (is (search "serving" (princ-to-string condition)))
                                  (invoke-restart (find-restart 'ignore condition)))))
                 (recycling:abandon-acceptor acceptor))))
       (is (= 1 signalled)))))
@@ -128,8 +130,7 @@
     (is (eq acceptor
             (handler-bind ((recycling:recycling-taskmaster-corrupted-error
                              (lambda (condition)
-                               (decf (engine::engine-open
-                                      (recycling::acceptor-engine acceptor)))
+                               (corrupt acceptor -1)
                                (invoke-restart (find-restart 'recycling:retry condition)))))
               (recycling:abandon-acceptor acceptor))))))
 

@@ -36,3 +36,11 @@ vector of octets; the keyword :CRLF; or a list of such parts."
   (let ((octets (make-array count :element-type '(unsigned-byte 8))))
     (dotimes (index count octets)
       (setf (aref octets index) (mod (+ index (floor index 251)) 256)))))
+
+(defun octet-difference (expected actual)
+  "NIL when the vectors EXPECTED and ACTUAL are alike; else a sentence about where they
+differ, so that a check that fails does not print them."
+  (let ((position (mismatch expected actual)))
+    (and position
+         (format nil "There are ~D octets instead of ~D; they differ from octet ~D on."
+                 (length actual) (length expected) position))))

@@ -39,9 +39,11 @@ of zero.  Returns true when that was possible."
   (progn socket nil))
 
 (defparameter *debugger-hook-variable*
-  ;; SBCL looks at its own hook before the standard one, and --disable-debugger sets it.
+  ;; SBCL and ECL look at their own hook first.  SBCL's --disable-debugger sets it; ECL's
+  ;; top level binds the standard one.
   #+sbcl 'sb-ext:*invoke-debugger-hook*
-  #-sbcl '*debugger-hook*
+  #+ecl 'ext:*invoke-debugger-hook*
+  #-(or sbcl ecl) '*debugger-hook*
   "The variable that tells what is called instead of the debugger.")
 
 (defun call-with-debugger (debugger function)

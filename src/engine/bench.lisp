@@ -1,0 +1,62 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The bench of the ready engine: workers that are not needed now, and may be soon.
+
+(defparameter *bench-seconds* 4
+  "How long a worker sits on the bench before it ends, where the pool is larger than its floor.")
+
+(declaim (inline enough-wait-p))
+(defun enough-wait-p (pace)
+  (>= (counter-count (pace-waiting pace)) (pace-target pace)))
+
+(defun on-duty-p (engine worker pace)
+  "True when WORKER, which is free, should wait for something to do; it may sit on the bench
+until then.  NIL when it should end; it has left the pool."
+  (cond ((not (running-p engine))
+         (with-engine (engine) (retire worker))
+         nil)
+        ((enough-wait-p pace)
+         (sit-on-bench engine worker))
+        (t t)))
+
+(defun take-seat (engine worker)
+  "Makes WORKER, which was just made, one that is at the ready set."
+  (with-engine (engine)
+    (move worker :active)
+    (bt:condition-notify (engine-changed engine))))
+
+(defun sit-on-bench (engine worker)
+  "Waits to be promoted.  True then, NIL when WORKER has left the pool."
+  (with-engine (engine)
+    (incf (engine-benchings engine))
+    (move worker :benched)
+    (push worker (engine-benched engine)))
+  (unwind-protect (await-promotion engine worker)
+    (with-engine (engine)
+      (setf (engine-benched engine) (delete worker (engine-benched engine))))))
+
+(defun await-promotion (engine worker)
+  (bt:with-lock-held ((engine-lock engine))
+    (loop
+      (cond ((eq (worker-state worker) :active)
+             (return t))
+            ((or (not (running-p engine)) (dispensable-p engine worker))
+             (retire worker)
+             (return nil))
+            (t
+             (wait-on (ready-worker-bell worker) (engine-lock engine) *bench-seconds*))))))
+
+(defun dispensable-p (engine worker)
+  (and (> (pool-size engine) (engine-standby engine))
+       (>= (worker-milliseconds worker) (* 1000 *bench-seconds*))))
+
+(defun promote (engine count)
+  "Calls up to COUNT workers from the bench to the ready set; returns how many came."
+  (with-engine (engine)
+    (loop repeat count
+          for worker = (pop (engine-benched engine))
+          while worker
+          do (move worker :active)
+             (incf (engine-promotions engine))
+             (bt:condition-notify (ready-worker-bell worker))
+          count t)))

@@ -1,0 +1,199 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; How many workers of the ready engine are awake: the sentinel's rule.
+;;;;
+;;;; A worker whose request began more than a tick ago, and which waits for something other
+;;;; than a processor, or computes for many ticks, is stuck: it does not count any more as one
+;;;; who could take what comes.
+;;;;
+;;;;   the sentinel finds                            and does
+;;;;   fewer workers than processors that are not    promotes as many as lack, and a quarter of
+;;;;   stuck                                         the stuck ones more: bursts grow by powers
+;;;;   more workers waiting than the target          nothing: who is free next sits down
+;;;;   nobody stuck and somebody waiting, for long   dozes until it is rung
+;;;;
+;;;; The target, processors + 1.25 x stuck, rises at once and falls by an eighth of the
+;;;; difference a tick, so that handlers of a few ticks do not make workers come and go.
+;;;;
+;;;; Whether a thread waits for a processor only the kernel knows; to ask costs microseconds,
+;;;; so suspects alone are asked about, once for each request, and after several that were
+;;;; blocked only one in sixteen.
+
+(defparameter *tick-microseconds* 500
+  "How long the sentinel naps between two looks while there is something to see.")
+
+(defparameter *computing-ticks* 20
+  "For how many ticks a request may compute before its worker counts as stuck.")
+
+(defparameter *doze-ticks* 100
+  "After how many ticks without anybody stuck or missing the sentinel dozes.")
+
+(defstruct (pacemaker (:constructor make-pacemaker (processors)))
+  "What the sentinel of a ready engine remembers from tick to tick."
+  (processors 1 :type fixnum :read-only t)
+  (blocked-in-a-row 0 :type fixnum)     ; suspects found blocked since one was not
+  (calm-ticks 0 :type fixnum)
+  (last-sweep 0 :type fixnum))          ; of deadlines, in MILLISECONDS
+
+(defun blocked-p (pacemaker worker)
+  "Asks the kernel, or trusts the experience of PACEMAKER, whether the thread of WORKER is
+blocked."
+  (if (and (>= (pacemaker-blocked-in-a-row pacemaker) 8)
+           (plusp (random 16)))
+      t
+      (let ((blocked (let ((status (worker-status worker)))
+                       (and status (thread-blocked-p status)))))
+        (setf (pacemaker-blocked-in-a-row pacemaker)
+              (if blocked (1+ (pacemaker-blocked-in-a-row pacemaker)) 0))
+        blocked)))
+
+(defun worker-status (worker)
+  "The descriptor that tells about the thread of WORKER; NIL when there is none to be had."
+  (or (ready-worker-status worker)
+      (with-engine ((worker-engine worker))
+        ;; Of who has left already, nobody would close it.
+        (unless (eq (worker-state worker) :ended)
+          (setf (ready-worker-status worker)
+                (open-thread-status (ready-worker-identity worker)))))))
+
+(defun stuck-p (pacemaker worker tick)
+  "True when WORKER should not be counted on at TICK."
+  (let ((stamp (ready-worker-stamp worker)))
+    (cond ((zerop stamp) nil)
+          ((= stamp (ready-worker-verdict worker)) t)
+          ((<= (- tick stamp) 1) nil)
+          ((or (> (- tick stamp) *computing-ticks*) (blocked-p pacemaker worker))
+           (setf (ready-worker-verdict worker) stamp)
+           t))))
+
+(defun count-stuck (engine pacemaker tick)
+  (loop for worker in (engine-workers engine)
+        count (and (eq (worker-state worker) :active)
+                   (stuck-p pacemaker worker tick))))
+
+(defun adjust-target (pace processors stuck)
+  (let ((wanted (+ processors (ceiling (* 5 stuck) 4)))
+        (target (pace-target pace)))
+    (setf (pace-target pace)
+          (if (>= wanted target)
+              wanted
+              (- target (ceiling (- target wanted) 8))))))
+
+(defun lacking-workers (engine pacemaker stuck)
+  "How many workers ENGINE should call to the ready set now."
+  (let ((free (- (worker-count engine :active :starting) stuck)))
+    (if (< free (pacemaker-processors pacemaker))
+        (+ (- (pacemaker-processors pacemaker) free) (floor stuck 4))
+        0)))
+
+(defun reinforce (engine count)
+  "Calls COUNT workers to the ready set: from the bench, and new ones where that is empty."
+  (let ((new (- count (promote engine count))))
+    (when (plusp new)
+      (mapc #'launch
+            (with-engine (engine)
+              (loop repeat new
+                    while (and (running-p engine) (room-p engine))
+                    collect (reserve-worker engine)))))))
+
+(defun keep-the-door (engine)
+  "Where connections are limited, accepts them when no worker may, only to refuse or park them."
+  (unless (or (eq (engine-accept-limit engine) :unlimited)
+              (with-engine (engine)
+                (or (room-p engine) (plusp (coming-count engine)) (not (running-p engine)))))
+    (accept-connections engine nil)))
+
+(defun pace-workers (engine pacemaker)
+  "One tick.  True when it found something that the next tick should look at."
+  (let* ((pace (engine-pace engine))
+         (tick (incf (pace-tick pace)))
+         (stuck (count-stuck engine pacemaker tick))
+         (lacking (lacking-workers engine pacemaker stuck)))
+    (setf (pace-now pace) (milliseconds))
+    (adjust-target pace (pacemaker-processors pacemaker) stuck)
+    (when (plusp lacking)
+      (reinforce engine lacking)
+      (keep-the-door engine))
+    (or (plusp stuck)
+        (zerop (counter-count (pace-waiting pace)))
+        (> (pace-target pace) (pacemaker-processors pacemaker)))))
+
+;;; Deadlines
+
+(defun end-overdue-connection (engine connection now)
+  (when (overdue-p connection now)
+    (flet ((count-it ()
+             (with-engine (engine)
+               (incf (engine-expired engine)))))
+      (if (become-owner-if-parked connection)
+          ;; It may have been served and parked again since: look again, as its owner.
+          (cond ((overdue-p connection now)
+                 (count-it)
+                 (drop-connection engine connection))
+                ((not (give-up-ownership connection))
+                 (tend-connection-later engine connection)))
+          (call-while-expiring connection
+                               (lambda ()
+                                 (when (overdue-p connection now)
+                                   (count-it)
+                                   (shut-descriptor (connection-descriptor connection) :io))))))))
+
+(defun tend-connection-later (engine connection)
+  "Lets somebody be told again of CONNECTION, which the sentinel owns but must not serve."
+  (setf (connection-ownership connection) :parked)
+  (watch-again (engine-poller engine) (connection-descriptor connection)
+               (connection-token connection)))
+
+(defun sweep (engine pacemaker)
+  "Ends the overdue connections of ENGINE, a few times a second."
+  (let ((now (milliseconds)))
+    (when (> (- now (pacemaker-last-sweep pacemaker)) (* 1000 *tick*))
+      (setf (pacemaker-last-sweep pacemaker) now)
+      (map-connections (lambda (connection) (end-overdue-connection engine connection now))
+                       (engine-table engine))
+      (close-status-descriptors engine)
+      (when (engine-accept-trouble engine)
+        (watch-again (engine-poller engine) (engine-listener-descriptor engine)
+                     (engine-listener-descriptor engine)))
+      (join-leavers engine)
+      (refill engine))))
+
+(defun close-status-descriptors (engine)
+  (mapc #'close-descriptor
+        (with-engine (engine) (shiftf (engine-status-descriptors engine) '()))))
+
+;;; The sentinel
+
+(defun doze (engine)
+  "Waits until the bell is rung, and at most until the next sweep."
+  (let ((pace (engine-pace engine)))
+    (bt:with-lock-held ((engine-lock engine))
+      (setf (pace-dozing-p pace) t)
+      ;; Who takes the last seat rings only when it sees that we doze: look once more.
+      (when (and (not (eq (engine-phase engine) :stopped))
+                 (plusp (counter-count (pace-waiting pace))))
+        (wait-on (engine-bell engine) (engine-lock engine) *tick*))
+      (setf (pace-dozing-p pace) nil))))
+
+(defun rest-between-ticks (engine pacemaker busy)
+  (cond (busy
+         (setf (pacemaker-calm-ticks pacemaker) 0)
+         (nap *tick-microseconds*))
+        ((< (incf (pacemaker-calm-ticks pacemaker)) *doze-ticks*)
+         (nap *tick-microseconds*))
+        (t
+         (doze engine))))
+
+(defun tick-once (engine pacemaker)
+  (handler-case
+      (progn (sweep engine pacemaker)
+             (pace-workers engine pacemaker))
+    (error (condition)
+      (count-failure engine)
+      (tell engine :error "The sentinel stumbled: ~A" condition)
+      nil)))
+
+(defmethod watch-over ((engine ready-engine))
+  (loop with pacemaker = (make-pacemaker (processor-count))
+        until (eq (engine-phase engine) :stopped)
+        do (rest-between-ticks engine pacemaker (tick-once engine pacemaker))))

@@ -1,0 +1,92 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The ready engine: workers wait together on one poller, for the listener and for every
+;;;; parked connection.
+;;;;
+;;;;   a worker that ...          and finds that ...             does
+;;;;   is told of the listener    connections wait               accepts them, parks all but one,
+;;;;                                                             serves that
+;;;;   is told of a connection    somebody owns it               leaves its mark, waits again
+;;;;   is told of a connection    nobody owns it                 serves it
+;;;;   served a request           more of its connection came    serves that too
+;;;;   served a request           otherwise                      parks the connection
+;;;;   is free                    enough siblings wait           goes to the bench
+;;;;   is free                    otherwise                      waits again
+;;;;   sits on the bench          long enough, and the pool is   ends
+;;;;                              larger than its floor
+;;;;
+;;;; How many siblings are enough is the sentinel's to say: see pacing.lisp.
+
+(defstruct pace
+  "What the workers of a ready engine look at between two requests.  Each slot has one writer,
+the sentinel, save WAITING."
+  (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0
+  (now 0 :type fixnum)                  ; MILLISECONDS at that tick
+  (target 1 :type fixnum)               ; how many workers may wait
+  (dozing-p nil)                        ; the sentinel does not tick, and is to be rung
+  (waiting (make-counter) :read-only t)) ; how many workers wait
+
+(defclass ready-engine (engine)
+  ((poller :initarg :poller :reader engine-poller)
+   (table :initform (make-table) :reader engine-table)
+   (pace :initform (make-pace) :reader engine-pace)
+   (listener-descriptor :initarg :listener-descriptor :reader engine-listener-descriptor)
+   (accept-count :initform (make-counter) :reader engine-accept-count)
+   (open-count :initform (make-counter) :reader engine-open-count)
+   (benched :initform '() :accessor engine-benched
+            :documentation "Workers on the bench, who came last first.")
+   (promotions :initform 0 :accessor engine-promotions)
+   (benchings :initform 0 :accessor engine-benchings)
+   (status-descriptors :initform '() :accessor engine-status-descriptors
+                       :documentation "Of workers that ended; the sentinel closes them."))
+  (:documentation "The engine for platforms with pollers: a parked connection has no thread."))
+
+(defstruct (ready-worker (:include worker)
+                         (:constructor make-ready-worker (engine number pace)))
+  "A worker of a ready engine.  Its state is :ACTIVE while it waits or serves; which of the two,
+STAMP tells."
+  (pace nil :type pace :read-only t)
+  (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
+  (verdict 0 :type fixnum)              ; the stamp for which it was found to be stuck
+  (identity nil)                        ; of its thread, for the system
+  (status nil)                          ; descriptor that tells whether its thread is blocked
+  (bell (bt:make-condition-variable) :read-only t)) ; rung when it is promoted
+
+;;; Its numbers
+
+(defmethod engine-accepted ((engine ready-engine))
+  (counter-count (engine-accept-count engine)))
+
+(defmethod engine-open ((engine ready-engine))
+  (counter-count (engine-open-count engine)))
+
+(defmethod attended-count ((engine ready-engine))
+  (count-if (lambda (worker) (plusp (ready-worker-stamp worker))) (engine-workers engine)))
+
+(defmethod coming-count ((engine ready-engine))
+  (+ (worker-count engine :starting :benched)
+     (counter-count (pace-waiting (engine-pace engine)))))
+
+(defmethod short-handed-p ((engine ready-engine))
+  nil)                                  ; the sentinel sees to that, see pacing.lisp
+
+(defmethod doorkeeper-needed-p ((engine ready-engine))
+  nil)                                  ; the sentinel stands in, see pacing.lisp
+
+(defmethod leave-behind :after ((engine ready-engine) worker)
+  (when (ready-worker-status worker)
+    (push (ready-worker-status worker) (engine-status-descriptors engine))))
+
+;;; Making it
+
+(defmethod make-pool-worker ((engine ready-engine) number)
+  (make-ready-worker engine number (engine-pace engine)))
+
+(defun make-ready-engine (service listener &key standby thread-limit accept-limit)
+  "An engine for SERVICE on LISTENER, not started.  STANDBY is how many workers it keeps when
+there is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT says how many
+connections may be open: see ENGINE-ACCEPT-LIMIT."
+  (make-instance 'ready-engine :service service :listener listener :standby standby
+                               :thread-limit thread-limit :accept-limit accept-limit
+                               :poller (make-poller)
+                               :listener-descriptor (listener-descriptor listener)))

@@ -1,0 +1,273 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; How the workers of the ready engine work: see ready-engine.lisp for the table.
+
+;;; Being told
+
+(defun await-token (worker poller pace)
+  "The next token that POLLER tells WORKER; NIL when it should look around."
+  (declare (ignore worker))
+  (counter-add (pace-waiting pace) 1)
+  (unwind-protect (await-ready poller -1)
+    (counter-add (pace-waiting pace) -1)))
+
+(defun wake-sentinel-if-nobody-waits (engine pace)
+  (when (and (pace-dozing-p pace) (zerop (counter-count (pace-waiting pace))))
+    (ring-sentinel engine)))
+
+(defun ring-sentinel (engine)
+  (with-engine (engine)
+    (bt:condition-notify (engine-bell engine))))
+
+(defmethod work ((engine ready-engine) worker)
+  (setf (ready-worker-identity worker) (thread-identity))
+  (take-seat engine worker)
+  (loop with poller = (engine-poller engine)
+        with pace = (engine-pace engine)
+        while (on-duty-p engine worker pace)
+        do (let ((token (await-token worker poller pace)))
+             (when (integerp token)
+               (setf (ready-worker-stamp worker) (pace-tick pace))
+               (wake-sentinel-if-nobody-waits engine pace)
+               (unwind-protect (follow-token engine worker token)
+                 (setf (ready-worker-stamp worker) 0))))))
+
+(defun follow-token (engine worker token)
+  (if (= token (engine-listener-descriptor engine))
+      (accept-connections engine worker)
+      (let ((connection (find-connection (engine-table engine) (plain-token token))))
+        (when (and connection (become-owner connection))
+          (when (token-hangup-p token)
+            (setf (connection-hangup-p connection) t))
+          (tend-connection engine worker connection)))))
+
+(defun tend-connection (engine worker connection)
+  "Does for CONNECTION, which WORKER owns, what it is ready for."
+  (if (connection-lingering-p connection)
+      (linger engine connection)
+      (serve-while-ready engine worker connection)))
+
+;;; Serving
+
+(defun serve-while-ready (engine worker connection)
+  "Serves CONNECTION, which WORKER owns, until it is parked, closed or detached."
+  (let ((outcome nil))
+    (setf (worker-connection worker) connection)
+    (unwind-protect
+         (setf outcome (serve-until-parked engine worker connection))
+      (setf (worker-connection worker) nil)
+      (case outcome
+        (:parked (end-if-parked-too-late engine connection))
+        (:detached (detach engine connection))
+        (:close (say-good-bye engine connection))
+        (t (drop-connection engine connection)))))) ; unwound
+
+(defun serve-until-parked (engine worker connection)
+  (declare (ignore worker))
+  (let ((service (engine-service engine)))
+    (handler-case
+        (loop
+          (setf (connection-deadline connection) nil)
+          (let ((outcome (serve service connection)))
+            (case outcome
+              (:park
+               (cond ((input-buffered-p service connection))
+                     ;; Of an end that was told already nobody would be told again.
+                     ((or (connection-hangup-p connection) (not (running-p engine)))
+                      (return :close))
+                     ((park engine connection) (return :parked))))
+              (t (return outcome)))))
+      (error (condition)
+        (count-failure engine)
+        (tell engine :error "Serving a connection failed: ~A" condition)
+        :close))))
+
+(defun park (engine connection)
+  "Leaves CONNECTION to whoever is told that more of it has come.  NIL when that is so already
+and it is the caller's still."
+  (unless (connection-deadline connection)
+    (set-deadline connection :idle (idle-seconds (engine-service engine))
+                  (pace-now (engine-pace engine))))
+  (cond ((connection-watched-p connection)
+         (give-up-ownership connection))
+        (t
+         ;; From the moment it is watched, it may be another's.
+         (setf (connection-watched-p connection) t
+               (connection-ownership connection) :parked)
+         (watch-connection engine connection)
+         t)))
+
+(defun end-if-parked-too-late (engine connection)
+  "STOP ends what is parked when it looks; what is parked later must see to itself."
+  (when (and (not (running-p engine)) (become-owner-if-parked connection))
+    (drop-connection engine connection)))
+
+(defun become-owner-if-parked (connection)
+  (compare-and-set (connection-ownership connection) :parked :owned))
+
+(defun watch-connection (engine connection)
+  (unless (zerop (watch (engine-poller engine) (connection-descriptor connection)
+                        (connection-token connection)))
+    (when (become-owner connection)
+      (count-failure engine)
+      (drop-connection engine connection))))
+
+;;; Ending
+
+(defun close-owned (engine connection)
+  (end-ownership connection)
+  (forget-connection (engine-table engine) connection)
+  (counter-add (engine-open-count engine) -1)
+  (close-descriptor (connection-descriptor connection)))
+
+(defun drop-connection (engine connection)
+  "Closes CONNECTION, which the caller owns, at once."
+  (uninterruptibly
+    (handler-case (release (engine-service engine) connection)
+      (error () (count-failure engine)))
+    (close-owned engine connection)))
+
+(defun detach (engine connection)
+  "Forgets CONNECTION, whose socket is somebody else's now."
+  (when (connection-watched-p connection)
+    (unwatch (engine-poller engine) (connection-descriptor connection)))
+  (end-ownership connection)
+  (forget-connection (engine-table engine) connection)
+  (counter-add (engine-open-count engine) -1))
+
+(defparameter *linger-seconds* 1
+  "How long a connection that was answered for the last time may take to end.")
+
+(defvar *dregs* (make-octets 4096)
+  "Where input goes that nobody wants.")
+
+(defun drain (connection)
+  "Reads and drops what CONNECTION has.  True at its end."
+  (loop for count = (receive-octets (connection-descriptor connection) *dregs* 0
+                                    (length *dregs*))
+        while (plusp count)
+        finally (return (not (would-block-p count)))))
+
+(defun say-good-bye (engine connection)
+  "Closes CONNECTION, whose last answer was sent.  When its peer sends more than was read, only
+our half is ended and the rest dropped until the peer ends: a descriptor that is closed with
+unread input resets its peer, who may then lose the answer (RFC 9112, section 9.6)."
+  (handler-case (release (engine-service engine) connection)
+    (error () (count-failure engine)))
+  (let ((count (receive-octets (connection-descriptor connection) *dregs* 0 1)))
+    (cond ((or (would-block-p count) (<= count 0))
+           (close-owned engine connection))
+          (t
+           (shut-descriptor (connection-descriptor connection) :output)
+           (setf (connection-lingering-p connection) t)
+           (set-deadline connection :linger *linger-seconds* (pace-now (engine-pace engine)))
+           (linger engine connection)))))
+
+(defun linger (engine connection)
+  "Drops what CONNECTION, which the caller owns, has; closes it at its end, else parks it."
+  (loop
+    (when (drain connection)
+      (return (close-owned engine connection)))
+    (when (park engine connection)
+      (return))))
+
+;;; Accepting
+
+(defconstant +econnaborted+ 103)
+
+(defconstant +accept-batch+ 16
+  "How many connections one worker accepts before it lets others have a turn.")
+
+(defun open-connection (engine descriptor)
+  "A connection, owned by the caller, on DESCRIPTOR."
+  (let* ((table (engine-table engine))
+         (connection (make-connection nil :descriptor descriptor
+                                          :generation (next-generation table)
+                                          :opened (pace-now (engine-pace engine)))))
+    (counter-add (engine-accept-count engine) 1)
+    (counter-add (engine-open-count engine) 1)
+    (set-no-delay descriptor)
+    (enter-connection table connection)
+    connection))
+
+(defun refused-p (engine worker)
+  "True when ENGINE has no room for the connection that was just opened by WORKER, who may serve
+it, or by the sentinel, when NIL, because all workers serve."
+  (let ((limit (engine-accept-limit engine)))
+    (case limit
+      (:unlimited nil)
+      ((nil) (null worker))
+      (t (> (counter-count (engine-open-count engine)) limit)))))
+
+(defun refuse-connection (engine connection)
+  (with-engine (engine)
+    (incf (engine-refused engine)))
+  (handler-case (refuse (engine-service engine) connection)
+    (error () (count-failure engine)))
+  (say-good-bye engine connection))
+
+(defun accept-connections (engine worker)
+  "Accepts what waits at the listener, parks all but the first connection, and lets WORKER serve
+that: its request is most often there already.  When WORKER is NIL, parks it too."
+  (let ((first nil))
+    (loop repeat +accept-batch+
+          for descriptor = (accept-descriptor (engine-listener-descriptor engine))
+          while (or (>= descriptor 0) (= descriptor (- +econnaborted+)))
+          do (when (>= descriptor 0)
+               (let ((connection (open-connection engine descriptor)))
+                 (cond ((refused-p engine worker) (refuse-connection engine connection))
+                       ((or first (null worker)) (park-new engine connection))
+                       (t (setf first connection)))))
+          finally (after-accepting engine descriptor))
+    (when first
+      (serve-while-ready engine worker first))))
+
+(defun park-new (engine connection)
+  (set-deadline connection :first-byte (idle-seconds (engine-service engine))
+                (pace-now (engine-pace engine)))
+  (park engine connection)
+  (end-if-parked-too-late engine connection))
+
+(defun after-accepting (engine result)
+  "Sees to it that the next connection is told of, after accepting ended with RESULT."
+  (cond ((would-block-p result)         ; all were taken: the next one will be told
+         (setf (engine-accept-trouble engine) nil))
+        ((>= result 0)                  ; a full batch
+         (watch-again (engine-poller engine) (engine-listener-descriptor engine)
+                      (engine-listener-descriptor engine)))
+        ((running-p engine)             ; the sentinel will try again
+         (note-accept-trouble
+          engine (make-condition 'descriptors-exhausted
+                                 :cause (format nil "error number ~D" (- result)))))))
+
+;;; Start and stop
+
+(defmethod open-doors ((engine ready-engine))
+  (setf (pace-now (engine-pace engine)) (milliseconds)
+        (pace-target (engine-pace engine)) (processor-count))
+  (set-non-blocking (engine-listener-descriptor engine))
+  (watch (engine-poller engine) (engine-listener-descriptor engine)
+         (engine-listener-descriptor engine)))
+
+(defmethod wake-workers ((engine ready-engine))
+  (unwatch (engine-poller engine) (engine-listener-descriptor engine))
+  (wake-listener (engine-listener engine) 0) ; who comes now is refused by the system
+  (ring (engine-poller engine))
+  (with-engine (engine)
+    (dolist (worker (engine-benched engine))
+      (bt:condition-notify (ready-worker-bell worker)))))
+
+(defmethod end-input ((engine ready-engine) &rest states)
+  (map-connections (lambda (connection)
+                     (cond ((and (member :idling states) (become-owner-if-parked connection))
+                            (drop-connection engine connection))
+                           ((member :serving states)
+                            (call-while-expiring
+                             connection
+                             (lambda ()
+                               (shut-descriptor (connection-descriptor connection) :input))))))
+                   (engine-table engine)))
+
+(defmethod close-doors ((engine ready-engine))
+  (close-status-descriptors engine)
+  (close-poller (engine-poller engine)))

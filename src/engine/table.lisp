@@ -1,0 +1,68 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The connections of the ready engine, by descriptor.
+;;;;
+;;;; A token of the poller is a descriptor and the generation of its connection: a number that
+;;;; tells the connection from others that had the same descriptor before, of which a late
+;;;; event may still be under way.  Pages of the table are made when they are needed and never
+;;;; moved, so that readers need no lock.
+
+(defconstant +page-bits+ 10)
+(defconstant +generation-bits+ 30)
+
+(deftype page ()
+  `(simple-vector ,(ash 1 +page-bits+)))
+
+(defstruct (table (:constructor make-table ()))
+  "Connections by descriptor."
+  (pages (make-array (ash 1 11) :initial-element nil) :type simple-vector)
+  (lock (bt:make-lock "table") :read-only t)
+  (generation 0 :type fixnum))
+
+(defun table-page (table descriptor)
+  "The page for DESCRIPTOR, made if need be."
+  (let ((number (ash descriptor (- +page-bits+)))
+        (pages (table-pages table)))
+    (or (svref pages number)
+        (bt:with-lock-held ((table-lock table))
+          (or (svref pages number)
+              (setf (svref pages number)
+                    (make-array (ash 1 +page-bits+) :initial-element nil)))))))
+
+(defun next-generation (table)
+  "A number that no late event of TABLE carries."
+  (bt:with-lock-held ((table-lock table))
+    (setf (table-generation table)
+          (ldb (byte +generation-bits+ 0) (1+ (table-generation table))))))
+
+(defun enter-connection (table connection)
+  "Makes CONNECTION the one of its descriptor."
+  (let ((descriptor (connection-descriptor connection)))
+    (setf (svref (table-page table descriptor) (ldb (byte +page-bits+ 0) descriptor))
+          connection)))
+
+(defun forget-connection (table connection)
+  "Makes the descriptor of CONNECTION, which is still open, nobody's."
+  (let ((descriptor (connection-descriptor connection)))
+    (setf (svref (table-page table descriptor) (ldb (byte +page-bits+ 0) descriptor)) nil)))
+
+(defun connection-token (connection)
+  (logior (connection-descriptor connection)
+          (ash (connection-generation connection) 32)))
+
+(defun find-connection (table token)
+  "The connection that TOKEN was made for; NIL when that is gone."
+  (declare (type table table) (type token token) #.*plain-policy*)
+  (let* ((descriptor (ldb (byte 31 0) token))
+         (page (svref (table-pages table) (ash descriptor (- +page-bits+))))
+         (connection (and page (svref (the page page) (ldb (byte +page-bits+ 0) descriptor)))))
+    (and connection
+         (= (connection-generation connection) (ash token -32))
+         connection)))
+
+(defun map-connections (function table)
+  "Calls FUNCTION with each connection in TABLE; some that come or go meanwhile are missed."
+  (loop for page across (table-pages table)
+        when page
+          do (loop for connection across (the page page)
+                   when connection do (funcall function connection))))

@@ -1,0 +1,40 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; No pollers: the ready engine cannot be made, its code compiles all the same.
+
+(deftype descriptor () 'fixnum)
+(deftype token () 'integer)
+
+(defun readiness-supported-p ()
+  "NIL: this platform has no pollers."
+  nil)
+
+(macrolet ((unsupported (&rest names)
+             `(progn ,@(loop for name in names
+                             collect `(defun ,name (&rest arguments)
+                                        (declare (ignore arguments))
+                                        (error "~A needs a platform with pollers." ',name))))))
+  (unsupported would-block-p listener-descriptor descriptor-socket
+               descriptor-peer-name descriptor-local-name token-hangup-p plain-token
+               receive-octets send-octets accept-descriptor close-descriptor shut-descriptor
+               set-no-delay set-non-blocking await-descriptor
+               make-poller close-poller watch watch-again unwatch ring silence await-ready
+               thread-identity open-thread-status thread-blocked-p nap))
+
+(defmacro compare-and-set (place old new)
+  "Sets PLACE to NEW if it is EQ to OLD; true when it was.  Atomic only where it is needed."
+  `(when (eq ,place ,old)
+     (setf ,place ,new)
+     t))
+
+(defstruct (counter (:constructor make-counter ()))
+  "A number that many threads add to."
+  (value 0))
+
+(defun counter-add (counter delta)
+  "Adds DELTA to COUNTER.  Atomic only where it is needed."
+  (incf (counter-value counter) delta))
+
+(defun counter-count (counter)
+  "The value of COUNTER."
+  (counter-value counter))
