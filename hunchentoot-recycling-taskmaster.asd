@@ -27,6 +27,27 @@
                  (:file "sockets")
                  (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux)) ; epoll
                  (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux)))))
+   (:module "http"                      ; HTTP/1.1 without I/O
+    :serial t
+    :components ((:file "package")
+                 (:file "tools")
+                 (:file "refusals")
+                 (:file "limits")
+                 (:file "grammar")
+                 (:file "words")
+                 (:file "scan")
+                 (:file "names")
+                 (:file "head")
+                 (:file "target")
+                 (:file "fields")
+                 (:file "state")
+                 (:file "parser")
+                 (:file "body")
+                 (:file "put")
+                 (:file "output")
+                 (:file "status")
+                 (:file "date")
+                 (:file "reply")))
    (:module "engine"                    ; threads and connections, nothing of HTTP
     :serial t
     :components ((:file "package")
@@ -48,7 +69,10 @@
    (:module "server"                    ; a connection's life
     :serial t
     :components ((:file "package")
-                 (:file "stream")))
+                 (:file "kit")          ; what a worker lends to the connection it serves
+                 (:file "stream")
+                 (:file "requests")
+                 (:file "replies")))
    (:file "package")                    ; the public names
    (:module "hunchentoot"
     :serial t
@@ -59,4 +83,6 @@
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")
                  (:file "connection")
+                 (:file "exchange")     ; a request by our own code, from octets to octets
+                 (:file "reply")
                  (:file "administration")))))

@@ -4,8 +4,11 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
   (:use #:common-lisp
         #:hunchentoot-recycling-taskmaster.base
         #:hunchentoot-recycling-taskmaster.platform
+        #:hunchentoot-recycling-taskmaster.http
         #:hunchentoot-recycling-taskmaster.engine
         #:hunchentoot-recycling-taskmaster.server)
+  (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
+  (:shadow #:reason-phrase)
   (:export
    #:parallel-acceptor #:parallel-easy-acceptor
    #:parallel-ssl-acceptor #:parallel-easy-ssl-acceptor

@@ -11,7 +11,8 @@ subclasses SERVICE and is called through its generic functions.")
    #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request
-   #:connection-descriptor #:connection-deadline-kind #:call-with-deadline
+   #:connection-descriptor #:connection-deadline #:connection-deadline-kind
+   #:call-with-deadline #:set-deadline
    ;; engines
    #:engine #:sharing-engine #:make-sharing-engine #:make-ready-engine #:engine-service #:engine-sentinel
    #:engine-thread-limit #:engine-accept-limit #:engine-standby

@@ -6,6 +6,8 @@
   "What we keep for a connection between its requests."
   (socket-stream nil)                   ; carries the octets of the socket
   (stream nil)                          ; as INITIALIZE-CONNECTION-STREAM returned it
+  (parser nil)                          ; of a head that has come in part
+  (head-deadline nil)                   ; by when all of that head must have come
   (remote '() :type list)               ; address and port of the peer
   (local '() :type list))               ; address and port of our end
 
@@ -64,9 +66,11 @@ stall, happens here, under a deadline."
         (call-with-connection-stream
          (link-stream link)
          (lambda ()
-           (when (process-one-request acceptor
-                                      (lambda (&rest initargs)
-                                        (make-request acceptor link initargs)))
+           (when (if *head*
+                     (process-head acceptor *head* link)
+                     (process-one-request acceptor
+                                          (lambda (&rest initargs)
+                                            (make-request acceptor link initargs))))
              (count-request connection))))
       (setf (link-stream link) stream)
       (if (eq outcome :detached)
@@ -90,16 +94,28 @@ otherwise all of them, as Hunchentoot does."
 ;;; Before and between
 
 (defun waiting-input (connection acceptor)
-  "Whether a worker that was told of CONNECTION finds :SOME input, the :END, or :NONE yet."
+  "What a worker that was told of CONNECTION finds: the head of a request, which we have read;
+:SOME input, which Hunchentoot is to read; :NONE yet; or the :END."
+  (cond ((minusp (connection-descriptor connection)) ; blocking reads
+         :some)
+        ((hunchentoot:acceptor-ssl-p acceptor)
+         (waiting-encrypted-input connection))
+        (t
+         (let ((link (or (connection-data connection)
+                         (let ((hunchentoot:*acceptor* acceptor))
+                           (establish-link acceptor (connection-usocket connection)
+                                           connection)))))
+           (if (ours-to-read-p link)
+               (waiting-request connection acceptor link)
+               (fill-input (link-socket-stream link)))))))
+
+(defun waiting-encrypted-input (connection)
   (let ((link (connection-data connection)))
-    (cond ((minusp (connection-descriptor connection)) ; blocking reads
-           :some)
-          ((and (null link) (hunchentoot:acceptor-ssl-p acceptor))
-           (if (await-descriptor (connection-descriptor connection) :input 0) :some :none))
-          ((or (null link) (not (encrypted-p link)))
-           (fill-input (socket-octet-stream (connection-usocket connection))))
-          ((listen-or-end-p (link-stream link)) :some)
-          (t :none))))
+    (if (if link
+            (listen-or-end-p (link-stream link))
+            (await-descriptor (connection-descriptor connection) :input 0))
+        :some
+        :none)))
 
 (defun listen-or-end-p (stream)
   "True when STREAM has input, or its end."

@@ -36,6 +36,91 @@ Hunchentoot has none to give."
 (defun requests-in-progress (acceptor)
   (slot-value acceptor 'hunchentoot::requests-in-progress))
 
+;;; Our own code for a request uses these
+
+(defun call-as-request (request thunk)
+  "Calls THUNK in the dynamic context of REQUEST, and deletes uploaded files afterwards."
+  (catch 'hunchentoot::request-processed
+    (let ((hunchentoot::*tmp-files* '())
+          (hunchentoot::*headers-sent* nil)
+          (hunchentoot:*request* request))
+      (unwind-protect (hunchentoot::with-mapped-conditions ()
+                        (funcall thunk))
+        (delete-temporary-files)))))
+
+(defun delete-temporary-files ()
+  (dolist (path hunchentoot::*tmp-files*)
+    (when (and (pathnamep path) (probe-file path))
+      ;; The handler may have moved it away meanwhile.
+      (ignore-errors (delete-file path)))))
+
+(defun call-handler (acceptor request)
+  "Calls the handler for REQUEST.  Returns its value, or NIL, the condition that it signalled
+and a backtrace."
+  (catch 'hunchentoot::handler-done
+    (values (hunchentoot:handle-request acceptor request))))
+
+(defmacro with-debugger (&body body)
+  `(hunchentoot::with-debugger ,@body))
+
+(defun headers-sent-p ()
+  hunchentoot::*headers-sent*)
+
+(defun note-headers-sent ()
+  (setf hunchentoot::*headers-sent* t))
+
+(defun keep-connection ()
+  (setf hunchentoot::*finish-processing-socket* nil))
+
+(defun log-handler-error (condition backtrace)
+  (when hunchentoot:*log-lisp-errors-p*
+    (hunchentoot:log-message* hunchentoot:*lisp-errors-log-level* "~A~@[~%~A~]" condition
+                              (and hunchentoot:*log-lisp-backtraces-p* backtrace))))
+
+(defun start-output (status content)
+  "Sends a reply by Hunchentoot's own code."
+  (hunchentoot::start-output status content))
+
+(defun finish-connection ()
+  "Makes this the last request of its connection."
+  (setf hunchentoot::*finish-processing-socket* t))
+
+(defun drop-chunks ()
+  "Reads what is left of a chunked body, so that the next request begins where it ends; where
+that is too much, makes this the last request of the connection."
+  (let ((stream hunchentoot::*hunchentoot-stream*)
+        (octets (make-octets 4096)))
+    (when (and (typep stream 'chunga:chunked-stream)
+               (chunga:chunked-stream-input-chunking-p stream))
+      (loop repeat 64
+            for position = (read-sequence octets stream)
+            when (< position (length octets))
+              do (return)
+            finally (finish-connection)))))
+
+(defun current-stream ()
+  hunchentoot::*hunchentoot-stream*)
+
+(defun rewrite-urls (content)
+  "The string CONTENT with the session in its URLs where that is wanted."
+  (if (hunchentoot::starts-with-one-of-p (or (hunchentoot:content-type*) "")
+                                         hunchentoot:*content-types-for-url-rewrite*)
+      (hunchentoot::maybe-rewrite-urls-for-session content)
+      content))
+
+(defun content-type-with-charset (content-type external-format)
+  (hunchentoot::maybe-add-charset-to-content-type-header content-type external-format))
+
+(defun cookie-text (cookie)
+  (hunchentoot::stringify-cookie cookie))
+
+(defun header-set-p (name)
+  "True when the reply has a header NAME, a keyword, were it NIL."
+  (hunchentoot::header-out-set-p name))
+
+(defun server-name-of (acceptor)
+  (hunchentoot::acceptor-server-name acceptor))
+
 ;;; One request, by Hunchentoot's own code
 
 (defun expect-chunked-body (acceptor)
@@ -52,6 +137,17 @@ Hunchentoot has none to give."
     (and codings
          (member "chunked" (cl-ppcre:split "\\s*,\\s*" codings) :test #'string-equal))))
 
+(defun count-in-progress (acceptor thunk)
+  "Calls THUNK while ACCEPTOR counts a request more."
+  (hunchentoot::with-acceptor-request-count-incremented (acceptor)
+    (funcall thunk)))
+
+(defun finish-request (acceptor)
+  "Flushes the reply, and prepares Hunchentoot's current stream for the next request."
+  (finish-output hunchentoot::*hunchentoot-stream*)
+  (setf hunchentoot::*hunchentoot-stream*
+        (hunchentoot:reset-connection-stream acceptor hunchentoot::*hunchentoot-stream*)))
+
 (defun process-one-request (acceptor make-request)
   "Reads a request from Hunchentoot's current stream and answers it.  MAKE-REQUEST is called
 with initargs and returns the request object.  True when there was a request."
@@ -62,14 +158,14 @@ with initargs and returns the request object.  True when there was a request."
             (hunchentoot:*session* nil))
         (when (chunked-body-p headers)
           (expect-chunked-body acceptor))
-        (hunchentoot::with-acceptor-request-count-incremented (acceptor)
-          (hunchentoot:process-request
-           (funcall make-request
-                    :headers-in headers :method method :uri uri :server-protocol protocol
-                    :content-stream hunchentoot::*hunchentoot-stream*))))
-      (finish-output hunchentoot::*hunchentoot-stream*)
-      (setf hunchentoot::*hunchentoot-stream*
-            (hunchentoot:reset-connection-stream acceptor hunchentoot::*hunchentoot-stream*))
+        (count-in-progress
+         acceptor
+         (lambda ()
+           (hunchentoot:process-request
+            (funcall make-request
+                     :headers-in headers :method method :uri uri :server-protocol protocol
+                     :content-stream hunchentoot::*hunchentoot-stream*)))))
+      (finish-request acceptor)
       t)))
 
 (defun call-with-connection-stream (stream thunk)

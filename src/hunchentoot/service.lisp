@@ -4,20 +4,24 @@
 
 (defmethod serve ((taskmaster recycling-taskmaster) connection)
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
-    (ecase (waiting-input connection acceptor)
-      (:some (serve-input taskmaster acceptor connection))
-      (:none :park)
-      (:end :close))))
+    (let ((input (waiting-input connection acceptor)))
+      (case input
+        (:none :park)
+        (:end :close)
+        (:some (serve-input taskmaster acceptor connection nil))
+        (t (serve-input taskmaster acceptor connection input))))))
 
-(defun serve-input (taskmaster acceptor connection)
-  "Lets Hunchentoot serve a request of CONNECTION; returns what is to become of it."
+(defun serve-input (taskmaster acceptor connection head)
+  "Serves a request of CONNECTION, whose HEAD was read or, when NIL, is Hunchentoot's to read;
+returns what is to become of it."
   (let ((socket (connection-usocket connection))
         (*connection* connection)
+        (*head* head)
         ;; A foreign acceptor's PROCESS-CONNECTION closes or keeps the socket by itself.
         (*outcome* (if (typep acceptor 'parallel-acceptor) :close :detached)))
-    (if (connection-data connection)
-        (hunchentoot:process-connection acceptor socket)
-        (hunchentoot:handle-incoming-connection taskmaster socket))
+    (if (zerop (connection-served connection))
+        (hunchentoot:handle-incoming-connection taskmaster socket)
+        (hunchentoot:process-connection acceptor socket))
     *outcome*))
 
 (defmethod idle-seconds ((taskmaster recycling-taskmaster))
@@ -35,7 +39,7 @@
   ;; Through ACCEPT-CONNECTIONS, so that a program's methods around it wrap each worker.
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
         (*work* thunk))
-    (call-with-buffers
+    (call-with-kit
      (if (typep acceptor 'parallel-acceptor)
          (lambda () (hunchentoot:accept-connections acceptor))
          thunk))))

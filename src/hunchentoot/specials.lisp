@@ -17,6 +17,9 @@ an integer above 0: the default of its :STANDBY-THREAD-COUNT.")
 (defvar *connection* nil
   "The engine's connection whose request the current thread serves, or NIL.")
 
+(defvar *head* nil
+  "The head of the request that the current thread serves, where our own code has read it.")
+
 (defvar *outcome* nil
   "What is to become of *CONNECTION*: set by PROCESS-CONNECTION, whose value methods around it
 need not pass on.")

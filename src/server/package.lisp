@@ -4,8 +4,15 @@ of Hunchentoot.")
   (:use #:common-lisp
         #:hunchentoot-recycling-taskmaster.base
         #:hunchentoot-recycling-taskmaster.platform
+        #:hunchentoot-recycling-taskmaster.http
         #:hunchentoot-recycling-taskmaster.engine)
+  (:shadowing-import-from #:hunchentoot-recycling-taskmaster.http #:refuse)
   (:export
    #:descriptor-stream #:make-descriptor-stream #:stream-descriptor
-   #:call-with-buffers #:fill-input #:input-waiting-p #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
-   #:stream-timeout #:descriptor-broken))
+   #:call-with-kit #:fill-input #:input-waiting-p #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
+   #:stream-timeout #:descriptor-broken
+   ;; requests
+   #:take-parser #:return-parser #:read-head
+   #:make-content-stream #:content-remaining #:drop-content #:*no-content*
+   ;; replies
+   #:with-reply #:send-reply #:send-refusal #:send-continue #:current-second))

@@ -12,31 +12,24 @@
 (defconstant +input-size+ (* 16 1024))
 (defconstant +output-size+ (* 32 1024))
 
-(defvar *spare-buffers* nil
-  "In the thread of a worker, a list of two lists: buffers for input and for output that no
-stream uses.")
-
-(defun call-with-buffers (thunk)
-  "Calls THUNK, during which streams lend buffers from one another."
-  (let ((*spare-buffers* (list '() '())))
-    (funcall thunk)))
-
 (defun take-buffer (kind)
   "A buffer of KIND, :INPUT or :OUTPUT."
-  (or (and *spare-buffers*
+  (or (and *kit*
            (ecase kind
-             (:input (pop (first *spare-buffers*)))
-             (:output (pop (second *spare-buffers*)))))
+             (:input (pop (kit-inputs *kit*)))
+             (:output (pop (kit-outputs *kit*)))))
       (make-octets (ecase kind
                      (:input +input-size+)
                      (:output +output-size+)))))
 
 (defun return-buffer (kind buffer)
   "Keeps BUFFER for the next stream that wants one of KIND; NIL."
-  (when *spare-buffers*
+  (when *kit*
     (ecase kind
-      (:input (push buffer (first *spare-buffers*)))
-      (:output (push buffer (second *spare-buffers*)))))
+      ;; One that had to grow for a long head is not kept.
+      (:input (when (= (length (the octets buffer)) +input-size+)
+                (push buffer (kit-inputs *kit*))))
+      (:output (push buffer (kit-outputs *kit*)))))
   nil)
 
 (define-condition stream-timeout (stream-error)
@@ -65,6 +58,8 @@ ends it, and the engine, which watches it, closes it.")
    (input :initform nil :accessor stream-input)
    (start :initform 0 :accessor stream-start)
    (end :initform 0 :accessor stream-end)
+   (received :initform 0 :accessor stream-received
+             :documentation "How many octets were received in all.")
    (drained-p :initform nil :accessor stream-drained-p)
    (output :initform nil :accessor stream-output)
    (fill :initform 0 :accessor stream-fill))
@@ -97,12 +92,48 @@ nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-B
                 (count (receive-octets (stream-descriptor stream) buffer 0 (length buffer))))
            (setf (stream-drained-p stream) (< count (length buffer)))
            (cond ((plusp count)
+                  (incf (stream-received stream) count)
                   (setf (stream-start stream) 0
                         (stream-end stream) count)
                   :some)
                  ((zerop count) :end)
                  ((would-block-p count) :none)
                  (t (error 'descriptor-broken :stream stream :number (- count))))))))
+
+(defun fill-more-input (stream)
+  "Like FILL-INPUT, but receives more than STREAM has already."
+  (let ((start (stream-start stream)) (end (stream-end stream)))
+    (cond ((= start end) (fill-input stream))
+          (t
+           (let ((buffer (make-room-for-input stream)))
+             (let* ((end (stream-end stream))
+                    (count (receive-octets (stream-descriptor stream) buffer end
+                                           (length buffer))))
+               (setf (stream-drained-p stream) (< count (- (length buffer) end)))
+               (cond ((plusp count)
+                      (incf (stream-received stream) count)
+                      (setf (stream-end stream) (+ end count))
+                      :some)
+                     ((zerop count) :end)
+                     ((would-block-p count) :none)
+                     (t (error 'descriptor-broken :stream stream :number (- count))))))))))
+
+(defun make-room-for-input (stream)
+  "The buffer of STREAM, after it has room behind its input: moved, or larger."
+  (let* ((buffer (the octets (stream-input stream)))
+         (start (stream-start stream))
+         (end (stream-end stream)))
+    (cond ((< end (length buffer)) buffer)
+          (t
+           (let ((target (if (plusp start) buffer (make-octets (* 2 (length buffer))))))
+             (replace target buffer :start2 start :end2 end)
+             (setf (stream-start stream) 0
+                   (stream-end stream) (- end start)
+                   (stream-input stream) target))))))
+
+(defun stream-consumed (stream)
+  "How many octets were read from STREAM."
+  (- (stream-received stream) (- (stream-end stream) (stream-start stream))))
 
 (defun await-input-of (stream)
   "Waits until STREAM has input; NIL at its end.  What was written and not sent is sent first:

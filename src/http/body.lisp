@@ -1,0 +1,212 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+;;; Where in the octets that arrive the content is.  Like the parser of heads, a decoder
+;;; is a machine of phases that judges each octet once, in order.  It keeps no octets.
+;;;
+;;; Trailer fields are held to the rules of header fields and then dropped: RFC 9110,
+;;; section 6.5.1, lets a recipient do so, and none of them may change what the head said.
+
+;;; The phases TAKE-CONTENT and TAKE-CHUNK are the ones in which octets are content; they
+;;; end with REMAINING.  All others are functions, which take what is not content.
+
+(defstruct (body-decoder (:constructor %make-body-decoder (limits)) (:copier nil)
+                         (:conc-name decoder-))
+  "Finds the content of one request; see DECODE-BODY."
+  (limits *default-limits* :type limits)
+  (phase nil :type symbol)              ; NIL: the body has ended
+  (remaining 0 :type content-size)      ; octets of content up to the next phase
+  (room 0 :type content-size)           ; octets that further chunks may have
+  (digits 0 :type index)                ; of the chunk size being read
+  (budget 0 :type index)                ; octets that extensions, then trailers, may have
+  (line-p nil :type boolean))           ; inside a trailer line, not at its start
+
+(defun make-body-decoder (framing &optional (limits *default-limits*))
+  "A decoder for a body with FRAMING, a HEAD-FRAMING, under LIMITS."
+  (check-type framing (or (member :none :chunked) content-size))
+  (check-type limits limits)
+  (let ((decoder (%make-body-decoder limits)))
+    (case framing
+      (:none)
+      (:chunked
+       (setf (decoder-phase decoder) 'read-chunk-size
+             (decoder-room decoder) (or (limits-body-octets limits) +most-content+)
+             (decoder-budget decoder) (limits-chunk-extension-octets limits)))
+      (t
+       (setf (decoder-phase decoder) (and (plusp framing) 'take-content)
+             (decoder-remaining decoder) framing)))
+    decoder))
+
+(defun body-done-p (decoder)
+  "True if DECODER has seen the last octet of the body."
+  (null (decoder-phase decoder)))
+
+(defmacro define-step (name (decoder octets position end) documentation &body body)
+  "Defines NAME as a phase of DECODER that is given OCTETS from POSITION below END, at
+least one.  BODY answers the position after what it took, and perhaps sets a new phase."
+  `(defun ,name (,decoder ,octets ,position ,end)
+     ,documentation
+     (declare (type body-decoder ,decoder) (type octets ,octets) (type index ,position ,end)
+              (ignorable ,end) #.*plain-policy*)
+     ,@body))
+
+(defmacro step-to (phase decoder position)
+  "Makes PHASE the next of DECODER; returns POSITION."
+  `(progn (setf (decoder-phase ,decoder) ',phase)
+          ,position))
+
+;;; Chunks.  RFC 9112, section 7.1:
+;;; chunk = chunk-size [ chunk-ext ] CRLF chunk-data CRLF, chunk-size = 1*HEXDIG
+
+(defconstant +most-size-digits+ 15
+  "The most digits of a chunk size, leading zeros included: each such number is a
+CONTENT-SIZE, and nobody can feed us zeros for ever.")
+
+(define-step read-chunk-size (decoder octets position end)
+  "Takes the hexadecimal digits of a chunk size."
+  (loop for digit = (digit-char-p (code-char (aref octets position)) 16)
+        while digit
+        do (add-size-digit decoder digit)
+           (incf position)
+        when (= position end)
+          do (return-from read-chunk-size position))
+  (when (zerop (decoder-digits decoder))
+    (refuse :malformed-chunk-size))
+  (end-chunk-size decoder)
+  (let ((octet (aref octets position)))
+    (cond ((= octet +carriage-return+)
+           (step-to end-chunk-line decoder (1+ position)))
+          ((or (= octet +semicolon+) (octet-in-class-p octet +whitespace+))
+           (step-to skip-to-extension decoder position))
+          (t
+           (refuse-octet octet :malformed-chunk-size)))))
+
+(defun add-size-digit (decoder digit)
+  "Appends DIGIT to the chunk size."
+  ;; RFC 9112, section 7.1: MUST anticipate large numerals and prevent overflows.
+  (when (= +most-size-digits+ (decoder-digits decoder))
+    (refuse :body-too-large))
+  (incf (decoder-digits decoder))
+  (setf (decoder-remaining decoder) (+ (* 16 (decoder-remaining decoder)) digit)))
+
+(defun end-chunk-size (decoder)
+  "Refuses the chunk whose size has been read if there is no room for it."
+  (when (> (decoder-remaining decoder) (decoder-room decoder))
+    (refuse :body-too-large))
+  (decf (decoder-room decoder) (decoder-remaining decoder))
+  (setf (decoder-digits decoder) 0))
+
+(defun charge (decoder octets refusal)
+  "Takes a number of OCTETS from the budget of DECODER; signals REFUSAL beyond it."
+  (let ((left (- (decoder-budget decoder) octets)))
+    (when (minusp left)
+      (refuse refusal))
+    (setf (decoder-budget decoder) left)))
+
+(define-step skip-to-extension (decoder octets position end)
+  "Takes the white space before the semicolon of an extension."
+  ;; RFC 9112, section 7.1.1: BWS, which a recipient MUST parse and remove.
+  (let ((stop (run-end octets position end +whitespace+)))
+    (charge decoder (- stop position) :chunk-extensions-too-large)
+    (cond ((= stop end))
+          ((= (aref octets stop) +semicolon+)
+           (setf (decoder-phase decoder) 'skip-extension))
+          (t
+           (refuse-octet (aref octets stop) :malformed-chunk-size)))
+    stop))
+
+(define-step skip-extension (decoder octets position end)
+  "Takes chunk extensions, none of which is known here, and the carriage return."
+  ;; RFC 9112, section 7.1.1: MUST ignore unrecognized extensions, MUST limit their total.
+  (let ((stop (run-end octets position end +value+)))
+    (charge decoder (- stop position) :chunk-extensions-too-large)
+    (cond ((= stop end) stop)
+          ((= (aref octets stop) +carriage-return+)
+           (step-to end-chunk-line decoder (1+ stop)))
+          (t
+           (refuse-octet (aref octets stop) :malformed-chunk-extension)))))
+
+(define-step end-chunk-line (decoder octets position end)
+  "Takes the line feed after a chunk size.  The chunk of size 0 is the last."
+  (expect-line-feed (aref octets position))
+  (cond ((plusp (decoder-remaining decoder))
+         (step-to take-chunk decoder (1+ position)))
+        (t
+         (setf (decoder-budget decoder) (limits-trailer-octets (decoder-limits decoder)))
+         (step-to read-trailer decoder (1+ position)))))
+
+(define-step end-chunk (decoder octets position end)
+  "Takes the carriage return after the octets of a chunk."
+  (unless (= (aref octets position) +carriage-return+)
+    (refuse-octet (aref octets position) :malformed-chunk-end))
+  (step-to end-chunk-end decoder (1+ position)))
+
+(define-step end-chunk-end (decoder octets position end)
+  "Takes the line feed after the octets of a chunk."
+  (expect-line-feed (aref octets position))
+  (step-to read-chunk-size decoder (1+ position)))
+
+;;; Trailers.  RFC 9112, section 7.1.2: trailer-section = *( field-line CRLF )
+
+(define-step read-trailer (decoder octets position end)
+  "Takes the name of a trailer field, or the beginning of the last line."
+  (let* ((stop (run-end octets position end +token+))
+         (named-p (or (decoder-line-p decoder) (< position stop))))
+    (charge decoder (- stop position) :trailers-too-large)
+    (setf (decoder-line-p decoder) named-p)
+    (cond ((= stop end) stop)
+          ((and named-p (= (aref octets stop) +colon+))
+           (step-to skip-trailer-value decoder stop))
+          ((and (not named-p) (= (aref octets stop) +carriage-return+))
+           (step-to end-body decoder (1+ stop)))
+          (t
+           (refuse-name-end (aref octets stop) (not named-p) nil)))))
+
+(define-step skip-trailer-value (decoder octets position end)
+  "Takes the colon and the value of a trailer field, and the carriage return after it."
+  (let ((stop (run-end octets position end +value+)))
+    (charge decoder (- stop position) :trailers-too-large)
+    (cond ((= stop end) stop)
+          ((= (aref octets stop) +carriage-return+)
+           (step-to end-trailer decoder (1+ stop)))
+          (t
+           (refuse-octet (aref octets stop) :control-in-value)))))
+
+(define-step end-trailer (decoder octets position end)
+  "Takes the line feed of a trailer line."
+  (expect-line-feed (aref octets position))
+  (charge decoder 2 :trailers-too-large)
+  (setf (decoder-line-p decoder) nil)
+  (step-to read-trailer decoder (1+ position)))
+
+(define-step end-body (decoder octets position end)
+  "Takes the very last line feed."
+  (expect-line-feed (aref octets position))
+  (step-to nil decoder (1+ position)))
+
+;;; The whole
+
+(defun found-content (decoder position end)
+  "Takes what is content from POSITION to END; answers as DECODE-BODY does."
+  (let* ((size (min (decoder-remaining decoder) (- end position)))
+         (stop (+ position size)))
+    (when (zerop (decf (decoder-remaining decoder) size))
+      (setf (decoder-phase decoder)
+            (and (eq 'take-chunk (decoder-phase decoder)) 'end-chunk)))
+    (values position stop stop)))
+
+(defun decode-body (decoder octets start end)
+  "Finds content in OCTETS from START below END.  Returns three values: where content
+begins, where it ends (there may be none), and up to where OCTETS have been used up.
+Call again, with more octets if all were used, until BODY-DONE-P of DECODER; octets after
+the body are not touched.
+Signals a PROTOCOL-ERROR, whose status is 400, 413 or 431, as soon as the octets so far
+cannot become an acceptable body (RFC 9112, section 7.1)."
+  (declare (type body-decoder decoder) #.*plain-policy*)
+  (check-range octets start end)
+  (loop with position of-type index = start
+        for phase = (decoder-phase decoder)
+        while (and phase (< position end))
+        do (if (member phase '(take-content take-chunk))
+               (return (found-content decoder position end))
+               (setf position (funcall phase decoder octets position end)))
+        finally (return (values position position position))))

@@ -1,0 +1,39 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+(deftype content-size ()
+  "A number of octets of content: far over any memory, yet sums of two are cheap."
+  '(unsigned-byte 60))
+
+(defconstant +most-content+ (1- (expt 2 60))
+  "The largest content size there is.")
+
+(define-record (limits (:copier nil))
+  "How much one request may ask of us.  Immutable: threads share it freely, and
+changed limits are a new object.  All sizes are octets."
+  (request-line-octets (* 16 1024) :type index :read-only t
+   :documentation "The most octets of the request line of these LIMITS, with its
+line end and the empty lines before it; beyond it 414, or 501 while the method
+lasts (RFC 9112, section 3).")
+  (header-octets (* 128 1024) :type index :read-only t
+   :documentation "The most octets of all header lines of these LIMITS together,
+line ends and the empty line included; beyond it 431 (RFC 6585, section 5).")
+  (header-count 128 :type index :read-only t
+   :documentation "The most header lines of these LIMITS; beyond it 431 (RFC 6585,
+section 5).")
+  (body-octets nil :type (or null content-size) :read-only t
+   :documentation "The most octets of content of these LIMITS, NIL for no bound;
+beyond it 413 (RFC 9110, section 15.5.14).")
+  (chunk-extension-octets (* 16 1024) :type index :read-only t
+   :documentation "The most octets of all chunk extensions in one body of these
+LIMITS; beyond it 413 (RFC 9112, section 7.1.1).")
+  (trailer-octets (* 8 1024) :type index :read-only t
+   :documentation "The most octets of the trailer fields of one body of these
+LIMITS, line ends included; beyond it 431 (RFC 9112, section 7.1.2)."))
+
+(setf (documentation 'make-limits 'function)
+      "New LIMITS; each keyword is one of its slots: :REQUEST-LINE-OCTETS (16 KiB),
+:HEADER-OCTETS (128 KiB), :HEADER-COUNT (128), :BODY-OCTETS (NIL), :CHUNK-EXTENSION-OCTETS
+(16 KiB), :TRAILER-OCTETS (8 KiB).")
+
+(defparameter *default-limits* (make-limits)
+  "The limits of a parser that was given none.")

@@ -1,0 +1,35 @@
+(defpackage #:hunchentoot-recycling-taskmaster.http
+  (:documentation "Private.  HTTP/1.1 without I/O: octets in, request heads and
+body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
+  (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
+  (:export
+   ;; refusals
+   #:protocol-error #:protocol-error-refusal #:protocol-error-status
+   #:protocol-error-section #:protocol-error-reason #:refuse
+   ;; limits
+   #:limits #:make-limits #:limits-request-line-octets #:limits-header-octets
+   #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets
+   #:limits-trailer-octets
+   ;; request heads
+   #:parser #:make-parser #:parse-head #:parser-begun-p #:reset-parser
+   #:head #:head-method #:head-uri #:head-target-form #:head-protocol
+   #:head-headers #:head-header #:head-host #:head-framing #:head-keep-alive-p
+   #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
+   #:head-expect-100-continue-p
+   ;; request bodies
+   #:body-decoder #:make-body-decoder #:decode-body #:body-done-p
+   ;; replies
+   #:output #:make-output #:output-octets #:output-fill #:reset-output
+   #:invalid-header #:invalid-header-name #:invalid-header-value
+   #:encode-head #:encode-continue #:encode-status-line #:encode-header
+   #:encode-date #:encode-end-of-head
+   #:encode-octets #:encode-body #:*body-copy-limit*
+   #:encoded-length #:encode-string
+   #:encode-chunk #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
+   #:reason-phrase #:imf-fixdate))
+
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+(defparameter *hot-files* '("scan" "put")
+  "The files of src/http/ that may say *HOT-POLICY*.  Their functions trust their
+arguments; every caller has checked types and bounds under *PLAIN-POLICY*.")

@@ -1,0 +1,184 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+;;; The request head parser.  It is a machine of few phases.  A phase is a function
+;;; that is given the octets from where the last one stopped.  It either finds its end,
+;;; sets the next phase and answers where that begins; or it has looked at all octets
+;;; and answers NIL.  So each octet is judged once, in order, and whether a request is
+;;; refused, and why, depends on its octets only and not on how they arrived.
+
+(defun refuse-octet (octet refusal)
+  "Refuses OCTET at the end of a word: for what it is, or else with REFUSAL."
+  (refuse (if (= octet +line-feed+) :bare-line-feed refusal)))
+
+(declaim (inline expect-line-feed))
+(defun expect-line-feed (octet)
+  "Refuses OCTET, which follows a carriage return, unless it is a line feed."
+  ;; RFC 9112, section 2.2: MUST consider an element with a bare CR invalid.
+  (unless (= octet +line-feed+)
+    (refuse :bare-carriage-return)))
+
+(defmacro define-phase (name (parser octets position end) documentation &body body)
+  "Defines NAME as a phase of PARSER that is given OCTETS from POSITION below END, at
+least one.  BODY answers the position after what it took, or NIL to wait for more."
+  `(defun ,name (,parser ,octets ,position ,end)
+     ,documentation
+     (declare (type parser ,parser) (type octets ,octets) (type index ,position ,end)
+              (ignorable ,end) #.*plain-policy*)
+     ,@body))
+
+;;; The request line.  RFC 9112, section 3: request-line = method SP request-target SP
+;;; HTTP-version.  Just these spaces: whoever splits more loosely than the party before
+;;; it can be made to see another request.
+
+(define-phase read-empty-line (parser octets position end)
+  "Skips empty lines before the request line, as RFC 9112, section 2.2, asks."
+  (if (= (aref octets position) +carriage-return+)
+      (proceed end-empty-line parser octets (1+ position) end)
+      (proceed read-method parser octets position end)))
+
+(define-phase end-empty-line (parser octets position end)
+  "Takes the line feed of an empty line; its octets count as the request line's."
+  (expect-line-feed (aref octets position))
+  (let ((next (1+ position)))
+    (begin-line parser 'read-empty-line next (remaining-budget parser next))))
+
+(define-phase read-method (parser octets position end)
+  "Takes the method and the space after it."
+  (let ((start (parser-base parser))
+        (stop (run-end octets position end +token+)))
+    (when (< stop end)
+      (unless (and (= (aref octets stop) +space+) (< start stop))
+        (refuse-octet (aref octets stop) :malformed-method))
+      (setf (parser-head parser) (start-head (method-name octets start stop)))
+      (proceed read-target parser octets (1+ stop) end))))
+
+(define-phase read-target (parser octets position end)
+  "Takes the request target and the space after it."
+  (let ((start (+ (parser-base parser) (parser-mark parser)))
+        (stop (run-end octets position end +visible+)))
+    (when (< stop end)
+      (let ((octet (aref octets stop)))
+        (cond ((= octet +carriage-return+)
+               (refuse :missing-version))
+              ((not (and (= octet +space+) (< start stop)))
+               (refuse-octet octet :malformed-target))))
+      (setf (head-uri (parser-head parser)) (latin-1-text octets start stop))
+      (proceed read-version parser octets (1+ stop) end))))
+
+(define-phase read-version (parser octets position end)
+  "Takes the version and the carriage return after it."
+  (let ((start (+ (parser-base parser) (parser-mark parser)))
+        (stop (run-end octets position end +visible+)))
+    (when (< stop end)
+      (unless (= (aref octets stop) +carriage-return+)
+        (refuse-octet (aref octets stop) :malformed-version))
+      (setf (head-protocol (parser-head parser)) (protocol-name octets start stop))
+      (proceed end-request-line parser octets (1+ stop) end))))
+
+(define-phase end-request-line (parser octets position end)
+  "Takes the line feed of the request line, and judges the target."
+  (expect-line-feed (aref octets position))
+  (settle-target (parser-head parser))
+  (begin-line parser 'read-name (1+ position)
+              (limits-header-octets (parser-limits parser))))
+
+;;; The field lines.  RFC 9112, section 5: field-line = field-name ":" OWS field-value OWS
+
+(define-phase read-name (parser octets position end)
+  "Takes the name of a field and the colon after it, or the beginning of an empty line."
+  (let ((start (parser-base parser))
+        (stop (run-end octets position end +token+)))
+    (when (< stop end)
+      (cond ((and (= (aref octets stop) +colon+) (< start stop))
+             (note-field-name parser octets start stop)
+             (proceed read-value parser octets (1+ stop) end))
+            ((and (= (aref octets stop) +carriage-return+) (= start stop))
+             (proceed end-head parser octets (1+ stop) end))
+            (t
+             (refuse-name-end (aref octets stop) (= start stop)
+                              (zerop (parser-field-count parser))))))))
+
+(defun refuse-name-end (octet line-start-p first-p)
+  "Refuses OCTET, no colon, after a field name.  LINE-START-P says that there is none,
+FIRST-P that it would have been the first."
+  (refuse-octet octet (cond ((not (octet-in-class-p octet +whitespace+))
+                             :malformed-field-name)
+                            ((not line-start-p) :whitespace-before-colon)
+                            (first-p :whitespace-before-fields)
+                            (t :folded-line))))
+
+(define-phase read-value (parser octets position end)
+  "Takes the value of a field and the carriage return after it."
+  (let ((stop (run-end octets position end +value+)))
+    (when (< stop end)
+      (unless (= (aref octets stop) +carriage-return+)
+        (refuse-octet (aref octets stop) :control-in-value))
+      (let ((start (run-end octets (+ (parser-base parser) (parser-mark parser)) stop
+                            +whitespace+)))
+        (add-field parser (latin-1-text octets start
+                                        (run-start octets start stop +whitespace+))))
+      (proceed end-field parser octets (1+ stop) end))))
+
+(define-phase end-field (parser octets position end)
+  "Takes the line feed of a field line."
+  (expect-line-feed (aref octets position))
+  (let ((next (1+ position)))
+    (begin-line parser 'read-name next (remaining-budget parser next))))
+
+(define-phase end-head (parser octets position end)
+  "Takes the line feed of the empty line; the head is there."
+  (expect-line-feed (aref octets position))
+  (setf (parser-phase parser) nil)
+  (1+ position))
+
+;;; The whole
+
+(defun refuse-over-budget (phase)
+  "Refuses a section that is longer than its limit, by the PHASE that is not at its end."
+  (refuse (ecase phase
+            ((read-empty-line end-empty-line) :too-many-empty-lines)
+            (read-method :method-too-long)
+            ((read-target read-version end-request-line) :target-too-long)
+            ((read-name read-value end-field end-head) :headers-too-large))))
+
+(defun finished-head (parser)
+  "The head that PARSER has read, judged as a whole.  PARSER awaits the next."
+  (declare (type parser parser) #.*plain-policy*)
+  (let ((head (parser-head parser))
+        (seen (parser-seen parser)))
+    (setf (head-headers head) (finished-fields parser))
+    (settle-host head seen)
+    (settle-connection head seen)
+    (settle-framing head seen (parser-limits parser))
+    (settle-expectation head seen)
+    (reset-parser parser)
+    head))
+
+(defun parse-head (parser octets start end)
+  "Reads on in OCTETS, from START below END, with PARSER.  Returns two values:
+the HEAD and where its octets end; or NIL and from where on octets are still needed.
+In the second case call again when more octets have come, START being where those octets
+are by then: they may have been moved, and those before them are free.  The head does
+not share any of OCTETS.
+Signals a PROTOCOL-ERROR, whose status is 400, 413, 414, 417, 431, 501 or 505, as soon as
+the octets so far cannot become an acceptable request (RFC 9112, section 2.2)."
+  (declare (type parser parser) (type index start end) #.*plain-policy*)
+  (check-range octets start end)
+  (setf (parser-base parser) start)
+  (let ((position (+ start (parser-offset parser))))
+    (declare (type index position))
+    (assert (<= position end) (end) "PARSE-HEAD was given fewer octets than before.")
+    (loop
+      (let* ((base (parser-base parser))
+             (stop (min end (+ base (parser-budget parser))))
+             (next (and (< position stop)
+                        (funcall (parser-phase parser) parser octets position stop))))
+        (declare (type index base stop) (type (or null index) next))
+        (cond ((null next)
+               (when (< stop end)
+                 (refuse-over-budget (parser-phase parser)))
+               (setf (parser-offset parser) (- stop base))
+               (return (values nil base)))
+              ((null (parser-phase parser))
+               (return (values (finished-head parser) next))))
+        (setf position next)))))

@@ -1,0 +1,154 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+;;; hot: the loops that make every octet of a reply.  Nothing here checks its arguments;
+;;; the functions of output.lisp have made sure that TARGET has room, and of what type
+;;; strings are.  Each answers the position after what it put.
+
+(deftype simple-text ()
+  "The strings that a header is put from; SIMPLE-TEXT makes them of all others."
+  '(or (simple-array character (*)) simple-base-string))
+
+(defmacro dispatch-text ((text) &body body)
+  "Compiles BODY once for each type of string that TEXT, a variable, may be."
+  `(if (typep ,text '(simple-array character (*)))
+       (let ((,text ,text))
+         (declare (type (simple-array character (*)) ,text))
+         ,@body)
+       (let ((,text ,text))
+         (declare (type simple-base-string ,text))
+         ,@body)))
+
+(declaim (ftype (function (octets index octets index index) index) put-octets)
+         (ftype (function (octets index) index) put-line-end)
+         (ftype (function (octets index simple-text octet) (or null index)) put-text)
+         (ftype (function (octets index simple-text) index) put-capitalized)
+         (ftype (function (octets index content-size) index) put-decimal put-hexadecimal)
+         (ftype (function (octets index text) index) put-utf-8)
+         (ftype (function (text) index) utf-8-size)
+         (ftype (function (text) (or null index)) latin-1-size))
+
+(defun put-octets (target position source start end)
+  "Puts SOURCE from START below END into TARGET at POSITION."
+  (declare (type octets target source) (type index position start end) #.*hot-policy*)
+  (replace target source :start1 position :start2 start :end2 end)
+  (the index (+ position (the index (- end start)))))
+
+(defun put-line-end (target position)
+  "Puts CR and LF into TARGET at POSITION."
+  (declare (type octets target) (type index position) #.*hot-policy*)
+  (setf (aref target position) 13
+        (aref target (1+ position)) 10)
+  (the index (+ position 2)))
+
+(defun put-text (target position text class)
+  "Puts TEXT in Latin-1 into TARGET at POSITION.  NIL if a character is not in CLASS."
+  (declare (type octets target) (type index position) (type octet class)
+           (type simple-text text) #.*hot-policy*)
+  (dispatch-text (text)
+    (dotimes (i (length text) (the index (+ position i)))
+      (let ((code (char-code (schar text i))))
+        (unless (and (< code 256) (octet-in-class-p code class))
+          (return nil))
+        (setf (aref target (the index (+ position i))) code)))))
+
+(defun put-capitalized (target position text)
+  "Puts TEXT, of token characters, into TARGET at POSITION as STRING-CAPITALIZE has it."
+  (declare (type octets target) (type index position) (type simple-text text)
+           #.*hot-policy*)
+  (dispatch-text (text)
+    (let ((inside-word-p nil))
+      (dotimes (i (length text) (the index (+ position i)))
+        (let* ((code (char-code (schar text i)))
+               (upper-p (<= 65 code 90))
+               (lower-p (<= 97 code 122)))
+          (setf (aref target (the index (+ position i)))
+                (logand 255 (cond ((and upper-p inside-word-p) (+ code 32))
+                                  ((and lower-p (not inside-word-p)) (- code 32))
+                                  (t code)))
+                inside-word-p (or upper-p lower-p (<= 48 code 57))))))))
+
+(declaim (inline put-number))
+(defun put-number (target position number radix)
+  "Puts the digits of NUMBER in RADIX, a constant, into TARGET at POSITION."
+  (declare (type octets target) (type index position) (type content-size number)
+           (type (integer 2 16) radix) #.*hot-policy*)
+  (let* ((digits (loop for rest of-type content-size = number then (floor rest radix)
+                       count t of-type (integer 0 60)
+                       while (>= rest radix)))
+         (end (+ position digits)))
+    (declare (type index end))
+    (loop with i of-type index = end
+          do (multiple-value-bind (rest digit) (floor number radix)
+               (decf i)
+               (setf (aref target i) (if (< digit 10) (+ 48 digit) (+ 87 digit))
+                     number rest))
+          until (zerop number))
+    end))
+
+(defun put-decimal (target position number)
+  "Puts the decimal digits of NUMBER into TARGET at POSITION."
+  (declare (type octets target) (type index position) (type content-size number)
+           #.*hot-policy*)
+  (put-number target position number 10))
+
+(defun put-hexadecimal (target position number)
+  "Puts the hexadecimal digits of NUMBER into TARGET at POSITION."
+  (declare (type octets target) (type index position) (type content-size number)
+           #.*hot-policy*)
+  (put-number target position number 16))
+
+;;; UTF-8.  RFC 3629, section 3.  A surrogate is no character of it: two that make a pair
+;;; are put as the character they mean (in some Lisps strings are UTF-16), any other as
+;;; U+FFFD.
+
+(defmacro do-code-points ((code text) &body body)
+  "Runs BODY with CODE being each code point of TEXT."
+  (let ((i (gensym "I")) (end (gensym "END")) (low (gensym "LOW")))
+    `(let ((,i 0) (,end (length ,text)))
+       (declare (type index ,i ,end))
+       (loop while (< ,i ,end)
+             do (let ((,code (char-code (schar ,text ,i))))
+                  (declare (type (unsigned-byte 21) ,code))
+                  (incf ,i)
+                  (when (<= #xD800 ,code #xDFFF)
+                    (let ((,low (if (< ,i ,end) (char-code (schar ,text ,i)) 0)))
+                      (cond ((and (< ,code #xDC00) (<= #xDC00 ,low #xDFFF))
+                             (setf ,code (+ #x10000 (ash (- ,code #xD800) 10)
+                                            (- ,low #xDC00)))
+                             (incf ,i))
+                            (t (setf ,code #xFFFD)))))
+                  ,@body)))))
+
+(defun utf-8-size (text)
+  "How many octets TEXT has in UTF-8."
+  (declare (type text text) #.*hot-policy*)
+  (let ((size 0))
+    (declare (type index size))
+    (do-code-points (code text)
+      (incf size (cond ((< code #x80) 1)
+                       ((< code #x800) 2)
+                       ((< code #x10000) 3)
+                       (t 4))))
+    size))
+
+(defun put-utf-8 (target position text)
+  "Puts TEXT in UTF-8 into TARGET at POSITION."
+  (declare (type octets target) (type index position) (type text text) #.*hot-policy*)
+  (macrolet ((put (octet)
+               `(progn (setf (aref target position) ,octet)
+                       (setf position (the index (1+ position)))))
+             (more (shift)
+               `(put (logior #x80 (ldb (byte 6 ,shift) code)))))
+    (do-code-points (code text)
+      (cond ((< code #x80) (put code))
+            ((< code #x800) (put (logior #xC0 (ash code -6))) (more 0))
+            ((< code #x10000) (put (logior #xE0 (ash code -12))) (more 6) (more 0))
+            (t (put (logior #xF0 (ash code -18))) (more 12) (more 6) (more 0)))))
+  position)
+
+(defun latin-1-size (text)
+  "How many octets TEXT has in Latin-1, or NIL if a character is none of it."
+  (declare (type text text) #.*hot-policy*)
+  (dotimes (i (length text) (length text))
+    (when (<= 256 (char-code (schar text i)))
+      (return nil))))

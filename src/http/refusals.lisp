@@ -1,0 +1,148 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+(define-condition protocol-error (recycling-error)
+  ((refusal :initarg :refusal :reader protocol-error-refusal
+            :documentation "The keyword that names the rule the client broke.")
+   (status :initarg :status :reader protocol-error-status
+           :documentation "The HTTP status code to answer with, an integer.")
+   (section :initarg :section :reader protocol-error-section
+            :documentation "The section of an RFC that states the rule, a string.")
+   (reason :initarg :reason :reader protocol-error-reason
+           :documentation "The rule that was broken, a sentence for the client."))
+  (:report (lambda (condition stream)
+             (format stream "~D: ~A (~A)"
+                     (protocol-error-status condition)
+                     (protocol-error-reason condition)
+                     (protocol-error-section condition))))
+  (:documentation "What a client sent is not acceptable HTTP.  The connection has
+lost its framing: answer with PROTOCOL-ERROR-STATUS if anything was asked, and close."))
+
+(defvar *refusals* '()
+  "List of (REFUSAL STATUS SECTION REASON), the last defined first.")
+
+(defun define-refusal (refusal status section reason)
+  "Defines the keyword REFUSAL as what to answer with STATUS because of REASON, a sentence
+for the client, by the rule in SECTION of an RFC."
+  (setf *refusals* (remove refusal *refusals* :key #'first))
+  (push (list refusal status section reason) *refusals*))
+
+;;; Every reason for which this storey, or one above it, turns a client away.
+;;; The status is a hint for whoever answers; nothing here writes a reply.
+
+;;; Line structure
+
+(define-refusal :bare-carriage-return 400 "RFC 9112, section 2.2"
+  "A carriage return is not followed by a line feed.")
+(define-refusal :bare-line-feed 400 "RFC 9112, section 2.2"
+  "A line feed is not preceded by a carriage return.")
+(define-refusal :too-many-empty-lines 400 "RFC 9112, section 2.2"
+  "Too many empty lines precede the request line.")
+
+;;; Request line
+
+(define-refusal :malformed-method 400 "RFC 9112, section 3.1"
+  "The method is not a token followed by one space.")
+(define-refusal :method-too-long 501 "RFC 9112, section 3"
+  "The method is longer than any that is known here.")
+(define-refusal :malformed-target 400 "RFC 9112, section 3.2"
+  "The request target is not visible ASCII followed by one space.")
+(define-refusal :target-too-long 414 "RFC 9112, section 3"
+  "The request line is longer than this server takes.")
+(define-refusal :missing-version 400 "RFC 9112, section 3"
+  "The request line names no HTTP version.")
+(define-refusal :malformed-version 400 "RFC 9112, section 2.3"
+  "The request line does not end in an HTTP version.")
+(define-refusal :unsupported-version 505 "RFC 9110, section 15.6.6"
+  "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+(define-refusal :unknown-target-form 400 "RFC 9112, section 3.2"
+  "The request target is neither a path nor an http URI.")
+(define-refusal :asterisk-without-options 400 "RFC 9112, section 3.2.4"
+  "The target * goes with the method OPTIONS only.")
+(define-refusal :connect-without-authority 400 "RFC 9112, section 3.2.3"
+  "The target of CONNECT is a host, a colon and a port.")
+(define-refusal :invalid-authority 400 "RFC 9110, section 4.2"
+  "The request target names no valid host.")
+
+;;; Fields
+
+(define-refusal :whitespace-before-fields 400 "RFC 9112, section 2.2"
+  "White space follows the request line.")
+(define-refusal :folded-line 400 "RFC 9112, section 5.2"
+  "A header field is continued on a second line.")
+(define-refusal :whitespace-before-colon 400 "RFC 9112, section 5.1"
+  "White space stands between a field name and its colon.")
+(define-refusal :malformed-field-name 400 "RFC 9112, section 5.1"
+  "A field name is not a token followed by a colon.")
+(define-refusal :control-in-value 400 "RFC 9110, section 5.5"
+  "A field value contains a control character.")
+(define-refusal :headers-too-large 431 "RFC 6585, section 5"
+  "The header fields are larger than this server takes.")
+(define-refusal :too-many-headers 431 "RFC 6585, section 5"
+  "There are more header fields than this server takes.")
+
+;;; Host
+
+(define-refusal :missing-host 400 "RFC 9112, section 3.2"
+  "An HTTP/1.1 request needs a Host field.")
+(define-refusal :repeated-host 400 "RFC 9112, section 3.2"
+  "There is more than one Host field.")
+(define-refusal :invalid-host 400 "RFC 9112, section 3.2"
+  "The Host field is not a host with an optional port.")
+
+;;; Framing
+
+(define-refusal :malformed-content-length 400 "RFC 9110, section 8.6"
+  "Content-Length is not a decimal number.")
+(define-refusal :repeated-content-length 400 "RFC 9110, section 8.6"
+  "There is more than one Content-Length.")
+(define-refusal :body-too-large 413 "RFC 9110, section 15.5.14"
+  "The content is larger than this server takes.")
+(define-refusal :two-framings 400 "RFC 9112, section 6.1"
+  "Transfer-Encoding and Content-Length exclude each other.")
+(define-refusal :transfer-encoding-in-http/1.0 400 "RFC 9112, section 6.1"
+  "HTTP/1.0 knows no Transfer-Encoding.")
+(define-refusal :malformed-transfer-encoding 400 "RFC 9112, section 7"
+  "Transfer-Encoding is not a list of plain coding names.")
+(define-refusal :chunked-not-final 400 "RFC 9112, section 6.3"
+  "The final transfer coding of a request is chunked, once.")
+(define-refusal :unknown-transfer-coding 501 "RFC 9112, section 6.1"
+  "No transfer coding but chunked is known here.")
+(define-refusal :unknown-expectation 417 "RFC 9110, section 10.1.1"
+  "No expectation but 100-continue can be met here.")
+
+;;; Chunked bodies
+
+(define-refusal :malformed-chunk-size 400 "RFC 9112, section 7.1"
+  "A chunk does not begin with its size in hexadecimal digits.")
+(define-refusal :malformed-chunk-extension 400 "RFC 9112, section 7.1.1"
+  "A chunk extension contains a control character.")
+(define-refusal :chunk-extensions-too-large 413 "RFC 9112, section 7.1.1"
+  "The chunk extensions are larger than this server takes.")
+(define-refusal :malformed-chunk-end 400 "RFC 9112, section 7.1"
+  "The octets of a chunk are not followed by a line end.")
+(define-refusal :trailers-too-large 431 "RFC 9112, section 7.1.2"
+  "The trailer fields are larger than this server takes.")
+
+;;; For the storeys above, which have a clock
+
+(define-refusal :request-timeout 408 "RFC 9110, section 15.5.9"
+  "The request did not arrive in time.")
+
+(declaim (ftype (function (symbol) nil) refuse))
+(defun refuse (refusal)
+  "Signals the PROTOCOL-ERROR named REFUSAL, a keyword such as :REQUEST-TIMEOUT.
+Never returns."
+  (destructuring-bind (status section reason)
+      (or (rest (assoc refusal *refusals*))
+          (error "There is no refusal named ~S." refusal))
+    (error 'protocol-error :refusal refusal :status status
+                           :section section :reason reason)))
+
+(setf (documentation 'protocol-error-refusal 'function)
+      "The keyword that names the rule which the client broke with the PROTOCOL-ERROR."
+      (documentation 'protocol-error-status 'function)
+      "The status code to answer the PROTOCOL-ERROR with: an integer from 400 to 505."
+      (documentation 'protocol-error-section 'function)
+      "The section of the RFC whose rule the PROTOCOL-ERROR reports, a string."
+      (documentation 'protocol-error-reason 'function)
+      "The rule that the PROTOCOL-ERROR reports, a sentence fit for the client.")

@@ -1,0 +1,121 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+;;; The head of a reply.
+
+(define-condition invalid-header (recycling-error)
+  ((name :initarg :name :reader invalid-header-name
+         :documentation "The name of the field, as the program gave it.")
+   (value :initarg :value :reader invalid-header-value
+          :documentation "The value of the field, as the program gave it."))
+  (:report (lambda (condition stream)
+             (format stream "The header field ~S with the value ~S cannot be sent."
+                     (invalid-header-name condition) (invalid-header-value condition))))
+  (:documentation "A program set a header field whose name is no token, or whose value has
+a control character or one beyond Latin-1.  Sent as it is, it could end the line, and what
+follows would be a line, or a reply, of somebody else's making (RFC 9110, section 5.5)."))
+
+(setf (documentation 'invalid-header-name 'function)
+      "The name of the field that the INVALID-HEADER reports, a keyword or string."
+      (documentation 'invalid-header-value 'function)
+      "The value of the field that the INVALID-HEADER reports, any object.")
+
+(defun encode-status-line (output status &optional reason)
+  "Appends the status line for STATUS, an integer from 100 to 599, to OUTPUT.  REASON is
+a string, by default REASON-PHRASE's, else empty.  Signals INVALID-HEADER for a REASON that
+cannot be sent (RFC 9112, section 4)."
+  (declare (type output output) #.*plain-policy*)
+  (check-type status status-code)
+  (let ((line (and (null reason) (svref *status-lines* status))))
+    (cond (line
+           (encode-octets output line))
+          ((every (lambda (char) (char<= #\Space char #\~)) (or reason ""))
+           (encode-octets output (status-line status (or reason ""))))
+          (t
+           (error 'invalid-header :name status :value reason)))))
+
+(defun known-line-start (name)
+  "The octets for NAME with colon and space if it is a keyword known here; else NIL."
+  (declare #.*plain-policy*)
+  (when (symbolp name)
+    (dolist (word (svref *headers-by-keyword* (keyword-bucket name)))
+      (when (eq name (word-keyword word))
+        (return (word-line-start word))))))
+
+(defun put-name (octets position name text)
+  "Puts TEXT, which spells the field NAME, with colon and space into OCTETS at POSITION.
+Symbols are capitalized.  Returns where it ends, or NIL if TEXT is no valid name."
+  (declare (type octets octets) (type index position) #.*plain-policy*)
+  (let ((end (and (plusp (length text)) (put-text octets position text +token+))))
+    (when end
+      (when (symbolp name)
+        (put-capitalized octets position text))
+      (setf (aref octets end) +colon+
+            (aref octets (1+ end)) +space+)
+      (+ end 2))))
+
+(defun sendable-value (value)
+  "VALUE as what a header line can be made of: a CONTENT-SIZE or a SIMPLE-TEXT."
+  (declare #.*plain-policy*)
+  (typecase value
+    (string (simple-text value))
+    (content-size value)
+    (t (let ((*print-base* 10) (*print-radix* nil))
+         (simple-text (princ-to-string value))))))
+
+(defun encode-header (output name value)
+  "Appends the header field NAME with VALUE to OUTPUT.  NAME is a symbol, sent capitalized
+as STRING-CAPITALIZE does, or a string, sent as it is.  VALUE is a string, an integer, or
+anything that PRINC prints.  Signals INVALID-HEADER, and appends nothing, if NAME is no
+token or VALUE has a control character other than Tab, or one beyond Latin-1 (RFC 9110,
+sections 5.1 and 5.5): so CR, LF and NUL never get out."
+  (declare (type output output) (type (or symbol string) name) #.*plain-policy*)
+  (let* ((line-start (known-line-start name))
+         (text (if line-start "" (simple-text (string name))))
+         (sendable (sendable-value value))
+         (size (+ (if line-start (length line-start) (+ 2 (length text)))
+                  (if (integerp sendable) 19 (length sendable)))))
+    (declare (type simple-text text) (type (or null octets) line-start)
+             (type (or content-size simple-text) sendable))
+    (multiple-value-bind (octets position) (reserve output (+ size 2))
+      (let* ((start (if line-start
+                        (put-octets octets position line-start 0 (length line-start))
+                        (put-name octets position name text)))
+             (end (cond ((null start) nil)
+                        ((integerp sendable) (put-decimal octets start sendable))
+                        (t (put-text octets start sendable +value+)))))
+        (unless end
+          (error 'invalid-header :name name :value value))
+        (setf (output-fill output) (put-line-end octets end)))))
+  (values))
+
+(defun encode-end-of-head (output)
+  "Appends the empty line that ends a head to OUTPUT."
+  (encode-line-end output))
+
+(defun encode-head (output status headers &key cookies second reason)
+  "Appends the head of a reply to OUTPUT: the line for STATUS, with REASON if that is not
+NIL; HEADERS, an alist of names and values as in ENCODE-HEADER, without those whose value
+is NIL; a Set-Cookie field for each string in the list COOKIES; the date of SECOND, a
+universal time, if that is not NIL.  If it signals INVALID-HEADER, nothing is appended."
+  (declare (type output output) #.*plain-policy*)
+  (let ((start (output-fill output))
+        (finished-p nil))
+    (unwind-protect
+         (progn
+           (encode-status-line output status reason)
+           (loop for (name . value) in headers
+                 when value
+                   do (encode-header output name value))
+           (dolist (cookie cookies)
+             (encode-header output :set-cookie cookie))
+           (when second
+             (encode-date output second))
+           (encode-end-of-head output)
+           (setf finished-p t))
+      (unless finished-p
+        (setf (output-fill output) start))))
+  (values))
+
+(defun encode-continue (output)
+  "Appends the interim reply 100 to OUTPUT (RFC 9110, section 15.2.1)."
+  (encode-head output 100 '()))

@@ -1,0 +1,103 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+;;; Request targets and hosts.
+
+(declaim (ftype (function (text index index) index) reg-name-end ip-literal-end host-end))
+
+(defun port-p (text start end)
+  "True if TEXT from START to END is a port: empty or a number up to 65535."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (and (= end (text-run-end text start end +digit+))
+       (or (< (- end start) 5)
+           (and (= (- end start) 5)
+                (<= (parse-integer text :start start :end end) 65535)))))
+
+(defun percent-encoding-p (text start end)
+  "True if TEXT from START below END begins with a percent sign and two digits."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (and (< (+ start 2) end)
+       (char= #\% (schar text start))
+       (digit-char-p (schar text (+ start 1)) 16)
+       (digit-char-p (schar text (+ start 2)) 16)))
+
+(defun reg-name-end (text start end)
+  "Where the registered name, perhaps empty, that begins TEXT at START ends."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (loop for position of-type index = (text-run-end text start end +reg-name+)
+          then (text-run-end text (+ position 3) end +reg-name+)
+        while (percent-encoding-p text position end)
+        finally (return position)))
+
+(defun ip-literal-end (text start end)
+  "Where the address in brackets that begins TEXT at START ends, or START if none does."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (let ((bracket (text-run-end text (1+ start) end +ip-literal+)))
+    (if (and (< (1+ start) bracket end)
+             (char= #\] (schar text bracket)))
+        (1+ bracket)
+        start)))
+
+(defun host-end (text start end)
+  "Where the host that begins TEXT at START ends, at most END."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  ;; RFC 3986, section 3.2.2: host = IP-literal / IPv4address / reg-name
+  (if (and (< start end) (char= #\[ (schar text start)))
+      (ip-literal-end text start end)
+      (reg-name-end text start end)))
+
+(defun authority-p (text start end)
+  "True if TEXT from START to END is a host, perhaps empty, and an optional port.
+The second value is where the host ends."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  ;; RFC 9110, section 7.2: Host = uri-host [ ":" port ].  There is no userinfo in
+  ;; it (section 4.2.4), so an @ is refused along with every other stray character.
+  (let ((host-end (host-end text start end)))
+    (values (or (= host-end end)
+                (and (char= #\: (schar text host-end))
+                     (port-p text (1+ host-end) end)))
+            host-end)))
+
+(defun connect-target-p (uri)
+  "True if URI is a host and a port, neither empty: the authority-form."
+  (let ((end (length uri)))
+    (multiple-value-bind (valid host-end) (authority-p uri 0 end)
+      (and valid (plusp host-end) (< (1+ host-end) end)))))
+
+(defun authority-start (uri)
+  "Where the authority of URI begins, if its scheme is http or https; else NIL."
+  ;; RFC 9110, section 4.2.3: the scheme is case-insensitive.
+  (loop for scheme in '("http://" "https://")
+        for end = (length scheme)
+        when (and (<= end (length uri)) (string-equal scheme uri :end2 end))
+          return end))
+
+(defun target-authority (uri start)
+  "The host and port in URI, whose authority begins at START.  Refuses an empty host."
+  (let ((end (or (position-if (lambda (char) (find char "/?#")) uri :start start)
+                 (length uri))))
+    (multiple-value-bind (valid host-end) (authority-p uri start end)
+      ;; RFC 9110, section 4.2.1: a URI with an empty host MUST be rejected.
+      (unless (and valid (< start host-end))
+        (refuse :invalid-authority)))
+    (subseq uri start end)))
+
+(defun settle-target (head)
+  "Finds the form of the target of HEAD and, where the target names it, its host."
+  (declare (type head head) #.*plain-policy*)
+  (let ((uri (head-uri head))
+        (method (head-method head)))
+    (declare (type text uri))
+    (cond ((eq method :connect)         ; RFC 9112, section 3.2.3
+           (unless (connect-target-p uri)
+             (refuse :connect-without-authority))
+           (setf (head-target-form head) :authority
+                 (head-host head) uri))
+          ((char= #\/ (schar uri 0)))   ; RFC 9112, section 3.2.1: the default
+          ((string= "*" uri)            ; RFC 9112, section 3.2.4
+           (unless (eq method :options)
+             (refuse :asterisk-without-options))
+           (setf (head-target-form head) :asterisk))
+          (t                            ; RFC 9112, section 3.2.2
+           (let ((start (or (authority-start uri) (refuse :unknown-target-form))))
+             (setf (head-target-form head) :absolute
+                   (head-host head) (target-authority uri start)))))))

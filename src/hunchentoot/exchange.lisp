@@ -1,0 +1,83 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; One request by our own code: its head is read off a descriptor without waiting, its
+;;;; objects are Hunchentoot's, and its reply, where a handler returns it whole, is made of
+;;;; octets and sent at once.
+;;;;
+;;;;   octets -> *HEAD* (waiting-request) -> PROCESS-CONNECTION (process-head)
+;;;;          -> PROCESS-REQUEST (reply.lisp) -> octets
+
+(defparameter *limits* (make-limits)
+  "What one request may ask of us.")
+
+(defun ours-to-read-p (link)
+  "True when the octets of LINK come to us as they are: no TLS, no stream of the program's."
+  (and (link-descriptor-stream link)
+       (eq (link-stream link) (link-socket-stream link))))
+
+(defun waiting-request (connection acceptor link)
+  "The head of the next request over LINK; :NONE when it has not come whole; :END when none will
+come, or when what came was refused."
+  (let* ((stream (link-socket-stream link))
+         (parser (or (shiftf (link-parser link) nil) (take-parser *limits*)))
+         (result (handler-case (read-head stream parser)
+                   (protocol-error (refusal)
+                     (send-refusal stream refusal)
+                     :end)
+                   (descriptor-broken () :end))))
+    (case result
+      (:none (keep-parser connection acceptor link parser))
+      (t (setf (link-head-deadline link) nil)
+         (return-parser parser)))
+    result))
+
+(defun keep-parser (connection acceptor link parser)
+  "Keeps what PARSER has read of a head until more comes.  All of the head has one deadline, or
+a client could send an octet a second for ever."
+  (cond ((parser-begun-p parser)
+         (unless (link-head-deadline link)
+           (set-deadline connection :head (hunchentoot:acceptor-read-timeout acceptor)
+                         (milliseconds))
+           (setf (link-head-deadline link) (connection-deadline connection)))
+         (setf (link-parser link) parser
+               (connection-deadline-kind connection) :head
+               (connection-deadline connection) (link-head-deadline link)))
+        (t
+         (return-parser parser)))
+  (lend-no-buffers (link-socket-stream link)))
+
+(defun content-of (head stream)
+  "The stream from which the content of the request HEAD, which follows on STREAM, is read."
+  (let ((framing (head-framing head)))
+    (case framing
+      (:none *no-content*)
+      (:chunked nil)                    ; Hunchentoot's current stream will decode it
+      (t (make-content-stream stream framing)))))
+
+(defun process-head (acceptor head link)
+  "Processes the request HEAD, which came over LINK, in the context of CALL-WITH-CONNECTION-
+STREAM.  True."
+  (let* ((stream (link-socket-stream link))
+         (content (content-of head stream)))
+    (when (head-expect-100-continue-p head)
+      (send-continue stream))
+    (let ((hunchentoot:*reply* (make-instance (hunchentoot:acceptor-reply-class acceptor)))
+          (hunchentoot:*session* nil))
+      (unless content
+        (expect-chunked-body acceptor))
+      (count-in-progress
+       acceptor
+       (lambda ()
+         (hunchentoot:process-request
+          (make-request acceptor link
+                        (list :headers-in (head-headers head)
+                              :method (head-method head)
+                              :uri (head-uri head)
+                              :server-protocol (head-protocol head)
+                              :content-stream (or content (current-stream))))))))
+    (unless content
+      (drop-chunks))
+    (finish-request acceptor)
+    (when (and content (not (drop-content content)))
+      (finish-connection))
+    t))

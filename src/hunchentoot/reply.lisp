@@ -1,0 +1,152 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; From what a handler returns to the octets of the reply.  What is decided here, and in
+;;;; which order, is what Hunchentoot's START-OUTPUT and SEND-RESPONSE decide.
+
+(defmethod hunchentoot:process-request ((request hunchentoot:request))
+  "As Hunchentoot does it, but with replies made of octets where our own code read the head."
+  (if *head*
+      (call-as-request request (lambda () (answer hunchentoot:*acceptor* request *head*)))
+      (call-next-method)))
+
+(defun answer (acceptor request head)
+  (multiple-value-bind (content condition backtrace)
+      ;; Making the request may have found it bad.
+      (when (eql (hunchentoot:return-code hunchentoot:*reply*) hunchentoot:+http-ok+)
+        (call-handler acceptor request))
+    (when condition
+      (report-error acceptor request head condition backtrace))
+    (unless (headers-sent-p)
+      (handler-case
+          (with-debugger
+            (send-content acceptor request head (hunchentoot:return-code*)
+                          (or content
+                              (hunchentoot:acceptor-status-message
+                               acceptor (hunchentoot:return-code*)))))
+        (error (condition)
+          (report-error acceptor request head condition nil))))))
+
+(defun report-error (acceptor request head condition backtrace)
+  "Answers with the error page for CONDITION, unless an answer has begun."
+  (log-handler-error condition backtrace)
+  (unless (headers-sent-p)
+    (let ((status hunchentoot:+http-internal-server-error+))
+      (send-content acceptor request head status
+                    (hunchentoot:acceptor-status-message
+                     acceptor status
+                     :error (princ-to-string condition)
+                     :backtrace (princ-to-string backtrace))))))
+
+(defun send-content (acceptor request head status content)
+  "Sends the reply with STATUS and CONTENT: a string, octets, or NIL for none known."
+  (if (or hunchentoot:*header-stream* (not (typep content '(or string octets))))
+      (start-output status content)
+      (send-whole-reply acceptor request head status content)))
+
+;;; The head of the reply
+
+(defun body-allowed-p (status)
+  "RFC 9110, sections 15.2, 15.3.5 and 15.4.5: these have no content."
+  (not (or (<= 100 status 199) (= status 204) (= status 304))))
+
+(defun settle-connection (acceptor request head)
+  "Decides whether the connection is kept, and sets the headers that say so."
+  (let ((requested (head-keep-alive-requested-p head)))
+    (cond ((and (hunchentoot:acceptor-persistent-connections-p acceptor)
+                (head-keep-alive-p head))
+           (keep-connection)
+           (let ((seconds (hunchentoot:acceptor-read-timeout acceptor)))
+             (when (and seconds
+                        (or requested
+                            (not (eq (hunchentoot:server-protocol request) :http/1.1))))
+               (unless (hunchentoot:header-out :connection)
+                 (setf (hunchentoot:header-out :connection) "Keep-Alive"))
+               (setf (hunchentoot:header-out :keep-alive)
+                     (format nil "timeout=~D" seconds)))))
+          ((not (header-set-p :connection))
+           (setf (hunchentoot:header-out :connection) "Close")))))
+
+(defun settle-server (acceptor)
+  (unless (and (header-set-p :server)
+               (null (hunchentoot:header-out :server)))
+    (setf (hunchentoot:header-out :server)
+          (or (hunchentoot:header-out :server) (server-name-of acceptor)))))
+
+;;; The content
+
+(defun encoding-of (external-format)
+  "How ENCODE-STRING calls EXTERNAL-FORMAT; NIL where it does not know it."
+  (and (eq (flexi-streams:external-format-eol-style external-format) :lf)
+       (case (flexi-streams:external-format-name external-format)
+         (:utf-8 :utf-8)
+         (:iso-8859-1 :latin-1))))
+
+(defvar *content-types* '()
+  "An alist of lists of content type and external format, and the header made of them.")
+
+(defun content-type-for (external-format)
+  "The Content-Type of the reply, a string in EXTERNAL-FORMAT."
+  (let* ((content-type (hunchentoot:content-type*))
+         (known (find-if (lambda (entry)
+                           (and (eq (first entry) content-type)
+                                (eq (second entry) external-format)))
+                         *content-types*)))
+    (if known
+        (third known)
+        (let ((header (content-type-with-charset content-type external-format)))
+          (remember-content-type content-type external-format header)
+          header))))
+
+(defun remember-content-type (content-type external-format header)
+  ;; Content types are literals, most often.  Others must not fill the memory.
+  (setf *content-types*
+        (let ((others *content-types*))
+          (cons (list content-type external-format header)
+                (subseq others 0 (min 15 (length others)))))))
+
+(defun encode-content (content)
+  "The octets of the string CONTENT, whose Content-Type it settles."
+  (let* ((text (rewrite-urls content))
+         (external-format (hunchentoot:reply-external-format*)))
+    (setf (hunchentoot:content-type*) (content-type-for external-format))
+    (string-octets text external-format)))
+
+(defun string-octets (string external-format)
+  (let* ((encoding (encoding-of external-format))
+         (length (and encoding (encoded-length string encoding))))
+    (if length
+        (let ((output (make-output)))
+          (encode-string output string encoding)
+          (subseq (output-octets output) 0 length))
+        (coerce (flexi-streams:string-to-octets string :external-format external-format)
+                'octets))))
+
+(defun read-what-was-not-read (head)
+  "Reads the content of the request, as Hunchentoot does before it answers."
+  (unless (eq (head-framing head) :none)
+    (hunchentoot:raw-post-data :force-binary t)))
+
+(defun encode-reply-head (reply status)
+  (encode-head reply status (hunchentoot:headers-out*)
+               :cookies (loop for (nil . cookie) in (hunchentoot:cookies-out*)
+                              collect (cookie-text cookie))
+               :second (current-second)
+               :reason (hunchentoot:reason-phrase status)))
+
+(defun send-whole-reply (acceptor request head status content)
+  (settle-connection acceptor request head)
+  (settle-server acceptor)
+  (let ((octets (if (stringp content) (encode-content content) content)))
+    (when (body-allowed-p status)
+      (setf (hunchentoot:content-length*) (length octets)))
+    (note-headers-sent)
+    (hunchentoot:acceptor-log-access acceptor :return-code status)
+    (read-what-was-not-read head)
+    (with-reply (reply)
+      (encode-reply-head reply status)
+      (let ((body (and (body-allowed-p status)
+                       (not (eq (hunchentoot:request-method request) :head))
+                       octets)))
+        (send-reply (current-stream) reply
+                    (unless (or (null body) (encode-body reply body))
+                      body))))))

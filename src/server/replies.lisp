@@ -1,0 +1,37 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; Replies to a stream.
+
+(defun current-second ()
+  "The universal time, which the Date of a reply tells."
+  (get-universal-time))
+
+(defmacro with-reply ((reply) &body body)
+  "Evaluates BODY with REPLY bound to an empty OUTPUT that belongs to the worker."
+  `(let ((,reply (reset-output (if *kit* (kit-reply *kit*) (make-output)))))
+     ,@body))
+
+(defun send-reply (stream reply &optional body)
+  "Sends REPLY, an OUTPUT, and then the octets BODY, if any, to STREAM."
+  (send-output stream)                  ; what was written to it before
+  (send-all stream (output-octets reply) 0 (output-fill reply))
+  (when body
+    (send-all stream body 0 (length body))))
+
+(defun send-refusal (stream refusal)
+  "Answers STREAM with the status and the reason of REFUSAL, a PROTOCOL-ERROR."
+  (with-reply (reply)
+    (let ((text (protocol-error-reason refusal)))
+      (encode-head reply (protocol-error-status refusal)
+                   `((:connection . "close")
+                     (:content-type . "text/plain; charset=us-ascii")
+                     (:content-length . ,(length text)))
+                   :second (current-second))
+      (encode-string reply text :latin-1)
+      (send-reply stream reply))))
+
+(defun send-continue (stream)
+  "Tells the peer of STREAM to send the content that it held back (RFC 9110, section 10.1.1)."
+  (with-reply (reply)
+    (encode-continue reply)
+    (send-reply stream reply)))

@@ -1,0 +1,86 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; Request heads off a stream, without waiting for the peer.
+
+(defun take-parser (limits)
+  "A parser of request heads under LIMITS that has read nothing."
+  (let ((parser (and *kit* (shiftf (kit-parser *kit*) nil))))
+    (if parser
+        (reset-parser parser limits)
+        (make-parser limits))))
+
+(defun return-parser (parser)
+  (when *kit*
+    (setf (kit-parser *kit*) parser)))
+
+(defun read-head (stream parser)
+  "Reads on in STREAM with PARSER.  Returns the head of a request; :NONE when not all of it has
+come, to be called again with the same PARSER; :END when it will not come.  Does not block.
+Signals PROTOCOL-ERROR and DESCRIPTOR-BROKEN."
+  (loop
+    (when (< (stream-start stream) (stream-end stream))
+      (multiple-value-bind (head position)
+          (parse-head parser (stream-input stream) (stream-start stream) (stream-end stream))
+        (setf (stream-start stream) position)
+        (when head
+          (return head))))
+    (let ((more (fill-more-input stream)))
+      (unless (eq more :some)
+        (return more)))))
+
+;;; Content
+
+(defclass content-stream (trivial-gray-streams:fundamental-binary-input-stream
+                          trivial-gray-streams:trivial-gray-stream-mixin)
+  ((source :initarg :source :reader content-source)
+   (remaining :initarg :remaining :accessor content-remaining
+              :documentation "How many octets of the content were not read."))
+  (:documentation "The content of one request whose length is known: ends where it ends."))
+
+(defvar *no-content* (make-instance 'content-stream :source nil :remaining 0)
+  "The content of every request that has none.")
+
+(defun make-content-stream (stream size)
+  "The next SIZE octets of STREAM as a stream of their own."
+  (if (zerop size)
+      *no-content*
+      (make-instance 'content-stream :source stream :remaining size)))
+
+(defmethod stream-element-type ((stream content-stream))
+  '(unsigned-byte 8))
+
+(defmethod trivial-gray-streams:stream-read-byte ((stream content-stream))
+  (let ((octet (if (plusp (content-remaining stream))
+                   (read-byte (content-source stream) nil :eof)
+                   :eof)))
+    (unless (eq octet :eof)
+      (decf (content-remaining stream)))
+    octet))
+
+(defmethod trivial-gray-streams:stream-read-sequence
+    ((stream content-stream) sequence start end &key)
+  (let ((stop (min end (+ start (content-remaining stream)))))
+    (if (= start stop)
+        start
+        (let ((position (read-sequence sequence (content-source stream)
+                                       :start start :end stop)))
+          (decf (content-remaining stream) (- position start))
+          position))))
+
+(defmethod trivial-gray-streams:stream-listen ((stream content-stream))
+  (and (plusp (content-remaining stream))
+       (listen (content-source stream))))
+
+(defparameter *unread-limit* (* 256 1024)
+  "How many octets of content that a handler left unread are dropped for the sake of keeping
+the connection; where there are more, it is closed.")
+
+(defun drop-content (content)
+  "Reads what is left of CONTENT, a CONTENT-STREAM, and drops it.  NIL when that is too much."
+  (let ((remaining (content-remaining content)))
+    (or (zerop remaining)
+        (and (<= remaining *unread-limit*)
+             (let ((octets (make-octets (min remaining 4096))))
+               (loop for position = (read-sequence octets content)
+                     until (zerop (content-remaining content))
+                     always (plusp position)))))))
