@@ -82,6 +82,8 @@
                  (:file "acceptors")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")
+                 (:file "link")
+                 (:file "constructors")
                  (:file "connection")
                  (:file "exchange")     ; a request by our own code, from octets to octets
                  (:file "reply")

@@ -2,31 +2,6 @@
 
 ;;;; A connection of a parallel acceptor, from its first octet to its last.
 
-(defstruct link
-  "What we keep for a connection between its requests."
-  (socket-stream nil)                   ; carries the octets of the socket
-  (stream nil)                          ; as INITIALIZE-CONNECTION-STREAM returned it
-  (parser nil)                          ; of a head that has come in part
-  (head-deadline nil)                   ; by when all of that head must have come
-  (remote '() :type list)               ; address and port of the peer
-  (local '() :type list))               ; address and port of our end
-
-(defun connection-usocket (connection)
-  "The socket of CONNECTION, made when it is wanted for the first time."
-  (or (connection-socket connection)
-      (let ((descriptor (connection-descriptor connection)))
-        (setf (connection-socket connection)
-              (descriptor-socket descriptor (make-descriptor-stream descriptor))))))
-
-(defun link-descriptor-stream (link)
-  "The stream of the socket of LINK where that is one of ours, on a descriptor; else NIL."
-  (let ((stream (link-socket-stream link)))
-    (and (typep stream 'descriptor-stream) stream)))
-
-(defun encrypted-p (link)
-  "True when what initialized the connection of LINK reads the descriptor by itself."
-  (not (typep (link-stream link) 'descriptor-stream)))
-
 ;;; The first request
 
 (defun establish-link (acceptor socket connection)
@@ -48,16 +23,6 @@ stall, happens here, under a deadline."
 
 ;;; Every request
 
-(defun make-request (acceptor link initargs)
-  "An instance of the request class of ACCEPTOR for a request that came over LINK."
-  (destructuring-bind ((remote-address remote-port) (local-address local-port))
-      (list (link-remote link) (link-local link))
-    (apply #'make-instance (hunchentoot:acceptor-request-class acceptor)
-           :acceptor acceptor
-           :remote-addr remote-address :remote-port remote-port
-           :local-addr local-address :local-port local-port
-           initargs)))
-
 (defun serve-request (acceptor socket connection)
   "Serves the next request of CONNECTION; returns what is to become of it."
   (let ((link (or (connection-data connection)
@@ -69,8 +34,8 @@ stall, happens here, under a deadline."
            (when (if *head*
                      (process-head acceptor *head* link)
                      (process-one-request acceptor
-                                          (lambda (&rest initargs)
-                                            (make-request acceptor link initargs))))
+                                          (lambda (&rest parts)
+                                            (apply #'make-request acceptor link parts))))
              (count-request connection))))
       (setf (link-stream link) stream)
       (if (eq outcome :detached)

@@ -61,7 +61,7 @@ STREAM.  True."
          (content (content-of head stream)))
     (when (head-expect-100-continue-p head)
       (send-continue stream))
-    (let ((hunchentoot:*reply* (make-instance (hunchentoot:acceptor-reply-class acceptor)))
+    (let ((hunchentoot:*reply* (make-reply acceptor))
           (hunchentoot:*session* nil))
       (unless content
         (expect-chunked-body acceptor))
@@ -69,12 +69,8 @@ STREAM.  True."
        acceptor
        (lambda ()
          (hunchentoot:process-request
-          (make-request acceptor link
-                        (list :headers-in (head-headers head)
-                              :method (head-method head)
-                              :uri (head-uri head)
-                              :server-protocol (head-protocol head)
-                              :content-stream (or content (current-stream))))))))
+          (make-request acceptor link (head-headers head) (head-method head) (head-uri head)
+                        (head-protocol head) (or content (current-stream)))))))
     (unless content
       (drop-chunks))
     (finish-request acceptor)

@@ -150,7 +150,8 @@ that is too much, makes this the last request of the connection."
 
 (defun process-one-request (acceptor make-request)
   "Reads a request from Hunchentoot's current stream and answers it.  MAKE-REQUEST is called
-with initargs and returns the request object.  True when there was a request."
+with headers, method, URI, protocol and stream of the content, and returns the request object.
+True when there was a request."
   (multiple-value-bind (headers method uri protocol)
       (hunchentoot::get-request-data hunchentoot::*hunchentoot-stream*)
     (when method
@@ -162,9 +163,8 @@ with initargs and returns the request object.  True when there was a request."
          acceptor
          (lambda ()
            (hunchentoot:process-request
-            (funcall make-request
-                     :headers-in headers :method method :uri uri :server-protocol protocol
-                     :content-stream hunchentoot::*hunchentoot-stream*)))))
+            (funcall make-request headers method uri protocol
+                     hunchentoot::*hunchentoot-stream*)))))
       (finish-request acceptor)
       t)))
 

@@ -104,22 +104,21 @@
           (cons (list content-type external-format header)
                 (subseq others 0 (min 15 (length others)))))))
 
-(defun encode-content (content)
-  "The octets of the string CONTENT, whose Content-Type it settles."
-  (let* ((text (rewrite-urls content))
-         (external-format (hunchentoot:reply-external-format*)))
-    (setf (hunchentoot:content-type*) (content-type-for external-format))
-    (string-octets text external-format)))
-
-(defun string-octets (string external-format)
-  (let* ((encoding (encoding-of external-format))
-         (length (and encoding (encoded-length string encoding))))
-    (if length
-        (let ((output (make-output)))
-          (encode-string output string encoding)
-          (subseq (output-octets output) 0 length))
-        (coerce (flexi-streams:string-to-octets string :external-format external-format)
-                'octets))))
+(defun settle-content (content)
+  "What is to be sent for CONTENT, a string or octets, whose headers it sets: octets, or a string
+and how ENCODE-STRING calls its encoding; and the number of octets."
+  (if (stringp content)
+      (let ((text (rewrite-urls content))
+            (external-format (hunchentoot:reply-external-format*)))
+        (setf (hunchentoot:content-type*) (content-type-for external-format))
+        (let* ((encoding (encoding-of external-format))
+               (length (and encoding (encoded-length text encoding))))
+          (if length
+              (values text encoding length)
+              (settle-content (flexi-streams:string-to-octets
+                               text :external-format external-format)))))
+      (let ((octets (coerce content 'octets)))
+        (values octets nil (length octets)))))
 
 (defun read-what-was-not-read (head)
   "Reads the content of the request, as Hunchentoot does before it answers."
@@ -134,19 +133,25 @@
                :reason (hunchentoot:reason-phrase status)))
 
 (defun send-whole-reply (acceptor request head status content)
+  "Sends the reply with STATUS and CONTENT, a string or octets, at once."
   (settle-connection acceptor request head)
   (settle-server acceptor)
-  (let ((octets (if (stringp content) (encode-content content) content)))
+  (multiple-value-bind (content encoding length) (settle-content content)
     (when (body-allowed-p status)
-      (setf (hunchentoot:content-length*) (length octets)))
+      (setf (hunchentoot:content-length*) length))
     (note-headers-sent)
     (hunchentoot:acceptor-log-access acceptor :return-code status)
     (read-what-was-not-read head)
     (with-reply (reply)
       (encode-reply-head reply status)
-      (let ((body (and (body-allowed-p status)
+      (send-reply (current-stream) reply
+                  (and (body-allowed-p status)
                        (not (eq (hunchentoot:request-method request) :head))
-                       octets)))
-        (send-reply (current-stream) reply
-                    (unless (or (null body) (encode-body reply body))
-                      body))))))
+                       (append-content reply content encoding))))))
+
+(defun append-content (reply content encoding)
+  "Appends CONTENT, a string in ENCODING or octets, to REPLY; or returns the octets where it is
+better to send them by themselves."
+  (cond (encoding (encode-string reply content encoding) nil)
+        ((encode-body reply content) nil)
+        (t content)))
