@@ -1,0 +1,131 @@
+(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+
+;;;; The load: wrk for speed; for what wrk doesn't tell, two helpers of ours.
+;;;; They are C programs because they share the cores with the server: a client
+;;;; in an interpreter, or in a Lisp that stops to collect garbage, would measure
+;;;; itself.  All three print a line of figures for us: ruler name=integer ...
+
+(defun parse-ruler-lines (text)
+  "The figures in the lines of TEXT that begin with ruler, as an association list
+from names to integers."
+  (loop for line in (uiop:split-string text :separator '(#\Newline))
+        for words = (split line)
+        when (equal (first words) "ruler")
+          append (loop for word in (rest words)
+                       for (name value) = (fields word #\=)
+                       collect (cons name (parse-integer value)))))
+
+(defun ruler-figures (log)
+  "What PARSE-RULER-LINES finds in the file LOG."
+  (parse-ruler-lines (uiop:read-file-string log)))
+
+(defun final-figures (log)
+  "The RULER-FIGURES of LOG, whose writer has ended; an error if there are none."
+  (or (ruler-figures log)
+      (error "no figures but: ~a" (first-line (uiop:read-file-string log)))))
+
+(defun figure (name figures)
+  "The figure NAME of FIGURES, as PARSE-RULER-LINES returns them, or NIL."
+  (cdr (assoc name figures :test #'string=)))
+
+(defun address (port)
+  "The address that is asked for, of the server on PORT."
+  (format nil "http://127.0.0.1:~d/yo" port))
+
+(defun wait-for-end (process seconds)
+  "Wait for the end of PROCESS, at most SECONDS."
+  (wait-until (lambda () (not (running-p process))) seconds))
+
+;;; Speed
+
+(defun wrk-threads (connections)
+  "The threads of wrk for CONNECTIONS: one per core, but each needs a connection."
+  (min (cores) connections))
+
+(defun wrk-command (port workload seconds)
+  "The words that load the server on PORT with WORKLOAD for SECONDS."
+  (let ((connections (workload-connections workload)))
+    `(,(find-program "wrk") "--latency" "-s" ,(benchmark-file "wrk.lua")
+      "-t" ,(wrk-threads connections) "-c" ,connections "-d" ,(format nil "~ds" seconds)
+      ,@(when (eq (workload-kind workload) :close) '("-H" "Connection: close"))
+      ,(address port))))
+
+(defun wrk-figures (figures)
+  "What the FIGURES of wrk amount to, as a property list of *MEASURES*; latencies
+are left out when nothing was answered."
+  (flet ((value (name) (figure name figures))
+         (ms (name) (/ (figure name figures) 1000)))
+    (let ((requests (value "requests")))
+      (append (list :requests requests
+                    :rate (/ (* requests 1000000) (value "duration_us"))
+                    :errors (+ (value "connect_errors") (value "read_errors")
+                               (value "write_errors") (value "timeouts"))
+                    :non-2xx (value "non_2xx"))
+              (when (plusp requests)
+                (list :p50 (ms "p50_us") :p90 (ms "p90_us") :p99 (ms "p99_us")
+                      :p999 (ms "p999_us") :max (ms "max_us")))))))
+
+(defun usage-figures (before during after requests)
+  "What a server used between the USAGEs BEFORE and AFTER, DURING which it answered
+REQUESTS, as a property list of *MEASURES*."
+  (let ((seconds (- (usage-seconds after) (usage-seconds before))))
+    (append (list :threads (usage-threads during)
+                  :memory (/ (usage-bytes during) (expt 2 20)))
+            (when (plusp requests)
+              (list :cpu (/ (* seconds 1000000) requests))))))
+
+(defun measure-speed (process port workload seconds log)
+  "Load PROCESS, the server on PORT, with WORKLOAD for SECONDS; what wrk printed is
+kept in the file LOG.  The figures, as a property list of *MEASURES*."
+  (let ((before (session-usage process)))
+    (with-process (wrk (wrk-command port workload seconds) :log log)
+      ;; Threads and memory are taken under load, late enough to be at their height.
+      (sleep (* 4/5 seconds))
+      (let ((during (session-usage process)))
+        (wait-for-end wrk (+ seconds 10))
+        (let* ((after (session-usage process))
+               (figures (wrk-figures (final-figures log))))
+          (append figures
+                  (usage-figures before during after (getf figures :requests))))))))
+
+(defun warm-up (port log &optional (seconds 1))
+  "SECONDS of load on the server on PORT, so that its first round is like the others;
+what wrk prints goes to the file LOG."
+  (let ((workload (make-workload :kind :keep-alive :delay-ms 0 :connections 20)))
+    (with-process (wrk (wrk-command port workload seconds) :log log)
+      (wait-for-end wrk (+ seconds 10)))))
+
+;;; Fairness
+
+(defun measure-fairness (port workload milliseconds log)
+  "Count for MILLISECONDS how often each client of WORKLOAD is served by the server
+on PORT.  A property list of *MEASURES*."
+  (with-process (fair (list (c-program "fair" "fair.c" "client.c") port
+                            (workload-connections workload) milliseconds
+                            (if (eq (workload-kind workload) :close) "close" "keep-alive"))
+                      :log log)
+    (wait-for-end fair (+ 10 (/ milliseconds 1000)))
+    (let ((figures (final-figures log)))
+      (list :unserved (figure "unserved" figures)
+            :evenness (/ (figure "least" figures) (max 1 (figure "most" figures)))))))
+
+;;; Idle connections
+
+(defparameter *patience-with-idle* 15
+  "Seconds in which the idle connections must be open, and again be found alive.")
+
+(defun call-with-idle-connections (port count log function)
+  "Call FUNCTION, of no arguments, while COUNT idle connections to the server on
+PORT are held, or as many as it takes.  Return the property list that FUNCTION
+returned, and what became of the idle ones."
+  (with-process (idle (list (c-program "idle" "idle.c" "client.c") port count *patience-with-idle*)
+                      :log log :input :stream)
+    (wait-until (lambda () (or (figure "held" (ruler-figures log)) (not (running-p idle))))
+                (* 2 *patience-with-idle*) 0.1)
+    (let ((figures (funcall function)))
+      (close (uiop:process-info-input (process-info idle)))
+      (wait-for-end idle (* 2 *patience-with-idle*))
+      (let ((idle-figures (ruler-figures log)))
+        (list* :held (figure "held" idle-figures)
+               :alive (figure "alive" idle-figures)
+               figures)))))

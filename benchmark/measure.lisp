@@ -1,0 +1,55 @@
+(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+
+;;;; The figures of a cell: one server under one workload.
+
+(defstruct (measure (:constructor make-measure (key column title unit better)))
+  "One kind of figure.  KEY names it in property lists, COLUMN in tables of tabs;
+TITLE and UNIT are for people.  BETTER is :HIGHER or :LOWER, or NIL for a figure
+that only describes."
+  key column title unit better)
+
+(defparameter *measures*
+  (list
+   (make-measure :rate "requests_per_s" "throughput" "requests/s" :higher)
+   (make-measure :p50 "p50_ms" "p50" "ms" :lower)
+   (make-measure :p90 "p90_ms" "p90" "ms" :lower)
+   (make-measure :p99 "p99_ms" "p99" "ms" :lower)
+   (make-measure :p999 "p99.9_ms" "p99.9" "ms" :lower)
+   (make-measure :max "max_ms" "max" "ms" :lower)
+   (make-measure :cpu "cpu_us_per_request" "CPU per request" "us" :lower)
+   (make-measure :threads "threads" "threads" "" :lower)
+   (make-measure :memory "rss_mib" "memory" "MiB" :lower)
+   (make-measure :requests "requests" "requests" "" nil)
+   (make-measure :errors "socket_errors" "socket errors" "" nil)
+   (make-measure :non-2xx "non_2xx" "non-2xx" "" nil)
+   (make-measure :unserved "unserved" "in vain" "" nil)
+   (make-measure :evenness "least_per_most" "least/most served" "" nil)
+   (make-measure :held "held" "idle held" "" nil)
+   (make-measure :alive "alive" "idle still alive" "" nil))
+  "All figures, in the order of columns.")
+
+(defun find-measure (key)
+  "The measure of KEY."
+  (find key *measures* :key #'measure-key))
+
+(defun compared-measures ()
+  "The measures of which one value is better than another."
+  (remove nil *measures* :key #'measure-better))
+
+(defun better-p (measure value other)
+  "Is VALUE better than OTHER by MEASURE?"
+  (ecase (measure-better measure)
+    (:higher (> value other))
+    (:lower (< value other))))
+
+(defun figures-row (figures)
+  "The values of FIGURES, a property list, in the order of *MEASURES*."
+  (loop for measure in *measures* collect (getf figures (measure-key measure))))
+
+(defun row-figures (row)
+  "The inverse of FIGURES-ROW, for a ROW of strings."
+  (loop for measure in *measures*
+        for text in row
+        for value = (parse-number text)
+        when value
+          append (list (measure-key measure) value)))

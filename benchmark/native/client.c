@@ -1,0 +1,110 @@
+#define _GNU_SOURCE
+#include "client.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CLIENTS_PER_ADDRESS = 20000 };
+
+/* 127.0.1.1: apart from the addresses of the servers and of wrk. */
+#define FIRST_SOURCE (INADDR_LOOPBACK + 256)
+
+void raise_descriptor_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+long now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static struct sockaddr_in address(in_addr_t host, int port) {
+    return (struct sockaddr_in){.sin_family = AF_INET,
+                                                            .sin_port = htons((uint16_t)port),
+                                                            .sin_addr.s_addr = htonl(host)};
+}
+
+static void set_options(int connection, int timeout_ms) {
+    int on = 1;
+    struct timeval patience = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
+    setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    /* Let connect choose the port, so that it need only be unique per server. */
+    setsockopt(connection, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+}
+
+int open_client(int port, int index, bool blocking, int timeout_ms) {
+    int connection = socket(AF_INET, SOCK_STREAM | (blocking ? 0 : SOCK_NONBLOCK), 0);
+    if (connection < 0) return -1;
+    set_options(connection, timeout_ms);
+    struct sockaddr_in from = address(FIRST_SOURCE + (in_addr_t)(index / CLIENTS_PER_ADDRESS), 0);
+    struct sockaddr_in to = address(INADDR_LOOPBACK, port);
+    if (bind(connection, (struct sockaddr *)&from, sizeof from) == 0 &&
+        (connect(connection, (struct sockaddr *)&to, sizeof to) == 0 ||
+         (!blocking && errno == EINPROGRESS)))
+        return connection;
+    close(connection);
+    return -1;
+}
+
+bool send_request(int connection, bool close_after) {
+    static const char keep[] = "GET /yo HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    static const char last[] = "GET /yo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    const char *text = close_after ? last : keep;
+    size_t length = strlen(text);
+    return send(connection, text, length, MSG_NOSIGNAL) == (ssize_t)length;
+}
+
+/* The value of header NAME in the head that ends at END, or NULL. */
+static const char *header(const struct reply *reply, const char *end, const char *name) {
+    const char *line = reply->bytes;
+    while ((line = strstr(line, "\r\n")) && line < end) {
+        line += 2;
+        if (strncasecmp(line, name, strlen(name)) == 0) return line + strlen(name);
+    }
+    return NULL;
+}
+
+static const char *head_end(const struct reply *reply) { return strstr(reply->bytes, "\r\n\r\n"); }
+
+static bool is_complete(const struct reply *reply) {
+    static const char last_chunk[] = "0\r\n\r\n";
+    const char *end = head_end(reply);
+    if (!end) return false;
+    size_t body = reply->have - (size_t)(end + 4 - reply->bytes);
+    const char *length = header(reply, end, "Content-Length:");
+    if (length) return body >= strtoul(length, NULL, 10);
+    /* Without a length it is chunked: nothing else can be told from a
+       connection that stays open. */
+    size_t length_of_last = strlen(last_chunk);
+    return body >= length_of_last &&
+           memcmp(reply->bytes + reply->have - length_of_last, last_chunk, length_of_last) == 0;
+}
+
+enum outcome receive_reply(int connection, struct reply *reply) {
+    ssize_t got = recv(connection, reply->bytes + reply->have, REPLY_BYTES - reply->have, 0);
+    if (got < 0 && errno == EAGAIN) return REPLY_PARTIAL;
+    if (got <= 0) return CONNECTION_LOST;
+    reply->have += (size_t)got;
+    reply->bytes[reply->have] = 0;
+    if (!is_complete(reply)) return REPLY_PARTIAL;
+    return strncmp(reply->bytes, "HTTP/1.1 200", 12) == 0 ? REPLY_GOOD : REPLY_REFUSED;
+}
+
+bool says_close(const struct reply *reply) {
+    const char *value = header(reply, head_end(reply), "Connection:");
+    return value && strncasecmp(value + strspn(value, " "), "close", 5) == 0;
+}

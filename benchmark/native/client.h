@@ -1,0 +1,42 @@
+/* What the two load helpers share: a connection to 127.0.0.1 and the little
+   of HTTP/1.1 that tells where one reply ends. */
+
+#ifndef CLIENT_H
+#define CLIENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { REPLY_BYTES = 8192 };
+
+/* The bytes of one reply, as far as they have come. */
+struct reply {
+    size_t have;
+    char bytes[REPLY_BYTES + 1];
+};
+
+enum outcome { REPLY_PARTIAL, REPLY_GOOD, REPLY_REFUSED, CONNECTION_LOST };
+
+/* Allow this process as many descriptors as the system lets it have. */
+void raise_descriptor_limit(void);
+
+/* A connection to 127.0.0.1:PORT for client number INDEX, or -1.  Clients
+   are spread over source addresses, 20,000 to each, because one address has
+   only some 28,000 ports.  BLOCKING ones wait at most TIMEOUT_MS for each
+   step; the others may still be connecting when this returns. */
+int open_client(int port, int index, bool blocking, int timeout_ms);
+
+/* Send a GET of /yo; false when the connection does not take it. */
+bool send_request(int connection, bool close_after);
+
+/* Read what is there into REPLY and say what it amounts to.  GOOD is a
+   complete 200, REFUSED a complete other status. */
+enum outcome receive_reply(int connection, struct reply *reply);
+
+/* Has the server announced, in this complete REPLY, that it will hang up? */
+bool says_close(const struct reply *reply);
+
+/* Milliseconds of a clock that never goes back. */
+long now_ms(void);
+
+#endif

@@ -1,0 +1,68 @@
+(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+
+;;;; Programs that we find, and programs that we build.
+
+(defparameter *root*
+  (asdf:system-relative-pathname "hunchentoot-recycling-taskmaster-benchmark" "")
+  "The checkout.")
+
+(defun benchmark-file (name)
+  "The file NAME below benchmark/."
+  (merge-pathnames name (merge-pathnames "benchmark/" *root*)))
+
+(defparameter *package-of-program*
+  '(("wrk" . "wrk") ("gnuplot" . "gnuplot-nox") ("nginx" . "nginx-light") ("cc" . "build-essential")
+    ("go" . "golang-go") ("node" . "nodejs"))
+  "Where Debian has the programs that we use.")
+
+(defun search-path ()
+  "The directories where programs may be; a user's PATH often lacks the last two."
+  (mapcar (lambda (name) (uiop:parse-native-namestring name :ensure-directory t))
+          (append (split (or (uiop:getenv "PATH") "") '(#\:))
+                  '("/usr/local/sbin" "/usr/sbin"))))
+
+(defun find-program (name)
+  "The pathname of the program NAME.  UNAVAILABLE when it is not installed."
+  (or (some (lambda (directory)
+              (uiop:file-exists-p (merge-pathnames name directory)))
+            (search-path))
+      (unavailable "~a is not installed~@[ (Debian's package ~a; try make bench-deps)~]"
+                   name (cdr (assoc name *package-of-program* :test #'string=)))))
+
+(defun program-version (name &rest arguments)
+  "The first line that the program NAME prints when asked with ARGUMENTS."
+  (first-line (output-of (list* (find-program name) arguments))))
+
+(defun older-p (file sources)
+  "Is FILE missing or older than one of SOURCES?"
+  (or (not (probe-file file))
+      (some (lambda (source) (> (file-write-date source) (file-write-date file)))
+            sources)))
+
+(defun built-file (name)
+  "Where the program NAME is when it has been built."
+  (benchmark-file (format nil "build/~a" name)))
+
+(defun build (name sources command)
+  "Bring the program NAME up to date with SOURCES, by running COMMAND if need be,
+and return its file.  UNAVAILABLE, with what the compiler said, if that fails."
+  (let ((program (built-file name)))
+    (when (older-p program sources)
+      (ensure-directories-exist program)
+      (let ((said (output-of command)))
+        (when (older-p program sources)
+          (unavailable "~a could not be built: ~a" name said))))
+    program))
+
+(defun c-program (name &rest sources)
+  "The program NAME, built from the C files SOURCES of benchmark/native/."
+  (let ((directory (benchmark-file "native/")))
+    (build name
+           ;; All files there, so that headers count too.
+           (uiop:directory-files directory)
+           `(,(find-program "cc") "-O2" "-Wall" "-pthread" "-o" ,(built-file name)
+             ,@(loop for source in sources collect (merge-pathnames source directory))))))
+
+(defun cores ()
+  "The number of processors that this process may use."
+  (or (parse-integer (output-of '("nproc")) :junk-allowed t) 1))

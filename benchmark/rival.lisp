@@ -1,0 +1,131 @@
+(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+
+;;;; A rival is a server that can be measured: what it needs, how it is started,
+;;;; how it is drawn.  Each has a file in rivals/; their order there is theirs in
+;;;; every table and chart.
+
+(defvar *rivals* '()
+  "All rivals, in the order in which tables and charts show them.")
+
+(defclass rival ()
+  ((name :initarg :name :reader rival-name :type string
+         :documentation "What it is called on the command line and in tables of tabs.")
+   (label :initarg :label :reader rival-label :type string
+          :documentation "What it is called in charts and reports.")
+   (family :initarg :family :initform :other :reader rival-family
+           :type (member :ours :limit :other)
+           :documentation "Whether it is ours, the limit, or somebody to compare with.")
+   (color :initarg :color :reader rival-color :type string
+          :documentation "Its colour in all charts, as #rrggbb.")
+   (parameters :initarg :parameters :initform "defaults" :reader rival-parameters :type string
+               :documentation "How it is set up, for the report.")
+   (note :initarg :note :initform nil :reader rival-note :type (or null string)
+         :documentation "What the reader of its figures has to know.")
+   (delays-p :initarg :delays-p :initform t :reader rival-delays-p
+             :documentation "Can its handler wait before it answers?")
+   (quick-p :initarg :quick-p :initform nil :reader rival-quick-p
+            :documentation "Does it take part in the quick run?"))
+  (:documentation "A server that can be measured."))
+
+(defgeneric prepare (rival)
+  (:documentation "Find or build all that RIVAL needs.  UNAVAILABLE if it can't be had."))
+
+(defgeneric command (rival port delay-ms directory)
+  (:documentation "The words of the command that runs RIVAL in the foreground, listening
+on PORT of 127.0.0.1 and answering GET /yo with \"Hey!\" after DELAY-MS milliseconds.
+DIRECTORY is a fresh one for files that it may need.  PREPARE has been called."))
+
+(defgeneric version (rival)
+  (:documentation "The version of RIVAL, a string.  PREPARE has been called."))
+
+(defmacro define-rival (name (class) &rest initargs)
+  "Add to *RIVALS* an instance of CLASS with INITARGS; one of the same NAME is
+replaced where it stands."
+  `(add-rival (make-instance ',class :name ,name ,@initargs)))
+
+(defun add-rival (rival)
+  "Add RIVAL to *RIVALS* or put it in the place of its namesake."
+  (let ((place (member (rival-name rival) *rivals* :key #'rival-name :test #'string=)))
+    (if place
+        (setf (first place) rival)
+        (setf *rivals* (append *rivals* (list rival))))
+    rival))
+
+(defun find-rival (name)
+  "The rival called NAME, or NIL."
+  (find name *rivals* :key #'rival-name :test #'string=))
+
+;;; A result may name rivals that are known no more.
+
+(defun label-of (name)
+  "The label of the rival called NAME, or NAME."
+  (let ((rival (find-rival name)))
+    (if rival (rival-label rival) name)))
+
+(defun color-of (name)
+  "The colour of the rival called NAME, or grey."
+  (let ((rival (find-rival name)))
+    (if rival (rival-color rival) "#757575")))
+
+(defun family-of (name)
+  "The family of the rival called NAME, or :OTHER."
+  (let ((rival (find-rival name)))
+    (if rival (rival-family rival) :other)))
+
+;;; Programs
+
+(defclass program-rival (rival)
+  ((finder :initarg :finder :reader program-finder
+           :documentation "Function of no arguments to the program file; UNAVAILABLE if
+it can't be had.")
+   (arguments :initarg :arguments :reader program-arguments
+              :documentation "Function of port, delay in ms and fresh directory to the
+words that follow the program.")
+   (version :initarg :version :reader version
+            :documentation "Function of no arguments to the version."))
+  (:documentation "A rival that is an executable program."))
+
+(defmethod prepare ((rival program-rival))
+  (funcall (program-finder rival)))
+
+(defmethod command ((rival program-rival) port delay-ms directory)
+  (cons (funcall (program-finder rival))
+        (funcall (program-arguments rival) port delay-ms directory)))
+
+(defmethod version :around ((rival program-rival))
+  (funcall (call-next-method)))
+
+;;; Lisp systems
+
+(defclass lisp-rival (rival)
+  ((system :initarg :system :reader lisp-system :type string
+           :documentation "The ASDF system to load.")
+   (server :initarg :server :reader lisp-server :type string
+           :documentation "The file in servers/ that then defines SERVE.")
+   (arguments :initarg :arguments :initform "" :reader lisp-arguments :type string
+              :documentation "What SERVE gets after port and delay, as text: its symbols
+are known only in the child, once the system is there."))
+  (:documentation "A rival that is a Lisp system, run in a Lisp process of its own."))
+
+(defmethod prepare ((rival lisp-rival))
+  (unless (asdf:find-system (lisp-system rival) nil)
+    (unavailable "ASDF does not find the system ~a" (lisp-system rival))))
+
+(defmethod version ((rival lisp-rival))
+  (or (asdf:component-version (asdf:find-system (lisp-system rival))) "unknown"))
+
+(defun server-file (name)
+  "The file NAME of servers/, where the small programs for the rivals are."
+  (merge-pathnames name (benchmark-file "servers/")))
+
+(defmethod command ((rival lisp-rival) port delay-ms directory)
+  (declare (ignore directory))
+  (flet ((form (control &rest arguments)
+           (list "--eval" (apply #'format nil control arguments))))
+    `(,sb-ext:*runtime-pathname* ; the Lisp that runs this
+      "--noinform" "--non-interactive"
+      ,@(form "(require :asdf)")
+      ,@(form "(push ~s asdf:*central-registry*)" (uiop:native-namestring *root*))
+      ,@(form "(asdf:load-system ~s)" (lisp-system rival))
+      "--load" ,(server-file (format nil "~a.lisp" (lisp-server rival)))
+      ,@(form "(serve ~d ~d ~a)" port delay-ms (lisp-arguments rival)))))

@@ -1,0 +1,20 @@
+(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+
+(defun go-server ()
+  "The Go server, built when there is a Go tool."
+  (let ((source (server-file "server.go")))
+    (build "go-server" (list source)
+           ;; The program is the same without C, and then needs no C compiler.
+           (list "env" "CGO_ENABLED=0" (find-program "go") "build"
+                 "-o" (built-file "go-server") source))))
+
+(define-rival "go" (program-rival)
+  :label "Go net/http"
+  :color "#00acc1"
+  :quick-p t
+  :parameters "net/http with one handler; a delay by time.Sleep"
+  :finder #'go-server
+  :arguments (lambda (port delay-ms directory)
+               (declare (ignore directory))
+               (list port delay-ms))
+  :version (lambda () (program-version "go" "version")))

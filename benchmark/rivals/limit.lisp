@@ -1,0 +1,14 @@
+(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+
+(define-rival "limit" (program-rival)
+  :label "limit (C)"
+  :family :limit
+  :color "#9e9e9e"
+  :quick-p t
+  :parameters "one epoll loop per core, a fixed answer; a delay by one timer per loop"
+  :note "No server to use, but the most that this machine, its kernel and the load tool give."
+  :finder (lambda () (c-program "limit" "limit.c"))
+  :arguments (lambda (port delay-ms directory)
+               (declare (ignore directory))
+               (list port (cores) delay-ms))
+  :version (lambda () (format nil "built by ~a" (program-version "cc" "--version"))))

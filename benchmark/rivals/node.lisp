@@ -1,0 +1,11 @@
+(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+
+(define-rival "node" (program-rival)
+  :label "Node http"
+  :color "#9ccc65"
+  :parameters "the http module in one process; idle connections kept; a delay by setTimeout"
+  :finder (lambda () (find-program "node"))
+  :arguments (lambda (port delay-ms directory)
+               (declare (ignore directory))
+               (list (server-file "server.js") port delay-ms))
+  :version (lambda () (program-version "node" "--version")))

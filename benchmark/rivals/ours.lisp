@@ -1,0 +1,17 @@
+(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+
+;;; One entry for each mode that a user may choose.  The first is the default,
+;;; the one the report calls ours; a new mode is a new entry.
+
+(defclass ours (lisp-rival)
+  ()
+  (:default-initargs :family :ours :system "hunchentoot-recycling-taskmaster"
+                     :server "hunchentoot")
+  (:documentation "A mode of the library in this checkout."))
+
+(define-rival "ours" (ours)
+  :label "ours"
+  :color "#d32f2f"
+  :quick-p t
+  :parameters "parallel-easy-acceptor as it comes"
+  :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor")

@@ -1,0 +1,33 @@
+;;;; Serves /yo with any Hunchentoot acceptor.  Loaded by the child process of a
+;;;; rival, after the system that the rival needs.
+
+(defun make-handler (delay-ms)
+  "A handler that answers Hey! after DELAY-MS milliseconds, as one would write it:
+a blocking sleep, and none at all where there is no delay."
+  (let ((seconds (/ delay-ms 1000f0)))
+    (if (plusp delay-ms)
+        (lambda ()
+          (setf (hunchentoot:content-type*) "text/plain")
+          (sleep seconds)
+          "Hey!")
+        (lambda ()
+          (setf (hunchentoot:content-type*) "text/plain")
+          "Hey!"))))
+
+(defun start-acceptor (port delay-ms acceptor-class &rest initargs)
+  "Start and return an instance of ACCEPTOR-CLASS, made with INITARGS, that serves
+/yo on PORT of 127.0.0.1."
+  (push (hunchentoot:create-prefix-dispatcher "/yo" (make-handler delay-ms))
+        hunchentoot:*dispatch-table*)
+  (hunchentoot:start
+   (apply #'make-instance acceptor-class
+          :address "127.0.0.1" :port port
+          :access-log-destination nil :message-log-destination nil
+          initargs)))
+
+(defun serve (&rest arguments)
+  "Call START-ACCEPTOR with ARGUMENTS and never return."
+  ;; Nothing is worth an orderly exit here, with hundreds of threads to wait for.
+  (sb-sys:enable-interrupt sb-unix:sigterm :default)
+  (apply #'start-acceptor arguments)
+  (loop (sleep 3600)))

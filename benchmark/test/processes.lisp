@@ -1,0 +1,68 @@
+(in-package #:hunchentoot-recycling-taskmaster-benchmark/test)
+(in-suite ruler)
+
+(defun pid-alive-p (pid)
+  "Does the process numbered PID run?"
+  (and (probe-file (format nil "/proc/~d/stat" pid)) t))
+
+(test the-whole-session-ends
+  (uiop:with-temporary-file (:pathname log)
+    (let (grandchild)
+      (ruler::with-process (shell '("sh" "-c" "sleep 60 & echo $!; wait") :log log)
+        (setf grandchild
+              (ruler::wait-until
+               (lambda () (parse-integer (uiop:read-file-string log) :junk-allowed t)) 5))
+        (is (pid-alive-p grandchild)))
+      (is (ruler::wait-until (lambda () (not (pid-alive-p grandchild))) 5)))))
+
+(test the-usage-of-a-session-is-read
+  (uiop:with-temporary-file (:pathname log)
+    (ruler::with-process (shell '("sh" "-c" "sleep 60 & wait") :log log)
+      (is (ruler::wait-until (lambda () (= 2 (ruler::usage-threads (ruler::session-usage shell)))) 5))
+      (is (plusp (ruler::usage-bytes (ruler::session-usage shell)))))))
+
+(test a-missing-program-is-named
+  (handler-case (progn (ruler::find-program "no-such-program") (fail "found"))
+    (ruler:unavailable (condition)
+      (is (search "no-such-program is not installed" (princ-to-string condition))))))
+
+(test a-server-that-ends-at-once-is-unavailable
+  (uiop:with-temporary-file (:pathname log)
+    (let ((rival (make-instance 'ruler:program-rival
+                                :name "short" :label "short" :color "#000000"
+                                :finder (constantly "true") :arguments (constantly '())
+                                :version (constantly "1"))))
+      (signals ruler:unavailable (ruler::start-server rival 0 log)))))
+
+;;; A whole run, with a rival that dies in the middle
+
+(defun mortal-rival ()
+  "The limit, but it ends after some seconds."
+  (make-instance 'ruler:program-rival
+                 :name "mortal" :label "mortal" :color "#000000"
+                 :finder (constantly "timeout")
+                 :arguments (lambda (port delay-ms directory)
+                              (declare (ignore directory))
+                              (list "3.5" (ruler::c-program "limit" "limit.c") port 1 delay-ms))
+                 :version (constantly "1")))
+
+(defun small-run (rivals)
+  "Measure RIVALS under one workload, in two short rounds."
+  (let* ((settings (ruler::make-settings :rivals rivals :rounds 2 :seconds 1 :fair-ms 200
+                                         :workloads (ruler::select-workloads '("keep-0ms-100"))))
+         (*standard-output* (make-broadcast-stream)))
+    (ruler:bench settings)))
+
+(test a-rival-that-dies-costs-its-own-cells-only
+  (if (notany (lambda (program) (handler-case (null (ruler::find-program program))
+                                  (ruler:unavailable () t)))
+              '("wrk" "cc"))
+      (with-temporary-results ()
+        (let* ((result (small-run (list (ruler::find-rival "limit") (mortal-rival))))
+               (samples (ruler::read-samples result)))
+          (flet ((rounds-of (server)
+                   (count server samples :key #'ruler::sample-server :test #'string=)))
+            (is (eql 2 (rounds-of "limit")))
+            (is (< (rounds-of "mortal") 2)))
+          (is (search "mortal: keep-0ms-100: died in round" (report-of result)))))
+      (skip "wrk or a C compiler is missing")))
