@@ -58,7 +58,9 @@ a client could send an octet a second for ever."
   "Processes the request HEAD, which came over LINK, in the context of CALL-WITH-CONNECTION-
 STREAM.  True."
   (let* ((stream (link-socket-stream link))
-         (content (content-of head stream)))
+         (content (content-of head stream))
+         (*cut-short-p* nil))
+    (copy-head head)
     (when (head-expect-100-continue-p head)
       (send-continue stream))
     (let ((hunchentoot:*reply* (make-reply acceptor))
@@ -71,9 +73,16 @@ STREAM.  True."
          (hunchentoot:process-request
           (make-request acceptor link (head-headers head) (head-method head) (head-uri head)
                         (head-protocol head) (or content (current-stream)))))))
-    (unless content
-      (drop-chunks))
-    (finish-request acceptor)
-    (when (and content (not (drop-content content)))
-      (finish-connection))
+    (if *cut-short-p*
+        (abandon-reply stream)
+        (finish-exchange acceptor content))
     t))
+
+(defun finish-exchange (acceptor content)
+  "Completes the reply, and sees to it that the next request begins where this one's CONTENT, or
+its chunks when NIL, ends."
+  (unless content
+    (drop-chunks))
+  (finish-request acceptor)
+  (when (and content (not (drop-content content)))
+    (finish-connection)))

@@ -85,6 +85,12 @@ and a backtrace."
   "Makes this the last request of its connection."
   (setf hunchentoot::*finish-processing-socket* t))
 
+(defun abandon-reply (stream)
+  "Ends the connection, whose socket STREAM carries, without the end of the reply: what was
+written is sent, but no last chunk."
+  (setf hunchentoot::*hunchentoot-stream* stream)
+  (finish-connection))
+
 (defun drop-chunks ()
   "Reads what is left of a chunked body, so that the next request begins where it ends; where
 that is too much, makes this the last request of the connection."
@@ -99,7 +105,24 @@ that is too much, makes this the last request of the connection."
             finally (finish-connection)))))
 
 (defun current-stream ()
+  "Hunchentoot's current stream, of which the content of the request is read."
   hunchentoot::*hunchentoot-stream*)
+
+(defun reply-stream ()
+  "The stream to which a whole reply goes: never in chunks, even if the request came so."
+  (let ((stream hunchentoot::*hunchentoot-stream*))
+    (if (typep stream 'chunga:chunked-stream)
+        (chunga:chunked-stream-stream stream)
+        stream)))
+
+(defun copy-head (head)
+  "Copies HEAD to Hunchentoot's *HEADER-STREAM*, if there is one."
+  (let ((stream hunchentoot:*header-stream*))
+    (when stream
+      (format stream "~A ~A ~A~%~:{~A: ~A~%~}" (head-method head) (head-uri head)
+              (head-protocol head)
+              (loop for (name . value) in (head-headers head)
+                    collect (list (string-capitalize name) value))))))
 
 (defun rewrite-urls (content)
   "The string CONTENT with the session in its URLs where that is wanted."

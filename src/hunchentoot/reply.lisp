@@ -29,13 +29,14 @@
 (defun report-error (acceptor request head condition backtrace)
   "Answers with the error page for CONDITION, unless an answer has begun."
   (log-handler-error condition backtrace)
-  (unless (headers-sent-p)
-    (let ((status hunchentoot:+http-internal-server-error+))
-      (send-content acceptor request head status
-                    (hunchentoot:acceptor-status-message
-                     acceptor status
-                     :error (princ-to-string condition)
-                     :backtrace (princ-to-string backtrace))))))
+  (if (headers-sent-p)
+      (setf *cut-short-p* t)
+      (let ((status hunchentoot:+http-internal-server-error+))
+        (send-content acceptor request head status
+                      (hunchentoot:acceptor-status-message
+                       acceptor status
+                       :error (princ-to-string condition)
+                       :backtrace (princ-to-string backtrace))))))
 
 (defun send-content (acceptor request head status content)
   "Sends the reply with STATUS and CONTENT: a string, octets, or NIL for none known."
@@ -144,7 +145,7 @@ and how ENCODE-STRING calls its encoding; and the number of octets."
     (read-what-was-not-read head)
     (with-reply (reply)
       (encode-reply-head reply status)
-      (send-reply (current-stream) reply
+      (send-reply (reply-stream) reply
                   (and (body-allowed-p status)
                        (not (eq (hunchentoot:request-method request) :head))
                        (append-content reply content encoding))))))

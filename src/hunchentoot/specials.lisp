@@ -20,6 +20,10 @@ an integer above 0: the default of its :STANDBY-THREAD-COUNT.")
 (defvar *head* nil
   "The head of the request that the current thread serves, where our own code has read it.")
 
+(defvar *cut-short-p* nil
+  "True when the handler of the current request failed after the head of its reply was sent:
+the client is to see that the rest is missing.")
+
 (defvar *outcome* nil
   "What is to become of *CONNECTION*: set by PROCESS-CONNECTION, whose value methods around it
 need not pass on.")

@@ -11,12 +11,18 @@
   `(let ((,reply (reset-output (if *kit* (kit-reply *kit*) (make-output)))))
      ,@body))
 
-(defun send-reply (stream reply &optional body)
-  "Sends REPLY, an OUTPUT, and then the octets BODY, if any, to STREAM."
-  (send-output stream)                  ; what was written to it before
-  (send-all stream (output-octets reply) 0 (output-fill reply))
-  (when body
-    (send-all stream body 0 (length body))))
+(defgeneric send-reply (stream reply &optional body)
+  (:documentation "Sends REPLY, an OUTPUT, and then the octets BODY, if any, to STREAM.")
+  (:method (stream reply &optional body)
+    (write-sequence (output-octets reply) stream :end (output-fill reply))
+    (when body
+      (write-sequence body stream))
+    (finish-output stream))
+  (:method ((stream descriptor-stream) reply &optional body)
+    (send-output stream)                ; what was written to it before
+    (send-all stream (output-octets reply) 0 (output-fill reply))
+    (when body
+      (send-all stream body 0 (length body)))))
 
 (defun send-refusal (stream refusal)
   "Answers STREAM with the status and the reason of REFUSAL, a PROTOCOL-ERROR."
