@@ -30,7 +30,14 @@
                  (:file "faults")
                  (:file "lifecycle")))
    (:module "platform"
-    :components ((:file "sockets")))
+    :serial t
+    :components ((:file "sockets")
+                 (:file "pollers")))
+   (:module "ready-engine"
+    :pathname "engine/"
+    :serial t
+    :components ((:file "ready")
+                 (:file "stress")))
    (:module "hunchentoot"
     :serial t
     :components ((:file "taskmaster")

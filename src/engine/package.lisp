@@ -7,7 +7,7 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; what the storey above implements
-   #:service #:serve #:refuse #:release #:input-buffered-p #:idle-seconds #:make-worker-thread
+   #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p #:idle-seconds #:make-worker-thread
    #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request

@@ -4,11 +4,14 @@
 
 ;;; Being told
 
-(defun await-token (worker poller pace)
-  "The next token that POLLER tells WORKER; NIL when it should look around."
-  (declare (ignore worker))
+(defparameter *wait-milliseconds* 1000
+  "After how long without anything to do a worker looks whether it is needed.  The poller wakes
+who came last first, so those who are not needed get there.")
+
+(defun await-token (poller pace)
+  "The next token that POLLER tells; anything but an integer when it is time to look around."
   (counter-add (pace-waiting pace) 1)
-  (unwind-protect (await-ready poller -1)
+  (unwind-protect (await-ready poller *wait-milliseconds*)
     (counter-add (pace-waiting pace) -1)))
 
 (defun wake-sentinel-if-nobody-waits (engine pace)
@@ -25,7 +28,7 @@
   (loop with poller = (engine-poller engine)
         with pace = (engine-pace engine)
         while (on-duty-p engine worker pace)
-        do (let ((token (await-token worker poller pace)))
+        do (let ((token (await-token poller pace)))
              (when (integerp token)
                (setf (ready-worker-stamp worker) (pace-tick pace))
                (wake-sentinel-if-nobody-waits engine pace)
@@ -152,16 +155,23 @@ and it is the caller's still."
   "Closes CONNECTION, whose last answer was sent.  When its peer sends more than was read, only
 our half is ended and the rest dropped until the peer ends: a descriptor that is closed with
 unread input resets its peer, who may then lose the answer (RFC 9112, section 9.6)."
-  (handler-case (release (engine-service engine) connection)
-    (error () (count-failure engine)))
-  (let ((count (receive-octets (connection-descriptor connection) *dregs* 0 1)))
-    (cond ((or (would-block-p count) (<= count 0))
-           (close-owned engine connection))
-          (t
+  (let ((unread-p (unread-p engine connection)))
+    (handler-case (release (engine-service engine) connection)
+      (error () (count-failure engine)))
+    (cond (unread-p
            (shut-descriptor (connection-descriptor connection) :output)
            (setf (connection-lingering-p connection) t)
            (set-deadline connection :linger *linger-seconds* (pace-now (engine-pace engine)))
-           (linger engine connection)))))
+           (linger engine connection))
+          (t
+           (close-owned engine connection)))))
+
+(defun unread-p (engine connection)
+  "True when more of CONNECTION has come than was read.  Reads some of it."
+  (not (or (and (connection-watched-p connection)
+                (eq (connection-ownership connection) :owned) ; nothing was told since
+                (all-read-p (engine-service engine) connection))
+           (<= (receive-octets (connection-descriptor connection) *dregs* 0 1) 0))))
 
 (defun linger (engine connection)
   "Drops what CONNECTION, which the caller owns, has; closes it at its end, else parks it."

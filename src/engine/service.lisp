@@ -33,6 +33,13 @@ in a buffer of SERVICE: the socket may then never become readable.")
     (declare (ignore connection))
     nil))
 
+(defgeneric all-read-p (service connection)
+  (:documentation "True when SERVICE knows that it has read all octets that had come of
+CONNECTION, save those of which the engine may have been told since.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
 (defgeneric idle-seconds (service)
   (:documentation "How many seconds, a real, a connection of SERVICE may wait for its next
 request; NIL for no limit.")

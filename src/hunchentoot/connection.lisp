@@ -98,6 +98,11 @@ otherwise all of them, as Hunchentoot does."
         (progn (when stream (lend-no-buffers stream))
                nil))))
 
+(defmethod all-read-p ((taskmaster recycling-taskmaster) connection)
+  (let* ((link (connection-data connection))
+         (stream (and link (link-descriptor-stream link))))
+    (and stream (not (encrypted-p link)) (stream-all-read-p stream))))
+
 (defmethod release ((taskmaster recycling-taskmaster) connection)
   (let ((link (connection-data connection))
         (socket (connection-socket connection)))

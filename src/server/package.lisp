@@ -9,7 +9,7 @@ of Hunchentoot.")
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.http #:refuse)
   (:export
    #:descriptor-stream #:make-descriptor-stream #:stream-descriptor
-   #:call-with-kit #:fill-input #:input-waiting-p #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
+   #:call-with-kit #:fill-input #:input-waiting-p #:stream-all-read-p #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
    #:stream-timeout #:descriptor-broken
    ;; requests
    #:take-parser #:return-parser #:read-head

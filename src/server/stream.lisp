@@ -146,6 +146,11 @@ the peer may be waiting for it."
        (send-output stream)
        (await-peer stream :input)))))
 
+(defun stream-all-read-p (stream)
+  "True when STREAM has handed out all that had come when it was last filled."
+  (and (stream-drained-p stream)
+       (= (stream-start stream) (stream-end stream))))
+
 (defun input-waiting-p (stream)
   "True when STREAM has input, or its end, that the poller will not tell of."
   (or (< (stream-start stream) (stream-end stream))

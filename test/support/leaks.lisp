@@ -13,7 +13,7 @@ lowest number that is free, so a leak is soon among them.")
 (defun incidental-target-p (target)
   "Whether a descriptor on TARGET is opened by the Lisp itself when it feels like it."
   (some (lambda (ending) (uiop:string-suffix-p target ending))
-        '(".jar" ".so" ".fas" "/modules" "random" "/null")))
+        '(".so" ".fas" "random" "/null")))
 
 (defun open-descriptors ()
   "Pairs of number and target for every open descriptor; NIL where the system

@@ -7,14 +7,15 @@
 (defun descriptor-target (number)
   "What descriptor NUMBER of this process is open on, as Linux names it, such as
 \"socket:[4711]\"; NIL when it is closed, or when the system doesn't tell."
-  #+cffi
+  ;; On ABCL we don't ask: the virtual machine opens its archives when it likes.
+  #+(and cffi linux (or sbcl ecl))
   (cffi:with-foreign-object (buffer :char 256)
     (let ((length (cffi:foreign-funcall "readlink"
                                         :string (format nil "/proc/self/fd/~D" number)
                                         :pointer buffer :size 256 :ssize)))
       (and (plusp length)
            (cffi:foreign-string-to-lisp buffer :count length))))
-  #-cffi
+  #-(and cffi linux (or sbcl ecl))
   (progn number nil))
 
 #+(and cffi (or sbcl ecl))
@@ -69,3 +70,10 @@ where the Lisp would enter its debugger."
   "The lambda list of the function that SYMBOL names; NIL where the Lisp doesn't tell."
   #+sbcl (uiop:symbol-call '#:sb-introspect '#:function-lambda-list symbol)
   #-sbcl (progn symbol nil))
+
+(defun seeded-state (seed)
+  "A random state that depends on SEED, an integer, alone, where the Lisp can make one."
+  #+sbcl (sb-ext:seed-random-state seed)
+  #-sbcl (let ((state (make-random-state nil)))
+           (loop repeat (mod seed 1000) do (random 2 state))
+           state))

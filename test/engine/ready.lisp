@@ -1,0 +1,228 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite ready :in engine
+  :description "The ready engine, on real sockets, with a service of lines in place of HTTP.")
+
+(in-suite ready)
+
+;;; Each octet that comes is a request.  Its answer is the same octet, save for those that a
+;;; test gives a meaning to.
+
+(defclass octet-service (engine:service)
+  ((meanings :initarg :meanings :reader octet-meanings
+             :documentation "A function of an octet; what it returns is the outcome, or NIL.")
+   (seconds :initarg :idle-seconds :initform nil :reader engine:idle-seconds)
+   (notes :initform (make-recorder) :reader fake-notes)))
+
+(defmethod engine:serve ((service octet-service) connection)
+  (let* ((buffer (octets "."))
+         (descriptor (engine:connection-descriptor connection))
+         (count (platform:receive-octets descriptor buffer 0 1)))
+    (cond ((platform:would-block-p count)
+           (setf (engine:connection-data connection) nil)
+           :park)
+          ((<= count 0) :close)
+          (t
+           (setf (engine:connection-data connection) :more) ; perhaps
+           (let ((outcome (funcall (octet-meanings service) (code-char (aref buffer 0)))))
+             (platform:send-octets descriptor buffer 0 1)
+             (engine:count-request connection)
+             (or outcome :park))))))
+
+(defmethod engine:input-buffered-p ((service octet-service) connection)
+  (eq (engine:connection-data connection) :more))
+
+(defmethod engine:refuse ((service octet-service) connection)
+  (platform:send-octets (engine:connection-descriptor connection) (octets "!") 0 1))
+
+(defmethod engine:note ((service octet-service) level control &rest arguments)
+  (record (fake-notes service) (cons level (apply #'format nil control arguments))))
+
+(defvar *port*)
+
+(defun call-with-ready-engine (function meanings &key (standby 2) thread-limit
+                                                   (accept-limit :unlimited) idle-seconds)
+  (with-listener (listener)
+    (let* ((*port* (usocket:get-local-port listener))
+           (*service* (make-instance 'octet-service :meanings meanings
+                                                    :idle-seconds idle-seconds))
+           (engine (engine:make-ready-engine *service* listener
+                                             :standby standby :thread-limit thread-limit
+                                             :accept-limit accept-limit)))
+      (engine:start-engine engine)
+      (unwind-protect (funcall function engine)
+        (engine:stop-engine engine)))))
+
+(defmacro with-ready-engine ((engine meanings &rest options) &body body)
+  "Evaluates BODY while a ready ENGINE runs that answers octets, after calling MEANINGS with
+them.  Where there are no pollers, does nothing."
+  `(where-supported
+    (call-with-ready-engine (lambda (,engine) (declare (ignorable ,engine)) ,@body)
+                            ,meanings ,@options)))
+
+(defun exchange-octets (connection text)
+  "Sends the characters of TEXT to CONNECTION and reads as many; returns them."
+  (send connection text)
+  (decode (read-octets connection (length text))))
+
+(define-server-test a-ready-connection-is-served-and-parked
+  (with-ready-engine (engine (constantly nil))
+    (with-connection (connection *port*)
+      (is (equal "a" (exchange-octets connection "a")))
+      (is (equal "bcd" (exchange-octets connection "bcd")))
+      (wait-for-statistic engine :busy 0)
+      (is (= 1 (statistic engine :open)))
+      (is (= 4 (statistic engine :served))))
+    (wait-for-statistic engine :open 0)))
+
+(define-server-test parked-connections-have-no-threads
+  (with-ready-engine (engine (constantly nil))
+    (let ((connections (loop repeat 100 collect (connect *port*))))
+      (unwind-protect
+           (progn
+             (dolist (connection connections)
+               (exchange-octets connection "x"))
+             (is (= 100 (statistic engine :open)))
+             (wait-for-statistic engine :busy 0)
+             (is (<= (statistic engine :threads) 10)))
+        (mapc #'disconnect connections)))))
+
+(define-server-test blocked-handlers-do-not-hold-up-others
+  (let ((gate (make-gate)))
+    (with-ready-engine (engine (lambda (char) (when (char= char #\w) (await gate)) nil))
+      (let ((blocked (loop repeat 10 collect (connect *port*))))
+        (unwind-protect
+             (progn
+               (dolist (connection blocked) (send connection "w"))
+               (with-connection (connection *port*)
+                 (is (equal "q" (exchange-octets connection "q"))))
+               (wait-for-statistic engine :busy 10)
+               (open-gate gate)
+               (dolist (connection blocked)
+                 (is (equalp (octets "w") (read-octets connection 1)))))
+          (open-gate gate)
+          (mapc #'disconnect blocked))))))
+
+(define-server-test the-ready-engine-keeps-to-its-maximum-and-serves-everybody
+  (let ((gate (make-gate)))
+    (with-ready-engine (engine (lambda (char) (declare (ignore char)) (await gate) nil)
+                               :thread-limit 3)
+      (let ((connections (loop repeat 10 collect (connect *port*))))
+        (unwind-protect
+             (progn
+               (dolist (connection connections) (send connection "w"))
+               (wait-for-statistic engine :busy 3)
+               (is (= 3 (statistic engine :threads)))
+               (open-gate gate)
+               (dolist (connection connections)
+                 (is (equalp (octets "w") (read-octets connection 1)))))
+          (open-gate gate)
+          (mapc #'disconnect connections))))))
+
+(define-server-test threads-return-to-the-floor
+  (let ((gate (make-gate)))
+    (with-globals ((engine::*bench-seconds* 1/10)
+                   (engine::*wait-milliseconds* 20))
+      (with-ready-engine (engine (lambda (char) (declare (ignore char)) (await gate) nil)
+                                 :standby 2)
+        (let ((connections (loop repeat 20 collect (connect *port*))))
+          (unwind-protect
+               (progn
+                 (dolist (connection connections) (send connection "w"))
+                 (wait-for-statistic engine :busy 20)
+                 (open-gate gate)
+                 (wait-for-statistic engine :threads 2))
+            (open-gate gate)
+            (mapc #'disconnect connections)))))))
+
+(define-server-test octets-that-come-while-their-connection-is-served-are-served-too
+  (let ((gate (make-gate)) (entered (make-latch 1)))
+    (with-ready-engine (engine (lambda (char)
+                                 (when (char= char #\w)
+                                   (count-down entered)
+                                   (await gate))
+                                 nil))
+      (with-connection (connection *port*)
+        (send connection "w")
+        (await entered)
+        (send connection "more")
+        (open-gate gate)
+        (is (equal "wmore" (decode (read-octets connection 5))))))))
+
+(define-server-test a-half-closed-connection-is-answered-and-closed
+  (with-ready-engine (engine (constantly nil))
+    (with-connection (connection *port*)
+      (send connection "last")
+      (end-sending connection)
+      (is (equal "last" (decode (receive-rest connection)))))
+    (wait-for-statistic engine :open 0)))
+
+(define-server-test an-idle-connection-is-closed-by-its-deadline
+  (with-globals ((engine::*tick* 1/100))
+    (with-ready-engine (engine (constantly nil) :idle-seconds 1/5)
+      (with-connection (connection *port*)
+        (exchange-octets connection "x")
+        (is (closed-by-server-p connection)))
+      (is (= 1 (statistic engine :expired))))))
+
+(define-server-test a-new-connection-that-says-nothing-is-closed-by-its-deadline
+  (with-globals ((engine::*tick* 1/100))
+    (with-ready-engine (engine (constantly nil) :idle-seconds 1/5)
+      (with-connection (connection *port*)
+        (is (closed-by-server-p connection))))))
+
+(define-server-test an-answer-arrives-though-more-was-sent-than-read
+  (with-ready-engine (engine (constantly :close))
+    (with-connection (connection *port*)
+      (send connection (make-string 100000 :initial-element #\x))
+      (is (equal "x" (decode (receive-rest connection)))))
+    (wait-for-statistic engine :open 0)))
+
+(define-server-test open-connections-beyond-the-limit-are-refused
+  (with-ready-engine (engine (constantly nil) :thread-limit 5 :accept-limit 2)
+    (with-connection (first *port*)
+      (with-connection (second *port*)
+        (exchange-octets first "x")
+        (exchange-octets second "x")
+        (with-connection (third *port*)
+          (is (equal "!" (decode (receive-rest third)))))
+        (is (= 1 (statistic engine :refused)))))))
+
+(define-server-test ready-workers-destroyed-from-outside-are-replaced
+  (with-ready-engine (engine (constantly nil))
+    (eventually ("the workers to begin")
+      (every #'engine::worker-thread (engine::engine-workers engine)))
+    (mapc #'bt:destroy-thread
+          (mapcar #'engine::worker-thread (engine::engine-workers engine)))
+    (wait-for-statistic engine :ended 2)
+    (with-connection (connection *port*)
+      (is (equal "x" (exchange-octets connection "x"))))))
+
+(define-server-test a-ready-worker-destroyed-while-serving-gives-its-connection-up
+  (let ((entered (make-latch 1)) (never (make-gate)) (victims (make-recorder)))
+    (with-ready-engine (engine (lambda (char)
+                                 (when (char= char #\w)
+                                   (record victims (bt:current-thread))
+                                   (count-down entered)
+                                   (await never))
+                                 nil))
+      (with-connection (connection *port*)
+        (send connection "w")
+        (await entered)
+        (bt:destroy-thread (first (recorded victims)))
+        (is (closed-by-server-p connection)))
+      (wait-for-statistic engine :open 0))))
+
+(define-server-test stopping-a-ready-engine-closes-what-is-parked
+  (with-ready-engine (engine (constantly nil))
+    (with-connection (connection *port*)
+      (exchange-octets connection "x")
+      (is (null (engine:stop-engine engine)))
+      (is (closed-by-server-p connection))
+      (is (null (engine:accounting-problems engine))))))
+
+(define-server-test a-ready-engine-starts-and-stops-a-hundred-times
+  (loop repeat 100
+        do (with-ready-engine (engine (constantly nil))
+             (with-connection (connection *port*)
+               (exchange-octets connection "x")))))

@@ -1,0 +1,176 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite pollers :in platform
+  :description "Non-blocking descriptors and the ready set, and their absence.")
+
+(in-suite pollers)
+
+(defmacro with-poller ((poller) &body body)
+  "Evaluates BODY with a new POLLER; where there are none, checks that this is told."
+  `(if (platform:readiness-supported-p)
+       (let ((,poller (platform:make-poller)))
+         (unwind-protect (progn ,@body)
+           (platform:close-poller ,poller)))
+       (signals error (platform:make-poller))))
+
+(defmacro with-descriptor ((descriptor client) &body body)
+  "Evaluates BODY with the server's end of a connection as a non-blocking DESCRIPTOR, and with
+its CLIENT."
+  (let ((listener (gensym "LISTENER")))
+    `(with-listener (,listener)
+       (platform:set-non-blocking (platform:listener-descriptor ,listener))
+       (with-connection (,client (usocket:get-local-port ,listener))
+         (let ((,descriptor (accepted-descriptor ,listener)))
+           (unwind-protect (progn ,@body)
+             (platform:close-descriptor ,descriptor)))))))
+
+(defun accepted-descriptor (listener)
+  (eventually ("a connection")
+    (let ((result (platform:accept-descriptor (platform:listener-descriptor listener))))
+      (and (>= result 0) result))))
+
+(defun patient-milliseconds ()
+  (* 1000 *patience*))
+
+(define-server-test a-poller-tells-once-of-what-comes
+  (with-poller (poller)
+    (with-descriptor (descriptor client)
+      (platform:watch poller descriptor 42)
+      (is (null (platform:await-ready poller 0)))
+      (send client "x")
+      (is (eql 42 (platform:await-ready poller (patient-milliseconds))))
+      (is (null (platform:await-ready poller 0)) "It tells once, though nothing was read.")
+      (send client "y")
+      (is (eql 42 (platform:await-ready poller (patient-milliseconds)))))))
+
+(define-server-test what-came-before-it-was-watched-is-told
+  (with-poller (poller)
+    (with-descriptor (descriptor client)
+      (send client "x")
+      (platform:await-descriptor descriptor :input (patient-milliseconds))
+      (platform:watch poller descriptor 7)
+      (is (eql 7 (platform:await-ready poller (patient-milliseconds)))))))
+
+(define-server-test what-is-still-there-is-told-when-watched-again
+  (with-poller (poller)
+    (with-descriptor (descriptor client)
+      (platform:watch poller descriptor 7)
+      (send client "x")
+      (is (eql 7 (platform:await-ready poller (patient-milliseconds))))
+      (platform:watch-again poller descriptor 7)
+      (is (eql 7 (platform:await-ready poller (patient-milliseconds)))))))
+
+(define-server-test a-peers-end-is-told-with-the-token
+  (with-poller (poller)
+    (with-descriptor (descriptor client)
+      (platform:watch poller descriptor 42)
+      (end-sending client)
+      (let ((token (platform:await-ready poller (patient-milliseconds))))
+        (is (platform:token-hangup-p token))
+        (is (eql 42 (platform:plain-token token)))))))
+
+(define-server-test large-tokens-come-back-whole
+  (with-poller (poller)
+    (with-descriptor (descriptor client)
+      (let ((token (logior (1- (ash 1 31)) (ash (1- (ash 1 29)) 32))))
+        (platform:watch poller descriptor token)
+        (send client "x")
+        (is (eql token (platform:await-ready poller (patient-milliseconds))))))))
+
+(define-server-test one-event-wakes-one-of-those-who-wait
+  (with-poller (poller)
+    (with-descriptor (descriptor client)
+      (platform:watch poller descriptor 1)
+      (let ((waiters (loop repeat 3
+                           collect (in-background ("waiter")
+                                     (platform:await-ready poller (patient-milliseconds))))))
+        (send client "x")
+        (eventually ("somebody to be told") (some #'task-done-p waiters))
+        (platform:ring poller)
+        (is (equal '(1 :bell :bell)
+                   (sort (mapcar #'task-result waiters) (lambda (a b) (and (eql a 1) (not (eql b 1)))))))))))
+
+(define-server-test a-rung-bell-wakes-everybody-until-it-is-silenced
+  (with-poller (poller)
+    (let ((waiting (in-background ("waiter")
+                     (platform:await-ready poller (patient-milliseconds)))))
+      (platform:ring poller)
+      (is (eq :bell (task-result waiting)))
+      (is (eq :bell (platform:await-ready poller 0)))
+      (platform:silence poller)
+      (is (null (platform:await-ready poller 0))))))
+
+(define-server-test an-unwatched-descriptor-is-not-told
+  (with-poller (poller)
+    (with-descriptor (descriptor client)
+      (platform:watch poller descriptor 1)
+      (platform:unwatch poller descriptor)
+      (send client "x")
+      (platform:await-descriptor descriptor :input (patient-milliseconds))
+      (is (null (platform:await-ready poller 0))))))
+
+;;; Descriptors
+
+(defmacro where-supported (&body body)
+  `(if (platform:readiness-supported-p)
+       (progn ,@body)
+       (is (null (platform:readiness-supported-p)))))
+
+(define-server-test octets-go-both-ways-without-blocking
+  (where-supported
+   (with-descriptor (descriptor client)
+     (let ((buffer (octets "....")))
+       (is (platform:would-block-p (platform:receive-octets descriptor buffer 0 4)))
+       (send client "ab")
+       (platform:await-descriptor descriptor :input (patient-milliseconds))
+       (is (= 2 (platform:receive-octets descriptor buffer 1 4)))
+       (is (equalp (octets ".ab.") buffer))
+       (is (= 3 (platform:send-octets descriptor buffer 1 4)))
+       (is (equalp (octets "ab.") (read-octets client 3)))
+       (end-sending client)
+       (platform:await-descriptor descriptor :input (patient-milliseconds))
+       (is (zerop (platform:receive-octets descriptor buffer 0 4)))))))
+
+(define-server-test a-full-socket-takes-no-more-and-says-so
+  (where-supported
+   (with-descriptor (descriptor client)
+     (let ((many (test-octets 65536)))
+       (is (platform:would-block-p
+            (loop for result = (platform:send-octets descriptor many 0 65536)
+                  unless (plusp result) return result)))
+       (is (not (platform:await-descriptor descriptor :output 0)))))))
+
+(define-server-test an-accept-without-a-connection-does-not-block
+  (where-supported
+   (with-listener (listener)
+     (platform:set-non-blocking (platform:listener-descriptor listener))
+     (is (platform:would-block-p
+          (platform:accept-descriptor (platform:listener-descriptor listener)))))))
+
+(define-server-test a-blocked-thread-is-told-from-a-running-one
+  (where-supported
+   (let* ((gate (make-gate)) (stop nil) (identity nil)
+          (thread (in-background ("subject")
+                    (setf identity (platform:thread-identity))
+                    (loop until stop)
+                    (await gate))))
+     (eventually ("the subject to run") identity)
+     (let ((status (platform:open-thread-status identity)))
+       (unwind-protect
+            (progn
+              (is (not (platform:thread-blocked-p status)))
+              (setf stop t)
+              (eventually ("the subject to block") (platform:thread-blocked-p status)))
+         (open-gate gate)
+         (task-result thread)
+         (platform:close-descriptor status))))))
+
+(test counters-lose-nothing
+  (where-supported
+   (let ((counter (platform:make-counter)))
+     (mapc #'task-result
+           (loop repeat 4
+                 collect (in-background ("counting")
+                           (loop repeat 10000 do (platform:counter-add counter 1)))))
+     (platform:counter-add counter -1)
+     (is (= 39999 (platform:counter-count counter))))))
