@@ -1,13 +1,12 @@
 (defsystem "hunchentoot-recycling-taskmaster-test"
   :description "Tests of hunchentoot-recycling-taskmaster, named for the promises they check."
   :license "BSD-2-Clause"
-  :depends-on ("hunchentoot-recycling-taskmaster" "fiveam"
+  :depends-on ("hunchentoot-recycling-taskmaster" "fiveam" "flexi-streams" "alexandria" "cl-ppcre"
                (:feature :sbcl (:require "sb-introspect")))
   :pathname "test/"
   :serial t
   :components
   ((:file "package")
-   (:file "run")
    (:module "support"                   ; latches, leak check, a client of octets
     :serial t
     :components ((:file "system")
@@ -22,6 +21,7 @@
                  (:file "client")
                  (:file "acceptors")
                  (:file "server-test")))
+   (:file "run")                        ; the entry point
    (:file "architecture")
    (:module "engine"
     :serial t
@@ -43,7 +43,33 @@
     :components ((:file "taskmaster")
                  (:file "lifecycle")
                  (:file "faults")
-                 (:file "tls" :if-feature (:not :hunchentoot-no-ssl)))))
+                 (:file "tls" :if-feature (:not :hunchentoot-no-ssl))))
+   (:module "conformance"               ; all that a Hunchentoot application relies on
+    :pathname "hunchentoot/conformance/"
+    :serial t
+    :components ((:file "suite")
+                 (:file "methods")
+                 (:file "request-facts")
+                 (:file "parameters")
+                 (:file "easy-handlers")
+                 (:file "cookies")
+                 (:file "sessions")
+                 (:file "session-urls")
+                 (:file "uploads")
+                 (:file "redirects")
+                 (:file "content")
+                 (:file "streaming")
+                 (:file "request-bodies")
+                 (:file "static-files")
+                 (:file "dispatchers")
+                 (:file "errors")
+                 (:file "debugging")
+                 (:file "connections")
+                 (:file "logs")
+                 (:file "subclasses")
+                 (:file "detaching")
+                 (:file "defects")
+                 (:file "confidence"))))
   :perform (test-op (operation system)
              (declare (ignore operation system))
              (unless (uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all)

@@ -25,7 +25,8 @@
 (defun run-in-mode (suite parking)
   "The results of SUITE, its acceptors being made with PARKING."
   (format t "~&~%With ~:[a thread for each connection~;parked connections~]:" parking)
-  (setf recycling::*parking-by-default* parking)
+  (setf recycling::*parking-by-default* parking
+        *own-http-p* parking)           ; see src/hunchentoot/exchange.lisp
   (unwind-protect
        (let ((*on-error* nil) (*on-failure* nil))
          (run suite))

@@ -94,6 +94,8 @@ otherwise all of them, as Hunchentoot does."
          (stream (and link (link-descriptor-stream link))))
     (or (cond ((null link) nil)
               ((or (null stream) (encrypted-p link)) (listen-or-end-p (link-stream link)))
+              ;; A part of a head is no input to be served; only what comes after it is.
+              ((link-parser link) (not (stream-drained-p stream)))
               (t (input-waiting-p stream)))
         (progn (when stream (lend-no-buffers stream))
                nil))))

@@ -20,7 +20,7 @@
 come, or when what came was refused."
   (let* ((stream (link-socket-stream link))
          (parser (or (shiftf (link-parser link) nil) (take-parser *limits*)))
-         (result (handler-case (read-head stream parser)
+         (result (handler-case (acceptable-head (read-head stream parser))
                    (protocol-error (refusal)
                      (send-refusal stream refusal)
                      :end)
@@ -30,6 +30,15 @@ come, or when what came was refused."
       (t (setf (link-head-deadline link) nil)
          (return-parser parser)))
     result))
+
+(defun acceptable-head (head)
+  "HEAD, or what READ-HEAD returned in place of one.  Signals PROTOCOL-ERROR for a method that
+Hunchentoot would refuse."
+  (when (and (typep head 'head) (not (method-served-p (head-method head))))
+    (error 'protocol-error :refusal :malformed-method :status 400
+                           :section "RFC 9110, section 9"
+                           :reason "The method is not known here."))
+  head)
 
 (defun keep-parser (connection acceptor link parser)
   "Keeps what PARSER has read of a head until more comes.  All of the head has one deadline, or
@@ -50,7 +59,8 @@ a client could send an octet a second for ever."
   "The stream from which the content of the request HEAD, which follows on STREAM, is read."
   (let ((framing (head-framing head)))
     (case framing
-      (:none *no-content*)
+      ;; Who asks for another protocol may be granted it, and then talks on.
+      (:none (if (head-upgrade head) stream *no-content*))
       (:chunked nil)                    ; Hunchentoot's current stream will decode it
       (t (make-content-stream stream framing)))))
 
@@ -84,5 +94,5 @@ its chunks when NIL, ends."
   (unless content
     (drop-chunks))
   (finish-request acceptor)
-  (when (and content (not (drop-content content)))
+  (when (and (typep content 'content-stream) (not (drop-content content)))
     (finish-connection)))

@@ -69,6 +69,23 @@ and a backtrace."
 (defun note-headers-sent ()
   (setf hunchentoot::*headers-sent* t))
 
+(defun open-content-stream (request stream)
+  "Lets a program read on in STREAM, beyond the content of REQUEST: the protocol was switched."
+  (setf (slot-value request 'hunchentoot::content-stream) stream))
+
+(defun method-served-p (method)
+  "Since 1.3.0 Hunchentoot takes but nine methods, a list of which it has."
+  (let ((methods (find-symbol (string '#:+valid-request-methods+) '#:hunchentoot)))
+    (or (null methods)
+        (find method (symbol-value methods) :test #'string=))))
+
+(defun drop-header (name)
+  "Takes the header NAME, or the cookies, out of the reply."
+  (if (eq name :set-cookie)
+      (setf (hunchentoot:cookies-out*) '())
+      (setf (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)
+            (remove name (hunchentoot:headers-out*) :key #'car))))
+
 (defun keep-connection ()
   (setf hunchentoot::*finish-processing-socket* nil))
 

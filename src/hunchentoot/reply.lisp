@@ -5,9 +5,13 @@
 
 (defmethod hunchentoot:process-request ((request hunchentoot:request))
   "As Hunchentoot does it, but with replies made of octets where our own code read the head."
-  (if *head*
-      (call-as-request request (lambda () (answer hunchentoot:*acceptor* request *head*)))
-      (call-next-method)))
+  (cond ((null *head*)
+         (call-next-method))
+        (t
+         (call-as-request request (lambda () (answer hunchentoot:*acceptor* request *head*)))
+         ;; Methods after this one, of WebSocket libraries, talk on with the client.
+         (when (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+           (open-content-stream request (reply-stream))))))
 
 (defun answer (acceptor request head)
   (multiple-value-bind (content condition backtrace)
@@ -29,6 +33,8 @@
 (defun report-error (acceptor request head condition backtrace)
   "Answers with the error page for CONDITION, unless an answer has begun."
   (log-handler-error condition backtrace)
+  (when (typep condition 'invalid-header)
+    (drop-header (invalid-header-name condition)))
   (if (headers-sent-p)
       (setf *cut-short-p* t)
       (let ((status hunchentoot:+http-internal-server-error+))
@@ -140,11 +146,11 @@ and how ENCODE-STRING calls its encoding; and the number of octets."
   (multiple-value-bind (content encoding length) (settle-content content)
     (when (body-allowed-p status)
       (setf (hunchentoot:content-length*) length))
-    (note-headers-sent)
-    (hunchentoot:acceptor-log-access acceptor :return-code status)
-    (read-what-was-not-read head)
     (with-reply (reply)
-      (encode-reply-head reply status)
+      (encode-reply-head reply status)  ; may signal INVALID-HEADER
+      (note-headers-sent)
+      (hunchentoot:acceptor-log-access acceptor :return-code status)
+      (read-what-was-not-read head)
       (send-reply (reply-stream) reply
                   (and (body-allowed-p status)
                        (not (eq (hunchentoot:request-method request) :head))

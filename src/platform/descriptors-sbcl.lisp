@@ -369,10 +369,12 @@ own sockets is made when it is asked for, which is seldom."))
 
 (defmethod slot-unbound (class (instance descriptor-usocket) (slot (eql 'usocket::socket)))
   (declare (ignore class))
-  (setf (slot-value instance slot)
-        (make-instance 'sb-bsd-sockets:inet-socket
-                       :type :stream :protocol :tcp
-                       :descriptor (usocket-descriptor instance))))
+  (let ((socket (make-instance 'sb-bsd-sockets:inet-socket
+                               :type :stream :protocol :tcp
+                               :descriptor (usocket-descriptor instance))))
+    ;; Or the garbage collector would close the descriptor one day, whosever it is then.
+    (sb-ext:cancel-finalization socket)
+    (setf (slot-value instance slot) socket)))
 
 (defmethod peer-name ((socket descriptor-usocket))
   (descriptor-peer-name (usocket-descriptor socket)))

@@ -6,13 +6,13 @@ of Hunchentoot.")
         #:hunchentoot-recycling-taskmaster.platform
         #:hunchentoot-recycling-taskmaster.http
         #:hunchentoot-recycling-taskmaster.engine)
-  (:shadowing-import-from #:hunchentoot-recycling-taskmaster.http #:refuse)
+  (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
    #:descriptor-stream #:make-descriptor-stream #:stream-descriptor
-   #:call-with-kit #:fill-input #:input-waiting-p #:stream-all-read-p #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
+   #:call-with-kit #:fill-input #:input-waiting-p #:stream-all-read-p #:stream-drained-p #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
    #:stream-timeout #:descriptor-broken
    ;; requests
    #:take-parser #:return-parser #:read-head
-   #:make-content-stream #:content-remaining #:drop-content #:*no-content*
+   #:content-stream #:make-content-stream #:content-remaining #:drop-content #:*no-content*
    ;; replies
    #:with-reply #:send-reply #:send-refusal #:send-continue #:current-second))

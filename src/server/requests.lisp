@@ -35,7 +35,9 @@ Signals PROTOCOL-ERROR and DESCRIPTOR-BROKEN."
   ((source :initarg :source :reader content-source)
    (remaining :initarg :remaining :accessor content-remaining
               :documentation "How many octets of the content were not read."))
-  (:documentation "The content of one request whose length is known: ends where it ends."))
+  (:documentation "The content of one request whose length is known: ends where it ends.  Where
+the connection ends before, reading signals END-OF-FILE (RFC 9112, section 8): a part must not
+be taken for the whole."))
 
 (defvar *no-content* (make-instance 'content-stream :source nil :remaining 0)
   "The content of every request that has none.")
@@ -53,8 +55,8 @@ Signals PROTOCOL-ERROR and DESCRIPTOR-BROKEN."
   (let ((octet (if (plusp (content-remaining stream))
                    (read-byte (content-source stream) nil :eof)
                    :eof)))
-    (unless (eq octet :eof)
-      (decf (content-remaining stream)))
+    (cond ((not (eq octet :eof)) (decf (content-remaining stream)))
+          ((plusp (content-remaining stream)) (error 'end-of-file :stream stream)))
     octet))
 
 (defmethod trivial-gray-streams:stream-read-sequence
@@ -65,6 +67,8 @@ Signals PROTOCOL-ERROR and DESCRIPTOR-BROKEN."
         (let ((position (read-sequence sequence (content-source stream)
                                        :start start :end stop)))
           (decf (content-remaining stream) (- position start))
+          (when (< position stop)
+            (error 'end-of-file :stream stream))
           position))))
 
 (defmethod trivial-gray-streams:stream-listen ((stream content-stream))

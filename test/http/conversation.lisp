@@ -1,0 +1,128 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; What the octets of one connection mean, however they arrive.
+
+(def-suite http
+  :in all
+  :description "HTTP/1.1 without I/O.")
+
+(defstruct (conversation (:constructor make-conversation (limits)))
+  "The server's side of one connection, up to the calls of handlers.  EVENTS are what has
+been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status refusal) or
+(:WAITING what octets-kept)."
+  limits
+  (parser (http:make-parser limits))
+  (decoder nil)
+  (request nil)
+  (body '())
+  (events '()))
+
+(defun octet-text (octets)
+  "OCTETS as a string of the characters with these codes."
+  (map 'string #'code-char octets))
+
+(defun head-plist (head)
+  "All that HEAD says."
+  (list :method (http:head-method head) :uri (http:head-uri head)
+        :form (http:head-target-form head) :protocol (http:head-protocol head)
+        :headers (http:head-headers head) :host (http:head-host head)
+        :framing (http:head-framing head) :keep-alive (http:head-keep-alive-p head)
+        :asks-keep-alive (http:head-keep-alive-requested-p head)
+        :asks-close (http:head-close-requested-p head) :upgrade (http:head-upgrade head)
+        :expects-100 (http:head-expect-100-continue-p head)))
+
+(defun take-head (conversation octets start end)
+  "Reads on in a head.  Returns the position after what was used, and whether it is done."
+  (multiple-value-bind (head position)
+      (http:parse-head (conversation-parser conversation) octets start end)
+    (when head
+      (setf (conversation-request conversation) (head-plist head)
+            (conversation-body conversation) '()
+            (conversation-decoder conversation)
+            (http:make-body-decoder (http:head-framing head)
+                                    (conversation-limits conversation))))
+    (values position (and head t))))
+
+(defun take-body (conversation octets start end)
+  "Reads on in a body.  Returns as TAKE-HEAD does."
+  (let ((decoder (conversation-decoder conversation))
+        (position start))
+    (loop until (or (http:body-done-p decoder) (= position end))
+          do (multiple-value-bind (from to next)
+                 (http:decode-body decoder octets position end)
+               (push (octet-text (subseq octets from to)) (conversation-body conversation))
+               (assert (< position next) () "No progress at ~D." position)
+               (setf position next)))
+    (when (http:body-done-p decoder)
+      (push `(:request ,@(conversation-request conversation)
+                       :body ,(body-so-far conversation))
+            (conversation-events conversation))
+      (setf (conversation-decoder conversation) nil))
+    (values position (http:body-done-p decoder))))
+
+(defun body-so-far (conversation)
+  "The text of the body that is being read."
+  (apply #'concatenate 'string (reverse (conversation-body conversation))))
+
+(defun take-octets (conversation octets start end)
+  "Reads on in OCTETS from START below END; returns from where on they are still needed."
+  (loop with done-p
+        do (setf (values start done-p)
+                 (if (conversation-decoder conversation)
+                     (take-body conversation octets start end)
+                     (take-head conversation octets start end)))
+        while done-p
+        finally (return start)))
+
+(defun end-conversation (conversation kept)
+  "Notes what CONVERSATION waits for, with KEPT octets that it could not use yet."
+  (push (list :waiting
+              (cond ((conversation-decoder conversation) (body-so-far conversation))
+                    ((http:parser-begun-p (conversation-parser conversation)) :head)
+                    (t :request))
+              kept)
+        (conversation-events conversation)))
+
+(defun call-as-conversation (limits function)
+  "The events of a conversation under LIMITS that FUNCTION, given it, carries on."
+  (let ((conversation (make-conversation limits)))
+    (handler-case (end-conversation conversation (funcall function conversation))
+      (http:protocol-error (refusal)
+        (push (list :refused (http:protocol-error-status refusal)
+                    (http:protocol-error-refusal refusal))
+              (conversation-events conversation))))
+    (reverse (conversation-events conversation))))
+
+(defun events-in-place (octets ends &optional (limits (http:make-limits)))
+  "The events when OCTETS arrive up to each of ENDS, one after the other, in one buffer."
+  (call-as-conversation limits
+                        (lambda (conversation)
+                          (let ((position 0))
+                            (dolist (end ends (- (length octets) position))
+                              (setf position (take-octets conversation octets
+                                                          position end)))))))
+
+(defun events-moved (octets ends &optional (limits (http:make-limits)))
+  "As EVENTS-IN-PLACE, but what is kept of OCTETS stands elsewhere, between other octets,
+at each arrival."
+  (call-as-conversation
+   limits
+   (lambda (conversation)
+     (let ((position 0))
+       (dolist (end ends (- (length octets) position))
+         (let* ((offset (mod (* 7 end) 13))
+                (size (- end position))
+                (buffer (make-array (+ offset size 5) :element-type '(unsigned-byte 8)
+                                                      :initial-element 13)))
+           (replace buffer octets :start1 offset :start2 position :end2 end)
+           (let ((used (- (take-octets conversation buffer offset (+ offset size)) offset)))
+             (fill buffer 10)           ; nobody may still look at it
+             (incf position used))))))))
+
+(defun events-whole (octets &optional (limits (http:make-limits)))
+  "The events when OCTETS arrive at once."
+  (events-in-place octets (list (length octets)) limits))
+
+(defun events-by-octet (octets &optional (limits (http:make-limits)))
+  "The events when OCTETS arrive one by one."
+  (events-in-place octets (loop for end from 1 to (length octets) collect end) limits))

@@ -1,0 +1,153 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* http-head :in http
+  :description "Octets become heads, or are refused with the right status.")
+
+(test-vectors request-lines-follow-the-grammar "request-line"
+  "RFC 9112, sections 2.2, 2.3 and 3.")
+
+(test-vectors targets-have-one-of-four-forms "target"
+  "RFC 9112, section 3.2.")
+
+(test-vectors header-fields-follow-the-grammar "field"
+  "RFC 9112, section 5, and RFC 9110, section 5.")
+
+(test-vectors a-request-is-for-one-valid-host "host"
+  "RFC 9112, sections 3.2 and 3.3.")
+
+(test-vectors where-a-request-ends-is-never-in-doubt "framing"
+  "RFC 9112, section 6, and RFC 9110, section 8.6.")
+
+(test-vectors connections-persist-as-both-sides-want "connection"
+  "RFC 9112, section 9, and RFC 9110, sections 7.6.1, 7.8 and 10.1.1.")
+
+(test-vectors nothing-is-taken-beyond-its-limit "limit"
+  "The limits and the status of each.")
+
+(test-vectors requests-follow-each-other "pipeline"
+  "RFC 9112, section 9.3.2.")
+
+(defparameter *vector-files*
+  '("request-line" "target" "field" "host" "framing" "connection" "limit" "pipeline"
+    "chunked")
+  "All files of vectors of requests.")
+
+(defun promised-refusals ()
+  "The names of the refusals that some vector promises."
+  (loop for file in *vector-files*
+        append (loop for vector in (read-vectors file)
+                     append (loop for (kind nil refusal) in (getf vector :gives)
+                                  when (eq kind :refused)
+                                    collect refusal))))
+
+(test each-refusal-has-a-vector
+  (is (null (set-exclusive-or (mapcar #'first http::*refusals*)
+                              (list* :request-timeout (promised-refusals))))))
+
+(test each-vector-cites-its-rule
+  (dolist (file *vector-files*)
+    (dolist (vector (read-vectors file))
+      (is (search "RFC " (getf vector :rfc)) "~A cites none." (getf vector :name)))))
+
+(test a-refusal-tells-what-to-answer-and-why
+  (handler-case (http:refuse :request-timeout)
+    (http:protocol-error (refusal)
+      (is (typep refusal 'base:recycling-error))
+      (is (= 408 (http:protocol-error-status refusal)))
+      (is (search "RFC 9110" (http:protocol-error-section refusal)))
+      (is (search (http:protocol-error-reason refusal) (princ-to-string refusal))))))
+
+(defun request-octets-of (&rest lines)
+  "The octets of LINES, each with its line end."
+  (coerce (input-octets lines) '(simple-array (unsigned-byte 8) (*))))
+
+(defun head-of (&rest lines)
+  "The head that LINES are."
+  (let ((octets (apply #'request-octets-of lines)))
+    (values (http:parse-head (http:make-parser) octets 0 (length octets)))))
+
+(test a-client-makes-no-keywords
+  (let ((name "X-NOBODY-HAS-EVER-MENTIONED-THIS"))
+    (head-of (format nil "~A / HTTP/1.1" name) "Host: a" (format nil "~A: 1" name) "")
+    (is (null (find-symbol name '#:keyword)))))
+
+(test names-that-the-program-mentions-are-keywords
+  (let ((head (head-of "GET / HTTP/1.1" "Host: a" "x-mentioned-In-A-Test: yes" "")))
+    (is (equal '(:x-mentioned-in-a-test . "yes") (second (http:head-headers head))))
+    (is (equal "yes" (http:head-header head :x-mentioned-in-a-test)))
+    (is (equal "yes" (http:head-header head "X-Mentioned-In-A-Test")))))
+
+(test names-that-nobody-mentions-are-strings
+  (let ((head (head-of "GET / HTTP/1.1" "Host: a" "x-unheard-Of-1: yes" "")))
+    (is (equal '("X-UNHEARD-OF-1" . "yes") (second (http:head-headers head))))
+    (is (equal "yes" (http:head-header head "x-unheard-of-1")))
+    (is (null (http:head-header head "x-unheard-of")))))
+
+(test every-known-name-is-found-in-any-case
+  (dolist (name http::*header-names*)
+    (dolist (sent (list name (string-upcase name) (string-downcase name)))
+      (let* ((octets (map '(simple-array (unsigned-byte 8) (*)) #'char-code sent))
+             (word (http::find-word http::*headers* octets 0 (length octets))))
+        (is (and word (string-equal name (http::word-keyword word))) "~A is not" sent)))))
+
+(test lookups-of-known-words-are-short
+  (flet ((longest (buckets)
+           (reduce #'max buckets :key #'length)))
+    (is (<= (longest (http::word-table-buckets http::*headers*)) 2))
+    (is (<= (longest (http::word-table-buckets http::*methods*)) 2))
+    (is (<= (longest http::*headers-by-keyword*) 5))))
+
+(test a-head-keeps-nothing-of-the-buffer
+  (let* ((octets (request-octets-of "GET /a HTTP/1.1" "Host: a" "X-Unheard-Of-2: b" ""))
+         (head (http:parse-head (http:make-parser) octets 0 (length octets)))
+         (before (head-plist head)))
+    (fill octets 0)
+    (is (equal before (head-plist head)))))
+
+(test each-octet-is-judged-once
+  ;; Were a head read again from its start at each arrival, these 96 KiB, octet by octet,
+  ;; would be 4.6 thousand million steps and the test would never end.
+  (let ((octets (request-octets-of "GET / HTTP/1.1" "Host: a"
+                                   '(:raw "X-Long: ") '(:times 98304 (:raw "x")) "" "")))
+    (is (eq :request (caar (events-by-octet octets))))))
+
+(test a-parser-can-drop-what-it-began
+  (let ((parser (http:make-parser))
+        (octets (request-octets-of "GET / HTTP/1.1" "Host: a" "")))
+    (http:parse-head parser octets 0 10)
+    (is (http:parser-begun-p parser))
+    (http:reset-parser parser)
+    (is (not (http:parser-begun-p parser)))
+    (is (typep (http:parse-head parser octets 0 (length octets)) 'http:head))))
+
+(test empty-lines-begin-no-request
+  (let ((parser (http:make-parser))
+        (octets (request-octets-of "" "" "GET / HTTP/1.1")))
+    (http:parse-head parser octets 0 4)
+    (is (not (http:parser-begun-p parser)))))
+
+(test ranges-outside-the-octets-are-errors
+  (let ((octets (request-octets-of "GET / HTTP/1.1"))
+        (parser (http:make-parser)))
+    (signals error (http:parse-head parser octets 0 (1+ (length octets))))
+    (signals error (http:parse-head parser octets 3 2))
+    (signals error (http:parse-head parser octets -1 2))
+    (signals error (http:parse-head parser "GET / HTTP/1.1" 0 2))))
+
+;;; The same heads as Hunchentoot's own reader makes
+
+(defun chunga-headers (octets)
+  "The alist that Hunchentoot would make of the header lines in OCTETS."
+  (flexi-streams:with-input-from-sequence (stream octets)
+    (chunga:with-character-stream-semantics
+      (chunga:read-http-headers (flexi-streams:make-flexi-stream
+                                 stream :external-format :latin-1)))))
+
+(test headers-are-as-hunchentoot-has-always-given-them
+  (let* ((lines '("Host: a" "accept:  text/html ,  */*^I" "ACCEPT: image/png" "X-One:1"
+                  "X-Empty:" "x-one: 2" "X-Latin: ^xE9^xFF" "Accept: x" "Cookie: a=b; c=d"))
+         (head (apply #'head-of "GET / HTTP/1.1" (append lines '("")))))
+    (is (equal (loop for (name . value) in (chunga-headers (request-octets-of lines ""))
+                     collect (cons (string name) value))
+               (loop for (name . value) in (http:head-headers head)
+                     collect (cons (string name) value))))))

@@ -1,0 +1,238 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* http-reply :in http
+  :description "Replies become octets, or are refused.")
+
+(defun encoded-octets (output)
+  "A copy of the octets in OUTPUT."
+  (subseq (http:output-octets output) 0 (http:output-fill output)))
+
+(defmacro encoding ((output) &body body)
+  "The octets that BODY appends to a new OUTPUT, as a string."
+  `(let ((,output (http:make-output)))
+     ,@body
+     (octet-text (encoded-octets ,output))))
+
+(defun lines-text (lines)
+  "The text of LINES, in caret notation, each with its line end."
+  (octet-text (input-octets lines)))
+
+;;; Vectors
+
+(defun encode-vector (output vector)
+  "Encodes the head that VECTOR describes to OUTPUT."
+  (destructuring-bind (&key (status 200) headers cookies second reason &allow-other-keys)
+      vector
+    (http:encode-head output status (plain-text headers)
+                      :cookies (plain-text cookies) :second second
+                      :reason (plain-text reason))))
+
+(defun check-reply-vector (vector)
+  "Checks that the head which VECTOR describes is encoded as it promises."
+  (let ((name (getf vector :name))
+        (gives (getf vector :gives)))
+    (if (eq gives :invalid)
+        (let ((output (http:make-output)))
+          (signals (http:invalid-header "~A: is sent" name) (encode-vector output vector))
+          (is (zerop (http:output-fill output)) "~A: is partly sent" name))
+        (let ((text (encoding (output) (encode-vector output vector))))
+          (is (equal (lines-text gives) text) "~A: gives ~S" name text)))))
+
+(test heads-are-encoded-as-the-vectors-say
+  (dolist (vector (read-vectors "reply"))
+    (check-reply-vector vector)))
+
+;;; Nothing that a program says may end a line
+
+(defun sent-safely-p (name value)
+  "True if a field NAME with VALUE is refused, or sent as one line with nothing odd."
+  (let ((output (http:make-output)))
+    (handler-case (http:encode-header output name value)
+      (http:invalid-header ()
+        (return-from sent-safely-p (zerop (http:output-fill output)))))
+    (let ((octets (encoded-octets output)))
+      (and (= (- (length octets) 2) (search '(13 10) octets))
+           (notany (lambda (octet) (or (= octet 127) (and (< octet 32) (/= octet 9))))
+                   (subseq octets 0 (- (length octets) 2)))))))
+
+(test no-character-gets-out-that-ends-a-line
+  (dotimes (code 1024)
+    (let ((text (format nil "a~Cb" (code-char code))))
+      (is (sent-safely-p :x-test text) "code ~D in a value" code)
+      (is (sent-safely-p text "v") "code ~D in a name" code)
+      (is (sent-safely-p (make-symbol text) "v") "code ~D in a symbol" code))))
+
+(test invalid-headers-tell-what-was-wrong
+  (handler-case (http:encode-header (http:make-output) :x-test (format nil "a~%b"))
+    (http:invalid-header (condition)
+      (is (typep condition 'base:recycling-error))
+      (is (eq :x-test (http:invalid-header-name condition)))
+      (is (equal (format nil "a~%b") (http:invalid-header-value condition)))
+      (is (search "X-TEST" (princ-to-string condition))))))
+
+(test a-refused-head-leaves-what-was-there-before
+  (let ((output (http:make-output)))
+    (http:encode-octets output (as-octets '(1 2 3)))
+    (signals http:invalid-header
+      (http:encode-head output 200 (list (cons :a "b") (cons :c (format nil "~C" #\Return)))))
+    (is (equalp (as-octets '(1 2 3)) (encoded-octets output)))))
+
+;;; Names and values
+
+(test names-are-capitalized-as-hunchentoot-does
+  (dolist (name (append http::*header-names* '("X-UNHEARD-OF" "a--b-1c-d1e" "x_y" "content")))
+    (let ((keyword (intern (string-upcase name) '#:keyword)))
+      (is (equal (format nil "~A: v~C~C" (chunga:as-capitalized-string keyword)
+                         #\Return #\Linefeed)
+                 (encoding (output) (http:encode-header output keyword "v")))))))
+
+(test values-of-all-kinds-are-printed
+  (flet ((sent (value)
+           (let ((line (encoding (output) (http:encode-header output "a" value))))
+             (subseq line 3 (- (length line) 2)))))
+    (is (equal "0" (sent 0)))
+    (is (equal "1152921504606846975" (sent 1152921504606846975)))
+    (is (equal "1152921504606846976" (sent 1152921504606846976)))
+    (is (equal "-17" (sent -17)))
+    (is (equal "1/2" (let ((*print-base* 2)) (sent 1/2))))
+    (is (equal "KEEP" (sent :keep)))
+    (is (equal "xyz" (sent (make-array 3 :element-type 'character :adjustable t
+                                         :fill-pointer t :initial-contents "xyz"))))
+    (is (equal "yz" (sent (make-array 2 :element-type 'character
+                                        :displaced-to (coerce "xyz" '(simple-array character (*)))
+                                        :displaced-index-offset 1))))
+    (is (equal "base" (sent (coerce "base" 'simple-base-string))))
+    (is (equal "" (sent "")))
+    (is (equal (string (code-char 233)) (sent (string (code-char 233)))))))
+
+(test numbers-are-printed-as-princ-does
+  (loop for number = 1 then (+ 1 (* 7 number))
+        while (< number (expt 2 62))
+        do (is (equal (format nil "a: ~D~C~C" number #\Return #\Linefeed)
+                      (encoding (output) (http:encode-header output "a" number))))))
+
+;;; Status
+
+(test every-status-has-a-line
+  (loop for status from 100 below 600
+        for line = (encoding (output) (http:encode-status-line output status))
+        do (is (equal (format nil "HTTP/1.1 ~D ~@[~A~]~C~C" status
+                              (http:reason-phrase status) #\Return #\Linefeed)
+                      line))))
+
+(test a-status-is-three-digits
+  (signals error (http:encode-status-line (http:make-output) 99))
+  (signals error (http:encode-status-line (http:make-output) 600))
+  (signals error (http:encode-status-line (http:make-output) "200")))
+
+(test refusals-have-reason-phrases
+  (dolist (refusal http::*refusals*)
+    (is (stringp (http:reason-phrase (second refusal))))))
+
+;;; Growth
+
+(test an-output-grows-and-keeps-what-it-has
+  (let ((output (http:make-output))
+        (octets (as-octets (loop for i below 1000 collect (mod i 251)))))
+    (dotimes (i 300)
+      (http:encode-octets output octets))
+    (is (= 300000 (http:output-fill output)))
+    (is (loop for i below 300000
+              always (= (mod (mod i 1000) 251) (aref (http:output-octets output) i))))))
+
+(test a-reset-output-gives-large-memory-back
+  (let ((output (http:make-output)))
+    (http:encode-octets output (as-octets (make-list 1000000 :initial-element 1)))
+    (http:reset-output output)
+    (is (zerop (http:output-fill output)))
+    (is (< (length (http:output-octets output)) 100000))))
+
+(test small-bodies-are-copied-and-large-ones-are-not
+  (let ((output (http:make-output))
+        (limit http:*body-copy-limit*))
+    (is (http:encode-body output (as-octets (make-list limit :initial-element 1))))
+    (is (= limit (http:output-fill output)))
+    (is (not (http:encode-body output (as-octets (make-list (1+ limit) :initial-element 1)))))
+    (is (= limit (http:output-fill output)))
+    (is (http:encode-body output (as-octets '(1 2 3)) 1 3))
+    (is (= (+ 2 limit) (http:output-fill output)))))
+
+(test ranges-outside-the-octets-cannot-be-encoded
+  (let ((output (http:make-output))
+        (octets (as-octets '(1 2 3))))
+    (signals error (http:encode-octets output octets 0 4))
+    (signals error (http:encode-octets output octets 2 1))
+    (signals error (http:encode-chunk output octets -1 1))
+    (signals error (http:encode-body output '(1 2 3) 0 3))
+    (is (zerop (http:output-fill output)))))
+
+;;; Strings
+
+(defun utf-8-octets (string)
+  "The octets of STRING in UTF-8, by another implementation."
+  (coerce (flexi-streams:string-to-octets string :external-format :utf-8) 'base:octets))
+
+(defun sample-string (codes)
+  "A string of the characters with CODES."
+  (map '(simple-array character (*)) #'code-char codes))
+
+(test strings-are-encoded-in-utf-8
+  (dolist (codes '(() (65) (0 127) (128 2047) (2048 55295) (57344 65535) (65 233 8364 66)))
+    (let* ((string (sample-string codes))
+           (output (http:make-output)))
+      (is (http:encode-string output string :utf-8))
+      (is (equalp (utf-8-octets string) (encoded-octets output)))
+      (is (= (length (utf-8-octets string)) (http:encoded-length string :utf-8))))))
+
+(test characters-beyond-the-first-plane-are-four-octets
+  ;; U+1F600, as one character or, where characters are 16 bits, as a surrogate pair.
+  (let ((string (if (< 65536 char-code-limit)
+                    (sample-string '(#x1F600))
+                    (sample-string '(#xD83D #xDE00)))))
+    (is (= 4 (http:encoded-length string :utf-8)))
+    (is (equal (octet-text '(#xF0 #x9F #x98 #x80))
+               (encoding (output) (http:encode-string output string :utf-8))))))
+
+(test lone-surrogates-are-replaced
+  (dolist (codes '((#xD800) (#xDFFF) (#xDE00 #xD83D) (65 #xD83D 66)))
+    (when (every #'code-char codes)
+      (let ((expected (substitute-if #xFFFD (lambda (code) (<= #xD800 code #xDFFF)) codes)))
+        (is (equal (octet-text (utf-8-octets (sample-string expected)))
+                   (encoding (output)
+                     (http:encode-string output (sample-string codes) :utf-8))))))))
+
+(test strings-are-encoded-in-latin-1
+  (let ((all (sample-string (loop for code below 256 collect code))))
+    (is (= 256 (http:encoded-length all :latin-1)))
+    (is (equal all (encoding (output) (http:encode-string output all :latin-1))))))
+
+(test what-latin-1-lacks-is-not-encoded
+  (let ((output (http:make-output))
+        (string (sample-string '(65 256))))
+    (is (null (http:encoded-length string :latin-1)))
+    (is (null (http:encode-string output string :latin-1)))
+    (is (zerop (http:output-fill output)))))
+
+(test base-strings-are-encoded
+  (let ((string (coerce "abc" 'simple-base-string)))
+    (dolist (encoding '(:utf-8 :latin-1))
+      (is (= 3 (http:encoded-length string encoding)))
+      (is (equal "abc" (encoding (output) (http:encode-string output string encoding)))))))
+
+;;; Chunks
+
+(test chunks-have-their-size-in-front
+  (is (equal (lines-text '("3" "^A^B^C"))
+             (encoding (output) (http:encode-chunk output (as-octets '(1 2 3))))))
+  (is (equal (lines-text '("1a2b3c"))
+             (encoding (output) (http:encode-chunk-start output #x1A2B3C))))
+  (is (equal (lines-text '("")) (encoding (output) (http:encode-chunk-end output))))
+  (is (equal (lines-text '("0" "")) (encoding (output) (http:encode-last-chunk output)))))
+
+(test an-empty-chunk-never-ends-the-body
+  (is (equal "" (encoding (output) (http:encode-chunk output (as-octets '())))))
+  (signals error (http:encode-chunk-start (http:make-output) 0)))
+
+(test the-interim-reply-is-a-status-line
+  (is (equal (lines-text '("HTTP/1.1 100 Continue" ""))
+             (encoding (output) (http:encode-continue output)))))

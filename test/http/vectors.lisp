@@ -1,0 +1,111 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; Test vectors are data: test/http/vectors/README.md tells how they are written.
+
+(defparameter *vector-directory*
+  (merge-pathnames "vectors/" #.(namestring (or *compile-file-truename* *load-truename*)))
+  "Where the files of vectors are.")
+
+(defun read-vectors (name)
+  "The vectors in the file called NAME, a list of plists."
+  (with-open-file (stream (merge-pathnames (concatenate 'string name ".sexp")
+                                           *vector-directory*))
+    (let ((*package* (find-package '#:hunchentoot-recycling-taskmaster-test))
+          (*read-eval* nil))
+      (loop for vector = (read stream nil)
+            while vector
+            collect vector))))
+
+(defun caret-octet (text start)
+  "The octet that the caret in TEXT before START stands for, and the position after it."
+  (let ((char (char text start)))
+    (case char
+      (#\^ (values 94 (1+ start)))
+      (#\? (values 127 (1+ start)))
+      (#\x (values (parse-integer text :start (1+ start) :end (+ start 3) :radix 16)
+                   (+ start 3)))
+      (t (values (- (char-code char) 64) (1+ start))))))
+
+(defun caret-octets (text)
+  "The list of octets that TEXT, in caret notation, stands for."
+  (loop with position = 0
+        while (< position (length text))
+        collect (let ((char (char text position)))
+                  (incf position)
+                  (if (char= char #\^)
+                      (multiple-value-bind (octet next) (caret-octet text position)
+                        (setf position next)
+                        octet)
+                      (char-code char)))))
+
+(defun input-octets (input)
+  "The list of octets of INPUT: a line, (:RAW text), (:TIMES n input) or a list of those."
+  (cond ((stringp input)
+         (append (caret-octets input) '(13 10)))
+        ((eq :raw (first input))
+         (caret-octets (second input)))
+        ((eq :times (first input))
+         (loop repeat (second input) append (input-octets (third input))))
+        (t
+         (loop for part in input append (input-octets part)))))
+
+(defun vector-octets (vector)
+  "The octets that VECTOR says arrive."
+  (coerce (input-octets (getf vector :input)) '(simple-array (unsigned-byte 8) (*))))
+
+(defun vector-limits (vector)
+  "The limits under which VECTOR is tried."
+  (apply #'http:make-limits (getf vector :limits)))
+
+(defun plain-text (value)
+  "VALUE with the caret notation of its strings resolved."
+  (typecase value
+    (string (octet-text (caret-octets value)))
+    (cons (cons (plain-text (car value)) (plain-text (cdr value))))
+    (t value)))
+
+(defun event-as-promised-p (promised event)
+  "True if EVENT is as PROMISED, which may leave out what it does not care about."
+  (and (eq (first promised) (first event))
+       (if (eq :request (first promised))
+           (loop for (key value) on (rest promised) by #'cddr
+                 always (equal (plain-text value) (getf (rest event) key)))
+           (every #'equal (rest promised) (rest event)))))
+
+(defun vector-kept-p (vector events)
+  "True if EVENTS are what VECTOR promises."
+  (let ((promises (getf vector :gives))
+        (events (remove '(:waiting :request 0) events :test #'equal)))
+    (and (= (length promises) (length events))
+         (every #'event-as-promised-p promises events))))
+
+(defun sample-positions (size)
+  "Positions inside SIZE octets to split at: all where they are few."
+  (if (< size 1500)
+      (loop for position from 1 below size collect position)
+      (loop for position from 1 below size by (floor size 50) collect position)))
+
+(defun differing-split (octets events limits)
+  "A position to split OCTETS at so that the events are not EVENTS; NIL if there is none."
+  (loop for position in (sample-positions (length octets))
+        for ends = (list position (length octets))
+        unless (and (equal events (events-in-place octets ends limits))
+                    (equal events (events-moved octets ends limits)))
+          return position))
+
+(defun check-vector (vector)
+  "Checks that VECTOR keeps what it promises, however its octets arrive."
+  (let* ((octets (vector-octets vector))
+         (limits (vector-limits vector))
+         (name (getf vector :name))
+         (events (events-whole octets limits)))
+    (is (vector-kept-p vector events) "~A: gives ~S" name events)
+    (is (equal events (events-by-octet octets limits)) "~A: differs octet by octet" name)
+    (is (null (differing-split octets events limits)) "~A: differs when split" name)))
+
+(defmacro test-vectors (name file documentation)
+  "Defines the test NAME: the vectors in FILE keep what they promise."
+  `(test ,name
+     ,documentation
+     (dolist (vector (read-vectors ,file))
+       (check-vector vector))))

@@ -1,0 +1,110 @@
+;;; How much is taken.
+
+(:name "a request line as long as allowed" :rfc "RFC 9112, section 3"
+ :limits (:request-line-octets 20)
+ :input ("GET /0123 HTTP/1.1" "Host: a" "") :gives ((:request :uri "/0123")))
+(:name "a request line an octet longer" :rfc "RFC 9112, section 3"
+ :limits (:request-line-octets 20)
+ :input ("GET /01234 HTTP/1.1" "Host: a" "") :gives ((:refused 414 :target-too-long)))
+(:name "a target that does not end" :rfc "RFC 9112, section 3"
+ :limits (:request-line-octets 20)
+ :input ((:raw "GET /012345678901234")) :gives ((:waiting :head)))
+(:name "a target that does not end in time" :rfc "RFC 9112, section 3"
+ :limits (:request-line-octets 20)
+ :input ((:raw "GET /0123456789012345")) :gives ((:refused 414 :target-too-long)))
+(:name "a method that does not end in time" :rfc "RFC 9112, section 3"
+ :limits (:request-line-octets 20)
+ :input ((:raw "GETGETGETGETGETGETGET")) :gives ((:refused 501 :method-too-long)))
+(:name "what is wrong first counts" :rfc "RFC 9112, section 3"
+ :limits (:request-line-octets 20)
+ :input ((:raw "GET^@GETGETGETGETGETGET")) :gives ((:refused 400 :malformed-method)))
+(:name "empty lines count for the request line" :rfc "RFC 9112, section 2.2"
+ :limits (:request-line-octets 20)
+ :input ("" "" "GET / HTTP/1.1" "Host: a" "") :gives ((:request :uri "/")))
+(:name "too long together with empty lines" :rfc "RFC 9112, section 2.2"
+ :limits (:request-line-octets 20)
+ :input ("" "" "GET /a HTTP/1.1" "Host: a" "") :gives ((:refused 414 :target-too-long)))
+(:name "empty lines without end" :rfc "RFC 9112, section 2.2"
+ :limits (:request-line-octets 20)
+ :input ((:times 11 "")) :gives ((:refused 400 :too-many-empty-lines)))
+(:name "a request line of 16 KiB" :rfc "RFC 9112, section 3"
+ :input ((:raw "GET /") (:times 16368 (:raw "x")) " HTTP/1.1" "Host: a" "")
+ :gives ((:request :method :get)))
+(:name "a request line of more than 16 KiB" :rfc "RFC 9112, section 3"
+ :input ((:raw "GET /") (:times 16369 (:raw "x")) " HTTP/1.1" "Host: a" "")
+ :gives ((:refused 414 :target-too-long)))
+
+(:name "header lines as long as allowed" :rfc "RFC 6585, section 5"
+ :limits (:header-octets 20)
+ :input ("GET / HTTP/1.1" "Host: a" "A: 2345" "") :gives ((:request :host "a")))
+(:name "an octet longer" :rfc "RFC 6585, section 5"
+ :limits (:header-octets 20)
+ :input ("GET / HTTP/1.1" "Host: a" "A: 23456" "") :gives ((:refused 431 :headers-too-large)))
+(:name "a name that does not end" :rfc "RFC 6585, section 5"
+ :limits (:header-octets 20)
+ :input ("GET / HTTP/1.1" (:raw "HostHostHostHostHostH")) :gives ((:refused 431 :headers-too-large)))
+(:name "a value that does not end" :rfc "RFC 6585, section 5"
+ :limits (:header-octets 20)
+ :input ("GET / HTTP/1.1" (:raw "Host: aaaaaaaaaaaaaaa")) :gives ((:refused 431 :headers-too-large)))
+(:name "a header value of 96 KB" :rfc "RFC 6585, section 5"
+ :input ("GET / HTTP/1.1" "Host: a" (:raw "X-Long: ") (:times 98304 (:raw "x")) "" "")
+ :gives ((:request :host "a")))
+(:name "a header value of more than 128 KiB" :rfc "RFC 6585, section 5"
+ :input ("GET / HTTP/1.1" "Host: a" (:raw "X-Long: ") (:times 131072 (:raw "x")) "" "")
+ :gives ((:refused 431 :headers-too-large)))
+(:name "as many header lines as allowed" :rfc "RFC 6585, section 5"
+ :limits (:header-count 3)
+ :input ("GET / HTTP/1.1" "Host: a" "A: 1" "A: 2" "") :gives ((:request :host "a")))
+(:name "one header line more" :rfc "RFC 6585, section 5"
+ :limits (:header-count 3)
+ :input ("GET / HTTP/1.1" "Host: a" "A: 1" "A: 2" "A: 3" "")
+ :gives ((:refused 431 :too-many-headers)))
+(:name "128 header lines" :rfc "RFC 6585, section 5"
+ :input ("GET / HTTP/1.1" "Host: a" (:times 127 "A: b") "") :gives ((:request :host "a")))
+(:name "129 header lines" :rfc "RFC 6585, section 5"
+ :input ("GET / HTTP/1.1" "Host: a" (:times 128 "A: b") "")
+ :gives ((:refused 431 :too-many-headers)))
+
+(:name "content as long as allowed" :rfc "RFC 9110, section 15.5.14"
+ :limits (:body-octets 3)
+ :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 3" "" (:raw "abc")) :gives ((:request :body "abc")))
+(:name "content an octet longer" :rfc "RFC 9110, section 15.5.14"
+ :limits (:body-octets 3)
+ :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 4" "" (:raw "abcd"))
+ :gives ((:refused 413 :body-too-large)))
+(:name "no content where none is allowed" :rfc "RFC 9110, section 15.5.14"
+ :limits (:body-octets 0)
+ :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 0" "") :gives ((:request :body "")))
+(:name "chunks as long as allowed" :rfc "RFC 9110, section 15.5.14"
+ :limits (:body-octets 3)
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "2" "ab" "1" "c" "0" "")
+ :gives ((:request :body "abc")))
+(:name "chunks an octet longer" :rfc "RFC 9110, section 15.5.14"
+ :limits (:body-octets 3)
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "2" "ab" "2" "cd" "0" "")
+ :gives ((:refused 413 :body-too-large)))
+
+(:name "extensions as long as allowed" :rfc "RFC 9112, section 7.1.1"
+ :limits (:chunk-extension-octets 6)
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;ab" "x" "1 ;c" "y" "0" "")
+ :gives ((:request :body "xy")))
+(:name "extensions an octet longer" :rfc "RFC 9112, section 7.1.1"
+ :limits (:chunk-extension-octets 6)
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;ab" "x" "1 ;cd" "y" "0" "")
+ :gives ((:refused 413 :chunk-extensions-too-large)))
+(:name "white space without end after a chunk size" :rfc "RFC 9112, section 7.1.1"
+ :limits (:chunk-extension-octets 6)
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:raw "1       "))
+ :gives ((:refused 413 :chunk-extensions-too-large)))
+(:name "trailer fields as long as allowed" :rfc "RFC 9112, section 7.1.2"
+ :limits (:trailer-octets 12)
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" "A: b" "B: c" "")
+ :gives ((:request :body "")))
+(:name "trailer fields an octet longer" :rfc "RFC 9112, section 7.1.2"
+ :limits (:trailer-octets 12)
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" "A: b" "B: cd" "")
+ :gives ((:refused 431 :trailers-too-large)))
+(:name "trailer fields without values without end" :rfc "RFC 9112, section 7.1.2"
+ :limits (:trailer-octets 12)
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" (:times 4 "A:"))
+ :gives ((:refused 431 :trailers-too-large)))

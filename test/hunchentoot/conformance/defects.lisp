@@ -1,0 +1,148 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* conformance/defects :in conformance
+  :description "Defects of Hunchentoot that we do not inherit.")
+
+(defun stays-false-p (predicate)
+  "Whether PREDICATE remains false for a tenth of a second, the time that we give a
+server to do what it must not do."
+  (not (poll predicate 1/10)))
+
+;;; Of the engine
+
+(define-server-test (soft-stop-does-not-return-after-the-first-request :needs :our-engine)
+  (let ((running (make-latch 3 "three requests to run"))
+        (gates (vector (make-gate) (make-gate) (make-gate))))
+    (serving () (("/" (count-down running)
+                      (await (aref gates (parse-integer (hunchentoot:query-string*))))
+                      "done"))
+      (let ((clients (loop for number below 3
+                           collect (let ((target (format nil "/?~D" number)))
+                                     (in-background ("a client") (ask-text target))))))
+        (await running)
+        (let ((stop (in-background ("soft stop") (hunchentoot:stop *server* :soft t))))
+          (loop for client in clients
+                for gate across gates
+                do (is (stays-false-p (lambda () (task-done-p stop))))
+                   (open-gate gate)
+                   (is (string= "done" (task-result client))))
+          (is (eq *server* (task-result stop))))))))
+
+(define-server-test (read-and-write-timeouts-may-differ :needs :our-engine)
+  (serving (:read-timeout 8 :write-timeout 9) (("/" "served"))
+    (is (string= "served" (ask-text "/")))))
+
+(define-server-test (a-connection-reset-at-once-leaves-nothing-behind :needs :our-engine)
+  (serving () (("/" "served"))
+    (loop repeat 20
+          do (with-connection (connection)
+               (send connection "GET / HTTP/1.1")
+               (reset connection)))
+    (is (string= "served" (ask-text "/")))))
+
+;;; Of the framing of requests
+
+(defun refused-p (&rest parts)
+  "Whether the octets of PARTS, a request for / with something wrong, are answered by
+one 4xx and the end of the connection, and no handler runs."
+  (let ((runs (make-recorder)))
+    (serving () (("/" (record runs :handler) "served"))
+      (with-connection (connection)
+        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf parts)
+        (let ((response (read-response connection)))
+          (and (<= 400 (response-status response) 499)
+               (closed-by-server-p connection)
+               (null (recorded runs))))))))
+
+(define-server-test (content-length-with-transfer-encoding-is-refused :needs :our-http)
+  (is (refused-p "Content-Length: 4" :crlf "Transfer-Encoding: chunked" :crlf :crlf
+                 "0" :crlf :crlf))
+  (is (refused-p "Transfer-Encoding: chunked" :crlf "Content-Length: 4" :crlf :crlf
+                 "0" :crlf :crlf)))
+
+(define-server-test (differing-content-lengths-are-refused :needs :our-http)
+  (is (refused-p "Content-Length: 4" :crlf "Content-Length: 5" :crlf :crlf "body"))
+  (is (refused-p "Content-Length: 4, 5" :crlf :crlf "body")))
+
+(define-server-test (malformed-content-lengths-are-refused :needs :our-http)
+  (dolist (value '("" "four" "4x" "-4" "+4" "0x4" "4 4"))
+    (is (refused-p (format nil "Content-Length: ~A" value) :crlf :crlf "body")
+        "A Content-Length of ~S is taken." value)))
+
+(define-server-test (a-body-that-ends-too-early-is-not-taken-for-whole :needs :our-http)
+  (let ((bodies (make-recorder)))
+    (serving () (("/" (record bodies (hunchentoot:raw-post-data :force-binary t))
+                      "served"))
+      (with-connection (connection)
+        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf
+              "Content-Length: 10" :crlf :crlf "short")
+        (end-sending connection)
+        (is (not (search (octets " 200 ") (receive-rest connection))))
+        (is (null (recorded bodies)))))))
+
+;;; Of bodies read as streams
+
+(defun next-answer (connection)
+  "The text of the response to a request for /next on CONNECTION, or NIL when the server
+has closed it."
+  (handler-case (exchange-text connection "/next")
+    (broken-response () nil)
+    (stream-error () nil)))
+
+(define-server-test (an-unread-body-is-not-run-as-the-next-request :needs :our-http)
+  (let ((runs (make-recorder)))
+    (serving () (("/" (hunchentoot:raw-post-data :want-stream t) "unread")
+                 ("/smuggled" (record runs :smuggled) "smuggled")
+                 ("/next" "next"))
+      (with-connection (connection)
+        (is (string= "unread"
+                     (exchange-text connection "/" :method :post
+                                                   :content (request-octets "/smuggled"))))
+        (is (member (next-answer connection) '(nil "next") :test #'equal))
+        (is (null (recorded runs)))))))
+
+(define-server-test (a-bodyless-request-has-a-stream-that-ends-at-once :needs :our-http)
+  ;; Longer than a test's patience, so that waiting it out fails.
+  (serving (:read-timeout 60 :write-timeout 60)
+      (("/" (shown (read-byte (hunchentoot:raw-post-data :want-stream t) nil :end))))
+    (with-connection (connection)
+      (is (string= ":END" (exchange-text connection "/")))
+      (is (string= ":END" (exchange-text connection "/"))))))
+
+;;; Of heads without bound
+
+(defun try-to-send (connection &rest parts)
+  "Sends the octets of PARTS to CONNECTION unless the server has closed it."
+  (handler-case (send connection parts)
+    (error () nil)))
+
+(define-server-test (an-endless-header-line-is-refused :needs :our-http)
+  (serving () (("/" "served"))
+    (with-connection (connection)
+      (try-to-send connection "GET / HTTP/1.1" :crlf "X-Endless: ")
+      (loop with piece = (make-string 65536 :initial-element #\x)
+            repeat 64
+            until (readable-p connection)
+            do (try-to-send connection piece))
+      (is (readable-p connection *patience*))
+      (is (not (search (octets " 200 ") (receive-rest connection)))))))
+
+(define-server-test (a-head-that-drips-in-is-given-up :needs :our-http)
+  (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
+    (with-connection (connection)
+      (try-to-send connection "GET / HTTP/1.1" :crlf "X-Slow: ")
+      (is (loop with deadline = (deadline-after *patience*)
+                thereis (readable-p connection 1/4)
+                until (zerop (seconds-until deadline))
+                do (try-to-send connection "x"))))))
+
+;;; Of replies
+
+(define-server-test (an-error-after-the-headers-cuts-the-reply-short :needs :our-http)
+  (serving () (("/" (write-part (hunchentoot:send-headers) "so far")
+                    (error "The handler fails.")))
+    (with-connection (connection)
+      (send-request connection "/")
+      (is (chunked-p (read-head connection)))
+      (is (string= "so far" (decode (read-chunk connection))))
+      (is (closed-by-server-p connection)))))

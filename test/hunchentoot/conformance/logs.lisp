@@ -1,0 +1,142 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* conformance/logs :in conformance
+  :description "The access log and the message log, as text and as methods.")
+
+(defmacro logged ((destination &rest initargs) (&rest routes) &body body)
+  "The text that an acceptor that serves ROUTES writes to the log named by the initarg
+DESTINATION while BODY is evaluated."
+  (let ((stream (gensym "STREAM")))
+    `(let ((,stream (make-string-output-stream)))
+       (serving (,destination ,stream ,@initargs) ,routes ,@body)
+       (get-output-stream-string ,stream))))
+
+(defun log-lines (text)
+  "The lines of TEXT."
+  (uiop:split-string (string-right-trim '(#\Newline) text) :separator '(#\Newline)))
+
+(defparameter *time-of-log* "\\[\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\]"
+  "How the access log tells the time.")
+
+(defun access-line-p (line before after)
+  "Whether LINE is BEFORE, a time, and AFTER."
+  (cl-ppcre:scan (format nil "^~A ~A ~A$" (cl-ppcre:quote-meta-chars before) *time-of-log*
+                         (cl-ppcre:quote-meta-chars after))
+                 line))
+
+;;; The access log
+
+(define-server-test an-access-is-one-line
+  (let ((log (logged (:access-log-destination) (("/page" "a body"))
+               (ask "/page"))))
+    (is (access-line-p (string-right-trim '(#\Newline) log)
+                       "127.0.0.1 -" "\"GET /page HTTP/1.1\" 200 6 \"-\" \"-\""))))
+
+(define-server-test an-access-line-tells-all-that-is-known
+  (let ((log (logged (:access-log-destination) (("/page" "a body"))
+               (ask "/page?a=b" :version "HTTP/1.0"
+                                :headers '(("User-Agent" . "Tester")
+                                           ("Referer" . "http://there/")
+                                           ("X-Forwarded-For" . "10.0.0.1")
+                                           ("Authorization" . "Basic bmFub29rOmlnbG9v"))))))
+    (is (access-line-p (string-right-trim '(#\Newline) log)
+                       "127.0.0.1 (10.0.0.1) nanook"
+                       "\"GET /page?a=b HTTP/1.0\" 200 6 \"http://there/\" \"Tester\""))))
+
+(define-server-test every-request-of-a-connection-is-logged
+  (let ((log (logged (:access-log-destination) (("/" "body") ("/fails" (error "It fails.")))
+               (with-connection (connection)
+                 (dolist (target '("/" "/nowhere" "/fails" "/"))
+                   (exchange connection target))))))
+    (is (equal '("200" "404" "500" "200")
+               (loop for line in (log-lines log)
+                     collect (cl-ppcre:regex-replace ".*HTTP/1.1\" (\\d+) .*" line
+                                                     "\\1"))))))
+
+(define-server-test a-streamed-reply-is-logged-without-length
+  (let ((log (logged (:access-log-destination)
+                 (("/" (write-part (hunchentoot:send-headers) "body")))
+               (ask "/"))))
+    (is (search "200 - " log))))
+
+(define-server-test logs-may-be-files
+  (with-directory (directory)
+    (let ((access (merge-pathnames "access.log" directory))
+          (messages (namestring (merge-pathnames "message.log" directory))))
+      (serving (:access-log-destination access :message-log-destination messages)
+          (("/" (hunchentoot:log-message* :info "A message.") "body"))
+        (ask "/")
+        (ask "/"))
+      (is (= 2 (length (uiop:read-file-lines access))))
+      (is (= 2 (length (uiop:read-file-lines messages)))))))
+
+;;; The message log
+
+(define-server-test a-message-is-one-line-with-time-and-level
+  (let ((log (logged (:message-log-destination)
+                 (("/" (hunchentoot:log-message* :warning "~D of ~A" 3 "four") "body"))
+               (ask "/"))))
+    (is (cl-ppcre:scan "^\\[[^]]* \\[WARNING\\]\\] 3 of four\\n$" log))))
+
+(define-server-test an-error-of-a-handler-is-logged-with-its-backtrace
+  (let ((log (logged (:message-log-destination) (("/" (error "The reason.")))
+               (ask "/"))))
+    (is (search "[ERROR]] The reason." log))
+    (is (< 1 (length (log-lines log))))))
+
+(define-server-test backtraces-and-errors-can-be-kept-out-of-the-log
+  (with-globals ((hunchentoot:*log-lisp-backtraces-p* nil))
+    (let ((log (logged (:message-log-destination) (("/" (error "The reason.")))
+                 (ask "/"))))
+      (is (= 1 (length (log-lines log))))
+      (is (search "The reason." log))))
+  (with-globals ((hunchentoot:*log-lisp-errors-p* nil))
+    (is (string= "" (logged (:message-log-destination) (("/" (error "The reason.")))
+                      (ask "/"))))))
+
+(define-server-test a-warning-of-a-handler-is-logged
+  (quietly
+    (is (search "[WARNING]] Warning while processing connection: Take care."
+                (logged (:message-log-destination) (("/" (warn "Take care.") "body"))
+                  (ask "/"))))))
+
+(define-server-test errors-are-logged-at-the-level-that-is-set
+  (with-globals ((hunchentoot:*lisp-errors-log-level* :info))
+    (is (search "[INFO]] The reason."
+                (logged (:message-log-destination) (("/" (error "The reason.")))
+                  (ask "/"))))))
+
+;;; Methods
+
+(defclass own-logs ()
+  ((accesses :initform (make-recorder) :reader logged-accesses)
+   (messages :initform (make-recorder) :reader logged-messages))
+  (:documentation "A mixin for an acceptor that keeps its logs to itself."))
+
+(defmethod hunchentoot:acceptor-log-access ((acceptor own-logs) &key return-code)
+  (record (logged-accesses acceptor)
+          (list return-code (hunchentoot:script-name*) (hunchentoot:content-length*))))
+
+(defmethod hunchentoot:acceptor-log-message ((acceptor own-logs) level control
+                                             &rest arguments)
+  (record (logged-messages acceptor)
+          (list level (apply #'format nil control arguments))))
+
+(define-server-test an-acceptor-may-log-accesses-its-own-way
+  (serving (:mixin 'own-logs) (("/" "body"))
+    (ask "/")
+    (ask "/" :method :head)
+    (ask "/fails")
+    (let ((accesses (recorded (logged-accesses *server*))))
+      (is (equal '((200 "/" 4) (200 "/" 4)) (subseq accesses 0 2)))
+      (is (equal '(404 "/fails") (subseq (third accesses) 0 2)))
+      (is (= 3 (length accesses))))))
+
+(define-server-test an-acceptor-may-log-messages-its-own-way
+  (with-globals ((hunchentoot:*log-lisp-backtraces-p* nil))
+    (serving (:mixin 'own-logs) (("/" (hunchentoot:log-message* :info "~A!" "Hello") "body")
+                                 ("/fails" (error "The reason.")))
+      (ask "/")
+      (ask "/fails")
+      (is (equal '((:info "Hello!") (:error "The reason."))
+                 (recorded (logged-messages *server*)))))))

@@ -1,0 +1,205 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* conformance/subclasses :in conformance
+  :description "An application's own classes of acceptors, requests and replies.")
+
+;;; Requests and replies
+
+(defclass own-request (hunchentoot:request)
+  ((greeting :initform nil :accessor greeting))
+  (:documentation "A request that greets, with methods around its processing."))
+
+(defclass own-reply (hunchentoot:reply)
+  ((mark :initform "marked" :reader mark)))
+
+(defvar *steps* (make-recorder)
+  "What the methods of this file note; every test makes it new.")
+
+(defun note (step)
+  "Notes STEP in *STEPS*."
+  (record *steps* step))
+
+(defmacro noting (&body body)
+  "Evaluates BODY with nothing noted so far."
+  `(with-globals ((*steps* (make-recorder)))
+     ,@body))
+
+(defmethod initialize-instance :after ((request own-request) &key)
+  (setf (greeting request)
+        (format nil "Hello ~A" (hunchentoot:get-parameter "name" request))))
+
+(defmethod hunchentoot:process-request :before ((request own-request))
+  (note :before-request))
+
+(defmethod hunchentoot:process-request :around ((request own-request))
+  (note :around-request)
+  (multiple-value-prog1 (call-next-method)
+    (note :end-of-request)))
+
+(defmethod hunchentoot:process-request :after ((request own-request))
+  (note :after-request))
+
+(define-server-test requests-are-of-the-class-of-the-acceptor
+  (noting
+    (serving (:request-class 'own-request)
+        (("/" (greeting hunchentoot:*request*)))
+      (is (string= "Hello Ann" (ask-text "/?name=Ann")))
+      (is (eq 'own-request (hunchentoot:acceptor-request-class *server*))))))
+
+(define-server-test methods-on-the-request-class-wrap-every-request
+  (noting
+    (serving (:request-class 'own-request) (("/" (note :handler) "body"))
+      (with-connection (connection)
+        (exchange connection "/")
+        (exchange connection "/"))
+      (eventually ("the second request to end")
+        (= 2 (recorded-count *steps* :end-of-request)))
+      (let ((one '(:around-request :before-request :handler :after-request
+                   :end-of-request)))
+        (is (equal (append one one) (recorded *steps*)))))))
+
+(define-server-test methods-on-the-request-class-wrap-failing-requests
+  (noting
+    (serving (:request-class 'own-request) (("/" (error "The handler fails.")))
+      (is (= 500 (response-status (ask "/"))))
+      (eventually ("the request to end")
+        (= 1 (recorded-count *steps* :end-of-request)))
+      (is (= 1 (recorded-count *steps* :after-request))))))
+
+(define-server-test replies-are-of-the-class-of-the-acceptor
+  (serving (:reply-class 'own-reply) (("/" (mark hunchentoot:*reply*)))
+    (is (string= "marked" (ask-text "/")))))
+
+(define-server-test classes-may-be-given-as-class-objects-and-changed-later
+  (serving (:reply-class (find-class 'own-reply))
+      (("/" (shown (class-name (class-of hunchentoot:*reply*)))))
+    (is (search "OWN-REPLY" (ask-text "/")))
+    (setf (hunchentoot:acceptor-reply-class *server*) 'hunchentoot:reply)
+    (is (search "HUNCHENTOOT:REPLY" (ask-text "/")))))
+
+;;; Acceptors
+
+(defvar *bound-around* nil
+  "What methods around a connection or request bind for the handlers within.")
+
+(defclass wrapping () ()
+  (:documentation "A mixin for an acceptor with methods around everything."))
+
+(defmethod hunchentoot:process-connection :around ((acceptor wrapping) socket)
+  (note :connection)
+  (let ((*bound-around* (list :connection (and socket t))))
+    (unwind-protect (call-next-method)
+      (note :end-of-connection))))
+
+(defmethod hunchentoot:handle-request :around ((acceptor wrapping) request)
+  (note :handle)
+  (let ((*bound-around* (append *bound-around*
+                                (list :handle (hunchentoot:script-name request)))))
+    (call-next-method)))
+
+(defmethod hunchentoot:acceptor-dispatch-request :before ((acceptor wrapping) request)
+  (note (list :dispatch (hunchentoot:script-name request))))
+
+(defmethod hunchentoot:initialize-connection-stream :around ((acceptor wrapping) stream)
+  (note :initialize)
+  (let ((initialized (call-next-method)))
+    (note (if (streamp initialized) :initialized :no-stream))
+    initialized))
+
+(defmethod hunchentoot:reset-connection-stream :before ((acceptor wrapping) stream)
+  (note (if (streamp stream) :reset :no-stream)))
+
+(defmacro serving-wrapped (&body body)
+  "Evaluates BODY while a wrapping acceptor serves /, which shows *BOUND-AROUND*."
+  `(noting
+     (serving (:mixin 'wrapping) (("/" (note :handler)
+                                       (shown *bound-around*)))
+       ,@body)))
+
+(define-server-test what-methods-around-bind-is-seen-by-the-handler
+  (serving-wrapped
+    (with-connection (connection)
+      (loop repeat 3
+            do (is (string= (shown '(:connection t :handle "/"))
+                            (exchange-text connection "/")))))))
+
+(define-server-test every-request-is-within-process-connection
+  ;; Once per connection or once per request: both are right, so we only look whether
+  ;; every handler ran between a beginning and an end.
+  (serving-wrapped
+    (with-connection (connection)
+      (exchange connection "/")
+      (exchange connection "/"))
+    (eventually ("process-connection to return")
+      (= (recorded-count *steps* :connection)
+         (recorded-count *steps* :end-of-connection)))
+    (is (loop with depth = 0
+              for step in (recorded *steps*)
+              do (case step
+                   (:connection (incf depth))
+                   (:end-of-connection (decf depth)))
+              always (or (not (eq step :handler)) (= depth 1))))))
+
+(define-server-test handle-request-and-dispatch-run-once-per-request
+  (serving-wrapped
+    (with-connection (connection)
+      (loop repeat 3 do (exchange connection "/")))
+    (is (= 3 (recorded-count *steps* :handle)))
+    (is (= 3 (recorded-count *steps* '(:dispatch "/"))))))
+
+(define-server-test the-stream-is-initialized-once-per-connection
+  (serving-wrapped
+    (loop repeat 2
+          do (with-connection (connection)
+               (loop repeat 3 do (exchange connection "/"))))
+    (is (= 2 (recorded-count *steps* :initialize)))
+    (is (= 2 (recorded-count *steps* :initialized)))))
+
+(define-server-test the-stream-is-reset-once-per-request
+  (serving-wrapped
+    (with-connection (connection)
+      (loop repeat 3 do (exchange connection "/"))
+      (eventually ("the stream to be reset")
+        (= 3 (recorded-count *steps* :reset))))
+    (is (= 0 (recorded-count *steps* :no-stream)))))
+
+(defclass two-wrapped-streams () ()
+  (:documentation "A mixin for an acceptor that talks through a stream of its own."))
+
+(defmethod hunchentoot:initialize-connection-stream ((acceptor two-wrapped-streams) stream)
+  (declare (ignore stream))
+  (flexi-streams:make-flexi-stream (call-next-method)))
+
+(define-server-test an-acceptor-may-put-a-stream-of-its-own-in-between
+  (serving (:mixin 'two-wrapped-streams)
+      (("/" (hunchentoot:raw-post-data :force-text t)))
+    (with-connection (connection)
+      (loop repeat 2
+            do (is (string= "body" (exchange-text connection "/" :method :post
+                                                                 :content "body")))))))
+
+(defclass answering-itself () ()
+  (:documentation "A mixin for an acceptor that needs no dispatch table."))
+
+(defmethod hunchentoot:acceptor-dispatch-request ((acceptor answering-itself) request)
+  (if (string= "/self" (hunchentoot:script-name request))
+      "by the acceptor itself"
+      (call-next-method)))
+
+(define-server-test an-acceptor-may-answer-requests-itself
+  (serving (:mixin 'answering-itself) (("/table" "by the table"))
+    (is (string= "by the acceptor itself" (ask-text "/self")))
+    (is (string= "by the table" (ask-text "/table")))))
+
+(defclass catching-errors () ()
+  (:documentation "A mixin for an acceptor that handles errors before Hunchentoot."))
+
+(defmethod hunchentoot:acceptor-dispatch-request :around ((acceptor catching-errors) request)
+  (handler-case (call-next-method)
+    (error (condition) (format nil "caught: ~A" condition))))
+
+(define-server-test an-acceptor-may-catch-the-errors-of-handlers
+  (serving (:mixin 'catching-errors) (("/" (error "The reason.")))
+    (let ((response (ask "/")))
+      (is (= 200 (response-status response)))
+      (is (string= "caught: The reason." (response-text response))))))

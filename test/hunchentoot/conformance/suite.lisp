@@ -1,0 +1,62 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; The conformance suite: what a Hunchentoot application may rely on.  The same tests
+;;; pass on Hunchentoot's own easy acceptor and on whatever *ACCEPTOR-CLASS* is.
+
+(def-suite conformance :in all
+  :description "Everything behaves as on Hunchentoot's own acceptor.")
+
+;;; Where releases of Hunchentoot differ, a function with the difference's name tells
+;;; which way the loaded one goes.
+
+(defun hunchentoot-has-p (name)
+  "Whether the loaded Hunchentoot knows a symbol called NAME."
+  (and (find-symbol (string name) '#:hunchentoot) t))
+
+(defun hunchentoot-since-p (version)
+  "Whether the loaded Hunchentoot is of VERSION or later."
+  (uiop:version<= version hunchentoot:*hunchentoot-version*))
+
+(defun unknown-methods-served-p ()
+  "Before 1.3.0 any token was taken for a method; since then all but nine are refused."
+  (not (hunchentoot-since-p "1.3.0")))
+
+(defun plus-in-path-is-space-p ()
+  "Before 1.3.0 a plus in the path was decoded like one in the query."
+  (not (hunchentoot-since-p "1.3.0")))
+
+(defun other-versions-refused-p ()
+  "Since 1.3.0 a request of another version than HTTP/1.0 and HTTP/1.1 is answered 505."
+  (hunchentoot-since-p "1.3.0"))
+
+(defun second-value-is-an-error-p ()
+  "Before 1.3.1 a handler that returned a true second value was taken to have failed."
+  (not (hunchentoot-since-p "1.3.1")))
+
+(defun bodies-of-bodyless-statuses-dropped-p ()
+  "Later than 1.3.1 a body that a handler gives to 1xx, 204 or 304 is dropped.  The
+change is in no release yet, so we look for a function that is as new."
+  (hunchentoot-has-p '#:create-regex-dispatcher-with-groups))
+
+(defun same-site-cookies-p ()
+  "Since 1.3.0 cookies may have the attribute SameSite."
+  (hunchentoot-has-p '#:cookie-same-site))
+
+;;; What several themes need
+
+(defun shown (&rest values)
+  "VALUES as a handler can return and a test compare them: printed as READ wants it."
+  (with-standard-io-syntax
+    ;; Readably, SBCL would tell strings of base characters apart.
+    (let ((*print-readably* nil))
+      (format nil "~{~S~^ ~}" values))))
+
+(defun body-headers (response)
+  "Those headers of RESPONSE that describe its body and the connection."
+  (remove-if (lambda (name) (member name '("date" "server") :test #'string=))
+             (response-headers response) :key #'car))
+
+(defmacro quietly (&body body)
+  "Evaluates BODY while nobody sees what threads write to the error output."
+  `(with-globals ((*error-output* (make-broadcast-stream)))
+     ,@body))

@@ -1,0 +1,136 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* conformance/uploads :in conformance
+  :description "Files in multipart forms, and what becomes of their temporary files.")
+
+;;; Multipart forms
+
+(defparameter *boundary* "----a-boundary-47-11" "What separates the parts of our forms.")
+
+(defun multipart-type ()
+  "The content type of our forms."
+  (format nil "multipart/form-data; boundary=~A" *boundary*))
+
+(defun form-part (name contents &key file-name content-type)
+  "The octets of one part of a form, which is a file when FILE-NAME is given."
+  (octets "--" *boundary* :crlf
+          (format nil "Content-Disposition: form-data; name=\"~A\"~@[; filename=\"~A\"~]"
+                  name file-name)
+          :crlf
+          (and content-type (list "Content-Type: " content-type :crlf))
+          :crlf contents :crlf))
+
+(defun multipart (&rest parts)
+  "The octets of a form made of PARTS."
+  (octets parts "--" *boundary* "--" :crlf))
+
+(defparameter *file-contents* (octets (test-octets 20000) :crlf "--" (test-octets 300))
+  "The contents of an upload: every octet value, and things that look like boundaries.")
+
+(defun file-part (&key (name "file") (contents *file-contents*) (file-name "some.bin"))
+  "A part with a file."
+  (form-part name contents :file-name file-name :content-type "application/x-test"))
+
+(defun upload (target &rest parts)
+  "The response to a POST of a form made of PARTS to TARGET."
+  (ask target :method :post :content-type (multipart-type)
+              :content (apply #'multipart parts)))
+
+(defmacro serving-uploads ((&rest routes) &body body)
+  "Evaluates BODY while uploads go to a directory of their own and ROUTES are served."
+  `(with-directory (directory)
+     (with-globals ((hunchentoot:*tmp-directory* directory))
+       (serving () ,routes ,@body))))
+
+;;; Promises
+
+(define-server-test an-upload-is-a-file-while-the-handler-runs
+  (let ((contents nil))
+    (serving-uploads (("/" (setf contents (file-octets
+                                           (first (hunchentoot:post-parameter "file"))))
+                           "taken"))
+      (is (string= "taken" (response-text (upload "/" (file-part)))))
+      (is (null (octet-difference *file-contents* contents))))))
+
+(define-server-test an-upload-comes-with-its-name-and-content-type
+  (serving-uploads (("/" (shown (rest (hunchentoot:post-parameter "file")))))
+    (is (string= (shown '("some.bin" "application/x-test"))
+                 (response-text (upload "/" (file-part)))))))
+
+(define-server-test the-file-of-an-upload-is-deleted-after-the-request
+  (let ((path nil))
+    (serving-uploads (("/" (setf path (first (hunchentoot:post-parameter "file")))
+                           (shown (and (probe-file path) t))))
+      (is (string= "T" (response-text (upload "/" (file-part)))))
+      (eventually ("the temporary file to be deleted")
+        (not (probe-file path))))))
+
+(define-server-test the-file-of-an-upload-is-deleted-when-the-handler-fails
+  (let ((path nil))
+    (serving-uploads (("/" (setf path (first (hunchentoot:post-parameter "file")))
+                           (error "The handler fails.")))
+      (is (= 500 (response-status (upload "/" (file-part)))))
+      (is (pathnamep path))
+      (eventually ("the temporary file to be deleted")
+        (not (probe-file path))))))
+
+(define-server-test the-file-of-an-upload-stays-when-it-is-moved
+  (with-directory (elsewhere)
+    (let ((kept (merge-pathnames "kept" elsewhere)))
+      (serving-uploads (("/" (uiop:rename-file-overwriting-target
+                              (first (hunchentoot:post-parameter "file")) kept)
+                             "moved"))
+        (with-connection (connection)
+          (exchange connection "/" :method :post :content-type (multipart-type)
+                                   :content (multipart (file-part)))
+          ;; A second request on the connection comes after the end of the first.
+          (exchange connection "/nowhere"))
+        (is (null (octet-difference *file-contents* (file-octets kept))))))))
+
+(define-server-test files-and-fields-may-be-mixed
+  (serving-uploads (("/" (shown (hunchentoot:post-parameter "before")
+                                (second (hunchentoot:post-parameter "one"))
+                                (hunchentoot:post-parameter "between")
+                                (second (hunchentoot:post-parameter "two"))
+                                (length (hunchentoot:post-parameters*)))))
+    (is (string= (shown "b ä" "1.bin" "" "2.bin" 4)
+                 (response-text
+                  (upload "/" (form-part "before" "b ä")
+                          (file-part :name "one" :file-name "1.bin")
+                          (form-part "between" "")
+                          (file-part :name "two" :file-name "2.bin" :contents "")))))))
+
+(define-server-test a-multipart-form-may-come-in-chunks
+  (let ((form (multipart (file-part) (form-part "field" "value")))
+        (contents nil))
+    (serving-uploads (("/" (setf contents (file-octets
+                                           (first (hunchentoot:post-parameter "file"))))
+                           (hunchentoot:post-parameter "field")))
+      (is (string= "value" (ask-text "/" :method :post :content-type (multipart-type)
+                                         :chunks (list (subseq form 0 100)
+                                                       (subseq form 100 9999)
+                                                       (subseq form 9999)))))
+      (is (null (octet-difference *file-contents* contents))))))
+
+(define-server-test the-upload-hook-is-called-for-every-file
+  (let ((paths (make-recorder)))
+    (with-globals ((hunchentoot:*file-upload-hook* (lambda (path) (record paths path))))
+      (serving-uploads (("/" (hunchentoot:post-parameters*) "taken"))
+        (upload "/" (file-part) (form-part "field" "value") (file-part :name "other"))
+        (is (= 2 (recorded-count paths)))
+        (is (every #'pathnamep (recorded paths)))))))
+
+(define-server-test temporary-files-are-listed-during-the-request
+  (serving-uploads (("/" (let ((path (first (hunchentoot:post-parameter "file"))))
+                           (shown (equal (list path) hunchentoot::*tmp-files*)))))
+    (is (string= "T" (response-text (upload "/" (file-part)))))))
+
+(define-server-test the-connection-goes-on-after-an-upload
+  (serving-uploads (("/" (hunchentoot:post-parameters*) "taken")
+                    ("/unread" "not looked at"))
+    (with-connection (connection)
+      (dolist (target '("/" "/unread" "/"))
+        (is (= 200 (response-status
+                    (exchange connection target :method :post
+                                                :content-type (multipart-type)
+                                                :content (multipart (file-part))))))))))
