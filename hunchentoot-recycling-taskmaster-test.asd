@@ -1,7 +1,7 @@
 (defsystem "hunchentoot-recycling-taskmaster-test"
   :description "Tests of hunchentoot-recycling-taskmaster, named for the promises they check."
   :license "BSD-2-Clause"
-  :depends-on ("hunchentoot-recycling-taskmaster" "fiveam" "flexi-streams" "alexandria" "cl-ppcre"
+  :depends-on ("hunchentoot-recycling-taskmaster" "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
                (:feature :sbcl (:require "sb-introspect")))
   :pathname "test/"
   :serial t
@@ -23,6 +23,15 @@
                  (:file "server-test")))
    (:file "run")                        ; the entry point
    (:file "architecture")
+   (:module "http"                      ; vectors, and octets at random
+    :serial t
+    :components ((:file "conversation")
+                 (:file "vectors")
+                 (:file "heads")
+                 (:file "fuzz")
+                 (:file "replies")
+                 (:file "dates")
+                 (:file "bodies")))
    (:module "engine"
     :serial t
     :components ((:file "fakes")

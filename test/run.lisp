@@ -19,24 +19,34 @@
           (count-if (lambda (result) (typep result 'fiveam::test-skipped)) results)))
 
 (defun modes ()
-  "The values of :PARKING with which the tests of acceptors are to pass here."
+  "The values of :PARKING with which the tests of acceptors are to pass here, the default first."
   (if (platform:readiness-supported-p) '(t nil) '(nil)))
 
-(defun run-in-mode (suite parking)
-  "The results of SUITE, its acceptors being made with PARKING."
+(defun run-in-mode (suites parking)
+  "The results of SUITES, their acceptors being made with PARKING."
   (format t "~&~%With ~:[a thread for each connection~;parked connections~]:" parking)
   (setf recycling::*parking-by-default* parking
         *own-http-p* parking)           ; see src/hunchentoot/exchange.lisp
   (unwind-protect
        (let ((*on-error* nil) (*on-failure* nil))
-         (run suite))
+         (loop for suite in suites append (run suite)))
     (setf recycling::*parking-by-default* t)))
+
+(defparameter *suites-of-acceptors* '(taskmaster acceptors conformance)
+  "What of ALL depends on the mode.")
+
+(defun suites-in-mode (suite mode)
+  "What of SUITE is to run in MODE."
+  (if (and (eq suite 'all) (not (eq mode (first (modes)))))
+      *suites-of-acceptors*
+      (list suite)))
 
 (defun run-all (&key (suite 'all))
   "Runs SUITE, a suite or a single test, by default all, in every mode, tells what failed, and
 prints the counts in the last line.  True when something passed and nothing failed."
   (let* ((suite (find-suite suite))
-         (results (loop for mode in (modes) append (run-in-mode suite mode))))
+         (results (loop for mode in (modes)
+                        append (run-in-mode (suites-in-mode suite mode) mode))))
     (explain! results)
     (multiple-value-bind (passed failed skipped) (result-counts results)
       (format t "~&~D passed, ~D failed~@[, ~D skipped~]~%" passed failed

@@ -1,0 +1,60 @@
+# Every command of the project.  `make` alone prints the list; the words after
+# "##" below are that list, so a target without them is private.
+#
+#   LISP=sbcl|ecl|abcl   the Lisp to use                  (default: sbcl)
+#   PORT=4242            where `make serve` listens       (0: any free port)
+#   ADDRESS=127.0.0.1    on which address it listens      (0.0.0.0: all)
+#   SUITE=engine         run one test suite only          (default: all)
+
+LISP    ?= sbcl
+PORT    ?= 4242
+ADDRESS ?= 127.0.0.1
+SUITE   ?=
+export LISP PORT ADDRESS SUITE
+
+SYSTEM   := hunchentoot-recycling-taskmaster
+INSTALL  := scripts/install-dependencies
+RUN      := scripts/lisp
+DIAGRAMS := $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help serve test test-safe test-20 lint diagrams clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# openssl: Hunchentoot loads OpenSSL's library, also where no TLS is spoken.
+serve: ## Install what is missing, then serve the demo on http://127.0.0.1:4242/
+	@$(INSTALL) --command openssl --system $(SYSTEM)
+	@$(RUN) scripts/serve.lisp
+
+test: ## Install what is missing, then run the tests
+	@$(INSTALL) --command openssl --system $(SYSTEM)-test
+	@$(RUN) scripts/test.lisp
+
+test-safe: ## The tests, with all of our code compiled at safety 3
+	@SAFETY=3 $(MAKE) --no-print-directory test
+
+test-20: ## The tests twenty times in a row; stops at the first failure
+	@i=1; while [ $$i -le 20 ]; do \
+	   echo "Run $$i of 20"; $(MAKE) --no-print-directory test || exit 1; i=$$((i + 1)); \
+	 done
+
+lint: ## Check the shell scripts
+	@$(INSTALL) --command shellcheck
+	@shellcheck .ci/run $$(grep -l '^#!/bin/sh' scripts/*)
+
+diagrams: ## Draw docs/diagrams/*.dot anew
+	@$(INSTALL) --command dot=graphviz
+	@$(MAKE) --no-print-directory --always-make $(DIAGRAMS)
+
+docs/diagrams/%.svg: docs/diagrams/%.dot
+	dot -Tsvg -o $@.new $<
+	sed -e '/^<!-- .*-->$$/d' -e '/^<!-- Generated/,/-->$$/d' $@.new > $@
+	rm $@.new
+
+clean: ## Remove what the commands above compiled
+	rm -rf build
+
+-include benchmark/targets.mk

@@ -1,0 +1,174 @@
+;;;; The demonstration that `make serve` starts: an ordinary Hunchentoot
+;;;; application on recycled threads.  The only line that another Hunchentoot
+;;;; program would write differently is the class name in SERVE.
+;;;;
+;;;;   (asdf:load-system "hunchentoot-recycling-taskmaster")
+;;;;   (load "examples/demo.lisp")
+;;;;   (hunchentoot-recycling-taskmaster-demo:serve :port 4242)
+;;;;   (hunchentoot-recycling-taskmaster-demo:stop)
+
+(defpackage #:hunchentoot-recycling-taskmaster-demo
+  (:documentation "A small Hunchentoot application served by recycled threads.")
+  (:use #:common-lisp)
+  (:export #:serve #:stop))
+
+(in-package #:hunchentoot-recycling-taskmaster-demo)
+
+
+;;; The page around everything
+
+(defparameter *style*
+  "body { margin: 0 auto; max-width: 44rem; padding: 2.5rem 1.25rem; line-height: 1.55;
+        font-family: system-ui, sans-serif; color: #1f2933; background: #fbfaf8 }
+ h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .5rem }
+ h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem }
+ a { color: #0b66a8 }
+ code { font-family: ui-monospace, monospace; font-size: .92em }
+ .by { color: #5b6770; font-size: .92rem }
+ li { margin: .35rem 0 }
+ table { border-collapse: collapse; width: 100% }
+ td { padding: .3rem .5rem; border-bottom: 1px solid #e3e0da; vertical-align: top }
+ td.n { text-align: right; font-variant-numeric: tabular-nums; font-weight: 600 }
+ td.k { white-space: nowrap }
+ .threads { display: flex; flex-wrap: wrap; gap: 4px; margin: .6rem 0 }
+ .threads i, .key i { display: inline-block; width: 18px; height: 18px; border-radius: 4px }
+ .key i { width: 11px; height: 11px; border-radius: 3px; margin: 0 .3rem 0 .9rem }
+ .key i:first-child { margin-left: 0 }
+ .serving { background: #d9622b } .idle { background: #eab08f }
+ .standby { background: #2f8f6b } .benched { background: #b8b2a7 }
+ input { font: inherit; padding: .25rem .5rem; border: 1px solid #b8b2a7; border-radius: 5px }
+ button { font: inherit; padding: .25rem .8rem; border: 0; border-radius: 5px;
+          color: #fff; background: #0b66a8 }
+ @media (prefers-color-scheme: dark) {
+   body { color: #e4e0d9; background: #1a1c1f } a { color: #6cb6e8 }
+   .by { color: #9aa3ab } td { border-color: #34383d } .benched { background: #5d5a54 }
+   input { color: inherit; background: #26292d; border-color: #4a4f55 } }"
+  "The style sheet of the demo's pages.")
+
+(defun escape (thing)
+  "THING as it may stand in HTML text or in an attribute's value."
+  (hunchentoot:escape-for-html (princ-to-string thing)))
+
+(defun page (title body)
+  "An HTML page named TITLE (plain text) around BODY (HTML); marks the reply as such."
+  (setf (hunchentoot:content-type*) "text/html; charset=utf-8")
+  (format nil "<!DOCTYPE html>~%<html lang=\"en\"><head><meta charset=\"utf-8\">~%~
+               <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">~%~
+               <link rel=\"icon\" href=\"data:,\">~%<title>~A</title>~%<style>~A</style></head>~%<body>~%~A~%</body></html>~%"
+          (escape title) *style* body))
+
+(defun this-thread ()
+  "The name of the thread that serves this request."
+  (bt:thread-name (bt:current-thread)))
+
+
+;;; What the server knows of itself
+
+(defparameter *meanings*
+  '(:threads "worker threads alive"
+    :standby "of them waiting for something to do"
+    :busy "of them having a connection"
+    :idling "of the busy ones, waiting for their client's next request"
+    :benched "of those on standby, resting until they are needed"
+    :made "threads made since the start"
+    :ended "threads ended since the start"
+    :accepted "connections accepted"
+    :open "connections open now"
+    :queued "of them waiting for a thread"
+    :refused "connections answered 503 for want of room"
+    :expired "connections ended for taking too long or holding up others"
+    :failed "errors outside of handlers"
+    :served "requests served"
+    :uptime "seconds since the start")
+  "A few words for each key of HUNCHENTOOT-RECYCLING-TASKMASTER:STATS.")
+
+(defun thread-squares (stats)
+  "One coloured square for each worker thread that STATS counts, as HTML."
+  (let* ((idle (getf stats :idling 0))
+         (busy (getf stats :busy 0))
+         (benched (getf stats :benched 0))
+         (kinds `(("serving" ,(- busy idle))
+                  ("idle" ,idle)
+                  ("standby" ,(- (getf stats :threads 0) busy benched))
+                  ("benched" ,benched))))
+    (format nil "<div class=\"threads\">~{<i class=\"~A\"></i>~}</div>~%~
+                 <div class=\"key by\">~:{<i class=\"~A\"></i>~:*~A~}</div>"
+            (loop for (kind count) in kinds
+                  append (loop repeat count collect kind))
+            kinds)))
+
+(defun figure-text (value)
+  "VALUE as a person reads it."
+  (typecase value
+    (integer (format nil "~:D" value))
+    (real (format nil "~,1F" value))
+    (t (escape value))))
+
+(defun stats-table (stats)
+  "The plist STATS as an HTML table."
+  (format nil "<table>~%~:{<tr><td class=\"k\"><code>~A</code></td>~
+               <td class=\"n\">~A</td><td>~A</td></tr>~%~}</table>"
+          (loop for (key value) on stats by #'cddr
+                collect (list (escape (string-downcase key))
+                              (figure-text value)
+                              (escape (getf *meanings* key ""))))))
+
+
+;;; The handlers
+
+(hunchentoot:define-easy-handler (front-page :uri "/") ()
+  (let ((stats (hunchentoot-recycling-taskmaster:stats hunchentoot:*acceptor*)))
+    (page "Recycled threads"
+          (format nil "<h1>Hunchentoot, served by recycled threads</h1>~%~
+  <p class=\"by\">This page came from <code>~A</code>. Ask for it again: another worker may answer.</p>~%~
+  <h2>What there is</h2>~%~
+  <ul><li><a href=\"/yo\">/yo</a> &ndash; says hey</li>~%~
+  <li><a href=\"/yo?name=Bob\">/yo?name=Bob</a> &ndash; says hey to Bob</li>~%~
+  <li><form action=\"/yo\">or to <input name=\"name\" placeholder=\"your name\"
+      aria-label=\"your name\"> <button>Say hey</button></form></li>~%~
+  <li><a href=\"/nap\">/nap</a> &ndash; takes a second to answer; ask for it from a few tabs
+      at once, then look here again</li></ul>~%~
+  <h2>Its threads</h2>~%~A~%<h2>Its counters</h2>~%~A~%~
+  <p class=\"by\">The same at the REPL:
+      <code>(hunchentoot-recycling-taskmaster:stats acceptor)</code></p>"
+                  (escape (this-thread)) (thread-squares stats) (stats-table stats)))))
+
+(hunchentoot:define-easy-handler (yo :uri "/yo") (name)
+  (setf (hunchentoot:content-type*) "text/html; charset=utf-8")
+  (if (plusp (length name))
+      (format nil "Hey ~A!" (escape name))
+      "Hey!"))
+
+(hunchentoot:define-easy-handler (nap :uri "/nap") ()
+  (sleep 1)
+  (page "Good morning"
+        (format nil "<h1>Good morning</h1>~%<p><code>~A</code> slept for a second, ~
+                     and the others went on serving.</p>~%<p><a href=\"/\">Back</a></p>"
+                (escape (this-thread)))))
+
+
+;;; Starting and stopping
+
+(defvar *server* nil
+  "The acceptor that SERVE started, or NIL.")
+
+(defun stop ()
+  "Stops the demo once the requests that it is serving are answered, or after ten seconds;
+true if it ran."
+  (when *server*
+    (hunchentoot:stop (shiftf *server* nil) :soft t :timeout 10)
+    t))
+
+(defun serve (&key (port 4242) address)
+  "Starts the demo on PORT (0: any free one) of ADDRESS, a string (NIL: every
+address of this machine), and returns its acceptor, which then accepts
+connections.  A demo that runs already is stopped first."
+  (stop)
+  (setf hunchentoot:*hunchentoot-default-external-format*
+        (flexi-streams:make-external-format :utf-8 :eol-style :lf))
+  (setf *server*
+        (hunchentoot:start
+         (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
+                        :port port
+                        :address address
+                        :document-root nil))))

@@ -1,0 +1,132 @@
+;;;; What every script wants first: a Lisp that fails instead of asking, finds
+;;;; this checkout, and keeps what it compiles under build/.  Loaded by
+;;;; scripts/lisp before the script itself; SBCL, ECL and ABCL.
+
+(require :asdf)
+
+(defpackage #:hunchentoot-recycling-taskmaster-scripts
+  (:documentation "Private to scripts/.")
+  (:use #:common-lisp)
+  (:export #:*root* #:setting #:load-dependencies #:load-own #:dependencies #:load-quicklisp))
+
+(in-package #:hunchentoot-recycling-taskmaster-scripts)
+
+(defvar *root*
+  (uiop:pathname-parent-directory-pathname (uiop:pathname-directory-pathname *load-truename*))
+  "The directory of this checkout.")
+
+(defvar *stderr* *error-output*
+  "Where failures are told, even while a load is kept quiet.")
+
+(defun setting (name &optional default)
+  "The environment variable NAME; DEFAULT when it is unset or empty."
+  (let ((value (uiop:getenv name)))
+    (if (or (null value) (string= value "")) default value)))
+
+
+;;; Nobody sits at a prompt: an unhandled error ends the process.
+
+(defun fail (condition hook)
+  "Tells CONDITION and where it happened, and exits with 1.  HOOK as in *DEBUGGER-HOOK*."
+  (declare (ignore hook))
+  (ignore-errors
+   (format *stderr* "~&Unhandled ~S:~%  ~A~2%" (type-of condition) condition)
+   (uiop:print-backtrace :stream *stderr* :condition condition :count 40))
+  (ignore-errors (finish-output *standard-output*))
+  (ignore-errors (finish-output *stderr*))
+  (uiop:quit 1 nil))
+
+(setf *debugger-hook* #'fail)
+#+sbcl (setf sb-ext:*invoke-debugger-hook* #'fail)
+
+
+;;; Compiled files of this checkout live under build/, those at safety 3 apart.
+
+(defvar *safety* (setting "SAFETY")
+  "\"3\" when our own code is to be compiled with every check; else NIL.")
+
+(defun build-directory ()
+  "Where this Lisp's compiled files go."
+  (uiop:subpathname *root* (format nil "build/~:[fasl~;safety-~:*~A~]/~A/"
+                                   *safety* (uiop:implementation-identifier))))
+
+(push *root* asdf:*central-registry*)
+
+(asdf:initialize-output-translations
+ `(:output-translations (,(uiop:wilden *root*) ,(uiop:wilden (build-directory)))
+                        :inherit-configuration))
+
+(setf *compile-verbose* nil *compile-print* nil *load-verbose* nil *load-print* nil)
+
+
+;;; Quicklisp, where it is found and the user's own init file has not loaded it.
+
+(defun load-quicklisp ()
+  "Makes Quicklisp available if this machine has it; true if so."
+  (let* ((home (setting "QUICKLISP_HOME"))
+         (setup (if home
+                    (uiop:subpathname (uiop:ensure-directory-pathname home) "setup.lisp")
+                    (uiop:subpathname (user-homedir-pathname) "quicklisp/setup.lisp"))))
+    (when (and (not (find-package '#:quicklisp)) (probe-file setup))
+      (load setup))
+    (find-package '#:quicklisp)))
+
+(load-quicklisp)
+
+
+;;; Loading: other people's systems quietly, ours with every warning shown.
+
+(defun dependency-name (specification)
+  "The system that SPECIFICATION, an element of :DEPENDS-ON, asks for here; else NIL."
+  (cond ((atom specification) (string-downcase specification))
+        ((eq (first specification) :version) (dependency-name (second specification)))
+        ((eq (first specification) :feature)
+         (when (uiop:featurep (second specification))
+           (dependency-name (third specification))))))
+
+(defun ours-p (name)
+  "True if the system NAME is defined at the top of this checkout."
+  (probe-file (uiop:subpathname *root* (concatenate 'string name ".asd"))))
+
+(defun dependencies (name)
+  "Names of other people's systems that our system NAME needs, directly or through ours."
+  (let ((needed (remove nil (mapcar #'dependency-name
+                                    (asdf:component-sideway-dependencies
+                                     (asdf:find-system name))))))
+    (remove-duplicates
+     (loop for each in needed
+           append (if (ours-p each) (dependencies each) (list each)))
+     :test #'string=)))
+
+(defun load-quietly (name log)
+  "Loads the system NAME; what its compilation says goes to the stream LOG."
+  (let ((*standard-output* log) (*error-output* log) (*trace-output* log))
+    (handler-bind ((warning #'muffle-warning))
+      (asdf:load-system name))))
+
+(defun load-dependencies (system)
+  "Loads what our SYSTEM needs from others, telling what takes so long the first time."
+  (let ((log-file (uiop:subpathname (build-directory) "dependencies.log"))
+        (names (dependencies system)))
+    (ensure-directories-exist log-file)
+    (format t "~&Loading ~{~A~^, ~} (compiled at first use; details: ~A)~%"
+            names (uiop:enough-pathname log-file (uiop:getcwd)))
+    (finish-output)
+    (with-open-file (log log-file :direction :output :if-exists :supersede)
+      (dolist (name names)
+        (load-quietly name log)))))
+
+(defun demand-safety ()
+  "Has everything compiled from now on at *SAFETY*, whatever the files themselves declare."
+  (let ((level (parse-integer *safety*)))
+    #+sbcl (sb-ext:restrict-compiler-policy 'safety level)
+    #-sbcl (proclaim `(optimize (safety ,level)))))
+
+(defun load-own (system)
+  "Loads our SYSTEM and, before it, what it needs."
+  (load-dependencies system)
+  (when *safety*
+    (demand-safety))
+  (asdf:load-system system))
+
+(in-package #:common-lisp-user)

@@ -1,0 +1,32 @@
+;;;; Runs the tests: all of them, or the one suite or test that SUITE names.  The
+;;;; test runner prints "N passed, N failed" as its last line; the exit code is 0
+;;;; only when nothing failed.  A run that hangs fails after TEST_MINUTES.
+
+(in-package #:hunchentoot-recycling-taskmaster-scripts)
+
+(load-own "hunchentoot-recycling-taskmaster-test")
+
+(defun limit-run (minutes)
+  "Ends this process if it still runs after MINUTES, telling where the tests hang."
+  (let ((tests (bt:current-thread))
+        (condition (make-condition 'simple-error
+                                   :format-control "The tests were not done after ~D minutes."
+                                   :format-arguments (list minutes))))
+    (bt:make-thread (lambda ()
+                      (sleep (* 60 minutes))
+                      (bt:interrupt-thread tests (lambda () (fail condition nil)))
+                      (sleep 20)
+                      (uiop:quit 1 nil))
+                    :name "time limit of the tests")))
+
+(defun run-tests (&optional suite)
+  "Runs SUITE, or all; true if nothing failed."
+  (apply #'uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all
+         (when suite (list :suite suite))))
+
+(limit-run (parse-integer (setting "TEST_MINUTES" "15")))
+(let ((passed (run-tests (setting "SUITE"))))
+  (finish-output)
+  (finish-output *error-output*)
+  ;; At once: a thread that some test left behind can't hold this up.
+  (uiop:quit (if passed 0 1) nil))
