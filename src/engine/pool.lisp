@@ -93,6 +93,24 @@ the lock.")
                (shiftf (engine-doors-open-p engine) nil)))
     (close-doors engine)))
 
+(defun bury (engine worker)
+  "Does what WORKER, whose thread died without unwinding, could not do itself."
+  (let ((connection (with-engine (engine)
+                      (retire worker)
+                      (shiftf (worker-connection worker) nil))))
+    (when connection
+      (give-up-connection engine connection))))
+
+(defgeneric give-up-connection (engine connection)
+  (:documentation "Closes CONNECTION of ENGINE, whose worker died without doing so."))
+
+(defun bury-dead-workers (engine)
+  "Some Lisps, and some ways to kill a thread, run no cleanup forms."
+  (loop for worker in (with-engine (engine) (copy-list (engine-workers engine)))
+        for thread = (worker-thread worker)
+        when (and thread (not (bt:thread-alive-p thread)))
+          do (bury engine worker)))
+
 (defun count-failure (engine)
   (with-engine (engine)
     (incf (engine-failed engine))))

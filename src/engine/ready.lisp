@@ -123,6 +123,9 @@ and it is the caller's still."
   (counter-add (engine-open-count engine) -1)
   (close-descriptor (connection-descriptor connection)))
 
+(defmethod give-up-connection ((engine ready-engine) connection)
+  (drop-connection engine connection))
+
 (defun drop-connection (engine connection)
   "Closes CONNECTION, which the caller owns, at once."
   (uninterruptibly

@@ -28,6 +28,7 @@ Under the lock, so that the socket cannot be closed, and its descriptor reused, 
         (with-engine (engine)
           (end-overdue-connections engine)
           (tend engine))
+        (bury-dead-workers engine)
         (join-leavers engine)
         (refill engine))
     (error (condition)

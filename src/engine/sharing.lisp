@@ -166,6 +166,11 @@ serve."
           (close-gently socket)
           (close-socket socket)))))
 
+(defmethod give-up-connection ((engine sharing-engine) connection)
+  (with-engine (engine)
+    (decf (engine-open engine)))
+  (dispose engine connection nil))
+
 (defun attend (engine worker connection)
   "Serves CONNECTION, which WORKER has taken up, and gives it up again."
   (let ((outcome nil))

@@ -26,6 +26,9 @@ takes LOCK again.  May return early: call it in a loop around what is waited for
 (defun %accept (listener)
   (usocket:socket-accept listener :element-type 'octet))
 
+(defun %closed-p (listener)
+  (java:jcall "isClosed" (usocket:socket listener)))
+
 (defun %pending-connection-p (listener)
   ;; A selector would need the shared channel to be non-blocking under the feet of
   ;; those who accept, so nobody can tell: a connection may be there.

@@ -39,6 +39,10 @@ takes LOCK again.  May return early: call it in a loop around what is waited for
        :stream (sb-bsd-sockets:socket-make-stream
                 socket :input t :output t :buffering :full :element-type 'octet)))))
 
+(defun %closed-p (listener)
+  (declare (ignore listener))
+  nil)                                  ; the error number tells
+
 (defun %pending-connection-p (listener)
   (%await-input listener 0))
 

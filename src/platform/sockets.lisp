@@ -45,7 +45,7 @@ the listener WAITING-COUNT times."))
                     (send-without-delay socket)
                     socket))
     (error (condition)
-      (let ((meaning (accept-failure condition)))
+      (let ((meaning (if (%closed-p listener) 'listener-closed (accept-failure condition))))
         (unless (eq meaning :gone)
           (error meaning :cause condition))))))
 
