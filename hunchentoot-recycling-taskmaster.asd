@@ -25,7 +25,9 @@
                  (:file "abcl" :if-feature :abcl)
                  (:file "other" :if-feature (:not (:or :sbcl :ecl :abcl)))
                  (:file "sockets")
-                 (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux)) ; epoll
+                 (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "epoll-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "threads-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux)))))
    (:module "http"                      ; HTTP/1.1 without I/O
     :serial t

@@ -11,7 +11,8 @@
   "The folders of src/, from the ground up.")
 
 (defparameter *hot-files* '("src/http/scan.lisp" "src/http/put.lisp"
-                             "src/platform/descriptors-sbcl.lisp")
+                             "src/platform/descriptors-sbcl.lisp"
+                             "src/platform/epoll-sbcl.lisp")
   "The only files that may use the hot policy, besides the one that defines it.")
 
 (defun source-root ()

@@ -7,16 +7,16 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; what the storey above implements
-   #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p #:idle-seconds #:make-worker-thread
-   #:call-as-worker #:note
+   #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p #:idle-seconds
+   #:make-worker-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request
    #:connection-descriptor #:connection-deadline #:connection-deadline-kind
    #:call-with-deadline #:set-deadline
    ;; engines
-   #:engine #:sharing-engine #:make-sharing-engine #:make-ready-engine #:engine-service #:engine-sentinel
-   #:engine-thread-limit #:engine-accept-limit #:engine-standby
+   #:engine #:sharing-engine #:make-sharing-engine #:make-ready-engine
+   #:engine-service #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
+   #:engine-standby #:engine-statistics #:*statistics*
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
-   #:winding-down-p #:inside-worker-p #:engine-statistics #:*statistics*
-   #:*worker* #:worker-engine
-   #:stop-from-worker))
+   #:winding-down-p #:inside-worker-p #:stop-from-worker
+   #:*worker* #:worker-engine))

@@ -2,9 +2,9 @@
 
 (defgeneric stats (acceptor)
   (:documentation "A plist of what ACCEPTOR did since its last start, and does, for people and
-for monitors.  Of threads: :THREADS in all, of which :STANDBY wait for a connection and :BUSY
-have one (:IDLING of them wait for its next request), :BENCHED, and how many were :MADE and
-have :ENDED.  Of connections: :ACCEPTED so far, :OPEN, :QUEUED for a thread, :REFUSED, and
+for monitors.  Of threads: :THREADS in all, of which :STANDBY wait for something to do (:BENCHED
+of them until they are needed) and :BUSY have a connection (:IDLING of them wait for its next
+request), and how many were :MADE and have :ENDED.  Of connections: :ACCEPTED so far, :OPEN, :QUEUED for a thread, :REFUSED, and
 :EXPIRED, ended because they took too long or held up others.  :SERVED requests; :FAILED
 counts errors outside of handlers; :UPTIME in seconds.  What an acceptor with another
 taskmaster than ours cannot tell is NIL.")

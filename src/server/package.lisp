@@ -8,8 +8,11 @@ of Hunchentoot.")
         #:hunchentoot-recycling-taskmaster.engine)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
+   #:call-with-kit
+   ;; streams
    #:descriptor-stream #:make-descriptor-stream #:stream-descriptor
-   #:call-with-kit #:fill-input #:input-waiting-p #:stream-all-read-p #:stream-drained-p #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
+   #:fill-input #:input-waiting-p #:stream-all-read-p #:stream-drained-p
+   #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
    #:stream-timeout #:descriptor-broken
    ;; requests
    #:take-parser #:return-parser #:read-head

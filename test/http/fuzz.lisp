@@ -107,10 +107,6 @@
             (sentence dice :line-end)
             body)))
 
-(defun as-octets (list)
-  "LIST as a vector of octets."
-  (coerce list '(simple-array (unsigned-byte 8) (*))))
-
 (defparameter *fuzz-corpus*
   (coerce (loop for file in *vector-files*
                 append (loop for vector in (read-vectors file)

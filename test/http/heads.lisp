@@ -59,7 +59,7 @@
 
 (defun request-octets-of (&rest lines)
   "The octets of LINES, each with its line end."
-  (coerce (input-octets lines) '(simple-array (unsigned-byte 8) (*))))
+  (as-octets (input-octets lines)))
 
 (defun head-of (&rest lines)
   "The head that LINES are."

@@ -51,7 +51,7 @@
 
 (defun vector-octets (vector)
   "The octets that VECTOR says arrive."
-  (coerce (input-octets (getf vector :input)) '(simple-array (unsigned-byte 8) (*))))
+  (as-octets (input-octets (getf vector :input))))
 
 (defun vector-limits (vector)
   "The limits under which VECTOR is tried."

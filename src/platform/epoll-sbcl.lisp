@@ -1,0 +1,122 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; hot: the ready set, epoll(7), for SBCL on Linux.
+
+(defconstant +epollin+ #x1)
+(defconstant +epollrdhup+ #x2000)
+(defconstant +epoll-over+ (logior +epollrdhup+ #x8 #x10)
+  "EPOLLRDHUP, EPOLLERR or EPOLLHUP.")
+(defconstant +epollet+ #x80000000)
+(defconstant +epollin-edge+ (logior +epollin+ +epollrdhup+ +epollet+))
+
+(deftype token ()
+  "What a poller tells when a descriptor is ready: chosen by who had it watched, save bit 31,
+in which the poller tells that the peer has sent all it will."
+  '(unsigned-byte 62))
+
+(defconstant +hangup-bit+ 31)
+
+(declaim (inline token-hangup-p plain-token))
+(defun token-hangup-p (token)
+  "True when TOKEN tells besides that the peer will send no more."
+  (declare (type token token))
+  (logbitp +hangup-bit+ token))
+
+(defun plain-token (token)
+  "TOKEN as it was chosen."
+  (declare (type token token))
+  (logandc2 token (ash 1 +hangup-bit+)))
+
+(defstruct (poller (:constructor %make-poller (descriptor bell)))
+  "A ready set: an epoll instance, and an eventfd that is readable while it is being rung."
+  (descriptor 0 :type descriptor :read-only t)
+  (bell 0 :type descriptor :read-only t))
+
+(defconstant +bell-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+)))
+
+(defun epoll-control (poller operation descriptor events token)
+  (declare (type descriptor descriptor) (type token token) (type (unsigned-byte 32) events))
+  ;; struct epoll_event is packed on x86-64 only.
+  (sb-alien:with-alien ((event (array (sb-alien:unsigned 32) 4)))
+    (setf (sb-alien:deref event 0) events)
+    (let ((offset #+x86-64 1 #-x86-64 2))
+      (setf (sb-alien:deref event offset) (ldb (byte 32 0) token)
+            (sb-alien:deref event (1+ offset)) (ldb (byte 32 32) token)))
+    (system-call "epoll_ctl" sb-alien:int
+                 (sb-alien:int (poller-descriptor poller))
+                 (sb-alien:int operation)
+                 (sb-alien:int descriptor)
+                 ((* (array (sb-alien:unsigned 32) 4)) (sb-alien:addr event)))))
+
+(defun make-poller ()
+  "A new poller.  Signals an error when the system has no descriptor left."
+  (let* ((epoll (check-call (system-call "epoll_create1" sb-alien:int
+                                         (sb-alien:int +sock-cloexec+))
+                            "epoll_create1"))
+         (bell (system-call "eventfd" sb-alien:int (sb-alien:unsigned-int 0)
+                            (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+)))))
+    (when (minusp bell)
+      (close-descriptor epoll)
+      (check-call bell "eventfd"))
+    (let ((poller (%make-poller epoll bell)))
+      ;; Level-triggered: everybody who waits sees it, until it is silenced.
+      (epoll-control poller 1 bell +epollin+ +bell-token+)
+      poller)))
+
+(defun close-poller (poller)
+  "Gives the descriptors of POLLER back.  Nobody may be waiting on it."
+  (close-descriptor (poller-bell poller))
+  (close-descriptor (poller-descriptor poller)))
+
+(defun watch (poller descriptor token)
+  "Lets POLLER tell TOKEN once each time new octets, a connection or the end of input come to
+DESCRIPTOR, beginning with those that are there: edge-triggered.  Ends when DESCRIPTOR is
+closed.  Returns 0 or minus an error number."
+  (epoll-control poller 1 descriptor +epollin-edge+ token))
+
+(defun watch-again (poller descriptor token)
+  "Lets POLLER tell TOKEN again if DESCRIPTOR, which is watched, is ready now."
+  (epoll-control poller 3 descriptor +epollin-edge+ token))
+
+(defun unwatch (poller descriptor)
+  "Makes POLLER forget DESCRIPTOR."
+  (epoll-control poller 2 descriptor 0 0))
+
+(defun ring (poller)
+  "Makes everybody who waits on POLLER, now or later, return :BELL until SILENCE."
+  (sb-alien:with-alien ((one (sb-alien:unsigned 64) 1))
+    (system-call "write" sb-alien:long (sb-alien:int (poller-bell poller))
+                 ((* (sb-alien:unsigned 64)) (sb-alien:addr one))
+                 (sb-alien:unsigned-long 8))))
+
+(defun silence (poller)
+  "Ends the effect of RING on POLLER."
+  (sb-alien:with-alien ((count (sb-alien:unsigned 64) 0))
+    (system-call "read" sb-alien:long (sb-alien:int (poller-bell poller))
+                 ((* (sb-alien:unsigned 64)) (sb-alien:addr count))
+                 (sb-alien:unsigned-long 8))))
+
+(defun await-ready (poller milliseconds)
+  "Waits until something that POLLER watches is ready, and returns its token; :BELL while the
+bell is rung; NIL after MILLISECONDS, an integer or -1 for no limit, or when interrupted.
+One event a call, to one caller: what else is ready is for others."
+  (declare (type poller poller) (type (signed-byte 31) milliseconds) #.*hot-policy*)
+  (sb-alien:with-alien ((event (array (sb-alien:unsigned 32) 4)))
+    (let ((count (system-call "epoll_wait" sb-alien:int
+                              (sb-alien:int (poller-descriptor poller))
+                              ((* (array (sb-alien:unsigned 32) 4)) (sb-alien:addr event))
+                              (sb-alien:int 1)
+                              (sb-alien:int milliseconds))))
+      (when (= count 1)
+        (let* ((offset #+x86-64 1 #-x86-64 2)
+               (token (logior (sb-alien:deref event offset)
+                              (ash (ldb (byte 30 0) (sb-alien:deref event (1+ offset))) 32))))
+          (declare (type token token))
+          (cond ((= token +bell-token+) :bell)
+                ((logtest +epoll-over+ (sb-alien:deref event 0))
+                 (logior token (ash 1 +hangup-bit+)))
+                (t token)))))))
+
+(defun readiness-supported-p ()
+  "True where this platform has pollers."
+  t)

@@ -1,0 +1,65 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; Threads as the system sees them, and what they share, for SBCL on Linux.
+
+;;; Threads
+
+(defun thread-identity ()
+  "The system's number of the current thread."
+  (sb-alien:alien-funcall
+   (sb-alien:extern-alien "syscall" (function sb-alien:long sb-alien:long))
+   #+x86-64 186 #-x86-64 178))
+
+(defun open-thread-status (identity)
+  "A descriptor for THREAD-BLOCKED-P of the thread IDENTITY of this process; NIL when there is
+none to be had."
+  (let ((result (system-call "open" sb-alien:int
+                             (sb-alien:c-string
+                              (format nil "/proc/self/task/~D/stat" identity))
+                             (sb-alien:int +sock-cloexec+))))
+    (unless (minusp result)
+      result)))
+
+(defun thread-blocked-p (status)
+  "True when the thread of STATUS, of OPEN-THREAD-STATUS, waits for something other than a
+processor: its state, after the closing parenthesis of its name, is not R (proc(5))."
+  (let ((buffer (make-octets 64)))
+    (declare (dynamic-extent buffer))
+    (sb-sys:with-pinned-objects (buffer)
+      (let* ((count (system-call "pread" sb-alien:long
+                                 (sb-alien:int status)
+                                 (sb-sys:system-area-pointer (sb-sys:vector-sap buffer))
+                                 (sb-alien:unsigned-long 64)
+                                 (sb-alien:long 0)))
+             (name-end (and (plusp count)
+                            (position (char-code #\)) buffer :from-end t :end count))))
+        (and name-end
+             (< (+ name-end 2) count)
+             (/= (char-code #\R) (aref buffer (+ name-end 2))))))))
+
+(defun nap (microseconds)
+  "Sleeps for MICROSECONDS.  For the sentinel's tick alone."
+  (system-call "usleep" sb-alien:int (sb-alien:unsigned-int microseconds)))
+
+;;; Atomics
+
+(defmacro compare-and-set (place old new)
+  "Sets PLACE, a slot of a structure, to NEW if it is EQ to OLD, at once; true when it was."
+  (let ((expected (gensym "OLD")))
+    `(let ((,expected ,old))
+       (eq ,expected (sb-ext:compare-and-swap ,place ,expected ,new)))))
+
+(defstruct (counter (:constructor make-counter ()))
+  "A number that many threads add to."
+  (value 0 :type sb-ext:word))
+
+(declaim (inline counter-add counter-count))
+(defun counter-add (counter delta)
+  "Adds DELTA, 1 or -1, to COUNTER, at once."
+  (declare (type (signed-byte 62) delta))
+  (sb-ext:atomic-incf (counter-value counter) delta)
+  (values))
+
+(defun counter-count (counter)
+  "The value of COUNTER."
+  (the (unsigned-byte 61) (counter-value counter)))
