@@ -1,9 +1,10 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; The request head parser.  It is a machine of few phases.  A phase is a function
-;;; that is given the octets from where the last one stopped.  It either finds its end,
-;;; sets the next phase and answers where that begins; or it has looked at all octets
-;;; and answers NIL.  So each octet is judged once, in order, and whether a request is
+;;; The request head parser: a machine of few phases.  A phase is a function that is given
+;;; the octets from where the last one stopped.  It takes a word and calls the next phase
+;;; (PROCEED); at the end of a line it answers where the next one begins; and where it has
+;;; looked at all octets and still lacks some, it answers NIL, and is called again with
+;;; what follows.  So each octet is judged once, in order, and whether a request is
 ;;; refused, and why, depends on its octets only and not on how they arrived.
 
 (defun refuse-octet (octet refusal)
@@ -19,7 +20,7 @@
 
 (defmacro define-phase (name (parser octets position end) documentation &body body)
   "Defines NAME as a phase of PARSER that is given OCTETS from POSITION below END, at
-least one.  BODY answers the position after what it took, or NIL to wait for more."
+least one.  BODY answers where the next line begins, or NIL to wait for more."
   `(defun ,name (,parser ,octets ,position ,end)
      ,documentation
      (declare (type parser ,parser) (type octets ,octets) (type index ,position ,end)

@@ -32,3 +32,8 @@ slashes, in DIRECTORY; returns its pathname."
     (let ((octets (make-array (file-length file) :element-type '(unsigned-byte 8))))
       (read-sequence octets file)
       octets)))
+
+(defun gone-p (pathname)
+  "Whether there is no file PATHNAME.  PROBE-FILE of SBCL signals an error when the file goes
+just while it looks."
+  (not (ignore-errors (probe-file pathname))))
