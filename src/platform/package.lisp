@@ -25,3 +25,9 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:thread-identity #:open-thread-status #:thread-blocked-p #:nap
    ;; atomics
    #:compare-and-set #:make-counter #:counter-add #:counter-count))
+
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+(defparameter *hot-files* '("descriptors-sbcl" "epoll-sbcl")
+  "The files of src/platform/ that may say *HOT-POLICY*.  Their functions trust their arguments;
+every caller has checked types and bounds.")

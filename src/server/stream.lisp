@@ -58,8 +58,6 @@ ends it, and the engine, which watches it, closes it.")
    (input :initform nil :accessor stream-input)
    (start :initform 0 :accessor stream-start)
    (end :initform 0 :accessor stream-end)
-   (received :initform 0 :accessor stream-received
-             :documentation "How many octets were received in all.")
    (drained-p :initform nil :accessor stream-drained-p)
    (output :initform nil :accessor stream-output)
    (fill :initform 0 :accessor stream-fill))
@@ -92,7 +90,6 @@ nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-B
                 (count (receive-octets (stream-descriptor stream) buffer 0 (length buffer))))
            (setf (stream-drained-p stream) (< count (length buffer)))
            (cond ((plusp count)
-                  (incf (stream-received stream) count)
                   (setf (stream-start stream) 0
                         (stream-end stream) count)
                   :some)
@@ -111,7 +108,6 @@ nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-B
                                            (length buffer))))
                (setf (stream-drained-p stream) (< count (- (length buffer) end)))
                (cond ((plusp count)
-                      (incf (stream-received stream) count)
                       (setf (stream-end stream) (+ end count))
                       :some)
                      ((zerop count) :end)
@@ -130,10 +126,6 @@ nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-B
              (setf (stream-start stream) 0
                    (stream-end stream) (- end start)
                    (stream-input stream) target))))))
-
-(defun stream-consumed (stream)
-  "How many octets were read from STREAM."
-  (- (stream-received stream) (- (stream-end stream) (stream-start stream))))
 
 (defun await-input-of (stream)
   "Waits until STREAM has input; NIL at its end.  What was written and not sent is sent first:
