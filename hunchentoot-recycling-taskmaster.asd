@@ -67,7 +67,8 @@
                  (:file "ready-engine")
                  (:file "bench")
                  (:file "ready")
-                 (:file "pacing")))
+                 (:file "pacing")
+                 (:file "listing")))
    (:module "server"                    ; a connection's life
     :serial t
     :components ((:file "package")

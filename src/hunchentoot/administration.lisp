@@ -22,6 +22,17 @@ taskmaster than ours cannot tell is NIL.")
                              (:threads (hunchentoot:taskmaster-thread-count taskmaster))
                              (:busy (requests-in-progress acceptor)))))))))
 
+(defgeneric list-connections (acceptor)
+  (:documentation "A list of plists, one for each open connection of ACCEPTOR: :PEER, a string of
+address and port; :STATE, which is :NEW before the first request, :ACTIVE while one is served,
+:PARKED or :IDLE between two, without a thread or with it, :QUEUED for a thread, :DRAINING after
+the last answer; :AGE in seconds; how many requests were :SERVED; the number of its :WORKER, and for
+how many :SECONDS that has been at the request, or NIL.  Empty for an acceptor with another
+taskmaster than ours, or one that is not started.")
+  (:method ((acceptor hunchentoot:acceptor))
+    (let ((engine (and (hunchentoot:started-p acceptor) (acceptor-engine acceptor))))
+      (and engine (list-engine-connections engine)))))
+
 (define-condition recycling-taskmaster-corrupted-error (recycling-error)
   ((acceptor :initarg :acceptor :reader corrupted-acceptor)
    (problems :initarg :problems :reader corruption-problems))

@@ -148,6 +148,25 @@
       (is (= (getf stats :threads) (+ (getf stats :standby) (getf stats :busy))))
       (is (plusp (getf stats :uptime))))))
 
+(define-server-test (connections-are-listed-with-what-they-do :needs :our-engine)
+  (with-busy-threads (acceptor 1)
+    (with-connection (kept)
+      (is (equal "quick" (exchange-text kept "/quick")))
+      (flet ((state-of (port)
+               (let ((peer (format nil "127.0.0.1:~D" port)))
+                 (find peer (recycling:list-connections acceptor)
+                       :key (lambda (plist) (getf plist :peer)) :test #'equal))))
+        (eventually ("the kept connection to rest")
+          (member (getf (state-of (client-port kept)) :state) '(:parked :idle)))
+        (is (= 1 (getf (state-of (client-port kept)) :served)))
+        (let ((active (find :active (recycling:list-connections acceptor)
+                            :key (lambda (plist) (getf plist :state)))))
+          (is (zerop (getf active :served)))
+          (is (integerp (getf active :worker)))
+          (is (realp (getf active :seconds)))))
+      (is (= 2 (length (recycling:list-connections acceptor))))))
+  (is (null (recycling:list-connections (make-test-acceptor)))))
+
 (test stats-of-an-acceptor-that-never-ran-are-zero
   (is (zerop (getf (recycling:stats (make-instance 'recycling:parallel-acceptor)) :threads))))
 

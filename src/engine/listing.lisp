@@ -1,0 +1,74 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; What an engine tells of each of its connections, for people.
+
+(defun connection-peer (connection)
+  "Address and port of the peer of CONNECTION, a string; NIL when it is gone."
+  (handler-case
+      (multiple-value-bind (address port)
+          (if (connection-socket connection)
+              (peer-name (connection-socket connection))
+              (descriptor-peer-name (connection-descriptor connection)))
+        (format nil "~A:~D" address port))
+    (error () nil)))
+
+(defun describe-connection (connection state &optional worker)
+  "A plist about CONNECTION, which is in STATE, with WORKER where it has one."
+  (list :peer (connection-peer connection)
+        :state state
+        :age (/ (- (milliseconds) (connection-opened connection)) 1000.0)
+        :served (connection-served connection)
+        :worker (and worker (worker-number worker))
+        :seconds (and worker (busy-seconds worker))))
+
+(defgeneric busy-seconds (worker)
+  (:documentation "For how many seconds WORKER has been at its request.")
+  (:method ((worker worker))
+    (/ (worker-milliseconds worker) 1000.0))
+  (:method ((worker ready-worker))
+    (let ((stamp (ready-worker-stamp worker)))
+      ;; A tick may be longer than it should be, never shorter.
+      (if (zerop stamp)
+          0.0
+          (/ (* (- (pace-tick (ready-worker-pace worker)) stamp) *tick-microseconds*)
+             1000000.0)))))
+
+(defgeneric list-engine-connections (engine)
+  (:documentation "A list of plists, one for each open connection of ENGINE: :PEER, a string;
+:STATE, :NEW before its first request, :ACTIVE while it is served, :IDLE or :PARKED between two
+requests, with its worker or without, :QUEUED for a worker, :DRAINING after its last answer; :AGE
+in seconds; requests :SERVED; the number of its :WORKER, and for how many :SECONDS that has been at
+the request, or NIL.  Connections that come or go meanwhile may be missed."))
+
+(defun worker-connections (engine)
+  "An alist of the connections of ENGINE that have a worker, and these."
+  (with-engine (engine)
+    (loop for worker in (engine-workers engine)
+          for connection = (worker-connection worker)
+          when connection collect (cons connection worker))))
+
+(defmethod list-engine-connections ((engine sharing-engine))
+  (append
+   (loop for (connection . worker) in (worker-connections engine)
+         collect (describe-connection connection
+                                      (if (eq (worker-state worker) :idling) :idle :active)
+                                      worker))
+   (loop for connection in (with-engine (engine) (copy-list (engine-queue engine)))
+         collect (describe-connection connection :queued))))
+
+(defun ready-state (connection worker)
+  (cond ((connection-lingering-p connection) :draining)
+        (worker :active)
+        ((zerop (connection-served connection)) :new)
+        (t :parked)))
+
+(defmethod list-engine-connections ((engine ready-engine))
+  (let ((workers (worker-connections engine))
+        (plists '()))
+    (map-connections (lambda (connection)
+                       (let ((worker (cdr (assoc connection workers))))
+                         (push (describe-connection connection
+                                                    (ready-state connection worker) worker)
+                               plists)))
+                     (engine-table engine))
+    plists))
