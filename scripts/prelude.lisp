@@ -124,9 +124,12 @@
 
 (defun load-own (system)
   "Loads our SYSTEM and, before it, what it needs."
-  (load-dependencies system)
-  (when *safety*
-    (demand-safety))
-  (asdf:load-system system))
+  ;; Files of other projects are compiled on the way, into a cache that others use too; some
+  ;; remember the package that is current, which must not be this one.
+  (let ((*package* (find-package '#:common-lisp-user)))
+    (load-dependencies system)
+    (when *safety*
+      (demand-safety))
+    (asdf:load-system system)))
 
 (in-package #:common-lisp-user)

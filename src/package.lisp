@@ -8,7 +8,6 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
         #:hunchentoot-recycling-taskmaster.engine
         #:hunchentoot-recycling-taskmaster.server)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
-  (:shadow #:reason-phrase)
   (:export
    #:parallel-acceptor #:parallel-easy-acceptor
    #:parallel-ssl-acceptor #:parallel-easy-ssl-acceptor

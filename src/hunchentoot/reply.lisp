@@ -132,12 +132,19 @@ and how ENCODE-STRING calls its encoding; and the number of octets."
   (unless (eq (head-framing head) :none)
     (hunchentoot:raw-post-data :force-binary t)))
 
+(defun own-reason (status)
+  "Hunchentoot's phrase for STATUS, or the program's, where it is not the usual one; else NIL, and
+the line for STATUS need not be made anew."
+  (let ((reason (hunchentoot:reason-phrase status)))
+    (unless (equal reason (reason-phrase status))
+      reason)))
+
 (defun encode-reply-head (reply status)
   (encode-head reply status (hunchentoot:headers-out*)
                :cookies (loop for (nil . cookie) in (hunchentoot:cookies-out*)
                               collect (cookie-text cookie))
                :second (current-second)
-               :reason (hunchentoot:reason-phrase status)))
+               :reason (own-reason status)))
 
 (defun send-whole-reply (acceptor request head status content)
   "Sends the reply with STATUS and CONTENT, a string or octets, at once."
