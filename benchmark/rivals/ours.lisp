@@ -15,3 +15,9 @@
   :quick-p t
   :parameters "parallel-easy-acceptor as it comes"
   :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor")
+
+(define-rival "ours-portable" (ours)
+  :label "ours, portable engine"
+  :color "#f48fb1"
+  :parameters ":parking nil, the engine for every platform"
+  :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor :parking nil")
