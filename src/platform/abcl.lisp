@@ -1,6 +1,11 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; ABCL: the Java virtual machine's sockets and clock.
+;;;; ABCL: the Java virtual machine's sockets and clock.  usocket's sockets have channels.
+
+(defmacro jcall-method ((class method &rest argument-classes) object &rest arguments)
+  "Calls METHOD of the Java CLASS on OBJECT.  It is looked up once, when this file is loaded."
+  `(java:jcall (load-time-value (java:jmethod ,class ,method ,@argument-classes))
+               ,object ,@arguments))
 
 (defmacro uninterruptibly (&body body)
   "Runs BODY; the JVM interrupts threads only where they wait, so nothing is needed."
@@ -8,7 +13,9 @@
 
 (defun milliseconds ()
   "Milliseconds, a fixnum, of a clock that never steps and has no epoch."
-  (values (floor (java:jstatic "nanoTime" "java.lang.System") 1000000)))
+  (values (floor (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
+                               "java.lang.System")
+                 1000000)))
 
 (defun processor-count ()
   "How many processors the virtual machine may use, at least 1."
@@ -27,7 +34,7 @@ takes LOCK again.  May return early: call it in a loop around what is waited for
   (usocket:socket-accept listener :element-type 'octet))
 
 (defun %closed-p (listener)
-  (java:jcall "isClosed" (usocket:socket listener)))
+  (jcall-method ("java.net.ServerSocket" "isClosed") (usocket:socket listener)))
 
 (defun %pending-connection-p (listener)
   ;; A selector would need the shared channel to be non-blocking under the feet of
@@ -39,14 +46,45 @@ takes LOCK again.  May return early: call it in a loop around what is waited for
   (usocket:socket-close listener)
   t)
 
+(defconstant +op-read+ 1 "SelectionKey.OP_READ.")
+
+(defmacro with-selector ((selector channel) &body body)
+  "Runs BODY with a SELECTOR that is ready when CHANNEL can be read, which does not block
+meanwhile."
+  `(let ((,selector (java:jstatic "open" "java.nio.channels.Selector")))
+     (unwind-protect
+          (progn
+            (jcall-method ("java.nio.channels.SelectableChannel" "configureBlocking" "boolean")
+                          ,channel java:+false+)
+            (jcall-method ("java.nio.channels.SelectableChannel" "register"
+                           "java.nio.channels.Selector" "int")
+                          ,channel ,selector +op-read+)
+            ,@body)
+       (jcall-method ("java.nio.channels.Selector" "close") ,selector)
+       (jcall-method ("java.nio.channels.SelectableChannel" "configureBlocking" "boolean")
+                     ,channel java:+true+))))
+
 (defun %await-input (usocket seconds)
-  (and (usocket:wait-for-input usocket :timeout seconds :ready-only t) t))
+  ;; Not usocket's, whose wait of zero seconds, and every wait while octets are buffered
+  ;; already, lasts for ever: to a selector zero means no limit.
+  (let ((channel (jcall-method ("java.net.Socket" "getChannel") (usocket:socket usocket))))
+    (with-selector (selector channel)
+      (plusp (cond ((null seconds)
+                    (jcall-method ("java.nio.channels.Selector" "select") selector))
+                   ((plusp seconds)
+                    (jcall-method ("java.nio.channels.Selector" "select" "long")
+                                  selector (ceiling (* 1000 seconds))))
+                   (t
+                    (jcall-method ("java.nio.channels.Selector" "selectNow") selector)))))))
 
 (defun %limit-waits (usocket seconds)
-  (java:jcall "setSoTimeout" (usocket:socket usocket) (ceiling (* 1000 (or seconds 0)))))
+  (jcall-method ("java.net.Socket" "setSoTimeout" "int")
+                (usocket:socket usocket) (ceiling (* 1000 (or seconds 0)))))
 
 (defun %shut-down (usocket direction)
   (let ((socket (usocket:socket usocket)))
-    (unless (eq direction :output) (java:jcall "shutdownInput" socket))
-    (unless (eq direction :input) (java:jcall "shutdownOutput" socket))
+    (unless (eq direction :output)
+      (jcall-method ("java.net.Socket" "shutdownInput") socket))
+    (unless (eq direction :input)
+      (jcall-method ("java.net.Socket" "shutdownOutput") socket))
     t))

@@ -68,9 +68,7 @@ that of *SERVER*, and closes it afterwards."
   (or (listen (connection-stream connection))
       ;; A signal may cut the wait short, hence the loop.
       (loop with deadline = (deadline-after seconds)
-            thereis (usocket:wait-for-input (connection-socket connection)
-                                            :timeout (seconds-until deadline)
-                                            :ready-only t)
+            thereis (await-octets (connection-socket connection) (seconds-until deadline))
             until (zerop (seconds-until deadline)))))
 
 (defun next-octet (connection)

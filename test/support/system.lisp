@@ -39,6 +39,12 @@ of zero.  Returns true when that was possible."
   #-(or abcl (and cffi linux (or sbcl ecl)))
   (progn socket nil))
 
+(defun await-octets (socket seconds)
+  "Waits up to SECONDS for octets on SOCKET, a usocket, or for its end; true when they came."
+  ;; On ABCL, zero seconds would be no limit.
+  (usocket:wait-for-input socket :timeout #+abcl (max 1/1000 seconds) #-abcl seconds
+                                 :ready-only t))
+
 (defparameter *debugger-hook-variable*
   ;; SBCL and ECL look at their own hook first.  SBCL's --disable-debugger sets it; ECL's
   ;; top level binds the standard one.
