@@ -14,7 +14,7 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 
 (defun pem-file-p (pathname)
   "True when the file PATHNAME has a line that begins something in PEM (RFC 7468, section 2)."
-  (with-open-file (stream pathname :external-format :latin-1)
+  (with-open-file (stream pathname :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
     (loop for line = (read-line stream nil)
           while line
           thereis (and (search "-----BEGIN " line) t))))
