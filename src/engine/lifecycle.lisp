@@ -154,7 +154,7 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
     (wake-workers engine))
   (dolist (thread (with-engine (engine)
                     (remove nil (mapcar #'worker-thread (engine-workers engine)))))
-    (handler-case (bt:destroy-thread thread)
+    (handler-case (destroy-thread thread)
       (error () nil)))                  ; it ended by itself
   (drop-queue engine)
   (end-input engine :idling)

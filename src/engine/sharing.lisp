@@ -176,6 +176,7 @@ serve."
   (let ((outcome nil))
     (unwind-protect
          (setf outcome (serve-to-the-end engine worker connection))
+      (survive-cleanup)
       ;; From here on the sentinel does not touch the socket, so closing it is safe.
       (with-engine (engine)
         (setf (worker-connection worker) nil)

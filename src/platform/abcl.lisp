@@ -26,6 +26,27 @@
 takes LOCK again.  May return early: call it in a loop around what is waited for."
   (bt:condition-wait condition-variable lock :timeout seconds))
 
+(defun destroy-thread (thread)
+  "Makes THREAD unwind and end, where it waits or evaluates: compiled code that computes goes on."
+  ;; Bordeaux Threads only sets a mark, at which nothing but EVAL looks; so whoever waits is
+  ;; interrupted and sent there.  An interrupted wait in a channel closes the channel.
+  (threads:destroy-thread thread)
+  (threads:interrupt-thread thread (lambda () (eval nil))))
+
+(defparameter *set-destroyed*
+  (let ((method (java:jcall "getDeclaredMethod" (java:jclass "org.armedbear.lisp.LispThread")
+                            "setDestroyed"
+                            (java:jnew-array-from-list "java.lang.Class"
+                                                       (list (java:jclass "boolean"))))))
+    (java:jcall "setAccessible" method java:+true+)
+    method)
+  "The Java method that marks a thread as destroyed, or no longer so.")
+
+(defun survive-cleanup ()
+  "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
+  ;; The mark would end it at the next call of a generic function, many of which evaluate.
+  (java:jcall *set-destroyed* (threads:current-thread) java:+false+))
+
 (defun %error-number (condition)
   (declare (ignore condition))
   nil)

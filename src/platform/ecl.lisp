@@ -31,6 +31,15 @@ takes LOCK again.  May return early: call it in a loop around what is waited for
                      :one-liner t)
     (mp:get-lock lock)))
 
+(defun destroy-thread (thread)
+  "Makes THREAD unwind and end."
+  (bt:destroy-thread thread))
+
+(declaim (inline survive-cleanup))
+(defun survive-cleanup ()
+  "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
+  nil)
+
 (defun %descriptor (usocket)
   (sb-bsd-sockets:socket-file-descriptor (usocket:socket usocket)))
 

@@ -5,8 +5,9 @@ descriptors.  One file for each Lisp defines the few operators that differ
 \(those with a % in their names); sockets.lisp builds what the engine calls on top of them.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:export
-   ;; clock and machine
+   ;; clock, machine, threads
    #:milliseconds #:processor-count #:uninterruptibly #:wait-on
+   #:destroy-thread #:survive-cleanup
    ;; listeners
    #:accept-connection #:pending-connection-p #:wake-listener #:close-listener
    #:accept-failed #:listener-closed #:descriptors-exhausted

@@ -27,6 +27,15 @@
 takes LOCK again.  May return early: call it in a loop around what is waited for."
   (bt:condition-wait condition-variable lock :timeout seconds))
 
+(defun destroy-thread (thread)
+  "Makes THREAD unwind and end."
+  (bt:destroy-thread thread))
+
+(declaim (inline survive-cleanup))
+(defun survive-cleanup ()
+  "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
+  nil)
+
 (defun %error-number (condition)
   (typecase condition
     (sb-bsd-sockets:socket-error (sb-bsd-sockets::socket-error-errno condition))))

@@ -50,7 +50,7 @@ still serves."
   (surviving (("/error" (error "Broken.")))
     (is (= 500 (response-status (ask "/error"))))))
 
-(define-server-test (destroyed-threads-are-replaced :needs :our-engine)
+(define-server-test (destroyed-threads-are-replaced :needs (:our-engine :destroyed-accepts))
   (surviving ()
     (let ((victims (remove-if-not (lambda (thread)
                                     (uiop:string-prefix-p "hunchentoot-worker-"

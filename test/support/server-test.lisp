@@ -4,19 +4,20 @@
 
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
-NEED is NIL, :OUR-ENGINE or :OUR-HTTP."
+NEED is :OUR-ENGINE, :OUR-HTTP or :DESTROYED-ACCEPTS."
   (ecase need
-    ((nil) nil)
     (:our-engine
      (unless (ours-p)
        (format nil "~A is known not to keep this promise." *acceptor-class*)))
     (:our-http
      (unless (and (ours-p) *own-http-p*)
-       "Hunchentoot's own reading and writing of HTTP does not keep this promise."))))
+       "Hunchentoot's own reading and writing of HTTP does not keep this promise."))
+    (:destroyed-accepts
+     (why-accepting-threads-survive))))
 
-(defun call-server-test (need function)
-  "Calls FUNCTION without leaks, or records why it is skipped for want of NEED."
-  (let ((reason (unmet-need need)))
+(defun call-server-test (needs function)
+  "Calls FUNCTION without leaks, or records why it is skipped for want of one of NEEDS."
+  (let ((reason (some #'unmet-need needs)))
     (if reason
         (skip "~A" reason)
         (call-without-leaks function))))
@@ -24,8 +25,8 @@ NEED is NIL, :OUR-ENGINE or :OUR-HTTP."
 (defmacro define-server-test (name-and-options &body body)
   "Defines the FiveAM test NAME, which checks besides what BODY checks that no thread and
 no descriptor is left behind.  NAME-AND-OPTIONS is the name, or a list of the name and
-:NEEDS with what UNMET-NEED knows: without it the test is skipped, with a reason.  BODY
-may begin with a documentation string.  The name is also a function that runs BODY."
+:NEEDS with what UNMET-NEED knows, one or a list: without them the test is skipped, with a
+reason.  BODY may begin with a documentation string.  The name is also a function that runs BODY."
   (destructuring-bind (name &key needs) (uiop:ensure-list name-and-options)
     (multiple-value-bind (forms declarations documentation)
         (alexandria:parse-body body :documentation t)
@@ -35,7 +36,7 @@ may begin with a documentation string.  The name is also a function that runs BO
       `(progn
          (defun ,name ()
            ,@(and documentation (list documentation))
-           (call-server-test ,needs (lambda () ,@forms)))
+           (call-server-test ',(uiop:ensure-list needs) (lambda () ,@forms)))
          (test ,name
            ,@(and documentation (list documentation))
            (,name))))))

@@ -69,8 +69,14 @@ where the Lisp would enter its debugger."
   "Ends the current thread from within, unwinding.  Bordeaux Threads refuses to."
   #+sbcl (sb-thread:abort-thread)
   #+ecl (mp:process-kill mp:*current-process*)
-  #+abcl (threads:destroy-thread (threads:current-thread))
+  ;; There the first form leaves a mark, and EVAL looks at it.
+  #+abcl (progn (threads:destroy-thread (threads:current-thread)) (eval nil))
   #-(or sbcl ecl abcl) (error "This Lisp's threads cannot end themselves."))
+
+(defun why-accepting-threads-survive ()
+  "Why here nobody can destroy a thread that waits in accept, as a sentence; NIL when one can."
+  #+abcl "ABCL can end a thread that waits in accept only by closing the listener for all."
+  #-abcl nil)
 
 (defun function-parameters (symbol)
   "The lambda list of the function that SYMBOL names; NIL where the Lisp doesn't tell."
