@@ -150,8 +150,11 @@ ended."
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
+  ;; Who only waits leaves by itself: a thread that is destroyed while it comes or goes might
+  ;; take a lock with it.
   (when (leave-phase engine :stopping)
-    (wake-workers engine))
+    (end-input engine :idling)
+    (send-home-waiting engine))
   (dolist (thread (with-engine (engine)
                     (remove nil (mapcar #'worker-thread (engine-workers engine)))))
     (handler-case (destroy-thread thread)
