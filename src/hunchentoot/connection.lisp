@@ -114,6 +114,8 @@ otherwise all of them, as Hunchentoot does."
              (progn
                (when (and link (link-stream link) (not (eq (link-stream link) socket-stream)))
                  (close (link-stream link)))
-               (finish-output socket-stream))
+               ;; TLS streams close what they are made of.
+               (when (open-stream-p socket-stream)
+                 (finish-output socket-stream)))
           (when (typep socket-stream 'descriptor-stream)
             (drop-descriptor socket-stream)))))))

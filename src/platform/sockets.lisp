@@ -138,6 +138,9 @@ many packets."
   "Closes SOCKET, whose last answer was sent.  When its peer sent more than was read, waits a
 moment for it to see our end: a socket closed with unread input resets its peer, who may
 then lose the answer that is on its way (RFC 9112, section 9.6).  Never signals."
+  ;; A stream around it may have closed it: its descriptor is another connection's by now.
+  (unless (open-stream-p (socket-octet-stream socket))
+    (return-from close-gently nil))
   (when (and (shut-down socket :output)
              (handler-case (await-input socket 0) (error () nil)))
     (discard-input socket 0.1))

@@ -48,7 +48,10 @@
     (loop repeat 5
           do (let ((answer (ask-tls)))
                (is (uiop:string-prefix-p "HTTP/1.1 200" answer))
-               (is (uiop:string-suffix-p answer "Hey!"))))))
+               (is (uiop:string-suffix-p answer "Hey!"))))
+    (eventually ("the connections to be closed")
+      (zerop (getf (recycling:stats *server*) :open)))
+    (is (zerop (getf (recycling:stats *server*) :failed)) "Closing is no failure.")))
 
 (define-server-test (a-tls-connection-is-kept :needs :our-engine)
   (serving-tls ()
