@@ -12,7 +12,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:accept-connection #:pending-connection-p #:wake-listener #:close-listener
    #:accept-failed #:listener-closed #:descriptors-exhausted
    ;; connections
-   #:await-input #:limit-waits #:shut-down #:close-socket #:send-without-delay
+   #:await-input #:limit-waits #:shut-down #:socket-open-p #:close-socket #:send-without-delay
    #:peer-name #:local-name #:socket-octet-stream #:close-gently
    ;; readiness: non-blocking descriptors, and pollers that tell who is ready
    #:readiness-supported-p

@@ -78,6 +78,9 @@ real or NIL for no limit."))
 descriptor: whoever waits in it reads an end of file.  Never signals; NIL when the peer
 was gone already."))
 
+(defgeneric socket-open-p (socket)
+  (:documentation "True while nobody has closed SOCKET or its stream."))
+
 (defgeneric close-socket (socket)
   (:documentation "Closes SOCKET and its stream, dropping what was not flushed.  Never
 signals; NIL when it was closed already."))
@@ -91,6 +94,9 @@ signals; NIL when it was closed already."))
 (defmethod shut-down ((socket usocket:stream-usocket) direction)
   (handler-case (%shut-down socket direction)
     (error () nil)))
+
+(defmethod socket-open-p ((socket usocket:stream-usocket))
+  (open-stream-p (usocket:socket-stream socket)))
 
 (defmethod close-socket ((socket usocket:stream-usocket))
   (handler-case (close (usocket:socket-stream socket) :abort t)
@@ -139,7 +145,7 @@ many packets."
 moment for it to see our end: a socket closed with unread input resets its peer, who may
 then lose the answer that is on its way (RFC 9112, section 9.6).  Never signals."
   ;; A stream around it may have closed it: its descriptor is another connection's by now.
-  (unless (open-stream-p (socket-octet-stream socket))
+  (unless (socket-open-p socket)
     (return-from close-gently nil))
   (when (and (shut-down socket :output)
              (handler-case (await-input socket 0) (error () nil)))

@@ -26,6 +26,9 @@
   (unless (eq direction :output)
     (setf (fake-ended socket) t)))
 
+(defmethod platform:socket-open-p ((socket fake-socket))
+  (not (fake-closed socket)))
+
 (defmethod platform:close-socket ((socket fake-socket))
   (setf (fake-closed socket) t))
 
