@@ -155,9 +155,7 @@ blocked."
       (when (engine-accept-trouble engine)
         (watch-again (engine-poller engine) (engine-listener-descriptor engine)
                      (engine-listener-descriptor engine)))
-      (bury-dead-workers engine)
-      (join-leavers engine)
-      (refill engine))))
+      (tend-pool engine))))
 
 (defun close-status-descriptors (engine)
   (mapc #'close-descriptor

@@ -116,6 +116,11 @@ the lock.")
   (with-engine (engine)
     (incf (engine-failed engine))))
 
+(defun let-go (engine connection)
+  "Lets the service RELEASE CONNECTION of ENGINE; a failure of that is only counted."
+  (handler-case (release (engine-service engine) connection)
+    (error () (count-failure engine))))
+
 (defun tell (engine level control &rest arguments)
   "NOTEs what happened; a failure of that, too, is only counted."
   (handler-case (apply #'note (engine-service engine) level control arguments)

@@ -57,7 +57,7 @@ who came last first, so those who are not needed get there.")
   (let ((outcome nil))
     (setf (worker-connection worker) connection)
     (unwind-protect
-         (setf outcome (serve-until-parked engine worker connection))
+         (setf outcome (serve-until-parked engine connection))
       (setf (worker-connection worker) nil)
       (case outcome
         (:parked (end-if-parked-too-late engine connection))
@@ -65,8 +65,8 @@ who came last first, so those who are not needed get there.")
         (:close (say-good-bye engine connection))
         (t (drop-connection engine connection)))))) ; unwound
 
-(defun serve-until-parked (engine worker connection)
-  (declare (ignore worker))
+(defun serve-until-parked (engine connection)
+  "Serves what has come of CONNECTION; returns :PARKED, :CLOSE or :DETACHED."
   (let ((service (engine-service engine)))
     (handler-case
         (loop
@@ -117,10 +117,14 @@ and it is the caller's still."
 
 ;;; Ending
 
-(defun close-owned (engine connection)
+(defun forget-owned (engine connection)
+  "Makes CONNECTION, which the caller owns, no connection of ENGINE any more."
   (end-ownership connection)
   (forget-connection (engine-table engine) connection)
-  (counter-add (engine-open-count engine) -1)
+  (counter-add (engine-open-count engine) -1))
+
+(defun close-owned (engine connection)
+  (forget-owned engine connection)
   (close-descriptor (connection-descriptor connection)))
 
 (defmethod give-up-connection ((engine ready-engine) connection)
@@ -129,17 +133,14 @@ and it is the caller's still."
 (defun drop-connection (engine connection)
   "Closes CONNECTION, which the caller owns, at once."
   (uninterruptibly
-    (handler-case (release (engine-service engine) connection)
-      (error () (count-failure engine)))
+    (let-go engine connection)
     (close-owned engine connection)))
 
 (defun detach (engine connection)
   "Forgets CONNECTION, whose socket is somebody else's now."
   (when (connection-watched-p connection)
     (unwatch (engine-poller engine) (connection-descriptor connection)))
-  (end-ownership connection)
-  (forget-connection (engine-table engine) connection)
-  (counter-add (engine-open-count engine) -1))
+  (forget-owned engine connection))
 
 (defparameter *linger-seconds* 1
   "How long a connection that was answered for the last time may take to end.")
@@ -159,8 +160,7 @@ and it is the caller's still."
 our half is ended and the rest dropped until the peer ends: a descriptor that is closed with
 unread input resets its peer, who may then lose the answer (RFC 9112, section 9.6)."
   (let ((unread-p (unread-p engine connection)))
-    (handler-case (release (engine-service engine) connection)
-      (error () (count-failure engine)))
+    (let-go engine connection)
     (cond (unread-p
            (shut-descriptor (connection-descriptor connection) :output)
            (setf (connection-lingering-p connection) t)

@@ -21,6 +21,13 @@ Under the lock, so that the socket cannot be closed, and its descriptor reused, 
         when (and connection (overdue-p connection now))
           do (end-connection engine worker)))
 
+(defun tend-pool (engine)
+  "Clears away the workers of ENGINE that are gone, and makes those that it misses.  True when
+none failed."
+  (bury-dead-workers engine)
+  (join-leavers engine)
+  (refill engine))
+
 (defun look-after (engine)
   "What the sentinel of ENGINE does at a tick.  True when all that was missing was made."
   (handler-case
@@ -28,9 +35,7 @@ Under the lock, so that the socket cannot be closed, and its descriptor reused, 
         (with-engine (engine)
           (end-overdue-connections engine)
           (tend engine))
-        (bury-dead-workers engine)
-        (join-leavers engine)
-        (refill engine))
+        (tend-pool engine))
     (error (condition)
       (count-failure engine)
       (tell engine :error "The sentinel stumbled: ~A" condition)

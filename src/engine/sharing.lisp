@@ -160,8 +160,7 @@ serve."
   "Closes CONNECTION; gently when it was served to an ORDERLY end."
   (let ((socket (connection-socket connection)))
     (unwind-protect
-         (handler-case (release (engine-service engine) connection)
-           (error () (count-failure engine)))
+         (let-go engine connection)
       (if orderly
           (close-gently socket)
           (close-socket socket)))))
