@@ -21,6 +21,7 @@
     :serial t
     :components ((:file "limit")
                  (:file "ours")
+                 (:file "engine")
                  (:file "hunchentoot")
                  (:file "quux-hunchentoot")
                  (:file "cl-tbnl-gserver-tmgr")

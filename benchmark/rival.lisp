@@ -13,8 +13,9 @@
    (label :initarg :label :reader rival-label :type string
           :documentation "What it is called in charts and reports.")
    (family :initarg :family :initform :other :reader rival-family
-           :type (member :ours :limit :other)
-           :documentation "Whether it is ours, the limit, or somebody to compare with.")
+           :type (member :ours :part :limit :other)
+           :documentation "Whether it is ours, a part of ours, the limit, or somebody to
+compare with.")
    (color :initarg :color :reader rival-color :type string
           :documentation "Its colour in all charts, as #rrggbb.")
    (parameters :initarg :parameters :initform "defaults" :reader rival-parameters :type string

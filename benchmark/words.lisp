@@ -80,8 +80,9 @@ never has not won."
 ;;; One workload
 
 (defun contest (cells)
-  "Those of CELLS that can win: the limit is no server, and some are disqualified."
-  (qualified (remove :limit cells :key #'family)))
+  "Those of CELLS that can win: the limit and a part of ours are no servers, and some are
+disqualified."
+  (qualified (append (of-family :ours cells) (of-family :other cells))))
 
 (defun limit-part (cell cells measure)
   "How CELL stands to the limit among CELLS by MEASURE, or NIL without a limit."

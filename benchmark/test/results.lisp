@@ -56,6 +56,11 @@
   (let ((cells (some-cells (sample "limit" 100) (sample "nginx" 90) (sample "ours" 50))))
     (is (search "**nginx** with 90" (ruler::winner-sentence (ruler::find-measure :rate) cells)))))
 
+(test a-part-of-ours-does-not-win
+  (let ((cells (some-cells (sample "engine" 90) (sample "nginx" 80) (sample "ours" 50))))
+    (is (search "**nginx** with 80" (ruler::winner-sentence (ruler::find-measure :rate) cells)))
+    (is (search "against 80.0 requests/s of nginx" (first (ruler::losses cells))))))
+
 (test who-leaves-clients-unserved-does-not-win
   (let ((cells (some-cells (sample "hunchentoot" 100 :unserved 3) (sample "ours" 50 :unserved 0))))
     (is (search "**ours**" (ruler::winner-sentence (ruler::find-measure :rate) cells)))

@@ -1,0 +1,10 @@
+(in-package #:hunchentoot-recycling-taskmaster-benchmark)
+
+(define-rival "engine" (lisp-rival)
+  :label "our engine alone"
+  :family :part
+  :color "#7f0000"
+  :parameters "the ready engine with a fixed answer, no Hunchentoot; workers as in ours"
+  :note "No server to use: it shows what our engine costs, before HTTP and Hunchentoot's objects."
+  :system "hunchentoot-recycling-taskmaster"
+  :server "engine")

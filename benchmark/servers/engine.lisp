@@ -1,0 +1,159 @@
+;;;; The ready engine alone with a fixed answer: no Hunchentoot, and of HTTP only what
+;;;; the answer depends on, as in native/limit.c.  What the engine costs shows against
+;;;; the limit, and what our HTTP and Hunchentoot's objects cost, against this.
+
+(defpackage #:engine-alone
+  (:use #:common-lisp
+        #:hunchentoot-recycling-taskmaster.base
+        #:hunchentoot-recycling-taskmaster.platform
+        #:hunchentoot-recycling-taskmaster.engine)
+  (:export #:serve-alone))
+
+(in-package #:engine-alone)
+
+;;; Octets
+
+(defun wire (&rest lines)
+  "LINES as octets, with CR and LF between them."
+  (map 'octets #'char-code
+       (format nil (format nil "~~{~~a~~^~c~c~~}" #\Return #\Newline) lines)))
+
+(declaim (type octets *head-end* *close-field*))
+(defparameter *head-end* (wire "" "" "")
+  "What ends a head.")
+
+(defparameter *close-field* (wire "Connection: close")
+  "What a client says that wants one answer only; those here write it so.")
+
+(defun answer (&rest more-fields)
+  "The octets of the answer, with MORE-FIELDS in its head."
+  (multiple-value-bind (second minute hour day month year weekday)
+      (decode-universal-time (get-universal-time) 0)
+    (apply #'wire
+           `("HTTP/1.1 200 OK" "Content-Type: text/plain" "Content-Length: 4" "Server: engine"
+             ,(format nil "Date: ~a, ~2,'0d ~a ~d ~2,'0d:~2,'0d:~2,'0d GMT"
+                      (nth weekday '("Mon" "Tue" "Wed" "Thu" "Fri" "Sat" "Sun")) day
+                      (nth (1- month) '("Jan" "Feb" "Mar" "Apr" "May" "Jun"
+                                        "Jul" "Aug" "Sep" "Oct" "Nov" "Dec"))
+                      year hour minute second)
+             ,@more-fields "" "Hey!"))))
+
+(declaim (ftype (function (octets octets index index) (or index null)) place))
+(defun place (wanted octets start end)
+  "Where WANTED begins in OCTETS between START and END, or NIL."
+  (declare (type octets wanted octets) (type index start end) (optimize speed))
+  (loop with length = (length wanted)
+        with first = (aref wanted 0)
+        for position of-type fixnum from start to (- end length)
+        when (and (= first (aref octets position))
+                  (loop for offset of-type index from 1 below length
+                        always (= (aref wanted offset) (aref octets (+ position offset)))))
+          return position))
+
+;;; Service
+
+(defclass fixed-answer (service)
+  ((seconds :initarg :seconds :reader handler-seconds
+            :documentation "How long the handler sleeps.")
+   (kept :initform (answer) :reader kept-answer)
+   (last :initform (answer "Connection: close") :reader last-answer))
+  (:documentation "Answers every request by the same octets."))
+
+(defstruct (desk (:constructor make-desk ()))
+  "What a worker has for the connection that it serves.  All of that was read when the
+last read had room left, and an edge-triggered poller tells only of what comes later."
+  (buffer (make-octets 16384) :type octets :read-only t)
+  (all-read-p nil))
+
+(defvar *desk*)
+(setf (documentation '*desk* 'variable) "The desk of this worker.")
+
+(defmethod call-as-worker ((service fixed-answer) thunk)
+  (let ((*desk* (make-desk)))
+    (funcall thunk)))
+
+(defmethod all-read-p ((service fixed-answer) connection)
+  (desk-all-read-p *desk*))
+
+(defmethod note ((service fixed-answer) level control &rest arguments)
+  (format *error-output* "~a: ~?~%" level control arguments))
+
+(defmethod refuse ((service fixed-answer) connection)
+  (error "There is no limit of connections, so none is refused."))
+
+(defmethod serve ((service fixed-answer) connection)
+  (let* ((desk *desk*)
+         (buffer (desk-buffer desk)))
+    (loop
+      (let* ((start (take-up desk connection))
+             ;; A head that fills the buffer leaves no room, and so looks like the end.
+             (count (receive-octets (connection-descriptor connection) buffer
+                                    start (length buffer))))
+        (setf (desk-all-read-p desk) (< count (- (length buffer) start)))
+        (cond ((would-block-p count)
+               (put-off desk connection 0 start)
+               (return :park))
+              ((not (plusp count)) (return :close))
+              ((not (answer-all service desk connection (+ start count))) (return :close))
+              ((desk-all-read-p desk) (return :park)))))))
+
+;;; A head that has come in part is kept as the CONNECTION-DATA until the rest comes.
+
+(defun put-off (desk connection start end)
+  "Keep for CONNECTION what DESK has between START and END."
+  (setf (connection-data connection)
+        (and (< start end) (subseq (desk-buffer desk) start end))))
+
+(defun take-up (desk connection)
+  "Put to the beginning of DESK what was kept for CONNECTION; return where that ends."
+  (let ((begun (shiftf (connection-data connection) nil)))
+    (declare (type (or null octets) begun))
+    (cond (begun (replace (desk-buffer desk) begun)
+                 (length begun))
+          (t 0))))
+
+(defun answer-all (service desk connection end)
+  "Answer all requests of CONNECTION that DESK has before END.  False when no more are to
+follow; otherwise what is left is put off."
+  (loop with buffer = (desk-buffer desk)
+        with start of-type index = 0
+        for head-end = (place *head-end* buffer start end)
+        while head-end
+        do (let ((next (+ head-end (length *head-end*)))
+                 (last-p (place *close-field* buffer start head-end)))
+             (count-request connection)
+             (unless (answer-one service connection last-p)
+               (return nil))
+             (setf start next))
+        finally (put-off desk connection start end)
+                (return t)))
+
+(defun answer-one (service connection last-p)
+  "Answer a request of CONNECTION, the last one when LAST-P.  False when it is over then."
+  (let ((answer (if last-p (last-answer service) (kept-answer service)))
+        (seconds (handler-seconds service)))
+    (declare (type octets answer))
+    (when (plusp seconds)
+      (sleep seconds))
+    ;; So few octets fit, unless the peer takes none.
+    (and (= (length answer)
+            (send-octets (connection-descriptor connection) answer 0 (length answer)))
+         (not last-p))))
+
+;;; Server
+
+(defun serve-alone (port delay-ms)
+  "Serve on PORT of 127.0.0.1, with a handler that sleeps DELAY-MS milliseconds, and never
+return.  Threads are limited as in a server of ours that comes as it is."
+  (let ((service (make-instance 'fixed-answer :seconds (/ delay-ms 1000f0)))
+        (listener (usocket:socket-listen "127.0.0.1" port :reuse-address t :backlog 1024)))
+    (start-engine (make-ready-engine service listener :standby 8 :thread-limit 100
+                                                      :accept-limit :unlimited))
+    (loop (sleep 3600))))
+
+(in-package #:common-lisp-user)
+
+(defun serve (port delay-ms)
+  "SERVE-ALONE on PORT, with a handler of DELAY-MS."
+  (sb-sys:enable-interrupt sb-unix:sigterm :default)
+  (engine-alone:serve-alone port delay-ms))
