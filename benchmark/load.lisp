@@ -28,9 +28,9 @@ from names to integers."
   "The figure NAME of FIGURES, as PARSE-RULER-LINES returns them, or NIL."
   (cdr (assoc name figures :test #'string=)))
 
-(defun address (port)
-  "The address that is asked for, of the server on PORT."
-  (format nil "http://127.0.0.1:~d/yo" port))
+(defun address (port path)
+  "The address of PATH on the server on PORT."
+  (format nil "http://127.0.0.1:~d~a" port path))
 
 (defun wait-for-end (process seconds)
   "Wait for the end of PROCESS, at most SECONDS."
@@ -42,13 +42,24 @@ from names to integers."
   "The threads of wrk for CONNECTIONS: one per core, but each needs a connection."
   (min (cores) connections))
 
+(defparameter *patience-with-uploads* 10
+  "After how many seconds wrk calls an upload timed out; other requests, after its own 2.")
+
+(defun wrk-words (port connections seconds &key (path "/yo") headers posted)
+  "The words that let wrk load the server on PORT over CONNECTIONS for SECONDS, with requests
+for PATH with HEADERS and, unless NIL, POSTED octets."
+  `(,(find-program "wrk") "--latency" "-s" ,(benchmark-file "wrk.lua")
+    "-t" ,(wrk-threads connections) "-c" ,connections "-d" ,(format nil "~ds" seconds)
+    ,@(when posted (list "--timeout" (format nil "~ds" *patience-with-uploads*)))
+    ,@(loop for header in headers append (list "-H" header))
+    ,(address port path)
+    ,@(when posted (list "--" posted))))
+
 (defun wrk-command (port workload seconds)
   "The words that load the server on PORT with WORKLOAD for SECONDS."
-  (let ((connections (workload-connections workload)))
-    `(,(find-program "wrk") "--latency" "-s" ,(benchmark-file "wrk.lua")
-      "-t" ,(wrk-threads connections) "-c" ,connections "-d" ,(format nil "~ds" seconds)
-      ,@(when (eq (workload-kind workload) :close) '("-H" "Connection: close"))
-      ,(address port))))
+  (let ((kind (workload-kind-data workload)))
+    (wrk-words port (measured-clients workload) seconds
+               :path (kind-path kind) :headers (kind-headers kind) :posted (kind-posted kind))))
 
 (defun wrk-figures (figures)
   "What the FIGURES of wrk amount to, as a property list of *MEASURES*; latencies
@@ -74,11 +85,11 @@ REQUESTS, as a property list of *MEASURES*."
             (when (plusp requests)
               (list :cpu (/ (* seconds 1000000) requests))))))
 
-(defun measure-speed (process port workload seconds log)
-  "Load PROCESS, the server on PORT, with WORKLOAD for SECONDS; what wrk printed is
-kept in the file LOG.  The figures, as a property list of *MEASURES*."
+(defun measure-speed (process words seconds log)
+  "Load PROCESS, a server, by the command WORDS, a wrk of SECONDS; what that printed is kept
+in the file LOG.  The figures, as a property list of *MEASURES*."
   (let ((before (session-usage process)))
-    (with-process (wrk (wrk-command port workload seconds) :log log)
+    (with-process (wrk words :log log)
       ;; Threads and memory are taken under load, late enough to be at their height.
       (sleep (* 4/5 seconds))
       (let ((during (session-usage process)))
@@ -91,9 +102,26 @@ kept in the file LOG.  The figures, as a property list of *MEASURES*."
 (defun warm-up (port log &optional (seconds 1))
   "SECONDS of load on the server on PORT, so that its first round is like the others;
 what wrk prints goes to the file LOG."
-  (let ((workload (make-workload :kind :keep-alive :delay-ms 0 :connections 20)))
-    (with-process (wrk (wrk-command port workload seconds) :log log)
-      (wait-for-end wrk (+ seconds 10)))))
+  (with-process (wrk (wrk-words port 20 seconds) :log log)
+    (wait-for-end wrk (+ seconds 10))))
+
+;;; All at once
+
+(defparameter *patience-with-a-burst* 10
+  "Seconds that a server has to answer all requests of a burst.")
+
+(defun measure-burst (process port connections log)
+  "Let CONNECTIONS clients come to PROCESS, the server on PORT, at the same moment and ask once;
+what is to be told of it goes to the file LOG.  A property list of *MEASURES*."
+  (with-process (burst (list (c-program "burst" "burst.c" "client.c")
+                             port connections *patience-with-a-burst*)
+                       :log log)
+    (wait-for-end burst (+ 5 *patience-with-a-burst*))
+    (let ((figures (final-figures log)))
+      (append (usage-figures (make-usage) (session-usage process) (make-usage) 0)
+              (list :unserved (figure "unserved" figures))
+              (when (zerop (figure "unserved" figures))
+                (list :all (/ (figure "all_us" figures) 1000)))))))
 
 ;;; Fairness
 
@@ -101,7 +129,7 @@ what wrk prints goes to the file LOG."
   "Count for MILLISECONDS how often each client of WORKLOAD is served by the server
 on PORT.  A property list of *MEASURES*."
   (with-process (fair (list (c-program "fair" "fair.c" "client.c") port
-                            (workload-connections workload) milliseconds
+                            (measured-clients workload) milliseconds
                             (if (eq (workload-kind workload) :close) "close" "keep-alive"))
                       :log log)
     (wait-for-end fair (+ 10 (/ milliseconds 1000)))
@@ -129,3 +157,26 @@ returned, and what became of the idle ones."
         (list* :held (figure "held" idle-figures)
                :alive (figure "alive" idle-figures)
                figures)))))
+
+;;; Slow handlers beside fast ones
+
+(defun call-with-slow-clients (port count seconds log function)
+  "Call FUNCTION, of no arguments, while COUNT more clients ask the slow handler of the server
+on PORT, from a second before and for SECONDS more, which must suffice for FUNCTION; what wrk
+prints of them goes to the file LOG.  Return the property list that FUNCTION returned, and how
+the slow ones fared; errors are added up."
+  (let ((seconds (1+ seconds)))
+    (with-process (wrk (wrk-words port count seconds :path "/slow") :log log)
+      (sleep 1)
+      (let ((figures (funcall function)))
+        (wait-for-end wrk (+ seconds 10))
+        (add-slow-figures figures (wrk-figures (final-figures log)))))))
+
+(defun add-slow-figures (figures slow-figures)
+  "FIGURES and, under names of their own, SLOW-FIGURES; errors are added up."
+  (flet ((sum (key) (+ (getf figures key 0) (getf slow-figures key))))
+    (list* :errors (sum :errors)
+           :non-2xx (sum :non-2xx)
+           :slow-rate (getf slow-figures :rate)
+           :slow-p99 (getf slow-figures :p99)
+           figures)))

@@ -10,22 +10,27 @@
             (settings-rounds settings) (settings-seconds settings) (duration (run-seconds run)))
     (format t "Results go to ~a~%" (enough-namestring (run-result run) *root*))))
 
+(defparameter *printed-measures* '(:rate :all :p50 :p99 :slow-rate :slow-p99 :cpu :threads :memory
+                                   :errors :unserved :evenness)
+  "The keys of the measures that are printed after a run; of the first that a workload has, the
+ratios, too.")
+
 (defun print-tables (cells)
   "Print a short table of CELLS for each workload."
-  (loop with measures = (mapcar #'find-measure '(:rate :p50 :p99 :cpu :threads :memory :errors
-                                                 :unserved :evenness))
-        for workload in (workload-names cells)
+  (loop for workload in (workload-names cells)
         for these = (cells-under workload cells)
+        for measures = (measures-with-figures these (mapcar #'find-measure *printed-measures*))
         for limit = (first (of-family :limit these))
         for hunchentoot = (hunchentoot-among these)
+        for key = (measure-key (first measures))
         do (format t "~&~%~a~%" (title-of workload))
            (write-markdown-table
             t `("server" ,@(mapcar #'measure-heading measures) "per limit" "per Hunchentoot")
             (loop for cell in these
                   collect (append (list (name-of cell))
                                   (loop for measure in measures collect (cell-text cell measure))
-                                  (list (ratio-text cell limit :rate)
-                                        (ratio-text cell hunchentoot :rate)))))))
+                                  (list (ratio-text cell limit key)
+                                        (ratio-text cell hunchentoot key)))))))
 
 (defun write-outputs (result)
   "Make table, charts and report of the directory RESULT from what was measured, and

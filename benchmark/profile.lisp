@@ -57,7 +57,8 @@
   (let ((*package* (find-package '#:common-lisp-user)))
     (load (server-file "hunchentoot.lisp"))
     (eval (read-from-string
-           (format nil "(start-acceptor ~d ~d ~a)" port delay-ms (lisp-arguments rival))))))
+           (format nil "(start-acceptor ~{~s ~} ~a)" (serve-arguments port delay-ms)
+                   (lisp-arguments rival))))))
 
 (defun stop-here (acceptor)
   "Stop ACCEPTOR, which START-HERE returned."

@@ -66,3 +66,27 @@ and return its file.  UNAVAILABLE, with what the compiler said, if that fails."
 (defun cores ()
   "The number of processors that this process may use."
   (or (parse-integer (output-of '("nproc")) :junk-allowed t) 1))
+
+;;; Files to be served
+
+(defparameter *served-sizes* '(("16k.bin" . 16384) ("1m.bin" . 1048576))
+  "The names of the files that servers serve, with their sizes in octets.")
+
+(defun make-served-file (file size)
+  "Make FILE one of SIZE octets, unless it is."
+  (unless (and (probe-file file)
+               (= size (with-open-file (stream file :element-type '(unsigned-byte 8))
+                         (file-length stream))))
+    (ensure-directories-exist file)
+    (with-open-file (stream file :direction :output :if-exists :supersede
+                                 :element-type '(unsigned-byte 8))
+      (write-sequence (make-array size :element-type '(unsigned-byte 8)
+                                       :initial-element (char-code #\x))
+                      stream))))
+
+(defun served-files ()
+  "The directory with the files of *SERVED-SIZES*, made if they are not there."
+  (let ((directory (built-file "files/")))
+    (loop for (name . size) in *served-sizes*
+          do (make-served-file (merge-pathnames name directory) size))
+    directory))

@@ -20,9 +20,17 @@ limit, for each server."
                                 (and cell (disqualification cell)))))))
 
 (defun readme-servers (cells)
-  "The names of the servers of CELLS that the README's table shows: all but the limit,
-which is its unit."
-  (remove "limit" (servers-among cells) :test #'string=))
+  "The names of the servers of CELLS that the README's table shows: all but the limit, which
+is its unit, and parts of ours."
+  (remove-if (lambda (name) (member (family-of name) '(:limit :part)))
+             (servers-among cells)))
+
+(defun readme-workloads (cells)
+  "The names of the workloads of CELLS that the README's table shows: those in which the limit
+has a throughput."
+  (remove-if-not (lambda (workload)
+                   (value-of (find-cell cells "limit" workload) :rate))
+                 (workload-names cells)))
 
 (defun relative-name (result file)
   "The name of FILE in the directory RESULT, as seen from the checkout."
@@ -33,7 +41,7 @@ which is its unit."
 enough connection counts for some, else the bars of the quick run's workloads."
   (or (loop for scale in (scales cells)
             for first = (first scale)
-            collect (list (scale-title first) (format nil "~a-scaling" (scale-name first))))
+            collect (list (family-title first) (format nil "~a-scaling" (family-name first))))
       (loop for workload in *quick-workloads*
             collect (list (title-of workload) (format nil "~a-rate" workload)))))
 
@@ -44,7 +52,7 @@ enough connection counts for some, else the bars of the quick run's workloads."
                   were refused or not served.~%~%"
           (fact "cores" result) (fact "processor" result) (subseq (result-name result) 0 10))
   (write-markdown-table stream (cons "" (mapcar #'label-of (readme-servers cells)))
-                        (loop for workload in (workload-names cells)
+                        (loop for workload in (readme-workloads cells)
                               collect (readme-row workload cells)))
   (terpri stream)
   (loop for (title chart) in (readme-charts cells)

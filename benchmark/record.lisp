@@ -11,7 +11,8 @@
 (defparameter *note-columns* '("server" "workload" "note")
   "The header of notes.tsv.")
 
-(defparameter *server-columns* '("server" "label" "family" "version" "parameters" "note" "answer")
+(defparameter *server-columns* '("server" "label" "family" "version" "parameters" "note" "answer"
+                                 "libraries")
   "The header of servers.tsv.")
 
 (defstruct (sample (:constructor make-sample (server workload round figures)))
@@ -89,7 +90,8 @@ or NIL: CONTROL formatted with ARGUMENTS.  Say it on the terminal, too."
                       (list (rival-name rival) (rival-label rival)
                             (string-downcase (rival-family rival)) (version rival)
                             (rival-parameters rival) (rival-note rival)
-                            (answer-line (server-answer server)))))))
+                            (answer-line (server-answer server))
+                            (format nil "~{~a~^, ~}" (libraries rival)))))))
 
 (defun read-servers (result)
   "What is known of the servers of RESULT: lists of the values of *SERVER-COLUMNS*."

@@ -103,7 +103,7 @@ that of the limit and by that of Hunchentoot."
                     where things stand, roughly; for figures to quote make the full one.~%~%"))
   (format stream "~a round~:p of ~a s each, interleaved, by wrk on the same ~a cores as the ~
                   servers. Figures are medians of the rounds~:[~;; least and greatest in ~
-                  parentheses~]. All servers answer GET /yo with the same four bytes. Latency is ~
+                  parentheses~]. But for files, all servers answer with the same four bytes. Latency is ~
                   the client's; CPU is user and system time of the server's processes; threads ~
                   and memory are taken under load. Where two figures differ by less than ~d % ~
                   the words call them level.~%"
@@ -150,14 +150,15 @@ that of the limit and by that of Hunchentoot."
 (defun write-wins (stream cells)
   "Write who won each workload of CELLS, in one table."
   (format stream "~%## Who won~%~%")
-  (write-markdown-table
-   stream (cons "workload" (mapcar #'measure-title *told-measures*))
-   (loop for workload in (workload-names cells)
-         for contest = (contest (cells-under workload cells))
-         collect (cons (title-of workload)
-                       (loop for measure in *told-measures*
-                             for winner = (best contest measure)
-                             collect (if winner (name-of winner) "-"))))))
+  (let ((measures (measures-with-figures cells *told-measures*)))
+    (write-markdown-table
+     stream (cons "workload" (mapcar #'measure-title measures))
+     (loop for workload in (workload-names cells)
+           for contest = (contest (cells-under workload cells))
+           collect (cons (title-of workload)
+                         (loop for measure in measures
+                               for winner = (best contest measure)
+                               collect (if winner (name-of winner) "-")))))))
 
 (defun write-chart (stream result name title)
   "Write the chart NAME, called TITLE, if RESULT has it."
@@ -171,12 +172,12 @@ that of the limit and by that of Hunchentoot."
     (when scales
       (format stream "~%## As connections grow~%~%")
       (dolist (scale scales)
-        (write-chart stream result (format nil "~a-scaling" (scale-name (first scale)))
-                     (scale-title (first scale)))))))
+        (write-chart stream result (format nil "~a-scaling" (family-name (first scale)))
+                     (family-title (first scale)))))))
 
 (defun write-charts-of (stream result workload)
   "Write the charts of WORKLOAD, a name, as far as RESULT has them."
-  (dolist (kind '("rate" "latency" "cpu"))
+  (dolist (kind '("rate" "all" "latency" "cpu"))
     (write-chart stream result (format nil "~a-~a" workload kind)
                  (format nil "~a, ~a" (title-of workload) kind))))
 
@@ -193,9 +194,10 @@ that of the limit and by that of Hunchentoot."
 (defun write-servers (stream result)
   "Write what was measured in RESULT, and on what machine."
   (format stream "~%## Servers~%~%")
-  (loop for (nil label nil version parameters note answer) in (read-servers result)
-        do (format stream "- **~a**, ~a: ~a.~:[ ~a~;~*~] Answers `~a`.~%"
-                   label version parameters (string= note "") note answer))
+  (loop for (nil label nil version parameters note answer libraries) in (read-servers result)
+        do (format stream "- **~a**, ~a~:[ (with ~a)~;~*~]: ~a.~:[ ~a~;~*~] Answers `~a`.~%"
+                   label version (member libraries '(nil "") :test #'equal) libraries
+                   parameters (string= note "") note answer))
   (format stream "~%## Machine~%~%~:{- ~a: ~a~%~}" (read-machine result)))
 
 (defun write-report (result cells)

@@ -22,8 +22,9 @@ compare with.")
                :documentation "How it is set up, for the report.")
    (note :initarg :note :initform nil :reader rival-note :type (or null string)
          :documentation "What the reader of its figures has to know.")
-   (delays-p :initarg :delays-p :initform t :reader rival-delays-p
-             :documentation "Can its handler wait before it answers?")
+   (lacks :initarg :lacks :initform '() :reader rival-lacks :type list
+          :documentation "What it can't do, a property list from :WAIT (before it answers),
+:FILES or :UPLOADS to a sentence that says why.")
    (quick-p :initarg :quick-p :initform nil :reader rival-quick-p
             :documentation "Does it take part in the quick run?"))
   (:documentation "A server that can be measured."))
@@ -31,13 +32,26 @@ compare with.")
 (defgeneric prepare (rival)
   (:documentation "Find or build all that RIVAL needs.  UNAVAILABLE if it can't be had."))
 
+(defparameter *slow-ms* 100
+  "How long the handler of /slow waits, in milliseconds.")
+
 (defgeneric command (rival port delay-ms directory)
   (:documentation "The words of the command that runs RIVAL in the foreground, listening
-on PORT of 127.0.0.1 and answering GET /yo with \"Hey!\" after DELAY-MS milliseconds.
-DIRECTORY is a fresh one for files that it may need.  PREPARE has been called."))
+on PORT of 127.0.0.1.  But for what it lacks, it answers
+  GET /yo          with \"Hey!\", after DELAY-MS milliseconds,
+  GET /slow        with the same after *SLOW-MS*,
+  GET /files/NAME  with that file of the SERVED-FILES,
+  POST /upload     with \"Hey!\", when its handler has got the whole body as octets.
+DIRECTORY is a fresh one for files that RIVAL may need.  PREPARE has been called."))
 
 (defgeneric version (rival)
   (:documentation "The version of RIVAL, a string.  PREPARE has been called."))
+
+(defgeneric libraries (rival)
+  (:documentation "The libraries that RIVAL is made of directly, with their versions:
+strings.  PREPARE has been called.")
+  (:method ((rival rival))
+    '()))
 
 (defmacro define-rival (name (class) &rest initargs)
   "Add to *RIVALS* an instance of CLASS with INITARGS; one of the same NAME is
@@ -102,22 +116,37 @@ words that follow the program.")
   ((system :initarg :system :reader lisp-system :type string
            :documentation "The ASDF system to load.")
    (server :initarg :server :reader lisp-server :type string
-           :documentation "The file in servers/ that then defines SERVE.")
+           :documentation "The file in servers/ that then defines SERVE, a function of port,
+delay, *SLOW-MS*, the directory of the SERVED-FILES, and more.")
    (arguments :initarg :arguments :initform "" :reader lisp-arguments :type string
-              :documentation "What SERVE gets after port and delay, as text: its symbols
-are known only in the child, once the system is there."))
+              :documentation "What more SERVE gets, as text: its symbols are known only in
+the child, once the system is there."))
   (:documentation "A rival that is a Lisp system, run in a Lisp process of its own."))
 
 (defmethod prepare ((rival lisp-rival))
   (unless (asdf:find-system (lisp-system rival) nil)
     (unavailable "ASDF does not find the system ~a" (lisp-system rival))))
 
+(defun system-version (name)
+  "The version of the ASDF system NAME, or that it says none."
+  (or (asdf:component-version (asdf:find-system name)) "unknown"))
+
 (defmethod version ((rival lisp-rival))
-  (or (asdf:component-version (asdf:find-system (lisp-system rival))) "unknown"))
+  (system-version (lisp-system rival)))
+
+(defmethod libraries ((rival lisp-rival))
+  (loop for dependency in (asdf:system-depends-on (asdf:find-system (lisp-system rival)))
+        for system = (and (stringp dependency) (asdf:find-system dependency nil))
+        when system
+          collect (format nil "~a ~a" dependency (system-version dependency))))
 
 (defun server-file (name)
   "The file NAME of servers/, where the small programs for the rivals are."
   (merge-pathnames name (benchmark-file "servers/")))
+
+(defun serve-arguments (port delay-ms)
+  "What every SERVE gets first, on PORT with a delay of DELAY-MS."
+  (list port delay-ms *slow-ms* (uiop:native-namestring (served-files))))
 
 (defmethod command ((rival lisp-rival) port delay-ms directory)
   (declare (ignore directory))
@@ -129,4 +158,4 @@ are known only in the child, once the system is there."))
       ,@(form "(push ~s asdf:*central-registry*)" (uiop:native-namestring *root*))
       ,@(form "(asdf:load-system ~s)" (lisp-system rival))
       "--load" ,(server-file (format nil "~a.lisp" (lisp-server rival)))
-      ,@(form "(serve ~d ~d ~a)" port delay-ms (lisp-arguments rival)))))
+      ,@(form "(serve ~{~s ~} ~a)" (serve-arguments port delay-ms) (lisp-arguments rival)))))

@@ -2,22 +2,13 @@
 
 ;;;; Charts of throughput over the number of connections: who holds as they grow.
 
-(defun scale-name (workload)
-  "What WORKLOAD has in common with those that differ in connections only."
-  (format nil "~a-~dms" (kind-word (workload-kind workload)) (workload-delay-ms workload)))
-
-(defun scale-title (workload)
-  "SCALE-NAME for people."
-  (format nil "~a, ~a" (kind-title (workload-kind workload))
-          (delay-title (workload-delay-ms workload))))
-
 (defun scales (cells)
   "The known workloads of CELLS, in lists of those that differ in connections only, in
 the order of connections; lists of one or two, which make no curve, are left out."
   (let ((workloads (remove nil (mapcar #'find-workload (workload-names cells)))))
-    (loop for name in (remove-duplicates (mapcar #'scale-name workloads)
+    (loop for name in (remove-duplicates (mapcar #'family-name workloads)
                                          :test #'string= :from-end t)
-          for scale = (remove name workloads :key #'scale-name :test-not #'string=)
+          for scale = (remove name workloads :key #'family-name :test-not #'string=)
           when (> (length scale) 2)
             collect (sort scale #'< :key #'workload-connections))))
 
@@ -60,7 +51,7 @@ connections and that throughput."
 
 (defun write-scale (file stream scale cells)
   "Write to STREAM the script of a chart of SCALE for CELLS; the picture goes to FILE."
-  (write-canvas stream file 400 (find-measure :rate) (scale-title (first scale)))
+  (write-canvas stream file 400 (find-measure :rate) (family-title (first scale)))
   (write-scale-axes stream scale)
   (loop for server in (servers-among cells)
         for number from 1
@@ -73,7 +64,7 @@ connections and that throughput."
 (defun draw-scales (result cells)
   "Draw the charts of throughput over connections of RESULT."
   (dolist (scale (scales cells))
-    (draw result (format nil "~a-scaling" (scale-name (first scale)))
+    (draw result (format nil "~a-scaling" (family-name (first scale)))
           (lambda (file stream)
             (write-scale file stream scale cells)))))
 
@@ -82,6 +73,6 @@ connections and that throughput."
   (draw-scales result cells)
   (dolist (workload (workload-names cells))
     (let ((these (cells-under workload cells)))
-      (draw-bars result workload these (find-measure :rate))
-      (draw-bars result workload these (find-measure :cpu))
+      (dolist (key '(:rate :all :cpu))
+        (draw-bars result workload these (find-measure key)))
       (draw-latencies result workload these))))

@@ -8,8 +8,9 @@ be compiled first.")
 
 (defstruct server
   "RIVAL running as PROCESS on PORT.  What it prints goes to the file LOG, its own files
-are in DIRECTORY.  ANSWER is the first that it gave."
-  rival process port directory log answer)
+are in DIRECTORY.  ANSWER is the first that it gave, LEFT-AT when, in internal real time, it
+was last left alone."
+  rival process port directory log answer (left-at (get-internal-real-time)))
 
 (defun server-name (server)
   "The name of SERVER's rival."
@@ -33,19 +34,28 @@ seconds, as a string."
 (defparameter *line-end* (coerce '(#\Return #\Newline) 'string)
   "What ends a line of HTTP.")
 
-(defun request-octets ()
-  "A GET of /yo on a connection that is to be closed then."
+(defun request-octets (path body)
+  "A GET of PATH, or a POST of BODY unless that is NIL, on a connection to be closed then."
   (map '(vector (unsigned-byte 8)) #'char-code
-       (format nil "GET /yo HTTP/1.1~aHost: localhost~:*~aConnection: close~:*~a~:*~a" *line-end*)))
+       (format nil "~:{~a~a~}~@[~a~]"
+               (loop for line in `(,(format nil "~:[GET~;POST~] ~a HTTP/1.1" body path)
+                                   "Host: localhost"
+                                   "Connection: close"
+                                   ,@(and body `(,(format nil "Content-Length: ~d" (length body))))
+                                   "")
+                     collect (list line *line-end*))
+               body)))
 
-(defun ask (port)
-  "The whole answer of the server on PORT to one request, or NIL if there is none."
+(defun ask (port &key (path "/yo") body)
+  "The whole answer of the server on PORT to one request for PATH, with BODY if that is not
+NIL; or NIL if there is none."
   (handler-case
       (usocket:with-client-socket (socket stream "127.0.0.1" port
                                           :timeout 2 :element-type '(unsigned-byte 8))
-        (write-sequence (request-octets) stream)
+        (write-sequence (request-octets path body) stream)
         (finish-output stream)
-        (read-available socket))
+        (let ((answer (read-available socket)))
+          (and (plusp (length answer)) answer)))
     ((or usocket:socket-error stream-error) () nil)))
 
 (defun head-length (answer)
@@ -57,12 +67,15 @@ seconds, as a string."
   "What follows the head of ANSWER."
   (subseq answer (or (head-length answer) 0)))
 
-(defun wait-for-answer (process port)
-  "Ask the server of PROCESS on PORT until it answers, and return the answer.
-UNAVAILABLE when it ends before that, or takes too long, or answers otherwise."
+(defun wait-for-answer (process port log)
+  "Ask the server of PROCESS on PORT, which prints to the file LOG, until it answers, and
+return the answer.  UNAVAILABLE when it ends before that, or takes too long, or answers
+otherwise."
   (let ((answer (wait-until (lambda () (or (ask port) (not (running-p process))))
                             *patience-to-start* 0.1)))
-    (cond ((not (running-p process)) (unavailable "it ended while starting"))
+    (cond ((not (running-p process))
+           (unavailable "it ended while starting; what it printed is in logs/~a"
+                        (file-namestring log)))
           ((not (stringp answer)) (unavailable "it did not answer within ~d s" *patience-to-start*))
           ((not (equal (answer-body answer) "Hey!"))
            (unavailable "it answers ~s" (first-line answer)))
@@ -82,7 +95,7 @@ answers; what it prints goes to the file LOG.  UNAVAILABLE when it doesn't."
                               :directory directory :log log))
          (started-p nil))
     (unwind-protect
-         (progn (setf (server-answer server) (wait-for-answer process port)
+         (progn (setf (server-answer server) (wait-for-answer process port log)
                       started-p t)
                 server)
       (unless started-p (stop-server server)))))
@@ -95,3 +108,45 @@ answers; what it prints goes to the file LOG.  UNAVAILABLE when it doesn't."
   "End SERVER and remove its directory."
   (end-process (server-process server))
   (uiop:delete-directory-tree (server-directory server) :validate t :if-does-not-exist :ignore))
+
+;;; What is to be measured must work first
+
+(defun expected-size (kind)
+  "How many octets the body has that KIND asks for."
+  (or (loop for (name . size) in *served-sizes*
+            when (uiop:string-suffix-p (kind-path kind) name)
+              return size)
+      (length "Hey!")))
+
+(defun good-answer-p (answer kind)
+  "Is ANSWER, a string or NIL, what a request of KIND is to get?"
+  (and answer
+       (uiop:string-prefix-p "HTTP/1.1 200" answer)
+       (= (expected-size kind) (length (answer-body answer)))))
+
+(defun check-answer (server workload)
+  "UNAVAILABLE unless SERVER answers a request of WORKLOAD as it should.  That it answers
+plain ones is known since it was started."
+  (let* ((kind (workload-kind-data workload))
+         (path (kind-path kind)))
+    (unless (string= path "/yo")
+      (let ((answer (ask (server-port server) :path path
+                                              :body (and (kind-posted kind) "Hello"))))
+        (unless (good-answer-p answer kind)
+          (unavailable "to a request for ~a it answers ~:[nothing~;~:*~s~]" path
+                       (and answer (first-line answer))))))))
+
+;;; Rest
+
+(defparameter *rest* 10
+  "Seconds that a server is left alone before a burst, for its threads to go to rest.")
+
+(defun await-rest (server)
+  "Wait until SERVER was left alone long enough."
+  (let ((waited (/ (- (get-internal-real-time) (server-left-at server))
+                   internal-time-units-per-second)))
+    (sleep (max 0 (- *rest* waited)))))
+
+(defun leave-alone (server)
+  "From now on SERVER is at rest."
+  (setf (server-left-at server) (get-internal-real-time)))

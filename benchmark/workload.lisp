@@ -2,48 +2,131 @@
 
 ;;;; What is asked of the servers.
 
-(defstruct workload
-  "CONNECTIONS clients that each ask again as soon as they are answered, by a
-handler that waits DELAY-MS milliseconds.  KIND is :KEEP-ALIVE, :CLOSE (a fresh
-connection for each request) or :IDLE: kept-alive ones, while many more
-connections are open and silent."
-  kind delay-ms connections)
+;;; Kinds: what one client does
 
-(defun kind-word (kind)
-  "KIND in the names of workloads."
-  (ecase kind (:keep-alive "keep") (:close "close") (:idle "idle")))
+(defstruct kind
+  "What the clients of a workload do, known by KEY, by NAME in the names of workloads and by
+TITLE to people.  They ask for PATH with the HEADERS, strings, and post POSTED octets if that
+is a number.  HANDLER, for people, stands for the delay where that says nothing.  Servers must
+not lack one of NEEDS; TOOLS are the load tools without which there is nothing to measure.
+COUNTED-P: is it also counted, with plain requests, who is served?  EXTRA-SECONDS is what a
+round takes beyond the load, about."
+  key name title (path "/yo") headers posted handler needs tools counted-p (extra-seconds 0))
 
-(defun workload-name (workload)
-  "What WORKLOAD is called on the command line and in files: keep-1ms-100."
-  (format nil "~a-~dms-~d" (kind-word (workload-kind workload))
-          (workload-delay-ms workload) (workload-connections workload)))
+(defparameter *browser-headers*
+  '("Connection: keep-alive"
+    "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"
+    "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+    "Accept-Language: en-GB,en;q=0.7,de;q=0.3"
+    "Accept-Encoding: gzip, deflate, br"
+    "Referer: http://localhost/articles/2025/threads?page=2"
+    "Cookie: session=9f86d081884c7d659a2feaa0c55ad015; theme=dark; lang=en; seen=17%2C23%2C42"
+    "Upgrade-Insecure-Requests: 1"
+    "Sec-Fetch-Dest: document"
+    "Sec-Fetch-Mode: navigate"
+    "Sec-Fetch-Site: same-origin")
+  "What a browser sends besides Host.")
 
-(defun kind-title (kind)
-  "KIND for people."
-  (ecase kind
-    (:keep-alive "keep-alive")
-    (:close "connection closed after each request")
-    (:idle "keep-alive beside thousands of idle connections")))
+(defparameter *upload-octets* (* 10 1024 1024)
+  "The size of an upload.")
+
+(defparameter *kinds*
+  (list
+   (make-kind :key :keep-alive :name "keep" :title "keep-alive" :counted-p t)
+   (make-kind :key :close :name "close" :title "connection closed after each request"
+              :headers '("Connection: close") :counted-p t)
+   (make-kind :key :idle :name "idle" :title "keep-alive beside thousands of idle connections"
+              :tools '(:idle) :counted-p t :extra-seconds 10)
+   (make-kind :key :browser :name "browser" :title "keep-alive, requests as browsers send them"
+              :path "/yo?article=4711&view=full&highlight=thread+pool&page=2"
+              :headers *browser-headers* :tools '(:wrk) :counted-p t)
+   (make-kind :key :file16k :name "file16k" :title "keep-alive" :handler "file of 16 KiB"
+              :path "/files/16k.bin" :needs '(:files) :tools '(:wrk) :counted-p t)
+   (make-kind :key :file1m :name "file1m" :title "keep-alive" :handler "file of 1 MiB"
+              :path "/files/1m.bin" :needs '(:files) :tools '(:wrk) :counted-p t)
+   (make-kind :key :upload :name "upload" :title "keep-alive" :handler "upload of 10 MiB"
+              :path "/upload" :posted *upload-octets* :needs '(:uploads) :tools '(:wrk))
+   (make-kind :key :mixed :name "mixed"
+              :title "keep-alive" :handler "instant handler beside one of 100 ms for one in ten"
+              :needs '(:wait) :tools '(:wrk) :counted-p t :extra-seconds 3)
+   (make-kind :key :burst :name "burst" :title "all at once, from rest"
+              :tools '(:burst) :extra-seconds 1))
+  "All kinds.")
+
+(defun find-kind (key)
+  "The kind of KEY."
+  (find key *kinds* :key #'kind-key))
 
 (defun delay-title (delay-ms)
   "A handler that waits DELAY-MS, for people."
   (if (zerop delay-ms) "instant handler" (format nil "handler of ~d ms" delay-ms)))
 
+;;; Workloads
+
+(defstruct workload
+  "CONNECTIONS clients of KIND, the key of one, that each ask again as soon as they are
+answered, by a handler that waits DELAY-MS milliseconds."
+  kind delay-ms connections)
+
+(defun workload-kind-data (workload)
+  "The kind of WORKLOAD itself."
+  (find-kind (workload-kind workload)))
+
+(defun family-name (workload)
+  "What WORKLOAD has in common with those that differ in connections only: keep-1ms."
+  (format nil "~a-~dms" (kind-name (workload-kind-data workload)) (workload-delay-ms workload)))
+
+(defun family-title (workload)
+  "FAMILY-NAME for people."
+  (let ((kind (workload-kind-data workload)))
+    (format nil "~a, ~a" (kind-title kind)
+            (or (kind-handler kind) (delay-title (workload-delay-ms workload))))))
+
+(defun workload-name (workload)
+  "What WORKLOAD is called on the command line and in files: keep-1ms-100."
+  (format nil "~a-~d" (family-name workload) (workload-connections workload)))
+
 (defun workload-title (workload)
   "What WORKLOAD is called in charts and reports."
-  (format nil "~a, ~a, ~a connections" (kind-title (workload-kind workload))
-          (delay-title (workload-delay-ms workload))
+  (format nil "~a, ~a connections" (family-title workload)
           (grouped (workload-connections workload))))
 
+(defun slow-clients (workload)
+  "How many of the clients of WORKLOAD ask the slow handler."
+  (if (eq (workload-kind workload) :mixed)
+      (ceiling (workload-connections workload) 10)
+      0))
+
+(defun measured-clients (workload)
+  "How many clients of WORKLOAD are measured: all but those of the slow handler."
+  (- (workload-connections workload) (slow-clients workload)))
+
+(defun workload-needs (workload)
+  "What a server must not lack for WORKLOAD."
+  (append (when (plusp (workload-delay-ms workload)) '(:wait))
+          (kind-needs (workload-kind-data workload))))
+
+(defun obstacle (rival workload)
+  "Why RIVAL can't take part under WORKLOAD, a sentence; or NIL."
+  (loop for need in (workload-needs workload)
+          thereis (getf (rival-lacks rival) need)))
+
 (defparameter *workloads*
-  (append (loop for delay-ms in '(0 1 10)
-                append (loop for kind in '(:keep-alive :close)
-                             append (loop for connections in '(10 100 400 1000)
-                                          collect (make-workload :kind kind :delay-ms delay-ms
-                                                                 :connections connections))))
-          (loop for delay-ms in '(0 1)
-                collect (make-workload :kind :idle :delay-ms delay-ms :connections 100)))
-  "The whole matrix.")
+  (flet ((workload (kind delay-ms connections)
+           (make-workload :kind kind :delay-ms delay-ms :connections connections)))
+    (append (loop for delay-ms in '(0 1 10)
+                  append (loop for kind in '(:keep-alive :close)
+                               append (loop for connections in '(10 100 400 1000)
+                                            collect (workload kind delay-ms connections))))
+            (list (workload :idle 0 100)
+                  (workload :idle 1 100)
+                  (workload :browser 0 100)
+                  (workload :file16k 0 50)
+                  (workload :file1m 0 50)
+                  (workload :upload 0 4)
+                  (workload :mixed 0 200)
+                  (workload :burst 100 100))))
+  "The whole matrix, and what is no part of one.")
 
 (defparameter *quick-workloads* '("keep-0ms-100" "close-0ms-100" "keep-1ms-100" "close-1ms-100")
   "The names of the few workloads of the quick run.")

@@ -1,6 +1,16 @@
--- Runs once, after the load: nothing here touches the requests themselves.
--- Prints one line of figures for the benchmark to read, latencies in
+-- Nothing here runs while the load does.
+--
+-- Before it: a number after the address is the size of the body to be posted.
+-- After it: prints one line of figures for the benchmark to read, latencies in
 -- microseconds, beside wrk's own report for people.
+
+function init(words)
+  if words[1] then
+    wrk.method = "POST"
+    wrk.body = string.rep("x", tonumber(words[1]))
+    wrk.headers["Content-Type"] = "application/octet-stream"
+  end
+end
 
 local function percentile_us(latency, percent)
   return math.floor(latency:percentile(percent))

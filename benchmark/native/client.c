@@ -32,8 +32,8 @@ long now_ms(void) {
 
 static struct sockaddr_in address(in_addr_t host, int port) {
     return (struct sockaddr_in){.sin_family = AF_INET,
-                                                            .sin_port = htons((uint16_t)port),
-                                                            .sin_addr.s_addr = htonl(host)};
+                                .sin_port = htons((uint16_t)port),
+                                .sin_addr.s_addr = htonl(host)};
 }
 
 static void set_options(int connection, int timeout_ms) {

@@ -1,4 +1,4 @@
-/* What the two load helpers share: a connection to 127.0.0.1 and the little
+/* What the load helpers share: a connection to 127.0.0.1 and the little
    of HTTP/1.1 that tells where one reply ends. */
 
 #ifndef CLIENT_H

@@ -1,10 +1,10 @@
 /* limit -- what this machine and its kernel can give, whatever the server.
 
-   usage: limit PORT LOOPS DELAY_MS
+   usage: limit PORT LOOPS DELAY_MS SLOW_MS
 
    LOOPS threads, each with an epoll set and a listening socket of its own on
    127.0.0.1:PORT, answer every request with the same fixed bytes, DELAY_MS
-   after it came.  Nothing is parsed beyond what the answer depends on, so
+   after it came, or SLOW_MS where it is for /slow.  Nothing is parsed beyond what the answer depends on, so
    this is no server to use: it is the upper edge of the charts.
 
    It relies on what the load tools here do: a request arrives in one piece,
@@ -27,7 +27,7 @@
 
 #define SECOND_NS 1000000000u
 
-/* WAITING answers of one loop may be due later, on connections whose
+/* WAITING answers of one lane may be due later, on connections whose
    descriptors are below DESCRIPTORS. */
 enum { WAITING = 1 << 16, DESCRIPTORS = 1 << 17, BACKLOG = 4096, EVENTS = 64, REQUEST_BYTES = 4096 };
 
@@ -40,16 +40,24 @@ struct answer {
     uint64_t due_ns;
 };
 
-/* The delay is the same for all, so answers fall due in the order in which
-   they were asked: a ring is enough, and one timer for its head. */
-struct loop {
-    int epoll, listener, timer;
+/* Answers with the same delay fall due in the order in which they were asked:
+   a ring is enough, and one timer for its head. */
+struct lane {
+    int timer;
+    uint64_t delay_ns;
     struct answer ring[WAITING];
     unsigned head, tail;
 };
 
+enum { YO, SLOW, LANES };
+
+struct loop {
+    int epoll, listener;
+    struct lane lanes[LANES];
+};
+
 static int port;
-static uint64_t delay_ns;
+static uint64_t delays_ns[LANES];
 static unsigned lives[DESCRIPTORS];
 static char keep_alive_answer[512], closing_answer[512];
 
@@ -84,25 +92,25 @@ static void answer(int connection, bool last) {
     if (send(connection, text, strlen(text), MSG_NOSIGNAL) < 0 || last) hang_up(connection);
 }
 
-static void set_timer(struct loop *loop, uint64_t due_ns) {
+static void set_timer(struct lane *lane, uint64_t due_ns) {
     struct itimerspec at = {.it_value = {.tv_sec = (time_t)(due_ns / SECOND_NS),
                                          .tv_nsec = (long)(due_ns % SECOND_NS)}};
-    timerfd_settime(loop->timer, TFD_TIMER_ABSTIME, &at, NULL);
+    timerfd_settime(lane->timer, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
-static void answer_later(struct loop *loop, int connection, bool last) {
-    struct answer a = {connection, lives[connection], last, now_ns() + delay_ns};
-    if (loop->head == loop->tail) set_timer(loop, a.due_ns);
-    loop->ring[loop->tail++ % WAITING] = a;
+static void answer_later(struct lane *lane, int connection, bool last) {
+    struct answer a = {connection, lives[connection], last, now_ns() + lane->delay_ns};
+    if (lane->head == lane->tail) set_timer(lane, a.due_ns);
+    lane->ring[lane->tail++ % WAITING] = a;
 }
 
-static void answer_what_is_due(struct loop *loop) {
+static void answer_what_is_due(struct lane *lane) {
     uint64_t expirations, now = now_ns();
-    if (read(loop->timer, &expirations, sizeof expirations) < 0) return;
-    for (; loop->head != loop->tail; loop->head++) {
-        struct answer *a = &loop->ring[loop->head % WAITING];
+    if (read(lane->timer, &expirations, sizeof expirations) < 0) return;
+    for (; lane->head != lane->tail; lane->head++) {
+        struct answer *a = &lane->ring[lane->head % WAITING];
         if (a->due_ns > now) {
-            set_timer(loop, a->due_ns);
+            set_timer(lane, a->due_ns);
             return;
         }
         if (a->life == lives[a->connection]) answer(a->connection, a->last);
@@ -135,7 +143,8 @@ static void serve(struct loop *loop, int connection) {
     }
     request[length] = 0;
     bool last = strstr(request, "Connection: close") != NULL;
-    if (delay_ns) answer_later(loop, connection, last);
+    struct lane *lane = &loop->lanes[strncmp(request, "GET /slow", 9) == 0 ? SLOW : YO];
+    if (lane->delay_ns) answer_later(lane, connection, last);
     else answer(connection, last);
 }
 
@@ -151,22 +160,38 @@ static void open_listener(struct loop *loop) {
     if (listen(loop->listener, BACKLOG) < 0) die("listen");
 }
 
+static void open_lanes(struct loop *loop) {
+    for (int i = 0; i < LANES; i++) {
+        struct lane *lane = &loop->lanes[i];
+        lane->delay_ns = delays_ns[i];
+        lane->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+        watch(loop, lane->timer);
+    }
+}
+
+/* The lane whose timer DESCRIPTOR is, or NULL. */
+static struct lane *lane_of(struct loop *loop, int descriptor) {
+    for (int i = 0; i < LANES; i++)
+        if (loop->lanes[i].timer == descriptor) return &loop->lanes[i];
+    return NULL;
+}
+
 static void *run_loop(void *unused) {
     (void)unused;
     struct loop *loop = calloc(1, sizeof *loop);
     if (!loop) die("calloc");
     loop->epoll = epoll_create1(0);
-    loop->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
     open_listener(loop);
     watch(loop, loop->listener);
-    watch(loop, loop->timer);
+    open_lanes(loop);
     for (;;) {
         struct epoll_event ready[EVENTS];
         int count = epoll_wait(loop->epoll, ready, EVENTS, -1);
         for (int i = 0; i < count; i++) {
             int descriptor = ready[i].data.fd;
-            if (descriptor == loop->listener) accept_all(loop);
-            else if (descriptor == loop->timer) answer_what_is_due(loop);
+            struct lane *lane = lane_of(loop, descriptor);
+            if (lane) answer_what_is_due(lane);
+            else if (descriptor == loop->listener) accept_all(loop);
             else serve(loop, descriptor);
         }
     }
@@ -174,12 +199,13 @@ static void *run_loop(void *unused) {
 }
 
 int main(int count, char **words) {
-    if (count != 4) {
-        fprintf(stderr, "usage: limit PORT LOOPS DELAY_MS\n");
+    if (count != 5) {
+        fprintf(stderr, "usage: limit PORT LOOPS DELAY_MS SLOW_MS\n");
         return 2;
     }
     port = atoi(words[1]);
-    delay_ns = (uint64_t)atoi(words[3]) * 1000000u;
+    delays_ns[YO] = (uint64_t)atoi(words[3]) * 1000000u;
+    delays_ns[SLOW] = (uint64_t)atoi(words[4]) * 1000000u;
     prepare_answers();
     for (int i = 1; i < atoi(words[2]); i++) {
         pthread_t thread;

@@ -12,9 +12,9 @@
   :label "Go net/http"
   :color "#00acc1"
   :quick-p t
-  :parameters "net/http with one handler; a delay by time.Sleep"
+  :parameters "net/http; a delay by time.Sleep; files by its FileServer"
   :finder #'go-server
   :arguments (lambda (port delay-ms directory)
                (declare (ignore directory))
-               (list port delay-ms))
+               (list port delay-ms *slow-ms* (served-files)))
   :version (lambda () (program-version "go" "version")))

@@ -1,18 +1,26 @@
 (in-package #:hunchentoot-recycling-taskmaster-benchmark)
 
+(defun nginx-configuration (port)
+  "What nginx.conf says for PORT: the template in servers/, filled in."
+  (reduce (lambda (text replacement)
+            (uiop:frob-substrings text (list (first replacement)) (second replacement)))
+          `(("@PORT@" ,(princ-to-string port))
+            ("@USER@" ,(first-line (output-of '("id" "-un"))))
+            ("@FILES@" ,(uiop:native-namestring (served-files))))
+          :initial-value (uiop:read-file-string (server-file "nginx.conf"))))
+
 (defun write-nginx-configuration (port directory)
-  "Write nginx.conf for PORT into DIRECTORY, from the template in servers/."
-  (let ((template (uiop:read-file-string (server-file "nginx.conf"))))
-    (with-open-file (stream (merge-pathnames "nginx.conf" directory) :direction :output)
-      (write-string (uiop:frob-substrings template '("@PORT@") (princ-to-string port)) stream))))
+  "Write nginx.conf for PORT into DIRECTORY."
+  (with-open-file (stream (merge-pathnames "nginx.conf" directory) :direction :output)
+    (write-string (nginx-configuration port) stream)))
 
 (define-rival "nginx" (program-rival)
   :label "nginx"
   :color "#2e7d32"
   :quick-p t
-  :delays-p nil
-  :parameters "return 200; one worker per core; connections kept for any number of requests"
-  :note "Without extra modules nginx can't delay an answer, so it has no cells with a delay."
+  :parameters "return 200, files by sendfile; one worker per core; connections kept for any number of requests"
+  :lacks '(:wait "without extra modules nginx can't delay an answer"
+           :uploads "what it returns has nothing to do with what was sent")
   :finder (lambda () (find-program "nginx"))
   :arguments (lambda (port delay-ms directory)
                (declare (ignore delay-ms))

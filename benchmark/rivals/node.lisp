@@ -7,5 +7,5 @@
   :finder (lambda () (find-program "node"))
   :arguments (lambda (port delay-ms directory)
                (declare (ignore directory))
-               (list (server-file "server.js") port delay-ms))
+               (list (server-file "server.js") port delay-ms *slow-ms* (served-files)))
   :version (lambda () (program-version "node" "--version")))

@@ -25,6 +25,9 @@
 (defparameter *close-field* (wire "Connection: close")
   "What a client says that wants one answer only; those here write it so.")
 
+(defparameter *path-offset* (length "GET /")
+  "Where in a request the letter is that tells /slow from /yo.")
+
 (defun answer (&rest more-fields)
   "The octets of the answer, with MORE-FIELDS in its head."
   (multiple-value-bind (second minute hour day month year weekday)
@@ -55,6 +58,8 @@
 (defclass fixed-answer (service)
   ((seconds :initarg :seconds :reader handler-seconds
             :documentation "How long the handler sleeps.")
+   (slow-seconds :initarg :slow-seconds :reader slow-handler-seconds
+                 :documentation "How long that of /slow sleeps.")
    (kept :initform (answer) :reader kept-answer)
    (last :initform (answer "Connection: close") :reader last-answer))
   (:documentation "Answers every request by the same octets."))
@@ -119,19 +124,20 @@ follow; otherwise what is left is put off."
         with start of-type index = 0
         for head-end = (place *head-end* buffer start end)
         while head-end
-        do (let ((next (+ head-end (length *head-end*)))
-                 (last-p (place *close-field* buffer start head-end)))
-             (count-request connection)
-             (unless (answer-one service connection last-p)
-               (return nil))
-             (setf start next))
+        do (count-request connection)
+           (unless (answer-one service connection
+                               (char= #\s (code-char (aref buffer (+ start *path-offset*))))
+                               (place *close-field* buffer start head-end))
+             (return nil))
+           (setf start (+ head-end (length *head-end*)))
         finally (put-off desk connection start end)
                 (return t)))
 
-(defun answer-one (service connection last-p)
-  "Answer a request of CONNECTION, the last one when LAST-P.  False when it is over then."
+(defun answer-one (service connection slow-p last-p)
+  "Answer a request of CONNECTION, for /slow when SLOW-P, the last one when LAST-P.  False
+when it is over then."
   (let ((answer (if last-p (last-answer service) (kept-answer service)))
-        (seconds (handler-seconds service)))
+        (seconds (if slow-p (slow-handler-seconds service) (handler-seconds service))))
     (declare (type octets answer))
     (when (plusp seconds)
       (sleep seconds))
@@ -142,10 +148,11 @@ follow; otherwise what is left is put off."
 
 ;;; Server
 
-(defun serve-alone (port delay-ms)
-  "Serve on PORT of 127.0.0.1, with a handler that sleeps DELAY-MS milliseconds, and never
-return.  Threads are limited as in a server of ours that comes as it is."
-  (let ((service (make-instance 'fixed-answer :seconds (/ delay-ms 1000f0)))
+(defun serve-alone (port delay-ms slow-ms)
+  "Serve on PORT of 127.0.0.1, with handlers that sleep DELAY-MS and SLOW-MS milliseconds, and
+never return.  Threads are limited as in a server of ours that comes as it is."
+  (let ((service (make-instance 'fixed-answer :seconds (/ delay-ms 1000f0)
+                                              :slow-seconds (/ slow-ms 1000f0)))
         (listener (usocket:socket-listen "127.0.0.1" port :reuse-address t :backlog 1024)))
     (start-engine (make-ready-engine service listener :standby 8 :thread-limit 100
                                                       :accept-limit :unlimited))
@@ -153,7 +160,8 @@ return.  Threads are limited as in a server of ours that comes as it is."
 
 (in-package #:common-lisp-user)
 
-(defun serve (port delay-ms)
-  "SERVE-ALONE on PORT, with a handler of DELAY-MS."
+(defun serve (port delay-ms slow-ms files)
+  "SERVE-ALONE on PORT, with handlers of DELAY-MS and SLOW-MS."
+  (declare (ignore files))
   (sb-sys:enable-interrupt sb-unix:sigterm :default)
-  (engine-alone:serve-alone port delay-ms))
+  (engine-alone:serve-alone port delay-ms slow-ms))

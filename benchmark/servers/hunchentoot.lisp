@@ -1,4 +1,4 @@
-;;;; Serves /yo with any Hunchentoot acceptor.  Loaded by the child process of a
+;;;; Serves with any Hunchentoot acceptor.  Loaded by the child process of a
 ;;;; rival, after the system that the rival needs.
 
 (defun make-handler (delay-ms)
@@ -14,11 +14,24 @@ a blocking sleep, and none at all where there is no delay."
           (setf (hunchentoot:content-type*) "text/plain")
           "Hey!"))))
 
-(defun start-acceptor (port delay-ms acceptor-class &rest initargs)
-  "Start and return an instance of ACCEPTOR-CLASS, made with INITARGS, that serves
-/yo on PORT of 127.0.0.1."
-  (push (hunchentoot:create-prefix-dispatcher "/yo" (make-handler delay-ms))
-        hunchentoot:*dispatch-table*)
+(defun take-upload ()
+  "Answer Hey! to a body that has come."
+  (setf (hunchentoot:content-type*) "text/plain")
+  (hunchentoot:raw-post-data :force-binary t)
+  "Hey!")
+
+(defun make-dispatchers (delay-ms slow-ms files)
+  "Dispatchers for /yo with a delay of DELAY-MS, /slow with SLOW-MS, the directory FILES and
+uploads.  They are asked in this order."
+  (list (hunchentoot:create-prefix-dispatcher "/yo" (make-handler delay-ms))
+        (hunchentoot:create-prefix-dispatcher "/slow" (make-handler slow-ms))
+        (hunchentoot:create-folder-dispatcher-and-handler "/files/" files)
+        (hunchentoot:create-prefix-dispatcher "/upload" 'take-upload)))
+
+(defun start-acceptor (port delay-ms slow-ms files acceptor-class &rest initargs)
+  "Start and return an instance of ACCEPTOR-CLASS, made with INITARGS, that listens on PORT of
+127.0.0.1 and serves what MAKE-DISPATCHERS makes of the other arguments."
+  (setf hunchentoot:*dispatch-table* (make-dispatchers delay-ms slow-ms files))
   (hunchentoot:start
    (apply #'make-instance acceptor-class
           :address "127.0.0.1" :port port

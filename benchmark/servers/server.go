@@ -1,4 +1,4 @@
-// Serves /yo with net/http.  usage: go-server PORT DELAY_MS
+// Serves with net/http.  usage: go-server PORT DELAY_MS SLOW_MS FILES
 package main
 
 import (
@@ -10,18 +10,39 @@ import (
 	"time"
 )
 
-func main() {
-	milliseconds, err := strconv.Atoi(os.Args[2])
+func answer(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/plain")
+	io.WriteString(w, "Hey!")
+}
+
+// handleDelayed answers path after so many milliseconds.
+func handleDelayed(path string, milliseconds string) {
+	number, err := strconv.Atoi(milliseconds)
 	if err != nil {
 		log.Fatal(err)
 	}
-	delay := time.Duration(milliseconds) * time.Millisecond
-	http.HandleFunc("/yo", func(w http.ResponseWriter, r *http.Request) {
+	delay := time.Duration(number) * time.Millisecond
+	http.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 		if delay > 0 {
 			time.Sleep(delay)
 		}
-		w.Header().Set("Content-Type", "text/plain")
-		io.WriteString(w, "Hey!")
+		answer(w)
 	})
+}
+
+func takeUpload(w http.ResponseWriter, r *http.Request) {
+	if _, err := io.ReadAll(r.Body); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	answer(w)
+}
+
+func main() {
+	handleDelayed("/yo", os.Args[2])
+	handleDelayed("/slow", os.Args[3])
+	files := http.FileServer(http.Dir(os.Args[4]))
+	http.Handle("/files/", http.StripPrefix("/files/", files))
+	http.HandleFunc("/upload", takeUpload)
 	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Args[1], nil))
 }

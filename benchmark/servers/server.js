@@ -1,17 +1,52 @@
-// Serves /yo with the http module.  usage: node server.js PORT DELAY_MS
+// Serves with the http module.  usage: node server.js PORT DELAY_MS SLOW_MS FILES
 'use strict';
+const fs = require('fs');
 const http = require('http');
+const path = require('path');
+const { pipeline } = require('stream');
 
-const [port, delayMs] = process.argv.slice(2).map(Number);
+const [port, delayMs, slowMs] = process.argv.slice(2, 5).map(Number);
+const files = process.argv[5];
 
 function answer(response) {
   response.writeHead(200, { 'Content-Type': 'text/plain', 'Content-Length': 4 });
   response.end('Hey!');
 }
 
-const server = http.createServer((request, response) => {
-  if (delayMs > 0) setTimeout(answer, delayMs, response);
+function answerAfter(milliseconds, response) {
+  if (milliseconds > 0) setTimeout(answer, milliseconds, response);
   else answer(response);
+}
+
+function takeUpload(request, response) {
+  const parts = [];
+  request.on('data', (part) => parts.push(part));
+  request.on('end', () => {
+    Buffer.concat(parts);
+    answer(response);
+  });
+}
+
+function sendFile(name, response) {
+  const file = path.join(files, name);
+  fs.stat(file, (error, status) => {
+    if (error) {
+      response.writeHead(404, { 'Content-Length': 0 });
+      response.end();
+    } else {
+      response.writeHead(200, { 'Content-Type': 'application/octet-stream',
+                                'Content-Length': status.size });
+      pipeline(fs.createReadStream(file), response, () => {});
+    }
+  });
+}
+
+const server = http.createServer((request, response) => {
+  const name = request.url.split('?', 1)[0];
+  if (name === '/yo') answerAfter(delayMs, response);
+  else if (name === '/slow') answerAfter(slowMs, response);
+  else if (name === '/upload') takeUpload(request, response);
+  else sendFile(path.basename(name), response);
 });
 // Node hangs up on idle connections after 5 s; the idle workload is about keeping them.
 server.keepAliveTimeout = 300000;

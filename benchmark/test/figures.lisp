@@ -76,9 +76,55 @@
     (is (equal '("keep-0ms-100") (names "keep-0ms-100")))
     (is (equal '("keep-1ms-400" "close-1ms-400") (names "1ms-400")))
     (is (equal '("idle-0ms-100" "idle-1ms-100") (names "idle")))
+    (is (equal '("file1m-0ms-50") (names "file1m")))
     (signals ruler::mistake (names "keep" "nonsense"))))
 
 (test servers-are-selected-by-name
   (is (equal '("limit" "nginx")
              (mapcar #'ruler::rival-name (ruler::select-rivals '("nginx" "limit")))))
   (signals ruler::mistake (ruler::select-rivals '("nonsense"))))
+
+;;; Workloads of other kinds
+
+(test an-obstacle-is-told-in-words
+  (let ((rival (make-instance 'ruler:program-rival :name "x" :label "x" :color "#000000"
+                              :lacks '(:wait "it never waits" :files "it has no files"))))
+    (flet ((obstacle (name)
+             (ruler::obstacle rival (ruler::find-workload name))))
+      (is (null (obstacle "keep-0ms-100")))
+      (is (equal "it never waits" (obstacle "keep-1ms-100")))
+      (is (equal "it never waits" (obstacle "mixed-0ms-200")))
+      (is (equal "it has no files" (obstacle "file1m-0ms-50"))))))
+
+(test an-upload-is-posted
+  (let ((words (ruler::wrk-command 80 (ruler::find-workload "upload-0ms-4") 1)))
+    (is (equal (list "--" ruler::*upload-octets*) (last words 2)))
+    (is (find "http://127.0.0.1:80/upload" words :test #'equal))))
+
+(test a-browser-sends-twelve-headers
+  ;; wrk adds the twelfth, Host.
+  (is (eql 11 (count "-H" (ruler::wrk-command 80 (ruler::find-workload "browser-0ms-100") 1)
+                     :test #'equal))))
+
+(test one-client-in-ten-is-slow
+  (let ((workload (ruler::find-workload "mixed-0ms-200")))
+    (is (eql 20 (ruler::slow-clients workload)))
+    (is (eql 180 (ruler::measured-clients workload))))
+  (is (eql 100 (ruler::measured-clients (ruler::find-workload "keep-0ms-100")))))
+
+(test errors-of-slow-clients-count
+  (let ((figures (ruler::add-slow-figures '(:rate 10 :errors 1 :non-2xx 2)
+                                          '(:rate 3 :errors 4 :non-2xx 5 :p99 6))))
+    (is (eql 10 (getf figures :rate)))
+    (is (eql 3 (getf figures :slow-rate)))
+    (is (eql 5 (getf figures :errors)))
+    (is (eql 7 (getf figures :non-2xx)))))
+
+(test answers-are-checked
+  (flet ((good-p (key answer)
+           (ruler::good-answer-p (and answer (format nil answer #\Return #\Newline #\Return #\Newline))
+                                 (ruler::find-kind key))))
+    (is (good-p :browser "HTTP/1.1 200 OK~c~c~c~cHey!"))
+    (is (not (good-p :browser "HTTP/1.1 404 Not Found~c~c~c~cHey!")))
+    (is (not (good-p :file16k "HTTP/1.1 200 OK~c~c~c~cHey!")))
+    (is (not (good-p :upload nil)))))

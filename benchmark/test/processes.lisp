@@ -34,6 +34,45 @@
                                 :version (constantly "1"))))
       (signals ruler:unavailable (ruler::start-server rival 0 log)))))
 
+;;; Kinds of load, on the limit
+
+(defun call-with-limit (delay-ms function)
+  "Call FUNCTION with a server, the limit with a delay of DELAY-MS."
+  (with-temporary-results ()
+    (let* ((result (ruler::new-result))
+           (server (ruler::start-server (ruler::find-rival "limit") delay-ms
+                                        (ruler::log-file result "server"))))
+      (unwind-protect (funcall function server result)
+        (ruler::stop-server server)))))
+
+(defun missing-programs (&rest programs)
+  "Those of PROGRAMS that are not installed."
+  (remove-if (lambda (program) (handler-case (ruler::find-program program)
+                                 (ruler:unavailable () nil)))
+             programs))
+
+(test a-burst-is-answered-after-the-delay
+  (if (missing-programs "cc")
+      (skip "a C compiler is missing")
+      (call-with-limit 50
+       (lambda (server result)
+         (let ((figures (ruler::measure-burst (ruler::server-process server)
+                                              (ruler::server-port server) 20
+                                              (ruler::log-file result "burst"))))
+           (is (eql 0 (getf figures :unserved)))
+           (is (<= 50 (getf figures :all))))))))
+
+(test slow-clients-wait-beside-the-others
+  (if (missing-programs "cc" "wrk")
+      (skip "wrk or a C compiler is missing")
+      (call-with-limit 0
+       (lambda (server result)
+         (let ((figures (ruler::call-with-slow-clients
+                         (ruler::server-port server) 2 1 (ruler::log-file result "wrk")
+                         (constantly '(:rate 1 :errors 0 :non-2xx 0)))))
+           (is (eql 0 (getf figures :errors)))
+           (is (<= ruler::*slow-ms* (getf figures :slow-p99))))))))
+
 ;;; A whole run, with a rival that dies in the middle
 
 (defun mortal-rival ()
@@ -43,7 +82,7 @@
                  :finder (constantly "timeout")
                  :arguments (lambda (port delay-ms directory)
                               (declare (ignore directory))
-                              (list "3.5" (ruler::c-program "limit" "limit.c") port 1 delay-ms))
+                              (list "3.5" (ruler::c-program "limit" "limit.c") port 1 delay-ms 100))
                  :version (constantly "1")))
 
 (defun small-run (rivals)
@@ -54,9 +93,7 @@
     (ruler:bench settings)))
 
 (test a-rival-that-dies-costs-its-own-cells-only
-  (if (notany (lambda (program) (handler-case (null (ruler::find-program program))
-                                  (ruler:unavailable () t)))
-              '("wrk" "cc"))
+  (if (not (missing-programs "cc" "wrk"))
       (with-temporary-results ()
         (let* ((result (small-run (list (ruler::find-rival "limit") (mortal-rival))))
                (samples (ruler::read-samples result)))
