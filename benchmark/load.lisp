@@ -57,7 +57,7 @@ for PATH with HEADERS and, unless NIL, POSTED octets."
 
 (defun wrk-command (port workload seconds)
   "The words that load the server on PORT with WORKLOAD for SECONDS."
-  (let ((kind (workload-kind-data workload)))
+  (let ((kind (kind-of workload)))
     (wrk-words port (measured-clients workload) seconds
                :path (kind-path kind) :headers (kind-headers kind) :posted (kind-posted kind))))
 

@@ -17,7 +17,8 @@ that only describes."
    (make-measure :p999 "p99.9_ms" "p99.9" "ms" :lower)
    (make-measure :max "max_ms" "max" "ms" :lower)
    (make-measure :cpu "cpu_us_per_request" "CPU per request" "us" :lower)
-   (make-measure :slow-rate "slow_requests_per_s" "throughput of the slow ones" "requests/s" :higher)
+   (make-measure :slow-rate "slow_requests_per_s" "throughput of the slow ones" "requests/s"
+                 :higher)
    (make-measure :slow-p99 "slow_p99_ms" "p99 of the slow ones" "ms" :lower)
    (make-measure :all "all_ms" "time until all are answered" "ms" :lower)
    (make-measure :threads "threads" "threads" "" :lower)

@@ -41,7 +41,7 @@ has a throughput."
 enough connection counts for some, else the bars of the quick run's workloads."
   (or (loop for scale in (scales cells)
             for first = (first scale)
-            collect (list (family-title first) (format nil "~a-scaling" (family-name first))))
+            collect (list (series-title first) (format nil "~a-scaling" (series-name first))))
       (loop for workload in *quick-workloads*
             collect (list (title-of workload) (format nil "~a-rate" workload)))))
 

@@ -172,8 +172,8 @@ that of the limit and by that of Hunchentoot."
     (when scales
       (format stream "~%## As connections grow~%~%")
       (dolist (scale scales)
-        (write-chart stream result (format nil "~a-scaling" (family-name (first scale)))
-                     (family-title (first scale)))))))
+        (write-chart stream result (format nil "~a-scaling" (series-name (first scale)))
+                     (series-title (first scale)))))))
 
 (defun write-charts-of (stream result workload)
   "Write the charts of WORKLOAD, a name, as far as RESULT has them."

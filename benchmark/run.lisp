@@ -59,7 +59,7 @@ one or NIL."
   "The workloads of RUN whose handlers wait DELAY-MS, as far as there are tools for them."
   (remove-if-not (lambda (workload)
                    (and (= delay-ms (workload-delay-ms workload))
-                        (subsetp (kind-tools (workload-kind-data workload)) (run-tools run))))
+                        (subsetp (kind-tools (kind-of workload)) (run-tools run))))
                  (settings-workloads (run-settings run))))
 
 (defun entrants (run workload)
@@ -99,7 +99,7 @@ one or NIL."
 (defun counted-p (run workload round)
   "Is it counted in ROUND, which must be the last of RUN, who is served under WORKLOAD?"
   (and (usable-p run :fair)
-       (kind-counted-p (workload-kind-data workload))
+       (kind-counted-p (kind-of workload))
        (= round (settings-rounds (run-settings run)))))
 
 (defun round-seconds (run workload round)
@@ -107,7 +107,7 @@ one or NIL."
   (let ((settings (run-settings run)))
     (+ *pause* 0.3 (settings-seconds settings)
        (if (counted-p run workload round) (/ (settings-fair-ms settings) 1000) 0)
-       (kind-extra-seconds (workload-kind-data workload)))))
+       (kind-extra-seconds (kind-of workload)))))
 
 (defun cell-seconds (run workload)
   "How long RUN will take for all rounds of a server under WORKLOAD, about."

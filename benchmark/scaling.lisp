@@ -6,9 +6,9 @@
   "The known workloads of CELLS, in lists of those that differ in connections only, in
 the order of connections; lists of one or two, which make no curve, are left out."
   (let ((workloads (remove nil (mapcar #'find-workload (workload-names cells)))))
-    (loop for name in (remove-duplicates (mapcar #'family-name workloads)
+    (loop for name in (remove-duplicates (mapcar #'series-name workloads)
                                          :test #'string= :from-end t)
-          for scale = (remove name workloads :key #'family-name :test-not #'string=)
+          for scale = (remove name workloads :key #'series-name :test-not #'string=)
           when (> (length scale) 2)
             collect (sort scale #'< :key #'workload-connections))))
 
@@ -51,7 +51,7 @@ connections and that throughput."
 
 (defun write-scale (file stream scale cells)
   "Write to STREAM the script of a chart of SCALE for CELLS; the picture goes to FILE."
-  (write-canvas stream file 400 (find-measure :rate) (family-title (first scale)))
+  (write-canvas stream file 400 (find-measure :rate) (series-title (first scale)))
   (write-scale-axes stream scale)
   (loop for server in (servers-among cells)
         for number from 1
@@ -64,7 +64,7 @@ connections and that throughput."
 (defun draw-scales (result cells)
   "Draw the charts of throughput over connections of RESULT."
   (dolist (scale (scales cells))
-    (draw result (format nil "~a-scaling" (family-name (first scale)))
+    (draw result (format nil "~a-scaling" (series-name (first scale)))
           (lambda (file stream)
             (write-scale file stream scale cells)))))
 

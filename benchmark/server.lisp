@@ -127,7 +127,7 @@ answers; what it prints goes to the file LOG.  UNAVAILABLE when it doesn't."
 (defun check-answer (server workload)
   "UNAVAILABLE unless SERVER answers a request of WORKLOAD as it should.  That it answers
 plain ones is known since it was started."
-  (let* ((kind (workload-kind-data workload))
+  (let* ((kind (kind-of workload))
          (path (kind-path kind)))
     (unless (string= path "/yo")
       (let ((answer (ask (server-port server) :path path

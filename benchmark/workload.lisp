@@ -68,27 +68,27 @@ round takes beyond the load, about."
 answered, by a handler that waits DELAY-MS milliseconds."
   kind delay-ms connections)
 
-(defun workload-kind-data (workload)
+(defun kind-of (workload)
   "The kind of WORKLOAD itself."
   (find-kind (workload-kind workload)))
 
-(defun family-name (workload)
+(defun series-name (workload)
   "What WORKLOAD has in common with those that differ in connections only: keep-1ms."
-  (format nil "~a-~dms" (kind-name (workload-kind-data workload)) (workload-delay-ms workload)))
+  (format nil "~a-~dms" (kind-name (kind-of workload)) (workload-delay-ms workload)))
 
-(defun family-title (workload)
-  "FAMILY-NAME for people."
-  (let ((kind (workload-kind-data workload)))
+(defun series-title (workload)
+  "SERIES-NAME for people."
+  (let ((kind (kind-of workload)))
     (format nil "~a, ~a" (kind-title kind)
             (or (kind-handler kind) (delay-title (workload-delay-ms workload))))))
 
 (defun workload-name (workload)
   "What WORKLOAD is called on the command line and in files: keep-1ms-100."
-  (format nil "~a-~d" (family-name workload) (workload-connections workload)))
+  (format nil "~a-~d" (series-name workload) (workload-connections workload)))
 
 (defun workload-title (workload)
   "What WORKLOAD is called in charts and reports."
-  (format nil "~a, ~a connections" (family-title workload)
+  (format nil "~a, ~a connections" (series-title workload)
           (grouped (workload-connections workload))))
 
 (defun slow-clients (workload)
@@ -104,7 +104,7 @@ answered, by a handler that waits DELAY-MS milliseconds."
 (defun workload-needs (workload)
   "What a server must not lack for WORKLOAD."
   (append (when (plusp (workload-delay-ms workload)) '(:wait))
-          (kind-needs (workload-kind-data workload))))
+          (kind-needs (kind-of workload))))
 
 (defun obstacle (rival workload)
   "Why RIVAL can't take part under WORKLOAD, a sentence; or NIL."

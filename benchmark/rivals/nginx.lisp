@@ -18,7 +18,7 @@
   :label "nginx"
   :color "#2e7d32"
   :quick-p t
-  :parameters "return 200, files by sendfile; one worker per core; connections kept for any number of requests"
+  :parameters "return 200, files by sendfile; one worker per core; connections kept without end"
   :lacks '(:wait "without extra modules nginx can't delay an answer"
            :uploads "what it returns has nothing to do with what was sent")
   :finder (lambda () (find-program "nginx"))

@@ -29,17 +29,12 @@
   "Where in a request the letter is that tells /slow from /yo.")
 
 (defun answer (&rest more-fields)
-  "The octets of the answer, with MORE-FIELDS in its head."
-  (multiple-value-bind (second minute hour day month year weekday)
-      (decode-universal-time (get-universal-time) 0)
-    (apply #'wire
-           `("HTTP/1.1 200 OK" "Content-Type: text/plain" "Content-Length: 4" "Server: engine"
-             ,(format nil "Date: ~a, ~2,'0d ~a ~d ~2,'0d:~2,'0d:~2,'0d GMT"
-                      (nth weekday '("Mon" "Tue" "Wed" "Thu" "Fri" "Sat" "Sun")) day
-                      (nth (1- month) '("Jan" "Feb" "Mar" "Apr" "May" "Jun"
-                                        "Jul" "Aug" "Sep" "Oct" "Nov" "Dec"))
-                      year hour minute second)
-             ,@more-fields "" "Hey!"))))
+  "The octets of the answer, with MORE-FIELDS in its head; its date stays that of now, as the
+limit's does."
+  (apply #'wire
+         `("HTTP/1.1 200 OK" "Content-Type: text/plain" "Content-Length: 4" "Server: engine"
+           ,(format nil "Date: ~a" (hunchentoot:rfc-1123-date))
+           ,@more-fields "" "Hey!")))
 
 (declaim (ftype (function (octets octets index index) (or index null)) place))
 (defun place (wanted octets start end)
@@ -65,13 +60,14 @@
   (:documentation "Answers every request by the same octets."))
 
 (defstruct (desk (:constructor make-desk ()))
-  "What a worker has for the connection that it serves.  All of that was read when the
-last read had room left, and an edge-triggered poller tells only of what comes later."
+  "What a worker lends to the connection that it serves.  ALL-READ-P: did the last read find
+less than it had room for?  Only then may the connection be parked, since an edge-triggered
+poller tells of nothing that had come before."
   (buffer (make-octets 16384) :type octets :read-only t)
   (all-read-p nil))
 
-(defvar *desk*)
-(setf (documentation '*desk* 'variable) "The desk of this worker.")
+(defvar *desk* nil
+  "In the thread of a worker, its desk.")
 
 (defmethod call-as-worker ((service fixed-answer) thunk)
   (let ((*desk* (make-desk)))

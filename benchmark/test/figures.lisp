@@ -122,8 +122,9 @@
 
 (test answers-are-checked
   (flet ((good-p (key answer)
-           (ruler::good-answer-p (and answer (format nil answer #\Return #\Newline #\Return #\Newline))
-                                 (ruler::find-kind key))))
+           (ruler::good-answer-p
+            (and answer (format nil answer #\Return #\Newline #\Return #\Newline))
+            (ruler::find-kind key))))
     (is (good-p :browser "HTTP/1.1 200 OK~c~c~c~cHey!"))
     (is (not (good-p :browser "HTTP/1.1 404 Not Found~c~c~c~cHey!")))
     (is (not (good-p :file16k "HTTP/1.1 200 OK~c~c~c~cHey!")))
