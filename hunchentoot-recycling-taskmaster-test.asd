@@ -52,6 +52,7 @@
     :components ((:file "taskmaster")
                  (:file "lifecycle")
                  (:file "faults")
+                 (:file "requests")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))))
    (:module "conformance"               ; all that a Hunchentoot application relies on
     :pathname "hunchentoot/conformance/"

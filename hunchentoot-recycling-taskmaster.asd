@@ -24,6 +24,8 @@
                  (:file "ecl" :if-feature :ecl)
                  (:file "abcl" :if-feature :abcl)
                  (:file "other" :if-feature (:not (:or :sbcl :ecl :abcl)))
+                 (:file "classes-sbcl" :if-feature :sbcl)
+                 (:file "classes" :if-feature (:not :sbcl))
                  (:file "sockets")
                  (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "epoll-sbcl" :if-feature (:and :sbcl :linux))
@@ -87,6 +89,8 @@
                  (:file "service")
                  (:file "link")
                  (:file "constructors")
+                 (:file "parameters")   ; of a request: its query and its cookies
+                 (:file "requests")     ; making request objects
                  (:file "connection")
                  (:file "exchange")     ; a request by our own code, from octets to octets
                  (:file "reply")

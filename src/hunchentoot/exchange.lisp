@@ -77,12 +77,9 @@ STREAM.  True."
           (hunchentoot:*session* nil))
       (unless content
         (expect-chunked-body acceptor))
-      (count-in-progress
-       acceptor
-       (lambda ()
-         (hunchentoot:process-request
-          (make-request acceptor link (head-headers head) (head-method head) (head-uri head)
-                        (head-protocol head) (or content (current-stream)))))))
+      (hunchentoot:process-request
+       (make-request acceptor link (head-headers head) (head-method head) (head-uri head)
+                     (head-protocol head) (or content (current-stream)))))
     (if *cut-short-p*
         (abandon-reply stream)
         (finish-exchange acceptor content))

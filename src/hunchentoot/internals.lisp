@@ -36,6 +36,50 @@ Hunchentoot has none to give."
 (defun requests-in-progress (acceptor)
   (slot-value acceptor 'hunchentoot::requests-in-progress))
 
+;;; A request made without INITIALIZE-INSTANCE, see requests.lisp
+
+(defgeneric fill-hidden-slots (request uri content)
+  (:documentation "Gives the slots of REQUEST whose names are Hunchentoot's own their values.")
+  (:method ((request hunchentoot:request) uri content)
+    (setf (slot-value request 'hunchentoot::uri) uri
+          (slot-value request 'hunchentoot::content-stream) content
+          (slot-value request 'hunchentoot::aux-data) '())))
+
+(defgeneric fill-reply (reply)
+  (:documentation "Gives the slots of REPLY the values with which a reply begins.")
+  (:method ((reply hunchentoot:reply))
+    (let ((content-type hunchentoot:*default-content-type*))
+      (setf (slot-value reply 'hunchentoot:content-type) content-type
+            (slot-value reply 'hunchentoot:content-length) nil
+            (slot-value reply 'hunchentoot:headers-out) (list (cons :content-type content-type))
+            (slot-value reply 'hunchentoot:return-code) hunchentoot:+http-ok+
+            (slot-value reply 'hunchentoot::external-format)
+            hunchentoot:*hunchentoot-default-external-format*
+            (slot-value reply 'hunchentoot:cookies-out) '()))))
+
+(defmacro with-bad-request (&body body)
+  "Evaluates BODY; an error in it is the client's fault."
+  `(hunchentoot::handler-case* (progn ,@body)
+     (error (condition)
+       (hunchentoot:log-message* :error "Error when creating REQUEST object: ~A" condition)
+       (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+))))
+
+(defun parameters-of (query)
+  "The alist that Hunchentoot makes of the string QUERY, in UTF-8."
+  (let* ((flexi-streams:*substitution-char* #\?)
+         (alist (query-alist query hunchentoot::+utf-8+)))
+    (if (eq alist :irregular)
+        (hunchentoot::form-url-encoded-list-to-alist (cl-ppcre:split "&" query)
+                                                     hunchentoot::+utf-8+)
+        alist)))
+
+(defun cookies-of (header)
+  "The alist that Hunchentoot makes of HEADER, the value of Cookie."
+  (let ((alist (cookie-alist header)))
+    (if (eq alist :irregular)
+        (hunchentoot::cookies-to-alist (cl-ppcre:split "\\s*[,;]\\s*" header))
+        alist)))
+
 ;;; Our own code for a request uses these
 
 (defun call-as-request (request thunk)
@@ -73,11 +117,14 @@ and a backtrace."
   "Lets a program read on in STREAM, beyond the content of REQUEST: the protocol was switched."
   (setf (slot-value request 'hunchentoot::content-stream) stream))
 
-(defun method-served-p (method)
-  "Since 1.3.0 Hunchentoot takes but nine methods, a list of which it has."
+(defparameter *methods-served*
   (let ((methods (find-symbol (string '#:+valid-request-methods+) '#:hunchentoot)))
-    (or (null methods)
-        (find method (symbol-value methods) :test #'string=))))
+    (and methods (symbol-value methods)))
+  "Since 1.3.0 Hunchentoot takes but nine methods; NIL before.")
+
+(defun method-served-p (method)
+  (or (null *methods-served*)
+      (find method *methods-served* :test #'string=)))
 
 (defun drop-header (name)
   "Takes the header NAME, or the cookies, out of the reply."
@@ -143,8 +190,9 @@ that is too much, makes this the last request of the connection."
 
 (defun rewrite-urls (content)
   "The string CONTENT with the session in its URLs where that is wanted."
-  (if (hunchentoot::starts-with-one-of-p (or (hunchentoot:content-type*) "")
-                                         hunchentoot:*content-types-for-url-rewrite*)
+  (if (and (hunchentoot:session hunchentoot:*request*)
+           (hunchentoot::starts-with-one-of-p (or (hunchentoot:content-type*) "")
+                                              hunchentoot:*content-types-for-url-rewrite*))
       (hunchentoot::maybe-rewrite-urls-for-session content)
       content))
 
@@ -153,10 +201,6 @@ that is too much, makes this the last request of the connection."
 
 (defun cookie-text (cookie)
   (hunchentoot::stringify-cookie cookie))
-
-(defun header-set-p (name)
-  "True when the reply has a header NAME, a keyword, were it NIL."
-  (hunchentoot::header-out-set-p name))
 
 (defun server-name-of (acceptor)
   (hunchentoot::acceptor-server-name acceptor))

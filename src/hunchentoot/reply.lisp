@@ -56,28 +56,51 @@
   "RFC 9110, sections 15.2, 15.3.5 and 15.4.5: these have no content."
   (not (or (<= 100 status 199) (= status 204) (= status 304))))
 
-(defun settle-connection (acceptor request head)
-  "Decides whether the connection is kept, and sets the headers that say so."
-  (let ((requested (head-keep-alive-requested-p head)))
-    (cond ((and (hunchentoot:acceptor-persistent-connections-p acceptor)
-                (head-keep-alive-p head))
-           (keep-connection)
-           (let ((seconds (hunchentoot:acceptor-read-timeout acceptor)))
-             (when (and seconds
-                        (or requested
-                            (not (eq (hunchentoot:server-protocol request) :http/1.1))))
-               (unless (hunchentoot:header-out :connection)
-                 (setf (hunchentoot:header-out :connection) "Keep-Alive"))
-               (setf (hunchentoot:header-out :keep-alive)
-                     (format nil "timeout=~D" seconds)))))
-          ((not (header-set-p :connection))
-           (setf (hunchentoot:header-out :connection) "Close")))))
+(defun connection-headers (acceptor head)
+  "Decides whether the connection is kept after the request HEAD.  Returns the values of the
+headers Connection and Keep-Alive that a reply should have if it has none."
+  (cond ((not (and (hunchentoot:acceptor-persistent-connections-p acceptor)
+                   (head-keep-alive-p head)))
+         (values "Close" nil))
+        (t
+         (keep-connection)
+         (let ((seconds (hunchentoot:acceptor-read-timeout acceptor)))
+           (if (and seconds
+                    (or (head-keep-alive-requested-p head)
+                        (not (eq (head-protocol head) :http/1.1))))
+               (values "Keep-Alive" (format nil "timeout=~D" seconds))
+               (values nil nil))))))
 
-(defun settle-server (acceptor)
-  (unless (and (header-set-p :server)
-               (null (hunchentoot:header-out :server)))
-    (setf (hunchentoot:header-out :server)
-          (or (hunchentoot:header-out :server) (server-name-of acceptor)))))
+(defgeneric settle-headers (reply server connection keep-alive content-type content-length)
+  (:documentation "Gives REPLY those of the headers SERVER, CONNECTION and KEEP-ALIVE that are not
+NIL and that it should have, and CONTENT-TYPE and CONTENT-LENGTH unless they are NIL.")
+  ;; As (SETF HEADER-OUT) does it, but all at once.
+  (:method ((reply hunchentoot:reply) server connection keep-alive content-type content-length)
+    (let ((headers (slot-value reply 'hunchentoot:headers-out)))
+      (flet ((entry (name)
+               (assoc name headers :test #'eq)))
+        (declare (inline entry))
+        (macrolet ((put (name value)
+                     `(let ((entry (entry ,name)))
+                        (if entry
+                            (setf (cdr entry) ,value)
+                            (push (cons ,name ,value) headers)))))
+          (when connection
+            (let ((entry (entry :connection)))
+              (cond ((null entry) (push (cons :connection connection) headers))
+                    ;; A program that set it to NIL wants no "Close".
+                    ((and keep-alive (null (cdr entry))) (setf (cdr entry) connection)))))
+          (when keep-alive
+            (put :keep-alive keep-alive))
+          (unless (entry :server)
+            (push (cons :server server) headers))
+          (when content-type
+            (put :content-type content-type)
+            (setf (slot-value reply 'hunchentoot:content-type) content-type))
+          (when content-length
+            (put :content-length content-length)
+            (setf (slot-value reply 'hunchentoot:content-length) content-length))))
+      (setf (slot-value reply 'hunchentoot:headers-out) headers))))
 
 ;;; The content
 
@@ -88,44 +111,49 @@
          (:utf-8 :utf-8)
          (:iso-8859-1 :latin-1))))
 
-(defvar *content-types* '()
-  "An alist of lists of content type and external format, and the header made of them.")
+(defstruct content-kind
+  "What CONTENT-TYPE, as the program set it, and EXTERNAL-FORMAT make of a string."
+  (content-type nil :read-only t)
+  (external-format nil :read-only t)
+  (header nil :read-only t)             ; the Content-Type that is sent
+  (encoding nil :read-only t))          ; as ENCODE-STRING calls it, or NIL
 
-(defun content-type-for (external-format)
-  "The Content-Type of the reply, a string in EXTERNAL-FORMAT."
-  (let* ((content-type (hunchentoot:content-type*))
-         (known (find-if (lambda (entry)
-                           (and (eq (first entry) content-type)
-                                (eq (second entry) external-format)))
-                         *content-types*)))
-    (if known
-        (third known)
-        (let ((header (content-type-with-charset content-type external-format)))
-          (remember-content-type content-type external-format header)
-          header))))
+(defvar *content-kinds* '()
+  "The content kinds seen last.  Content types are literals, most often; others must not fill
+the memory, so there are never more than sixteen.")
 
-(defun remember-content-type (content-type external-format header)
-  ;; Content types are literals, most often.  Others must not fill the memory.
-  (setf *content-types*
-        (let ((others *content-types*))
-          (cons (list content-type external-format header)
-                (subseq others 0 (min 15 (length others)))))))
+(defun content-kind (content-type external-format)
+  (dolist (kind *content-kinds* (new-content-kind content-type external-format))
+    (when (and (eq (content-kind-content-type kind) content-type)
+               (eq (content-kind-external-format kind) external-format))
+      (return kind))))
+
+(defun new-content-kind (content-type external-format)
+  (let ((kind (make-content-kind
+               :content-type content-type
+               :external-format external-format
+               :header (content-type-with-charset content-type external-format)
+               :encoding (encoding-of external-format)))
+        (others *content-kinds*))
+    (setf *content-kinds* (cons kind (subseq others 0 (min 15 (length others)))))
+    kind))
 
 (defun settle-content (content)
-  "What is to be sent for CONTENT, a string or octets, whose headers it sets: octets, or a string
-and how ENCODE-STRING calls its encoding; and the number of octets."
+  "What is to be sent for CONTENT, a string or octets: octets, or a string and how ENCODE-STRING
+calls its encoding; the number of octets; and the Content-Type, or NIL to leave that as it is."
   (if (stringp content)
-      (let ((text (rewrite-urls content))
-            (external-format (hunchentoot:reply-external-format*)))
-        (setf (hunchentoot:content-type*) (content-type-for external-format))
-        (let* ((encoding (encoding-of external-format))
-               (length (and encoding (encoded-length text encoding))))
-          (if length
-              (values text encoding length)
-              (settle-content (flexi-streams:string-to-octets
-                               text :external-format external-format)))))
+      (let* ((text (rewrite-urls content))
+             (kind (content-kind (hunchentoot:content-type*)
+                                 (hunchentoot:reply-external-format*)))
+             (encoding (content-kind-encoding kind))
+             (length (and encoding (encoded-length text encoding))))
+        (if length
+            (values text encoding length (content-kind-header kind))
+            (let ((octets (flexi-streams:string-to-octets
+                           text :external-format (content-kind-external-format kind))))
+              (values (coerce octets 'octets) nil (length octets) (content-kind-header kind)))))
       (let ((octets (coerce content 'octets)))
-        (values octets nil (length octets)))))
+        (values octets nil (length octets) nil))))
 
 (defun read-what-was-not-read (head)
   "Reads the content of the request, as Hunchentoot does before it answers."
@@ -148,20 +176,19 @@ the line for STATUS need not be made anew."
 
 (defun send-whole-reply (acceptor request head status content)
   "Sends the reply with STATUS and CONTENT, a string or octets, at once."
-  (settle-connection acceptor request head)
-  (settle-server acceptor)
-  (multiple-value-bind (content encoding length) (settle-content content)
-    (when (body-allowed-p status)
-      (setf (hunchentoot:content-length*) length))
-    (with-reply (reply)
-      (encode-reply-head reply status)  ; may signal INVALID-HEADER
-      (note-headers-sent)
-      (hunchentoot:acceptor-log-access acceptor :return-code status)
-      (read-what-was-not-read head)
-      (send-reply (reply-stream) reply
-                  (and (body-allowed-p status)
-                       (not (eq (hunchentoot:request-method request) :head))
-                       (append-content reply content encoding))))))
+  (multiple-value-bind (connection keep-alive) (connection-headers acceptor head)
+    (multiple-value-bind (content encoding length content-type) (settle-content content)
+      (settle-headers hunchentoot:*reply* (server-name-of acceptor) connection keep-alive
+                      content-type (and (body-allowed-p status) length))
+      (with-reply (reply)
+        (encode-reply-head reply status) ; may signal INVALID-HEADER
+        (note-headers-sent)
+        (hunchentoot:acceptor-log-access acceptor :return-code status)
+        (read-what-was-not-read head)
+        (send-reply (reply-stream) reply
+                    (and (body-allowed-p status)
+                         (not (eq (hunchentoot:request-method request) :head))
+                         (append-content reply content encoding)))))))
 
 (defun append-content (reply content encoding)
   "Appends CONTENT, a string in ENCODING or octets, to REPLY; or returns the octets where it is

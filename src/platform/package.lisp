@@ -24,6 +24,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:await-ready #:token-hangup-p #:plain-token
    ;; threads as the system sees them, and the sentinel's tick
    #:thread-identity #:open-thread-status #:thread-blocked-p #:nap
+   ;; classes: how instances are made
+   #:class-making #:making-methods #:making-current-p #:extra-slots
    ;; atomics
    #:compare-and-set #:make-counter #:counter-add #:counter-count))
 

@@ -1,0 +1,88 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; The query and the cookies of a request as Hunchentoot's alists of strings, split without its
+;;;; regular expressions.  What is not regular, an empty element say, is left to Hunchentoot, so
+;;;; that it alone decides what becomes of it.
+
+(deftype text ()
+  "The strings of which a parsed head is made."
+  '(simple-array character (*)))
+
+(declaim (inline position-of))
+(defun position-of (char text start end)
+  "Where CHAR is first in TEXT from START below END; END if it is nowhere."
+  (declare (type text text) (type index start end))
+  (loop for position of-type index from start below end
+        when (char= char (schar text position))
+          return position
+        finally (return end)))
+
+(defun literal-p (text start end)
+  "True when TEXT from START to END is what URL-DECODE makes of it, in any encoding that has
+ASCII in it."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (loop for position of-type index from start below end
+        never (let ((char (schar text position)))
+                (or (char= char #\%) (char= char #\+) (char> char #\~)))))
+
+(defun decoded (text start end external-format)
+  (declare #.*plain-policy*)
+  (let ((part (subseq (the text text) start end)))
+    (if (literal-p part 0 (length part))
+        part
+        (hunchentoot:url-decode part external-format))))
+
+(defun query-alist (query external-format)
+  "The names and values in the string QUERY, in EXTERNAL-FORMAT, which has ASCII in it; :IRREGULAR
+where an element is empty."
+  (declare (type text query) #.*plain-policy*)
+  (loop with size = (length query)
+        for start of-type index = 0 then (1+ end)
+        for end of-type index = (position-of #\& query start size)
+        for equals of-type index = (position-of #\= query start end)
+        when (= start end)
+          do (return :irregular)
+        collect (cons (string-trim " " (decoded query start equals external-format))
+                      (decoded query (min end (1+ equals)) end external-format))
+        until (= end size)))
+
+(declaim (inline white-p))
+(defun white-p (char)
+  (or (char= char #\Space) (char= char #\Tab)))
+
+(defun cookie-end (cookies start)
+  "Where the cookie that begins COOKIES at START ends: at a comma, a semicolon, or the end."
+  (declare (type text cookies) (type index start) #.*plain-policy*)
+  (loop for position of-type index from start below (length cookies)
+        until (let ((char (schar cookies position)))
+                (or (char= char #\;) (char= char #\,)))
+        finally (return position)))
+
+(defun trimmed-p (text)
+  (declare (type text text))
+  (not (or (zerop (length text))
+           (white-p (schar text 0))
+           (white-p (schar text (1- (length text)))))))
+
+(defun cookie-alist (cookies)
+  "The names and values in COOKIES, a Cookie header; :IRREGULAR where there is white space that
+does not stand beside a comma or a semicolon, or where a cookie has no name."
+  (declare (type text cookies) #.*plain-policy*)
+  (flet ((skip (position)
+           (or (position-if-not #'white-p cookies :start position) (length cookies)))
+         (strip (start end)
+           (loop while (and (< start end) (white-p (schar cookies (1- end))))
+                 do (decf end))
+           end))
+    (loop initially (unless (trimmed-p cookies) (return :irregular))
+          for start = 0 then (skip (1+ stop))
+          for stop = (cookie-end cookies start)
+          for end = (strip start stop)
+          for equals = (position-of #\= cookies start end)
+          when (or (= start equals)
+                   (white-p (schar cookies (1- equals)))
+                   (and (< (1+ equals) end) (white-p (schar cookies (1+ equals)))))
+            do (return :irregular)
+          collect (cons (subseq cookies start equals)
+                        (subseq cookies (min end (1+ equals)) end))
+          until (= stop (length cookies)))))

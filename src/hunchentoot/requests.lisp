@@ -1,0 +1,82 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; Making request objects.  What Hunchentoot does in an :AFTER method of INITIALIZE-INSTANCE is
+;;;; done here for requests with simple targets; see constructors.lisp for whose.
+
+(defparameter *request-initargs*
+  '(:acceptor :remote-addr :remote-port :local-addr :local-port
+    :headers-in :method :uri :server-protocol :content-stream)
+  "What a request is made of.")
+
+(defun make-request-by-class (class acceptor link headers method uri protocol content)
+  (destructuring-bind ((remote-address remote-port) (local-address local-port))
+      (list (link-remote link) (link-local link))
+    (funcall (constructor class *request-initargs*)
+             acceptor remote-address remote-port local-address local-port
+             headers method uri protocol content)))
+
+(defgeneric fill-request (request acceptor link headers method protocol)
+  (:documentation "Gives those slots of REQUEST their values that MAKE-INSTANCE takes from its
+arguments, and the others their initial ones, save the hidden ones.")
+  ;; In a method SBCL compiles access to slots of its argument to straight code.
+  (:method ((request hunchentoot:request) acceptor link headers method protocol)
+    (let ((remote (link-remote link)) (local (link-local link)))
+      (macrolet ((fill-slots (&rest names-and-values)
+                   `(setf ,@(loop for (name value) on names-and-values by #'cddr
+                                  append `((slot-value request ',name) ,value)))))
+        (fill-slots hunchentoot:acceptor acceptor
+                    hunchentoot:headers-in headers
+                    method method
+                    hunchentoot:server-protocol protocol
+                    hunchentoot:remote-addr (first remote)
+                    hunchentoot:remote-port (second remote)
+                    hunchentoot:local-addr (first local)
+                    hunchentoot:local-port (second local)
+                    hunchentoot:cookies-in '()
+                    hunchentoot:get-parameters '()
+                    hunchentoot:post-parameters '()
+                    hunchentoot:script-name nil
+                    hunchentoot:query-string nil
+                    hunchentoot:session nil
+                    hunchentoot:raw-post-data nil)))))
+
+(defgeneric fill-parameters (request headers uri path-end)
+  (:documentation "Gives the slots of REQUEST that Hunchentoot computes from HEADERS and URI, whose
+path up to PATH-END is the script name as it is, their values, and finds its session.")
+  (:method ((request hunchentoot:request) headers uri path-end)
+    (declare (type text uri) (type index path-end))
+    (with-bad-request
+      (let ((cookies (cdr (assoc :cookie headers :test #'eq))))
+        (setf (slot-value request 'hunchentoot:script-name) (subseq uri 0 path-end))
+        (when (< path-end (length uri))
+          (let ((query (subseq uri (1+ path-end))))
+            (setf (slot-value request 'hunchentoot:query-string) query
+                  (slot-value request 'hunchentoot:get-parameters) (parameters-of query))))
+        (when cookies
+          (setf (slot-value request 'hunchentoot:cookies-in) (cookies-of cookies)))
+        (setf hunchentoot:*session* (hunchentoot:session-verify request)
+              (slot-value request 'hunchentoot:session) hunchentoot:*session*)))))
+
+(defun simple-p (uri path-end headers)
+  "True when URI up to PATH-END is the script name as it is: nothing to be decoded, no host; and
+HEADERS tell of no charset, which would rule the parameters too."
+  (and (plusp path-end)
+       (char= #\/ (schar (the text uri) 0))
+       (literal-p uri 0 path-end)
+       (null (assoc :content-type headers :test #'eq))))
+
+(defun make-request (acceptor link headers method uri protocol content)
+  "An instance of the request class of ACCEPTOR for a request that came over LINK."
+  (let* ((class (hunchentoot:acceptor-request-class acceptor))
+         (path-end (and (typep uri 'text) (position-of #\? uri 0 (length uri))))
+         (request (and path-end
+                       (simple-p uri path-end headers)
+                       (allocated-instance
+                        class (load-time-value (find-class 'hunchentoot:request))))))
+    (cond (request
+           (fill-request request acceptor link headers method protocol)
+           (fill-hidden-slots request uri content)
+           (fill-parameters request headers uri path-end)
+           request)
+          (t
+           (make-request-by-class class acceptor link headers method uri protocol content)))))

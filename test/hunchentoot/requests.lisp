@@ -1,0 +1,95 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite requests :in all
+  :description "Requests and replies made without MAKE-INSTANCE are what it would have made.")
+
+(in-suite requests)
+
+;;; Their parameters
+
+(defun random-text (dice alphabet size)
+  "A string of up to SIZE characters of ALPHABET."
+  (let ((text (make-string (roll dice (1+ size)))))
+    (map-into text (lambda () (char alphabet (roll dice (length alphabet)))))))
+
+(defun outcome-of (function text)
+  "What FUNCTION makes of TEXT, or :ERROR."
+  (handler-case (funcall function text)
+    (error () :error)))
+
+(defun check-same-outcomes (ours hunchentoots alphabet)
+  "Checks that the two functions make the same of some thousand strings."
+  (let* ((seed (mod (get-universal-time) (expt 2 32)))
+         (dice (make-dice seed)))
+    (format t "~&; comparing 5,000 strings from seed ~D~%" seed)
+    (is (null (loop repeat 5000
+                    for text = (random-text dice alphabet 24)
+                    unless (equal (outcome-of ours text) (outcome-of hunchentoots text))
+                      collect text)))))
+
+(test queries-are-split-as-by-hunchentoot
+  (check-same-outcomes
+   #'recycling::parameters-of
+   (lambda (query)
+     (let ((flexi-streams:*substitution-char* #\?))
+       (hunchentoot::form-url-encoded-list-to-alist (cl-ppcre:split "&" query)
+                                                    hunchentoot::+utf-8+)))
+   "ab&&==%4+~C3"))
+
+(test cookies-are-split-as-by-hunchentoot
+  (check-same-outcomes
+   #'recycling::cookies-of
+   (lambda (header)
+     (hunchentoot::cookies-to-alist (cl-ppcre:split "\\s*[,;]\\s*" header)))
+   (coerce '(#\a #\b #\= #\; #\, #\Space #\Tab #\" #\%) 'string)))
+
+;;; Their classes
+
+(defmacro with-request-class ((name &rest slots) &body body)
+  "Evaluates BODY while NAME names a class of requests with SLOTS, which is gone afterwards."
+  `(unwind-protect
+        (progn (eval '(defclass ,name (hunchentoot:request) ,slots))
+               ,@body)
+     (setf (find-class ',name) nil)))
+
+(define-server-test slots-of-a-program-begin-as-it-says
+  (with-request-class (marked-request (mark :initform (list 1 2) :reader mark-of))
+    (serving (:request-class 'marked-request)
+        (("/" (princ-to-string (funcall 'mark-of hunchentoot:*request*))))
+      (is (string= "(1 2)" (ask-text "/")))
+      (is (string= "(1 2)" (ask-text "/"))))))
+
+(define-server-test default-initargs-of-a-program-hold
+  (unwind-protect
+       (progn
+         (eval '(defclass defaulting-request (hunchentoot:request)
+                 ((mark :initarg :mark :reader default-mark-of))
+                 (:default-initargs :mark 42)))
+         (serving (:request-class 'defaulting-request)
+             (("/" (princ-to-string (funcall 'default-mark-of hunchentoot:*request*))))
+           (is (string= "42" (ask-text "/")))))
+    (setf (find-class 'defaulting-request) nil)))
+
+(define-server-test a-method-defined-later-runs-for-the-next-request
+  (with-request-class (later-request (mark :initform "before" :reader later-mark-of))
+    (let ((method nil))
+      (unwind-protect
+           (serving (:request-class 'later-request)
+               (("/" (funcall 'later-mark-of hunchentoot:*request*)))
+             (is (string= "before" (ask-text "/")))
+             (setf method (eval '(defmethod initialize-instance :after
+                                  ((request later-request) &key)
+                                  (setf (slot-value request 'mark) "after"))))
+             (is (string= "after" (ask-text "/"))))
+        (when method
+          (remove-method #'initialize-instance method))))))
+
+(define-server-test a-class-redefined-is-used-by-the-next-request
+  (with-request-class (changing-request (mark :initform "before" :reader changing-mark-of))
+    (serving (:request-class 'changing-request)
+        (("/" (funcall 'changing-mark-of hunchentoot:*request*)))
+      (is (string= "before" (ask-text "/")))
+      (eval '(defclass changing-request (hunchentoot:request)
+              ((other :initform nil)
+               (mark :initform "after" :reader changing-mark-of))))
+      (is (string= "after" (ask-text "/"))))))
