@@ -30,8 +30,14 @@
 (defun put-octets (target position source start end)
   "Puts SOURCE from START below END into TARGET at POSITION."
   (declare (type octets target source) (type index position start end) #.*hot-policy*)
-  (replace target source :start1 position :start2 start :end2 end)
-  (the index (+ position (the index (- end start)))))
+  (let ((count (- end start)))
+    (declare (type index count))
+    ;; The lines of a head are short: less work than to call what copies whole blocks.
+    (if (< count 64)
+        (dotimes (i count)
+          (setf (aref target (the index (+ position i))) (aref source (the index (+ start i)))))
+        (replace target source :start1 position :start2 start :end2 end))
+    (the index (+ position count))))
 
 (defun put-line-end (target position)
   "Puts CR and LF into TARGET at POSITION."

@@ -134,7 +134,25 @@ broken.  NIL after MILLISECONDS, an integer or -1 for no limit."
 
 ;;; Names
 
+(defun dotted-text (buffer start)
+  "The IPv4 address of which BUFFER has the four octets from START."
+  (declare (type (sb-alien:alien (array (sb-alien:unsigned 8) 128)) buffer) (type (mod 120) start))
+  (let ((text (make-string 15)) (end 0))
+    (declare (type (mod 16) end))
+    (flet ((put (code)
+             (setf (schar text end) (code-char code))
+             (incf end)))
+      (dotimes (index 4)
+        (unless (zerop index) (put 46))
+        (multiple-value-bind (hundreds rest) (floor (sb-alien:deref buffer (+ start index)) 100)
+          (multiple-value-bind (tens ones) (floor rest 10)
+            (unless (zerop hundreds) (put (+ 48 hundreds)))
+            (unless (= 0 hundreds tens) (put (+ 48 tens)))
+            (put (+ 48 ones))))))
+    (subseq text 0 end)))
+
 (defun octets-from (buffer start count)
+  (declare (type (sb-alien:alien (array (sb-alien:unsigned 8) 128)) buffer))
   (let ((octets (make-octets count)))
     (dotimes (index count octets)
       (setf (aref octets index) (sb-alien:deref buffer (+ start index))))))
@@ -153,10 +171,11 @@ tells of DESCRIPTOR."
 
 (defun name-of (buffer)
   "Address, a string, and port of the socket address in BUFFER; see <sys/socket.h>."
+  (declare (type (sb-alien:alien (array (sb-alien:unsigned 8) 128)) buffer))
   (let ((family (+ (sb-alien:deref buffer 0) (ash (sb-alien:deref buffer 1) 8)))
         (port (+ (ash (sb-alien:deref buffer 2) 8) (sb-alien:deref buffer 3))))
     (case family
-      (2 (values (usocket:host-to-hostname (octets-from buffer 4 4)) port))
+      (2 (values (dotted-text buffer 4) port))
       (10 (values (usocket:host-to-hostname (octets-from buffer 8 16)) port))
       (t (values "unix" 0)))))
 
