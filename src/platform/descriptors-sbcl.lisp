@@ -134,9 +134,9 @@ broken.  NIL after MILLISECONDS, an integer or -1 for no limit."
 
 ;;; Names
 
-(defun dotted-text (buffer start)
-  "The IPv4 address of which BUFFER has the four octets from START."
-  (declare (type (sb-alien:alien (array (sb-alien:unsigned 8) 128)) buffer) (type (mod 120) start))
+(defun dotted-text (octets start)
+  "The IPv4 address that OCTETS have from START."
+  (declare (type octets octets) (type index start))
   (let ((text (make-string 15)) (end 0))
     (declare (type (mod 16) end))
     (flet ((put (code)
@@ -144,51 +144,47 @@ broken.  NIL after MILLISECONDS, an integer or -1 for no limit."
              (incf end)))
       (dotimes (index 4)
         (unless (zerop index) (put 46))
-        (multiple-value-bind (hundreds rest) (floor (sb-alien:deref buffer (+ start index)) 100)
+        (multiple-value-bind (hundreds rest) (floor (aref octets (+ start index)) 100)
           (multiple-value-bind (tens ones) (floor rest 10)
             (unless (zerop hundreds) (put (+ 48 hundreds)))
             (unless (= 0 hundreds tens) (put (+ 48 tens)))
             (put (+ 48 ones))))))
     (subseq text 0 end)))
 
-(defun octets-from (buffer start count)
-  (declare (type (sb-alien:alien (array (sb-alien:unsigned 8) 128)) buffer))
-  (let ((octets (make-octets count)))
-    (dotimes (index count octets)
-      (setf (aref octets index) (sb-alien:deref buffer (+ start index))))))
-
-(defmacro with-socket-name ((buffer function descriptor) &body body)
-  "Evaluates BODY with BUFFER bound to the address, as octets, that the C function FUNCTION
-tells of DESCRIPTOR."
-  `(sb-alien:with-alien ((,buffer (array (sb-alien:unsigned 8) 128))
-                         (size sb-alien:int 128))
-     (check-call (system-call ,function sb-alien:int
-                              (sb-alien:int ,descriptor)
-                              ((* (array (sb-alien:unsigned 8) 128)) (sb-alien:addr ,buffer))
-                              ((* sb-alien:int) (sb-alien:addr size)))
-                 ,function)
-     ,@body))
-
-(defun name-of (buffer)
-  "Address, a string, and port of the socket address in BUFFER; see <sys/socket.h>."
-  (declare (type (sb-alien:alien (array (sb-alien:unsigned 8) 128)) buffer))
-  (let ((family (+ (sb-alien:deref buffer 0) (ash (sb-alien:deref buffer 1) 8)))
-        (port (+ (ash (sb-alien:deref buffer 2) 8) (sb-alien:deref buffer 3))))
+(defun name-of (octets)
+  "Address, a string, and port of the socket address in OCTETS; see <sys/socket.h>."
+  (declare (type octets octets))
+  (let ((family (+ (aref octets 0) (ash (aref octets 1) 8)))
+        (port (+ (ash (aref octets 2) 8) (aref octets 3))))
     (case family
-      (2 (values (dotted-text buffer 4) port))
-      (10 (values (usocket:host-to-hostname (octets-from buffer 8 16)) port))
+      (2 (values (dotted-text octets 4) port))
+      (10 (values (usocket:host-to-hostname (subseq octets 8 24)) port))
       (t (values "unix" 0)))))
+
+(defmacro socket-name (function descriptor)
+  "Address and port that the C function FUNCTION tells of DESCRIPTOR.  Signals an error when it
+tells nothing."
+  `(let ((octets (make-octets 128)))
+     (declare (dynamic-extent octets))
+     (sb-alien:with-alien ((size sb-alien:int 128))
+       (sb-sys:with-pinned-objects (octets)
+         (check-call (system-call ,function sb-alien:int
+                                  (sb-alien:int ,descriptor)
+                                  (sb-sys:system-area-pointer (sb-sys:vector-sap octets))
+                                  ((* sb-alien:int) (sb-alien:addr size)))
+                     ,function)))
+     (name-of octets)))
 
 (defun descriptor-peer-name (descriptor)
   "Address, a string, and port of the peer of DESCRIPTOR.  Signals an error when it is gone."
-  (with-socket-name (buffer "getpeername" descriptor)
-    (name-of buffer)))
+  (declare (type descriptor descriptor))
+  (socket-name "getpeername" descriptor))
 
 (defun descriptor-local-name (descriptor)
   "Address, a string, and port of our own end of DESCRIPTOR.  Signals an error when it is no
 socket."
-  (with-socket-name (buffer "getsockname" descriptor)
-    (name-of buffer)))
+  (declare (type descriptor descriptor))
+  (socket-name "getsockname" descriptor))
 
 ;;; A usocket for programs that want one
 
