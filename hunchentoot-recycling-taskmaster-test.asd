@@ -53,6 +53,7 @@
                  (:file "lifecycle")
                  (:file "faults")
                  (:file "requests")
+                 (:file "listening")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))))
    (:module "conformance"               ; all that a Hunchentoot application relies on
     :pathname "hunchentoot/conformance/"

@@ -29,6 +29,7 @@
                  (:file "sockets")
                  (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "epoll-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "listeners-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux)))))
    (:module "http"                      ; HTTP/1.1 without I/O
@@ -84,6 +85,7 @@
     :components ((:file "specials")
                  (:file "internals")    ; the only file that knows what Hunchentoot hides
                  (:file "taskmaster")
+                 (:file "listening")    ; on paths, inherited descriptors, shared ports
                  (:file "acceptors")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")

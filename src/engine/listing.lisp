@@ -2,14 +2,18 @@
 
 ;;;; What an engine tells of each of its connections, for people.
 
+(defun peer-string (address port)
+  (cond ((zerop port) address)          ; of a Unix-domain socket
+        ((find #\: address) (format nil "[~A]:~D" address port))
+        (t (format nil "~A:~D" address port))))
+
 (defun connection-peer (connection)
   "Address and port of the peer of CONNECTION, a string; NIL when it is gone."
   (handler-case
-      (multiple-value-bind (address port)
-          (if (connection-socket connection)
-              (peer-name (connection-socket connection))
-              (descriptor-peer-name (connection-descriptor connection)))
-        (format nil "~A:~D" address port))
+      (multiple-value-call #'peer-string
+        (if (connection-socket connection)
+            (peer-name (connection-socket connection))
+            (descriptor-peer-name (connection-descriptor connection))))
     (error () nil)))
 
 (defun describe-connection (connection state &optional worker)

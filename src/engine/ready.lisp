@@ -37,7 +37,8 @@ who came last first, so those who are not needed get there.")
 
 (defun follow-token (engine worker token)
   (if (= token (engine-listener-descriptor engine))
-      (accept-connections engine worker)
+      (when (running-p engine)          ; or an inherited listener's connections are for others
+        (accept-connections engine worker))
       (let ((connection (find-connection (engine-table engine) (plain-token token))))
         (when (and connection (become-owner connection))
           (when (token-hangup-p token)
@@ -264,7 +265,8 @@ that: its request is most often there already.  When WORKER is NIL, parks it too
 
 (defmethod wake-workers ((engine ready-engine))
   (unwatch (engine-poller engine) (engine-listener-descriptor engine))
-  (wake-listener (engine-listener engine) 0) ; who comes now is refused by the system
+  ;; Who comes now is refused by the system, or waits for others where the listener is theirs too.
+  (wake-listener (engine-listener engine) 0)
   (ring (engine-poller engine))
   (with-engine (engine)
     (dolist (worker (engine-benched engine))

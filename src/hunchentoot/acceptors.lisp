@@ -1,14 +1,32 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-(defclass parallel-acceptor (hunchentoot:acceptor)
+(defclass parallel-acceptor (listening-acceptor)
   ()
   (:default-initargs
-   :taskmaster (make-instance 'recycling-taskmaster)
-   ;; Connections wait for a worker in the kernel; the kernel cuts this to its own maximum.
-   :listen-backlog 1024)
+   :taskmaster (make-instance 'recycling-taskmaster))
   (:documentation "HUNCHENTOOT:ACCEPTOR on recycled threads: takes the same initargs, runs the
 same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER, whose :PARKING it takes
-too."))
+too.  Where it listens, :ADDRESS and :PORT say as with Hunchentoot, or on SBCL under Linux
+
+  :LISTEN-PATH  a string or pathname: on a Unix-domain socket with that file, which is made at
+                start, in the place of one on which nobody answers, and removed at stop
+  :LISTEN-MODE  the mode of that file, an integer such as #o660; NIL, the default: as the
+                process's umask has it
+  :LISTEN-FD    a descriptor number: on a socket, TCP or Unix-domain, that listens already and
+                was inherited; :SYSTEMD: on the first that the service manager handed over, see
+                sd_listen_fds(3).  A duplicate is used; stopping closes that, and leaves the
+                socket open and listening, for others and for the next start
+  :REUSE-PORT   true: on a port that other processes of the same user may have too, if they want
+                to; the system spreads connections over them (SO_REUSEPORT)
+
+While it is started, HUNCHENTOOT:ACCEPTOR-ADDRESS and HUNCHENTOOT:ACCEPTOR-PORT tell where an
+inherited socket listens; of a Unix-domain socket, \"unix:\" before its path and 0.  For requests
+over one, HUNCHENTOOT:REMOTE-ADDR is \"unix:\" and HUNCHENTOOT:REMOTE-PORT 0.
+
+:LISTEN-BACKLOG, how many connections may wait in the kernel, is 1024 by default; the kernel cuts
+it to its own maximum, on Linux net.core.somaxconn.
+
+Signals HUNCHENTOOT:PARAMETER-ERROR when such an argument makes no sense, or not with another."))
 
 (defclass parallel-easy-acceptor (parallel-acceptor hunchentoot:easy-acceptor)
   ()

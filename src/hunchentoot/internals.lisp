@@ -17,6 +17,15 @@ Hunchentoot has none to give."
                                  acceptor))
   (slot-value acceptor 'hunchentoot::listen-socket))
 
+(defun (setf acceptor-listener) (listener acceptor)
+  "Makes ACCEPTOR, which is not listening, listen on LISTENER."
+  (setf (slot-value acceptor 'hunchentoot::listen-socket) listener))
+
+(defun set-acceptor-name (acceptor address port)
+  "Makes ADDRESS, a string or NIL, and PORT those of ACCEPTOR."
+  (setf (slot-value acceptor 'hunchentoot::address) address
+        (slot-value acceptor 'hunchentoot::port) port))
+
 (defun forget-listener (acceptor)
   "Makes ACCEPTOR count as not listening; returns what it listened on, or NIL."
   (shiftf (slot-value acceptor 'hunchentoot::listen-socket) nil))

@@ -17,3 +17,12 @@ would fail again at once."))
   ()
   (:documentation "The listen socket was shut down or closed; it will never give
 another connection."))
+
+(define-condition listen-failed (recycling-error)
+  ((place :initarg :place :reader listen-failure-place)
+   (reason :initarg :reason :reader listen-failure-reason))
+  (:report (lambda (condition stream)
+             (format stream "Cannot listen on ~A: ~A."
+                     (listen-failure-place condition) (listen-failure-reason condition))))
+  (:documentation "No connection can be accepted on a path or a descriptor that was given for
+that."))

@@ -89,6 +89,8 @@ exec; or minus an error number."
   (system-call "shutdown" sb-alien:int (sb-alien:int descriptor)
                (sb-alien:int (ecase direction (:input 0) (:output 1) (:io 2)))))
 
+(defconstant +sol-socket+ 1)
+(defconstant +so-domain+ 39)
 (defconstant +ipproto-tcp+ 6)
 (defconstant +tcp-nodelay+ 1)
 
@@ -134,6 +136,11 @@ broken.  NIL after MILLISECONDS, an integer or -1 for no limit."
 
 ;;; Names
 
+(eval-when (:compile-toplevel :load-toplevel :execute)
+  (defconstant +af-unix+ 1)
+  (defconstant +af-inet+ 2)
+  (defconstant +af-inet6+ 10))
+
 (defun dotted-text (octets start)
   "The IPv4 address that OCTETS have from START."
   (declare (type octets octets) (type index start))
@@ -151,15 +158,24 @@ broken.  NIL after MILLISECONDS, an integer or -1 for no limit."
             (put (+ 48 ones))))))
     (subseq text 0 end)))
 
-(defun name-of (octets)
-  "Address, a string, and port of the socket address in OCTETS; see <sys/socket.h>."
-  (declare (type octets octets))
+(defun path-name (octets)
+  "The name of the Unix-domain socket whose path, after the family, is OCTETS: as nginx, ss and
+others write it."
+  (let ((path (subseq octets 0 (position 0 octets :start (min 1 (length octets))))))
+    (format nil "unix:~A" (substitute #\@ (code-char 0) ; abstract, see unix(7)
+                                      (sb-ext:octets-to-string
+                                       path :external-format '(:utf-8 :replacement #\?))))))
+
+(defun name-of (octets size)
+  "Address, a string, and port of the socket address in the first SIZE of OCTETS; see
+<sys/socket.h>."
+  (declare (type octets octets) (type (mod 129) size))
   (let ((family (+ (aref octets 0) (ash (aref octets 1) 8)))
         (port (+ (ash (aref octets 2) 8) (aref octets 3))))
     (case family
-      (2 (values (dotted-text octets 4) port))
-      (10 (values (usocket:host-to-hostname (subseq octets 8 24)) port))
-      (t (values "unix" 0)))))
+      (#.+af-inet+ (values (dotted-text octets 4) port))
+      (#.+af-inet6+ (values (address-string (subseq octets 8 24)) port))
+      (t (values (path-name (subseq octets 2 (max 2 size))) 0)))))
 
 (defmacro socket-name (function descriptor)
   "Address and port that the C function FUNCTION tells of DESCRIPTOR.  Signals an error when it
@@ -172,17 +188,18 @@ tells nothing."
                                   (sb-alien:int ,descriptor)
                                   (sb-sys:system-area-pointer (sb-sys:vector-sap octets))
                                   ((* sb-alien:int) (sb-alien:addr size)))
-                     ,function)))
-     (name-of octets)))
+                     ,function))
+       (name-of octets size))))
 
 (defun descriptor-peer-name (descriptor)
-  "Address, a string, and port of the peer of DESCRIPTOR.  Signals an error when it is gone."
+  "Address, a string, and port of the peer of DESCRIPTOR; see PEER-NAME.  Signals an error when
+it is gone."
   (declare (type descriptor descriptor))
   (socket-name "getpeername" descriptor))
 
 (defun descriptor-local-name (descriptor)
-  "Address, a string, and port of our own end of DESCRIPTOR.  Signals an error when it is no
-socket."
+  "Address, a string, and port of our own end of DESCRIPTOR; see LOCAL-NAME.  Signals an error
+when it is no socket."
   (declare (type descriptor descriptor))
   (socket-name "getsockname" descriptor))
 
@@ -197,14 +214,29 @@ own sockets is made when it is asked for, which is seldom."))
   "A usocket for the open DESCRIPTOR, whose stream is STREAM."
   (make-instance 'descriptor-usocket :descriptor descriptor :stream stream))
 
-(defmethod slot-unbound (class (instance descriptor-usocket) (slot (eql 'usocket::socket)))
-  (declare (ignore class))
-  (let ((socket (make-instance 'sb-bsd-sockets:inet-socket
-                               :type :stream :protocol :tcp
-                               :descriptor (usocket-descriptor instance))))
+(defun socket-option (descriptor option)
+  "The value, an integer, of the OPTION of the socket DESCRIPTOR; or minus an error number."
+  (sb-alien:with-alien ((value sb-alien:int 0) (size sb-alien:int 4))
+    (let ((result (system-call "getsockopt" sb-alien:int (sb-alien:int descriptor)
+                               (sb-alien:int +sol-socket+) (sb-alien:int option)
+                               ((* sb-alien:int) (sb-alien:addr value))
+                               ((* sb-alien:int) (sb-alien:addr size)))))
+      (if (minusp result) result value))))
+
+(defun lisp-socket (descriptor)
+  "A socket of the Lisp's own for DESCRIPTOR, which stays its owner's to close."
+  (let ((socket (make-instance (case (socket-option descriptor +so-domain+)
+                                 (#.+af-unix+ 'sb-bsd-sockets:local-socket)
+                                 (#.+af-inet6+ 'sb-bsd-sockets:inet6-socket)
+                                 (t 'sb-bsd-sockets:inet-socket))
+                               :type :stream :descriptor descriptor)))
     ;; Or the garbage collector would close the descriptor one day, whosever it is then.
     (sb-ext:cancel-finalization socket)
-    (setf (slot-value instance slot) socket)))
+    socket))
+
+(defmethod slot-unbound (class (instance descriptor-usocket) (slot (eql 'usocket::socket)))
+  (declare (ignore class))
+  (setf (slot-value instance slot) (lisp-socket (usocket-descriptor instance))))
 
 (defmethod peer-name ((socket descriptor-usocket))
   (descriptor-peer-name (usocket-descriptor socket)))

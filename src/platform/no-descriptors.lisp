@@ -1,6 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; No pollers: the ready engine cannot be made, its code compiles all the same.
+;;;; No pollers: the ready engine cannot be made, its code compiles all the same.  Nor are there
+;;;; listeners of other kinds than usocket's.
 
 (deftype descriptor () 'fixnum)
 (deftype token () 'integer)
@@ -9,15 +10,21 @@
   "NIL: this platform has no pollers."
   nil)
 
+(defun special-listeners-supported-p ()
+  "NIL: this platform has no other listeners than usocket's."
+  nil)
+
 (macrolet ((unsupported (&rest names)
              `(progn ,@(loop for name in names
                              collect `(defun ,name (&rest arguments)
                                         (declare (ignore arguments))
-                                        (error "~A needs a platform with pollers." ',name))))))
+                                        (error "~A needs SBCL under Linux." ',name))))))
   (unsupported would-block-p listener-descriptor descriptor-socket
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
                receive-octets send-octets accept-descriptor close-descriptor shut-descriptor
                set-no-delay set-non-blocking await-descriptor
+               systemd-descriptor open-path-listener open-inherited-listener
+               open-shared-port-listener
                make-poller close-poller watch watch-again unwatch ring silence await-ready
                thread-identity open-thread-status thread-blocked-p nap))
 

@@ -11,6 +11,9 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; listeners
    #:accept-connection #:pending-connection-p #:wake-listener #:close-listener
    #:accept-failed #:listener-closed #:descriptors-exhausted
+   ;; listeners that usocket cannot make
+   #:special-listeners-supported-p #:listen-failed #:systemd-descriptor
+   #:open-path-listener #:open-inherited-listener #:open-shared-port-listener
    ;; connections
    #:await-input #:limit-waits #:shut-down #:socket-open-p #:close-socket #:send-without-delay
    #:peer-name #:local-name #:socket-octet-stream #:close-gently

@@ -63,6 +63,9 @@ the listener WAITING-COUNT times."))
 (defmethod close-listener ((listener usocket:stream-server-usocket))
   (usocket:socket-close listener))
 
+(defparameter *first-inherited-descriptor* 3
+  "The first descriptor that a service manager hands over; see sd_listen_fds(3).")
+
 ;;; Connections
 
 (defgeneric await-input (socket seconds)
@@ -107,17 +110,31 @@ signals; NIL when it was closed already."))
   (handler-case (progn (setf (usocket:socket-option socket :tcp-nodelay) t) t)
     (error () nil)))
 
+(defun mapped-p (address)
+  "True when ADDRESS is an IPv4 address in an IPv6 one (RFC 4291, section 2.5.5.2)."
+  (and (= (length address) 16)
+       (= 10 (or (position 0 address :test-not #'eql) 16))
+       (= #xFF (aref address 10) (aref address 11))))
+
+(defun address-string (address)
+  "ADDRESS, octets, as people write it (RFC 5952, section 4.3).  An IPv4 peer of a socket for
+IPv6 gets its IPv4 address, by which programs know it."
+  (cond ((mapped-p address) (usocket:host-to-hostname (subseq address 12)))
+        ((= (length address) 16) (string-downcase (usocket:host-to-hostname address)))
+        (t (usocket:host-to-hostname address))))
+
 (defun name-values (address port)
-  (values (usocket:host-to-hostname address) port))
+  (values (address-string address) port))
 
 (defgeneric peer-name (socket)
-  (:documentation "The address, a string, and the port of the peer of SOCKET.  Signals what
-usocket does when the peer is gone.")
+  (:documentation "The address, a string, and the port of the peer of SOCKET; of a Unix-domain
+socket \"unix:\" and 0.  Signals an error when the peer is gone.")
   (:method (socket)
     (multiple-value-call #'name-values (usocket:get-peer-name socket))))
 
 (defgeneric local-name (socket)
-  (:documentation "The address, a string, and the port of our own end of SOCKET.")
+  (:documentation "The address, a string, and the port of our own end of SOCKET; of a
+Unix-domain socket \"unix:\" before its path, and 0.")
   (:method (socket)
     (multiple-value-call #'name-values (usocket:get-local-name socket))))
 

@@ -12,10 +12,13 @@
 
 (pushnew '*server* *inherited-variables*)
 
-(defun connect (&optional (port (hunchentoot:acceptor-port *server*)))
-  "Opens a connection to PORT of this machine."
-  (%make-connection (usocket:socket-connect "127.0.0.1" port
-                                            :element-type '(unsigned-byte 8))))
+(defun connect (&optional (port (hunchentoot:acceptor-port *server*)) (host "127.0.0.1"))
+  "Opens a connection to PORT of HOST, which is this machine."
+  (%make-connection (usocket:socket-connect host port :element-type '(unsigned-byte 8))))
+
+(defun connect-to-path (path)
+  "Opens a connection to the Unix-domain socket PATH, a pathname."
+  (%make-connection (path-socket path)))
 
 (defun connection-stream (connection)
   "The stream of octets of CONNECTION."
@@ -35,7 +38,12 @@ Returns NIL when this platform can only close it."
 (defmacro with-connection ((connection &optional (port nil port-p)) &body body)
   "Evaluates BODY with CONNECTION bound to a new connection to PORT, by default
 that of *SERVER*, and closes it afterwards."
-  `(let ((,connection (connect ,@(and port-p (list port)))))
+  `(with-open-connection (,connection (connect ,@(and port-p (list port)))) ,@body))
+
+(defmacro with-open-connection ((connection form) &body body)
+  "Evaluates BODY with CONNECTION bound to the value of FORM, a new connection, and closes it
+afterwards."
+  `(let ((,connection ,form))
      (unwind-protect (progn ,@body)
        (disconnect ,connection))))
 

@@ -39,6 +39,43 @@ of zero.  Returns true when that was possible."
   #-(or abcl (and cffi linux (or sbcl ecl)))
   (progn socket nil))
 
+(defun path-socket (path)
+  "A usocket connected to the Unix-domain socket PATH, where this Lisp can make one."
+  #+sbcl
+  (let ((socket (make-instance 'sb-bsd-sockets:local-socket :type :stream)))
+    (handler-bind ((error (lambda (condition)
+                            (declare (ignore condition))
+                            (sb-bsd-sockets:socket-close socket))))
+      (sb-bsd-sockets:socket-connect socket (uiop:native-namestring path)))
+    (make-instance 'usocket:stream-usocket
+                   :socket socket
+                   :stream (sb-bsd-sockets:socket-make-stream
+                            socket :input t :output t :buffering :full :serve-events nil
+                                   :element-type '(unsigned-byte 8))))
+  #-sbcl
+  (error "This Lisp cannot connect to ~A." path))
+
+(defun path-listener (path)
+  "A usocket that listens on a new Unix-domain socket PATH, where this Lisp can make one."
+  #+sbcl
+  (let ((socket (make-instance 'sb-bsd-sockets:local-socket :type :stream)))
+    (sb-bsd-sockets:socket-bind socket (uiop:native-namestring path))
+    (sb-bsd-sockets:socket-listen socket 5)
+    (make-instance 'usocket:stream-server-usocket :socket socket
+                                                  :element-type '(unsigned-byte 8)))
+  #-sbcl
+  (error "This Lisp cannot listen on ~A." path))
+
+(defun file-mode (path)
+  "The permissions of the file PATH, an integer, where this Lisp can tell."
+  #+sbcl (logand #o777 (nth-value 3 (sb-unix:unix-stat (uiop:native-namestring path))))
+  #-sbcl (progn path nil))
+
+(defun process-number ()
+  "The system's number of this process."
+  #+cffi (cffi:foreign-funcall "getpid" :int)
+  #-cffi nil)
+
 (defun await-octets (socket seconds)
   "Waits up to SECONDS for octets on SOCKET, a usocket, or for its end; true when they came."
   ;; On ABCL, zero seconds would be no limit.

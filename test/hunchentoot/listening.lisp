@@ -1,0 +1,325 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite listening :in acceptors
+  :description "Where acceptors listen: IPv6, paths, inherited descriptors, shared ports.")
+
+(in-suite listening)
+
+(defun who-talks ()
+  "What a handler knows of both ends."
+  (format nil "~A ~A ~A ~A" (hunchentoot:remote-addr*) (hunchentoot:remote-port*)
+          (hunchentoot:local-addr*) (hunchentoot:local-port*)))
+
+;;; IPv6
+
+(defun ipv6-p ()
+  "True when this machine and this Lisp's usocket have IPv6."
+  (handler-case (progn (usocket:socket-close (usocket:socket-listen "::1" 0)) t)
+    (error () nil)))
+
+(defun check-names (address host expected)
+  "Checks that a server on ADDRESS tells a client from HOST that both ends are EXPECTED."
+  (serving (:address address) (("/who" (who-talks)))
+    (let ((port (hunchentoot:acceptor-port *server*)))
+      (with-open-connection (connection (connect port host))
+        (let ((answer (exchange-text connection "/who")))
+          (is (equal (format nil "~A ~D ~A ~D" expected (client-port connection) expected port)
+                     answer)))
+        (let ((response (exchange connection "/who")))
+          (is (= 200 (response-status response)) "It is kept."))))))
+
+(defmacro where-ipv6 (&body body)
+  `(if (ipv6-p)
+       (progn ,@body)
+       (skip "There is no IPv6 here.")))
+
+(define-server-test (an-ipv6-address-is-served :needs :our-engine)
+  (where-ipv6 (check-names "::1" "::1" "::1")))
+
+(define-server-test (all-addresses-of-ipv6-are-served :needs :our-engine)
+  (where-ipv6 (check-names "::" "::1" "::1")))
+
+(define-server-test (an-ipv4-peer-of-an-ipv6-server-has-its-ipv4-address :needs :our-engine)
+  (where-ipv6
+   (if (dual-stack-p)
+       (check-names "::" "127.0.0.1" "127.0.0.1")
+       (skip "Sockets for IPv6 take no IPv4 here."))))
+
+(defun dual-stack-p ()
+  (let ((listener (usocket:socket-listen "::" 0)))
+    (unwind-protect
+         (handler-case (progn (disconnect (connect (usocket:get-local-port listener))) t)
+           (error () nil))
+      (usocket:socket-close listener))))
+
+;;; Paths
+
+(defmacro refuses-listening (name &rest initargs)
+  "Checks that an acceptor of INITARGS is refused with a sentence that names the argument NAME."
+  `(let ((condition (nth-value 1 (ignore-errors
+                                  (make-instance 'recycling:parallel-acceptor ,@initargs)))))
+     (is (typep condition 'hunchentoot:parameter-error) "~S were accepted." ',initargs)
+     (is (search ,name (princ-to-string condition)) "~A" condition)))
+
+(defmacro where-special (&body body)
+  "Evaluates BODY where there are such listeners; elsewhere checks that they are refused."
+  `(if (platform:special-listeners-supported-p)
+       (progn ,@body)
+       (refuses-listening "LISTEN-PATH" :listen-path "/tmp/socket")))
+
+(defmacro with-path ((path) &body body)
+  "Evaluates BODY, where there are sockets on paths, with PATH bound to a pathname for one."
+  (let ((directory (gensym "DIRECTORY")))
+    `(where-special
+      (with-directory (,directory)
+        (let ((,path (merge-pathnames "socket" ,directory)))
+          ,@body)))))
+
+(defmacro serving-path ((path &rest initargs) (&rest routes) &body body)
+  `(serving (:address nil :listen-path ,path ,@initargs) ,routes ,@body))
+
+(defun ask-path (path target)
+  "The text of the answer to a request for TARGET on the Unix-domain socket PATH."
+  (with-open-connection (connection (connect-to-path path))
+    (exchange-text connection target)))
+
+(define-server-test (a-path-is-served-and-its-connections-are-kept :needs :our-engine)
+  (with-path (path)
+    (serving-path (path) (("/yo" "Hey!"))
+      (with-open-connection (connection (connect-to-path path))
+        (loop repeat 3 do (is (equal "Hey!" (exchange-text connection "/yo"))))
+        (is (equal '("unix:") (mapcar (lambda (plist) (getf plist :peer))
+                                      (recycling:list-connections *server*))))
+        (is (equalp "close" (response-header
+                             (exchange connection "/yo" :headers '(("Connection" . "close")))
+                             "connection")))
+        (is (closed-by-server-p connection)))
+      (let ((stats (recycling:stats *server*)))
+        (is (= 4 (getf stats :served)))
+        (is (= 1 (getf stats :accepted)))))))
+
+(define-server-test (a-request-over-a-path-has-names :needs :our-engine)
+  (with-path (path)
+    (serving-path (path) (("/who" (who-talks)))
+      (let ((name (format nil "unix:~A" (uiop:native-namestring path))))
+        (is (equal (format nil "unix: 0 ~A 0" name) (ask-path path "/who")))
+        (is (equal name (hunchentoot:acceptor-address *server*)))
+        (is (eql 0 (hunchentoot:acceptor-port *server*)))))))
+
+(define-server-test (the-file-of-a-path-has-the-mode-asked-for :needs :our-engine)
+  (with-path (path)
+    (dolist (mode '(#o600 #o666))
+      (serving-path (path :listen-mode mode) ()
+        (is (= mode (file-mode path)))))))
+
+(define-server-test (stopping-removes-the-file-and-starting-makes-it-again :needs :our-engine)
+  (with-path (path)
+    (serving-path ((uiop:native-namestring path)) (("/yo" "Hey!"))
+      (loop repeat 10
+            do (is (equal "Hey!" (ask-path path "/yo")))
+               (hunchentoot:stop *server*)
+               (is (gone-p path))
+               (hunchentoot:start *server*)))))
+
+(define-server-test (a-soft-stop-of-a-path-answers-what-runs :needs :our-engine)
+  (with-path (path)
+    (let ((entered (make-latch 1)) (release (make-gate)))
+      (serving-path (path) (("/slow" (count-down entered) (await release) "slow"))
+        (let ((client (in-background ("slow client") (ask-path path "/slow"))))
+          (await entered)
+          (let* ((acceptor *server*)
+                 (stopping (in-background ("stop") (hunchentoot:stop acceptor :soft t))))
+            (eventually ("connections to be refused")
+              (handler-case (progn (disconnect (connect-to-path path)) nil)
+                (error () t)))
+            (is (not (task-done-p stopping)))
+            (open-gate release)
+            (is (equal "slow" (task-result client)))
+            (is (equal (list acceptor '()) (multiple-value-list (task-result stopping))))))))))
+
+(define-server-test (the-socket-of-a-dead-server-is-replaced :needs :our-engine)
+  (with-path (path)
+    (usocket:socket-close (path-listener path)) ; leaves its file
+    (is (not (gone-p path)))
+    (serving-path (path) (("/yo" "Hey!"))
+      (is (equal "Hey!" (ask-path path "/yo"))))))
+
+(defun cannot-start-p (acceptor)
+  "True when ACCEPTOR does not start, tells why, and is left stopped."
+  (and (handler-case (progn (hunchentoot:start acceptor) nil)
+         (platform:listen-failed () t))
+       (not (hunchentoot:started-p acceptor))))
+
+(define-server-test (the-socket-of-a-server-that-answers-is-not-replaced :needs :our-engine)
+  (with-path (path)
+    (serving-path (path) (("/yo" "Hey!"))
+      (is (cannot-start-p (make-test-acceptor :address nil :listen-path path)))
+      (is (equal "Hey!" (ask-path path "/yo"))))))
+
+(define-server-test (a-file-that-is-no-socket-is-not-replaced :needs :our-engine)
+  (with-path (path)
+    (write-file (uiop:pathname-directory-pathname path) "socket" "precious")
+    (is (cannot-start-p (make-test-acceptor :address nil :listen-path path)))
+    (is (equalp (octets "precious") (file-octets path)))))
+
+(define-server-test (a-path-that-is-too-long-or-nowhere-is-told-by-start :needs :our-engine)
+  (where-special
+   (is (cannot-start-p (make-test-acceptor :address nil :listen-path "/nowhere/at/all")))
+   (is (cannot-start-p (make-test-acceptor :address nil :listen-path
+                                           (make-string 200 :initial-element #\x))))))
+
+(define-server-test (stopping-leaves-the-file-of-another-server :needs :our-engine)
+  (with-path (path)
+    (serving-path (path) ()
+      (delete-file path)
+      (let ((other (path-listener path)))
+        (unwind-protect (progn (hunchentoot:stop *server*)
+                               (is (not (gone-p path))))
+          (usocket:socket-close other))))))
+
+;;; Inherited descriptors
+
+(defmacro with-inherited ((descriptor port) &body body)
+  "Evaluates BODY, where descriptors can be inherited, with DESCRIPTOR bound to one that listens
+on PORT."
+  (let ((listener (gensym "LISTENER")))
+    `(where-special
+      (with-listener (,listener)
+        (let ((,descriptor (platform:listener-descriptor ,listener))
+              (,port (usocket:get-local-port ,listener)))
+          ,@body)))))
+
+(defmacro serving-descriptor ((descriptor &rest initargs) (&rest routes) &body body)
+  `(serving (:address nil :listen-fd ,descriptor ,@initargs) ,routes ,@body))
+
+(define-server-test (an-inherited-descriptor-is-served :needs :our-engine)
+  (with-inherited (descriptor port)
+    (serving-descriptor (descriptor) (("/yo" "Hey!"))
+      (is (= port (hunchentoot:acceptor-port *server*)))
+      (is (equal "127.0.0.1" (hunchentoot:acceptor-address *server*)))
+      (loop repeat 10 do (is (equal "Hey!" (ask-text "/yo"))))
+      (with-connection (connection)
+        (loop repeat 3 do (is (equal "Hey!" (exchange-text connection "/yo"))))))))
+
+(define-server-test (stopping-leaves-an-inherited-descriptor-listening :needs :our-engine)
+  (with-inherited (descriptor port)
+    (serving-descriptor (descriptor) (("/yo" "Hey!"))
+      (loop repeat 3
+            do (is (equal "Hey!" (ask-text "/yo")))
+               (is (equal (list *server* '())
+                          (multiple-value-list (hunchentoot:stop *server*))))
+               ;; It waits in the kernel, for the next server.
+               (with-connection (connection port)
+                 (send-request connection "/yo")
+                 (hunchentoot:start *server*)
+                 (let ((response (read-response connection)))
+                   (is (equal "Hey!" (response-text response)))))))))
+
+(define-server-test (others-accept-on-an-inherited-descriptor-after-a-stop :needs :our-engine)
+  (where-special
+   (with-listener (listener)
+     (serving-descriptor ((platform:listener-descriptor listener)) ()
+       (hunchentoot:stop *server* :soft t)
+       (with-connection (connection (usocket:get-local-port listener))
+         (let ((socket (eventually ("the connection to be accepted")
+                         (platform:accept-connection listener))))
+           (is (equal (client-port connection) (nth-value 1 (platform:peer-name socket))))
+           (platform:close-socket socket)))))))
+
+(define-server-test (two-servers-share-an-inherited-descriptor :needs :our-engine)
+  (with-inherited (descriptor port)
+    (serving-descriptor (descriptor) (("/yo" "Hey!"))
+      (let ((first *server*))
+        (with-acceptor (second :address nil :listen-fd descriptor)
+          (loop repeat 20 do (is (equal "Hey!" (ask-text "/yo"))))
+          (hunchentoot:stop first)
+          (loop repeat 20 do (is (equal "Hey!" (ask-text "/yo")))))))))
+
+(define-server-test (an-inherited-descriptor-may-be-of-a-path :needs :our-engine)
+  (with-path (path)
+    (let ((listener (path-listener path)))
+      (unwind-protect
+           (serving-descriptor ((platform:listener-descriptor listener)) (("/who" (who-talks)))
+             (is (equal (format nil "unix: 0 unix:~A 0" (uiop:native-namestring path))
+                        (ask-path path "/who")))
+             (is (eql 0 (hunchentoot:acceptor-port *server*)))
+             (hunchentoot:stop *server*)
+             (is (not (gone-p path)))
+             (hunchentoot:start *server*)
+             (is (uiop:string-prefix-p "unix:" (ask-path path "/who"))))
+        (usocket:socket-close listener)))))
+
+(define-server-test (a-descriptor-that-does-not-listen-is-told-by-start :needs :our-engine)
+  (where-special
+   (is (cannot-start-p (make-test-acceptor :address nil :listen-fd 1)))
+   (is (cannot-start-p (make-test-acceptor :address nil :listen-fd 19999)))))
+
+(defmacro with-environment ((&rest settings) &body body)
+  "Evaluates BODY with environment variables set as SETTINGS, a list of (name value), say, and
+unsets them."
+  `(unwind-protect (progn (setf ,@(loop for (name value) in settings
+                                        append `((uiop:getenv ,name) ,value)))
+                          ,@body)
+     (setf ,@(loop for (name) in settings append `((uiop:getenv ,name) "")))))
+
+(define-server-test (the-first-descriptor-of-systemd-is-served :needs :our-engine)
+  (with-inherited (descriptor port)
+    (with-globals ((platform::*first-inherited-descriptor* descriptor))
+      (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "1"))
+        (serving-descriptor (:systemd) (("/yo" "Hey!"))
+          (is (= port (hunchentoot:acceptor-port *server*)))
+          (is (equal "Hey!" (ask-text "/yo"))))))))
+
+(define-server-test (what-systemd-handed-to-others-or-did-not-hand-over-is-refused
+                     :needs :our-engine)
+  (where-special
+   (flet ((reason ()
+            (handler-case (hunchentoot:start (make-test-acceptor :address nil
+                                                                 :listen-fd :systemd))
+              (platform:listen-failed (condition) (princ-to-string condition)))))
+     (is (search "LISTEN_PID" (reason)))
+     (with-environment (("LISTEN_PID" "1") ("LISTEN_FDS" "1"))
+       (is (search "LISTEN_PID" (reason))))
+     (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "0"))
+       (is (search "LISTEN_FDS" (reason)))))))
+
+;;; Shared ports
+
+(define-server-test (a-port-is-shared-by-those-who-both-want-to :needs :our-engine)
+  (where-special
+   (serving (:reuse-port t) (("/yo" "Hey!"))
+     (let ((port (hunchentoot:acceptor-port *server*)))
+       (is (plusp port))
+       (with-acceptor (second :reuse-port t :port port)
+         (is (= port (hunchentoot:acceptor-port second)))
+         (loop repeat 20 do (is (equal "Hey!" (ask-text "/yo")))))
+       (signals usocket:address-in-use-error
+         (hunchentoot:start (make-test-acceptor :port port)))
+       (is (equal "Hey!" (ask-text "/yo")))))))
+
+(define-server-test (an-ipv6-port-is-shared-too :needs :our-engine)
+  (where-special
+   (where-ipv6
+    (serving (:reuse-port t :address "::1") (("/who" (who-talks)))
+      (with-open-connection (connection (connect (hunchentoot:acceptor-port *server*) "::1"))
+        (is (uiop:string-prefix-p "::1 " (exchange-text connection "/who"))))))))
+
+;;; Arguments
+
+(test nonsense-about-listening-is-refused
+  (refuses-listening "LISTEN-PATH" :listen-path 42)
+  (refuses-listening "LISTEN-PATH" :listen-path "")
+  (refuses-listening "LISTEN-PATH" :listen-path "/tmp/s" :listen-fd 3)
+  (refuses-listening "LISTEN-PATH" :listen-path "/tmp/s" :address "127.0.0.1")
+  (refuses-listening "LISTEN-PATH" :listen-path "/tmp/s" :port 4242)
+  (refuses-listening "LISTEN-PATH" :listen-path "/tmp/s"
+                     :taskmaster (make-instance 'hunchentoot:single-threaded-taskmaster))
+  (refuses-listening "LISTEN-MODE" :listen-mode #o600)
+  (refuses-listening "LISTEN-MODE" :listen-path "/tmp/s" :listen-mode "600")
+  (refuses-listening "LISTEN-MODE" :listen-path "/tmp/s" :listen-mode #o1777)
+  (refuses-listening "LISTEN-FD" :listen-fd -1)
+  (refuses-listening "LISTEN-FD" :listen-fd "3")
+  (refuses-listening "LISTEN-FD" :listen-fd :launchd)
+  (refuses-listening "LISTEN-FD" :listen-fd 3 :port 4242)
+  (refuses-listening "REUSE-PORT" :reuse-port t :listen-path "/tmp/s")
+  (refuses-listening "REUSE-PORT" :reuse-port t :listen-fd 3))
