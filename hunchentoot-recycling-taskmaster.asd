@@ -68,6 +68,7 @@
                  (:file "ownership")    ; the ready engine
                  (:file "table")
                  (:file "ready-engine")
+                 (:file "probe")
                  (:file "bench")
                  (:file "ready")
                  (:file "pacing")

@@ -20,6 +20,15 @@ sentinel reads: a connection belongs to at most one worker at a time."
   (hangup-p nil)                        ; its peer has sent all that it will
   (lingering-p nil))                    ; answered; only waits for its peer's end
 
+(defparameter *deadline-kinds* '(:handshake :first-byte :head :idle :linger :crowd)
+  "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection,
+the rest of a request's head, the next request, the peer's end after the last answer took too
+long; or the connection idled in a crowd.  Other kinds may come, as the storey above likes.")
+
+(defun no-expirations ()
+  "A plist of *DEADLINE-KINDS* and zeros."
+  (loop for kind in *deadline-kinds* collect kind collect 0))
+
 (defun set-deadline (connection kind seconds now)
   "Lets the sentinel end CONNECTION when SECONDS, a real or NIL for never, have passed since
 NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."

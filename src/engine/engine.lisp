@@ -57,6 +57,8 @@ while something is waited for or the service is called.")
            :documentation "Errors that got out of SERVE, of REFUSE, of making a thread.")
    (expired :initform 0 :accessor engine-expired
             :documentation "Connections ended by the sentinel: overdue, or idle in a crowd.")
+   (expired-by :initform (no-expirations) :accessor engine-expired-by
+               :documentation "The same by kind, a plist; see *DEADLINE-KINDS*.")
    (served-before :initform 0 :accessor engine-served-before
                   :documentation "Requests served by workers that have ended.")
    (started :initform nil :accessor engine-started :documentation "In MILLISECONDS.")

@@ -124,7 +124,7 @@ blocked."
   (when (overdue-p connection now)
     (flet ((count-it ()
              (with-engine (engine)
-               (incf (engine-expired engine)))))
+               (count-expired engine (connection-deadline-kind connection)))))
       (if (become-owner-if-parked connection)
           ;; It may have been served and parked again since: look again, as its owner.
           (cond ((overdue-p connection now)
@@ -152,6 +152,7 @@ blocked."
       (map-connections (lambda (connection) (end-overdue-connection engine connection now))
                        (engine-table engine))
       (close-status-descriptors engine)
+      (sample-wait (engine-probe engine) (engine-poller engine))
       (when (engine-accept-trouble engine)
         (watch-again (engine-poller engine) (engine-listener-descriptor engine)
                      (engine-listener-descriptor engine)))

@@ -16,7 +16,7 @@ subclasses SERVICE and is called through its generic functions.")
    ;; engines
    #:engine #:sharing-engine #:make-sharing-engine #:make-ready-engine
    #:engine-service #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
-   #:engine-standby #:engine-statistics #:*statistics* #:list-engine-connections
+   #:engine-standby #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
    #:winding-down-p #:inside-worker-p #:stop-from-worker
    #:*worker* #:worker-engine))

@@ -30,6 +30,7 @@ the sentinel, save WAITING."
   ((poller :initarg :poller :reader engine-poller)
    (table :initform (make-table) :reader engine-table)
    (pace :initform (make-pace) :reader engine-pace)
+   (probe :initform (make-probe) :reader engine-probe)
    (listener-descriptor :initarg :listener-descriptor :reader engine-listener-descriptor)
    (accept-count :initform (make-counter) :reader engine-accept-count)
    (open-count :initform (make-counter) :reader engine-open-count)

@@ -29,11 +29,13 @@ who came last first, so those who are not needed get there.")
         with pace = (engine-pace engine)
         while (on-duty-p engine worker pace)
         do (let ((token (await-token poller pace)))
-             (when (integerp token)
-               (setf (ready-worker-stamp worker) (pace-tick pace))
-               (wake-sentinel-if-nobody-waits engine pace)
-               (unwind-protect (follow-token engine worker token)
-                 (setf (ready-worker-stamp worker) 0))))))
+             (cond ((integerp token)
+                    (setf (ready-worker-stamp worker) (pace-tick pace))
+                    (wake-sentinel-if-nobody-waits engine pace)
+                    (unwind-protect (follow-token engine worker token)
+                      (setf (ready-worker-stamp worker) 0)))
+                   ((eq token :probe)
+                    (note-wait (engine-probe engine)))))))
 
 (defun follow-token (engine worker token)
   (if (= token (engine-listener-descriptor engine))
@@ -90,8 +92,8 @@ who came last first, so those who are not needed get there.")
   "Leaves CONNECTION to whoever is told that more of it has come.  NIL when that is so already
 and it is the caller's still."
   (unless (connection-deadline connection)
-    (set-deadline connection :idle (idle-seconds (engine-service engine))
-                  (pace-now (engine-pace engine))))
+    (set-deadline connection (if (zerop (connection-served connection)) :first-byte :idle)
+                  (idle-seconds (engine-service engine)) (pace-now (engine-pace engine))))
   (cond ((connection-watched-p connection)
          (give-up-ownership connection))
         (t
@@ -237,8 +239,6 @@ that: its request is most often there already.  When WORKER is NIL, parks it too
       (serve-while-ready engine worker first))))
 
 (defun park-new (engine connection)
-  (set-deadline connection :first-byte (idle-seconds (engine-service engine))
-                (pace-now (engine-pace engine)))
   (park engine connection)
   (end-if-parked-too-late engine connection))
 

@@ -6,10 +6,15 @@
 (defparameter *tick* 0.25
   "Seconds between two looks of the sentinel when nobody rings its bell.")
 
-(defun end-connection (engine worker)
-  "Ends what WORKER reads or writes; it will notice, and release the connection itself.
-Under the lock, so that the socket cannot be closed, and its descriptor reused, meanwhile."
+(defun count-expired (engine kind)
+  "Counts a connection of ENGINE as ended by the sentinel because of KIND.  Under the lock."
   (incf (engine-expired engine))
+  (incf (getf (engine-expired-by engine) kind 0)))
+
+(defun end-connection (engine worker kind)
+  "Ends what WORKER reads or writes, because of KIND; it will notice, and release the connection
+itself.  Under the lock, so that the socket cannot be closed, and its descriptor reused, meanwhile."
+  (count-expired engine kind)
   (setf (connection-deadline (worker-connection worker)) nil)
   (shut-down (connection-socket (worker-connection worker))
              (if (eq (worker-state worker) :idling) :input :io)))
@@ -19,7 +24,7 @@ Under the lock, so that the socket cannot be closed, and its descriptor reused, 
         for worker in (engine-workers engine)
         for connection = (worker-connection worker)
         when (and connection (overdue-p connection now))
-          do (end-connection engine worker)))
+          do (end-connection engine worker (connection-deadline-kind connection))))
 
 (defun tend-pool (engine)
   "Clears away the workers of ENGINE that are gone, and makes those that it misses.  True when

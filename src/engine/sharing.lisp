@@ -207,4 +207,4 @@ serve."
 (defmethod tend ((engine sharing-engine))
   (when (setf (engine-crowded-p engine) (and (others-wait-p engine) t))
     (dolist (worker (remove-if-not #'stale-p (engine-workers engine)))
-      (end-connection engine worker))))
+      (end-connection engine worker :crowd))))

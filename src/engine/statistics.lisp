@@ -11,13 +11,28 @@
       0))
 
 (defparameter *statistics*
-  '(:threads :standby :busy :idling :benched :made :ended
-    :accepted :open :queued :refused :expired :failed :served :uptime)
+  '(:threads :standby :busy :idling :benched :made :ended :promotions :benchings
+    :accepted :open :parked :queued :refused :expired :expired-by :failed :served
+    :ready-wait :ready-wait-sum :ready-wait-count :uptime)
   "The names of what ENGINE-STATISTICS tells, in its order.")
 
-(defun engine-statistics (engine)
-  "A plist of what ENGINE did and does: counts of threads, of connections and of requests, all
-taken at one moment, and its uptime in seconds."
+(defun no-statistics ()
+  "What ENGINE-STATISTICS would tell of an engine that did nothing."
+  (loop for name in *statistics*
+        collect name
+        collect (case name
+                  (:expired-by (no-expirations))
+                  (:ready-wait nil)
+                  (t 0))))
+
+(defgeneric parking-statistics (engine)
+  (:documentation "A plist of those statistics of ENGINE that have to do with parked connections.
+Not under the lock.")
+  (:method ((engine engine))
+    '()))
+
+(defun counted-statistics (engine)
+  "A plist of what is counted under the lock of ENGINE, all at one moment."
   (with-engine (engine)
     (list :threads (pool-size engine)
           :standby (coming-count engine)
@@ -31,6 +46,13 @@ taken at one moment, and its uptime in seconds."
           :queued (length (engine-queue engine))
           :refused (engine-refused engine)
           :expired (engine-expired engine)
+          :expired-by (copy-list (engine-expired-by engine))
           :failed (engine-failed engine)
           :served (requests-served engine)
           :uptime (uptime engine))))
+
+(defun engine-statistics (engine)
+  "A plist of what ENGINE did and does; the names are *STATISTICS*."
+  (let ((told (append (counted-statistics engine) (parking-statistics engine)
+                      (no-statistics))))
+    (loop for name in *statistics* collect name collect (getf told name))))

@@ -2,19 +2,32 @@
 
 (defgeneric stats (acceptor)
   (:documentation "A plist of what ACCEPTOR did since its last start, and does, for people and
-for monitors.  Of threads: :THREADS in all, of which :STANDBY wait for something to do (:BENCHED
-of them until they are needed) and :BUSY have a connection (:IDLING of them wait for its next
-request), and how many were :MADE and have :ENDED.  Of connections: :ACCEPTED so far, :OPEN, :QUEUED for a thread, :REFUSED, and
-:EXPIRED, ended because they took too long or held up others.  :SERVED requests; :FAILED
-counts errors outside of handlers; :UPTIME in seconds.  What an acceptor with another
-taskmaster than ours cannot tell is NIL.")
+for monitors.
+
+Of threads: :THREADS in all, of which :STANDBY wait for something to do (:BENCHED of them until
+they are needed) and :BUSY have a connection (:IDLING of them wait for its next request); how many
+were :MADE and have :ENDED; how often one went to the bench, :BENCHINGS, and was called from there,
+:PROMOTIONS.
+
+Of connections: :ACCEPTED so far; :OPEN, of which :PARKED wait for a request without a thread, and
+:QUEUED for a thread with one; :REFUSED; :EXPIRED, ended because they took too long or held up
+others, and :EXPIRED-BY, the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new
+connection, the rest of a request's :HEAD, :IDLE between requests, :LINGER, the client's end after
+the last answer, :CROWD, idle while others waited, and what other kinds there are.
+
+How long a connection that is ready for a thread waits for one, in seconds, as samples tell that
+are taken a few times a second: :READY-WAIT, the latest, or the one under way if that is longer;
+:READY-WAIT-SUM and :READY-WAIT-COUNT of all.  NIL, 0 and 0 where connections are not parked.
+
+:SERVED requests; :FAILED counts errors outside of handlers; :UPTIME in seconds.  What an acceptor
+with another taskmaster than ours cannot tell is NIL.")
   (:method ((acceptor hunchentoot:acceptor))
     (let ((engine (acceptor-engine acceptor))
           (taskmaster (acceptor-taskmaster* acceptor)))
       (cond (engine
              (engine-statistics engine))
             ((typep taskmaster 'recycling-taskmaster)
-             (loop for name in *statistics* collect name collect 0))
+             (no-statistics))
             (t
              (loop for name in *statistics*
                    collect name

@@ -27,12 +27,16 @@ in which the poller tells that the peer has sent all it will."
   (declare (type token token))
   (logandc2 token (ash 1 +hangup-bit+)))
 
-(defstruct (poller (:constructor %make-poller (descriptor bell)))
-  "A ready set: an epoll instance, and an eventfd that is readable while it is being rung."
+(defstruct (poller (:constructor %make-poller (descriptor bell probe)))
+  "A ready set: an epoll instance; an eventfd that is readable while it is being rung; and one
+that is always readable, and told of when it is sent."
   (descriptor 0 :type descriptor :read-only t)
-  (bell 0 :type descriptor :read-only t))
+  (bell 0 :type descriptor :read-only t)
+  (probe 0 :type descriptor :read-only t))
 
+;;; Above all tokens of descriptors, of which none is so large.
 (defconstant +bell-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+)))
+(defconstant +probe-token+ (1- +bell-token+))
 
 (defun epoll-control (poller operation descriptor events token)
   (declare (type descriptor descriptor) (type token token) (type (unsigned-byte 32) events))
@@ -48,23 +52,31 @@ in which the poller tells that the peer has sent all it will."
                  (sb-alien:int descriptor)
                  ((* (array (sb-alien:unsigned 32) 4)) (sb-alien:addr event)))))
 
+(defun make-eventfd (count)
+  "The descriptor of a new eventfd, which is readable when COUNT is above 0; or minus an error
+number."
+  (system-call "eventfd" sb-alien:int (sb-alien:unsigned-int count)
+               (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+))))
+
 (defun make-poller ()
   "A new poller.  Signals an error when the system has no descriptor left."
-  (let* ((epoll (check-call (system-call "epoll_create1" sb-alien:int
-                                         (sb-alien:int +sock-cloexec+))
-                            "epoll_create1"))
-         (bell (system-call "eventfd" sb-alien:int (sb-alien:unsigned-int 0)
-                            (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+)))))
-    (when (minusp bell)
-      (close-descriptor epoll)
-      (check-call bell "eventfd"))
-    (let ((poller (%make-poller epoll bell)))
+  (let* ((epoll (system-call "epoll_create1" sb-alien:int (sb-alien:int +sock-cloexec+)))
+         (bell (make-eventfd 0))
+         (probe (make-eventfd 1))
+         (made (remove-if #'minusp (list epoll bell probe))))
+    (unless (= 3 (length made))
+      (mapc #'close-descriptor made)
+      (check-call (min epoll bell probe) "epoll_create1 or eventfd"))
+    (let ((poller (%make-poller epoll bell probe)))
       ;; Level-triggered: everybody who waits sees it, until it is silenced.
       (epoll-control poller 1 bell +epollin+ +bell-token+)
+      (epoll-control poller 1 probe +epollin-edge+ +probe-token+)
+      (await-ready poller 0)            ; it was readable from the beginning
       poller)))
 
 (defun close-poller (poller)
   "Gives the descriptors of POLLER back.  Nobody may be waiting on it."
+  (close-descriptor (poller-probe poller))
   (close-descriptor (poller-bell poller))
   (close-descriptor (poller-descriptor poller)))
 
@@ -96,10 +108,15 @@ closed.  Returns 0 or minus an error number."
                  ((* (sb-alien:unsigned 64)) (sb-alien:addr count))
                  (sb-alien:unsigned-long 8))))
 
+(defun send-probe (poller)
+  "Makes one of those who wait on POLLER, now or later, return :PROBE, in its turn: after all
+that is ready now.  Has no effect before that has happened."
+  (epoll-control poller 3 (poller-probe poller) +epollin-edge+ +probe-token+))
+
 (defun await-ready (poller milliseconds)
   "Waits until something that POLLER watches is ready, and returns its token; :BELL while the
-bell is rung; NIL after MILLISECONDS, an integer or -1 for no limit, or when interrupted.
-One event a call, to one caller: what else is ready is for others."
+bell is rung; :PROBE after SEND-PROBE; NIL after MILLISECONDS, an integer or -1 for no limit, or when
+interrupted.  One event a call, to one caller: what else is ready is for others."
   (declare (type poller poller) (type (signed-byte 31) milliseconds) #.*hot-policy*)
   (sb-alien:with-alien ((event (array (sb-alien:unsigned 32) 4)))
     (let ((count (system-call "epoll_wait" sb-alien:int
@@ -112,7 +129,8 @@ One event a call, to one caller: what else is ready is for others."
                (token (logior (sb-alien:deref event offset)
                               (ash (ldb (byte 30 0) (sb-alien:deref event (1+ offset))) 32))))
           (declare (type token token))
-          (cond ((= token +bell-token+) :bell)
+          (cond ((>= token +probe-token+)
+                 (if (= token +bell-token+) :bell :probe))
                 ((logtest +epoll-over+ (sb-alien:deref event 0))
                  (logior token (ash 1 +hangup-bit+)))
                 (t token)))))))

@@ -25,8 +25,8 @@
                set-no-delay set-non-blocking await-descriptor
                systemd-descriptor open-path-listener open-inherited-listener
                open-shared-port-listener
-               make-poller close-poller watch watch-again unwatch ring silence await-ready
-               thread-identity open-thread-status thread-blocked-p nap))
+               make-poller close-poller watch watch-again unwatch ring silence send-probe await-ready
+               thread-identity open-thread-status thread-blocked-p nap microseconds))
 
 (defmacro compare-and-set (place old new)
   "Sets PLACE to NEW if it is EQ to OLD; true when it was.  Atomic only where it is needed."

@@ -6,7 +6,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:export
    ;; clock, machine, threads
-   #:milliseconds #:processor-count #:uninterruptibly #:wait-on
+   #:milliseconds #:microseconds #:processor-count #:uninterruptibly #:wait-on
    #:destroy-thread #:survive-cleanup
    ;; listeners
    #:accept-connection #:pending-connection-p #:wake-listener #:close-listener
@@ -23,7 +23,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
    #:receive-octets #:send-octets #:accept-descriptor #:close-descriptor #:shut-descriptor
    #:set-no-delay #:set-non-blocking #:await-descriptor
-   #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence
+   #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence #:send-probe
    #:await-ready #:token-hangup-p #:plain-token
    ;; threads as the system sees them, and the sentinel's tick
    #:thread-identity #:open-thread-status #:thread-blocked-p #:nap

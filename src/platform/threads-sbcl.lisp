@@ -37,6 +37,12 @@ processor: its state, after the closing parenthesis of its name, is not R (proc(
              (< (+ name-end 2) count)
              (/= (char-code #\R) (aref buffer (+ name-end 2))))))))
 
+(defun microseconds ()
+  "Microseconds of the clock of MILLISECONDS."
+  (multiple-value-bind (seconds nanoseconds) (sb-unix::clock-gettime +clock-monotonic+)
+    (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
+    (+ (* 1000000 seconds) (floor nanoseconds 1000))))
+
 (defun nap (microseconds)
   "Sleeps for MICROSECONDS.  For the sentinel's tick alone."
   (system-call "usleep" sb-alien:int (sb-alien:unsigned-int microseconds)))

@@ -130,4 +130,5 @@
            (eventually ("the sentinel to end the connection") (fake-ended socket))))
         (is (eq :handshake (engine:connection-deadline-kind connection)))
         (is (= 1 (statistic engine :expired)))
+        (is (= 1 (getf (statistic engine :expired-by) :handshake)))
         (setf (engine::worker-connection (first (engine::engine-workers engine))) nil)))))

@@ -163,13 +163,15 @@ them.  Where there are no pollers, does nothing."
       (with-connection (connection *port*)
         (exchange-octets connection "x")
         (is (closed-by-server-p connection)))
-      (is (= 1 (statistic engine :expired))))))
+      (is (= 1 (statistic engine :expired)))
+      (is (= 1 (getf (statistic engine :expired-by) :idle))))))
 
 (define-server-test a-new-connection-that-says-nothing-is-closed-by-its-deadline
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine (constantly nil) :idle-seconds 1/5)
       (with-connection (connection *port*)
-        (is (closed-by-server-p connection))))))
+        (is (closed-by-server-p connection)))
+      (is (= 1 (getf (statistic engine :expired-by) :first-byte))))))
 
 (define-server-test an-answer-arrives-though-more-was-sent-than-read
   (with-ready-engine (engine (constantly :close))
@@ -212,6 +214,51 @@ them.  Where there are no pollers, does nothing."
         (bt:destroy-thread (first (recorded victims)))
         (is (closed-by-server-p connection)))
       (wait-for-statistic engine :open 0))))
+
+;;; Figures
+
+(define-server-test parked-connections-are-counted
+  (with-ready-engine (engine (constantly nil))
+    (is (zerop (statistic engine :parked)))
+    (with-connection (first *port*)
+      (with-connection (second *port*)
+        (exchange-octets first "x")
+        (exchange-octets second "x")
+        (wait-for-statistic engine :parked 2))
+      (wait-for-statistic engine :parked 1))))
+
+(define-server-test how-long-what-is-ready-waits-is-sampled
+  (let ((gate (make-gate)))
+    (with-globals ((engine::*tick* 1/100))
+      (with-ready-engine (engine (lambda (char) (when (char= char #\w) (await gate)) nil)
+                                 :thread-limit 2)
+        (eventually ("a sample") (plusp (statistic engine :ready-wait-count)))
+        (with-connection (first *port*)
+          (with-connection (second *port*)
+            (send first "w")
+            (send second "w")
+            (wait-for-statistic engine :busy 2)
+            (eventually ("the wait to be seen while it lasts")
+              (> (statistic engine :ready-wait) 1/5))
+            (let ((count (statistic engine :ready-wait-count)))
+              (open-gate gate)
+              (eventually ("the wait to be over") (> (statistic engine :ready-wait-count) count))
+              (is (>= (statistic engine :ready-wait-sum) 1/5)))))))))
+
+(define-server-test promotions-and-benchings-are-counted
+  (let ((gate (make-gate)) (connections '()))
+    (with-ready-engine (engine (lambda (char) (declare (ignore char)) (await gate) nil)
+                               :standby (+ 2 (platform:processor-count)))
+      (eventually ("some to rest") (plusp (statistic engine :benchings)))
+      (unwind-protect
+           (progn
+             (loop repeat (+ 2 (platform:processor-count))
+                   do (push (connect *port*) connections)
+                      (send (first connections) "w"))
+             (eventually ("some to be called") (plusp (statistic engine :promotions)))
+             (is (plusp (statistic engine :promotions))))
+        (open-gate gate)
+        (mapc #'disconnect connections)))))
 
 (define-server-test stopping-a-ready-engine-closes-what-is-parked
   (with-ready-engine (engine (constantly nil))

@@ -148,6 +148,7 @@
       (let ((other (connect-fake *listener*)))
         (wait-for-statistic engine :served 3)
         (is (some #'fake-closed idle))
+        (is (plusp (getf (statistic engine :expired-by) :crowd)))
         (eventually ("the crowd to be gone") (not (engine:winding-down-p engine)))
         (is (not (fake-closed other)))))))
 

@@ -100,6 +100,21 @@ its CLIENT."
       (platform:silence poller)
       (is (null (platform:await-ready poller 0))))))
 
+(define-server-test a-probe-is-told-once-and-in-its-turn
+  (with-poller (poller)
+    (with-descriptor (descriptor client)
+      (platform:watch poller descriptor 42)
+      (is (null (platform:await-ready poller 0)))
+      (send client "x")
+      (platform:await-descriptor descriptor :input (patient-milliseconds))
+      (platform:send-probe poller)
+      (platform:send-probe poller)
+      (is (eql 42 (platform:await-ready poller 0)))
+      (is (eq :probe (platform:await-ready poller 0)))
+      (is (null (platform:await-ready poller 0)))
+      (platform:send-probe poller)
+      (is (eq :probe (platform:await-ready poller 0))))))
+
 (define-server-test an-unwatched-descriptor-is-not-told
   (with-poller (poller)
     (with-descriptor (descriptor client)
