@@ -46,6 +46,7 @@
     :pathname "engine/"
     :serial t
     :components ((:file "ready")
+                 (:file "ready-faults")
                  (:file "stress")))
    (:module "hunchentoot"
     :serial t

@@ -16,7 +16,7 @@ until then.  NIL when it should end; it has left the pool."
          (with-engine (engine) (retire worker))
          nil)
         ((enough-wait-p pace)
-         (sit-on-bench engine worker))
+         (interruptibly (sit-on-bench engine worker)))
         (t t)))
 
 (defun take-seat (engine worker)

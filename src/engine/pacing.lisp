@@ -154,9 +154,27 @@ blocked."
       (close-status-descriptors engine)
       (sample-wait (engine-probe engine) (engine-poller engine))
       (when (engine-accept-trouble engine)
+        (make-room engine)
         (watch-again (engine-poller engine) (engine-listener-descriptor engine)
                      (engine-listener-descriptor engine)))
       (tend-pool engine))))
+
+(defun longest-idle (engine)
+  "The parked connections of ENGINE, those first that have waited for longest."
+  (sort (parked-connections (engine-table engine)) #'<
+        :key (lambda (connection) (or (connection-deadline connection) 0))))
+
+(defun make-room (engine)
+  "Ends some connections of ENGINE that only idle: without descriptors nobody else comes in."
+  (loop repeat +accept-batch+
+        for connection in (longest-idle engine)
+        when (become-owner-if-parked connection)
+          do (cond ((await-descriptor (connection-descriptor connection) :input 0)
+                    (tend-connection-later engine connection))
+                   (t
+                    (with-engine (engine)
+                      (count-expired engine :crowd))
+                    (drop-connection engine connection)))))
 
 (defun close-status-descriptors (engine)
   (mapc #'close-descriptor

@@ -43,21 +43,11 @@ NIL before the first."
          (waits (remove nil (list so-far (probe-latest probe)))))
     (and waits (/ (reduce #'max waits) 1000000.0))))
 
-(defun parked-count (engine)
-  "How many connections of ENGINE are parked."
-  (let ((count 0))
-    (map-connections (lambda (connection)
-                       (when (and (eq (connection-ownership connection) :parked)
-                                  (not (connection-lingering-p connection)))
-                         (incf count)))
-                     (engine-table engine))
-    count))
-
 (defmethod parking-statistics ((engine ready-engine))
   (let ((probe (engine-probe engine)))
     (list :promotions (engine-promotions engine)
           :benchings (engine-benchings engine)
-          :parked (parked-count engine)
+          :parked (length (parked-connections (engine-table engine)))
           :ready-wait (probe-wait probe)
           :ready-wait-sum (/ (probe-sum probe) 1000000.0)
           :ready-wait-count (probe-count probe))))

@@ -11,7 +11,7 @@ who came last first, so those who are not needed get there.")
 (defun await-token (poller pace)
   "The next token that POLLER tells; anything but an integer when it is time to look around."
   (counter-add (pace-waiting pace) 1)
-  (unwind-protect (await-ready poller *wait-milliseconds*)
+  (prog1 (await-ready poller *wait-milliseconds*)
     (counter-add (pace-waiting pace) -1)))
 
 (defun wake-sentinel-if-nobody-waits (engine pace)
@@ -25,17 +25,25 @@ who came last first, so those who are not needed get there.")
 (defmethod work ((engine ready-engine) worker)
   (setf (ready-worker-identity worker) (thread-identity))
   (take-seat engine worker)
-  (loop with poller = (engine-poller engine)
-        with pace = (engine-pace engine)
-        while (on-duty-p engine worker pace)
-        do (let ((token (await-token poller pace)))
-             (cond ((integerp token)
-                    (setf (ready-worker-stamp worker) (pace-tick pace))
-                    (wake-sentinel-if-nobody-waits engine pace)
-                    (unwind-protect (follow-token engine worker token)
-                      (setf (ready-worker-stamp worker) 0)))
-                   ((eq token :probe)
-                    (note-wait (engine-probe engine)))))))
+  ;; The poller tells of an arrival once, and a connection that is accepted or owned is nobody
+  ;; else's to close.  So a thread that is to be destroyed dies only where it says INTERRUPTIBLY:
+  ;; while it has nothing to do, and while the service serves.
+  (deferring-interrupts
+    (loop while (on-duty-p engine worker (engine-pace engine))
+          do (look-for-work engine worker))))
+
+(defun look-for-work (engine worker)
+  (let* ((pace (engine-pace engine))
+         (token (await-token (engine-poller engine) pace)))
+    (cond ((integerp token)
+           (setf (ready-worker-stamp worker) (pace-tick pace))
+           (wake-sentinel-if-nobody-waits engine pace)
+           (unwind-protect (follow-token engine worker token)
+             (setf (ready-worker-stamp worker) 0)))
+          ((eq token :probe)
+           (note-wait (engine-probe engine)))
+          (t
+           (interruptibly)))))
 
 (defun follow-token (engine worker token)
   (if (= token (engine-listener-descriptor engine))
@@ -74,7 +82,7 @@ who came last first, so those who are not needed get there.")
     (handler-case
         (loop
           (setf (connection-deadline connection) nil)
-          (let ((outcome (serve service connection)))
+          (let ((outcome (interruptibly (serve service connection))))
             (case outcome
               (:park
                (cond ((input-buffered-p service connection))
@@ -245,7 +253,8 @@ that: its request is most often there already.  When WORKER is NIL, parks it too
 (defun after-accepting (engine result)
   "Sees to it that the next connection is told of, after accepting ended with RESULT."
   (cond ((would-block-p result)         ; all were taken: the next one will be told
-         (setf (engine-accept-trouble engine) nil))
+         (when (engine-accept-trouble engine)
+           (forget-accept-trouble engine)))
         ((>= result 0)                  ; a full batch
          (watch-again (engine-poller engine) (engine-listener-descriptor engine)
                       (engine-listener-descriptor engine)))

@@ -111,6 +111,12 @@ serve."
             (setf (engine-accept-trouble engine) (type-of condition))))
     (tell engine :error "~A" condition)))
 
+(defun forget-accept-trouble (engine)
+  "ENGINE can accept again what comes."
+  (with-engine (engine)
+    (setf (engine-accept-trouble engine) nil
+          (engine-crowded-p engine) nil)))
+
 (defun back-off (engine)
   "Waits for a tick, or until ENGINE stops."
   (bt:with-lock-held ((engine-lock engine))

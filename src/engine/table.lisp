@@ -66,3 +66,13 @@
         when page
           do (loop for connection across (the page page)
                    when connection do (funcall function connection))))
+
+(defun parked-connections (table)
+  "A list of the connections in TABLE that wait for a request without a thread."
+  (let ((connections '()))
+    (map-connections (lambda (connection)
+                       (when (and (eq (connection-ownership connection) :parked)
+                                  (not (connection-lingering-p connection)))
+                         (push connection connections)))
+                     table)
+    connections))

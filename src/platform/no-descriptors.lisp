@@ -28,6 +28,14 @@
                make-poller close-poller watch watch-again unwatch ring silence send-probe await-ready
                thread-identity open-thread-status thread-blocked-p nap microseconds))
 
+(defmacro deferring-interrupts (&body body)
+  "Runs BODY."
+  `(progn ,@body))
+
+(defmacro interruptibly (&body body)
+  "Runs BODY."
+  `(progn ,@body))
+
 (defmacro compare-and-set (place old new)
   "Sets PLACE to NEW if it is EQ to OLD; true when it was.  Atomic only where it is needed."
   `(when (eq ,place ,old)

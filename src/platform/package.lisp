@@ -6,7 +6,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:export
    ;; clock, machine, threads
-   #:milliseconds #:microseconds #:processor-count #:uninterruptibly #:wait-on
+   #:milliseconds #:microseconds #:processor-count #:uninterruptibly #:deferring-interrupts #:interruptibly #:wait-on
    #:destroy-thread #:survive-cleanup
    ;; listeners
    #:accept-connection #:pending-connection-p #:wake-listener #:close-listener

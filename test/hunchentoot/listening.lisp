@@ -180,13 +180,14 @@
 ;;; Inherited descriptors
 
 (defmacro with-inherited ((descriptor port) &body body)
-  "Evaluates BODY, where descriptors can be inherited, with DESCRIPTOR bound to one that listens
-on PORT."
+  "Evaluates BODY, where descriptors can be inherited, with DESCRIPTOR bound to one that listens,
+and PORT to where."
   (let ((listener (gensym "LISTENER")))
     `(where-special
       (with-listener (,listener)
         (let ((,descriptor (platform:listener-descriptor ,listener))
               (,port (usocket:get-local-port ,listener)))
+          (declare (ignorable ,port))
           ,@body)))))
 
 (defmacro serving-descriptor ((descriptor &rest initargs) (&rest routes) &body body)

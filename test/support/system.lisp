@@ -39,6 +39,15 @@ of zero.  Returns true when that was possible."
   #-(or abcl (and cffi linux (or sbcl ecl)))
   (progn socket nil))
 
+#+sbcl
+(defun usocket-of (socket)
+  "A usocket of SOCKET, a connected one of the Lisp's own."
+  (make-instance 'usocket:stream-usocket
+                 :socket socket
+                 :stream (sb-bsd-sockets:socket-make-stream
+                          socket :input t :output t :buffering :full :serve-events nil
+                                 :element-type '(unsigned-byte 8))))
+
 (defun path-socket (path)
   "A usocket connected to the Unix-domain socket PATH, where this Lisp can make one."
   #+sbcl
@@ -47,11 +56,7 @@ of zero.  Returns true when that was possible."
                             (declare (ignore condition))
                             (sb-bsd-sockets:socket-close socket))))
       (sb-bsd-sockets:socket-connect socket (uiop:native-namestring path)))
-    (make-instance 'usocket:stream-usocket
-                   :socket socket
-                   :stream (sb-bsd-sockets:socket-make-stream
-                            socket :input t :output t :buffering :full :serve-events nil
-                                   :element-type '(unsigned-byte 8))))
+    (usocket-of socket))
   #-sbcl
   (error "This Lisp cannot connect to ~A." path))
 
@@ -65,6 +70,44 @@ of zero.  Returns true when that was possible."
                                                   :element-type '(unsigned-byte 8)))
   #-sbcl
   (error "This Lisp cannot listen on ~A." path))
+
+(defun client-socket ()
+  "A socket of the Lisp's own that is not connected yet, for CONNECT-SOCKET."
+  #+sbcl (make-instance 'sb-bsd-sockets:inet-socket :type :stream :protocol :tcp)
+  #-sbcl (error "This Lisp makes sockets only when it connects them."))
+
+(defun connect-socket (socket port)
+  "A usocket of SOCKET, of CLIENT-SOCKET, connected to PORT of this machine, without a descriptor
+more."
+  #+sbcl
+  (progn (sb-bsd-sockets:socket-connect socket #(127 0 0 1) port)
+         (usocket-of socket))
+  #-sbcl (error "This Lisp cannot connect ~A to ~A." socket port))
+
+#+(and cffi linux)
+(defun set-descriptor-limit (limit)
+  "Lets this process have no descriptor from LIMIT on; returns the limit so far."
+  (let ((rlimit-nofile 7))
+    (cffi:with-foreign-object (limits :uint64 2) ; struct rlimit: the soft, and the hard one
+      (cffi:foreign-funcall "getrlimit" :int rlimit-nofile :pointer limits :int)
+      (prog1 (cffi:mem-aref limits :uint64 0)
+        (setf (cffi:mem-aref limits :uint64 0) limit)
+        (cffi:foreign-funcall "setrlimit" :int rlimit-nofile :pointer limits :int)))))
+
+(defun call-without-descriptors (function)
+  "Calls FUNCTION while this process can open no descriptor, with a function that ends that."
+  #+(and cffi linux)
+  (let* ((limit (set-descriptor-limit 600))
+         (taken (loop for descriptor = (cffi:foreign-funcall "dup" :int 0 :int)
+                      while (>= descriptor 0) collect descriptor)))
+    (flet ((give-back ()
+             (loop while taken
+                   do (cffi:foreign-funcall "close" :int (pop taken) :int))
+             (set-descriptor-limit limit)))
+      (unwind-protect (funcall function #'give-back)
+        (give-back))))
+  #-(and cffi linux)
+  (error "Nobody knows how to take all descriptors here, for ~A." function))
 
 (defun file-mode (path)
   "The permissions of the file PATH, an integer, where this Lisp can tell."
