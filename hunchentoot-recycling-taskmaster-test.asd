@@ -55,6 +55,7 @@
                  (:file "faults")
                  (:file "requests")
                  (:file "listening")
+                 (:file "inheriting")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))))
    (:module "conformance"               ; all that a Hunchentoot application relies on
     :pathname "hunchentoot/conformance/"

@@ -1,0 +1,133 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; Listeners that are not the acceptor's alone.
+
+(in-suite listening)
+
+;;; Inherited descriptors
+
+(defmacro with-inherited ((descriptor port) &body body)
+  "Evaluates BODY, where descriptors can be inherited, with DESCRIPTOR bound to one that listens,
+and PORT to where."
+  (let ((listener (gensym "LISTENER")))
+    `(where-special
+      (with-listener (,listener)
+        (let ((,descriptor (platform:listener-descriptor ,listener))
+              (,port (usocket:get-local-port ,listener)))
+          (declare (ignorable ,port))
+          ,@body)))))
+
+(defmacro serving-descriptor ((descriptor &rest initargs) (&rest routes) &body body)
+  `(serving (:address nil :listen-fd ,descriptor ,@initargs) ,routes ,@body))
+
+(define-server-test (an-inherited-descriptor-is-served :needs :our-engine)
+  (with-inherited (descriptor port)
+    (serving-descriptor (descriptor) (("/yo" "Hey!"))
+      (is (= port (hunchentoot:acceptor-port *server*)))
+      (is (equal "127.0.0.1" (hunchentoot:acceptor-address *server*)))
+      (loop repeat 10 do (is (equal "Hey!" (ask-text "/yo"))))
+      (with-connection (connection)
+        (loop repeat 3 do (is (equal "Hey!" (exchange-text connection "/yo"))))))))
+
+(define-server-test (stopping-leaves-an-inherited-descriptor-listening :needs :our-engine)
+  (with-inherited (descriptor port)
+    (serving-descriptor (descriptor) (("/yo" "Hey!"))
+      (loop repeat 3
+            do (is (equal "Hey!" (ask-text "/yo")))
+               (is (equal (list *server* '())
+                          (multiple-value-list (hunchentoot:stop *server*))))
+               ;; It waits in the kernel, for the next server.
+               (with-connection (connection port)
+                 (send-request connection "/yo")
+                 (hunchentoot:start *server*)
+                 (let ((response (read-response connection)))
+                   (is (equal "Hey!" (response-text response)))))))))
+
+(define-server-test (others-accept-on-an-inherited-descriptor-after-a-stop :needs :our-engine)
+  (where-special
+   (with-listener (listener)
+     (serving-descriptor ((platform:listener-descriptor listener)) ()
+       (hunchentoot:stop *server* :soft t)
+       (with-connection (connection (usocket:get-local-port listener))
+         (let ((socket (eventually ("the connection to be accepted")
+                         (platform:accept-connection listener))))
+           (is (equal (client-port connection) (nth-value 1 (platform:peer-name socket))))
+           (platform:close-socket socket)))))))
+
+(define-server-test (two-servers-share-an-inherited-descriptor :needs :our-engine)
+  (with-inherited (descriptor port)
+    (serving-descriptor (descriptor) (("/yo" "Hey!"))
+      (let ((first *server*))
+        (with-acceptor (second :address nil :listen-fd descriptor)
+          (loop repeat 20 do (is (equal "Hey!" (ask-text "/yo"))))
+          (hunchentoot:stop first)
+          (loop repeat 20 do (is (equal "Hey!" (ask-text "/yo")))))))))
+
+(define-server-test (an-inherited-descriptor-may-be-of-a-path :needs :our-engine)
+  (with-path (path)
+    (let ((listener (path-listener path)))
+      (unwind-protect
+           (serving-descriptor ((platform:listener-descriptor listener)) (("/who" (who-talks)))
+             (is (equal (format nil "unix: 0 unix:~A 0" (uiop:native-namestring path))
+                        (ask-path path "/who")))
+             (is (eql 0 (hunchentoot:acceptor-port *server*)))
+             (hunchentoot:stop *server*)
+             (is (not (gone-p path)))
+             (hunchentoot:start *server*)
+             (is (uiop:string-prefix-p "unix:" (ask-path path "/who"))))
+        (usocket:socket-close listener)))))
+
+(define-server-test (a-descriptor-that-does-not-listen-is-told-by-start :needs :our-engine)
+  (where-special
+   (is (cannot-start-p (make-test-acceptor :address nil :listen-fd 1)))
+   (is (cannot-start-p (make-test-acceptor :address nil :listen-fd 19999)))))
+
+(defmacro with-environment ((&rest settings) &body body)
+  "Evaluates BODY with environment variables set as SETTINGS, a list of (name value), say, and
+unsets them."
+  `(unwind-protect (progn (setf ,@(loop for (name value) in settings
+                                        append `((uiop:getenv ,name) ,value)))
+                          ,@body)
+     (setf ,@(loop for (name) in settings append `((uiop:getenv ,name) "")))))
+
+(define-server-test (the-first-descriptor-of-systemd-is-served :needs :our-engine)
+  (with-inherited (descriptor port)
+    (with-globals ((platform::*first-inherited-descriptor* descriptor))
+      (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "1"))
+        (serving-descriptor (:systemd) (("/yo" "Hey!"))
+          (is (= port (hunchentoot:acceptor-port *server*)))
+          (is (equal "Hey!" (ask-text "/yo"))))))))
+
+(define-server-test (what-systemd-handed-to-others-or-did-not-hand-over-is-refused
+                     :needs :our-engine)
+  (where-special
+   (flet ((reason ()
+            (handler-case (hunchentoot:start (make-test-acceptor :address nil
+                                                                 :listen-fd :systemd))
+              (platform:listen-failed (condition) (princ-to-string condition)))))
+     (is (search "LISTEN_PID" (reason)))
+     (with-environment (("LISTEN_PID" "1") ("LISTEN_FDS" "1"))
+       (is (search "LISTEN_PID" (reason))))
+     (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "0"))
+       (is (search "LISTEN_FDS" (reason)))))))
+
+;;; Shared ports
+
+(define-server-test (a-port-is-shared-by-those-who-both-want-to :needs :our-engine)
+  (where-special
+   (serving (:reuse-port t) (("/yo" "Hey!"))
+     (let ((port (hunchentoot:acceptor-port *server*)))
+       (is (plusp port))
+       (with-acceptor (second :reuse-port t :port port)
+         (is (= port (hunchentoot:acceptor-port second)))
+         (loop repeat 20 do (is (equal "Hey!" (ask-text "/yo")))))
+       (signals usocket:address-in-use-error
+         (hunchentoot:start (make-test-acceptor :port port)))
+       (is (equal "Hey!" (ask-text "/yo")))))))
+
+(define-server-test (an-ipv6-port-is-shared-too :needs :our-engine)
+  (where-special
+   (where-ipv6
+    (serving (:reuse-port t :address "::1") (("/who" (who-talks)))
+      (with-open-connection (connection (connect (hunchentoot:acceptor-port *server*) "::1"))
+        (is (uiop:string-prefix-p "::1 " (exchange-text connection "/who"))))))))
