@@ -46,6 +46,7 @@
     :pathname "engine/"
     :serial t
     :components ((:file "ready")
+                 (:file "slow-readers")
                  (:file "stress")))
    (:module "hunchentoot"
     :serial t
@@ -53,6 +54,7 @@
                  (:file "lifecycle")
                  (:file "faults")
                  (:file "requests")
+                 (:file "slow-readers")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))))
    (:module "conformance"               ; all that a Hunchentoot application relies on
     :pathname "hunchentoot/conformance/"

@@ -56,6 +56,7 @@
     :serial t
     :components ((:file "package")
                  (:file "service")      ; what it asks of the storey above
+                 (:file "output")       ; what a socket did not take yet
                  (:file "connection")
                  (:file "worker")
                  (:file "engine")
@@ -68,8 +69,10 @@
                  (:file "table")
                  (:file "ready-engine")
                  (:file "bench")
+                 (:file "writing")      ; slow readers
                  (:file "ready")
                  (:file "pacing")
+                 (:file "ready-lifecycle")
                  (:file "listing")))
    (:module "server"                    ; a connection's life
     :serial t

@@ -141,8 +141,7 @@ blocked."
 (defun tend-connection-later (engine connection)
   "Lets somebody be told again of CONNECTION, which the sentinel owns but must not serve."
   (setf (connection-ownership connection) :parked)
-  (watch-again (engine-poller engine) (connection-descriptor connection)
-               (connection-token connection)))
+  (watch-connection-again engine connection))
 
 (defun sweep (engine pacemaker)
   "Ends the overdue connections of ENGINE, a few times a second."
@@ -175,7 +174,9 @@ blocked."
       (setf (pace-dozing-p pace) nil))))
 
 (defun rest-between-ticks (engine pacemaker busy)
-  (cond (busy
+  (cond ((draining-p engine)
+         (finish-one engine))
+        (busy
          (setf (pacemaker-calm-ticks pacemaker) 0)
          (nap *tick-microseconds*))
         ((< (incf (pacemaker-calm-ticks pacemaker)) *doze-ticks*)

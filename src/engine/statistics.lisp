@@ -12,7 +12,7 @@
 
 (defparameter *statistics*
   '(:threads :standby :busy :idling :benched :made :ended
-    :accepted :open :queued :refused :expired :failed :served :uptime)
+    :accepted :open :writing :queued :refused :expired :failed :served :uptime)
   "The names of what ENGINE-STATISTICS tells, in its order.")
 
 (defun engine-statistics (engine)
@@ -28,6 +28,7 @@ taken at one moment, and its uptime in seconds."
           :ended (worker-count engine :ended)
           :accepted (engine-accepted engine)
           :open (engine-open engine)
+          :writing (writing-count engine)
           :queued (length (engine-queue engine))
           :refused (engine-refused engine)
           :expired (engine-expired engine)

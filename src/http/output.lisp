@@ -31,6 +31,12 @@ OUTPUT has grown.")
   (setf (output-fill output) 0)
   output)
 
+(defun give-octets-away (output)
+  "Leaves the octets of OUTPUT, which is empty afterwards, to whoever has them."
+  (setf (output-octets output) (make-octets +output-size+)
+        (output-fill output) 0)
+  (values))
+
 (defun grow-output (output size)
   "Makes room in OUTPUT for SIZE octets in all; returns its vector."
   (let ((grown (make-octets (max size (* 2 (length (output-octets output)))))))

@@ -19,7 +19,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    ;; request bodies
    #:body-decoder #:make-body-decoder #:decode-body #:body-done-p
    ;; replies
-   #:output #:make-output #:output-octets #:output-fill #:reset-output
+   #:output #:make-output #:output-octets #:output-fill #:reset-output #:give-octets-away
    #:invalid-header #:invalid-header-name #:invalid-header-value
    #:encode-head #:encode-continue #:encode-status-line #:encode-header
    #:encode-date #:encode-end-of-head

@@ -4,8 +4,9 @@
   (:documentation "A plist of what ACCEPTOR did since its last start, and does, for people and
 for monitors.  Of threads: :THREADS in all, of which :STANDBY wait for something to do (:BENCHED
 of them until they are needed) and :BUSY have a connection (:IDLING of them wait for its next
-request), and how many were :MADE and have :ENDED.  Of connections: :ACCEPTED so far, :OPEN, :QUEUED for a thread, :REFUSED, and
-:EXPIRED, ended because they took too long or held up others.  :SERVED requests; :FAILED
+request), and how many were :MADE and have :ENDED.  Of connections: :ACCEPTED so far, :OPEN
+(:WRITING of them without a thread, while their peers take their time to take the answer), :QUEUED
+for a thread, :REFUSED, and :EXPIRED, ended because they took too long or held up others.  :SERVED requests; :FAILED
 counts errors outside of handlers; :UPTIME in seconds.  What an acceptor with another
 taskmaster than ours cannot tell is NIL.")
   (:method ((acceptor hunchentoot:acceptor))
@@ -25,8 +26,8 @@ taskmaster than ours cannot tell is NIL.")
 (defgeneric list-connections (acceptor)
   (:documentation "A list of plists, one for each open connection of ACCEPTOR: :PEER, a string of
 address and port; :STATE, which is :NEW before the first request, :ACTIVE while one is served,
-:PARKED or :IDLE between two, without a thread or with it, :QUEUED for a thread, :DRAINING after
-the last answer; :AGE in seconds; how many requests were :SERVED; the number of its :WORKER, and for
+:PARKED or :IDLE between two, without a thread or with it, :WRITING while its peer takes its time
+to take the answer, which needs no thread, :QUEUED for a thread, :DRAINING after the last answer; :AGE in seconds; how many requests were :SERVED; the number of its :WORKER, and for
 how many :SECONDS that has been at the request, or NIL.  Empty for an acceptor with another
 taskmaster than ours, or one that is not started.")
   (:method ((acceptor hunchentoot:acceptor))

@@ -228,7 +228,8 @@ that is too much, makes this the last request of the connection."
 
 (defun finish-request (acceptor)
   "Flushes the reply, and prepares Hunchentoot's current stream for the next request."
-  (finish-output hunchentoot::*hunchentoot-stream*)
+  (unless (left-to-engine-p (reply-stream))
+    (finish-output hunchentoot::*hunchentoot-stream*))
   (setf hunchentoot::*hunchentoot-stream*
         (hunchentoot:reset-connection-stream acceptor hunchentoot::*hunchentoot-stream*)))
 

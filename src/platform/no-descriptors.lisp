@@ -16,7 +16,8 @@
                                         (error "~A needs a platform with pollers." ',name))))))
   (unsupported would-block-p listener-descriptor descriptor-socket
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
-               receive-octets send-octets accept-descriptor close-descriptor shut-descriptor
+               receive-octets send-octets send-octets-before-more
+               accept-descriptor close-descriptor shut-descriptor
                set-no-delay set-non-blocking await-descriptor
                make-poller close-poller watch watch-again unwatch ring silence await-ready
                thread-identity open-thread-status thread-blocked-p nap))

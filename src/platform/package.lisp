@@ -18,7 +18,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:readiness-supported-p
    #:descriptor #:token #:would-block-p
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
-   #:receive-octets #:send-octets #:accept-descriptor #:close-descriptor #:shut-descriptor
+   #:receive-octets #:send-octets #:send-octets-before-more
+   #:accept-descriptor #:close-descriptor #:shut-descriptor
    #:set-no-delay #:set-non-blocking #:await-descriptor
    #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence
    #:await-ready #:token-hangup-p #:plain-token
