@@ -31,6 +31,7 @@
                  (:file "fuzz")
                  (:file "replies")
                  (:file "dates")
+                 (:file "conditional")
                  (:file "bodies")))
    (:module "engine"
     :serial t
@@ -41,7 +42,8 @@
    (:module "platform"
     :serial t
     :components ((:file "sockets")
-                 (:file "pollers")))
+                 (:file "pollers")
+                 (:file "files")))
    (:module "ready-engine"
     :pathname "engine/"
     :serial t
@@ -55,6 +57,7 @@
                  (:file "faults")
                  (:file "requests")
                  (:file "slow-readers")
+                 (:file "files")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))))
    (:module "conformance"               ; all that a Hunchentoot application relies on
     :pathname "hunchentoot/conformance/"

@@ -29,6 +29,8 @@
                  (:file "sockets")
                  (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "epoll-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "files-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "functions-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux)))))
    (:module "http"                      ; HTTP/1.1 without I/O
@@ -51,7 +53,8 @@
                  (:file "output")
                  (:file "status")
                  (:file "date")
-                 (:file "reply")))
+                 (:file "reply")
+                 (:file "conditional")))
    (:module "engine"                    ; threads and connections, nothing of HTTP
     :serial t
     :components ((:file "package")
@@ -97,4 +100,5 @@
                  (:file "connection")
                  (:file "exchange")     ; a request by our own code, from octets to octets
                  (:file "reply")
+                 (:file "files")        ; by the shortest way
                  (:file "administration")))))

@@ -15,7 +15,9 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-descriptor #:connection-deadline #:connection-deadline-kind
    #:call-with-deadline #:set-deadline
    ;; output that the socket did not take yet
-   #:connection-output #:make-octets-part #:make-file-part #:send-parts #:drop-parts
+   #:connection-output #:send-parts #:drop-parts
+   #:part #:part-position #:part-end #:make-octets-part
+   #:open-file-part #:file-part-file
    ;; engines
    #:engine #:sharing-engine #:make-sharing-engine #:make-ready-engine
    #:engine-service #:engine-sentinel #:engine-thread-limit #:engine-accept-limit

@@ -147,7 +147,7 @@ stop waits for is left to it."
 (defun forget-owned (engine connection)
   "Makes CONNECTION, which the caller owns, no connection of ENGINE any more."
   (end-ownership connection)
-  (setf (connection-output connection) '())
+  (drop-parts (shiftf (connection-output connection) '()))
   (forget-connection (engine-table engine) connection)
   (counter-add (engine-open-count engine) -1))
 

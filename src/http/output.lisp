@@ -68,6 +68,17 @@ answers where they end, which becomes the fill."
 
 ;;; Octets
 
+(defun encode-by (output count function)
+  "Appends COUNT octets to OUTPUT, which FUNCTION is to put into a vector from a start to an end:
+its three arguments.  FUNCTION returns true when it has; else nothing is appended.  Returns what it
+returned."
+  (declare (type output output) (type index count) #.*plain-policy*)
+  (multiple-value-bind (octets start) (reserve output count)
+    (let ((end (+ start count)))
+      (when (funcall function octets start end)
+        (setf (output-fill output) end)
+        t))))
+
 (defun encode-octets (output source &optional (start 0) (end (length source)))
   "Appends the octets of SOURCE from START below END to OUTPUT."
   (declare (type output output) #.*plain-policy*)

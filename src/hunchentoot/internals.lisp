@@ -110,6 +110,10 @@ and a backtrace."
 (defun headers-sent-p ()
   hunchentoot::*headers-sent*)
 
+(defun end-of-request ()
+  "Leaves the handler: HANDLE-STATIC-FILE does not return to it from a HEAD request."
+  (throw 'hunchentoot::request-processed nil))
+
 (defun note-headers-sent ()
   (setf hunchentoot::*headers-sent* t))
 

@@ -19,6 +19,7 @@
                receive-octets send-octets send-octets-before-more
                accept-descriptor close-descriptor shut-descriptor
                set-no-delay set-non-blocking await-descriptor
+               native-name open-file file-facts read-file-octets send-file
                make-poller close-poller watch watch-again unwatch ring silence await-ready
                thread-identity open-thread-status thread-blocked-p nap))
 
@@ -39,3 +40,8 @@
 (defun counter-count (counter)
   "The value of COUNTER."
   (counter-value counter))
+
+(defun wrap-function (name wrapper)
+  "Leaves the function NAME as it is: there is nothing here that WRAPPER could do better."
+  (declare (ignore wrapper))
+  name)

@@ -12,9 +12,10 @@
      ,@body))
 
 (defgeneric send-reply (stream reply &optional body)
-  (:documentation "Sends REPLY, an OUTPUT, and then the octets BODY, if any, to STREAM.  A
+  (:documentation "Sends REPLY, an OUTPUT, and then BODY, octets or NIL, to STREAM.  A
 DESCRIPTOR-STREAM is not waited for: what it does not take is LEFT to the engine, so that nobody
-may change BODY afterwards; the octets of REPLY are given away then.")
+may change BODY afterwards; the octets of REPLY are given away then.  There BODY may be a PART,
+too.")
   (:method (stream reply &optional body)
     (write-sequence (output-octets reply) stream :end (output-fill reply))
     (when body
@@ -30,7 +31,10 @@ may change BODY afterwards; the octets of REPLY are given away then.")
       (unless (= sent fill)             ; as it is with almost every reply
         (send-parts-now stream
                         (cons (make-octets-part (output-octets reply) sent fill)
-                              (and body (list (make-octets-part body)))))
+                              (typecase body
+                                (null '())
+                                (part (list body))
+                                (t (list (make-octets-part body))))))
         (when (stream-left stream)
           (give-octets-away reply))))))
 

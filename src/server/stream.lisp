@@ -191,6 +191,9 @@ the peer may be waiting for it."
                    ((would-block-p count) (await-peer stream :output))
                    (t (error 'descriptor-broken :stream stream :number (- count)))))))
 
+(defun drop-left (stream)
+  (drop-parts (shiftf (stream-left stream) '())))
+
 (defun send-parts-now (stream parts)
   "Sends what the descriptor of STREAM takes now of PARTS; what it does not take is LEFT.  Does
 not block.  Signals DESCRIPTOR-BROKEN."
@@ -198,7 +201,7 @@ not block.  Signals DESCRIPTOR-BROKEN."
     (declare (ignore sent-p))
     (setf (stream-left stream) left)
     (when error
-      (setf (stream-left stream) '())
+      (drop-left stream)
       (error 'descriptor-broken :stream stream :number error))))
 
 (defun send-left (stream)
@@ -288,8 +291,8 @@ sent.  NIL when STREAM was closed already."
 
 (defun drop-descriptor (stream)
   "Makes STREAM one that is closed; its descriptor is somebody else's to close."
+  (drop-left stream)
   (setf (stream-descriptor stream) nil
-        (stream-left stream) '()
         (stream-start stream) (stream-end stream)
         (stream-fill stream) 0)
   (lend-no-buffers stream))
