@@ -31,6 +31,7 @@
                  (:file "fuzz")
                  (:file "replies")
                  (:file "dates")
+                 (:file "conditional")
                  (:file "bodies")))
    (:module "engine"
     :serial t
@@ -41,12 +42,14 @@
    (:module "platform"
     :serial t
     :components ((:file "sockets")
-                 (:file "pollers")))
+                 (:file "pollers")
+                 (:file "files")))
    (:module "ready-engine"
     :pathname "engine/"
     :serial t
     :components ((:file "ready")
                  (:file "ready-faults")
+                 (:file "slow-readers")
                  (:file "stress")))
    (:module "hunchentoot"
     :serial t
@@ -56,6 +59,8 @@
                  (:file "requests")
                  (:file "listening")
                  (:file "inheriting")
+                 (:file "slow-readers")
+                 (:file "files")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))))
    (:module "conformance"               ; all that a Hunchentoot application relies on
     :pathname "hunchentoot/conformance/"

@@ -30,6 +30,8 @@
                  (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "epoll-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "listeners-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "files-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "functions-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux)))))
    (:module "http"                      ; HTTP/1.1 without I/O
@@ -52,11 +54,13 @@
                  (:file "output")
                  (:file "status")
                  (:file "date")
-                 (:file "reply")))
+                 (:file "reply")
+                 (:file "conditional")))
    (:module "engine"                    ; threads and connections, nothing of HTTP
     :serial t
     :components ((:file "package")
                  (:file "service")      ; what it asks of the storey above
+                 (:file "output")       ; what a socket did not take yet
                  (:file "connection")
                  (:file "worker")
                  (:file "engine")
@@ -70,8 +74,10 @@
                  (:file "ready-engine")
                  (:file "probe")
                  (:file "bench")
+                 (:file "writing")      ; slow readers
                  (:file "ready")
                  (:file "pacing")
+                 (:file "ready-lifecycle")
                  (:file "listing")))
    (:module "server"                    ; a connection's life
     :serial t
@@ -97,4 +103,5 @@
                  (:file "connection")
                  (:file "exchange")     ; a request by our own code, from octets to octets
                  (:file "reply")
+                 (:file "files")        ; by the shortest way
                  (:file "administration")))))

@@ -18,6 +18,9 @@ sentinel reads: a connection belongs to at most one worker at a time."
   (ownership :owned)                    ; see ownership.lisp
   (watched-p nil)                       ; the poller knows it
   (hangup-p nil)                        ; its peer has sent all that it will
+  (output '() :type list)               ; parts that the socket did not take: see output.lisp
+  (outcome :park :type keyword)         ; what is to become of it when these are sent
+  (output-watched-p nil)                ; the poller tells, too, when it takes octets again
   (lingering-p nil))                    ; answered; only waits for its peer's end
 
 (defparameter *deadline-kinds* '(:handshake :first-byte :head :idle :linger :crowd)
@@ -46,3 +49,7 @@ keyword, says what was waited for."
 (defun overdue-p (connection now)
   (let ((deadline (connection-deadline connection)))
     (and deadline (< deadline now))))
+
+(defun unfinished-p (connection)
+  "True when the peer of CONNECTION may not have got its answer yet."
+  (or (connection-output connection) (connection-lingering-p connection)))

@@ -96,8 +96,17 @@ lock.")
   (:method ((engine engine))
     (worker-count engine :starting :waiting)))
 
+(defgeneric writing-count (engine)
+  (:documentation "How many connections of ENGINE have no worker, and take their time to take the
+answer.")
+  (:method ((engine engine))
+    0))
+
 (defun running-p (engine)
   (eq (engine-phase engine) :running))
+
+(defun draining-p (engine)
+  (eq (engine-phase engine) :draining))
 
 (defun winding-down-p (engine)
   "True when no connection of ENGINE should be kept open for another request: it drains or

@@ -62,8 +62,8 @@ made, signals why and leaves nothing behind."
         (setf (engine-phase engine) phase)))))
 
 (defgeneric end-input (engine &rest states)
-  (:documentation "Lets the connections of ENGINE in one of STATES, :IDLING or :SERVING, read
-nothing more.")
+  (:documentation "Lets the connections of ENGINE in one of STATES, :IDLING, :SERVING or
+:WRITING, read nothing more.")
   (:method ((engine engine) &rest states)
     (with-engine (engine)
       (dolist (worker (engine-workers engine))
@@ -91,6 +91,12 @@ nothing more.")
 (defun await-empty-pool (engine seconds)
   (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))
 
+(defgeneric await-end-of-work (engine seconds)
+  (:documentation "Waits up to SECONDS, a real or NIL for no limit, until everything that ENGINE,
+which drains, has accepted is answered.  True when it is.")
+  (:method ((engine engine) seconds)
+    (await-empty-pool engine seconds)))
+
 (defun describe-worker (worker)
   "A plist about WORKER, for people."
   (list :worker (worker-number worker)
@@ -112,7 +118,7 @@ nothing more.")
 
 (defun stop-engine (engine &key soft (timeout (if soft nil 1)))
   "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or was accepted
-is served; else connections read nothing more.  Waits up to TIMEOUT seconds, a real or NIL
+is served, and its answer sent; else connections read nothing more.  Waits up to TIMEOUT seconds, a real or NIL
 for no limit, for the workers to end.  Returns a list of plists, one for each worker that
 had to be left behind; such a worker ends with its request.
 Signals STOP-FROM-WORKER in a worker of ENGINE."
@@ -121,9 +127,9 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (leave-phase engine (if soft :draining :stopping))
     (end-input engine :idling)
     (send-home-waiting engine))
-  (unless (and soft (await-empty-pool engine timeout))
+  (unless (and soft (await-end-of-work engine timeout))
     (leave-phase engine :stopping)
-    (end-input engine :idling :serving)
+    (end-input engine :idling :serving :writing)
     (drop-queue engine)
     (await-empty-pool engine (if soft 0 timeout)))
   (lay-down engine))
@@ -160,6 +166,6 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
     (handler-case (destroy-thread thread)
       (error () nil)))                  ; it ended by itself
   (drop-queue engine)
-  (end-input engine :idling)
+  (end-input engine :idling :writing)
   (await-empty-pool engine 5)
   (lay-down engine))

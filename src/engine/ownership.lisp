@@ -20,6 +20,17 @@
 ;;;; makes parking fail; and an owner that was not told has read until nothing was left before
 ;;;; it parks.  Hence no octet waits unseen.  One-shot watching would need no mark, but a
 ;;;; system call for each parking.
+;;;;
+;;;; What an owner has to do, CONNECTION-OUTPUT and CONNECTION-LINGERING-P tell:
+;;;;
+;;;;   octets of an answer that    sends them: see writing.lisp
+;;;;   the socket did not take
+;;;;   the last answer was sent    drops what comes, until the end
+;;;;   otherwise                   serves what has come
+;;;;
+;;;; A parked connection is in one of these states, too.  The poller tells when it takes octets
+;;;; again only from the first time on that it did not, since each such watch costs a system
+;;;; call, and most never need it.
 
 (deftype ownership ()
   '(member :parked :owned :arrived :expiring :closed))

@@ -22,8 +22,12 @@
 (defparameter *tick-microseconds* 500
   "How long the sentinel naps between two looks while there is something to see.")
 
-(defparameter *computing-ticks* 20
+(defparameter *computing-ticks* 10
   "For how many ticks a request may compute before its worker counts as stuck.")
+
+(defparameter *long-nap-ticks* 4
+  "How many ticks the sentinel naps at a time while all workers serve and nobody was stuck for
+*DOZE-TICKS*.")
 
 (defparameter *doze-ticks* 100
   "After how many ticks without anybody stuck or missing the sentinel dozes.")
@@ -56,13 +60,25 @@ blocked."
           (setf (ready-worker-status worker)
                 (open-thread-status (ready-worker-identity worker)))))))
 
+(defun computing-p (worker stamp)
+  "True when the request that WORKER began at STAMP has computed for long since it was first asked
+about.  Time in which the system let the thread wait for a processor does not count."
+  (let ((run-time (thread-run-time (ready-worker-identity worker))))
+    (cond ((= stamp (ready-worker-suspected worker))
+           (> (- run-time (ready-worker-run-time worker))
+              (* *computing-ticks* *tick-microseconds*)))
+          (t
+           (setf (ready-worker-suspected worker) stamp
+                 (ready-worker-run-time worker) run-time)
+           nil))))
+
 (defun stuck-p (pacemaker worker tick)
   "True when WORKER should not be counted on at TICK."
   (let ((stamp (ready-worker-stamp worker)))
     (cond ((zerop stamp) nil)
           ((= stamp (ready-worker-verdict worker)) t)
           ((<= (- tick stamp) 1) nil)
-          ((or (> (- tick stamp) *computing-ticks*) (blocked-p pacemaker worker))
+          ((or (blocked-p pacemaker worker) (computing-p worker stamp))
            (setf (ready-worker-verdict worker) stamp)
            t))))
 
@@ -104,7 +120,8 @@ blocked."
     (accept-connections engine nil)))
 
 (defun pace-workers (engine pacemaker)
-  "One tick.  True when it found something that the next tick should look at."
+  "One tick.  Returns what the next one should look at: :STUCK workers, or only :BUSY ones; or NIL
+for nothing."
   (let* ((pace (engine-pace engine))
          (tick (incf (pace-tick pace)))
          (stuck (count-stuck engine pacemaker tick))
@@ -114,9 +131,9 @@ blocked."
     (when (plusp lacking)
       (reinforce engine lacking)
       (keep-the-door engine))
-    (or (plusp stuck)
-        (zerop (counter-count (pace-waiting pace)))
-        (> (pace-target pace) (pacemaker-processors pacemaker)))))
+    (cond ((or (plusp stuck) (> (pace-target pace) (pacemaker-processors pacemaker))) :stuck)
+          ((zerop (counter-count (pace-waiting pace))) :busy)
+          (t nil))))
 
 ;;; Deadlines
 
@@ -141,8 +158,7 @@ blocked."
 (defun tend-connection-later (engine connection)
   "Lets somebody be told again of CONNECTION, which the sentinel owns but must not serve."
   (setf (connection-ownership connection) :parked)
-  (watch-again (engine-poller engine) (connection-descriptor connection)
-               (connection-token connection)))
+  (watch-connection-again engine connection))
 
 (defun sweep (engine pacemaker)
   "Ends the overdue connections of ENGINE, a few times a second."
@@ -193,14 +209,21 @@ blocked."
         (wait-on (engine-bell engine) (engine-lock engine) *tick*))
       (setf (pace-dozing-p pace) nil))))
 
-(defun rest-between-ticks (engine pacemaker busy)
-  (cond (busy
+(defun rest-between-ticks (engine pacemaker found)
+  "Rests after a tick that FOUND what PACE-WORKERS returns."
+  (cond ((draining-p engine)
+         (finish-one engine))
+        ((eq found :stuck)
          (setf (pacemaker-calm-ticks pacemaker) 0)
          (nap *tick-microseconds*))
         ((< (incf (pacemaker-calm-ticks pacemaker)) *doze-ticks*)
          (nap *tick-microseconds*))
+        ((eq found :busy)
+         (nap (* *long-nap-ticks* *tick-microseconds*)))
         (t
-         (doze engine))))
+         (doze engine)
+         ;; Whatever it was rung for is looked at closely for a few ticks.
+         (setf (pacemaker-calm-ticks pacemaker) (- *doze-ticks* 10)))))
 
 (defun tick-once (engine pacemaker)
   (handler-case

@@ -7,12 +7,17 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; what the storey above implements
-   #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p #:idle-seconds
+   #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p
+   #:idle-seconds #:write-seconds
    #:make-worker-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request
    #:connection-descriptor #:connection-deadline #:connection-deadline-kind
    #:call-with-deadline #:set-deadline
+   ;; output that the socket did not take yet
+   #:connection-output #:send-parts #:drop-parts
+   #:part #:part-position #:part-end #:make-octets-part
+   #:open-file-part #:file-part-file
    ;; engines
    #:engine #:sharing-engine #:make-sharing-engine #:make-ready-engine
    #:engine-service #:engine-sentinel #:engine-thread-limit #:engine-accept-limit

@@ -49,6 +49,8 @@ STAMP tells."
   (pace nil :type pace :read-only t)
   (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
   (verdict 0 :type fixnum)              ; the stamp for which it was found to be stuck
+  (suspected 0 :type fixnum)            ; the stamp for which it was asked about, and how long its
+  (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
   (identity nil)                        ; of its thread, for the system
   (status nil)                          ; descriptor that tells whether its thread is blocked
   (bell (bt:make-condition-variable) :read-only t)) ; rung when it is promoted

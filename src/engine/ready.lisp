@@ -49,11 +49,17 @@ who came last first, so those who are not needed get there.")
   (if (= token (engine-listener-descriptor engine))
       (when (running-p engine)          ; or an inherited listener's connections are for others
         (accept-connections engine worker))
-      (let ((connection (find-connection (engine-table engine) (plain-token token))))
-        (when (and connection (become-owner connection))
-          (when (token-hangup-p token)
-            (setf (connection-hangup-p connection) t))
+      (let ((connection (own-connection engine token)))
+        (when connection
           (tend-connection engine worker connection)))))
+
+(defun own-connection (engine token)
+  "The connection that TOKEN tells of, if the caller owns it now; else NIL."
+  (let ((connection (find-connection (engine-table engine) (plain-token token))))
+    (when (and connection (become-owner connection))
+      (when (token-hangup-p token)
+        (setf (connection-hangup-p connection) t))
+      connection)))
 
 (defun tend-connection (engine worker connection)
   "Does for CONNECTION, which WORKER owns, what it is ready for."
@@ -64,37 +70,49 @@ who came last first, so those who are not needed get there.")
 ;;; Serving
 
 (defun serve-while-ready (engine worker connection)
-  "Serves CONNECTION, which WORKER owns, until it is parked, closed or detached."
+  "Serves CONNECTION, which WORKER owns, until it is parked, closed or detached.  WORKER is NIL
+in the thread of the sentinel, when ENGINE drains."
   (let ((outcome nil))
-    (setf (worker-connection worker) connection)
+    (when worker
+      (setf (worker-connection worker) connection))
     (unwind-protect
          (setf outcome (serve-until-parked engine connection))
-      (setf (worker-connection worker) nil)
+      (when worker
+        (setf (worker-connection worker) nil))
       (case outcome
         (:parked (end-if-parked-too-late engine connection))
         (:detached (detach engine connection))
         (:close (say-good-bye engine connection))
-        (t (drop-connection engine connection)))))) ; unwound
+        (t (drop-connection engine connection)))))) ; broken, or unwound
 
 (defun serve-until-parked (engine connection)
-  "Serves what has come of CONNECTION; returns :PARKED, :CLOSE or :DETACHED."
-  (let ((service (engine-service engine)))
-    (handler-case
-        (loop
-          (setf (connection-deadline connection) nil)
-          (let ((outcome (interruptibly (serve service connection))))
-            (case outcome
-              (:park
-               (cond ((input-buffered-p service connection))
-                     ;; Of an end that was told already nobody would be told again.
-                     ((or (connection-hangup-p connection) (not (running-p engine)))
-                      (return :close))
-                     ((park engine connection) (return :parked))))
-              (t (return outcome)))))
-      (error (condition)
-        (count-failure engine)
-        (tell engine :error "Serving a connection failed: ~A" condition)
-        :close))))
+  "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN."
+  (handler-case
+      (loop for result = (if (connection-output connection)
+                             (send-what-is-left engine connection)
+                             (serve-once engine connection))
+            unless (eq result :again)
+              return result)
+    (error (condition)
+      (count-failure engine)
+      (tell engine :error "Serving a connection failed: ~A" condition)
+      :close)))
+
+(defun serve-once (engine connection)
+  "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, else
+what became of it, :PARKED, or is to become of it."
+  (setf (connection-deadline connection) nil)
+  (let* ((service (engine-service engine))
+         (outcome (interruptibly (serve service connection))))
+    (cond ((connection-output connection)
+           (setf (connection-outcome connection) outcome)
+           :again)
+          ((not (eq outcome :park)) outcome)
+          ((input-buffered-p service connection) :again)
+          ;; Of an end that was told already nobody would be told again.
+          ((or (connection-hangup-p connection) (not (running-p engine))) :close)
+          ((park engine connection) :parked)
+          (t :again))))
 
 (defun park (engine connection)
   "Leaves CONNECTION to whoever is told that more of it has come.  NIL when that is so already
@@ -102,6 +120,11 @@ and it is the caller's still."
   (unless (connection-deadline connection)
     (set-deadline connection (if (zerop (connection-served connection)) :first-byte :idle)
                   (idle-seconds (engine-service engine)) (pace-now (engine-pace engine))))
+  (leave-to-poller engine connection))
+
+(defun leave-to-poller (engine connection)
+  "Makes CONNECTION, which the caller owns, nobody's.  NIL when more has come and it is still the
+caller's."
   (cond ((connection-watched-p connection)
          (give-up-ownership connection))
         (t
@@ -112,8 +135,11 @@ and it is the caller's still."
          t)))
 
 (defun end-if-parked-too-late (engine connection)
-  "STOP ends what is parked when it looks; what is parked later must see to itself."
-  (when (and (not (running-p engine)) (become-owner-if-parked connection))
+  "STOP ends what is parked when it looks; what is parked later must see to itself.  What a soft
+stop waits for is left to it."
+  (when (and (not (running-p engine))
+             (not (and (draining-p engine) (unfinished-p connection)))
+             (become-owner-if-parked connection))
     (drop-connection engine connection)))
 
 (defun become-owner-if-parked (connection)
@@ -121,7 +147,8 @@ and it is the caller's still."
 
 (defun watch-connection (engine connection)
   (unless (zerop (watch (engine-poller engine) (connection-descriptor connection)
-                        (connection-token connection)))
+                        (connection-token connection)
+                        (connection-output-watched-p connection)))
     (when (become-owner connection)
       (count-failure engine)
       (drop-connection engine connection))))
@@ -131,6 +158,7 @@ and it is the caller's still."
 (defun forget-owned (engine connection)
   "Makes CONNECTION, which the caller owns, no connection of ENGINE any more."
   (end-ownership connection)
+  (drop-parts (shiftf (connection-output connection) '()))
   (forget-connection (engine-table engine) connection)
   (counter-add (engine-open-count engine) -1))
 
@@ -193,7 +221,7 @@ unread input resets its peer, who may then lose the answer (RFC 9112, section 9.
     (when (drain connection)
       (return (close-owned engine connection)))
     (when (park engine connection)
-      (return))))
+      (return (end-if-parked-too-late engine connection)))))
 
 ;;; Accepting
 
@@ -262,36 +290,3 @@ that: its request is most often there already.  When WORKER is NIL, parks it too
          (note-accept-trouble
           engine (make-condition 'descriptors-exhausted
                                  :cause (format nil "error number ~D" (- result)))))))
-
-;;; Start and stop
-
-(defmethod open-doors ((engine ready-engine))
-  (setf (pace-now (engine-pace engine)) (milliseconds)
-        (pace-target (engine-pace engine)) (processor-count))
-  (set-non-blocking (engine-listener-descriptor engine))
-  (watch (engine-poller engine) (engine-listener-descriptor engine)
-         (engine-listener-descriptor engine)))
-
-(defmethod wake-workers ((engine ready-engine))
-  (unwatch (engine-poller engine) (engine-listener-descriptor engine))
-  ;; Who comes now is refused by the system, or waits for others where the listener is theirs too.
-  (wake-listener (engine-listener engine) 0)
-  (ring (engine-poller engine))
-  (with-engine (engine)
-    (dolist (worker (engine-benched engine))
-      (bt:condition-notify (ready-worker-bell worker)))))
-
-(defmethod end-input ((engine ready-engine) &rest states)
-  (map-connections (lambda (connection)
-                     (cond ((and (member :idling states) (become-owner-if-parked connection))
-                            (drop-connection engine connection))
-                           ((member :serving states)
-                            (call-while-expiring
-                             connection
-                             (lambda ()
-                               (shut-descriptor (connection-descriptor connection) :input))))))
-                   (engine-table engine)))
-
-(defmethod close-doors ((engine ready-engine))
-  (close-status-descriptors engine)
-  (close-poller (engine-poller engine)))

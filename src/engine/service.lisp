@@ -12,6 +12,9 @@ become of the connection:
   :CLOSE     close it;
   :PARK      another request may follow;
   :DETACHED  forget it, somebody else owns its socket now.
+What the socket did not take of the answer may be left in CONNECTION-OUTPUT: the engine sends
+it, without a worker that waits, before the outcome counts.  It may be told of input meanwhile,
+so that SERVICE does not know any more whether it has read all.
 Called by a worker, in its thread.  An error that gets out is counted and noted, and the
 connection closed."))
 
@@ -43,6 +46,12 @@ CONNECTION, save those of which the engine may have been told since.")
 (defgeneric idle-seconds (service)
   (:documentation "How many seconds, a real, a connection of SERVICE may wait for its next
 request; NIL for no limit.")
+  (:method ((service service))
+    nil))
+
+(defgeneric write-seconds (service)
+  (:documentation "How many seconds, a real, the peer of a connection of SERVICE may take none
+of the output that was left to the engine; NIL for no limit.")
   (:method ((service service))
     nil))
 

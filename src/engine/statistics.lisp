@@ -12,7 +12,7 @@
 
 (defparameter *statistics*
   '(:threads :standby :busy :idling :benched :made :ended :promotions :benchings
-    :accepted :open :parked :queued :refused :expired :expired-by :failed :served
+    :accepted :open :parked :writing :queued :refused :expired :expired-by :failed :served
     :ready-wait :ready-wait-sum :ready-wait-count :uptime)
   "The names of what ENGINE-STATISTICS tells, in its order.")
 
@@ -43,6 +43,7 @@ Not under the lock.")
           :ended (worker-count engine :ended)
           :accepted (engine-accepted engine)
           :open (engine-open engine)
+          :writing (writing-count engine)
           :queued (length (engine-queue engine))
           :refused (engine-refused engine)
           :expired (engine-expired engine)

@@ -72,7 +72,7 @@
   (let ((connections '()))
     (map-connections (lambda (connection)
                        (when (and (eq (connection-ownership connection) :parked)
-                                  (not (connection-lingering-p connection)))
+                                  (not (unfinished-p connection)))
                          (push connection connections)))
                      table)
     connections))

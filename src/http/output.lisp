@@ -31,6 +31,12 @@ OUTPUT has grown.")
   (setf (output-fill output) 0)
   output)
 
+(defun give-octets-away (output)
+  "Leaves the octets of OUTPUT, which is empty afterwards, to whoever has them."
+  (setf (output-octets output) (make-octets +output-size+)
+        (output-fill output) 0)
+  (values))
+
 (defun grow-output (output size)
   "Makes room in OUTPUT for SIZE octets in all; returns its vector."
   (let ((grown (make-octets (max size (* 2 (length (output-octets output)))))))
@@ -61,6 +67,17 @@ answers where they end, which becomes the fill."
      (setf (output-fill ,output) (progn ,@body))))
 
 ;;; Octets
+
+(defun encode-by (output count function)
+  "Appends COUNT octets to OUTPUT, which FUNCTION is to put into a vector from a start to an end:
+its three arguments.  FUNCTION returns true when it has; else nothing is appended.  Returns what it
+returned."
+  (declare (type output output) (type index count) #.*plain-policy*)
+  (multiple-value-bind (octets start) (reserve output count)
+    (let ((end (+ start count)))
+      (when (funcall function octets start end)
+        (setf (output-fill output) end)
+        t))))
 
 (defun encode-octets (output source &optional (start 0) (end (length source)))
   "Appends the octets of SOURCE from START below END to OUTPUT."

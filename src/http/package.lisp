@@ -18,12 +18,14 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:head-expect-100-continue-p
    ;; request bodies
    #:body-decoder #:make-body-decoder #:decode-body #:body-done-p
+   ;; conditional and range requests
+   #:entity-tag #:precondition #:range-current-p #:parse-range
    ;; replies
-   #:output #:make-output #:output-octets #:output-fill #:reset-output
+   #:output #:make-output #:output-octets #:output-fill #:reset-output #:give-octets-away
    #:invalid-header #:invalid-header-name #:invalid-header-value
    #:encode-head #:encode-continue #:encode-status-line #:encode-header
    #:encode-date #:encode-end-of-head
-   #:encode-octets #:encode-body #:*body-copy-limit*
+   #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string
    #:encode-chunk #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
    #:reason-phrase #:imf-fixdate))

@@ -9,11 +9,13 @@ they are needed) and :BUSY have a connection (:IDLING of them wait for its next 
 were :MADE and have :ENDED; how often one went to the bench, :BENCHINGS, and was called from there,
 :PROMOTIONS.
 
-Of connections: :ACCEPTED so far; :OPEN, of which :PARKED wait for a request without a thread, and
-:QUEUED for a thread with one; :REFUSED; :EXPIRED, ended because they took too long or held up
-others, and :EXPIRED-BY, the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new
-connection, the rest of a request's :HEAD, :IDLE between requests, :LINGER, the client's end after
-the last answer, :CROWD, idle while others waited, and what other kinds there are.
+Of connections: :ACCEPTED so far; :OPEN, of which :PARKED wait for a request without a thread,
+:WRITING have none while their peers take their time to take the answer, and :QUEUED wait for a
+thread with a request; :REFUSED; :EXPIRED, ended because they took too long or held up others, and
+:EXPIRED-BY, the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new connection, the rest
+of a request's :HEAD, :IDLE between requests, :WRITE, an answer of which nothing more was taken,
+:LINGER, the client's end after the last answer, :CROWD, idle while others waited, and what other
+kinds there are.
 
 How long a connection that is ready for a thread waits for one, in seconds, as samples tell that
 are taken a few times a second: :READY-WAIT, the latest, or the one under way if that is longer;
@@ -38,8 +40,8 @@ with another taskmaster than ours cannot tell is NIL.")
 (defgeneric list-connections (acceptor)
   (:documentation "A list of plists, one for each open connection of ACCEPTOR: :PEER, a string of
 address and port; :STATE, which is :NEW before the first request, :ACTIVE while one is served,
-:PARKED or :IDLE between two, without a thread or with it, :QUEUED for a thread, :DRAINING after
-the last answer; :AGE in seconds; how many requests were :SERVED; the number of its :WORKER, and for
+:PARKED or :IDLE between two, without a thread or with it, :WRITING while its peer takes its time
+to take the answer, which needs no thread, :QUEUED for a thread, :DRAINING after the last answer; :AGE in seconds; how many requests were :SERVED; the number of its :WORKER, and for
 how many :SECONDS that has been at the request, or NIL.  Empty for an acceptor with another
 taskmaster than ours, or one that is not started.")
   (:method ((acceptor hunchentoot:acceptor))

@@ -100,6 +100,14 @@ otherwise all of them, as Hunchentoot does."
         (progn (when stream (lend-no-buffers stream))
                nil))))
 
+(defun leave-output (connection)
+  "Leaves it to the engine to send what the socket of CONNECTION did not take of the answer."
+  (let* ((link (connection-data connection))
+         (stream (and link (link-descriptor-stream link))))
+    (when (and stream (stream-left stream))
+      (setf (connection-output connection) (take-left stream))
+      (lend-no-buffers stream))))
+
 (defmethod all-read-p ((taskmaster recycling-taskmaster) connection)
   (let* ((link (connection-data connection))
          (stream (and link (link-descriptor-stream link))))

@@ -119,6 +119,10 @@ and a backtrace."
 (defun headers-sent-p ()
   hunchentoot::*headers-sent*)
 
+(defun end-of-request ()
+  "Leaves the handler: HANDLE-STATIC-FILE does not return to it from a HEAD request."
+  (throw 'hunchentoot::request-processed nil))
+
 (defun note-headers-sent ()
   (setf hunchentoot::*headers-sent* t))
 
@@ -237,7 +241,8 @@ that is too much, makes this the last request of the connection."
 
 (defun finish-request (acceptor)
   "Flushes the reply, and prepares Hunchentoot's current stream for the next request."
-  (finish-output hunchentoot::*hunchentoot-stream*)
+  (unless (left-to-engine-p (reply-stream))
+    (finish-output hunchentoot::*hunchentoot-stream*))
   (setf hunchentoot::*hunchentoot-stream*
         (hunchentoot:reset-connection-stream acceptor hunchentoot::*hunchentoot-stream*)))
 

@@ -182,13 +182,20 @@ the line for STATUS need not be made anew."
                       content-type (and (body-allowed-p status) length))
       (with-reply (reply)
         (encode-reply-head reply status) ; may signal INVALID-HEADER
-        (note-headers-sent)
-        (hunchentoot:acceptor-log-access acceptor :return-code status)
-        (read-what-was-not-read head)
-        (send-reply (reply-stream) reply
-                    (and (body-allowed-p status)
-                         (not (eq (hunchentoot:request-method request) :head))
-                         (append-content reply content encoding)))))))
+        (send-encoded-reply acceptor head status reply
+                            (and (body-wanted-p request status)
+                                 (append-content reply content encoding)))))))
+
+(defun body-wanted-p (request status)
+  (and (body-allowed-p status)
+       (not (eq (hunchentoot:request-method request) :head))))
+
+(defun send-encoded-reply (acceptor head status reply body)
+  "Sends REPLY, whose head is complete, and then BODY, if any."
+  (note-headers-sent)
+  (hunchentoot:acceptor-log-access acceptor :return-code status)
+  (read-what-was-not-read head)
+  (send-reply (reply-stream) reply body))
 
 (defun append-content (reply content encoding)
   "Appends CONTENT, a string in ENCODING or octets, to REPLY; or returns the octets where it is

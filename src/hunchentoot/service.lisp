@@ -3,13 +3,14 @@
 ;;;; The taskmaster as the engine's service.
 
 (defmethod serve ((taskmaster recycling-taskmaster) connection)
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
-    (let ((input (waiting-input connection acceptor)))
-      (case input
-        (:none :park)
-        (:end :close)
-        (:some (serve-input taskmaster acceptor connection nil))
-        (t (serve-input taskmaster acceptor connection input))))))
+  (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
+         (input (waiting-input connection acceptor)))
+    (prog1 (case input
+             (:none :park)
+             (:end :close)
+             (:some (serve-input taskmaster acceptor connection nil))
+             (t (serve-input taskmaster acceptor connection input)))
+      (leave-output connection))))
 
 (defun serve-input (taskmaster acceptor connection head)
   "Serves a request of CONNECTION, whose HEAD was read or, when NIL, is Hunchentoot's to read;
@@ -26,6 +27,9 @@ returns what is to become of it."
 
 (defmethod idle-seconds ((taskmaster recycling-taskmaster))
   (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
+
+(defmethod write-seconds ((taskmaster recycling-taskmaster))
+  (hunchentoot:acceptor-write-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
 
 (defmethod make-worker-thread ((taskmaster recycling-taskmaster) thunk number)
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))

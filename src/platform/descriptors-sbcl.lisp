@@ -45,7 +45,7 @@ no signal interrupts it."
              (return result)))))))
 
 (declaim (ftype (function (descriptor octets index index) fixnum)
-                receive-octets send-octets))
+                receive-octets send-octets send-octets-before-more))
 
 (defun receive-octets (descriptor octets start end)
   "Reads what DESCRIPTOR has, at most END - START octets, to OCTETS from START.  Returns their
@@ -62,6 +62,15 @@ number or minus an error number; see WOULD-BLOCK-P."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
   (transfer-octets "send" +msg-nosignal+))
+
+(defconstant +msg-more+ #x8000)
+
+(defun send-octets-before-more (descriptor octets start end)
+  "Like SEND-OCTETS, of OCTETS from START to END, for octets that others follow at once: the
+system does not send a segment to DESCRIPTOR that these could fill."
+  (declare (type descriptor descriptor) (type octets octets) (type index start end)
+           #.*hot-policy*)
+  (transfer-octets "send" (logior +msg-nosignal+ +msg-more+)))
 
 ;;; Connections
 

@@ -7,6 +7,7 @@
 (defconstant +epoll-over+ (logior +epollrdhup+ #x8 #x10)
   "EPOLLRDHUP, EPOLLERR or EPOLLHUP.")
 (defconstant +epollet+ #x80000000)
+(defconstant +epollout+ #x4)
 (defconstant +epollin-edge+ (logior +epollin+ +epollrdhup+ +epollet+))
 
 (deftype token ()
@@ -80,15 +81,20 @@ number."
   (close-descriptor (poller-bell poller))
   (close-descriptor (poller-descriptor poller)))
 
-(defun watch (poller descriptor token)
-  "Lets POLLER tell TOKEN once each time new octets, a connection or the end of input come to
-DESCRIPTOR, beginning with those that are there: edge-triggered.  Ends when DESCRIPTOR is
-closed.  Returns 0 or minus an error number."
-  (epoll-control poller 1 descriptor +epollin-edge+ token))
+(defun edges (output-p)
+  (if output-p (logior +epollin-edge+ +epollout+) +epollin-edge+))
 
-(defun watch-again (poller descriptor token)
-  "Lets POLLER tell TOKEN again if DESCRIPTOR, which is watched, is ready now."
-  (epoll-control poller 3 descriptor +epollin-edge+ token))
+(defun watch (poller descriptor token &optional output-p)
+  "Lets POLLER tell TOKEN once each time new octets, a connection or the end of input come to
+DESCRIPTOR, and if OUTPUT-P each time it takes octets again after it took no more, beginning
+with what is so now: edge-triggered.  Ends when DESCRIPTOR is closed.  Returns 0 or minus an
+error number."
+  (epoll-control poller 1 descriptor (edges output-p) token))
+
+(defun watch-again (poller descriptor token &optional output-p)
+  "Lets POLLER tell TOKEN again if DESCRIPTOR, which is watched, is ready now, and from now on as
+WATCH with OUTPUT-P does."
+  (epoll-control poller 3 descriptor (edges output-p) token))
 
 (defun unwatch (poller descriptor)
   "Makes POLLER forget DESCRIPTOR."

@@ -21,12 +21,16 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:readiness-supported-p
    #:descriptor #:token #:would-block-p
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
-   #:receive-octets #:send-octets #:accept-descriptor #:close-descriptor #:shut-descriptor
+   #:receive-octets #:send-octets #:send-octets-before-more
+   #:accept-descriptor #:close-descriptor #:shut-descriptor
    #:set-no-delay #:set-non-blocking #:await-descriptor
    #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence #:send-probe
    #:await-ready #:token-hangup-p #:plain-token
+   ;; files as descriptors, and who is asked to send one
+   #:wrap-function
+   #:native-name #:open-file #:file-facts #:read-file-octets #:send-file
    ;; threads as the system sees them, and the sentinel's tick
-   #:thread-identity #:open-thread-status #:thread-blocked-p #:nap
+   #:thread-identity #:open-thread-status #:thread-blocked-p #:thread-run-time #:nap
    ;; classes: how instances are made
    #:class-making #:making-methods #:making-current-p #:extra-slots
    ;; atomics

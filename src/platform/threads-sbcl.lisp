@@ -55,6 +55,17 @@ processor: its state, after the closing parenthesis of its name, is not R (proc(
     (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
     (+ (* 1000000 seconds) (floor nanoseconds 1000))))
 
+(defun thread-run-time (identity)
+  "For how many microseconds the thread IDENTITY of this process has had a processor; 0 when it
+is gone."
+  (sb-alien:with-alien ((time (array sb-alien:long 2)))
+    ;; The clock of a thread's own time, as the system numbers clocks (clock_getres(2)).
+    (if (zerop (system-call "clock_gettime" sb-alien:int
+                            (sb-alien:int (logior (ash (lognot identity) 3) 6))
+                            ((* (array sb-alien:long 2)) (sb-alien:addr time))))
+        (+ (* 1000000 (sb-alien:deref time 0)) (floor (sb-alien:deref time 1) 1000))
+        0)))
+
 (defun nap (microseconds)
   "Sleeps for MICROSECONDS.  For the sentinel's tick alone."
   (system-call "usleep" sb-alien:int (sb-alien:unsigned-int microseconds)))

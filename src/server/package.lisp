@@ -13,6 +13,7 @@ of Hunchentoot.")
    #:descriptor-stream #:make-descriptor-stream #:stream-descriptor
    #:fill-input #:input-waiting-p #:stream-all-read-p #:stream-drained-p
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
+   #:stream-left #:left-to-engine-p #:take-left
    #:stream-timeout #:descriptor-broken
    ;; requests
    #:take-parser #:return-parser #:read-head

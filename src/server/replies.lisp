@@ -12,7 +12,10 @@
      ,@body))
 
 (defgeneric send-reply (stream reply &optional body)
-  (:documentation "Sends REPLY, an OUTPUT, and then the octets BODY, if any, to STREAM.")
+  (:documentation "Sends REPLY, an OUTPUT, and then BODY, octets or NIL, to STREAM.  A
+DESCRIPTOR-STREAM is not waited for: what it does not take is LEFT to the engine, so that nobody
+may change BODY afterwards; the octets of REPLY are given away then.  There BODY may be a PART,
+too.")
   (:method (stream reply &optional body)
     (write-sequence (output-octets reply) stream :end (output-fill reply))
     (when body
@@ -20,9 +23,20 @@
     (finish-output stream))
   (:method ((stream descriptor-stream) reply &optional body)
     (send-output stream)                ; what was written to it before
-    (send-all stream (output-octets reply) 0 (output-fill reply))
-    (when body
-      (send-all stream body 0 (length body)))))
+    (let* ((fill (output-fill reply))
+           (sent (if body
+                     0
+                     (max 0 (send-octets (stream-descriptor stream) (output-octets reply)
+                                         0 fill)))))
+      (unless (= sent fill)             ; as it is with almost every reply
+        (send-parts-now stream
+                        (cons (make-octets-part (output-octets reply) sent fill)
+                              (typecase body
+                                (null '())
+                                (part (list body))
+                                (t (list (make-octets-part body))))))
+        (when (stream-left stream)
+          (give-octets-away reply))))))
 
 (defun send-refusal (stream refusal)
   "Answers STREAM with the status and the reason of REFUSAL, a PROTOCOL-ERROR."

@@ -6,6 +6,9 @@
 ;;;; request.  Invariants:
 ;;;; - INPUT is NIL, or its octets from START to END were received and not read.
 ;;;; - OUTPUT is NIL, or its octets from 0 to FILL were written and not sent.
+;;;; - LEFT is a list of parts (see the engine's output.lisp) of a reply that was given whole, and
+;;;;   not sent because the descriptor took no more.  They leave before what OUTPUT has.  At the end of
+;;;;   the request the engine takes them over; only who writes or waits before that waits for them.
 ;;;; - DRAINED-P is true only if the last time the descriptor was read, less came than could
 ;;;;   have, so that the poller will tell of what comes next.
 
@@ -59,6 +62,7 @@ ends it, and the engine, which watches it, closes it.")
    (start :initform 0 :accessor stream-start)
    (end :initform 0 :accessor stream-end)
    (drained-p :initform nil :accessor stream-drained-p)
+   (left :initform '() :accessor stream-left)
    (output :initform nil :accessor stream-output)
    (fill :initform 0 :accessor stream-fill))
   (:documentation "Octets in and out of a non-blocking descriptor."))
@@ -187,8 +191,40 @@ the peer may be waiting for it."
                    ((would-block-p count) (await-peer stream :output))
                    (t (error 'descriptor-broken :stream stream :number (- count)))))))
 
+(defun drop-left (stream)
+  (drop-parts (shiftf (stream-left stream) '())))
+
+(defun send-parts-now (stream parts)
+  "Sends what the descriptor of STREAM takes now of PARTS; what it does not take is LEFT.  Does
+not block.  Signals DESCRIPTOR-BROKEN."
+  (multiple-value-bind (left sent-p error) (send-parts (stream-descriptor stream) parts)
+    (declare (ignore sent-p))
+    (setf (stream-left stream) left)
+    (when error
+      (drop-left stream)
+      (error 'descriptor-broken :stream stream :number error))))
+
+(defun send-left (stream)
+  "Sends what is LEFT of STREAM, waiting for its peer."
+  (loop while (stream-left stream)
+        do (await-peer stream :output)
+           (send-parts-now stream (stream-left stream))))
+
+(defun take-left (stream)
+  "What is LEFT of STREAM, a list of parts, which is the caller's to send now.  The poller may
+tell the caller of input until then, and not tell again."
+  (setf (stream-drained-p stream) nil)
+  (shiftf (stream-left stream) '()))
+
+(defun left-to-engine-p (stream)
+  "True when all that is to be sent to STREAM is LEFT, which the engine will take over."
+  (and (typep stream 'descriptor-stream)
+       (stream-left stream)
+       (zerop (stream-fill stream))))
+
 (defun send-output (stream)
   "Sends what was written to STREAM."
+  (send-left stream)
   (let ((fill (stream-fill stream)))
     (when (plusp fill)
       (setf (stream-fill stream) 0)     ; not to be sent twice when this fails
@@ -247,13 +283,15 @@ the peer may be waiting for it."
     (setf (stream-output stream) (return-buffer :output (stream-output stream)))))
 
 (defun hand-descriptor-over (stream)
-  "Makes the descriptor of STREAM the stream's own, to be closed with it.  NIL when STREAM was
-closed already."
+  "Makes the descriptor of STREAM the stream's own, to be closed with it, after what is LEFT was
+sent.  NIL when STREAM was closed already."
+  (send-left stream)
   (setf (stream-own-p stream) t)
   (and (stream-descriptor stream) t))
 
 (defun drop-descriptor (stream)
   "Makes STREAM one that is closed; its descriptor is somebody else's to close."
+  (drop-left stream)
   (setf (stream-descriptor stream) nil
         (stream-start stream) (stream-end stream)
         (stream-fill stream) 0)

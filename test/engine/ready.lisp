@@ -6,12 +6,14 @@
 (in-suite ready)
 
 ;;; Each octet that comes is a request.  Its answer is the same octet, save for those that a
-;;; test gives a meaning to.
+;;; test gives a meaning to: an outcome, or octets that are the answer, left to the engine, or a
+;;; list of these octets and an outcome.
 
 (defclass octet-service (engine:service)
   ((meanings :initarg :meanings :reader octet-meanings
-             :documentation "A function of an octet; what it returns is the outcome, or NIL.")
+             :documentation "A function of an octet; what it returns is its meaning, or NIL.")
    (seconds :initarg :idle-seconds :initform nil :reader engine:idle-seconds)
+   (write-seconds :initarg :write-seconds :initform nil :reader engine:write-seconds)
    (notes :initform (make-recorder) :reader fake-notes)))
 
 (defmethod engine:serve ((service octet-service) connection)
@@ -24,10 +26,18 @@
           ((<= count 0) :close)
           (t
            (setf (engine:connection-data connection) :more) ; perhaps
-           (let ((outcome (funcall (octet-meanings service) (code-char (aref buffer 0)))))
-             (platform:send-octets descriptor buffer 0 1)
+           (destructuring-bind (meaning &optional (outcome :park))
+               (uiop:ensure-list (or (funcall (octet-meanings service)
+                                              (code-char (aref buffer 0)))
+                                     :park))
              (engine:count-request connection)
-             (or outcome :park))))))
+             (cond ((keywordp meaning)
+                    (platform:send-octets descriptor buffer 0 1)
+                    meaning)
+                   (t
+                    (setf (engine:connection-output connection)
+                          (list (engine:make-octets-part meaning)))
+                    outcome)))))))
 
 (defmethod engine:input-buffered-p ((service octet-service) connection)
   (eq (engine:connection-data connection) :more))
@@ -41,11 +51,13 @@
 (defvar *port*)
 
 (defun call-with-ready-engine (function meanings &key (standby 2) thread-limit
-                                                   (accept-limit :unlimited) idle-seconds)
+                                                   (accept-limit :unlimited) idle-seconds
+                                                   write-seconds)
   (with-listener (listener)
     (let* ((*port* (usocket:get-local-port listener))
            (*service* (make-instance 'octet-service :meanings meanings
-                                                    :idle-seconds idle-seconds))
+                                                    :idle-seconds idle-seconds
+                                                    :write-seconds write-seconds))
            (engine (engine:make-ready-engine *service* listener
                                              :standby standby :thread-limit thread-limit
                                              :accept-limit accept-limit)))

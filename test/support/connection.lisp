@@ -91,6 +91,17 @@ Signals PATIENCE-LOST when nothing comes."
   "Waits until the server hangs up, and returns true; NIL when it sends something."
   (null (next-octet connection)))
 
+(defun receive-many (connection count)
+  "The next COUNT octets from CONNECTION, read in large pieces; fewer at its end."
+  (let* ((octets (make-array count :element-type '(unsigned-byte 8)))
+         ;; A read of many has no limit of time; who waits for its end has one.
+         (position (task-result (in-background ("receiving")
+                                  (handler-case
+                                      (read-sequence octets (connection-stream connection))
+                                    (error () 0)))
+                                (* 3 *patience*))))
+    (if (= position count) octets (subseq octets 0 position))))
+
 (defun receive-rest (connection)
   "All octets from CONNECTION until its end."
   (coerce (loop for octet = (next-octet connection)

@@ -1,0 +1,62 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; Answers for which a peer takes its time: no worker waits for it.
+;;;;
+;;;;   the owner of a connection     and finds that                 does
+;;;;   with output left sends it
+;;;;
+;;;;                                 all of it was taken, and its   serves what has come
+;;;;                                 outcome is :PARK               meanwhile, and parks
+;;;;                                 all of it was taken            ends the connection gently
+;;;;                                 the peer is gone               drops the connection
+;;;;                                 the peer takes no more now     parks the connection, until
+;;;;                                                                it takes more
+;;;;
+;;;; Input that comes meanwhile stays in the socket, so a peer that sends requests and reads no
+;;;; answers is held up by its own.  The poller tells of it once, and perhaps of the peer's end,
+;;;; to an owner who only tries to send; that is why all is read again after the last octet
+;;;; was taken, as if it had been told of then.
+;;;;
+;;;; A connection in this state is ended by the sentinel when nothing was taken for
+;;;; WRITE-SECONDS, and by a hard stop at once.  A soft stop waits for it.
+
+(defun send-what-is-left (engine connection)
+  "Sends what CONNECTION, which the caller owns, has left of its output.  Returns :AGAIN when
+there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BROKEN."
+  (multiple-value-bind (left sent-p error)
+      (send-parts (connection-descriptor connection) (connection-output connection))
+    (setf (connection-output connection) left)
+    (cond (error :broken)
+          (left
+           (when (or sent-p (null (connection-deadline connection)))
+             (set-deadline connection :write (write-seconds (engine-service engine))
+                           (pace-now (engine-pace engine))))
+           (if (park-until-writable engine connection) :parked :again))
+          ((and (eq (connection-outcome connection) :park) (running-p engine))
+           :again)
+          (t :close))))
+
+(defun park-until-writable (engine connection)
+  "Like LEAVE-TO-POLLER, which is told, too, when CONNECTION takes octets again."
+  (unless (shiftf (connection-output-watched-p connection) t)
+    (when (connection-watched-p connection)
+      (watch-connection-again engine connection)))
+  (leave-to-poller engine connection))
+
+(defun watch-connection-again (engine connection)
+  "Lets somebody be told of CONNECTION, which is watched, if it is ready now."
+  (watch-again (engine-poller engine) (connection-descriptor connection)
+               (connection-token connection) (connection-output-watched-p connection)))
+
+;;; Who is in this state
+
+(defun count-connections (predicate engine)
+  (let ((count 0))
+    (map-connections (lambda (connection)
+                       (when (funcall predicate connection)
+                         (incf count)))
+                     (engine-table engine))
+    count))
+
+(defmethod writing-count ((engine ready-engine))
+  (count-connections #'connection-output engine))

@@ -1,0 +1,210 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; Files by the shortest way: from the system's cache to the socket.
+;;;;
+;;;; HUNCHENTOOT:HANDLE-STATIC-FILE is a function that programs, folder dispatchers and acceptors
+;;;; with a document root call.  It copies the file to a stream, and no stream could know that
+;;;; what it is given is a file.  So the function is wrapped: where our own code has read the
+;;;; request and would write the reply, a regular file that can be opened is sent here; whatever
+;;;; else, and everybody else, goes to Hunchentoot's function.
+
+(defparameter *file-copy-limit* (* 32 1024)
+  "Files of up to so many octets are read behind the head of the reply, and leave with it by one
+call; larger ones are left to the system to send.  See docs/http.md for the measurement.")
+
+(defparameter *settled-seconds* 2
+  "After how many seconds the time of a file is trusted to change with it: the system's clock for
+files stands still for milliseconds at a time.")
+
+;;; What is known of files
+
+(defstruct version
+  "The state in which a file was found."
+  (size 0 :type index :read-only t)
+  (seconds 0 :type integer :read-only t) ; when it changed, a universal time
+  (nanoseconds 0 :type integer :read-only t)
+  (date "" :type string :read-only t)   ; the same, as HTTP writes it
+  (tag "" :type string :read-only t)
+  (settled-p nil :read-only t))         ; the next change will have another time
+
+(defstruct (known-file (:constructor make-known-file (pathname name)))
+  "What need not be found out again about a file, however often it is sent."
+  (pathname nil :type pathname :read-only t)
+  (name nil :type (or null string) :read-only t) ; the system's
+  (version nil :type (or null version))) ; when it was sent last, if that had settled
+
+(defvar *known-files* (make-array 1024 :initial-element nil)
+  "Each in the place that its pathname hashes to, until another takes that.")
+
+(defun known-file (pathname)
+  "The KNOWN-FILE for PATHNAME, a designator."
+  (let* ((pathname (let ((pathname (translate-logical-pathname (pathname pathname))))
+                     (if (eq :absolute (first (pathname-directory pathname)))
+                         pathname
+                         (merge-pathnames pathname))))
+         (place (mod (sxhash pathname) (length *known-files*)))
+         (known (svref *known-files* place)))
+    (if (and known (equal pathname (known-file-pathname known)))
+        known
+        (setf (svref *known-files* place)
+              (make-known-file pathname (native-name pathname))))))
+
+(defun version-of (known file)
+  "The version of the KNOWN file, which is open as the descriptor FILE; NIL for no regular file."
+  (multiple-value-bind (size seconds nanoseconds) (file-facts file)
+    (when size
+      (let ((version (known-file-version known)))
+        (if (and version
+                 (= size (version-size version))
+                 (= seconds (version-seconds version))
+                 (= nanoseconds (version-nanoseconds version)))
+            version
+            (find-version known size seconds nanoseconds))))))
+
+(defun find-version (known size seconds nanoseconds)
+  (let* ((settled-p (>= (- (current-second) seconds) *settled-seconds*))
+         (version (make-version :size size :seconds seconds :nanoseconds nanoseconds
+                                :date (imf-fixdate seconds) :settled-p settled-p
+                                :tag (entity-tag seconds nanoseconds size settled-p))))
+    (when settled-p
+      (setf (known-file-version known) version))
+    version))
+
+;;; Who sends it
+
+(defun ours-to-send-p ()
+  "True when the current request is one that our own code read, and its reply is still to be made."
+  (and *head*
+       (not (headers-sent-p))
+       (null hunchentoot:*header-stream*)
+       (typep (reply-stream) 'descriptor-stream)))
+
+(defun serve-file (hunchentoots pathname &rest arguments)
+  "Replies with the file PATHNAME, as HUNCHENTOOTS, a function, does with ARGUMENTS; calls that
+where there is no better way."
+  (unless (and (ours-to-send-p)
+               (apply #'send-regular-file pathname arguments))
+    (apply hunchentoots pathname arguments)))
+
+(wrap-function 'hunchentoot:handle-static-file 'serve-file)
+
+(defun send-regular-file (pathname &optional content-type callback)
+  "Replies with the file PATHNAME if that is a regular file that can be read; else NIL.  CALLBACK, a
+function, is called when all is decided, as Hunchentoot does since 1.3."
+  (let* ((known (known-file pathname))
+         (part (and (known-file-name known) (open-file-part (known-file-name known)))))
+    (when part
+      (unwind-protect
+           (let ((version (version-of known (file-part-file part)))
+                 (content-type (or content-type (hunchentoot:mime-type pathname))))
+             (when version
+               (settle-file-headers content-type (version-date version))
+               (settle-conditions version)
+               (when callback
+                 (funcall callback pathname content-type))
+               (settle-range part version)
+               (send-part-of-file part)
+               t))
+        ;; If some of it is left to be sent, it is the stream's.
+        (unless (member part (stream-left (reply-stream)))
+          (drop-parts (list part)))))))
+
+;;; The head of the reply
+
+(defun settle-file-headers (content-type date)
+  (setf (hunchentoot:content-type*)
+        (if content-type
+            (content-kind-header
+             (content-kind content-type (hunchentoot:reply-external-format*)))
+            "application/octet-stream")
+        (hunchentoot:header-out :last-modified) date
+        (hunchentoot:header-out :accept-ranges) "bytes"))
+
+(defun conditional-p ()
+  "RFC 9110, section 13.2.1: conditions are for what would be a 200 without them, not for the page of
+an error."
+  (eql (hunchentoot:return-code*) hunchentoot:+http-ok+))
+
+(defun settle-conditions (version)
+  "Sets the entity tag of the VERSION of a file, unless the program has, and leaves the handler where
+the client has that already, or wants another."
+  (unless (hunchentoot:header-out :etag)
+    (setf (hunchentoot:header-out :etag) (version-tag version)))
+  (when (conditional-p)
+    (multiple-value-bind (decision date-p)
+        (precondition *head* (hunchentoot:header-out :etag))
+      (case decision
+        (:proceed (when (and date-p (hunchentoot:header-in* :if-modified-since))
+                    (hunchentoot:handle-if-modified-since (version-seconds version))))
+        (:not-modified (leave-with hunchentoot:+http-not-modified+))
+        (:failed (leave-with hunchentoot:+http-precondition-failed+))))))
+
+(defun leave-with (status)
+  "Leaves the handler; the reply has STATUS and what Hunchentoot says to that."
+  (setf (hunchentoot:return-code*) status)
+  (hunchentoot:abort-request-handler))
+
+(defun wanted-range (version)
+  "The first and the last octet of VERSION that the client asks for; NIL when that is all."
+  (let ((range (hunchentoot:header-in* :range)))
+    (and range
+         (conditional-p)
+         (plusp (version-size version))
+         (eq (hunchentoot:request-method*) :get) ; RFC 9110, section 14.2
+         (range-current-p *head* (hunchentoot:header-out :etag)
+                          (and (version-settled-p version) (version-date version)))
+         (parse-range range (version-size version)))))
+
+(defun settle-range (part version)
+  "Makes PART what is to be sent of VERSION."
+  (let ((size (version-size version)))
+    (multiple-value-bind (first last) (wanted-range version)
+      (cond ((null first)
+             (setf (part-end part) size))
+            ((<= first last (1- size))
+             (setf (hunchentoot:return-code*) hunchentoot:+http-partial-content+
+                   (hunchentoot:header-out :content-range)
+                   (format nil "bytes ~D-~D/~D" first last size)
+                   (part-position part) first
+                   (part-end part) (1+ last)))
+            (t
+             (refuse-range first last size))))))
+
+(defun refuse-range (first last size)
+  "Leaves the handler with what Hunchentoot answers to a range beyond a file of SIZE octets."
+  (setf (hunchentoot:return-code*) hunchentoot:+http-requested-range-not-satisfiable+
+        (hunchentoot:header-out :content-range) (format nil "bytes 0-~D/~D" (1- size) size))
+  (hunchentoot:abort-request-handler
+   (format nil "invalid request range (requested ~D-~D, accepted 0-~D)" first last (1- size))))
+
+;;; The reply
+
+(defun send-part-of-file (part)
+  "Sends the reply with PART as its content."
+  (let ((acceptor hunchentoot:*acceptor*)
+        (request hunchentoot:*request*)
+        (status (hunchentoot:return-code*)))
+    (multiple-value-bind (connection keep-alive) (connection-headers acceptor *head*)
+      (settle-headers hunchentoot:*reply* (server-name-of acceptor) connection keep-alive nil
+                      (and (body-allowed-p status)
+                           (- (part-end part) (part-position part)))))
+    (with-reply (reply)
+      (encode-reply-head reply status)
+      (send-encoded-reply acceptor *head* status reply
+                          (and (body-wanted-p request status)
+                               (append-file reply part))))
+    (when (eq (hunchentoot:request-method request) :head)
+      (end-of-request))))
+
+(defun append-file (reply part)
+  "Appends PART, of a file, to REPLY where it is small; else returns it, to be sent by itself.  Signals
+an error when the file has not as many octets any more."
+  (let* ((position (part-position part))
+         (size (- (part-end part) position)))
+    (cond ((> size *file-copy-limit*) part)
+          ((encode-by reply size
+                      (lambda (octets start end)
+                        (read-file-octets (file-part-file part) position octets start end)))
+           nil)
+          (t
+           (error "A file became shorter while it was read.")))))

@@ -1,0 +1,92 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; Files as descriptors, and how they get to a socket without passing through the Lisp, for
+;;;; SBCL on Linux.
+;;;;
+;;;; sendfile(2) has no flag against SIGPIPE as send(2) has, but SBCL ignores that signal.
+
+(defun native-name (pathname)
+  "The name of the file PATHNAME, one that is absolute, as the system knows it; NIL when it has
+none, as wild ones do not."
+  (let ((name (and (not (wild-pathname-p pathname))
+                   (sb-ext:native-namestring pathname))))
+    ;; For C a name ends at the first NUL, and would be another file's.
+    (and name (not (find (code-char 0) name)) name)))
+
+(defconstant +o-nonblock+ #o4000)
+(defconstant +o-noctty+ #o400)
+(defconstant +o-cloexec+ #o2000000)
+
+(defun open-file (name)
+  "A descriptor from which the file NAME, a string, can be read; or minus an error number.  Does
+not wait where NAME is no file but a pipe."
+  (system-call "open" sb-alien:int (sb-alien:c-string name)
+               (sb-alien:int (logior +o-nonblock+ +o-noctty+ +o-cloexec+))))
+
+(sb-alien:define-alien-type nil
+    (sb-alien:struct statx              ; <linux/stat.h>, the same for every processor
+                     (mask (sb-alien:unsigned 32)) (block-size (sb-alien:unsigned 32))
+                     (attributes (sb-alien:unsigned 64))
+                     (links (sb-alien:unsigned 32)) (user (sb-alien:unsigned 32))
+                     (group (sb-alien:unsigned 32)) (mode (sb-alien:unsigned 16))
+                     (spare (sb-alien:unsigned 16))
+                     (number (sb-alien:unsigned 64)) (size (sb-alien:unsigned 64))
+                     (blocks (sb-alien:unsigned 64)) (mask-2 (sb-alien:unsigned 64))
+                     (times (array (sb-alien:signed 64) 6)) ; accessed, born, changed
+                     (seconds (sb-alien:signed 64)) (nanoseconds (sb-alien:unsigned 32))
+                     (rest (array (sb-alien:unsigned 64) 20))))
+
+(defvar *empty-name* (coerce '(0) 'octets)
+  "The empty string of C.")
+
+(defconstant +unix-epoch+ (encode-universal-time 0 0 0 1 1 1970 0))
+
+(defun file-facts (file)
+  "Three values about FILE, an open descriptor: its size in octets, the universal time of its
+last modification, and the nanoseconds of that second.  NIL when it is no regular file, or the
+system does not tell."
+  (declare (type descriptor file))
+  (sb-alien:with-alien ((facts (sb-alien:struct statx)))
+    (sb-sys:with-pinned-objects (*empty-name*)
+      (when (and (zerop (system-call "statx" sb-alien:int (sb-alien:int file)
+                                     (sb-sys:system-area-pointer
+                                      (sb-sys:vector-sap *empty-name*))
+                                     (sb-alien:int #x1000) ; AT_EMPTY_PATH
+                                     (sb-alien:unsigned-int #x243) ; type, mode, mtime, size
+                                     ((* (sb-alien:struct statx)) (sb-alien:addr facts))))
+                 (= #o100000 (logand #o170000 (sb-alien:slot facts 'mode))))
+        (values (sb-alien:slot facts 'size)
+                (+ +unix-epoch+ (sb-alien:slot facts 'seconds))
+                (sb-alien:slot facts 'nanoseconds))))))
+
+(defun read-file-octets (file position octets start end)
+  "Reads FILE, a descriptor, from POSITION to OCTETS from START to END.  True when it had as many."
+  (declare (type descriptor file) (type octets octets) (type index position start end))
+  (sb-sys:with-pinned-objects (octets)
+    (loop
+      (when (= start end)
+        (return t))
+      (let ((count (system-call "pread64" sb-alien:long (sb-alien:int file)
+                                (sb-sys:system-area-pointer
+                                 (sb-sys:sap+ (sb-sys:vector-sap octets) start))
+                                (sb-alien:unsigned-long (- end start))
+                                (sb-alien:long position))))
+        (cond ((plusp count)
+               (incf start count)
+               (incf position count))
+              ((/= count (- +eintr+))
+               (return nil)))))))
+
+(defun send-file (descriptor file position end)
+  "Writes FILE, a descriptor, from POSITION to END to the socket DESCRIPTOR, as many octets as that
+takes now.  Returns their number, 0 where FILE ends before, or minus an error number; see
+WOULD-BLOCK-P."
+  (declare (type descriptor descriptor file) (type index position end))
+  (sb-alien:with-alien ((offset (sb-alien:signed 64) position))
+    (loop
+      (let ((result (system-call "sendfile" sb-alien:long
+                                 (sb-alien:int descriptor) (sb-alien:int file)
+                                 ((* (sb-alien:signed 64)) (sb-alien:addr offset))
+                                 (sb-alien:unsigned-long (- end position)))))
+        (unless (= result (- +eintr+))
+          (return result))))))

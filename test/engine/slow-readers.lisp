@@ -1,0 +1,152 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite slow-readers :in ready
+  :description "Peers that take their time to take an answer: no worker waits for them.")
+
+(in-suite slow-readers)
+
+(defparameter *large-size* 9000000
+  "More octets than the buffers of a connection hold.")
+
+(defparameter *large-answer* (test-octets *large-size*))
+
+(defun large-answers (char)
+  "The meaning of CHAR: L is answered largely, C too but for the last time."
+  (case char
+    (#\L *large-answer*)
+    (#\C (list *large-answer* :close))))
+
+(defun whole-answer-p (connection)
+  "Whether what CONNECTION reads next is *LARGE-ANSWER*."
+  (null (octet-difference *large-answer* (receive-many connection *large-size*))))
+
+(defun cut-answer-p (connection)
+  "Whether what CONNECTION reads ends before *LARGE-ANSWER* does."
+  (< (length (receive-many connection *large-size*)) *large-size*))
+
+(defun wait-until-writing (engine count)
+  "Waits until COUNT peers of ENGINE hold up their answers, without a worker."
+  (wait-for-statistic engine :writing count)
+  (wait-for-statistic engine :busy 0))
+
+(define-server-test a-slow-reader-holds-no-worker
+  (with-ready-engine (engine #'large-answers :standby 1 :thread-limit 1)
+    (with-connection (slow *port*)
+      (send slow "L")
+      (wait-until-writing engine 1)
+      (with-connection (other *port*)
+        (is (equal "x" (exchange-octets other "x"))))
+      (is (member :writing (engine:list-engine-connections engine)
+                  :key (lambda (plist) (getf plist :state))))
+      (is (whole-answer-p slow))
+      (wait-for-statistic engine :writing 0)
+      (is (equal "y" (exchange-octets slow "y"))))))
+
+(define-server-test what-comes-while-an-answer-is-written-is-answered-after-it
+  (with-ready-engine (engine #'large-answers)
+    (with-connection (slow *port*)
+      (send slow "L")
+      (wait-until-writing engine 1)
+      (send slow "a")
+      (send slow "Lb")
+      (is (whole-answer-p slow))
+      (is (equal "a" (decode (read-octets slow 1))))
+      (is (whole-answer-p slow))
+      (is (equal "b" (decode (read-octets slow 1)))))
+    (wait-for-statistic engine :open 0)))
+
+(define-server-test a-slow-reader-that-sends-no-more-gets-all-answers
+  (with-ready-engine (engine #'large-answers)
+    (with-connection (slow *port*)
+      (send slow "LaL")
+      (end-sending slow)
+      (wait-until-writing engine 1)
+      (is (whole-answer-p slow))
+      (is (equal "a" (decode (read-octets slow 1))))
+      (is (whole-answer-p slow))
+      (is (closed-by-server-p slow)))
+    (wait-for-statistic engine :open 0)))
+
+(define-server-test the-last-answer-arrives-whole-though-more-was-sent
+  (with-ready-engine (engine #'large-answers)
+    (with-connection (slow *port*)
+      (send slow "C")
+      (wait-until-writing engine 1)
+      (send slow "never read")
+      (is (whole-answer-p slow))
+      (is (closed-by-server-p slow)))
+    (wait-for-statistic engine :open 0)))
+
+(define-server-test a-slow-reader-that-resets-is-forgotten
+  (with-ready-engine (engine #'large-answers)
+    (let ((slow (connect *port*)))
+      (send slow "L")
+      (wait-until-writing engine 1)
+      (reset slow))
+    (wait-for-statistic engine :open 0)
+    (is (zerop (statistic engine :failed)))))
+
+(define-server-test who-reads-nothing-is-ended-by-the-write-deadline
+  (with-globals ((engine::*tick* 1/100))
+    (with-ready-engine (engine #'large-answers :write-seconds 1/5)
+      (with-connection (slow *port*)
+        (send slow "L")
+        (wait-for-statistic engine :expired 1)
+        (wait-for-statistic engine :open 0)
+        (is (cut-answer-p slow))))))
+
+(defun deadlines (engine)
+  "The deadlines of the connections of ENGINE, in milliseconds."
+  (let ((deadlines '()))
+    (engine::map-connections (lambda (connection)
+                               (push (engine:connection-deadline connection) deadlines))
+                             (engine::engine-table engine))
+    deadlines))
+
+(define-server-test the-write-deadline-is-renewed-when-octets-are-taken
+  (with-ready-engine (engine #'large-answers :write-seconds 100)
+    (with-connection (slow *port*)
+      (send slow "L")
+      (wait-until-writing engine 1)
+      (let ((deadline (first (deadlines engine))))
+        (eventually ("the engine's clock to go on")
+          (< (+ 5 deadline)
+             (+ 100000 (engine::pace-now (engine::engine-pace engine)))))
+        (eventually ("the deadline to be renewed")
+          (receive-many slow 200000)
+          (some (lambda (later) (and later (< deadline later))) (deadlines engine)))))))
+
+(define-server-test a-soft-stop-waits-for-slow-readers
+  (with-ready-engine (engine #'large-answers)
+    (with-connection (slow *port*)
+      (with-connection (idle *port*)
+        (exchange-octets idle "x")
+        (send slow "L")
+        (wait-until-writing engine 1)
+        (let ((stop (in-background ("soft stop")
+                      (engine:stop-engine engine :soft t))))
+          (is (closed-by-server-p idle))
+          (wait-for-statistic engine :threads 0)
+          (is (not (task-done-p stop)))
+          (is (whole-answer-p slow))
+          (is (closed-by-server-p slow))
+          (is (null (task-result stop)))
+          (is (null (engine:accounting-problems engine))))))))
+
+(define-server-test a-soft-stop-waits-no-longer-than-it-may
+  (with-ready-engine (engine #'large-answers)
+    (with-connection (slow *port*)
+      (send slow "L")
+      (wait-until-writing engine 1)
+      (is (null (engine:stop-engine engine :soft t :timeout 1/10)))
+      (is (null (engine:accounting-problems engine)))
+      (is (cut-answer-p slow)))))
+
+(define-server-test a-hard-stop-does-not-wait-for-slow-readers
+  (with-ready-engine (engine #'large-answers)
+    (with-connection (slow *port*)
+      (send slow "L")
+      (wait-until-writing engine 1)
+      (is (null (engine:stop-engine engine)))
+      (is (null (engine:accounting-problems engine)))
+      (is (cut-answer-p slow)))))

@@ -1,0 +1,65 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite conditional :in http
+  :description "Entity tags, conditions and ranges: RFC 9110, sections 8.8, 13 and 14.")
+
+(in-suite conditional)
+
+(defun conditional-head (method &rest headers)
+  "The head of a request by METHOD with HEADERS, names and values by turns."
+  (let ((octets (request-octets "/" :method method
+                                    :headers (loop for (name value) on headers by #'cddr
+                                                   collect (cons name value)))))
+    (values (http:parse-head (http:make-parser) octets 0 (length octets)))))
+
+(defun decided (method &rest headers)
+  "What is decided on a request for content with the tag \"a\"."
+  (multiple-value-list (http:precondition (apply #'conditional-head method headers) "\"a\"")))
+
+(test tags-tell-versions-apart
+  (let ((tag (http:entity-tag 3900000000 5 1000 t)))
+    (is (string= tag (http:entity-tag 3900000000 5 1000 t)))
+    (is (string= (format nil "W/~A" tag) (http:entity-tag 3900000000 5 1000 nil)))
+    (dolist (other (list (http:entity-tag 3900000001 5 1000 t)
+                         (http:entity-tag 3900000000 6 1000 t)
+                         (http:entity-tag 3900000000 5 1001 t)))
+      (is (string/= tag other)))))
+
+(test without-conditions-only-the-date-matters
+  (is (equal '(:proceed t) (decided :get))))
+
+(test who-has-one-of-the-listed-tags-need-not-get-it-again
+  (is (equal '(:not-modified nil) (decided :get "If-None-Match" "\"a\"")))
+  (is (equal '(:not-modified nil) (decided :head "If-None-Match" "\"b\", W/\"a\" ,\"c\"")))
+  (is (equal '(:not-modified nil) (decided :get "If-None-Match" "*")))
+  (is (equal '(:proceed nil) (decided :get "If-None-Match" "\"b\"")))
+  (is (equal '(:proceed nil) (decided :get "If-None-Match" "a")))
+  (is (equal '(:failed nil) (decided :put "If-None-Match" "*"))))
+
+(test who-wants-a-listed-tag-only-gets-no-other
+  (is (equal '(:proceed t) (decided :get "If-Match" "\"b\",\"a\"")))
+  (is (equal '(:proceed t) (decided :get "If-Match" "*")))
+  (is (equal '(:failed nil) (decided :get "If-Match" "\"b\"")))
+  (is (equal '(:failed nil) (decided :get "If-Match" "W/\"a\""))))
+
+(defun range-for-tag-p (validator tag date)
+  (http:range-current-p (conditional-head :get "If-Range" validator) tag date))
+
+(test a-range-is-of-the-version-that-was-meant
+  (is (range-for-tag-p "\"a\"" "\"a\"" nil))
+  (is (not (range-for-tag-p "\"b\"" "\"a\"" nil)))
+  (is (not (range-for-tag-p "W/\"a\"" "W/\"a\"" nil)))
+  (is (range-for-tag-p "Sun, 06 Nov 1994 08:49:37 GMT" "\"a\""
+                       "Sun, 06 Nov 1994 08:49:37 GMT"))
+  (is (not (range-for-tag-p "Sun, 06 Nov 1994 08:49:37 GMT" "\"a\"" nil)))
+  (is (http:range-current-p (conditional-head :get) "\"a\"" nil)))
+
+(test ranges-with-a-first-octet-are-understood
+  (flet ((range (text) (multiple-value-list (http:parse-range text 100))))
+    (is (equal '(0 9) (range "bytes=0-9")))
+    (is (equal '(90 99) (range "Bytes=90-")))
+    (is (equal '(5 3) (range "bytes=5-3")))
+    (is (equal '(0 1000) (range "bytes=0-1000")))
+    (dolist (text '("bytes=-5" "bytes=1-2,4-5" "lines=1-2" "bytes=" "bytes=-" "bytes=1"
+                    "bytes= 1-2" "" "bytes=a-b" "bytes=+1-2"))
+      (is (equal '(nil) (range text)) "~S" text))))

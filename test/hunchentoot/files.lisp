@@ -1,0 +1,160 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite sent-files :in acceptors
+  :description "Files that our own code sends.")
+
+(in-suite sent-files)
+
+(defmacro serving-file ((octets &rest initargs) (path &rest routes) &body body)
+  "Evaluates BODY while a file of OCTETS, whose pathname PATH is bound to, is served under /file,
+besides ROUTES, by an acceptor made of INITARGS."
+  (let ((directory (gensym "DIRECTORY")))
+    `(with-directory (,directory)
+       (let ((,path (write-file ,directory "file.bin" ,octets)))
+         (serving (,@initargs)
+             (("/file" (hunchentoot:handle-static-file ,path))
+              ,@routes)
+           ,@body)))))
+
+(defun tag-of (target)
+  (response-header (ask target) "etag"))
+
+(defun asked-with (&rest headers)
+  "The response for /file to a request with HEADERS, names and values by turns."
+  (ask "/file" :headers (loop for (name value) on headers by #'cddr
+                              collect (cons name value))))
+
+(defun make-old (path)
+  "Lets the time of the file PATH be long ago, so that its next change will have another."
+  (uiop:run-program (list "touch" "-d" "2020-01-02 03:04:05" (uiop:native-namestring path))))
+
+(define-server-test (a-files-tag-is-strong-once-its-time-has-settled :needs :our-http)
+  (serving-file ((octets "text")) (path)
+    (is (uiop:string-prefix-p "W/\"" (tag-of "/file")))
+    (make-old path)
+    (let ((tag (tag-of "/file")))
+      (is (uiop:string-prefix-p "\"" tag))
+      (is (string= tag (tag-of "/file")))
+      (write-file (uiop:pathname-directory-pathname path) "file.bin" (octets "other"))
+      (is (string/= tag (tag-of "/file")))
+      (is (string= "other" (ask-text "/file"))))))
+
+(define-server-test (who-has-a-file-is-told-so :needs :our-http)
+  (serving-file ((octets "text")) (path)
+    (let* ((tag (tag-of "/file"))
+           (response (asked-with "If-None-Match" (format nil "\"other\", ~A" tag))))
+      (is (= 304 (response-status response)))
+      (is (string= tag (response-header response "etag")))
+      (is (= 200 (response-status (asked-with "If-None-Match" "\"other\""))))
+      ;; The tag has the last word, RFC 9110, section 13.1.3.
+      (is (= 200 (response-status
+                  (asked-with "If-None-Match" "\"other\""
+                              "If-Modified-Since"
+                              (response-header (ask "/file") "last-modified")))))
+      (is (= 412 (response-status (asked-with "If-Match" "\"other\"")))))))
+
+(define-server-test (a-range-is-sent-only-of-the-version-that-was-meant :needs :our-http)
+  (serving-file ((octets "0123456789")) (path)
+    (make-old path)
+    (let ((tag (tag-of "/file"))
+          (date (response-header (ask "/file") "last-modified")))
+      (dolist (validator (list tag date))
+        (let ((part (asked-with "Range" "bytes=2-4" "If-Range" validator)))
+          (is (= 206 (response-status part)))
+          (is (string= "234" (response-text part)))))
+      (dolist (validator (list "\"other\"" "Thu, 02 Jan 2020 03:04:06 GMT"))
+        (let ((whole (asked-with "Range" "bytes=2-4" "If-Range" validator)))
+          (is (= 200 (response-status whole)))
+          (is (string= "0123456789" (response-text whole))))))))
+
+(define-server-test (ranges-that-make-no-sense-are-refused-or-ignored :needs :our-http)
+  (serving-file ((octets "0123456789")) (path)
+    (is (= 416 (response-status (asked-with "Range" "bytes=5-3"))))
+    (is (= 416 (response-status (asked-with "Range" "bytes=10-"))))
+    (is (string= "0123456789" (response-text (asked-with "Range" "bytes=-3"))))
+    (let ((response (ask "/file" :method :post :content "x"
+                                 :headers '(("Range" . "bytes=1-2")))))
+      (is (= 200 (response-status response)))
+      (is (string= "0123456789" (response-text response))))))
+
+(define-server-test (a-file-may-be-the-page-of-an-error :needs :our-http)
+  (serving-file ((octets "0123456789"))
+      (path ("/gone" (setf (hunchentoot:return-code*) 410)
+                     (hunchentoot:handle-static-file path "text/x-page")))
+    (let ((response (ask "/gone" :headers '(("Range" . "bytes=1-2")
+                                            ("If-None-Match" . "*")))))
+      (is (= 410 (response-status response)))
+      (is (string= "0123456789" (response-text response)))
+      (is (string= "text/x-page; charset=utf-8" (content-type response))))))
+
+(define-server-test (a-program-may-set-the-tag-itself :needs :our-http)
+  (serving-file ((octets "text"))
+      (path ("/tagged" (setf (hunchentoot:header-out :etag) "\"mine\"")
+                       (hunchentoot:handle-static-file path)))
+    (is (string= "\"mine\"" (tag-of "/tagged")))
+    (is (= 304 (response-status
+                (ask "/tagged" :headers '(("If-None-Match" . "\"mine\""))))))))
+
+(define-server-test (handlers-go-on-after-the-file-but-not-after-a-head :needs :our-http)
+  (let ((steps (make-recorder)))
+    (serving-file ((octets "text"))
+        (path ("/then" (hunchentoot:handle-static-file path)
+                       (record steps :after)
+                       "not sent"))
+      (with-connection (connection)
+        (is (string= "text" (exchange-text connection "/then")))
+        (exchange connection "/then" :method :head)
+        (is (string= "text" (exchange-text connection "/then"))))
+      (is (= 2 (recorded-count steps :after))))))
+
+(defun large-file-follows-p (connection)
+  (let ((head (read-head connection)))
+    (and (= 200 (response-status head))
+         (= *large-size* (content-length head))
+         (whole-answer-p connection))))
+
+(define-server-test (a-large-file-needs-no-thread-for-a-slow-client :needs :our-http)
+  (serving-file (*large-answer*
+                 :taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1))
+      (path ("/word" "word"))
+    (with-connection (slow)
+      (send slow (request-octets "/file") (request-octets "/word"))
+      (wait-until-held-up 1)
+      (is (string= "word" (ask-text "/word")))
+      (delete-file path)                ; it is open
+      (is (large-file-follows-p slow))
+      (is (string= "word" (response-text (read-response slow)))))))
+
+(define-server-test (a-large-range-arrives-whole :needs :our-http)
+  (serving-file (*large-answer*) (path)
+    (with-connection (connection)
+      (send-request connection "/file" :headers '(("Range" . "bytes=1000-8000999")))
+      (let ((head (read-head connection)))
+        (is (= 206 (response-status head)))
+        (is (null (octet-difference (subseq *large-answer* 1000 8001000)
+                                    (receive-many connection 8000000))))))))
+
+(define-server-test (a-file-whose-client-goes-is-closed :needs :our-http)
+  ;; The test for leaks looks for its descriptor.
+  (serving-file (*large-answer*) (path)
+    (let ((slow (connect)))
+      (send-request slow "/file")
+      (wait-until-held-up 1)
+      (reset slow))
+    (eventually ("the connection to be closed") (zerop (figure :open)))))
+
+(define-server-test (a-stop-closes-the-files-of-slow-clients :needs :our-http)
+  (serving-file (*large-answer*) (path)
+    (with-connection (slow)
+      (send-request slow "/file")
+      (wait-until-held-up 1)
+      (hunchentoot:stop *server*)
+      (is (not (large-file-follows-p slow))))))
+
+(define-server-test (a-file-that-becomes-shorter-is-not-taken-for-whole :needs :our-http)
+  (serving-file (*large-answer*) (path)
+    (with-connection (slow)
+      (send-request slow "/file")
+      (wait-until-held-up 1)
+      (uiop:run-program (list "truncate" "-s" "1000" (uiop:native-namestring path)))
+      (is (not (large-file-follows-p slow))))))
