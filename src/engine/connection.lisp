@@ -32,11 +32,15 @@ long; or the connection idled in a crowd.  Other kinds may come, as the storey a
   "A plist of *DEADLINE-KINDS* and zeros."
   (loop for kind in *deadline-kinds* collect kind collect 0))
 
+(defun as-milliseconds (seconds)
+  "SECONDS, a real or NIL for never, as an integer, or NIL."
+  (and seconds (ceiling (* 1000 seconds))))
+
 (defun set-deadline (connection kind seconds now)
   "Lets the sentinel end CONNECTION when SECONDS, a real or NIL for never, have passed since
 NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."
   (setf (connection-deadline-kind connection) kind
-        (connection-deadline connection) (and seconds (+ now (ceiling (* 1000 seconds))))))
+        (connection-deadline connection) (and seconds (+ now (as-milliseconds seconds)))))
 
 (defun call-with-deadline (connection kind seconds thunk)
   "Calls THUNK; if it takes longer than SECONDS, a real or NIL for no limit, the sentinel ends

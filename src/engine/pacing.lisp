@@ -160,11 +160,17 @@ for nothing."
   (setf (connection-ownership connection) :parked)
   (watch-connection-again engine connection))
 
+(defun note-idle-seconds (engine)
+  "Lets the workers of ENGINE know what their service says of idle connections."
+  (setf (pace-idle (engine-pace engine))
+        (as-milliseconds (idle-seconds (engine-service engine)))))
+
 (defun sweep (engine pacemaker)
   "Ends the overdue connections of ENGINE, a few times a second."
   (let ((now (milliseconds)))
     (when (> (- now (pacemaker-last-sweep pacemaker)) (* 1000 *tick*))
       (setf (pacemaker-last-sweep pacemaker) now)
+      (note-idle-seconds engine)
       (map-connections (lambda (connection) (end-overdue-connection engine connection now))
                        (engine-table engine))
       (close-status-descriptors engine)

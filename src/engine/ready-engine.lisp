@@ -22,6 +22,7 @@
 the sentinel, save WAITING."
   (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0
   (now 0 :type fixnum)                  ; MILLISECONDS at that tick
+  (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the service, as milliseconds
   (target 1 :type fixnum)               ; how many workers may wait
   (dozing-p nil)                        ; the sentinel does not tick, and is to be rung
   (waiting (make-counter) :read-only t)) ; how many workers wait

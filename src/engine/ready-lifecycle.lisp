@@ -5,6 +5,7 @@
 (defmethod open-doors ((engine ready-engine))
   (setf (pace-now (engine-pace engine)) (milliseconds)
         (pace-target (engine-pace engine)) (processor-count))
+  (note-idle-seconds engine)
   (set-non-blocking (engine-listener-descriptor engine))
   (watch (engine-poller engine) (engine-listener-descriptor engine)
          (engine-listener-descriptor engine)))

@@ -118,8 +118,11 @@ what became of it, :PARKED, or is to become of it."
   "Leaves CONNECTION to whoever is told that more of it has come.  NIL when that is so already
 and it is the caller's still."
   (unless (connection-deadline connection)
-    (set-deadline connection (if (zerop (connection-served connection)) :first-byte :idle)
-                  (idle-seconds (engine-service engine)) (pace-now (engine-pace engine))))
+    (let* ((pace (engine-pace engine))
+           (idle (pace-idle pace)))
+      (setf (connection-deadline-kind connection)
+            (if (zerop (connection-served connection)) :first-byte :idle)
+            (connection-deadline connection) (and idle (+ (pace-now pace) idle)))))
   (leave-to-poller engine connection))
 
 (defun leave-to-poller (engine connection)
