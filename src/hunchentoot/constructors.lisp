@@ -39,13 +39,30 @@ an instance of CLASS, a symbol or a class."
 ;;; Recipes
 
 (defstruct recipe
-  "How to make instances of CLASS, as long as MAKING is current."
+  "How to make instances of CLASS."
   (class nil :read-only t)
-  (making nil :read-only t)             ; NIL: not by ALLOCATE-INSTANCE
+  (allocate-p nil :read-only t)         ; by ALLOCATE-INSTANCE
   (own-slots '() :type list :read-only t)) ; that Hunchentoot's class has not
+
+;;; Invariant: a recipe in *RECIPES* holds, since they are all forgotten when a class that one of
+;;; them depends on, or a function that makes instances, is redefined.
 
 (defvar *recipes* '()
   "An alist of symbols that name classes, and their recipes; replaced whole.")
+
+(defun forget-recipes ()
+  (setf *recipes* '()))
+
+(defvar *watched-classes* '()
+  "The classes whose redefinition makes us forget.")
+
+(apply #'call-when-redefined 'forget-recipes *making-functions*)
+
+(defun watch-class (class base)
+  (dolist (class (classes-between class base))
+    (unless (member class *watched-classes*)
+      (push class *watched-classes*)
+      (call-when-redefined 'forget-recipes class))))
 
 (defparameter *known-makings*
   (loop for name in '(hunchentoot:request hunchentoot:reply)
@@ -55,19 +72,13 @@ an instance of CLASS, a symbol or a class."
 
 (defun new-recipe (class base)
   "A recipe for CLASS, which is to be made as BASE is if it can."
-  (let ((making (class-making class))
-        (known (cdr (assoc base *known-makings*))))
-    (if (and making known
-             (subtypep class base)
-             (equal (making-methods making) (making-methods known)))
+  (let ((making (and (subtypep class base) (class-making class))))
+    (when making
+      (watch-class class base))
+    (if (and making (equal making (cdr (assoc base *known-makings*))))
         (multiple-value-bind (own-slots inherits) (extra-slots class base)
-          (make-recipe :class class :own-slots own-slots :making (and inherits making)))
+          (make-recipe :class class :own-slots own-slots :allocate-p inherits))
         (make-recipe :class class))))
-
-(defun current-recipe-p (recipe class)
-  (and (eq class (recipe-class recipe))
-       (or (null (recipe-making recipe))
-           (making-current-p (recipe-making recipe) class))))
 
 (defun recipe (designator base)
   "The recipe for the class that the symbol DESIGNATOR names, by that of the class BASE; NIL when
@@ -75,7 +86,7 @@ it names none."
   (let ((known (cdr (assoc designator *recipes* :test #'eq)))
         (class (find-class designator nil)))
     (cond ((null class) nil)
-          ((and known (current-recipe-p known class)) known)
+          ((and known (eq class (recipe-class known))) known)
           (t
            (let ((new (new-recipe class base)))
              (setf *recipes* (acons designator new
@@ -86,7 +97,7 @@ it names none."
   "An instance of the class that DESIGNATOR names, whose slots from BASE are unbound and to be
 filled; NIL when it is not to be made so."
   (let ((recipe (and (symbolp designator) (recipe designator base))))
-    (when (and recipe (recipe-making recipe))
+    (when (and recipe (recipe-allocate-p recipe))
       (let ((instance (allocate-instance (recipe-class recipe)))
             (own-slots (recipe-own-slots recipe)))
         (when own-slots

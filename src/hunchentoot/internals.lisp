@@ -215,8 +215,20 @@ that is too much, makes this the last request of the connection."
 (defun cookie-text (cookie)
   (hunchentoot::stringify-cookie cookie))
 
+(defvar *server-name* '(nil)
+  "Hunchentoot's version, and what its own method makes of it each time that it is asked for the
+server's name.")
+
 (defun server-name-of (acceptor)
-  (hunchentoot::acceptor-server-name acceptor))
+  (let ((known *server-name*)
+        (version hunchentoot:*hunchentoot-version*))
+    (cond ((not (sole-method-p #'hunchentoot::acceptor-server-name))
+           (hunchentoot::acceptor-server-name acceptor))
+          ((eq version (car known))
+           (cdr known))
+          (t
+           (cdr (setf *server-name*
+                      (cons version (hunchentoot::acceptor-server-name acceptor))))))))
 
 ;;; One request, by Hunchentoot's own code
 

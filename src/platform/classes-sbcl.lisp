@@ -1,63 +1,59 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What SBCL does to make an instance of a class.
-
-(defstruct (making (:constructor %make-making))
-  "What MAKE-INSTANCE did for a class when it was asked about."
-  (methods '() :type list)              ; that it ran, in their order
-  (defined '() :type list)              ; all methods there were, for each function
-  (slots '() :type list))               ; of the class
+;;;; What SBCL does to make an instance of a class, and when that changes.
 
 (defparameter *making-functions*
   (list #'make-instance #'allocate-instance #'initialize-instance #'shared-initialize)
   "The generic functions by which instances are made.")
 
-(declaim (inline methods-defined))
-(defun methods-defined (function)
-  ;; A list that is another one as soon as a method was added, removed or redefined.
-  (sb-mop:generic-function-methods function))
-
-(defun methods-run (class)
-  "The methods that MAKE-INSTANCE of CLASS, of the usual metaclass, runs.  The second value is
-true when that depends on CLASS alone."
-  (let ((symbol (find-class 'symbol)) (methods '()) (sure t))
-    (loop for (function . classes) in `((,#'initialize-instance ,class)
-                                        (,#'shared-initialize ,class ,symbol))
-          do (multiple-value-bind (applicable definitive)
-                 (sb-mop:compute-applicable-methods-using-classes function classes)
-               (setf methods (append methods applicable)
-                     sure (and sure definitive))))
-    (values (append (compute-applicable-methods #'make-instance (list class))
-                    (compute-applicable-methods #'allocate-instance (list class))
-                    methods)
-            sure)))
-
 (defun class-making (class)
-  "A MAKING that tells how instances of CLASS are made; NIL when that depends on more than the
-methods of *MAKING-FUNCTIONS*."
+  "A list of the methods that MAKE-INSTANCE of CLASS runs; NIL when it depends on more than CLASS
+and those methods how its instances are made."
   (when (eq (class-of class) (find-class 'standard-class))
     (sb-mop:finalize-inheritance class)
-    (multiple-value-bind (methods sure) (methods-run class)
-      (and sure
-           (null (sb-mop:class-default-initargs class))
-           (%make-making :methods methods
-                         :defined (mapcar #'methods-defined *making-functions*)
-                         :slots (sb-mop:class-slots class))))))
+    (multiple-value-bind (initializing sure)
+        (sb-mop:compute-applicable-methods-using-classes #'initialize-instance (list class))
+      (multiple-value-bind (sharing sure-too)
+          (sb-mop:compute-applicable-methods-using-classes
+           #'shared-initialize (list class (find-class 'symbol)))
+        (and sure sure-too
+             (null (sb-mop:class-default-initargs class))
+             (append (compute-applicable-methods #'make-instance (list class))
+                     (compute-applicable-methods #'allocate-instance (list class))
+                     initializing sharing))))))
 
-(defun making-current-p (making class)
-  "True while instances of CLASS are made as MAKING tells."
-  (and (eq (making-slots making) (sb-mop:class-slots class))
-       (loop for function in *making-functions*
-             for methods in (making-defined making)
-             always (eq methods (methods-defined function)))))
+(defun classes-between (class base)
+  "The classes of which CLASS is made, before BASE, a superclass."
+  (sb-mop:finalize-inheritance class)
+  (loop for super in (sb-mop:class-precedence-list class)
+        until (eq super base)
+        collect super))
 
 (defun extra-slots (class base)
   "The names of the slots that CLASS has beyond those of BASE, a superclass, and whether it has
 left those of BASE as they are."
-  (let ((inherited (mapcar #'sb-mop:slot-definition-name (sb-mop:class-slots base)))
-        (own (loop for super in (sb-mop:class-precedence-list class)
-                   until (eq super base)
-                   append (mapcar #'sb-mop:slot-definition-name
-                                  (sb-mop:class-direct-slots super)))))
-    (values (remove-duplicates own)
-            (null (intersection inherited own)))))
+  (flet ((names (slots) (mapcar #'sb-mop:slot-definition-name slots)))
+    (let ((own (loop for super in (classes-between class base)
+                     append (names (sb-mop:class-direct-slots super)))))
+      (values (remove-duplicates own)
+              (null (intersection (names (sb-mop:class-slots base)) own))))))
+
+(defun sole-method-p (function)
+  "True when the generic FUNCTION has one method only."
+  (null (rest (sb-mop:generic-function-methods function))))
+
+;;; Changes
+
+(defclass watcher ()
+  ((function :initarg :function :reader watcher-function))
+  (:documentation "Calls a function when what it watches is redefined."))
+
+(defmethod sb-mop:update-dependent (metaobject (watcher watcher) &rest initargs)
+  (declare (ignore metaobject initargs))
+  (funcall (watcher-function watcher)))
+
+(defun call-when-redefined (function &rest metaobjects)
+  "Lets FUNCTION be called when one of METAOBJECTS, generic functions and classes, is redefined, or
+gets or loses a method.  True: here that can be watched."
+  (dolist (metaobject metaobjects t)
+    (sb-mop:add-dependent metaobject (make-instance 'watcher :function function))))

@@ -2,9 +2,17 @@
 
 ;;;; Lisps that we do not ask how they make instances.
 
+(defparameter *making-functions* '()
+  "The generic functions by which instances are made, where that matters.")
+
 (defun class-making (class)
   "NIL: how instances of CLASS are made is not known."
   (declare (ignore class))
+  nil)
+
+(defun sole-method-p (function)
+  "NIL: how many methods FUNCTION has is not known."
+  (declare (ignore function))
   nil)
 
 (macrolet ((unsupported (&rest names)
@@ -12,4 +20,9 @@
                              collect `(defun ,name (&rest arguments)
                                         (declare (ignore arguments))
                                         (error "~A needs a CLASS-MAKING." ',name))))))
-  (unsupported making-methods making-current-p extra-slots))
+  (unsupported classes-between extra-slots))
+
+(defun call-when-redefined (function &rest metaobjects)
+  "NIL: redefinitions of METAOBJECTS cannot be watched, so FUNCTION will not be called."
+  (declare (ignore function metaobjects))
+  nil)

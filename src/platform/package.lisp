@@ -32,7 +32,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; threads as the system sees them, and the sentinel's tick
    #:thread-identity #:open-thread-status #:thread-blocked-p #:thread-run-time #:nap
    ;; classes: how instances are made
-   #:class-making #:making-methods #:making-current-p #:extra-slots
+   #:*making-functions* #:class-making #:classes-between #:extra-slots #:sole-method-p
+   #:call-when-redefined
    ;; atomics
    #:compare-and-set #:make-counter #:counter-add #:counter-count))
 
