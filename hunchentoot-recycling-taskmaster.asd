@@ -84,6 +84,8 @@
     :components ((:file "package")
                  (:file "kit")          ; what a worker lends to the connection it serves
                  (:file "stream")
+                 (:file "stream-input")
+                 (:file "stream-output")
                  (:file "requests")
                  (:file "replies")))
    (:file "package")                    ; the public names

@@ -75,6 +75,21 @@ is in order."
       (is (string= "read" (post "/" octets)))
       (is (null (octet-difference octets received))))))
 
+(define-server-test a-large-body-in-pieces-is-read-whole-and-nothing-behind-it
+  (let ((octets (test-octets 100000))
+        (received nil))
+    (serving-bodies (("/" (setf received (hunchentoot:raw-post-data :force-binary t))
+                          "read"))
+      (with-connection (connection)
+        (send-in-pieces connection 17000
+                        (request-octets "/" :method :post :content octets)
+                        (request-octets "/" :method :post :content "next"))
+        (is (string= "read" (response-text (read-response connection))))
+        (is (string= "read" (response-text (read-response connection))))
+        (is (equalp (octets "next") received))
+        (exchange connection "/" :method :post :content octets)
+        (is (null (octet-difference octets received)))))))
+
 ;;; Chunked
 
 (define-server-test a-chunked-body-is-joined
