@@ -23,10 +23,11 @@ sentinel reads: a connection belongs to at most one worker at a time."
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
   (lingering-p nil))                    ; answered; only waits for its peer's end
 
-(defparameter *deadline-kinds* '(:handshake :first-byte :head :idle :linger :crowd)
+(defparameter *deadline-kinds* '(:handshake :first-byte :head :idle :write :linger :crowd)
   "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection,
-the rest of a request's head, the next request, the peer's end after the last answer took too
-long; or the connection idled in a crowd.  Other kinds may come, as the storey above likes.")
+the rest of a request's head, the next request, the peer's taking more of an answer, its end after
+the last one took too long; or the connection idled in a crowd.  Other kinds may come, as the
+storey above likes.")
 
 (defun no-expirations ()
   "A plist of *DEADLINE-KINDS* and zeros."

@@ -96,12 +96,6 @@ lock.")
   (:method ((engine engine))
     (worker-count engine :starting :waiting)))
 
-(defgeneric writing-count (engine)
-  (:documentation "How many connections of ENGINE have no worker, and take their time to take the
-answer.")
-  (:method ((engine engine))
-    0))
-
 (defun running-p (engine)
   (eq (engine-phase engine) :running))
 

@@ -48,6 +48,7 @@ NIL before the first."
     (list :promotions (engine-promotions engine)
           :benchings (engine-benchings engine)
           :parked (length (parked-connections (engine-table engine)))
+          :writing (count-connections #'connection-output engine)
           :ready-wait (probe-wait probe)
           :ready-wait-sum (/ (probe-sum probe) 1000000.0)
           :ready-wait-count (probe-count probe))))

@@ -48,7 +48,7 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
   (watch-again (engine-poller engine) (connection-descriptor connection)
                (connection-token connection) (connection-output-watched-p connection)))
 
-;;; Who is in this state
+;;; How many are in which state
 
 (defun count-connections (predicate engine)
   (let ((count 0))
@@ -57,6 +57,3 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
                          (incf count)))
                      (engine-table engine))
     count))
-
-(defmethod writing-count ((engine ready-engine))
-  (count-connections #'connection-output engine))

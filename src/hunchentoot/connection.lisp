@@ -105,7 +105,9 @@ otherwise all of them, as Hunchentoot does."
   (let* ((link (connection-data connection))
          (stream (and link (link-descriptor-stream link))))
     (when (and stream (stream-left stream))
-      (setf (connection-output connection) (take-left stream))
+      ;; With the parts go open files, which somebody has to close.
+      (uninterruptibly
+        (setf (connection-output connection) (take-left stream)))
       (lend-no-buffers stream))))
 
 (defmethod all-read-p ((taskmaster recycling-taskmaster) connection)
