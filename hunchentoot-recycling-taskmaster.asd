@@ -85,7 +85,9 @@
                  (:file "kit")          ; what a worker lends to the connection it serves
                  (:file "stream")
                  (:file "requests")
-                 (:file "replies")))
+                 (:file "replies")
+                 (:file "lines")
+                 (:file "journal")))    ; lines for files, written behind the requests' backs
    (:file "package")                    ; the public names
    (:module "hunchentoot"
     :serial t
@@ -94,6 +96,8 @@
                  (:file "taskmaster")
                  (:file "listening")    ; on paths, inherited descriptors, shared ports
                  (:file "acceptors")
+                 (:file "access-line")  ; what a line of the access log is
+                 (:file "access-log")   ; where it goes, and when
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")
                  (:file "link")

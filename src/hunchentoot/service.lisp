@@ -8,8 +8,13 @@
     (prog1 (case input
              (:none :park)
              (:end :close)
-             (:some (serve-input taskmaster acceptor connection nil))
-             (t (serve-input taskmaster acceptor connection input)))
+             (t
+              (flet ((serve-it ()
+                       (serve-input taskmaster acceptor connection
+                                    (if (eq input :some) nil input))))
+                (if (timed-p acceptor)
+                    (call-timed acceptor #'serve-it)
+                    (serve-it)))))
       (leave-output connection))))
 
 (defun serve-input (taskmaster acceptor connection head)

@@ -19,4 +19,8 @@ of Hunchentoot.")
    #:take-parser #:return-parser #:read-head
    #:content-stream #:make-content-stream #:content-remaining #:drop-content #:*no-content*
    ;; replies
-   #:with-reply #:send-reply #:send-refusal #:send-continue #:current-second))
+   #:with-reply #:send-reply #:send-refusal #:send-continue #:current-second
+   ;; lines
+   #:with-line #:encode-printed #:encode-json #:end-line
+   #:make-journal #:journal-destination #:journal-lost
+   #:start-journal #:stop-journal #:flush-journal #:append-line #:lose-line))
