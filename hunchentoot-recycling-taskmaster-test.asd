@@ -94,7 +94,8 @@
                  (:file "confidence")))
    (:module "logs"                      ; these use tools of the conformance tests
     :pathname "hunchentoot/"
-    :components ((:file "access-log"))))
+    :components ((:file "access-log")
+                 (:file "limits"))))
   :perform (test-op (operation system)
              (declare (ignore operation system))
              (unless (uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all)

@@ -85,6 +85,7 @@
                  (:file "kit")          ; what a worker lends to the connection it serves
                  (:file "stream")
                  (:file "requests")
+                 (:file "chunks")
                  (:file "replies")
                  (:file "lines")
                  (:file "journal")))    ; lines for files, written behind the requests' backs
@@ -96,6 +97,7 @@
                  (:file "taskmaster")
                  (:file "listening")    ; on paths, inherited descriptors, shared ports
                  (:file "acceptors")
+                 (:file "limits")
                  (:file "access-line")  ; what a line of the access log is
                  (:file "access-log")   ; where it goes, and when
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))

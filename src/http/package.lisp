@@ -5,7 +5,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
   (:export
    ;; refusals
    #:protocol-error #:protocol-error-refusal #:protocol-error-status
-   #:protocol-error-section #:protocol-error-reason #:refuse
+   #:protocol-error-section #:protocol-error-reason #:refuse #:make-refusal
    ;; limits
    #:limits #:content-size #:make-limits #:limits-request-line-octets #:limits-header-octets
    #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets

@@ -1,7 +1,11 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 (defclass parallel-acceptor (listening-acceptor)
-  ((access-log-format
+  ((limits
+    :initform (make-limits)
+    :accessor acceptor-limits
+    :documentation "How much one request may ask of us; see limits.lisp.")
+   (access-log-format
     :initarg :access-log-format
     :reader access-log-format
     :documentation "How the access log tells of a request: :COMBINED, :JSON or a function.")
@@ -42,6 +46,20 @@ How it keeps its access log:
                       one argument, a plist of what :JSON tells, that returns a string, or NIL
                       for no line
 
+How much one request may have, in octets save the count of header lines; more is answered with the
+status in parentheses, and the connection closed:
+
+  :MAX-BODY-OCTETS             content, or NIL, the default, for no limit (413)
+  :MAX-REQUEST-LINE-OCTETS     the request line; default 16 KiB (414)
+  :MAX-HEADER-OCTETS           all header lines together; default 128 KiB (431)
+  :MAX-HEADER-COUNT            the number of header lines; default 128 (431)
+  :MAX-CHUNK-EXTENSION-OCTETS  chunk extensions of one body; default 16 KiB (413)
+  :MAX-TRAILER-OCTETS          trailer lines of one body; default 8 KiB (431)
+
+Over TLS, and where connections are not parked, Hunchentoot reads requests, and :MAX-BODY-OCTETS
+alone holds; under another taskmaster than ours none does.  REINITIALIZE-INSTANCE takes these too;
+requests that have begun keep the old ones.
+
 :LISTEN-BACKLOG, how many connections may wait in the kernel, is 1024 by default; the kernel cuts
 it to its own maximum, on Linux net.core.somaxconn.
 
@@ -62,6 +80,7 @@ the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
   "False for the request at hand when its connection should not be kept: asked by Hunchentoot
 when it writes the head of a reply, which then says so."
   (and (call-next-method)
+       (not *last-request-p*)
        (not (and *connection* (winding-down-p (worker-engine *worker*))))))
 
 ;;; :PARKING, which is the taskmaster's, is taken by the acceptor too: to change it should not

@@ -23,6 +23,7 @@ returns what is to become of it."
   (let ((socket (connection-usocket connection))
         (*connection* connection)
         (*head* head)
+        (*last-request-p* nil)
         ;; A foreign acceptor's PROCESS-CONNECTION closes or keeps the socket by itself.
         (*outcome* (if (typep acceptor 'parallel-acceptor) :close :detached)))
     (if (zerop (connection-served connection))
