@@ -8,7 +8,7 @@ subclasses SERVICE and is called through its generic functions.")
   (:export
    ;; what the storey above implements
    #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p
-   #:idle-seconds #:write-seconds
+   #:idle-seconds #:write-seconds #:give-notice
    #:make-worker-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request
