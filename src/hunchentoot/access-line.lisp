@@ -66,7 +66,9 @@ ENCODE-PRINTED does; of the form (OR-DASH form), a dash where that is NIL."
   `(progn
      ,@(loop for item in items
              collect (cond ((stringp item)
-                            `(encode-octets ,line ,(map 'octets #'char-code item)))
+                            ;; ABCL would dump literal octets as a vector of anything.
+                            `(encode-octets ,line
+                                            (load-time-value (map 'octets #'char-code ,item))))
                            ((and (consp item) (eq 'or-dash (first item)))
                             `(encode-printed ,line (or ,(second item) "-")))
                            (t
