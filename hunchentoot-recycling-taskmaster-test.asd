@@ -19,6 +19,7 @@
                  (:file "request")
                  (:file "response")
                  (:file "client")
+                 (:file "json")
                  (:file "acceptors")
                  (:file "server-test")))
    (:file "run")                        ; the entry point
@@ -51,6 +52,9 @@
                  (:file "ready-faults")
                  (:file "slow-readers")
                  (:file "stress")))
+   (:module "server"
+    :serial t
+    :components ((:file "journal")))
    (:module "hunchentoot"
     :serial t
     :components ((:file "taskmaster")
@@ -87,7 +91,11 @@
                  (:file "subclasses")
                  (:file "detaching")
                  (:file "defects")
-                 (:file "confidence"))))
+                 (:file "confidence")))
+   (:module "logs"                      ; these use tools of the conformance tests
+    :pathname "hunchentoot/"
+    :components ((:file "access-log")
+                 (:file "limits"))))
   :perform (test-op (operation system)
              (declare (ignore operation system))
              (unless (uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all)

@@ -87,7 +87,10 @@
                  (:file "stream-input")
                  (:file "stream-output")
                  (:file "requests")
-                 (:file "replies")))
+                 (:file "chunks")
+                 (:file "replies")
+                 (:file "lines")
+                 (:file "journal")))    ; lines for files, written behind the requests' backs
    (:file "package")                    ; the public names
    (:module "hunchentoot"
     :serial t
@@ -96,6 +99,9 @@
                  (:file "taskmaster")
                  (:file "listening")    ; on paths, inherited descriptors, shared ports
                  (:file "acceptors")
+                 (:file "limits")
+                 (:file "access-line")  ; what a line of the access log is
+                 (:file "access-log")   ; where it goes, and when
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")
                  (:file "link")

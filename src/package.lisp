@@ -13,6 +13,6 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:parallel-ssl-acceptor #:parallel-easy-ssl-acceptor
    #:recycling-taskmaster #:*default-standby-thread-count*
    #:taskmaster-standby-thread-count #:taskmaster-worker-thread-name-format
-   #:stats #:list-connections
+   #:stats #:list-connections #:reopen-logs
    #:abandon-acceptor #:recycling-taskmaster-corrupted-error #:retry
    #:stop-from-worker))

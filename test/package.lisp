@@ -5,5 +5,6 @@
                     (#:platform #:hunchentoot-recycling-taskmaster.platform)
                     (#:http #:hunchentoot-recycling-taskmaster.http)
                     (#:engine #:hunchentoot-recycling-taskmaster.engine)
+                    (#:server #:hunchentoot-recycling-taskmaster.server)
                     (#:recycling #:hunchentoot-recycling-taskmaster))
   (:export #:run-all #:all))

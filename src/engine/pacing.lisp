@@ -146,7 +146,7 @@ for nothing."
           ;; It may have been served and parked again since: look again, as its owner.
           (cond ((overdue-p connection now)
                  (count-it)
-                 (drop-connection engine connection))
+                 (dismiss engine connection now))
                 ((not (give-up-ownership connection))
                  (tend-connection-later engine connection)))
           (call-while-expiring connection
@@ -154,6 +154,22 @@ for nothing."
                                  (when (overdue-p connection now)
                                    (count-it)
                                    (shut-descriptor (connection-descriptor connection) :io))))))))
+
+(defun dismiss (engine connection now)
+  "Ends CONNECTION, which is overdue and the sentinel's.  Where its peer was told why, gently."
+  (cond ((and (not (unfinished-p connection)) ; or it would stand within an answer
+              (notice-given-p engine connection))
+         (let-go engine connection)
+         (begin-to-linger connection now)
+         (tend-connection-later engine connection))
+        (t
+         (drop-connection engine connection))))
+
+(defun notice-given-p (engine connection)
+  (handler-case (give-notice (engine-service engine) connection)
+    (error ()
+      (count-failure engine)
+      nil)))
 
 (defun tend-connection-later (engine connection)
   "Lets somebody be told again of CONNECTION, which the sentinel owns but must not serve."

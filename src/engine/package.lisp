@@ -8,7 +8,7 @@ subclasses SERVICE and is called through its generic functions.")
   (:export
    ;; what the storey above implements
    #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p
-   #:idle-seconds #:write-seconds
+   #:idle-seconds #:write-seconds #:give-notice
    #:make-worker-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request
@@ -23,5 +23,5 @@ subclasses SERVICE and is called through its generic functions.")
    #:engine-service #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
    #:engine-standby #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
-   #:winding-down-p #:inside-worker-p #:stop-from-worker
+   #:winding-down-p #:inside-worker-p #:stop-from-worker #:tell
    #:*worker* #:worker-engine))

@@ -122,7 +122,8 @@ the lock.")
     (error () (count-failure engine))))
 
 (defun tell (engine level control &rest arguments)
-  "NOTEs what happened; a failure of that, too, is only counted."
+  "Has the service of ENGINE NOTE what happened, as LEVEL, CONTROL and ARGUMENTS tell; a failure
+of that, too, is only counted."
   (handler-case (apply #'note (engine-service engine) level control arguments)
     (error () (count-failure engine))))
 

@@ -197,6 +197,12 @@ stop waits for is left to it."
         while (plusp count)
         finally (return (not (would-block-p count)))))
 
+(defun begin-to-linger (connection now)
+  "Ends our half of CONNECTION, which the caller owns: nothing more will be said."
+  (shut-descriptor (connection-descriptor connection) :output)
+  (setf (connection-lingering-p connection) t)
+  (set-deadline connection :linger *linger-seconds* now))
+
 (defun say-good-bye (engine connection)
   "Closes CONNECTION, whose last answer was sent.  When its peer sends more than was read, only
 our half is ended and the rest dropped until the peer ends: a descriptor that is closed with
@@ -204,9 +210,7 @@ unread input resets its peer, who may then lose the answer (RFC 9112, section 9.
   (let ((unread-p (unread-p engine connection)))
     (let-go engine connection)
     (cond (unread-p
-           (shut-descriptor (connection-descriptor connection) :output)
-           (setf (connection-lingering-p connection) t)
-           (set-deadline connection :linger *linger-seconds* (pace-now (engine-pace engine)))
+           (begin-to-linger connection (pace-now (engine-pace engine)))
            (linger engine connection))
           (t
            (close-owned engine connection)))))

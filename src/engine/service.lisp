@@ -55,6 +55,14 @@ of the output that was left to the engine; NIL for no limit.")
   (:method ((service service))
     nil))
 
+(defgeneric give-notice (service connection)
+  (:documentation "Tells the peer of CONNECTION, which waited without a worker until its deadline,
+why it is going to be closed.  True when SERVICE had something to say.  Called by the sentinel, who
+owns CONNECTION meanwhile, so it must not wait: what the system does not take at once is not said.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
 (defgeneric make-worker-thread (service thunk number)
   (:documentation "Makes the thread of worker NUMBER of SERVICE, in which THUNK is called.")
   (:method ((service service) thunk number)

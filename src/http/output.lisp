@@ -126,6 +126,13 @@ STRING has a character that ENCODING has not, and then OUTPUT is as it was."
             (put-text octets position text +any+)))
       t)))
 
+(defun encode-decimal (output number)
+  "Appends the decimal digits of NUMBER, a CONTENT-SIZE, to OUTPUT."
+  (declare (type output output) (type content-size number) #.*plain-policy*)
+  (append-to (output octets position 19)
+    (put-decimal octets position number))
+  (values))
+
 ;;; Chunks.  RFC 9112, section 7.1: chunk = chunk-size CRLF chunk-data CRLF
 
 (defparameter *last-chunk* (coerce '(48 13 10 13 10) 'octets)

@@ -5,9 +5,9 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
   (:export
    ;; refusals
    #:protocol-error #:protocol-error-refusal #:protocol-error-status
-   #:protocol-error-section #:protocol-error-reason #:refuse
+   #:protocol-error-section #:protocol-error-reason #:refuse #:make-refusal
    ;; limits
-   #:limits #:make-limits #:limits-request-line-octets #:limits-header-octets
+   #:limits #:content-size #:make-limits #:limits-request-line-octets #:limits-header-octets
    #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets
    #:limits-trailer-octets
    ;; request heads
@@ -26,7 +26,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encode-head #:encode-continue #:encode-status-line #:encode-header
    #:encode-date #:encode-end-of-head
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
-   #:encoded-length #:encode-string
+   #:encoded-length #:encode-string #:encode-decimal
    #:encode-chunk #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
    #:reason-phrase #:imf-fixdate))
 

@@ -128,15 +128,19 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :request-timeout 408 "RFC 9110, section 15.5.9"
   "The request did not arrive in time.")
 
+(defun make-refusal (refusal)
+  "The PROTOCOL-ERROR named REFUSAL, a keyword such as :REQUEST-TIMEOUT, not signalled."
+  (destructuring-bind (status section reason)
+      (or (rest (assoc refusal *refusals*))
+          (error "There is no refusal named ~S." refusal))
+    (make-condition 'protocol-error :refusal refusal :status status
+                                    :section section :reason reason)))
+
 (declaim (ftype (function (symbol) nil) refuse))
 (defun refuse (refusal)
   "Signals the PROTOCOL-ERROR named REFUSAL, a keyword such as :REQUEST-TIMEOUT.
 Never returns."
-  (destructuring-bind (status section reason)
-      (or (rest (assoc refusal *refusals*))
-          (error "There is no refusal named ~S." refusal))
-    (error 'protocol-error :refusal refusal :status status
-                           :section section :reason reason)))
+  (error (make-refusal refusal)))
 
 (setf (documentation 'protocol-error-refusal 'function)
       "The keyword that names the rule which the client broke with the PROTOCOL-ERROR."

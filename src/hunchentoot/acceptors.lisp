@@ -1,8 +1,24 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 (defclass parallel-acceptor (listening-acceptor)
-  ()
+  ((limits
+    :initform (make-limits)
+    :accessor acceptor-limits
+    :documentation "How much one request may ask of us; see limits.lisp.")
+   (access-log-format
+    :initarg :access-log-format
+    :reader access-log-format
+    :documentation "How the access log tells of a request: :COMBINED, :JSON or a function.")
+   (journal
+    :initform nil
+    :accessor acceptor-journal
+    :documentation "What writes the access log, or wrote it last; see access-log.lisp.")
+   (journal-lock
+    :initform (bt:make-lock "access log")
+    :reader journal-lock
+    :documentation "Held while JOURNAL is replaced."))
   (:default-initargs
+   :access-log-format :combined
    :taskmaster (make-instance 'recycling-taskmaster))
   (:documentation "HUNCHENTOOT:ACCEPTOR on recycled threads: takes the same initargs, runs the
 same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER, whose :PARKING it takes
@@ -22,6 +38,27 @@ too.  Where it listens, :ADDRESS and :PORT say as with Hunchentoot, or on SBCL u
 While it is started, HUNCHENTOOT:ACCEPTOR-ADDRESS and HUNCHENTOOT:ACCEPTOR-PORT tell where an
 inherited socket listens; of a Unix-domain socket, \"unix:\" before its path and 0.  For requests
 over one, HUNCHENTOOT:REMOTE-ADDR is \"unix:\" and HUNCHENTOOT:REMOTE-PORT 0.
+
+How it keeps its access log:
+
+  :ACCESS-LOG-FORMAT  how the access log tells of a request: :COMBINED, the default, as
+                      Hunchentoot does; :JSON, an object in a line (RFC 8259); or a function of
+                      one argument, a plist of what :JSON tells, that returns a string, or NIL
+                      for no line
+
+How much one request may have, in octets save the count of header lines; more is answered with the
+status in parentheses, and the connection closed:
+
+  :MAX-BODY-OCTETS             content, or NIL, the default, for no limit (413)
+  :MAX-REQUEST-LINE-OCTETS     the request line; default 16 KiB (414)
+  :MAX-HEADER-OCTETS           all header lines together; default 128 KiB (431)
+  :MAX-HEADER-COUNT            the number of header lines; default 128 (431)
+  :MAX-CHUNK-EXTENSION-OCTETS  chunk extensions of one body; default 16 KiB (413)
+  :MAX-TRAILER-OCTETS          trailer lines of one body; default 8 KiB (431)
+
+Over TLS, and where connections are not parked, Hunchentoot reads requests, and :MAX-BODY-OCTETS
+alone holds; under another taskmaster than ours none does.  REINITIALIZE-INSTANCE takes these too;
+requests that have begun keep the old ones.
 
 :LISTEN-BACKLOG, how many connections may wait in the kernel, is 1024 by default; the kernel cuts
 it to its own maximum, on Linux net.core.somaxconn.
@@ -43,6 +80,7 @@ the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
   "False for the request at hand when its connection should not be kept: asked by Hunchentoot
 when it writes the head of a reply, which then says so."
   (and (call-next-method)
+       (not *last-request-p*)
        (not (and *connection* (winding-down-p (worker-engine *worker*))))))
 
 ;;; :PARKING, which is the taskmaster's, is taken by the acceptor too: to change it should not
@@ -50,6 +88,7 @@ when it writes the head of a reply, which then says so."
 
 (defmethod initialize-instance :after
     ((acceptor parallel-acceptor) &key (parking nil parking-supplied-p))
+  (check-access-log-format (access-log-format acceptor))
   (when parking-supplied-p
     (let ((taskmaster (acceptor-taskmaster* acceptor)))
       (unless (typep taskmaster 'recycling-taskmaster)
@@ -77,10 +116,12 @@ stopped."
         (was-listening (hunchentoot:started-p acceptor)))
     (unwind-protect
          (multiple-value-prog1 (call-next-method)
+           (settle-access-log acceptor)
            (setf complete t))
       (unless (or complete was-listening)
         (set-shutdown acceptor)
-        (stop-listening acceptor)))))
+        (stop-listening acceptor)
+        (settle-access-log acceptor)))))
 
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor) &key soft (timeout (if soft nil 1)))
   "Stops ACCEPTOR and frees its port.  When SOFT, waits for every request that runs, otherwise
@@ -91,9 +132,11 @@ Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (cond ((not (hunchentoot:started-p acceptor))
          (values acceptor '()))
         ((not (acceptor-engine acceptor)) ; some other taskmaster was given
-         (call-next-method))
+         (multiple-value-prog1 (call-next-method)
+           (settle-access-log acceptor)))
         (t
          (let ((left (stop-engine (acceptor-engine acceptor) :soft soft :timeout timeout)))
            (set-shutdown acceptor)
            (stop-listening acceptor)
+           (settle-access-log acceptor)
            (values acceptor left)))))

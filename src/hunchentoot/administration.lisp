@@ -21,21 +21,24 @@ How long a connection that is ready for a thread waits for one, in seconds, as s
 are taken a few times a second: :READY-WAIT, the latest, or the one under way if that is longer;
 :READY-WAIT-SUM and :READY-WAIT-COUNT of all.  NIL, 0 and 0 where connections are not parked.
 
-:SERVED requests; :FAILED counts errors outside of handlers; :UPTIME in seconds.  What an acceptor
-with another taskmaster than ours cannot tell is NIL.")
+:SERVED requests; :FAILED counts errors outside of handlers; :UPTIME in seconds; :UNLOGGED lines of the
+access log, of all starts, that its destination did not take.  What an acceptor with another
+taskmaster than ours cannot tell is NIL.")
   (:method ((acceptor hunchentoot:acceptor))
     (let ((engine (acceptor-engine acceptor))
           (taskmaster (acceptor-taskmaster* acceptor)))
-      (cond (engine
-             (engine-statistics engine))
-            ((typep taskmaster 'recycling-taskmaster)
-             (no-statistics))
-            (t
-             (loop for name in *statistics*
-                   collect name
-                   collect (case name
-                             (:threads (hunchentoot:taskmaster-thread-count taskmaster))
-                             (:busy (requests-in-progress acceptor)))))))))
+      (append
+       (cond (engine
+              (engine-statistics engine))
+             ((typep taskmaster 'recycling-taskmaster)
+              (no-statistics))
+             (t
+              (loop for name in *statistics*
+                    collect name
+                    collect (case name
+                              (:threads (hunchentoot:taskmaster-thread-count taskmaster))
+                              (:busy (requests-in-progress acceptor))))))
+       (list :unlogged (lines-lost acceptor))))))
 
 (defgeneric list-connections (acceptor)
   (:documentation "A list of plists, one for each open connection of ACCEPTOR: :PEER, a string of
@@ -75,6 +78,7 @@ request handler of ACCEPTOR."
         (abandon-engine engine))
       (set-shutdown acceptor)
       (stop-listening acceptor)
+      (settle-access-log acceptor)
       (restart-case (progn
                       (when engine (check-accounts acceptor engine))
                       (return acceptor))

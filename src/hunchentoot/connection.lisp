@@ -115,6 +115,15 @@ otherwise all of them, as Hunchentoot does."
          (stream (and link (link-descriptor-stream link))))
     (and stream (not (encrypted-p link)) (stream-all-read-p stream))))
 
+(defmethod give-notice ((taskmaster recycling-taskmaster) connection)
+  "A request whose head came in part is answered 408 (RFC 9110, section 15.5.9); who has not begun
+one was asked nothing, and is told nothing."
+  (let ((link (connection-data connection)))
+    (and link
+         (link-parser link)
+         (stream-descriptor (link-socket-stream link))
+         (send-refusal-at-once (link-socket-stream link) (make-refusal :request-timeout)))))
+
 (defmethod release ((taskmaster recycling-taskmaster) connection)
   (let ((link (connection-data connection))
         (socket (connection-socket connection)))

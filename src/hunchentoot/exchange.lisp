@@ -7,9 +7,6 @@
 ;;;;   octets -> *HEAD* (waiting-request) -> PROCESS-CONNECTION (process-head)
 ;;;;          -> PROCESS-REQUEST (reply.lisp) -> octets
 
-(defparameter *limits* (make-limits)
-  "What one request may ask of us.")
-
 (defun ours-to-read-p (link)
   "True when the octets of LINK come to us as they are: no TLS, no stream of the program's."
   (and (link-descriptor-stream link)
@@ -19,7 +16,7 @@
   "The head of the next request over LINK; :NONE when it has not come whole; :END when none will
 come, or when what came was refused."
   (let* ((stream (link-socket-stream link))
-         (parser (or (shiftf (link-parser link) nil) (take-parser *limits*)))
+         (parser (or (shiftf (link-parser link) nil) (take-parser (acceptor-limits acceptor))))
          (result (handler-case (acceptable-head (read-head stream parser))
                    (protocol-error (refusal)
                      (send-refusal stream refusal)
@@ -55,41 +52,40 @@ a client could send an octet a second for ever."
          (return-parser parser)))
   (lend-no-buffers (link-socket-stream link)))
 
-(defun content-of (head stream)
+(defun content-of (acceptor head stream)
   "The stream from which the content of the request HEAD, which follows on STREAM, is read."
   (let ((framing (head-framing head)))
     (case framing
       ;; Who asks for another protocol may be granted it, and then talks on.
       (:none (if (head-upgrade head) stream *no-content*))
-      (:chunked nil)                    ; Hunchentoot's current stream will decode it
+      (:chunked (make-chunked-content stream (acceptor-limits acceptor) #'answer-refusal))
       (t (make-content-stream stream framing)))))
 
 (defun process-head (acceptor head link)
   "Processes the request HEAD, which came over LINK, in the context of CALL-WITH-CONNECTION-
 STREAM.  True."
   (let* ((stream (link-socket-stream link))
-         (content (content-of head stream))
+         (content (content-of acceptor head stream))
          (*cut-short-p* nil))
     (copy-head head)
     (when (head-expect-100-continue-p head)
       (send-continue stream))
     (let ((hunchentoot:*reply* (make-reply acceptor))
           (hunchentoot:*session* nil))
-      (unless content
+      (when (eq :chunked (head-framing head))
         (expect-chunked-body acceptor))
       (hunchentoot:process-request
        (make-request acceptor link (head-headers head) (head-method head) (head-uri head)
-                     (head-protocol head) (or content (current-stream)))))
+                     (head-protocol head) content)))
     (if *cut-short-p*
         (abandon-reply stream)
         (finish-exchange acceptor content))
     t))
 
 (defun finish-exchange (acceptor content)
-  "Completes the reply, and sees to it that the next request begins where this one's CONTENT, or
-its chunks when NIL, ends."
-  (unless content
-    (drop-chunks))
+  "Completes the reply, and sees to it that the next request begins where this one's CONTENT
+ends."
   (finish-request acceptor)
-  (when (and (typep content 'content-stream) (not (drop-content content)))
+  (unless (or (typep content 'descriptor-stream) ; the protocol may have been switched
+              (drop-content content))
     (finish-connection)))

@@ -168,23 +168,6 @@ written is sent, but no last chunk."
   (setf hunchentoot::*hunchentoot-stream* stream)
   (finish-connection))
 
-(defun drop-chunks ()
-  "Reads what is left of a chunked body, so that the next request begins where it ends; where
-that is too much, makes this the last request of the connection."
-  (let ((stream hunchentoot::*hunchentoot-stream*)
-        (octets (make-octets 4096)))
-    (when (and (typep stream 'chunga:chunked-stream)
-               (chunga:chunked-stream-input-chunking-p stream))
-      (loop repeat 64
-            for position = (read-sequence octets stream)
-            when (< position (length octets))
-              do (return)
-            finally (finish-connection)))))
-
-(defun current-stream ()
-  "Hunchentoot's current stream, of which the content of the request is read."
-  hunchentoot::*hunchentoot-stream*)
-
 (defun reply-stream ()
   "The stream to which a whole reply goes: never in chunks, even if the request came so."
   (let ((stream hunchentoot::*hunchentoot-stream*))
@@ -233,6 +216,7 @@ server's name.")
 ;;; One request, by Hunchentoot's own code
 
 (defun expect-chunked-body (acceptor)
+  "Makes INPUT-CHUNKING-P true for the current stream, and that stream one that decodes chunks."
   (unless (hunchentoot:acceptor-input-chunking-p acceptor)
     (hunchentoot::hunchentoot-error
      "The client sends a chunked body, but INPUT-CHUNKING-P is false for ~A." acceptor))
@@ -264,7 +248,8 @@ with headers, method, URI, protocol and stream of the content, and returns the r
 True when there was a request."
   (multiple-value-bind (headers method uri protocol)
       (hunchentoot::get-request-data hunchentoot::*hunchentoot-stream*)
-    (when method
+    (when (and method
+               (acceptable-length-p acceptor headers hunchentoot::*hunchentoot-stream*))
       (let ((hunchentoot:*reply* (make-instance (hunchentoot:acceptor-reply-class acceptor)))
             (hunchentoot:*session* nil))
         (when (chunked-body-p headers)
@@ -274,7 +259,7 @@ True when there was a request."
          (lambda ()
            (hunchentoot:process-request
             (funcall make-request headers method uri protocol
-                     hunchentoot::*hunchentoot-stream*)))))
+                     (counted-content acceptor headers hunchentoot::*hunchentoot-stream*))))))
       (finish-request acceptor)
       t)))
 

@@ -158,7 +158,9 @@ calls its encoding; the number of octets; and the Content-Type, or NIL to leave 
 (defun read-what-was-not-read (head)
   "Reads the content of the request, as Hunchentoot does before it answers."
   (unless (eq (head-framing head) :none)
-    (hunchentoot:raw-post-data :force-binary t)))
+    (handler-case (hunchentoot:raw-post-data :force-binary t)
+      ;; The handler did without it, so its reply is sent; then the connection is closed.
+      (protocol-error () nil))))
 
 (defun own-reason (status)
   "Hunchentoot's phrase for STATUS, or the program's, where it is not the usual one; else NIL, and

@@ -8,8 +8,13 @@
     (prog1 (case input
              (:none :park)
              (:end :close)
-             (:some (serve-input taskmaster acceptor connection nil))
-             (t (serve-input taskmaster acceptor connection input)))
+             (t
+              (flet ((serve-it ()
+                       (serve-input taskmaster acceptor connection
+                                    (if (eq input :some) nil input))))
+                (if (timed-p acceptor)
+                    (call-timed acceptor #'serve-it)
+                    (serve-it)))))
       (leave-output connection))))
 
 (defun serve-input (taskmaster acceptor connection head)
@@ -18,6 +23,7 @@ returns what is to become of it."
   (let ((socket (connection-usocket connection))
         (*connection* connection)
         (*head* head)
+        (*last-request-p* nil)
         ;; A foreign acceptor's PROCESS-CONNECTION closes or keeps the socket by itself.
         (*outcome* (if (typep acceptor 'parallel-acceptor) :close :detached)))
     (if (zerop (connection-served connection))

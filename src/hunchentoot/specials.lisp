@@ -24,6 +24,13 @@ an integer above 0: the default of its :STANDBY-THREAD-COUNT.")
   "True when the handler of the current request failed after the head of its reply was sent:
 the client is to see that the rest is missing.")
 
+(defvar *last-request-p* nil
+  "True when the reply to the current request is to say that the connection will be closed.")
+
+(defvar *access* nil
+  "What the access log is to tell of the current request at its end; NIL where a line is written
+when the reply begins.")
+
 (defvar *outcome* nil
   "What is to become of *CONNECTION*: set by PROCESS-CONNECTION, whose value methods around it
 need not pass on.")

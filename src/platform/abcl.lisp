@@ -11,11 +11,17 @@
   "Runs BODY; the JVM interrupts threads only where they wait, so nothing is needed."
   `(progn ,@body))
 
+(defun nanoseconds ()
+  (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
+                "java.lang.System"))
+
 (defun milliseconds ()
   "Milliseconds, a fixnum, of a clock that never steps and has no epoch."
-  (values (floor (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
-                               "java.lang.System")
-                 1000000)))
+  (values (floor (nanoseconds) 1000000)))
+
+(defun microseconds ()
+  "Microseconds, a fixnum, of the clock of MILLISECONDS."
+  (values (floor (nanoseconds) 1000)))
 
 (defun processor-count ()
   "How many processors the virtual machine may use, at least 1."

@@ -7,13 +7,17 @@
   `(mp:without-interrupts ,@body))
 
 (ffi:clines "#include <time.h>" "#include <unistd.h>" "#include <sys/socket.h>"
-            "static long long hrt_milliseconds(void) {
+            "static long long hrt_microseconds(void) {
                struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
-               return 1000LL * t.tv_sec + t.tv_nsec / 1000000; }")
+               return 1000000LL * t.tv_sec + t.tv_nsec / 1000; }")
+
+(defun microseconds ()
+  "Microseconds, a fixnum, of the clock of MILLISECONDS."
+  (ffi:c-inline () () :long-long "hrt_microseconds()" :one-liner t))
 
 (defun milliseconds ()
   "Milliseconds, a fixnum, of a clock that never steps and has no epoch."
-  (ffi:c-inline () () :long-long "hrt_milliseconds()" :one-liner t))
+  (values (floor (microseconds) 1000)))
 
 (defun processor-count ()
   "How many processors the system has online, at least 1."

@@ -28,7 +28,7 @@
                open-shared-port-listener
                native-name open-file file-facts read-file-octets send-file
                make-poller close-poller watch watch-again unwatch ring silence send-probe await-ready
-               thread-identity open-thread-status thread-blocked-p thread-run-time nap microseconds))
+               thread-identity open-thread-status thread-blocked-p thread-run-time nap))
 
 (defmacro deferring-interrupts (&body body)
   "Runs BODY."

@@ -10,6 +10,10 @@
   "Milliseconds of the Lisp's real-time clock."
   (values (floor (* 1000 (get-internal-real-time)) internal-time-units-per-second)))
 
+(defun microseconds ()
+  "Microseconds of the Lisp's real-time clock."
+  (values (floor (* 1000000 (get-internal-real-time)) internal-time-units-per-second)))
+
 (defun processor-count ()
   "How many processors to count on: 2, since nobody can tell."
   2)

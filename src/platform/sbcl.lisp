@@ -15,6 +15,12 @@
     (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
     (+ (* 1000 seconds) (floor nanoseconds 1000000))))
 
+(defun microseconds ()
+  "Microseconds, a fixnum, of the clock of MILLISECONDS."
+  (multiple-value-bind (seconds nanoseconds) (sb-unix::clock-gettime +clock-monotonic+)
+    (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
+    (+ (* 1000000 seconds) (floor nanoseconds 1000))))
+
 (defun processor-count ()
   "How many processors the system has online, at least 1."
   (let ((sc-nprocessors-onln #+linux 84 #-linux 58))

@@ -49,12 +49,6 @@ processor: its state, after the closing parenthesis of its name, is not R (proc(
              (< (+ name-end 2) count)
              (/= (char-code #\R) (aref buffer (+ name-end 2))))))))
 
-(defun microseconds ()
-  "Microseconds of the clock of MILLISECONDS."
-  (multiple-value-bind (seconds nanoseconds) (sb-unix::clock-gettime +clock-monotonic+)
-    (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
-    (+ (* 1000000 seconds) (floor nanoseconds 1000))))
-
 (defun thread-run-time (identity)
   "For how many microseconds the thread IDENTITY of this process has had a processor; 0 when it
 is gone."

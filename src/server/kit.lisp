@@ -7,7 +7,8 @@
   (inputs '() :type list)               ; buffers that no stream uses
   (outputs '() :type list)
   (parser nil)                          ; of request heads, between two requests
-  (reply (make-output) :read-only t))   ; where replies are made
+  (reply (make-output) :read-only t)    ; where replies are made
+  (line (make-output) :read-only t))    ; where a line of a journal is made
 
 (defvar *kit* nil
   "In the thread of a worker, its kit; elsewhere NIL.")

@@ -18,5 +18,10 @@ of Hunchentoot.")
    ;; requests
    #:take-parser #:return-parser #:read-head
    #:content-stream #:make-content-stream #:content-remaining #:drop-content #:*no-content*
+   #:make-chunked-content #:make-counted-content
    ;; replies
-   #:with-reply #:send-reply #:send-refusal #:send-continue #:current-second))
+   #:with-reply #:send-reply #:send-refusal #:send-refusal-at-once #:send-continue #:current-second
+   ;; lines
+   #:with-line #:encode-printed #:encode-json #:end-line
+   #:make-journal #:journal-destination #:journal-lost
+   #:start-journal #:stop-journal #:flush-journal #:append-line #:lose-line))

@@ -38,17 +38,28 @@ too.")
         (when (stream-left stream)
           (give-octets-away reply))))))
 
+(defun encode-refusal (reply refusal)
+  "Appends the answer with the status and the reason of REFUSAL to REPLY."
+  (let ((text (protocol-error-reason refusal)))
+    (encode-head reply (protocol-error-status refusal)
+                 `((:connection . "close")
+                   (:content-type . "text/plain; charset=us-ascii")
+                   (:content-length . ,(length text)))
+                 :second (current-second))
+    (encode-string reply text :latin-1)))
+
 (defun send-refusal (stream refusal)
   "Answers STREAM with the status and the reason of REFUSAL, a PROTOCOL-ERROR."
   (with-reply (reply)
-    (let ((text (protocol-error-reason refusal)))
-      (encode-head reply (protocol-error-status refusal)
-                   `((:connection . "close")
-                     (:content-type . "text/plain; charset=us-ascii")
-                     (:content-length . ,(length text)))
-                   :second (current-second))
-      (encode-string reply text :latin-1)
-      (send-reply stream reply))))
+    (encode-refusal reply refusal)
+    (send-reply stream reply)))
+
+(defun send-refusal-at-once (stream refusal)
+  "Like SEND-REFUSAL, but waits for nobody: what the system does not take now is not sent.  True
+when some of it was."
+  (with-reply (reply)
+    (encode-refusal reply refusal)
+    (plusp (send-octets (stream-descriptor stream) (output-octets reply) 0 (output-fill reply)))))
 
 (defun send-continue (stream)
   "Tells the peer of STREAM to send the content that it held back (RFC 9110, section 10.1.1)."

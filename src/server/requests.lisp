@@ -79,12 +79,14 @@ be taken for the whole."))
   "How many octets of content that a handler left unread are dropped for the sake of keeping
 the connection; where there are more, it is closed.")
 
-(defun drop-content (content)
-  "Reads what is left of CONTENT, a CONTENT-STREAM, and drops it.  NIL when that is too much."
-  (let ((remaining (content-remaining content)))
-    (or (zerop remaining)
-        (and (<= remaining *unread-limit*)
-             (let ((octets (make-octets (min remaining 4096))))
-               (loop for position = (read-sequence octets content)
-                     until (zerop (content-remaining content))
-                     always (plusp position)))))))
+(defgeneric drop-content (content)
+  (:documentation "Reads what is left of CONTENT, the stream of a request's content, and drops it.
+NIL when that is too much.")
+  (:method ((content content-stream))
+    (let ((remaining (content-remaining content)))
+      (or (zerop remaining)
+          (and (<= remaining *unread-limit*)
+               (let ((octets (make-octets (min remaining 4096))))
+                 (loop for position = (read-sequence octets content)
+                       until (zerop (content-remaining content))
+                       always (plusp position))))))))

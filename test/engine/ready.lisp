@@ -14,7 +14,15 @@
              :documentation "A function of an octet; what it returns is its meaning, or NIL.")
    (seconds :initarg :idle-seconds :initform nil :reader engine:idle-seconds)
    (write-seconds :initarg :write-seconds :initform nil :reader engine:write-seconds)
+   (notice :initarg :notice :initform nil :reader octet-notice
+           :documentation "What is said to those who are late, a string.")
    (notes :initform (make-recorder) :reader fake-notes)))
+
+(defmethod engine:give-notice ((service octet-service) connection)
+  (let ((notice (octet-notice service)))
+    (when notice
+      (platform:send-octets (engine:connection-descriptor connection) (octets notice)
+                            0 (length notice)))))
 
 (defmethod engine:serve ((service octet-service) connection)
   (let* ((buffer (octets "."))
@@ -52,12 +60,13 @@
 
 (defun call-with-ready-engine (function meanings &key (standby 2) thread-limit
                                                    (accept-limit :unlimited) idle-seconds
-                                                   write-seconds)
+                                                   write-seconds notice)
   (with-listener (listener)
     (let* ((*port* (usocket:get-local-port listener))
            (*service* (make-instance 'octet-service :meanings meanings
                                                     :idle-seconds idle-seconds
-                                                    :write-seconds write-seconds))
+                                                    :write-seconds write-seconds
+                                                    :notice notice))
            (engine (engine:make-ready-engine *service* listener
                                              :standby standby :thread-limit thread-limit
                                              :accept-limit accept-limit)))
@@ -177,6 +186,36 @@ them.  Where there are no pollers, does nothing."
         (is (closed-by-server-p connection)))
       (is (= 1 (statistic engine :expired)))
       (is (= 1 (getf (statistic engine :expired-by) :idle))))))
+
+(define-server-test who-is-late-may-be-told-so
+  (with-globals ((engine::*tick* 1/100))
+    (with-ready-engine (engine (constantly nil) :idle-seconds 1/5 :notice "late")
+      (with-connection (connection *port*)
+        (exchange-octets connection "x")
+        (is (equal "late" (decode (receive-rest connection))))
+        (is (= 1 (statistic engine :expired))))
+      (wait-for-statistic engine :open 0))))
+
+(define-server-test who-is-late-is-told-although-it-speaks-on
+  (with-globals ((engine::*tick* 1/100))
+    (with-ready-engine (engine (lambda (char) (declare (ignore char)) :park)
+                               :idle-seconds 1/5 :notice "late")
+      (with-connection (connection *port*)
+        (exchange-octets connection "x")
+        (await-octets (connection-socket connection) *patience*)
+        (try-to-send connection "y")
+        (is (equal "late" (decode (receive-rest connection)))))
+      (wait-for-statistic engine :open 0))))
+
+(define-server-test a-notice-that-fails-harms-nobody
+  (with-globals ((engine::*tick* 1/100))
+    (with-ready-engine (engine (constantly nil) :idle-seconds 1/5 :notice 42)
+      (with-connection (connection *port*)
+        (exchange-octets connection "x")
+        (is (closed-by-server-p connection)))
+      (is (plusp (statistic engine :failed)))
+      (with-connection (connection *port*)
+        (is (equal "x" (exchange-octets connection "x")))))))
 
 (define-server-test a-new-connection-that-says-nothing-is-closed-by-its-deadline
   (with-globals ((engine::*tick* 1/100))

@@ -69,6 +69,11 @@ afterwards."
   "Closes the sending half of CONNECTION; its answer can still be read."
   (usocket:socket-shutdown (connection-socket connection) :output))
 
+(defun try-to-send (connection &rest parts)
+  "Sends the octets of PARTS to CONNECTION unless the server has closed it."
+  (handler-case (send connection parts)
+    (error () nil)))
+
 ;;; Receiving
 
 (defun readable-p (connection &optional (seconds 0))

@@ -111,11 +111,6 @@ has closed it."
 
 ;;; Of heads without bound
 
-(defun try-to-send (connection &rest parts)
-  "Sends the octets of PARTS to CONNECTION unless the server has closed it."
-  (handler-case (send connection parts)
-    (error () nil)))
-
 (define-server-test (an-endless-header-line-is-refused :needs :our-http)
   (serving () (("/" "served"))
     (with-connection (connection)
@@ -135,6 +130,48 @@ has closed it."
                 thereis (readable-p connection 1/4)
                 until (zerop (seconds-until deadline))
                 do (try-to-send connection "x"))))))
+
+(define-server-test (half-a-head-is-answered-408-when-its-time-is-over :needs :our-http)
+  (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
+    (with-connection (connection)
+      (send connection "GET / HTTP/1.1" :crlf "Host: loc")
+      (let ((response (read-response connection)))
+        (is (= 408 (response-status response)))
+        (is (equalp "close" (response-header response "connection")))
+        (is (response-header response "date"))
+        (is (plusp (length (response-text response)))))
+      (is (closed-by-server-p connection)))
+    (eventually ("the connection to be closed")
+      (zerop (getf (recycling:stats *server*) :open)))))
+
+(define-server-test (half-a-second-head-is-answered-408-too :needs :our-http)
+  (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
+    (with-connection (connection)
+      (send connection (request-octets "/") "G")
+      (is (string= "served" (response-text (read-response connection))))
+      (is (= 408 (response-status (read-response connection)))))))
+
+(define-server-test (many-halves-of-heads-hold-no-threads :needs :our-http)
+  (serving (:read-timeout 1 :write-timeout 1
+            :taskmaster (make-instance 'recycling:recycling-taskmaster
+                                       :standby-thread-count 1 :max-thread-count 1))
+      (("/" "served"))
+    (let ((connections (loop repeat 30 collect (connect))))
+      (unwind-protect
+           (progn
+             (dolist (connection connections) (send connection "GET / HTT"))
+             (is (string= "served" (ask-text "/")))
+             (dolist (connection connections)
+               (is (= 408 (response-status (read-response connection))))))
+        (mapc #'disconnect connections)))
+    (is (string= "served" (ask-text "/")))))
+
+(define-server-test (who-has-asked-nothing-is-told-nothing :needs :our-http)
+  (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
+    (dolist (beginning (list (octets) (octets :crlf :crlf)))
+      (with-connection (connection)
+        (send connection beginning)
+        (is (closed-by-server-p connection))))))
 
 ;;; Of replies
 

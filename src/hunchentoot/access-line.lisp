@@ -1,0 +1,109 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; A line of the access log: Hunchentoot's, JSON, or what a function of the program's returns.
+
+;;; The time.  All threads share one rendering of the current second.
+
+(defun rendered-second (cache second render)
+  "What RENDER, a function, makes of the universal time SECOND; kept in CACHE, a list of one pair,
+which is replaced whole."
+  (let ((pair (first cache)))
+    (if (eql second (car pair))
+        (cdr pair)
+        (let ((text (funcall render second)))
+          (setf (first cache) (cons second text))
+          text))))
+
+(defun local-time-text (second)
+  "SECOND as Hunchentoot's access log tells it: in local time."
+  (multiple-value-bind (second minute hour day month year) (decode-universal-time second)
+    (format nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D" year month day hour minute second)))
+
+(defun utc-time-text (second)
+  "SECOND as a date-time of RFC 3339, section 5.6, in UTC."
+  (multiple-value-bind (second minute hour day month year) (decode-universal-time second 0)
+    (format nil "~4,'0D-~2,'0D-~2,'0DT~2,'0D:~2,'0D:~2,'0DZ" year month day hour minute second)))
+
+(defvar *local-time* (list nil))
+(defvar *utc-time* (list nil))
+
+;;; The facts
+
+(defun user-of (request)
+  "The user that REQUEST names.  Credentials that cannot be decoded are those of nobody."
+  (and (hunchentoot:header-in :authorization request)
+       (handler-case (values (hunchentoot:authorization request))
+         (error () nil))))
+
+(defun content-octets (request reply status)
+  "How many octets of content the reply to REQUEST has; NIL when nobody knows beforehand."
+  (if (and (body-allowed-p status)
+           (not (eq :head (hunchentoot:request-method request))))
+      (hunchentoot:content-length reply)
+      0))
+
+(defun access-facts (request reply status duration)
+  "A plist of what the access log knows of REQUEST, answered by REPLY with STATUS after DURATION, in
+microseconds or NIL."
+  (list :time (rendered-second *utc-time* (get-universal-time) #'utc-time-text)
+        :remote-address (hunchentoot:remote-addr request)
+        :forwarded-for (hunchentoot:header-in :x-forwarded-for request)
+        :user (user-of request)
+        :method (princ-to-string (hunchentoot:request-method request))
+        :uri (hunchentoot:request-uri request)
+        :protocol (princ-to-string (hunchentoot:server-protocol request))
+        :status status
+        :bytes (content-octets request reply status)
+        :duration-us duration
+        :referer (hunchentoot:header-in :referer request)
+        :user-agent (hunchentoot:header-in :user-agent request)))
+
+;;; The formats
+
+(defmacro encode-items (line &body items)
+  "Appends ITEMS to LINE: literal strings as they are, and what other forms evaluate to as
+ENCODE-PRINTED does; of the form (OR-DASH form), a dash where that is NIL."
+  `(progn
+     ,@(loop for item in items
+             collect (cond ((stringp item)
+                            ;; ABCL would dump literal octets as a vector of anything.
+                            `(encode-octets ,line
+                                            (load-time-value (map 'octets #'char-code ,item))))
+                           ((and (consp item) (eq 'or-dash (first item)))
+                            `(encode-printed ,line (or ,(second item) "-")))
+                           (t
+                            `(encode-printed ,line ,item))))))
+
+(defun encode-combined (line request reply status)
+  "Appends to LINE what Hunchentoot's ACCEPTOR-LOG-ACCESS writes of REQUEST, answered by REPLY with
+STATUS."
+  (let ((forwarded (hunchentoot:header-in :x-forwarded-for request))
+        (query (hunchentoot:query-string request)))
+    (encode-items line (or-dash (hunchentoot:remote-addr request)))
+    (when forwarded
+      (encode-items line " (" forwarded ")"))
+    (encode-items line
+      " " (or-dash (user-of request))
+      " [" (rendered-second *local-time* (get-universal-time) #'local-time-text) "] \""
+      (hunchentoot:request-method request) " " (hunchentoot:script-name request))
+    (when query
+      (encode-items line "?" query))
+    (encode-items line
+      " " (hunchentoot:server-protocol request) "\" " status
+      " " (or-dash (hunchentoot:content-length reply))
+      " \"" (or-dash (hunchentoot:header-in :referer request))
+      "\" \"" (or-dash (hunchentoot:header-in :user-agent request)) "\"")))
+
+(defun encode-access (line format request reply status duration)
+  "Appends a line in FORMAT about REQUEST to LINE, with its end.  NIL when there is to be none."
+  (let ((text nil))
+    (cond ((eq format :combined)
+           (encode-combined line request reply status))
+          ((eq format :json)
+           (encode-json line (access-facts request reply status duration)))
+          ((setf text (funcall format (access-facts request reply status duration)))
+           (encode-string line text :utf-8))
+          (t
+           (return-from encode-access nil)))
+    (end-line line)
+    t))

@@ -1,0 +1,154 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; The access log: which requests get a line, when, and who writes it.
+;;;;
+;;;; In the format :COMBINED a request has its line when its reply begins, as with Hunchentoot.  In
+;;;; the others it tells how long the request took, so it is made at the end.
+;;;;
+;;;; The lines of one destination are written by a journal, whose thread lives while the acceptor
+;;;; runs.  Without a destination there is none.
+
+(defun check-access-log-format (format)
+  (unless (or (member format '(:combined :json))
+              (functionp format)
+              (and format (symbolp format) (not (keywordp format))))
+    (hunchentoot:parameter-error
+     "ACCESS-LOG-FORMAT must be :COMBINED, :JSON or a function of one argument, not ~S." format)))
+
+;;; The journal
+
+(defparameter *log-patience* 5
+  "For how many seconds STOP waits for the last lines of the access log to be written.")
+
+(defun complain (acceptor level control &rest arguments)
+  "Tells in the message log of ACCEPTOR what is wrong.  Never signals."
+  (let ((engine (acceptor-engine acceptor)))
+    (if engine
+        (apply #'tell engine level control arguments)
+        (handler-case
+            (apply #'hunchentoot:acceptor-log-message acceptor level control arguments)
+          (error () nil)))))            ; there is nobody else to be told
+
+(defun make-access-journal (acceptor destination predecessor)
+  "A journal that writes the access log of ACCEPTOR to DESTINATION, after PREDECESSOR, if any."
+  (make-journal destination
+                (format nil "access log ~A:~A" (or (hunchentoot:acceptor-address acceptor) "*")
+                        (hunchentoot:acceptor-port acceptor))
+                (lambda (&rest complaint)
+                  (apply #'complain acceptor complaint))
+                (if predecessor (journal-lost predecessor) 0)))
+
+(defun replace-journal (acceptor destination)
+  "Makes the journal of ACCEPTOR one for DESTINATION; what the last one has is still written."
+  (let ((predecessor nil))
+    (bt:with-lock-held ((journal-lock acceptor))
+      (let ((journal (acceptor-journal acceptor)))
+        (unless (and journal (eq destination (journal-destination journal)))
+          (setf predecessor journal
+                (acceptor-journal acceptor)
+                (make-access-journal acceptor destination journal)))))
+    (when predecessor
+      (stop-journal predecessor *log-patience*))
+    (acceptor-journal acceptor)))
+
+(defun journal-for (acceptor destination)
+  "The journal of ACCEPTOR, which writes to DESTINATION."
+  (let ((journal (acceptor-journal acceptor)))
+    (if (and journal (eq destination (journal-destination journal)))
+        journal
+        (prog1 (replace-journal acceptor destination)
+          (settle-access-log acceptor)))))
+
+(defun lines-lost (acceptor)
+  "How many lines of the access log of ACCEPTOR were lost; NIL when nobody counts them."
+  (when (typep acceptor 'parallel-acceptor)
+    (let ((journal (acceptor-journal acceptor)))
+      (if journal (journal-lost journal) 0))))
+
+(defun settle-access-log (acceptor)
+  "Lets the journal of ACCEPTOR run exactly while ACCEPTOR is started and has a destination."
+  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor))
+        (journal (acceptor-journal acceptor)))
+    (cond ((and destination (hunchentoot:started-p acceptor))
+           (start-journal (if (and journal (eq destination (journal-destination journal)))
+                              journal
+                              (replace-journal acceptor destination))))
+          ((and journal (not (stop-journal journal *log-patience*)))
+           (complain acceptor :warning
+                     "~A still takes the last lines of the access log; they were left to it."
+                     (journal-destination journal))))))
+
+(defmethod (setf hunchentoot:acceptor-access-log-destination) :after
+    (destination (acceptor parallel-acceptor))
+  (declare (ignore destination))
+  (settle-access-log acceptor))
+
+(defgeneric reopen-logs (acceptor)
+  (:documentation "Writes what the access log of ACCEPTOR has gathered, and returns ACCEPTOR: to be
+called after a log file was renamed, as logrotate does.  Every line of a later request, and every
+line at all once this has returned, goes to the file that has the name then.  No log file is kept
+open, so without this call lines go there too, within about half a second.  Waits for the disk.")
+  (:method ((acceptor hunchentoot:acceptor))
+    acceptor)                           ; it opens its log for each line
+  (:method ((acceptor parallel-acceptor))
+    (let ((journal (acceptor-journal acceptor)))
+      (when journal
+        (flush-journal journal))
+      acceptor)))
+
+;;; A request
+
+(defun log-access (acceptor destination request reply status duration)
+  "Writes a line about REQUEST to the access log of ACCEPTOR, at DESTINATION.  What goes wrong is
+counted and told, and never harms the request."
+  (let ((journal (journal-for acceptor destination)))
+    (handler-case
+        (with-line (line)
+          (when (encode-access line (access-log-format acceptor) request reply status duration)
+            (append-line journal line)))
+      (error (condition)
+        (lose-line journal condition)))))
+
+(defmethod hunchentoot:acceptor-log-access ((acceptor parallel-acceptor) &key return-code)
+  "Writes the line that Hunchentoot would write, or one in another :ACCESS-LOG-FORMAT, by way of a
+thread of its own; see REOPEN-LOGS."
+  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
+    (cond ((null destination))
+          (*access*
+           (note-access *access* return-code))
+          (t
+           (log-access acceptor destination hunchentoot:*request* hunchentoot:*reply*
+                       return-code nil)))))
+
+;;; Requests whose line is made at their end
+
+(defstruct (access (:constructor make-access (began)))
+  "A request that is to be logged at its end."
+  (began 0 :type integer)               ; in MICROSECONDS
+  (request nil)                         ; NIL while its reply has not begun
+  (reply nil)
+  (status nil))
+
+(defun note-access (access status)
+  (setf (access-request access) hunchentoot:*request*
+        (access-reply access) hunchentoot:*reply*
+        (access-status access) status))
+
+(defun timed-p (acceptor)
+  "True when the log of ACCEPTOR tells how long a request took."
+  (and (typep acceptor 'parallel-acceptor)
+       (not (eq :combined (access-log-format acceptor)))
+       (hunchentoot:acceptor-access-log-destination acceptor)))
+
+(defun call-timed (acceptor thunk)
+  "Calls THUNK, which serves a request, and then writes the line about it, however it ended."
+  (let ((*access* (make-access (microseconds))))
+    (unwind-protect (funcall thunk)
+      (survive-cleanup)
+      (finish-access acceptor *access*))))
+
+(defun finish-access (acceptor access)
+  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
+    (when (and destination (access-request access))
+      (log-access acceptor destination (access-request access) (access-reply access)
+                  (access-status access) (- (microseconds) (access-began access))))))

@@ -1,0 +1,298 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; A journal: lines for a file or a stream, written by a thread of its own, so that whoever has
+;;;; a line never waits for a disk.
+;;;;
+;;;;   phase     a line that is appended        becomes     by
+;;;;   :off      is written by who appends it   :running    START-JOURNAL
+;;;;   :running  is written by the thread,      :ending     STOP-JOURNAL
+;;;;             within *FLUSH-SECONDS*
+;;;;   :ending   is written by the thread       :off        the thread, when no line is left
+;;;;                                            :running    START-JOURNAL
+;;;;
+;;;; So no line is refused, and none is lost by stopping, however late it comes.
+;;;;
+;;;; A file is opened for each batch and closed after it: a file that was renamed gets nothing more
+;;;; from the next batch on.
+;;;;
+;;;; Who writes a batch has the turn, which one thread has at a time.  Invariants:
+;;;; - GATHERED, LINES, LOST, UNMADE-P, PHASE and TURN-TAKEN-P change under the lock, which is held for a few
+;;;;   instructions.
+;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to who has the turn.
+;;;; - The lines of BATCH are older than those of GATHERED, and both are whole lines.
+
+(defparameter *flush-seconds* 1/2
+  "After how many seconds, a real, what has gathered is written.")
+
+(defparameter *batch-octets* (* 64 1024)
+  "How many octets may gather before they are written without waiting for that.")
+
+(defparameter *journal-octets* (* 8 1024 1024)
+  "How many octets may gather while the destination takes none; further lines are lost, and
+counted.  As many again may be in the batch that is being written.")
+
+(defstruct (journal (:constructor make-journal (destination name complain &optional (lost 0))))
+  "Writes lines to DESTINATION.  NAME, a string, is that of its thread.  COMPLAIN, a function of a
+level, a control string and its arguments, tells people what went wrong, and must not signal."
+  (destination nil :read-only t)        ; a pathname designator or a stream of characters
+  (name "" :type string :read-only t)
+  (complain nil :type function :read-only t)
+  (lock (bt:make-lock "journal") :read-only t)
+  (wanted (bt:make-condition-variable) :read-only t) ; its thread has something to do
+  (done (bt:make-condition-variable) :read-only t)   ; the turn, or the phase, has ended
+  (phase :off :type (member :off :running :ending))
+  (thread nil)
+  (gathered (make-output) :type output)
+  (lines 0 :type fixnum)                ; in GATHERED
+  (lost 0 :type integer)                ; lines that nobody will write
+  (unmade-p nil)                        ; a line could not be made, and that was told
+  (turn-taken-p nil)
+  (batch (make-output) :type output)
+  (batch-lines 0 :type fixnum)
+  (broken-p nil)                        ; the last line of the file may lack its end
+  (trouble-p nil))                      ; it cannot be written, and that was told
+
+(setf (documentation 'make-journal 'function)
+      "A journal for DESTINATION, a pathname designator or a stream of characters.  NAME, a string,
+is that of its thread; COMPLAIN, a function of a level, a control string and its arguments, tells
+people what went wrong, and must not signal; LOST is where the count of lost lines begins."
+      (documentation 'journal-destination 'function)
+      "Where the lines of JOURNAL go."
+      (documentation 'journal-lost 'function)
+      "How many lines of JOURNAL nobody will write, because its destination did not take them.")
+
+(defmacro with-journal ((journal) &body body)
+  "Runs BODY, which is short and waits for nothing, under the lock of JOURNAL, whole."
+  `(uninterruptibly
+     (bt:with-lock-held ((journal-lock ,journal))
+       ,@body)))
+
+(defun wait-until (journal condition-variable seconds predicate)
+  "Waits up to SECONDS, a real or NIL for ever, until PREDICATE, called under the lock of JOURNAL,
+is true; returns its last value."
+  (let ((end (and seconds (+ (milliseconds) (ceiling (* 1000 seconds))))))
+    (bt:with-lock-held ((journal-lock journal))
+      (loop for value = (funcall predicate)
+            for left = (and end (- end (milliseconds)))
+            until (or value (and left (<= left 0)))
+            ;; Several may wait and only one is notified: look again from time to time.
+            do (wait-on condition-variable (journal-lock journal)
+                        (min *flush-seconds* (if left (/ left 1000) *flush-seconds*)))
+            finally (return value)))))
+
+;;; Appending
+
+(defun gather (journal line)
+  "Adds LINE to what has gathered, or counts it as lost.  True when its arrival should be told to
+the thread.  Under the lock."
+  (let* ((gathered (journal-gathered journal))
+         (before (output-fill gathered)))
+    (cond ((> (+ before (output-fill line)) *journal-octets*)
+           (incf (journal-lost journal))
+           nil)
+          (t
+           (encode-octets gathered (output-octets line) 0 (output-fill line))
+           (incf (journal-lines journal))
+           (< before *batch-octets* (output-fill gathered))))))
+
+(defun append-line (journal line)
+  "Has LINE, an OUTPUT that ends in a line feed, written by JOURNAL: before long by its thread, or
+at once where that does not run.  Never waits for the destination in the former case."
+  (declare (type journal journal) (type output line) #.*plain-policy*)
+  (when (eq :off (with-journal (journal)
+                   (when (gather journal line)
+                     (bt:condition-notify (journal-wanted journal)))
+                   (journal-phase journal)))
+    (flush-journal journal))
+  (values))
+
+(defun lose-line (journal condition)
+  "Counts a line that could not be made, for the reason CONDITION, as lost by JOURNAL; tells it of
+the first one."
+  (unless (with-journal (journal)
+            (incf (journal-lost journal))
+            (shiftf (journal-unmade-p journal) t))
+    (funcall (journal-complain journal) :error "A line for ~A could not be made: ~A"
+             (journal-destination journal) condition)))
+
+;;; Taking turns
+
+(defun call-with-turn (journal function)
+  "Calls FUNCTION while no other thread writes for JOURNAL."
+  (loop until (with-journal (journal)
+                (unless (journal-turn-taken-p journal)
+                  (setf (journal-turn-taken-p journal) t)))
+        do (wait-until journal (journal-done journal) nil
+                       (lambda () (not (journal-turn-taken-p journal)))))
+  (unwind-protect (funcall function)
+    (survive-cleanup)
+    (with-journal (journal)
+      (setf (journal-turn-taken-p journal) nil)
+      (bt:condition-notify (journal-done journal)))))
+
+(defun take-batch (journal)
+  "Makes what has gathered the batch, unless there is one left that could not be written.  True
+when there is something to be written.  By who has the turn."
+  (when (zerop (journal-batch-lines journal))
+    (with-journal (journal)
+      (rotatef (journal-gathered journal) (journal-batch journal))
+      (rotatef (journal-lines journal) (journal-batch-lines journal))))
+  (plusp (journal-batch-lines journal)))
+
+(defun drop-batch (journal)
+  (reset-output (journal-batch journal))
+  (setf (journal-batch-lines journal) 0))
+
+;;; Writing
+
+(defun call-with-destination (journal function)
+  "Calls FUNCTION with the stream that JOURNAL writes to."
+  (let ((destination (journal-destination journal)))
+    (etypecase destination
+      (stream (funcall function destination))
+      ((or string pathname)
+       (let ((stream (open destination :direction :output :element-type 'octet
+                                       :if-exists :append :if-does-not-exist :create))
+             (written-p nil))
+         (unwind-protect
+              (progn (funcall function stream)
+                     (setf written-p t))
+           ;; To close it in order would be to write again what could not be written.
+           (close stream :abort (not written-p))))))))
+
+(defun batch-text (journal)
+  (let ((batch (journal-batch journal)))
+    (flexi-streams:octets-to-string (output-octets batch) :end (output-fill batch)
+                                                          :external-format :utf-8)))
+
+(defun write-lines (journal stream)
+  "Writes the batch of JOURNAL to STREAM.  Where half a line may stand there, it is kept apart."
+  (let ((batch (journal-batch journal)))
+    (cond ((streamp (journal-destination journal)) ; of characters
+           (when (journal-broken-p journal)
+             (write-char #\Newline stream))
+           (write-string (batch-text journal) stream))
+          (t
+           (when (journal-broken-p journal)
+             (write-byte 10 stream))
+           (write-sequence (output-octets batch) stream :end (output-fill batch))))
+    (finish-output stream)))
+
+(defun lose-batch (journal)
+  (with-journal (journal)
+    (incf (journal-lost journal) (journal-batch-lines journal)))
+  (drop-batch journal))
+
+(defun write-batch (journal)
+  "Writes the batch of JOURNAL; true when that succeeded.  Else it is kept, to be tried again, or
+lost where some of it may have been written: a line is not written twice."
+  (let ((begun-p nil))
+    (handler-case
+        (call-with-destination journal (lambda (stream)
+                                         (setf begun-p t)
+                                         (write-lines journal stream)))
+      (error (condition)
+        (when begun-p
+          (setf (journal-broken-p journal) t)
+          (lose-batch journal))
+        (note-trouble journal condition)
+        nil)
+      (:no-error (&rest values)
+        (declare (ignore values))
+        (setf (journal-broken-p journal) nil)
+        (drop-batch journal)
+        (note-recovery journal)
+        t))))
+
+(defun note-trouble (journal condition)
+  "Tells that JOURNAL cannot be written because of CONDITION, unless that was told and lasts."
+  (unless (shiftf (journal-trouble-p journal) t)
+    (funcall (journal-complain journal) :error "~A cannot be written: ~A"
+             (journal-destination journal) condition)))
+
+(defun note-recovery (journal)
+  (when (shiftf (journal-trouble-p journal) nil)
+    (funcall (journal-complain journal) :warning "~A is written again; lines lost so far: ~D."
+             (journal-destination journal) (journal-lost journal))))
+
+(defun flush-journal (journal)
+  "Writes the lines that JOURNAL was given so far.  True when all could be written.  Waits for the
+destination."
+  (call-with-turn journal
+                  (lambda ()
+                    ;; A batch that was left, and what has gathered since.
+                    (loop repeat 2
+                          always (or (not (take-batch journal))
+                                     (write-batch journal))))))
+
+;;; The thread
+
+(defun await-lines (journal)
+  "Waits until it is time to write."
+  (flet ((urgent-p ()
+           (or (eq :ending (journal-phase journal))
+               (> (output-fill (journal-gathered journal)) *batch-octets*))))
+    (wait-until journal (journal-wanted journal) *flush-seconds* #'urgent-p)))
+
+(defun end-when-asked (journal written-p)
+  "True when JOURNAL is to end and has nothing more to write, or could not write it, as WRITTEN-P
+says: what is left then is for the next start."
+  (with-journal (journal)
+    (when (and (eq :ending (journal-phase journal))
+               (or (not written-p) (zerop (journal-lines journal))))
+      (leave-journal journal))))
+
+(defun leave-journal (journal)
+  "Makes whoever appends a line to JOURNAL write it.  Under the lock."
+  (setf (journal-phase journal) :off)
+  (bt:condition-notify (journal-done journal))
+  t)
+
+(defun keep-journal (journal)
+  "The life of the thread of JOURNAL."
+  (let ((ended-p nil))
+    (unwind-protect
+         (progn
+           (with-journal (journal)
+             (setf (journal-thread journal) (bt:current-thread))
+             (bt:condition-notify (journal-done journal)))
+           (loop do (await-lines journal)
+                 until (end-when-asked journal (flush-journal journal)))
+           (setf ended-p t))
+      (survive-cleanup)
+      (unless ended-p                   ; destroyed, as all threads are when a Lisp exits
+        (with-journal (journal)
+          (leave-journal journal))
+        (flush-journal journal)))))
+
+(defun start-journal (journal)
+  "Lets a thread write the lines of JOURNAL.  Does nothing when there is one; where none can be
+made, lines are written by who appends them."
+  (when (with-journal (journal)
+          (case (shiftf (journal-phase journal) :running)
+            (:off t)))
+    (handler-case (bt:make-thread (lambda () (keep-journal journal)) :name (journal-name journal))
+      (error (condition)
+        (with-journal (journal)
+          (leave-journal journal))
+        (funcall (journal-complain journal) :warning "~A has no thread: ~A"
+                 (journal-name journal) condition))
+      (:no-error (thread)
+        (declare (ignore thread))
+        ;; From here on its cleanup forms run, whatever becomes of it.
+        (wait-until journal (journal-done journal) 1 (lambda () (journal-thread journal)))))))
+
+(defun stop-journal (journal seconds)
+  "Has the thread of JOURNAL write what it was given so far and end, and waits for that up to
+SECONDS, a real.  NIL when it takes longer: it will end later.  Does nothing when there is none."
+  (with-journal (journal)
+    (when (eq :running (journal-phase journal))
+      (setf (journal-phase journal) :ending)
+      (bt:condition-notify (journal-wanted journal))))
+  (when (wait-until journal (journal-done journal) seconds
+                    (lambda () (eq :off (journal-phase journal))))
+    (let ((thread (with-journal (journal) (shiftf (journal-thread journal) nil))))
+      (when (and thread (not (eq thread (bt:current-thread))))
+        (handler-case (bt:join-thread thread)
+          (error () nil))))             ; SBCL signals when the thread was destroyed
+    t))

@@ -1,0 +1,277 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite access-log :in acceptors
+  :description "The access log of our acceptors: its lines, and who gets them when.")
+
+(in-suite access-log)
+
+;;; The same lines as Hunchentoot's
+
+(defun say-several-things ()
+  "Makes requests of all kinds of *SERVER*."
+  (with-connection (connection)
+    (loop for (target . keys) in
+          `(("/page")
+            ("/page?a=b&c=%20d")
+            ("/page?")
+            ("/page" :method :head)
+            ("/nowhere/Gr%C3%BC%C3%9Fe")
+            ("/fails")
+            ("/moves")
+            ("/empty")
+            ("/streams")
+            ("/page" :method :post :form (("a" . "b")))
+            ("/page" :headers (("User-Agent" . "Tester/1.0 (\"quoted\")")
+                               ("Referer" . "http://there/?q=1")))
+            ("/page" :headers (("X-Forwarded-For" . "10.0.0.1, 10.0.0.2")))
+            ("/page" :headers (("Authorization" . "Basic bmFub29rOmlnbG9v")))
+            ("/page" :headers (("Authorization" . "Bearer token")))
+            ("/page" :version "HTTP/1.0" :headers (("Connection" . "keep-alive"))))
+          do (apply #'exchange connection target keys)))
+  (ask "/last" :version "HTTP/1.0"))
+
+(defun several-lines (acceptor-class)
+  "The access log of SAY-SEVERAL-THINGS to an acceptor of ACCEPTOR-CLASS, its times masked."
+  (let ((*acceptor-class* acceptor-class)
+        (stream (make-string-output-stream)))
+    (serving (:access-log-destination stream)
+        (("/page" "Grüße") ("/empty" "") ("/fails" (error "It fails."))
+         ("/moves" (hunchentoot:redirect "/page"))
+         ("/streams" (write-part (hunchentoot:send-headers) "part")))
+      (say-several-things))
+    (log-lines (cl-ppcre:regex-replace-all *time-of-log* (get-output-stream-string stream)
+                                           "[now]"))))
+
+(define-server-test (lines-are-those-of-hunchentoot :needs :our-engine)
+  (let ((stock (several-lines 'hunchentoot:easy-acceptor))
+        (ours (several-lines *acceptor-class*)))
+    (is (= 16 (length stock)))
+    (loop for expected in stock
+          for line in ours
+          do (is (string= expected line)))
+    (is (= (length stock) (length ours)))))
+
+(test the-time-is-told-as-hunchentoot-tells-it
+  (loop repeat 20
+        for time = (random (get-universal-time))
+        do (is (string= (hunchentoot::iso-time time) (recycling::local-time-text time)))))
+
+(define-server-test (a-request-cannot-forge-lines :needs :our-engine)
+  (let ((lines (log-lines (logged (:access-log-destination) (("/" "body"))
+                            (ask "/a%0D%0A127.0.0.1%20-%20forged")))))
+    (is (= 1 (length lines)))
+    (is (search "GET /a\\x0D\\x0A127.0.0.1 - forged HTTP/1.1" (first lines)))))
+
+(define-server-test (credentials-that-make-no-sense-harm-nobody :needs :our-engine)
+  (let ((log (logged (:access-log-destination) (("/" "body"))
+               (is (string= "body"
+                            (ask-text "/" :headers '(("Authorization" . "Basic \"!\""))))))))
+    (is (search "127.0.0.1 - [" log))))
+
+;;; When and where
+
+(define-server-test (no-line-is-lost-by-a-stop-among-many-requests :needs :our-engine)
+  (with-log-file (file)
+    (let ((answered 0))
+      (serving (:access-log-destination file) (("/" "body"))
+        (setf answered
+              (reduce #'+ (mapcar #'task-result
+                                  (loop repeat 4
+                                        collect (as-client ("a client")
+                                                  (with-connection (connection)
+                                                    (loop repeat 50
+                                                          do (exchange connection "/")
+                                                          count t)))))))
+        (hunchentoot:stop *server* :soft t))
+      (is (= 200 answered (length (lines-of file)))))))
+
+(define-server-test (a-request-that-ends-after-the-stop-is-logged :needs :our-engine)
+  (with-log-file (file)
+    (with-busy-threads (acceptor 1 :max-thread-count 2)
+      (setf (hunchentoot:acceptor-access-log-destination acceptor) file)
+      (hunchentoot:stop acceptor :timeout 0)
+      (is (null (lines-of file))))
+    (eventually ("the line to be written") (= 1 (length (lines-of file))))))
+
+(define-server-test (lines-are-there-before-long :needs :our-engine)
+  (with-log-file (file)
+    (serving (:access-log-destination file) (("/" "body"))
+      (ask "/")
+      (eventually ("the line to be written") (= 1 (length (lines-of file)))))))
+
+(define-server-test (reopened-logs-are-new-files :needs :our-engine)
+  (with-log-file (file)
+    (let ((old (merge-pathnames "old.log" file)))
+      (serving (:access-log-destination file) (("/" "body") ("/new" "body"))
+        (ask "/")
+        (eventually ("the line to be written") (lines-of file))
+        (rename-file file old)
+        (is (eq *server* (recycling:reopen-logs *server*)))
+        (ask "/new"))
+      (is (= 1 (length (lines-of old))))
+      (is (= 1 (length (lines-of file))))
+      (is (search "GET /new " (first (lines-of file)))))))
+
+(defun log-threads ()
+  (count-if (lambda (thread) (uiop:string-prefix-p "access log" (bt:thread-name thread)))
+            (bt:all-threads)))
+
+(define-server-test (without-a-destination-there-is-no-thread :needs :our-engine)
+  (with-log-file (file)
+    (serving () (("/" "body"))
+      (ask "/")
+      (is (zerop (log-threads)))
+      (setf (hunchentoot:acceptor-access-log-destination *server*) file)
+      (is (= 1 (log-threads)))
+      (ask "/")
+      (setf (hunchentoot:acceptor-access-log-destination *server*) nil)
+      (is (zerop (log-threads)))
+      (is (= 1 (length (lines-of file))))
+      (ask "/"))
+    (is (= 1 (length (lines-of file))))))
+
+(define-server-test (the-destination-can-be-changed-at-any-time :needs :our-engine)
+  (with-log-file (file)
+    (let ((other (merge-pathnames "other.log" file)))
+      (serving (:access-log-destination (namestring file)) (("/" "body"))
+        (ask "/")
+        (setf (hunchentoot:acceptor-access-log-destination *server*) other)
+        (is (= 1 (length (lines-of file))))
+        (ask "/")
+        (ask "/")
+        (is (= 1 (log-threads))))
+      (is (= 1 (length (lines-of file))))
+      (is (= 2 (length (lines-of other)))))))
+
+(define-server-test (a-log-that-cannot-be-written-harms-no-request :needs :our-engine)
+  (with-directory (directory)
+    (let ((messages (make-string-output-stream)))
+      (serving (:access-log-destination (merge-pathnames "gone/access.log" directory)
+                :message-log-destination messages)
+          (("/" "body"))
+        (loop repeat 3
+              do (is (string= "body" (ask-text "/")))
+                 (recycling:reopen-logs *server*)))
+      (is (= 1 (count-if (lambda (line) (search "cannot be written" line))
+                         (log-lines (get-output-stream-string messages))))))))
+
+(define-server-test (lost-lines-are-in-the-figures :needs :our-engine)
+  (serving (:access-log-format (lambda (facts) (error "No line for ~A." (getf facts :uri)))
+            :access-log-destination (make-string-output-stream))
+      (("/" "body"))
+    (is (zerop (getf (recycling:stats *server*) :unlogged)))
+    (is (string= "body" (ask-text "/")))
+    (eventually ("the line to be missed")
+      (= 1 (getf (recycling:stats *server*) :unlogged)))))
+
+(defclass counting-accesses ()
+  ((accesses :initform (make-recorder) :reader counted-accesses)))
+
+(defmethod hunchentoot:acceptor-log-access :around ((acceptor counting-accesses)
+                                                    &key return-code)
+  (record (counted-accesses acceptor) return-code)
+  (call-next-method))
+
+(define-server-test (methods-around-log-access-work-in-every-format :needs :our-engine)
+  (dolist (format '(:combined :json))
+    (let* ((recorder nil)
+           (log (logged (:access-log-destination :mixin 'counting-accesses
+                         :access-log-format format)
+                    (("/" "body"))
+                  (ask "/")
+                  (ask "/nowhere")
+                  (setf recorder (counted-accesses *server*)))))
+      (is (equal '(200 404) (recorded recorder)))
+      (is (= 2 (length (log-lines log)))))))
+
+;;; Other formats
+
+(defmacro logged-json (&rest arguments)
+  "The lines that LOGGED of ARGUMENTS yields, in JSON, as alists."
+  (destructuring-bind ((&rest initargs) routes &rest body) arguments
+    `(mapcar #'parse-json
+             (log-lines (logged (:access-log-destination :access-log-format :json ,@initargs)
+                            ,routes ,@body)))))
+
+(defun fact (name object)
+  (cdr (assoc name object :test #'string=)))
+
+(define-server-test (json-tells-all-that-is-known :needs :our-engine)
+  (destructuring-bind (object)
+      (logged-json () (("/page" "Grüße"))
+        (ask "/page?a=%22b%22" :version "HTTP/1.0"
+                         :headers '(("User-Agent" . "Tester \"1\" \\")
+                                    ("Referer" . "http://there/")
+                                    ("X-Forwarded-For" . "10.0.0.1")
+                                    ("Authorization" . "Basic bmFub29rOmlnbG9v"))))
+    (is (equal '("time" "remote_address" "forwarded_for" "user" "method" "uri" "protocol" "status"
+                 "bytes" "duration_us" "referer" "user_agent")
+               (mapcar #'car object)))
+    (is (cl-ppcre:scan "^\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ$" (fact "time" object)))
+    (loop for (name value) in '(("remote_address" "127.0.0.1") ("forwarded_for" "10.0.0.1")
+                                ("user" "nanook") ("method" "GET") ("uri" "/page?a=%22b%22")
+                                ("protocol" "HTTP/1.0") ("status" 200) ("bytes" 7)
+                                ("referer" "http://there/") ("user_agent" "Tester \"1\" \\"))
+          do (is (equal value (fact name object)) "~A is ~S." name (fact name object)))
+    (is (typep (fact "duration_us" object) '(integer 0)))))
+
+(define-server-test (json-has-a-line-for-each-request-of-a-connection :needs :our-engine)
+  (let ((objects (logged-json () (("/" "body") ("/fails" (error "It fails."))
+                                  ("/streams" (write-part (hunchentoot:send-headers) "part")))
+                   (with-connection (connection)
+                     (dolist (target '("/" "/fails" "/streams"))
+                       (exchange connection target))
+                     (exchange connection "/" :method :head)))))
+    (is (equal '(200 500 200 200)
+               (mapcar (lambda (object) (fact "status" object)) objects)))
+    (is (equal '("/" "/fails" "/streams" "/")
+               (mapcar (lambda (object) (fact "uri" object)) objects)))
+    (is (eql 4 (fact "bytes" (first objects))))
+    (is (null (fact "bytes" (third objects))))
+    (is (eql 0 (fact "bytes" (fourth objects))))
+    (is (null (fact "user" (first objects))))))
+
+(define-server-test (durations-last-until-the-reply-is-sent :needs :our-engine)
+  (let ((gate (make-gate)) (entered (make-latch 1)))
+    (destructuring-bind (object)
+        (logged-json () (("/" (let ((stream (hunchentoot:send-headers)))
+                                (count-down entered)
+                                (await gate)
+                                (write-part stream "part"))))
+          (let ((client (as-client ("a client") (ask "/"))))
+            (await entered)
+            (poll (constantly nil) 1/20)
+            (open-gate gate)
+            (task-result client)))
+      (is (<= 50000 (fact "duration_us" object))))))
+
+(define-server-test (a-function-may-make-the-lines :needs :our-engine)
+  (is (equal '("GET /one 200" "GET /two 404")
+             (log-lines
+              (logged (:access-log-destination
+                       :access-log-format
+                       (lambda (facts)
+                         (unless (equal "/hidden" (getf facts :uri))
+                           (format nil "~A ~A ~A" (getf facts :method) (getf facts :uri)
+                                   (getf facts :status)))))
+                  (("/one" "body") ("/hidden" "body"))
+                (ask "/one")
+                (ask "/hidden")
+                (ask "/two"))))))
+
+(test formats-that-make-no-sense-are-refused
+  (dolist (format '(nil :xml "combined" 42))
+    (let ((condition (nth-value 1 (ignore-errors
+                                   (make-instance 'recycling:parallel-acceptor
+                                                  :access-log-format format)))))
+      (is (typep condition 'hunchentoot:parameter-error))
+      (is (search "ACCESS-LOG-FORMAT" (princ-to-string condition))))))
+
+(define-server-test (our-log-works-on-hunchentoots-taskmaster :needs :our-engine)
+  (with-log-file (file)
+    (serving (:taskmaster (make-instance 'hunchentoot:one-thread-per-connection-taskmaster)
+              :access-log-destination file :access-log-format :json)
+        (("/" "body"))
+      (ask "/"))
+    (eventually ("the line to be written") (= 1 (length (lines-of file))))
+    (is (equal 200 (fact "status" (parse-json (first (lines-of file))))))))

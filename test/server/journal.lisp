@@ -1,0 +1,223 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite journal :in all
+  :description "Lines that a thread of their own writes.")
+
+(in-suite journal)
+
+(defvar *complaints* (make-recorder)
+  "What the journals of a test complained of.")
+
+(defun journal (destination)
+  (setf *complaints* (make-recorder))
+  (server:make-journal destination "journal of a test"
+                       (let ((complaints *complaints*))
+                         (lambda (level control &rest arguments)
+                           (record complaints
+                                   (list level (apply #'format nil control arguments)))))))
+
+(defun note-line (journal text)
+  "Appends TEXT to JOURNAL as a line."
+  (let ((line (http:make-output)))
+    (server:encode-printed line text)
+    (server:end-line line)
+    (server:append-line journal line)))
+
+(defmacro with-journal-running ((journal destination) &body body)
+  "Evaluates BODY while JOURNAL, for DESTINATION, runs."
+  `(let ((,journal (journal ,destination)))
+     (server:start-journal ,journal)
+     (unwind-protect (progn ,@body)
+       (server:stop-journal ,journal *patience*))))
+
+(defun lines-of (file)
+  (if (gone-p file)
+      '()
+      (uiop:read-file-lines file :external-format :utf-8)))
+
+(defmacro with-log-file ((file) &body body)
+  "Evaluates BODY with FILE bound to the name of a file that is not there yet."
+  (let ((directory (gensym "DIRECTORY")))
+    `(with-directory (,directory)
+       (let ((,file (merge-pathnames "lines.log" ,directory)))
+         ,@body))))
+
+(define-server-test lines-are-written-before-long-without-being-asked-for
+  (with-log-file (file)
+    (with-journal-running (journal file)
+      (note-line journal "one")
+      (note-line journal "Grüße")
+      (eventually ("the lines to be written")
+        (equal '("one" "Grüße") (lines-of file))))))
+
+(define-server-test no-line-of-many-threads-is-lost-or-torn-by-stopping
+  (with-log-file (file)
+    (with-globals ((server::*batch-octets* 1000))
+      (with-journal-running (journal file)
+        (mapc #'task-result
+              (loop for number below 4
+                    collect (let ((number number))
+                              (in-background ("a writer")
+                                (loop for count below 500
+                                      do (note-line journal
+                                                    (format nil "writer ~D line ~D ~A" number count
+                                                            (make-string (mod count 40)
+                                                                         :initial-element #\x)))))))))
+      (let ((lines (lines-of file)))
+        (is (= 2000 (length lines)))
+        (loop for number below 4
+              do (let ((prefix (format nil "writer ~D line " number)))
+                   (is (equal (loop for count below 500
+                                    collect (format nil "~A~D ~A" prefix count
+                                                    (make-string (mod count 40)
+                                                                 :initial-element #\x)))
+                              (remove-if-not (lambda (line) (uiop:string-prefix-p prefix line))
+                                             lines)))))))))
+
+(define-server-test lines-that-come-after-the-end-are-written-at-once
+  (with-log-file (file)
+    (let ((journal (journal file)))
+      (note-line journal "before the start")
+      (is (equal '("before the start") (lines-of file)))
+      (with-journal-running (same file)
+        (server:stop-journal journal 1))
+      (note-line journal "after the end")
+      (is (equal '("before the start" "after the end") (lines-of file))))))
+
+(define-server-test a-journal-can-be-started-again
+  (with-log-file (file)
+    (with-journal-running (journal file)
+      (note-line journal "one")
+      (is (server:stop-journal journal *patience*))
+      (is (equal '("one") (lines-of file)))
+      (server:start-journal journal)
+      (note-line journal "two"))
+    (is (equal '("one" "two") (lines-of file)))))
+
+(define-server-test a-flush-writes-all-that-was-given
+  (with-log-file (file)
+    (with-globals ((server::*flush-seconds* *patience*))
+      (with-journal-running (journal file)
+        (note-line journal "one")
+        (is (server:flush-journal journal))
+        (is (equal '("one") (lines-of file)))))))
+
+(define-server-test a-file-that-was-renamed-gets-nothing-more
+  (with-log-file (file)
+    (let ((old (merge-pathnames "old.log" file)))
+      (with-journal-running (journal file)
+        (note-line journal "one")
+        (server:flush-journal journal)
+        (rename-file file old)
+        (note-line journal "two"))
+      (is (equal '("one") (lines-of old)))
+      (is (equal '("two") (lines-of file))))))
+
+(define-server-test a-stream-gets-its-lines-in-order
+  (let ((stream (make-string-output-stream)))
+    (with-journal-running (journal stream)
+      (dolist (line '("one" "Grüße" "three")) (note-line journal line)))
+    (is (string= (format nil "one~%Grüße~%three~%") (get-output-stream-string stream)))))
+
+;;; Destinations that fail
+
+(define-server-test lines-wait-for-a-directory-that-is-gone
+  (with-log-file (file)
+    (let ((hidden (merge-pathnames "later/lines.log" file)))
+      (with-globals ((server::*flush-seconds* 1/100))
+        (with-journal-running (journal hidden)
+          (note-line journal "one")
+          (eventually ("a complaint") (plusp (recorded-count *complaints*)))
+          (note-line journal "two")
+          (is (not (server:flush-journal journal)))
+          (is (= 1 (recorded-count *complaints*)))
+          (is (eq :error (first (first (recorded *complaints*)))))
+          (ensure-directories-exist hidden)
+          (eventually ("the lines to be written")
+            (equal '("one" "two") (lines-of hidden)))
+          (eventually ("the recovery to be told")
+            (eq :warning (first (second (recorded *complaints*)))))
+          (is (zerop (server:journal-lost journal))))))))
+
+(define-server-test lines-that-a-full-disk-does-not-take-are-counted
+  (if (gone-p #p"/dev/full")
+      (skip "There is no /dev/full here.")
+      (with-journal-running (journal "/dev/full")
+        (loop repeat 3
+              do (note-line journal "one")
+                 (is (not (server:flush-journal journal))))
+        (is (= 3 (server:journal-lost journal)))
+        (is (= 1 (recorded-count *complaints*))))))
+
+(defclass stalled-stream (trivial-gray-streams:fundamental-character-output-stream)
+  ((entered :initform (make-gate "the stream to be written to") :reader entered)
+   (gate :initform (make-gate) :reader stream-gate)
+   (text :initform (make-recorder) :reader written-text))
+  (:documentation "A stream that takes nothing before its gate is open."))
+
+(defmethod trivial-gray-streams:stream-write-char ((stream stalled-stream) char)
+  (trivial-gray-streams:stream-write-string stream (string char))
+  char)
+
+(defmethod trivial-gray-streams:stream-write-string
+    ((stream stalled-stream) string &optional (start 0) end)
+  (open-gate (entered stream))
+  (await (stream-gate stream))
+  (record (written-text stream) (subseq string start end))
+  string)
+
+(defmethod trivial-gray-streams:stream-line-column ((stream stalled-stream))
+  nil)
+
+(define-server-test a-stalled-destination-holds-up-nobody-and-fills-no-memory
+  (let ((stream (make-instance 'stalled-stream)))
+    (with-globals ((server::*flush-seconds* 1/100)
+                   (server::*journal-octets* 100))
+      (with-journal-running (journal stream)
+        (unwind-protect
+             (progn
+               (note-line journal "first")
+               (await (entered stream))
+               (loop repeat 50 do (note-line journal "123456789"))
+               (is (= 40 (server:journal-lost journal)))
+               (is (not (server:stop-journal journal 1/100))))
+          (open-gate (stream-gate stream))))
+      (is (string= (format nil "first~%~{~A~%~}"
+                           (make-list 10 :initial-element "123456789"))
+                   (apply #'concatenate 'string (recorded (written-text stream))))))))
+
+(define-server-test lines-are-written-although-their-thread-is-destroyed
+  ;; ABCL may not end the thread; then it goes on writing.
+  (with-log-file (file)
+    (with-journal-running (journal file)
+      (note-line journal "before")
+      (platform:destroy-thread (server::journal-thread journal))
+      (note-line journal "meanwhile")
+      (eventually ("the lines to be written")
+        (equal '("before" "meanwhile") (lines-of file)))
+      (note-line journal "after")
+      (eventually ("the last line to be written")
+        (equal '("before" "meanwhile" "after") (lines-of file))))))
+
+;;; Lines
+
+(defun line-text (encode value)
+  "What the function ENCODE makes of VALUE."
+  (let ((line (http:make-output)))
+    (funcall encode line value)
+    (decode (subseq (http:output-octets line) 0 (http:output-fill line)))))
+
+(test printed-values-stay-on-their-line
+  (loop for (value text) in `(("" "") ("plain" "plain") ("Grüße" "Grüße") (200 "200") (:get "GET")
+                              (,(format nil "a~Cb~C" #\Return #\Newline) "a\\x0Db\\x0A")
+                              (,(string (code-char 127)) "\\x7F"))
+        do (is (string= text (line-text #'server:encode-printed value)))))
+
+(test json-can-be-read-back
+  (loop for value in (list "" "plain" "Grüße" 0 1234567890123 nil
+                           (format nil "\"quoted\" \\ and ~C ~C ~C" #\Tab #\Newline (code-char 1))
+                           (string (code-char #x2028)) (string (code-char 127)))
+        do (is (equal value (parse-json (line-text #'server:encode-json value)))))
+  (is (equal '(("status" . 200) ("user_agent" . "a\"b") ("referer"))
+             (parse-json (line-text #'server:encode-json
+                                    '(:status 200 :user-agent "a\"b" :referer nil))))))
