@@ -95,7 +95,20 @@
    (:module "logs"                      ; these use tools of the conformance tests
     :pathname "hunchentoot/"
     :components ((:file "access-log")
-                 (:file "limits"))))
+                 (:file "limits")))
+   (:module "differential"              ; the same requests to Hunchentoot's own acceptor
+    :pathname "hunchentoot/differential/"
+    :serial t
+    :components ((:static-file "differences.sexp")
+                 (:file "cases")
+                 (:file "observing")
+                 (:file "pages")
+                 (:file "reply-pages")
+                 (:file "action-pages")
+                 (:file "comparing")
+                 (:file "worlds")
+                 (:file "suite")
+                 (:file "document"))))
   :perform (test-op (operation system)
              (declare (ignore operation system))
              (unless (uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all)

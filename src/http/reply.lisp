@@ -20,7 +20,7 @@ follows would be a line, or a reply, of somebody else's making (RFC 9110, sectio
       "The value of the field that the INVALID-HEADER reports, any object.")
 
 (defun encode-status-line (output status &optional reason)
-  "Appends the status line for STATUS, an integer from 100 to 599, to OUTPUT.  REASON is
+  "Appends the status line for STATUS, an integer from 100 to 999, to OUTPUT.  REASON is
 a string, by default REASON-PHRASE's, else empty.  Signals INVALID-HEADER for a REASON that
 cannot be sent (RFC 9112, section 4)."
   (declare (type output output) #.*plain-policy*)

@@ -33,8 +33,9 @@
   "The reason phrases of the status codes that are known.")
 
 (deftype status-code ()
-  "RFC 9110, section 15: a three-digit integer; the first digit is its class."
-  '(integer 100 599))
+  "RFC 9112, section 4: three digits.  Those from 600 on have no meaning (RFC 9110, section
+15), but programs that agree with their clients on one may send it."
+  '(integer 100 999))
 
 (defun reason-phrase (status)
   "The reason phrase of the status code STATUS, a string; NIL for an unknown one."
@@ -46,7 +47,7 @@
   (ascii-octets (format nil "HTTP/1.1 ~D ~A~C~C" status reason #\Return #\Linefeed)))
 
 (defparameter *status-lines*
-  (let ((lines (make-array 600 :initial-element nil)))
+  (let ((lines (make-array 1000 :initial-element nil)))
     (loop for (status . reason) in *reason-phrases*
           do (setf (svref lines status) (status-line status reason)))
     lines)

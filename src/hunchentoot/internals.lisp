@@ -179,10 +179,11 @@ written is sent, but no last chunk."
   "Copies HEAD to Hunchentoot's *HEADER-STREAM*, if there is one."
   (let ((stream hunchentoot:*header-stream*))
     (when stream
-      (format stream "~A ~A ~A~%~:{~A: ~A~%~}" (head-method head) (head-uri head)
+      (format stream "~A ~A ~A~%~:{~A: ~A~%~}~%~@[~A~%~]" (head-method head) (head-uri head)
               (head-protocol head)
               (loop for (name . value) in (head-headers head)
-                    collect (list (string-capitalize name) value))))))
+                    collect (list (string-capitalize name) value))
+              (and (head-expect-100-continue-p head) "HTTP/1.1 100 Continue")))))
 
 (defun rewrite-urls (content)
   "The string CONTENT with the session in its URLs where that is wanted."

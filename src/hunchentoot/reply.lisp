@@ -99,7 +99,10 @@ NIL and that it should have, and CONTENT-TYPE and CONTENT-LENGTH unless they are
             (setf (slot-value reply 'hunchentoot:content-type) content-type))
           (when content-length
             (put :content-length content-length)
-            (setf (slot-value reply 'hunchentoot:content-length) content-length))))
+            (setf (slot-value reply 'hunchentoot:content-length) content-length)))
+        ;; From the program, or from an attempt that failed; the encoder appends the true one.
+        (when (entry :date)
+          (setf headers (remove :date headers :key #'car))))
       (setf (slot-value reply 'hunchentoot:headers-out) headers))))
 
 ;;; The content
@@ -169,12 +172,30 @@ the line for STATUS need not be made anew."
     (unless (equal reason (reason-phrase status))
       reason)))
 
-(defun encode-reply-head (reply status)
+(defun encode-with-cookies (reply status cookies)
   (encode-head reply status (hunchentoot:headers-out*)
-               :cookies (loop for (nil . cookie) in (hunchentoot:cookies-out*)
-                              collect (cookie-text cookie))
+               :cookies cookies
                :second (current-second)
                :reason (own-reason status)))
+
+(defun cookie-texts ()
+  (loop for (nil . cookie) in (hunchentoot:cookies-out*)
+        collect (cookie-text cookie)))
+
+(defun unfolded (value)
+  "VALUE, of a header, on one line.  Hunchentoot sends what follows a newline as a second line
+that continues the first: obsolete folding, which nobody may send any more (RFC 9112, section
+5.2).  It means the same as white space."
+  (if (and (stringp value) (find #\Newline value))
+      (cl-ppcre:regex-replace-all "\\r?\\n" value (string #\Tab))
+      value))
+
+(defun encode-reply-head (reply status)
+  (handler-case (encode-with-cookies reply status (cookie-texts))
+    (invalid-header ()
+      (loop for header in (hunchentoot:headers-out*)
+            do (setf (cdr header) (unfolded (cdr header))))
+      (encode-with-cookies reply status (mapcar #'unfolded (cookie-texts))))))
 
 (defun send-whole-reply (acceptor request head status content)
   "Sends the reply with STATUS and CONTENT, a string or octets, at once."

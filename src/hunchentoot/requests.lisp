@@ -53,7 +53,9 @@ path up to PATH-END is the script name as it is, their values, and finds its ses
             (setf (slot-value request 'hunchentoot:query-string) query
                   (slot-value request 'hunchentoot:get-parameters) (parameters-of query))))
         (when cookies
-          (setf (slot-value request 'hunchentoot:cookies-in) (cookies-of cookies)))
+          (setf (slot-value request 'hunchentoot:cookies-in)
+                ;; Hunchentoot joins repeated fields to a string of base characters.
+                (cookies-of (coerce cookies 'text))))
         (setf hunchentoot:*session* (hunchentoot:session-verify request)
               (slot-value request 'hunchentoot:session) hunchentoot:*session*)))))
 

@@ -68,6 +68,9 @@
 (:name "an expectation in HTTP/1.0" :rfc "RFC 9110, section 10.1.1"
  :input ("PUT / HTTP/1.0" "Content-Length: 3" "Expect: 100-continue" "" (:raw "abc"))
  :gives ((:request :expects-100 nil :body "abc")))
+(:name "no expectation at all" :rfc "RFC 9110, section 5.6.1.2"
+ :input ("PUT / HTTP/1.1" "Host: a" "Content-Length: 3" "Expect: ," "" (:raw "abc"))
+ :gives ((:request :expects-100 nil :body "abc")))
 (:name "an unknown expectation" :rfc "RFC 9110, section 10.1.1"
  :input ("PUT / HTTP/1.1" "Host: a" "Content-Length: 3" "Expect: 200-ok" "")
  :gives ((:refused 417 :unknown-expectation)))

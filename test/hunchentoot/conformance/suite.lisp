@@ -33,6 +33,10 @@
   "Before 1.3.1 a handler that returned a true second value was taken to have failed."
   (not (hunchentoot-since-p "1.3.1")))
 
+(defun forms-bounded-p ()
+  "Since 1.3.0 a multipart form is read no farther than its Content-Length."
+  (hunchentoot-since-p "1.3.0"))
+
 (defun bodies-of-bodyless-statuses-dropped-p ()
   "Later than 1.3.1 a body that a handler gives to 1xx, 204 or 304 is dropped.  The
 change is in no release yet, so we look for a function that is as new."

@@ -1,0 +1,69 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite differential :in all
+  :description "The same requests get the same answers as from Hunchentoot's own acceptor.")
+
+(in-suite differential)
+
+(defun abbreviated (value)
+  "VALUE, printed, not too long for a message."
+  (let ((text (prin1-to-string value)))
+    (if (< (length text) 1500)
+        text
+        (format nil "~A ... (~D characters)" (subseq text 0 1500) (length text)))))
+
+(defun check-case (usages contestant world case stock ours)
+  "Checks that each difference between the observations STOCK and OURS is in the table."
+  (let ((unexplained (remove-if (lambda (difference)
+                                  (explain-difference usages contestant case difference))
+                                (observation-differences stock ours))))
+    (is (null unexplained)
+        "~A, ~S, ~S:~{~%  ~A~}" (getf case :name) world contestant
+        (mapcar #'abbreviated unexplained))))
+
+(defun check-world (usages world cases)
+  "Tries CASES in WORLD at all contestants."
+  (let ((observations (loop for contestant in (reverse (contestants))
+                            collect (cons (first contestant)
+                                          (observe-in-world world contestant cases)))))
+    (let ((stock (cdr (assoc :stock observations))))
+      (loop for (contestant . ours) in observations
+            do (unless (eq contestant :stock)
+                 (loop for case in cases
+                       for stock-one in stock
+                       for our-one in ours
+                       do (check-case usages contestant (world-name world) case
+                                      stock-one our-one)))))))
+
+(defun check-all-worlds (usages)
+  (let ((cases (all-cases)))
+    (dolist (world *worlds*)
+      (let ((here (remove-if-not (lambda (case) (member (world-name world) (case-worlds case)))
+                                 cases)))
+        (check-world usages world here)))))
+
+(defun current-usages ()
+  "A usage for each entry of the table that is true here."
+  (loop for entry in (differences-table)
+        when (and (holds-p entry)
+                  (intersection (getf entry :at '(:parked)) (mapcar #'first (contestants))))
+          collect (make-usage :entry entry)))
+
+(define-server-test requests-are-answered-as-by-hunchentoot
+  (with-directory (directory)
+    (with-globals ((*documents* (write-documents directory)))
+      (quietly
+        (let ((usages (current-usages)))
+          (check-all-worlds usages)
+          (dolist (usage usages)
+            (is (null (stale-parts usage))
+                "No request shows any more of ~S: ~{~S~^, ~}"
+                (getf (usage-entry usage) :name) (stale-parts usage))))))))
+
+(test cases-have-names-of-their-own-and-worlds-that-exist
+  (let ((cases (all-cases)))
+    (is (= (length cases)
+           (length (remove-duplicates cases :key (lambda (case) (getf case :name))
+                                            :test #'string=))))
+    (dolist (case cases)
+      (is (every #'find-world (case-worlds case))))))
