@@ -64,7 +64,4 @@
   (+ip-literal+ "-._~!$&'()*+,;=:" (48 . 57) (65 . 90) (97 . 122))
 
   ;; RFC 5234, appendix B.1: DIGIT = %x30-39
-  (+digit+ (48 . 57))
-
-  ;; RFC 9110, section 6.4: content is a stream of octets of any value.
-  (+any+ (0 . 255)))
+  (+digit+ (48 . 57)))

@@ -108,23 +108,37 @@ client's late acknowledgement of the head.")
 that ENCODING has not.  In UTF-8 a lone surrogate is replaced by U+FFFD (RFC 3629,
 section 3), so there is always an answer."
   (declare (type string string) #.*plain-policy*)
-  (let ((text (coerce string 'text)))
-    (ecase encoding
-      (:utf-8 (utf-8-size text))
-      (:latin-1 (latin-1-size text)))))
+  (let* ((text (simple-text string))
+         (end (codes-end text (ecase encoding (:utf-8 128) (:latin-1 256)))))
+    (declare (type simple-text text))
+    (cond ((= end (length text)) end)
+          ((eq encoding :utf-8) (+ end (utf-8-size (coerce text 'text) end))))))
 
-(defun encode-string (output string encoding)
+(defun append-text (output text encoding size)
+  "Appends TEXT in ENCODING, said to be SIZE octets, to OUTPUT.  True if that was so."
+  (declare (type output output) (type simple-text text) (type index size) #.*plain-policy*)
+  (multiple-value-bind (octets position) (reserve output size)
+    (let* ((limit (+ position size))
+           (end (cond ((= size (length text))
+                       (put-codes octets position text (if (eq encoding :utf-8) 128 256)))
+                      ((eq encoding :utf-8)
+                       (put-utf-8 octets position limit (coerce text 'text))))))
+      (when (eql end limit)
+        (setf (output-fill output) limit)
+        t))))
+
+(defun encode-string (output string encoding &optional size)
   "Appends STRING in ENCODING, :UTF-8 or :LATIN-1, to OUTPUT.  True if it did; NIL if
-STRING has a character that ENCODING has not, and then OUTPUT is as it was."
-  (declare (type output output) (type string string) #.*plain-policy*)
-  (let* ((text (coerce string 'text))
-         (size (encoded-length text encoding)))
+STRING has a character that ENCODING has not, and then OUTPUT is as it was.  SIZE is what
+ENCODED-LENGTH has answered, unless it has not been asked.  Signals an error if STRING has not as
+many octets."
+  (declare (type output output) (type string string) (type (or null index) size)
+           #.*plain-policy*)
+  (let* ((text (simple-text string))
+         (size (or size (encoded-length text encoding))))
     (when size
-      (append-to (output octets position size)
-        (if (eq encoding :utf-8)
-            (put-utf-8 octets position text)
-            (put-text octets position text +any+)))
-      t)))
+      (or (append-text output text encoding size)
+          (error "A string has not the ~D octets in ~A that it should have." size encoding)))))
 
 (defun encode-decimal (output number)
   "Appends the decimal digits of NUMBER, a CONTENT-SIZE, to OUTPUT."

@@ -23,9 +23,10 @@
          (ftype (function (octets index simple-text octet) (or null index)) put-text)
          (ftype (function (octets index simple-text) index) put-capitalized)
          (ftype (function (octets index content-size) index) put-decimal put-hexadecimal)
-         (ftype (function (octets index text) index) put-utf-8)
-         (ftype (function (text) index) utf-8-size)
-         (ftype (function (text) (or null index)) latin-1-size))
+         (ftype (function (simple-text index) index) codes-end)
+         (ftype (function (octets index simple-text index) (or null index)) put-codes)
+         (ftype (function (text index) index) utf-8-size)
+         (ftype (function (octets index index text) (or null index)) put-utf-8))
 
 (defun put-octets (target position source start end)
   "Puts SOURCE from START below END into TARGET at POSITION."
@@ -103,58 +104,128 @@
            #.*hot-policy*)
   (put-number target position number 16))
 
+;;; Content.  Most text is ASCII, or nearly so: it is gone through four characters at a time
+;;; while all four are.
+
+(defmacro with-four-codes ((codes text i) &body body)
+  "Evaluates BODY with the four variables CODES being the codes of TEXT from I."
+  `(let ,(loop for code in codes
+               for k from 0
+               collect `(,code (char-code (schar ,text (+ ,i ,k)))))
+     ,@body))
+
+(defmacro put-four ((target position) codes)
+  "Puts the variables CODES, below 256, into TARGET at POSITION, a variable."
+  `(setf ,@(loop for code in codes
+                 for k from 0
+                 append `((aref ,target (+ ,position ,k)) (the octet ,code)))))
+
+(defun codes-end (text limit)
+  "The first position where TEXT has a character whose code is not below LIMIT, a power of 2, or
+else its length."
+  (declare (type simple-text text) (type index limit) #.*hot-policy*)
+  (dispatch-text (text)
+    (let ((i 0) (end (length text)))
+      (declare (type index i end))
+      (loop while (and (<= (+ i 4) end)
+                       (with-four-codes ((a b c d) text i)
+                         (< (logior a b c d) limit)))
+            do (incf i 4))
+      (loop while (and (< i end) (< (char-code (schar text i)) limit))
+            do (incf i))
+      i)))
+
+(defun put-codes (target position text limit)
+  "Puts the codes of TEXT into TARGET at POSITION.  NIL if one is not below LIMIT, 128 or 256."
+  (declare (type octets target) (type index position limit) (type simple-text text)
+           #.*hot-policy*)
+  (dispatch-text (text)
+    (let ((i 0) (end (length text)))
+      (declare (type index i end))
+      (loop while (<= (+ i 4) end)
+            do (with-four-codes ((a b c d) text i)
+                 (unless (< (logior a b c d) limit)
+                   (return-from put-codes nil))
+                 (put-four (target position) (a b c d)))
+               (setf i (+ i 4)
+                     position (the index (+ position 4))))
+      (loop while (< i end)
+            do (let ((code (char-code (schar text i))))
+                 (unless (< code limit)
+                   (return-from put-codes nil))
+                 (setf (aref target position) (the octet code)
+                       i (+ i 1)
+                       position (the index (+ position 1)))))
+      position)))
+
 ;;; UTF-8.  RFC 3629, section 3.  A surrogate is no character of it: two that make a pair
 ;;; are put as the character they mean (in some Lisps strings are UTF-16), any other as
 ;;; U+FFFD.
 
-(defmacro do-code-points ((code text) &body body)
-  "Runs BODY with CODE being each code point of TEXT."
+(defmacro do-code-points ((code text start) four &body body)
+  "Goes through TEXT from START: evaluates FOUR, a lambda expression, with the codes of four
+characters that are all ASCII, and BODY with CODE being each other code point."
   (let ((i (gensym "I")) (end (gensym "END")) (low (gensym "LOW")))
-    `(let ((,i 0) (,end (length ,text)))
+    `(let ((,i ,start) (,end (length ,text)))
        (declare (type index ,i ,end))
-       (loop while (< ,i ,end)
-             do (let ((,code (char-code (schar ,text ,i))))
-                  (declare (type (unsigned-byte 21) ,code))
-                  (incf ,i)
-                  (when (<= #xD800 ,code #xDFFF)
-                    (let ((,low (if (< ,i ,end) (char-code (schar ,text ,i)) 0)))
-                      (cond ((and (< ,code #xDC00) (<= #xDC00 ,low #xDFFF))
-                             (setf ,code (+ #x10000 (ash (- ,code #xD800) 10)
-                                            (- ,low #xDC00)))
-                             (incf ,i))
-                            (t (setf ,code #xFFFD)))))
-                  ,@body)))))
+       (loop
+         (loop while (and (<= (+ ,i 4) ,end)
+                          (< (char-code (schar ,text ,i)) #x80)
+                          (with-four-codes (,(first four) ,text ,i)
+                            (when (< (logior ,@(first four)) #x80)
+                              ,@(rest four)
+                              t)))
+               do (incf ,i 4))
+         (unless (< ,i ,end)
+           (return))
+         (let ((,code (char-code (schar ,text ,i))))
+           (declare (type (unsigned-byte 21) ,code))
+           (incf ,i)
+           (when (<= #xD800 ,code #xDFFF)
+             (let ((,low (if (< ,i ,end) (char-code (schar ,text ,i)) 0)))
+               (cond ((and (< ,code #xDC00) (<= #xDC00 ,low #xDFFF))
+                      (setf ,code (+ #x10000 (ash (- ,code #xD800) 10)
+                                     (- ,low #xDC00)))
+                      (incf ,i))
+                     (t (setf ,code #xFFFD)))))
+           ,@body)))))
 
-(defun utf-8-size (text)
-  "How many octets TEXT has in UTF-8."
-  (declare (type text text) #.*hot-policy*)
+(defun utf-8-size (text start)
+  "How many octets TEXT has in UTF-8 from START on."
+  (declare (type text text) (type index start) #.*hot-policy*)
   (let ((size 0))
     (declare (type index size))
-    (do-code-points (code text)
+    (do-code-points (code text start)
+        ((a b c d) (incf size 4))
       (incf size (cond ((< code #x80) 1)
                        ((< code #x800) 2)
                        ((< code #x10000) 3)
                        (t 4))))
     size))
 
-(defun put-utf-8 (target position text)
-  "Puts TEXT in UTF-8 into TARGET at POSITION."
-  (declare (type octets target) (type index position) (type text text) #.*hot-policy*)
-  (macrolet ((put (octet)
-               `(progn (setf (aref target position) ,octet)
-                       (setf position (the index (1+ position)))))
+(defun put-utf-8 (target position limit text)
+  "Puts TEXT in UTF-8 into TARGET at POSITION.  NIL if LIMIT comes before its end: another thread
+may have changed it since its size was found."
+  (declare (type octets target) (type index position limit) (type text text) #.*hot-policy*)
+  (macrolet ((check-room (count)
+               `(when (> (the index (+ position ,count)) limit)
+                  (return-from put-utf-8 nil)))
+             (put (&rest octets)
+               `(progn
+                  (check-room ,(list-length octets))
+                  ,@(mapcar (lambda (octet)
+                              `(setf (aref target position) ,octet
+                                     position (the index (1+ position))))
+                            octets)))
              (more (shift)
-               `(put (logior #x80 (ldb (byte 6 ,shift) code)))))
-    (do-code-points (code text)
+               `(logior #x80 (ldb (byte 6 ,shift) code))))
+    (do-code-points (code text 0)
+        ((a b c d)
+         (check-room 4)
+         (put-four (target position) (a b c d))
+         (setf position (the index (+ position 4))))
       (cond ((< code #x80) (put code))
-            ((< code #x800) (put (logior #xC0 (ash code -6))) (more 0))
-            ((< code #x10000) (put (logior #xE0 (ash code -12))) (more 6) (more 0))
-            (t (put (logior #xF0 (ash code -18))) (more 12) (more 6) (more 0)))))
+            ((< code #x800) (put (logior #xC0 (ash code -6)) (more 0)))
+            ((< code #x10000) (put (logior #xE0 (ash code -12)) (more 6) (more 0)))
+            (t (put (logior #xF0 (ash code -18)) (more 12) (more 6) (more 0))))))
   position)
-
-(defun latin-1-size (text)
-  "How many octets TEXT has in Latin-1, or NIL if a character is none of it."
-  (declare (type text text) #.*hot-policy*)
-  (dotimes (i (length text) (length text))
-    (when (<= 256 (char-code (schar text i)))
-      (return nil))))

@@ -207,7 +207,7 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
         (encode-reply-head reply status) ; may signal INVALID-HEADER
         (send-encoded-reply acceptor head status reply
                             (and (body-wanted-p request status)
-                                 (append-content reply content encoding)))))))
+                                 (append-content reply content encoding length)))))))
 
 (defun body-wanted-p (request status)
   (and (body-allowed-p status)
@@ -220,9 +220,9 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
   (read-what-was-not-read head)
   (send-reply (reply-stream) reply body))
 
-(defun append-content (reply content encoding)
-  "Appends CONTENT, a string in ENCODING or octets, to REPLY; or returns the octets where it is
-better to send them by themselves."
-  (cond (encoding (encode-string reply content encoding) nil)
+(defun append-content (reply content encoding length)
+  "Appends CONTENT, LENGTH octets or a string that is as many in ENCODING, to REPLY; or returns the
+octets where it is better to send them by themselves."
+  (cond (encoding (encode-string reply content encoding length) nil)
         ((encode-body reply content) nil)
         (t content)))

@@ -219,6 +219,73 @@
       (is (= 3 (http:encoded-length string encoding)))
       (is (equal "abc" (encoding (output) (http:encode-string output string encoding)))))))
 
+(defun random-string (length &rest limits)
+  "A string of LENGTH characters, none a surrogate, each with a code below one of LIMITS."
+  (let ((string (make-string length)))
+    (dotimes (i length string)
+      (let ((code (random (min char-code-limit (nth (random (length limits)) limits)))))
+        (setf (char string i) (code-char (if (<= #xD800 code #xDFFF) 65 code)))))))
+
+(defun encoded-alone (string encoding &rest size)
+  "The octets of STRING in ENCODING, put behind others that stay as they are."
+  (let ((output (http:make-output)))
+    (http:encode-octets output (as-octets '(1 2 3)))
+    (is-true (apply #'http:encode-string output string encoding size))
+    (is (equalp (as-octets '(1 2 3)) (subseq (encoded-octets output) 0 3)))
+    (subseq (encoded-octets output) 3)))
+
+(test every-mixture-of-characters-is-encoded
+  (dolist (limits '((128) (128 128 128 128 128 128 #x800) (128 #x10000) (#x800)
+                    (128 #x10000 #x110000) (#x110000)))
+    (dolist (length '(0 1 2 3 4 5 7 8 9 31 5000))
+      (let* ((string (apply #'random-string length limits))
+             (expected (utf-8-octets string))
+             (plain (encoded-alone string :utf-8))
+             (sized (encoded-alone string :utf-8 (http:encoded-length string :utf-8))))
+        (is (equalp expected plain) "~S" string)
+        (is (equalp expected sized) "~S" string)))))
+
+(test every-mixture-of-latin-1-is-encoded
+  (dolist (length '(0 1 3 4 5 8 5000))
+    (let* ((string (random-string length 128 256))
+           (octets (encoded-alone string :latin-1 (http:encoded-length string :latin-1))))
+      (is (equalp (map 'base:octets #'char-code string) octets)))))
+
+(test a-character-beyond-the-others-is-found-wherever-it-is
+  (dotimes (i 10)
+    (let ((string (make-string 10 :initial-element #\a)))
+      (setf (char string i) (code-char 256))
+      (is (null (http:encoded-length string :latin-1)))
+      (is (= 11 (http:encoded-length string :utf-8)))
+      (is (equalp (utf-8-octets string) (encoded-alone string :utf-8))))))
+
+(test strings-of-all-types-are-encoded
+  (let* ((text "four and four, and one")
+         (size (length text)))
+    (dolist (string (list (coerce text 'simple-base-string)
+                          (make-array size :element-type 'character :adjustable t
+                                           :fill-pointer t :initial-contents text)
+                          (make-array size :element-type 'base-char :adjustable t
+                                           :fill-pointer t :initial-contents text)
+                          (make-array size :element-type 'character :displaced-index-offset 2
+                                           :displaced-to (concatenate 'string "ab" text))))
+      (dolist (encoding '(:utf-8 :latin-1))
+        (is (= size (http:encoded-length string encoding)))
+        (is (string= text (octet-text (encoded-alone string encoding))))))))
+
+(test a-string-that-has-changed-since-it-was-measured-is-not-encoded
+  (let ((output (http:make-output)))
+    (loop for (codes . sizes) in '(((65 65 65 65 65) 4 6 0)
+                                   ((233 65 65 65 65 65) 5 6 8)
+                                   ((65 65 65 65 65 8364) 6 7 9 100)
+                                   ((#x20AC) 1 2 4))
+          do (dolist (size sizes)
+               (signals error
+                 (http:encode-string output (sample-string codes) :utf-8 size))))
+    (signals error (http:encode-string output (sample-string '(65 65)) :latin-1 1))
+    (signals error (http:encode-string output (sample-string '(65 256)) :latin-1 2))
+    (is (zerop (http:output-fill output)))))
+
 ;;; Chunks
 
 (test chunks-have-their-size-in-front
