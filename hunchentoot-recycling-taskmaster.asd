@@ -111,5 +111,6 @@
                  (:file "connection")
                  (:file "exchange")     ; a request by our own code, from octets to octets
                  (:file "reply")
+                 (:file "paths")        ; pathnames that requests ask for
                  (:file "files")        ; by the shortest way
                  (:file "administration")))))

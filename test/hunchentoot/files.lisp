@@ -158,3 +158,33 @@ besides ROUTES, by an acceptor made of INITARGS."
       (wait-until-held-up 1)
       (uiop:run-program (list "truncate" "-s" "1000" (uiop:native-namestring path)))
       (is (not (large-file-follows-p slow))))))
+
+;;; Paths
+
+(defun pathname-asked-for (path &optional prefix)
+  "What REQUEST-PATHNAME answers for a request whose path is PATH."
+  (let ((request (allocate-instance (find-class 'hunchentoot:request))))
+    (setf (slot-value request 'hunchentoot:script-name) path)
+    (hunchentoot:request-pathname request prefix)))
+
+(test a-path-is-one-pathname-however-often-it-is-asked-for
+  (dotimes (i 2)
+    (is (equal #p"b/c.txt" (pathname-asked-for "/a/b/c.txt" "/a/")))
+    (is (equal #p"c.txt" (pathname-asked-for "/a/b/c.txt" "/a/b/")))
+    (is (equal #p"a/b/c.txt" (pathname-asked-for "/a/b/c.txt")))
+    (is (null (pathname-asked-for "/a/b/c.txt" "/x/")))
+    (dolist (path '("/../c.txt" "/a/../c.txt" "/a/.." "/.."))
+      (is (null (pathname-asked-for path)) "~A" path))))
+
+(test a-path-that-a-program-changes-is-another
+  (let ((path (copy-seq "/first.txt")))
+    (is (equal #p"first.txt" (pathname-asked-for path)))
+    (replace path "/other.txt")
+    (is (equal #p"other.txt" (pathname-asked-for path)))
+    (is (equal #p"first.txt" (pathname-asked-for (copy-seq "/first.txt"))))))
+
+(test long-paths-are-not-remembered
+  (let ((path (format nil "/~A" (make-string recycling::*known-path-limit* :initial-element #\a))))
+    (is (equal (subseq path 1) (namestring (pathname-asked-for path))))
+    (is (notany (lambda (known) (and known (string= path (recycling::known-path-path known))))
+                recycling::*known-paths*))))
