@@ -33,6 +33,9 @@ files stands still for milliseconds at a time.")
   (name nil :type (or null string) :read-only t) ; the system's
   (version nil :type (or null version))) ; when it was sent last, if that had settled
 
+(defparameter *known-name-limit* 1024
+  "Files with longer names are not remembered.")
+
 (defvar *known-files* (make-array 1024 :initial-element nil)
   "Each in the place that its pathname hashes to, until another takes that.")
 
@@ -46,8 +49,12 @@ files stands still for milliseconds at a time.")
          (known (svref *known-files* place)))
     (if (and known (equal pathname (known-file-pathname known)))
         known
-        (setf (svref *known-files* place)
-              (make-known-file pathname (native-name pathname))))))
+        (let* ((name (native-name pathname))
+               (new (make-known-file pathname name)))
+          ;; Clients choose names, and must not fill the memory with long ones.
+          (when (<= (length name) *known-name-limit*)
+            (setf (svref *known-files* place) new))
+          new))))
 
 (defun version-of (known file)
   "The version of the KNOWN file, which is open as the descriptor FILE; NIL for no regular file."
