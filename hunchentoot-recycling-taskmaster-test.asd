@@ -33,7 +33,8 @@
                  (:file "replies")
                  (:file "dates")
                  (:file "conditional")
-                 (:file "bodies")))
+                 (:file "bodies")
+                 (:file "multipart")))
    (:module "engine"
     :serial t
     :components ((:file "fakes")

@@ -50,6 +50,7 @@
                  (:file "state")
                  (:file "parser")
                  (:file "body")
+                 (:file "multipart")    ; forms with files
                  (:file "put")
                  (:file "output")
                  (:file "status")
