@@ -114,4 +114,5 @@
                  (:file "reply")
                  (:file "paths")        ; pathnames that requests ask for
                  (:file "files")        ; by the shortest way
+                 (:file "uploads")      ; the same, in the other direction
                  (:file "administration")))))
