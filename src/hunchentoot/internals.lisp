@@ -95,8 +95,7 @@ Hunchentoot has none to give."
   "Makes WRAPPER, see WRAP-FUNCTION, what parses the content of a request as multipart/form-data."
   (wrap-function 'hunchentoot::parse-multipart-form-data wrapper))
 
-(defun request-content (request)
-  (hunchentoot::content-stream request))
+(defun request-content (request) (hunchentoot::content-stream request))
 
 (defun temporary-pathname ()
   "The pathname of a file for an upload, which is deleted at the end of the request."
