@@ -33,7 +33,8 @@
                  (:file "replies")
                  (:file "dates")
                  (:file "conditional")
-                 (:file "bodies")))
+                 (:file "bodies")
+                 (:file "multipart")))
    (:module "engine"
     :serial t
     :components ((:file "fakes")
@@ -95,6 +96,7 @@
    (:module "logs"                      ; these use tools of the conformance tests
     :pathname "hunchentoot/"
     :components ((:file "access-log")
+                 (:file "forms")
                  (:file "limits")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"

@@ -50,6 +50,7 @@
                  (:file "state")
                  (:file "parser")
                  (:file "body")
+                 (:file "multipart")    ; forms with files
                  (:file "put")
                  (:file "output")
                  (:file "status")
@@ -113,4 +114,5 @@
                  (:file "reply")
                  (:file "paths")        ; pathnames that requests ask for
                  (:file "files")        ; by the shortest way
+                 (:file "uploads")      ; the same, in the other direction
                  (:file "administration")))))

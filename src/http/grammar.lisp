@@ -7,6 +7,7 @@
 (defconstant +line-feed+ 10)
 (defconstant +carriage-return+ 13)
 (defconstant +space+ 32)
+(defconstant +hyphen+ 45)
 (defconstant +colon+ 58)
 (defconstant +semicolon+ 59)
 

@@ -18,6 +18,9 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:head-expect-100-continue-p
    ;; request bodies
    #:body-decoder #:make-body-decoder #:decode-body #:body-done-p
+   ;; multipart bodies
+   #:multipart-parser #:make-multipart-parser #:parse-multipart #:multipart-closed-p
+   #:multipart-done-p #:boundary-p #:malformed-multipart #:+part-head-octets+ #:+boundary-octets+
    ;; conditional and range requests
    #:entity-tag #:precondition #:range-current-p #:parse-range
    ;; replies

@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
 ;;; hot: the loops that touch every octet of a request.  Nothing here checks its
-;;; arguments; PARSE-HEAD and DECODE-BODY have made sure that every range lies
-;;; within its vector.
+;;; arguments; PARSE-HEAD, DECODE-BODY and PARSE-MULTIPART have made sure that every
+;;; range lies within its vector.
 
 (deftype text ()
   "The strings that this storey makes."
@@ -11,6 +11,8 @@
 (declaim (ftype (function (octets index index octet) index) run-end run-start)
          (ftype (function (text index index octet) index) text-run-end text-run-start)
          (ftype (function (character text index index) index) text-position)
+         (ftype (function (octet octets index index) index) octet-position)
+         (ftype (function (octets index octets index index) index) matching-octets)
          (ftype (function (octets index index) text) latin-1-text upper-case-text))
 
 (declaim (inline octet-in-class-p))
@@ -38,6 +40,27 @@
                        (logtest class (classes position)))
             do (incf position))
       position)))
+
+(defun octet-position (octet octets start end)
+  "The first position from START below END where OCTETS have OCTET, or END."
+  (declare (type octet octet) (type octets octets) (type index start end) #.*hot-policy*)
+  (loop with position of-type index = start
+        while (and (< position end)
+                   (/= octet (aref octets position)))
+        do (incf position)
+        finally (return position)))
+
+(defun matching-octets (wanted from octets start end)
+  "How many octets of WANTED, from FROM on, are those of OCTETS from START below END."
+  (declare (type octets wanted octets) (type index from start end) #.*hot-policy*)
+  (let ((most (min (- (length wanted) from) (- end start))))
+    (declare (type index most))
+    (loop with count of-type index = 0
+          while (and (< count most)
+                     (= (aref wanted (the index (+ from count)))
+                        (aref octets (the index (+ start count)))))
+          do (incf count)
+          finally (return count))))
 
 (defun run-start (octets start end class)
   "The first position from START to END from where on OCTETS up to END are of CLASS."

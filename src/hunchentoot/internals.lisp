@@ -89,6 +89,28 @@ Hunchentoot has none to give."
         (hunchentoot::cookies-to-alist (cl-ppcre:split "\\s*[,;]\\s*" header))
         alist)))
 
+;;; Forms with files, see uploads.lisp
+
+(defun wrap-form-parser (wrapper)
+  "Makes WRAPPER, see WRAP-FUNCTION, what parses the content of a request as multipart/form-data."
+  (wrap-function 'hunchentoot::parse-multipart-form-data wrapper))
+
+(defun request-content (request) (hunchentoot::content-stream request))
+
+(defun temporary-pathname ()
+  "The pathname of a file for an upload, which is deleted at the end of the request."
+  (hunchentoot::make-tmp-file-name))
+
+(defmacro or-log-form-error (&body body)
+  "Evaluates BODY; an error in it is logged, and the form has no parameters."
+  `(hunchentoot::handler-case* (progn ,@body)
+     (error (condition)
+       (hunchentoot:log-message* :error "While parsing multipart/form-data parameters: ~A" condition)
+       nil)))
+
+(defun warn-of-stray-octets (count)
+  (hunchentoot::hunchentoot-warn "~A octets of stray data after form-data sent by client." count))
+
 ;;; Our own code for a request uses these
 
 (defun call-as-request (request thunk)

@@ -121,8 +121,9 @@ there is no colon; takes a line feed alone for nothing, and waits."
          "Host localhost:99999")
  :differs ((:status :any 400) (:connection :kept :closed)))
 (:name "limits"
- :stock "A request line, and header fields, of any length and number."
- :ours "414 beyond 16 KiB of request line, 431 beyond 128 KiB or 128 lines of fields."
+ :stock "A request line, and header fields, of any length and number; the same in the parts of a form."
+ :ours "414 beyond 16 KiB of request line, 431 beyond 128 KiB or 128 lines of fields. No parameters
+where a part of a form has a head of more than 16 KiB."
  :why "RFC 9112, section 3, and RFC 6585, section 5: a client could fill memory."
  :cases ("very long target" "a very long field" "two hundred fields")
  :differs ((:status 200 414) (:status 200 431) (:connection :kept :closed)))
@@ -200,6 +201,18 @@ there is no colon; takes a line feed alone for nothing, and waits."
  :why "A defect: the length of the body is known."
  :cases ("form of type multipart/form-data" "form of type multipart/form-data; boundary=absent")
  :differs ((:messages)))
+(:name "an upload whose last line end is missing"
+ :stock "Has no parameters; before 1.3.0 waits for the read timeout first."
+ :ours "Has its parameters."
+ :why "RFC 2046, section 5.1.1: what follows the last delimiter is optional."
+ :cases ("upload without its last line end")
+ :differs ((:body) (:header "Content-Length") (:log) (:messages)))
+(:name "delimiters of uploads"
+ :stock "Ends a part at two hyphens and the boundary wherever they are."
+ :ours "Only at the beginning of a line."
+ :why "RFC 2046, section 5.1.1."
+ :cases ("upload with a delimiter within a line")
+ :differs ((:body) (:header "Content-Length") (:log) (:messages)))
 
 ;;; Replies
 

@@ -91,6 +91,11 @@
  :body ("--b c" "Content-Disposition: form-data; {d}" "Content-Type: text/plain" "" "contents" "--b c--"))
 (:name "upload without its end" :worlds (:impatient) :request "POST /upload" :headers ("Content-Type: multipart/form-data; boundary=b")
  :body ("--b" "Content-Disposition: form-data; name=\"a\"" "" "value"))
+(:name "upload without its last line end" :worlds (:impatient) :request "POST /upload"
+ :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body "--b^M^JContent-Disposition: form-data; name=\"a\"^M^J^M^Jvalue^M^J--b--")
+(:name "upload with a delimiter within a line" :request "POST /upload" :headers ("Content-Type: multipart/form-data; boundary=b")
+ :body ("--b" "Content-Disposition: form-data; name=\"a\"" "" "value --b--" "--b--"))
 (:name "upload of nothing" :request "POST /upload" :headers ("Content-Type: multipart/form-data; boundary=b") :body ("--b--"))
 (:name "upload with stray octets" :request "POST /upload" :headers ("Content-Type: multipart/form-data; boundary=b")
  :body ("prologue" "--b" "Content-Disposition: form-data; name=\"a\"" "" "value" "--b--" "epilogue"))

@@ -1,0 +1,160 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; Forms with files (multipart/form-data, RFC 7578), octets and not characters.
+;;;;
+;;;; Hunchentoot has rfc2388 read them, a character at a time.  Where the content of a request is one
+;;;; of our own streams, that function of Hunchentoot's is wrapped, and the form is taken apart here;
+;;;; everywhere else, and for boundaries that RFC 2046 does not allow, Hunchentoot's runs.
+;;;; What is a form, when it is read, and what a header line of a part means is still decided by
+;;;; Hunchentoot and rfc2388.
+
+(defconstant +form-buffer-size+ (* 64 1024)
+  "How many octets of a form are read at once; more than a part's head may have.")
+
+(defstruct (form-reader (:constructor make-form-reader (content parser)))
+  "Reads a form.  Its octets from START to END were read off CONTENT and not parsed."
+  (content nil :read-only t)
+  (parser nil :type multipart-parser :read-only t)
+  (octets (make-octets +form-buffer-size+) :type octets :read-only t)
+  (start 0 :type index)
+  (end 0 :type index))
+
+(defun refill (reader)
+  "Reads more octets behind those that READER has; returns how many, 0 at the end."
+  (let* ((octets (form-reader-octets reader))
+         (kept (- (form-reader-end reader) (form-reader-start reader))))
+    (replace octets octets :start2 (form-reader-start reader) :end2 (form-reader-end reader))
+    (let ((end (read-sequence octets (form-reader-content reader) :start kept)))
+      (setf (form-reader-start reader) 0
+            (form-reader-end reader) end)
+      (- end kept))))
+
+(defun next-event (reader)
+  "What comes next in the form, and from where to where in the octets of READER it is; NIL at the end
+of the form.  Signals END-OF-FILE where that is missing."
+  (loop
+    (multiple-value-bind (event from to next)
+        (parse-multipart (form-reader-parser reader) (form-reader-octets reader)
+                         (form-reader-start reader) (form-reader-end reader))
+      (setf (form-reader-start reader) next)
+      (cond (event
+             (return (values event from to)))
+            ((multipart-done-p (form-reader-parser reader))
+             (return nil))
+            ((plusp (refill reader)))
+            ;; RFC 2046, section 5.1.1: the line end after the last delimiter may be missing.
+            ((multipart-closed-p (form-reader-parser reader))
+             (return nil))
+            (t
+             (error 'end-of-file :stream (form-reader-content reader)))))))
+
+(defun do-contents (function reader)
+  "Calls FUNCTION with the octets of READER, a start and an end, for all content of the current part."
+  (loop
+    (multiple-value-bind (event from to) (next-event reader)
+      (when (eq event :end)
+        (return))
+      (funcall function (form-reader-octets reader) from to))))
+
+(defun contents-in-file (reader)
+  "The pathname of a temporary file with the content of the current part."
+  (let ((pathname (temporary-pathname)))
+    (with-open-file (file (ensure-directories-exist pathname)
+                          :direction :output :element-type '(unsigned-byte 8))
+      (do-contents (lambda (octets start end)
+                     (write-sequence octets file :start start :end end))
+                   reader))
+    pathname))
+
+(defun contents-in-memory (reader)
+  "The octets of the content of the current part."
+  (let ((pieces '()))
+    (do-contents (lambda (octets start end)
+                   (push (subseq octets start end) pieces))
+                 reader)
+    (if (= 1 (length pieces))
+        (first pieces)
+        (let* ((position (reduce #'+ pieces :key #'length))
+               (whole (make-octets position)))
+          (dolist (piece pieces whole)
+            (decf position (length piece))
+            (replace whole (the octets piece) :start1 position))))))
+
+(defun part-headers (octets start end)
+  "The header lines of a part, which are OCTETS from START to END, as rfc2388 understands them."
+  (with-input-from-string (lines (map 'string #'code-char (subseq octets start end)))
+    (loop for header = (rfc2388:parse-header lines)
+          while header collect header)))
+
+(defun read-part (reader from to)
+  "The headers of the part whose head is the octets of READER from FROM to TO, and its content: the
+pathname of a file where it has a file name, else octets; as a list."
+  (let ((headers (part-headers (form-reader-octets reader) from to)))
+    (list headers
+          (if (rfc2388:get-file-name headers)
+              (contents-in-file reader)
+              (contents-in-memory reader)))))
+
+(defun form-parts (reader)
+  "A list of all parts of the form, as READ-PART returns them."
+  (loop for (event from to) = (multiple-value-list (next-event reader))
+        while event
+        collect (read-part reader from to)))
+
+(defun form-text (octets external-format)
+  "The string that OCTETS, or the characters with these codes, are in EXTERNAL-FORMAT."
+  (flexi-streams:octets-to-string (if (stringp octets) (map 'octets #'char-code octets) octets)
+                                  :external-format external-format))
+
+(defun part-parameter (headers content external-format)
+  "What a part with HEADERS and CONTENT adds to the parameters of the request, a list."
+  (let* ((disposition (rfc2388:find-content-disposition-header headers))
+         (name (cdr (rfc2388:find-parameter "NAME" (rfc2388:header-parameters disposition))))
+         (file-name (rfc2388:get-file-name headers))
+         (type (rfc2388:find-header "CONTENT-TYPE" headers)))
+    ;; Who chose no file sends one without a name.
+    (when (and name (not (equal "" file-name)))
+      (list (cons (form-text name external-format)
+                  (if (pathnamep content)
+                      (list content
+                            (form-text file-name external-format)
+                            (or (rfc2388:header-value type) ""))
+                      (form-text content external-format)))))))
+
+(defun stray-octets (reader)
+  "Reads what follows the form; returns how many octets those are."
+  (loop with count = (- (form-reader-end reader) (form-reader-start reader))
+        do (setf (form-reader-start reader) (form-reader-end reader))
+           (let ((more (refill reader)))
+             (when (zerop more)
+               (return count))
+             (incf count more))))
+
+(defun form-parameters (content boundary external-format)
+  "The alist of the parameters of the form with BOUNDARY that CONTENT has."
+  (let* ((reader (make-form-reader content (make-multipart-parser boundary)))
+         (parts (form-parts reader)))
+    (prog1 (loop for (headers content) in parts
+                 append (part-parameter headers content external-format))
+      (let ((stray (stray-octets reader)))
+        (when (plusp stray)
+          (warn-of-stray-octets stray))))))
+
+(defun boundary-of (request)
+  "The boundary of the form that REQUEST has, if it is one that our own code takes; else NIL."
+  (let* ((header (rfc2388:parse-header (hunchentoot:header-in :content-type request) :value))
+         (boundary (cdr (rfc2388:find-parameter "BOUNDARY" (rfc2388:header-parameters header)))))
+    (and boundary (boundary-p boundary) boundary)))
+
+(defun parse-form (hunchentoots request external-format)
+  "The alist of the parameters of the form that REQUEST has, in EXTERNAL-FORMAT; by HUNCHENTOOTS, a
+function, where its octets are not ours to read.  NIL, and a line in the log, for malformed ones."
+  (let* ((content (request-content request))
+         (boundary (and (typep content '(or content-stream chunked-content))
+                        (boundary-of request))))
+    (if boundary
+        (or-log-form-error
+          (form-parameters content boundary external-format))
+        (funcall hunchentoots request external-format))))
+
+(wrap-form-parser 'parse-form)

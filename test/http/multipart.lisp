@@ -1,0 +1,157 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* multipart :in http
+  :description "Where the parts of a multipart body are: RFC 2046, section 5.1.1.")
+
+(defun joined-events (events)
+  "EVENTS, latest first, in order, and with the pieces of each content as one."
+  (let ((joined '()))
+    (dolist (event events joined)
+      (if (and (eq :content (first event)) (eq :content (first (first joined))))
+          (setf (second (first joined))
+                (concatenate 'string (second event) (second (first joined))))
+          (push (copy-list event) joined)))))
+
+(defun multipart-events (octets ends &optional (boundary "b"))
+  "What is found in the body OCTETS when they arrive up to each of ENDS: lists of an event and its
+text; at last :DONE, :CLOSED, :WAITING or :MALFORMED."
+  (let ((parser (http:make-multipart-parser boundary))
+        (events '())
+        (position 0))
+    (handler-case
+        (dolist (end ends)
+          (loop
+            (multiple-value-bind (event from to next)
+                (http:parse-multipart parser octets position end)
+              (setf position next)
+              (unless event
+                (return))
+              (push (list* event (unless (eq event :end)
+                                   (list (octet-text (subseq octets from to)))))
+                    events))))
+      (http:malformed-multipart ()
+        (push '(:malformed) events))
+      (:no-error (value)
+        (declare (ignore value))
+        (push (list (cond ((http:multipart-done-p parser) :done)
+                          ((http:multipart-closed-p parser) :closed)
+                          (t :waiting)))
+              events)))
+    (joined-events events)))
+
+(defun multipart-octets (lines)
+  "The octets of LINES, strings, with a line end between each two."
+  (octets (loop for (line . more) on lines collect line when more collect :crlf)))
+
+(defparameter *multipart-vectors*
+  '((("--b" "A: 1" "" "text" "--b--" "")
+     (:head ("A: 1" "" "")) (:content "text") (:end) (:done))
+    ;; several parts, one without a head, one without content, one with neither
+    (("--b" "" "one" "--b" "A: 1" "" "" "--b" "" "" "--b--" "")
+     (:head ("" "")) (:content "one") (:end)
+     (:head ("A: 1" "" "")) (:end)
+     (:head ("" "")) (:end) (:done))
+    ;; the empty line after the head is the line end before the delimiter
+    (("--b" "A: 1" "" "--b--" "") (:head ("A: 1" "" "")) (:end) (:done))
+    (("--b" "" "--b--" "") (:head ("" "")) (:end) (:done))
+    ;; what is around
+    (("preamble" "more --b" "--b" "" "x" "--b--" "epilogue" "--b" "")
+     (:head ("" "")) (:content "x") (:end) (:done))
+    (("" "--b" "" "x" "--b--  	" "") (:head ("" "")) (:content "x") (:end) (:done))
+    (("--b 	" "" "x" "--b--") (:head ("" "")) (:content "x") (:end) (:closed))
+    (("--b--" "") (:done))
+    ;; RFC 2046: it is sufficient that the boundary follows the line end
+    (("--b" "" "x" "--bc" "" "y" "--b-" "" "z" "--b--d" "")
+     (:head ("" "")) (:content "x") (:end) (:head ("" "")) (:content "y") (:end)
+     (:head ("" "")) (:content "z") (:end) (:done))
+    ;; nearly delimiters
+    (("--b" "" "-" "--" "---b" " --b" "--a--b" "" "-b" "x--b--" "--b--" "")
+     (:head ("" "")) (:content ("-" "--" "---b" " --b" "--a--b" "" "-b" "x--b--")) (:end) (:done))
+    (("--b" "" "" "" "" "--b--" "") (:head ("" "")) (:content ("" "" "")) (:end) (:done))
+    ;; what is missing
+    (("--b" "" "x" "--b") (:head ("" "")) (:content "x") (:end) (:waiting))
+    (("--b" "" "x" "-") (:head ("" "")) (:content "x") (:waiting))
+    (("--b" "A: 1") (:waiting))
+    (("no delimiter") (:waiting))
+    (() (:waiting)))
+  "Lists of the lines of a body with the boundary b, and what is found in it.")
+
+(defun expected-events (events)
+  (loop for (event . text) in events
+        collect (list* event (when text
+                               (list (octet-text (multipart-octets
+                                                  (if (listp (first text)) (first text) text))))))))
+
+(defun all-ends (size)
+  (loop for end from 1 to size collect end))
+
+(test parts-are-found-however-they-arrive
+  (loop for (lines . expected) in *multipart-vectors*
+        for octets = (multipart-octets lines)
+        for size = (length octets)
+        for events = (expected-events expected)
+        do (is (equal events (multipart-events octets (list size))) "~S" lines)
+           (is (equal events (multipart-events octets (all-ends size))) "~S by octets" lines)
+           (loop for end from 0 to size
+                 for split = (multipart-events octets (list end size))
+                 do (is (equal events split) "~S split at ~D" lines end))))
+
+(test lone-carriage-returns-and-line-feeds-are-content
+  (let* ((return (string #\Return)) (feed (string (code-char 10)))
+         (content (concatenate 'string feed "--b" return "--b" return return feed "-" feed return
+                               "--b" return))
+         (octets (octets "--b" :crlf :crlf content :crlf "--b--" :crlf))
+         (events `((:head ,(octet-text *crlf*)) (:content ,content) (:end) (:done))))
+    (is (equal events (multipart-events octets (list (length octets)))))
+    (is (equal events (multipart-events octets (all-ends (length octets)))))))
+
+(test octets-after-the-last-delimiter-are-left
+  (let* ((octets (octets "--b--" :crlf "stray"))
+         (parser (http:make-multipart-parser "b")))
+    (is (equal '(nil nil nil 7)
+               (multiple-value-list (http:parse-multipart parser octets 0 (length octets)))))
+    (is (http:multipart-done-p parser))))
+
+(test boundaries-may-have-any-characters-of-a-header
+  (dolist (boundary '("----WebKitFormBoundary'()+_,-./:=?" "a b" "--" "-" "é"))
+    (let* ((line (octets "--" (encode boundary :latin-1)))
+           (octets (octets line :crlf :crlf "x" :crlf "-" :crlf line "--" :crlf)))
+      (is (equal `((:content ,(format nil "x~A-" (octet-text *crlf*))) (:end) (:done))
+                 (rest (multipart-events octets (all-ends (length octets)) boundary)))
+          "~S" boundary))))
+
+(test boundaries-are-checked
+  (is (http:boundary-p (make-string http:+boundary-octets+ :initial-element #\-)))
+  (dolist (boundary (list "" (make-string (1+ http:+boundary-octets+) :initial-element #\-)
+                          (format nil "a~Cb" #\Return) (string (code-char 300))))
+    (is (not (http:boundary-p boundary)))
+    (signals error (http:make-multipart-parser boundary))))
+
+(test heads-of-parts-have-a-limit
+  (flet ((events (size)
+           (let ((octets (octets "--b" :crlf (make-string (- size 4) :initial-element #\x)
+                                 :crlf :crlf "--b--" :crlf)))
+             (loop for ends in (list (list (length octets)) (all-ends (length octets)))
+                   collect (mapcar #'first (multipart-events octets ends))))))
+    (is (equal '((:head :end :done) (:head :end :done)) (events http:+part-head-octets+)))
+    (is (equal '((:malformed) (:malformed)) (events (1+ http:+part-head-octets+))))))
+
+(test random-bodies-mean-the-same-however-they-arrive
+  ;; Of octets that delimiters are made of, so that half of them begin one.
+  (let ((dice (make-dice 47)))
+    (loop repeat 2000
+          for octets = (octets "--b" :crlf
+                               (as-octets (loop repeat (roll dice 60)
+                                                collect (pick dice #(13 10 13 10 45 45 98 97)))))
+          for size = (length octets)
+          for events = (multipart-events octets (list size))
+          do (unless (and (equal events (multipart-events octets (all-ends size)))
+                          (equal events (multipart-events octets (random-ends dice size))))
+               (fail "~S" octets)
+               (return))
+          finally (pass))))
+
+(test what-a-parser-is-given-is-checked
+  (let ((parser (http:make-multipart-parser "b")))
+    (signals error (http:parse-multipart parser (octets "abc") 0 4))
+    (signals error (http:parse-multipart parser "abc" 0 3))))

@@ -1,0 +1,192 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* forms :in acceptors
+  :description "Forms with files: the parameters are what Hunchentoot's own code makes of them.")
+
+;;; The same as Hunchentoot's
+
+(defun shown-form ()
+  "The parameters of the current request, with the contents of files in the place of their names."
+  (apply #'shown
+         (loop for (name . value) in (hunchentoot:post-parameters*)
+               collect (if (consp value)
+                           (list* name (octet-text (file-octets (first value))) (rest value))
+                           (list name value)))))
+
+(defun form-as-seen-by (class content-type body)
+  "What a handler of an acceptor of CLASS sees of a form, and how many files Hunchentoot made for it."
+  (let ((*acceptor-class* class) (files :none))
+    (serving-uploads (("/" (let ((seen (shown-form)))
+                             (setf files (length hunchentoot::*tmp-files*))
+                             seen)))
+      (with-connection (connection)
+        (send-request connection "/" :method :post :content-type content-type :content body)
+        ;; Hunchentoot reads on beyond the Content-Length where the form has not ended.
+        (end-sending connection)
+        (let ((text (response-text (read-response connection))))
+          (list text files))))))
+
+(defun form-lines (&rest parts)
+  "The octets of PARTS (see OCTETS), with a line end after each."
+  (octets (loop for part in parts collect part collect :crlf)))
+
+(defun disposition (rest)
+  (format nil "Content-Disposition: form-data; ~A" rest))
+
+(defparameter *forms*
+  (flet ((field (text &rest more) (apply #'form-lines "--b" (disposition text) more)))
+    `(("fields"
+       ,(field "name=\"a\"" "" "1") ,(field "name=\"b\"" "" "") ,(field "name=\"a\"" "" "2"))
+      ("no part")
+      ("files"
+       ,(field "name=f; filename=\"x.bin\"" "Content-Type: application/x-test" "" (test-octets 9000))
+       ,(field "name=\"g\"; filename=\"y.txt\"" "" "no type")
+       ,(field "name=\"h\"; filename=\"z\"" "content-type: text/plain; charset=utf-8" "" "text")
+       ,(field "name=\"i\"; filename=\"z\"" "Content-Type: odd" "" "text"))
+      ("an empty file" ,(field "name=\"f\"; filename=\"empty\"" "" ""))
+      ("no file was chosen"
+       ,(field "name=\"f\"; filename=\"\"" "Content-Type: application/octet-stream" "" ""))
+      ("names and texts in UTF-8"
+       ,(field "name=\"ä€\"; filename=\"日本.txt\"" "" "ü") ,(field "name=\"ö\"" "" "ß €"))
+      ("texts that are not UTF-8" ,(field "name=\"a\"" "" (as-octets '(65 255 66))))
+      ("nearly delimiters"
+       ,(field "name=\"a\"; filename=\"f\"" "" "--" "-b" "--a" "--" (list :crlf :crlf "-- b"))
+       ,(field "name=\"c\"" "" (list "- -b" :crlf :crlf :crlf)))
+      ("delimiters with more on their line"
+       ,(form-lines "--bc" (disposition "name=\"a\"") "" "1")
+       ,(form-lines "--b 	" (disposition "name=\"b\"") "" "2")
+       ,(form-lines "--b-" (disposition "name=\"c\"") "" "3"))
+      ("line ends in the content"
+       ,(field "name=\"a\"" "" (list :crlf "x" '(:crlf) (string #\Newline) (string #\Return)))
+       ,(field "name=\"f\"; filename=\"f\"" "" (list :crlf :crlf (string #\Return))))
+      ("a preamble" ,(form-lines "preamble" "") ,(field "name=\"a\"" "" "1"))
+      ("parts that are no fields"
+       ,(form-lines "--b" "" "no head") ,(form-lines "--b" "X-Some: thing" "" "no disposition")
+       ,(form-lines "--b" "Content-Disposition: attachment; name=\"a\"" "" "1")
+       ,(field "filename=\"f\"" "" "a file without a name") ,(field "name=\"a\"" "" "1"))
+      ("no blank line before the next part"
+       ,(form-lines "--b" (disposition "name=\"a\"") "") ,(field "name=\"b\"" "" "2"))
+      ("odd heads"
+       ,(field "name=a" "" "1") ,(field "NAME=\"b\"" "" "2") ,(field "name=\"c;d\"" "" "3")
+       ,(field "name=\"e\\\"f\"" "" "4") ,(field "name=\"g\"; filename" "" "5")
+       ,(field "name=\"h\" ; filename=\"f\"" "" "6") ,(field "filename=\"f\"; name=\"i\"" "" "7")
+       ,(form-lines "--b" "content-disposition:   FORM-DATA;name=\"j\"" "" "8")
+       ,(form-lines "--b" (disposition "name=\"k\"") "Folded: one" " two" "" "9"))
+      ("many fields"
+       ,(loop for i below 300 collect (field (format nil "name=\"~D\"" i) "" (format nil "~R" i))))))
+  "Lists of a name and the parts of a form with the boundary b.")
+
+(defun same-form-p (content-type body)
+  "True when our code makes of a form what Hunchentoot's does."
+  (quietly
+    (let ((hunchentoots (form-as-seen-by 'hunchentoot:easy-acceptor content-type body))
+          (ours (form-as-seen-by *acceptor-class* content-type body)))
+      (or (equal hunchentoots ours)
+          (format t "~&~S~%~S~%" hunchentoots ours)))))
+
+(define-server-test forms-mean-what-they-mean-to-hunchentoot
+  (loop for (name . parts) in *forms*
+        for body = (octets parts (form-lines "--b--"))
+        for same = (same-form-p "multipart/form-data; boundary=b" body)
+        do (is-true same "~A" name)))
+
+(defparameter *long-boundary* (make-string 80 :initial-element #\x)
+  "Longer than RFC 2046 allows; Hunchentoot takes it.")
+
+(define-server-test boundaries-are-found-where-hunchentoot-finds-them
+  (flet ((body (boundary)
+           (form-lines (list "--" boundary) (disposition "name=\"a\"") "" "1"
+                     (list "--" boundary "--"))))
+    (loop for (type boundary) in `(("multipart/form-data; boundary=\"quoted; b\"" "quoted; b")
+                                   ("Multipart/Form-Data; charset=utf-8; BOUNDARY=--x" "--x")
+                                   ("multipart/form-data" "b")
+                                   (,(format nil "multipart/form-data; boundary=~A" *long-boundary*)
+                                    ,*long-boundary*))
+          for same = (same-form-p type (body boundary))
+          do (is-true same "~A" type))))
+
+(define-server-test forms-that-do-not-end-have-no-parameters
+  (dolist (rest (list "" "--b" (octets "--b" :crlf) (octets "--b" :crlf (disposition "name=\"x\""))))
+    (let ((same (same-form-p "multipart/form-data; boundary=b"
+                             (octets (form-lines "--b" (disposition "name=\"a\"; filename=\"f\"")
+                                               "" "text")
+                                     rest))))
+      (is-true same))))
+
+(define-server-test what-follows-a-form-is-dropped
+  (let ((body (octets (form-lines "--b" (disposition "name=\"a\"") "" "1" "--b--")
+                      "an epilogue" (test-octets 300000))))
+    (quietly
+      (serving () (("/" (shown-form)))
+        (with-connection (connection)
+          (dolist (framing (list (list :content body)
+                                 (list :chunks (list (subseq body 0 50) (subseq body 50)))
+                                 (list :content body)))
+            (let ((text (apply #'exchange-text connection "/" :method :post
+                               :content-type "multipart/form-data; boundary=b" framing)))
+              (is (string= (shown '("a" "1")) text)))))))))
+
+;;; Otherwise than Hunchentoot's
+
+(defun our-form (body)
+  (first (form-as-seen-by *acceptor-class* "multipart/form-data; boundary=b" body)))
+
+(define-server-test (the-last-line-end-of-a-form-may-be-missing :needs :our-http)
+  (let ((text (our-form (octets (form-lines "--b" (disposition "name=\"a\"") "" "1") "--b--"))))
+    (is (string= (shown '("a" "1")) text))))
+
+(define-server-test (delimiters-begin-a-line :needs :our-http)
+  (let ((text (our-form (form-lines "--b" (disposition "name=\"a\"") "" "1--b" "2 --b--" "--b--"))))
+    (is (string= (shown (list "a" (octet-text (octets "1--b" :crlf "2 --b--")))) text))))
+
+(define-server-test (heads-of-parts-are-not-larger-than-we-take :needs :our-http)
+  (let ((text (our-form (form-lines "--b" (disposition "name=\"a\"")
+                                  (list "X: " (make-string http:+part-head-octets+
+                                                           :initial-element #\x))
+                                  "" "1" "--b--"))))
+    (is (string= "" text))))
+
+;;; Large ones
+
+(defun large-form (size)
+  (multipart (form-part "before" "1") (file-part :contents (test-octets size))
+             (form-part "after" "2")))
+
+(define-server-test ten-mebibytes-arrive-as-they-were-sent
+  (let* ((size (* 10 1024 1024)) (contents nil) (path nil)
+         (form (large-form size)))
+    (serving-uploads (("/" (setf path (first (hunchentoot:post-parameter "file"))
+                                 contents (file-octets path))
+                           (shown (hunchentoot:post-parameter "before")
+                                  (hunchentoot:post-parameter "after"))))
+      (dolist (framing (list (list :content form)
+                             (list :chunks (list (subseq form 0 100000) (subseq form 100000)))))
+        (let ((text (apply #'ask-text "/" :method :post :content-type (multipart-type) framing)))
+          (is (string= (shown "1" "2") text))
+          (is (null (octet-difference (test-octets size) contents)))
+          (eventually ("the temporary file to be deleted")
+            (gone-p path)))))))
+
+(define-server-test forms-in-chunks-are-held-to-the-limit-on-content
+  (let ((form (large-form 50000)) (runs (make-recorder)))
+    (serving (:max-body-octets 50000)
+        (("/" (hunchentoot:post-parameters*) (record runs :handler) "read"))
+      (let ((response (ask "/" :method :post :content-type (multipart-type)
+                               :chunks (list (subseq form 0 20000) (subseq form 20000)))))
+        (is (= 413 (response-status response)))
+        (is (null (recorded runs)))))))
+
+(define-server-test the-file-of-a-form-that-breaks-off-is-deleted
+  (let ((files :unknown) (form (large-form 200000)))
+    (serving-uploads (("/" (hunchentoot:post-parameters*)
+                           (setf files (copy-list hunchentoot::*tmp-files*))
+                           "read"))
+      (with-connection (connection)
+        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf
+              (format nil "Content-Type: ~A" (multipart-type)) :crlf
+              (format nil "Content-Length: ~D" (length form)) :crlf :crlf
+              (subseq form 0 150000))
+        (end-sending connection)
+        (receive-rest connection))
+      (is (= 1 (length files)))
+      (is (gone-p (first files))))))
