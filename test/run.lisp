@@ -41,13 +41,25 @@
       *suites-of-acceptors*
       (list suite)))
 
+(defun tell-skipped (skipped)
+  "Prints for what reasons tests were SKIPPED, and how many for each."
+  (let ((reasons (mapcar #'fiveam::reason skipped)))
+    (dolist (reason (remove-duplicates reasons :test #'string= :from-end t))
+      (format t "~&~D skipped: ~A~%" (count reason reasons :test #'string=) reason))))
+
+(defun explain-results (results)
+  "Prints what the counts do not say of RESULTS, what failed last."
+  (flet ((skipped-p (result) (typep result 'fiveam::test-skipped)))
+    (tell-skipped (remove-if-not #'skipped-p results))
+    (explain! (remove-if #'skipped-p results))))
+
 (defun run-all (&key (suite 'all))
   "Runs SUITE, a suite or a single test, by default all, in every mode, tells what failed, and
 prints the counts in the last line.  True when something passed and nothing failed."
   (let* ((suite (find-suite suite))
          (results (loop for mode in (modes)
                         append (run-in-mode (suites-in-mode suite mode) mode))))
-    (explain! results)
+    (explain-results results)
     (multiple-value-bind (passed failed skipped) (result-counts results)
       (format t "~&~D passed, ~D failed~@[, ~D skipped~]~%" passed failed
               (and (plusp skipped) skipped))
