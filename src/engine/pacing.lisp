@@ -18,6 +18,10 @@
 ;;;; Whether a thread waits for a processor only the kernel knows; to ask costs microseconds,
 ;;;; so suspects alone are asked about, once for each request, and after several that were
 ;;;; blocked only one in sixteen.
+;;;;
+;;;; Where handlers block for no longer than a few ticks, half of those that are blocked are no
+;;;; suspects yet.  So when nobody is left waiting, one of the others is asked about too, at random,
+;;;; and the share that was blocked lately is taken for all of them.
 
 (defparameter *tick-microseconds* 500
   "How long the sentinel naps between two looks while there is something to see.")
@@ -36,6 +40,7 @@
   "What the sentinel of a ready engine remembers from tick to tick."
   (processors 1 :type fixnum :read-only t)
   (blocked-in-a-row 0 :type fixnum)     ; suspects found blocked since one was not
+  (blocked-share 0.0 :type single-float) ; of workers that serve and are no suspects yet
   (calm-ticks 0 :type fixnum)
   (last-sweep 0 :type fixnum))          ; of deadlines, in MILLISECONDS
 
@@ -82,10 +87,40 @@ about.  Time in which the system let the thread wait for a processor does not co
            (setf (ready-worker-verdict worker) stamp)
            t))))
 
-(defun count-stuck (engine pacemaker tick)
-  (loop for worker in (engine-workers engine)
-        count (and (eq (worker-state worker) :active)
-                   (stuck-p pacemaker worker tick))))
+(defun take-census (engine pacemaker tick)
+  "How many workers of ENGINE are stuck at TICK; how many others serve; and one of these at random,
+or NIL."
+  (let ((stuck 0) (others 0) (sample nil))
+    (dolist (worker (engine-workers engine) (values stuck others sample))
+      (when (eq (worker-state worker) :active)
+        (cond ((stuck-p pacemaker worker tick)
+               (incf stuck))
+              ((plusp (ready-worker-stamp worker))
+               (incf others)
+               (when (zerop (random others))
+                 (setf sample worker))))))))
+
+(defun note-sample (pacemaker worker)
+  "Lets it count a little for the blocked share whether WORKER is."
+  (let ((status (worker-status worker))
+        (share (pacemaker-blocked-share pacemaker)))
+    (setf (pacemaker-blocked-share pacemaker)
+          (+ (* 7/8 share)
+             (if (and status (thread-blocked-p status)) 0.125 0.0)))))
+
+(defun estimate-stuck (engine pacemaker tick)
+  "How many workers of ENGINE are blocked at TICK: those known to be stuck, and of the others, when
+nobody is left waiting, the share that was blocked when one of them was asked about lately."
+  (multiple-value-bind (stuck others sample) (take-census engine pacemaker tick)
+    (cond ((zerop stuck)
+           (setf (pacemaker-blocked-share pacemaker) 0.0)
+           0)
+          ((plusp (counter-count (pace-waiting (engine-pace engine))))
+           stuck)
+          (t
+           (when sample
+             (note-sample pacemaker sample))
+           (+ stuck (floor (* others (pacemaker-blocked-share pacemaker))))))))
 
 (defun adjust-target (pace processors stuck)
   (let ((wanted (+ processors (ceiling (* 5 stuck) 4)))
@@ -124,7 +159,7 @@ about.  Time in which the system let the thread wait for a processor does not co
 for nothing."
   (let* ((pace (engine-pace engine))
          (tick (incf (pace-tick pace)))
-         (stuck (count-stuck engine pacemaker tick))
+         (stuck (estimate-stuck engine pacemaker tick))
          (lacking (lacking-workers engine pacemaker stuck)))
     (setf (pace-now pace) (milliseconds))
     (adjust-target pace (pacemaker-processors pacemaker) stuck)
