@@ -109,7 +109,9 @@ pathname of a file where it has a file name, else octets; as a list."
 (defun part-parameter (headers content external-format)
   "What a part with HEADERS and CONTENT adds to the parameters of the request, a list."
   (let* ((disposition (rfc2388:find-content-disposition-header headers))
-         (name (cdr (rfc2388:find-parameter "NAME" (rfc2388:header-parameters disposition))))
+         (name (and disposition
+                    (cdr (rfc2388:find-parameter
+                          "NAME" (rfc2388:header-parameters disposition)))))
          (file-name (rfc2388:get-file-name headers))
          (type (rfc2388:find-header "CONTENT-TYPE" headers)))
     ;; Who chose no file sends one without a name.
@@ -118,7 +120,7 @@ pathname of a file where it has a file name, else octets; as a list."
                   (if (pathnamep content)
                       (list content
                             (form-text file-name external-format)
-                            (or (rfc2388:header-value type) ""))
+                            (or (and type (rfc2388:header-value type)) ""))
                       (form-text content external-format)))))))
 
 (defun stray-octets (reader)
