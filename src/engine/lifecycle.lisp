@@ -16,13 +16,7 @@ Call STOP from another thread.")
 (defun wait-for-change (engine seconds predicate)
   "Waits up to SECONDS, or for ever when NIL, until PREDICATE, called under the lock, is true;
 returns its last value."
-  (let ((end (and seconds (+ (milliseconds) (ceiling (* 1000 seconds))))))
-    (bt:with-lock-held ((engine-lock engine))
-      (loop for value = (funcall predicate)
-            until (or value (and end (>= (milliseconds) end)))
-            ;; Several may wait and only one is notified: look again at every tick.
-            do (wait-on (engine-changed engine) (engine-lock engine) *tick*)
-            finally (return value)))))
+  (wait-until predicate (engine-changed engine) (engine-lock engine) seconds *tick*))
 
 ;;; Start
 
@@ -117,10 +111,10 @@ which drains, has accepted is answered.  True when it is.")
     (mapcar #'describe-worker (engine-workers engine))))
 
 (defun stop-engine (engine &key soft (timeout (if soft nil 1)))
-  "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or was accepted
-is served, and its answer sent; else connections read nothing more.  Waits up to TIMEOUT seconds, a real or NIL
-for no limit, for the workers to end.  Returns a list of plists, one for each worker that
-had to be left behind; such a worker ends with its request.
+  "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or was accepted is
+served, and its answer sent; else connections read nothing more.  Waits up to TIMEOUT seconds, a
+real or NIL for no limit, for the workers to end.  Returns a list of plists, one for each worker
+that had to be left behind; such a worker ends with its request.
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))

@@ -35,36 +35,8 @@ takes LOCK again.  May return early: call it in a loop around what is waited for
                      :one-liner t)
     (mp:get-lock lock)))
 
-(defun destroy-thread (thread)
-  "Makes THREAD unwind and end."
-  (bt:destroy-thread thread))
-
-(declaim (inline survive-cleanup))
-(defun survive-cleanup ()
-  "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
-  nil)
-
 (defun %descriptor (usocket)
   (sb-bsd-sockets:socket-file-descriptor (usocket:socket usocket)))
-
-(defun %error-number (condition)
-  (typecase condition
-    (sb-bsd-sockets:socket-error (sb-bsd-sockets::socket-error-errno condition))))
-
-(defun %accept (listener)
-  (let ((socket (sb-bsd-sockets:socket-accept (usocket:socket listener))))
-    (when socket
-      (usocket::make-stream-socket
-       :socket socket
-       :stream (sb-bsd-sockets:socket-make-stream
-                socket :input t :output t :buffering :full :element-type 'octet)))))
-
-(defun %closed-p (listener)
-  (declare (ignore listener))
-  nil)                                  ; the error number tells
-
-(defun %pending-connection-p (listener)
-  (%await-input listener 0))
 
 (defun %wake-listener (listener)
   ;; Every accept, now or later, fails with EINVAL on Linux; macOS refuses (ENOTCONN).

@@ -23,28 +23,12 @@
 takes LOCK again.  May return early: call it in a loop around what is waited for."
   (bt:condition-wait condition-variable lock :timeout seconds))
 
-(defun destroy-thread (thread)
-  "Makes THREAD unwind and end."
-  (bt:destroy-thread thread))
-
-(declaim (inline survive-cleanup))
-(defun survive-cleanup ()
-  "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
-  nil)
-
 (defun %error-number (condition)
   (declare (ignore condition))
   nil)
 
 (defun %accept (listener)
   (usocket:socket-accept listener :element-type 'octet))
-
-(defun %closed-p (listener)
-  (declare (ignore listener))
-  nil)                                  ; the error number tells
-
-(defun %pending-connection-p (listener)
-  (%await-input listener 0))
 
 (defun %wake-listener (listener)
   (declare (ignore listener))

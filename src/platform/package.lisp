@@ -6,8 +6,9 @@ descriptors.  One file for each Lisp defines the few operators that differ
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:export
    ;; clock, machine, threads
-   #:milliseconds #:microseconds #:processor-count #:uninterruptibly #:deferring-interrupts #:interruptibly #:wait-on
-   #:destroy-thread #:survive-cleanup
+   #:milliseconds #:microseconds #:processor-count
+   #:uninterruptibly #:deferring-interrupts #:interruptibly
+   #:wait-on #:wait-until #:destroy-thread #:survive-cleanup
    ;; listeners
    #:accept-connection #:pending-connection-p #:wake-listener #:close-listener
    #:accept-failed #:listener-closed #:descriptors-exhausted

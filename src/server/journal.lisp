@@ -16,8 +16,8 @@
 ;;;; from the next batch on.
 ;;;;
 ;;;; Who writes a batch has the turn, which one thread has at a time.  Invariants:
-;;;; - GATHERED, LINES, LOST, UNMADE-P, PHASE and TURN-TAKEN-P change under the lock, which is held for a few
-;;;;   instructions.
+;;;; - GATHERED, LINES, LOST, UNMADE-P, PHASE and TURN-TAKEN-P change under the lock, which is
+;;;;   held for a few instructions.
 ;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to who has the turn.
 ;;;; - The lines of BATCH are older than those of GATHERED, and both are whole lines.
 
@@ -67,18 +67,9 @@ people what went wrong, and must not signal; LOST is where the count of lost lin
      (bt:with-lock-held ((journal-lock ,journal))
        ,@body)))
 
-(defun wait-until (journal condition-variable seconds predicate)
-  "Waits up to SECONDS, a real or NIL for ever, until PREDICATE, called under the lock of JOURNAL,
-is true; returns its last value."
-  (let ((end (and seconds (+ (milliseconds) (ceiling (* 1000 seconds))))))
-    (bt:with-lock-held ((journal-lock journal))
-      (loop for value = (funcall predicate)
-            for left = (and end (- end (milliseconds)))
-            until (or value (and left (<= left 0)))
-            ;; Several may wait and only one is notified: look again from time to time.
-            do (wait-on condition-variable (journal-lock journal)
-                        (min *flush-seconds* (if left (/ left 1000) *flush-seconds*)))
-            finally (return value)))))
+(defun await-journal (journal condition-variable seconds predicate)
+  "Waits for CONDITION-VARIABLE of JOURNAL as WAIT-UNTIL does for PREDICATE, up to SECONDS."
+  (wait-until predicate condition-variable (journal-lock journal) seconds *flush-seconds*))
 
 ;;; Appending
 
@@ -122,8 +113,8 @@ the first one."
   (loop until (with-journal (journal)
                 (unless (journal-turn-taken-p journal)
                   (setf (journal-turn-taken-p journal) t)))
-        do (wait-until journal (journal-done journal) nil
-                       (lambda () (not (journal-turn-taken-p journal)))))
+        do (await-journal journal (journal-done journal) nil
+                          (lambda () (not (journal-turn-taken-p journal)))))
   (unwind-protect (funcall function)
     (survive-cleanup)
     (with-journal (journal)
@@ -232,7 +223,7 @@ destination."
   (flet ((urgent-p ()
            (or (eq :ending (journal-phase journal))
                (> (output-fill (journal-gathered journal)) *batch-octets*))))
-    (wait-until journal (journal-wanted journal) *flush-seconds* #'urgent-p)))
+    (await-journal journal (journal-wanted journal) *flush-seconds* #'urgent-p)))
 
 (defun end-when-asked (journal written-p)
   "True when JOURNAL is to end and has nothing more to write, or could not write it, as WRITTEN-P
@@ -280,7 +271,7 @@ made, lines are written by who appends them."
       (:no-error (thread)
         (declare (ignore thread))
         ;; From here on its cleanup forms run, whatever becomes of it.
-        (wait-until journal (journal-done journal) 1 (lambda () (journal-thread journal)))))))
+        (await-journal journal (journal-done journal) 1 (lambda () (journal-thread journal)))))))
 
 (defun stop-journal (journal seconds)
   "Has the thread of JOURNAL write what it was given so far and end, and waits for that up to
@@ -289,8 +280,8 @@ SECONDS, a real.  NIL when it takes longer: it will end later.  Does nothing whe
     (when (eq :running (journal-phase journal))
       (setf (journal-phase journal) :ending)
       (bt:condition-notify (journal-wanted journal))))
-  (when (wait-until journal (journal-done journal) seconds
-                    (lambda () (eq :off (journal-phase journal))))
+  (when (await-journal journal (journal-done journal) seconds
+                       (lambda () (eq :off (journal-phase journal))))
     (let ((thread (with-journal (journal) (shiftf (journal-thread journal) nil))))
       (when (and thread (not (eq thread (bt:current-thread))))
         (handler-case (bt:join-thread thread)
