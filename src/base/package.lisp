@@ -3,5 +3,5 @@
 optimisation policies, the octet types, the root of our conditions.")
   (:use #:common-lisp)
   (:export #:*hot-policy* #:*plain-policy*
-           #:octet #:octets #:index #:make-octets
+           #:octet #:octets #:text #:index #:make-octets
            #:recycling-error))

@@ -8,6 +8,10 @@
   "A simple vector of LENGTH octets."
   `(simple-array octet (,length)))
 
+(deftype text ()
+  "The strings that octets off the wire become: all characters, simple."
+  '(simple-array character (*)))
+
 (deftype index ()
   "A position in OCTETS; bounded so that sums of two stay fixnums everywhere."
   '(integer 0 #.(ash most-positive-fixnum -2)))

@@ -37,11 +37,15 @@ storey above likes.")
   "SECONDS, a real or NIL for never, as an integer, or NIL."
   (and seconds (ceiling (* 1000 seconds))))
 
+(defun set-deadline-in (connection kind delay now)
+  "Like SET-DEADLINE, after DELAY, in milliseconds or NIL for never."
+  (setf (connection-deadline-kind connection) kind
+        (connection-deadline connection) (and delay (+ now delay))))
+
 (defun set-deadline (connection kind seconds now)
   "Lets the sentinel end CONNECTION when SECONDS, a real or NIL for never, have passed since
 NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."
-  (setf (connection-deadline-kind connection) kind
-        (connection-deadline connection) (and seconds (+ now (as-milliseconds seconds)))))
+  (set-deadline-in connection kind (as-milliseconds seconds) now))
 
 (defun call-with-deadline (connection kind seconds thunk)
   "Calls THUNK; if it takes longer than SECONDS, a real or NIL for no limit, the sentinel ends

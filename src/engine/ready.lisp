@@ -118,11 +118,9 @@ what became of it, :PARKED, or is to become of it."
   "Leaves CONNECTION to whoever is told that more of it has come.  NIL when that is so already
 and it is the caller's still."
   (unless (connection-deadline connection)
-    (let* ((pace (engine-pace engine))
-           (idle (pace-idle pace)))
-      (setf (connection-deadline-kind connection)
-            (if (zerop (connection-served connection)) :first-byte :idle)
-            (connection-deadline connection) (and idle (+ (pace-now pace) idle)))))
+    (let ((pace (engine-pace engine)))
+      (set-deadline-in connection (if (zerop (connection-served connection)) :first-byte :idle)
+                       (pace-idle pace) (pace-now pace))))
   (leave-to-poller engine connection))
 
 (defun leave-to-poller (engine connection)

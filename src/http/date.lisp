@@ -28,20 +28,28 @@ characters: Sun, 06 Nov 1994 08:49:37 GMT (RFC 9110, section 5.6.7)."
                  " " (decimal year 4) " " (decimal hour 2) ":" (decimal minute 2) ":"
                  (decimal second 2) " GMT")))
 
-(defvar *date-line* (cons nil nil)
-  "(SECOND . OCTETS): the Date line of a second.  Invariant: neither cons nor octets ever
-change; a new second is a new cons, published by this variable's one assignment.  So
-whoever reads the variable once has a pair that belongs together.")
+(defmacro rendered-second (variable second render)
+  "What the function RENDER, a form, makes of the universal time SECOND, once for all who ask in
+that second.  VARIABLE, global, is (NIL) at first."
+  ;; Invariant: neither the pair (SECOND . RENDERED) nor what is in it ever changes; a new
+  ;; second is a new pair, published by one assignment.  So whoever reads VARIABLE once has a
+  ;; pair that belongs together.
+  (let ((pair (gensym "PAIR")) (now (gensym "SECOND")))
+    `(let ((,pair ,variable) (,now ,second))
+       (unless (eql ,now (car ,pair))
+         (setf ,pair (cons ,now (funcall ,render ,now))
+               ,variable ,pair))
+       (cdr ,pair))))
+
+(defvar *date-line* '(nil)
+  "A second and the octets of its Date line; see RENDERED-SECOND.")
+
+(defun render-date-line (second)
+  (concatenate 'octets (ascii-octets "Date: ") (ascii-octets (imf-fixdate second)) '(13 10)))
 
 (defun date-line (second)
   "The octets of the line Date for the universal time SECOND."
-  (let ((current *date-line*))
-    (if (eql second (car current))
-        (cdr current)
-        (let ((line (concatenate 'octets (ascii-octets "Date: ")
-                                 (ascii-octets (imf-fixdate second)) '(13 10))))
-          (setf *date-line* (cons second line))
-          line))))
+  (rendered-second *date-line* second 'render-date-line))
 
 (defun encode-date (output second)
   "Appends the field Date for SECOND, a universal time, to OUTPUT.  A second is rendered

@@ -31,7 +31,9 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
    #:encode-chunk #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
-   #:reason-phrase #:imf-fixdate))
+   #:reason-phrase #:imf-fixdate #:rendered-second
+   ;; texts
+   #:text-position))
 
 (in-package #:hunchentoot-recycling-taskmaster.http)
 

@@ -4,10 +4,6 @@
 ;;; arguments; PARSE-HEAD, DECODE-BODY and PARSE-MULTIPART have made sure that every
 ;;; range lies within its vector.
 
-(deftype text ()
-  "The strings that this storey makes."
-  '(simple-array character (*)))
-
 (declaim (ftype (function (octets index index octet) index) run-end run-start)
          (ftype (function (text index index octet) index) text-run-end text-run-start)
          (ftype (function (character text index index) index) text-position)

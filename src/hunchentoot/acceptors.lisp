@@ -103,6 +103,11 @@ when it writes the head of a reply, which then says so."
     (when (typep taskmaster 'recycling-taskmaster)
       (taskmaster-engine taskmaster))))
 
+(defun place-of (acceptor)
+  "Where ACCEPTOR listens, a string for people."
+  (format nil "~A:~A" (or (hunchentoot:acceptor-address acceptor) "*")
+          (hunchentoot:acceptor-port acceptor)))
+
 (defun stop-listening (acceptor)
   "Frees the port of ACCEPTOR."
   (let ((listener (forget-listener acceptor)))

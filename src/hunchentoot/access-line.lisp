@@ -4,16 +4,6 @@
 
 ;;; The time.  All threads share one rendering of the current second.
 
-(defun rendered-second (cache second render)
-  "What RENDER, a function, makes of the universal time SECOND; kept in CACHE, a list of one pair,
-which is replaced whole."
-  (let ((pair (first cache)))
-    (if (eql second (car pair))
-        (cdr pair)
-        (let ((text (funcall render second)))
-          (setf (first cache) (cons second text))
-          text))))
-
 (defun local-time-text (second)
   "SECOND as Hunchentoot's access log tells it: in local time."
   (multiple-value-bind (second minute hour day month year) (decode-universal-time second)
@@ -24,8 +14,8 @@ which is replaced whole."
   (multiple-value-bind (second minute hour day month year) (decode-universal-time second 0)
     (format nil "~4,'0D-~2,'0D-~2,'0DT~2,'0D:~2,'0D:~2,'0DZ" year month day hour minute second)))
 
-(defvar *local-time* (list nil))
-(defvar *utc-time* (list nil))
+(defvar *local-time* '(nil) "For RENDERED-SECOND.")
+(defvar *utc-time* '(nil) "For RENDERED-SECOND.")
 
 ;;; The facts
 
@@ -37,15 +27,14 @@ which is replaced whole."
 
 (defun content-octets (request reply status)
   "How many octets of content the reply to REQUEST has; NIL when nobody knows beforehand."
-  (if (and (body-allowed-p status)
-           (not (eq :head (hunchentoot:request-method request))))
+  (if (body-wanted-p request status)
       (hunchentoot:content-length reply)
       0))
 
 (defun access-facts (request reply status duration)
   "A plist of what the access log knows of REQUEST, answered by REPLY with STATUS after DURATION, in
 microseconds or NIL."
-  (list :time (rendered-second *utc-time* (get-universal-time) #'utc-time-text)
+  (list :time (rendered-second *utc-time* (get-universal-time) 'utc-time-text)
         :remote-address (hunchentoot:remote-addr request)
         :forwarded-for (hunchentoot:header-in :x-forwarded-for request)
         :user (user-of request)
@@ -84,7 +73,7 @@ STATUS."
       (encode-items line " (" forwarded ")"))
     (encode-items line
       " " (or-dash (user-of request))
-      " [" (rendered-second *local-time* (get-universal-time) #'local-time-text) "] \""
+      " [" (rendered-second *local-time* (get-universal-time) 'local-time-text) "] \""
       (hunchentoot:request-method request) " " (hunchentoot:script-name request))
     (when query
       (encode-items line "?" query))

@@ -32,18 +32,21 @@
 (defun make-access-journal (acceptor destination predecessor)
   "A journal that writes the access log of ACCEPTOR to DESTINATION, after PREDECESSOR, if any."
   (make-journal destination
-                (format nil "access log ~A:~A" (or (hunchentoot:acceptor-address acceptor) "*")
-                        (hunchentoot:acceptor-port acceptor))
+                (format nil "access log ~A" (place-of acceptor))
                 (lambda (&rest complaint)
                   (apply #'complain acceptor complaint))
                 (if predecessor (journal-lost predecessor) 0)))
 
+(defun writes-to-p (journal destination)
+  (and journal (eq destination (journal-destination journal))))
+
 (defun replace-journal (acceptor destination)
-  "Makes the journal of ACCEPTOR one for DESTINATION; what the last one has is still written."
+  "Makes the journal of ACCEPTOR, unless it is, one for DESTINATION; what the last one has is still
+written.  Returns the journal."
   (let ((predecessor nil))
     (bt:with-lock-held ((journal-lock acceptor))
       (let ((journal (acceptor-journal acceptor)))
-        (unless (and journal (eq destination (journal-destination journal)))
+        (unless (writes-to-p journal destination)
           (setf predecessor journal
                 (acceptor-journal acceptor)
                 (make-access-journal acceptor destination journal)))))
@@ -54,7 +57,7 @@
 (defun journal-for (acceptor destination)
   "The journal of ACCEPTOR, which writes to DESTINATION."
   (let ((journal (acceptor-journal acceptor)))
-    (if (and journal (eq destination (journal-destination journal)))
+    (if (writes-to-p journal destination)
         journal
         (prog1 (replace-journal acceptor destination)
           (settle-access-log acceptor)))))
@@ -70,9 +73,7 @@
   (let ((destination (hunchentoot:acceptor-access-log-destination acceptor))
         (journal (acceptor-journal acceptor)))
     (cond ((and destination (hunchentoot:started-p acceptor))
-           (start-journal (if (and journal (eq destination (journal-destination journal)))
-                              journal
-                              (replace-journal acceptor destination))))
+           (start-journal (replace-journal acceptor destination)))
           ((and journal (not (stop-journal journal *log-patience*)))
            (complain acceptor :warning
                      "~A still takes the last lines of the access log; they were left to it."

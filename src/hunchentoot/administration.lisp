@@ -21,8 +21,8 @@ How long a connection that is ready for a thread waits for one, in seconds, as s
 are taken a few times a second: :READY-WAIT, the latest, or the one under way if that is longer;
 :READY-WAIT-SUM and :READY-WAIT-COUNT of all.  NIL, 0 and 0 where connections are not parked.
 
-:SERVED requests; :FAILED counts errors outside of handlers; :UPTIME in seconds; :UNLOGGED lines of the
-access log, of all starts, that its destination did not take.  What an acceptor with another
+:SERVED requests; :FAILED counts errors outside of handlers; :UPTIME in seconds; :UNLOGGED lines
+of the access log, of all starts, that its destination did not take.  What an acceptor with another
 taskmaster than ours cannot tell is NIL.")
   (:method ((acceptor hunchentoot:acceptor))
     (let ((engine (acceptor-engine acceptor))
@@ -44,9 +44,10 @@ taskmaster than ours cannot tell is NIL.")
   (:documentation "A list of plists, one for each open connection of ACCEPTOR: :PEER, a string of
 address and port; :STATE, which is :NEW before the first request, :ACTIVE while one is served,
 :PARKED or :IDLE between two, without a thread or with it, :WRITING while its peer takes its time
-to take the answer, which needs no thread, :QUEUED for a thread, :DRAINING after the last answer; :AGE in seconds; how many requests were :SERVED; the number of its :WORKER, and for
-how many :SECONDS that has been at the request, or NIL.  Empty for an acceptor with another
-taskmaster than ours, or one that is not started.")
+to take the answer, which needs no thread, :QUEUED for a thread, :DRAINING after the last answer;
+:AGE in seconds; how many requests were :SERVED; the number of its :WORKER, and for how many
+:SECONDS that has been at the request, or NIL.  Empty for an acceptor with another taskmaster than
+ours, or one that is not started.")
   (:method ((acceptor hunchentoot:acceptor))
     (let ((engine (and (hunchentoot:started-p acceptor) (acceptor-engine acceptor))))
       (and engine (list-engine-connections engine)))))

@@ -188,20 +188,12 @@ the client has that already, or wants another."
 
 (defun send-part-of-file (part)
   "Sends the reply with PART as its content."
-  (let ((acceptor hunchentoot:*acceptor*)
-        (request hunchentoot:*request*)
-        (status (hunchentoot:return-code*)))
-    (multiple-value-bind (connection keep-alive) (connection-headers acceptor *head*)
-      (settle-headers hunchentoot:*reply* (server-name-of acceptor) connection keep-alive nil
-                      (and (body-allowed-p status)
-                           (- (part-end part) (part-position part)))))
-    (with-reply (reply)
-      (encode-reply-head reply status)
-      (send-encoded-reply acceptor *head* status reply
-                          (and (body-wanted-p request status)
-                               (append-file reply part))))
-    (when (eq (hunchentoot:request-method request) :head)
-      (end-of-request))))
+  (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* *head* (hunchentoot:return-code*)
+                   nil (- (part-end part) (part-position part))
+                   (lambda (reply)
+                     (append-file reply part)))
+  (when (eq (hunchentoot:request-method*) :head)
+    (end-of-request)))
 
 (defun append-file (reply part)
   "Appends PART, of a file, to REPLY where it is small; else returns it, to be sent by itself.  Signals

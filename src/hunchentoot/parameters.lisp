@@ -4,19 +4,6 @@
 ;;;; regular expressions.  What is not regular, an empty element say, is left to Hunchentoot, so
 ;;;; that it alone decides what becomes of it.
 
-(deftype text ()
-  "The strings of which a parsed head is made."
-  '(simple-array character (*)))
-
-(declaim (inline position-of))
-(defun position-of (char text start end)
-  "Where CHAR is first in TEXT from START below END; END if it is nowhere."
-  (declare (type text text) (type index start end))
-  (loop for position of-type index from start below end
-        when (char= char (schar text position))
-          return position
-        finally (return end)))
-
 (defun literal-p (text start end)
   "True when TEXT from START to END is what URL-DECODE makes of it, in any encoding that has
 ASCII in it."
@@ -38,8 +25,8 @@ where an element is empty."
   (declare (type text query) #.*plain-policy*)
   (loop with size = (length query)
         for start of-type index = 0 then (1+ end)
-        for end of-type index = (position-of #\& query start size)
-        for equals of-type index = (position-of #\= query start end)
+        for end of-type index = (text-position #\& query start size)
+        for equals of-type index = (text-position #\= query start end)
         when (= start end)
           do (return :irregular)
         collect (cons (string-trim " " (decoded query start equals external-format))
@@ -78,7 +65,7 @@ does not stand beside a comma or a semicolon, or where a cookie has no name."
           for start = 0 then (skip (1+ stop))
           for stop = (cookie-end cookies start)
           for end = (strip start stop)
-          for equals = (position-of #\= cookies start end)
+          for equals = (text-position #\= cookies start end)
           when (or (= start equals)
                    (white-p (schar cookies (1- equals)))
                    (and (< (1+ equals) end) (white-p (schar cookies (1+ equals)))))

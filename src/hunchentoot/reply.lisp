@@ -199,26 +199,30 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
 
 (defun send-whole-reply (acceptor request head status content)
   "Sends the reply with STATUS and CONTENT, a string or octets, at once."
+  (multiple-value-bind (content encoding length content-type) (settle-content content)
+    (flet ((append-it (reply)
+             (append-content reply content encoding length)))
+      (declare (dynamic-extent #'append-it))
+      (send-reply-with acceptor request head status content-type length #'append-it))))
+
+(defun send-reply-with (acceptor request head status content-type length append)
+  "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is the header, or NIL to
+leave that as it is.  APPEND, a function of the OUTPUT that the reply is made in, appends the content,
+or returns what is to be sent after it."
   (multiple-value-bind (connection keep-alive) (connection-headers acceptor head)
-    (multiple-value-bind (content encoding length content-type) (settle-content content)
-      (settle-headers hunchentoot:*reply* (server-name-of acceptor) connection keep-alive
-                      content-type (and (body-allowed-p status) length))
-      (with-reply (reply)
-        (encode-reply-head reply status) ; may signal INVALID-HEADER
-        (send-encoded-reply acceptor head status reply
-                            (and (body-wanted-p request status)
-                                 (append-content reply content encoding length)))))))
+    (settle-headers hunchentoot:*reply* (server-name-of acceptor) connection keep-alive
+                    content-type (and (body-allowed-p status) length)))
+  (with-reply (reply)
+    (encode-reply-head reply status)    ; may signal INVALID-HEADER
+    (let ((body (and (body-wanted-p request status) (funcall append reply))))
+      (note-headers-sent)
+      (hunchentoot:acceptor-log-access acceptor :return-code status)
+      (read-what-was-not-read head)
+      (send-reply (reply-stream) reply body))))
 
 (defun body-wanted-p (request status)
   (and (body-allowed-p status)
        (not (eq (hunchentoot:request-method request) :head))))
-
-(defun send-encoded-reply (acceptor head status reply body)
-  "Sends REPLY, whose head is complete, and then BODY, if any."
-  (note-headers-sent)
-  (hunchentoot:acceptor-log-access acceptor :return-code status)
-  (read-what-was-not-read head)
-  (send-reply (reply-stream) reply body))
 
 (defun append-content (reply content encoding length)
   "Appends CONTENT, LENGTH octets or a string that is as many in ENCODING, to REPLY; or returns the

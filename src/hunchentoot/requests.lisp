@@ -70,7 +70,7 @@ HEADERS tell of no charset, which would rule the parameters too."
 (defun make-request (acceptor link headers method uri protocol content)
   "An instance of the request class of ACCEPTOR for a request that came over LINK."
   (let* ((class (hunchentoot:acceptor-request-class acceptor))
-         (path-end (and (typep uri 'text) (position-of #\? uri 0 (length uri))))
+         (path-end (and (typep uri 'text) (text-position #\? uri 0 (length uri))))
          (request (and path-end
                        (simple-p uri path-end headers)
                        (allocated-instance

@@ -42,8 +42,7 @@ returns what is to become of it."
     (hunchentoot:start-thread
      taskmaster thunk
      :name (format nil (taskmaster-worker-thread-name-format taskmaster)
-                   (format nil "~A:~A-~D" (or (hunchentoot:acceptor-address acceptor) "*")
-                           (hunchentoot:acceptor-port acceptor) number)))))
+                   (format nil "~A-~D" (place-of acceptor) number)))))
 
 (defmethod call-as-worker ((taskmaster recycling-taskmaster) thunk)
   ;; Through ACCEPT-CONNECTIONS, so that a program's methods around it wrap each worker.

@@ -12,11 +12,8 @@
   "Appends the line feed to LINE."
   (encode-octets line (load-time-value (coerce '(10) 'octets))))
 
-(deftype plain-string ()
-  '(simple-array character (*)))
-
 (defmacro do-plain-runs ((text start end special-p) plain special)
-  "Evaluates PLAIN for each run, from START to END, of characters in the PLAIN-STRING TEXT for which
+  "Evaluates PLAIN for each run, from START to END, of characters of TEXT, a text, for which
 SPECIAL-P is false, and SPECIAL for each other character, which is at END."
   (let ((size (gensym "SIZE")) (index (gensym "INDEX")))
     `(loop with ,size of-type index = (length ,text)
@@ -43,8 +40,8 @@ SPECIAL-P is false, and SPECIAL for each other character, which is at END."
 
 (defun encode-text (line string)
   (declare #.*plain-policy*)
-  (let ((text (coerce string 'plain-string)))
-    (declare (type plain-string text))
+  (let ((text (coerce string 'text)))
+    (declare (type text text))
     (do-plain-runs (text start end control-p)
       (encode-run line text start end)
       (encode-string line (format nil "\\x~2,'0X" (char-code (schar text end))) :utf-8))))
@@ -79,8 +76,8 @@ two hexadecimal digits: whatever a client sends, one line stays one line."
 
 (defun encode-json-string (line string)
   (declare #.*plain-policy*)
-  (let ((text (coerce string 'plain-string)))
-    (declare (type plain-string text))
+  (let ((text (coerce string 'text)))
+    (declare (type text text))
     (encode-string line "\"" :utf-8)
     (do-plain-runs (text start end escaped-in-json-p)
       (encode-run line text start end)

@@ -2,6 +2,15 @@
 
 ;;;; What a descriptor stream receives.
 
+(defun note-received (stream count room)
+  "What COUNT, which RECEIVE-OCTETS has returned for STREAM when there was ROOM for so many octets,
+says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
+  (setf (stream-drained-p stream) (< count room))
+  (cond ((plusp count) :some)
+        ((zerop count) :end)
+        ((would-block-p count) :none)
+        (t (error 'descriptor-broken :stream stream :number (- count)))))
+
 (defun fill-input (stream)
   "Receives what is there for STREAM.  Returns :SOME when there is input to be read, :NONE when
 nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-BROKEN."
@@ -10,32 +19,24 @@ nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-B
         (t
          (let* ((buffer (or (stream-input stream)
                             (setf (stream-input stream) (take-buffer :input))))
-                (count (receive-octets (stream-descriptor stream) buffer 0 (length buffer))))
-           (setf (stream-drained-p stream) (< count (length buffer)))
-           (cond ((plusp count)
-                  (setf (stream-start stream) 0
-                        (stream-end stream) count)
-                  :some)
-                 ((zerop count) :end)
-                 ((would-block-p count) :none)
-                 (t (error 'descriptor-broken :stream stream :number (- count))))))))
+                (count (receive-octets (stream-descriptor stream) buffer 0 (length buffer)))
+                (outcome (note-received stream count (length buffer))))
+           (when (eq :some outcome)
+             (setf (stream-start stream) 0
+                   (stream-end stream) count))
+           outcome))))
 
 (defun fill-more-input (stream)
   "Like FILL-INPUT, but receives more than STREAM has already."
-  (let ((start (stream-start stream)) (end (stream-end stream)))
-    (cond ((= start end) (fill-input stream))
-          (t
-           (let ((buffer (make-room-for-input stream)))
-             (let* ((end (stream-end stream))
-                    (count (receive-octets (stream-descriptor stream) buffer end
-                                           (length buffer))))
-               (setf (stream-drained-p stream) (< count (- (length buffer) end)))
-               (cond ((plusp count)
-                      (setf (stream-end stream) (+ end count))
-                      :some)
-                     ((zerop count) :end)
-                     ((would-block-p count) :none)
-                     (t (error 'descriptor-broken :stream stream :number (- count))))))))))
+  (if (= (stream-start stream) (stream-end stream))
+      (fill-input stream)
+      (let* ((buffer (make-room-for-input stream))
+             (end (stream-end stream))
+             (count (receive-octets (stream-descriptor stream) buffer end (length buffer)))
+             (outcome (note-received stream count (- (length buffer) end))))
+        (when (eq :some outcome)
+          (setf (stream-end stream) (+ end count)))
+        outcome)))
 
 (defun make-room-for-input (stream)
   "The buffer of STREAM, after it has room behind its input: moved, or larger."
@@ -93,12 +94,10 @@ the peer may be waiting for it."
 the first.  Returns how many, 0 at the end."
   (loop
     (let ((count (receive-octets (stream-descriptor stream) octets start end)))
-      (setf (stream-drained-p stream) (< count (- end start)))
-      (cond ((>= count 0) (return count))
-            ((would-block-p count)
-             (send-output stream)
-             (await-peer stream :input))
-            (t (error 'descriptor-broken :stream stream :number (- count)))))))
+      (unless (eq :none (note-received stream count (- end start)))
+        (return count))
+      (send-output stream)
+      (await-peer stream :input))))
 
 (defmethod trivial-gray-streams:stream-read-sequence
     ((stream descriptor-stream) sequence start end &key)
