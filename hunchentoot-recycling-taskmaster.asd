@@ -75,8 +75,8 @@
                  (:file "statistics")
                  (:file "ownership")    ; the ready engine
                  (:file "table")
-                 (:file "ready-engine")
                  (:file "probe")
+                 (:file "ready-engine")
                  (:file "bench")
                  (:file "writing")      ; slow readers
                  (:file "ready")
@@ -87,9 +87,10 @@
     :serial t
     :components ((:file "package")
                  (:file "kit")          ; what a worker lends to the connection it serves
+                 (:file "wire")
+                 (:file "wire-input")
+                 (:file "wire-output")
                  (:file "stream")
-                 (:file "stream-input")
-                 (:file "stream-output")
                  (:file "requests")
                  (:file "chunks")
                  (:file "replies")

@@ -10,60 +10,49 @@
 ;;;;                                     -> :stopped
 ;;;;   :stopped   what was left behind was reported; an engine starts only once
 
-(defclass engine ()
-  ((service :initarg :service :reader engine-service)
-   (listener :initarg :listener :reader engine-listener)
-   (standby :initarg :standby :accessor engine-standby
-            :documentation "How many workers may wait at a time; as many are made at start.")
-   (thread-limit :initarg :thread-limit :accessor engine-thread-limit
-                 :documentation "How many connections may be served at a time, or NIL.")
-   (accept-limit :initarg :accept-limit :initform :unlimited :accessor engine-accept-limit
-                 :documentation "What happens to a connection beyond THREAD-LIMIT:
-  :UNLIMITED  it waits, in the kernel, until a worker accepts it;
-  an integer  it is accepted, and waits unless that many are open already: then REFUSEd;
-  NIL         it is accepted and REFUSEd.")
-   (lock :initform (bt:make-lock "engine") :reader engine-lock
-         :documentation "Guards all slots below.  Held for a few instructions only, never
-while something is waited for or the service is called.")
-   (changed :initform (bt:make-condition-variable) :reader engine-changed
-            :documentation "Notified when a worker came or went; START and STOP wait on it.")
-   (bell :initform (bt:make-condition-variable) :reader engine-bell
-         :documentation "Notified when the sentinel has something to do before its tick.")
-   (phase :initform :new :accessor engine-phase)
-   (sentinel :initform nil :accessor engine-sentinel
-             :documentation "The sentinel's thread, which lives from start to stop.")
-   (doors-open-p :initform nil :accessor engine-doors-open-p
-                 :documentation "True while there is something for CLOSE-DOORS to give back.")
-   (workers :initform '() :accessor engine-workers
-            :documentation "Every worker that has not ended.")
-   (leavers :initform '() :accessor engine-leavers
-            :documentation "Threads of workers that ended and were not joined yet.")
-   (counts :initform (make-array (length *worker-states*) :initial-element 0)
-           :reader engine-counts
-           :documentation "How many workers are in each state.")
-   (queue :initform '() :accessor engine-queue
-          :documentation "Accepted connections that wait for a worker, oldest first.")
-   (crowded-p :initform nil :accessor engine-crowded-p
-              :documentation "True while a connection waits for a worker and none is free.")
-   (accept-trouble :initform nil :accessor engine-accept-trouble
-                   :documentation "The kind of ACCEPT-FAILED that was noted and lasts.")
-   (last-error :initform nil :accessor engine-last-error
-               :documentation "The condition that last kept a thread from being made.")
-   (made :initform 0 :accessor engine-made)
-   (accepted :initform 0 :accessor engine-accepted)
-   (open :initform 0 :accessor engine-open)
-   (refused :initform 0 :accessor engine-refused)
-   (failed :initform 0 :accessor engine-failed
-           :documentation "Errors that got out of SERVE, of REFUSE, of making a thread.")
-   (expired :initform 0 :accessor engine-expired
-            :documentation "Connections ended by the sentinel: overdue, or idle in a crowd.")
-   (expired-by :initform (no-expirations) :accessor engine-expired-by
-               :documentation "The same by kind, a plist; see *DEADLINE-KINDS*.")
-   (served-before :initform 0 :accessor engine-served-before
-                  :documentation "Requests served by workers that have ended.")
-   (started :initform nil :accessor engine-started :documentation "In MILLISECONDS.")
-   (stopped :initform nil :accessor engine-stopped :documentation "In MILLISECONDS."))
-  (:documentation "A pool of workers over the connections of one listener."))
+(defstruct (engine (:constructor nil) (:copier nil))
+  "A pool of workers over the connections of one listener."
+  (service nil :read-only t)
+  (listener nil :read-only t)
+  (standby 1 :type fixnum)              ; how many workers may wait; so many are made at start
+  (thread-limit nil :type (or null fixnum)) ; how many connections may be served at a time
+  ;; What happens to a connection beyond THREAD-LIMIT:
+  ;;   :UNLIMITED  it waits, in the kernel, until a worker accepts it;
+  ;;   an integer  it is accepted, and waits unless that many are open already: then REFUSEd;
+  ;;   NIL         it is accepted and REFUSEd.
+  (accept-limit :unlimited :type (or null fixnum (eql :unlimited)))
+  ;; Guards all slots below.  Held for a few instructions only, never while something is waited
+  ;; for or the service is called.
+  (lock (bt:make-lock "engine") :read-only t)
+  ;; Notified when a worker came or went; START and STOP wait on it.
+  (changed (bt:make-condition-variable) :read-only t)
+  ;; Notified when the sentinel has something to do before its tick.
+  (bell (bt:make-condition-variable) :read-only t)
+  (phase :new :type keyword)
+  (sentinel nil)                        ; its thread, which lives from start to stop
+  (doors-open-p nil)                    ; true while CLOSE-DOORS has something to give back
+  (workers '() :type list)              ; every one that has not ended
+  (leavers '() :type list)              ; threads of those that ended and were not joined yet
+  ;; How many workers are in each state.
+  (counts (make-array (length *worker-states*) :initial-element 0) :read-only t)
+  (queue '() :type list)                ; accepted connections without a worker, oldest first
+  (crowded-p nil)                       ; a connection waits for a worker and none is free
+  (accept-trouble nil)                  ; the kind of ACCEPT-FAILED that was noted and lasts
+  (last-error nil)                      ; what last kept a thread from being made
+  (made 0 :type fixnum)                 ; workers
+  (accept-count (make-counter) :read-only t) ; connections, since the start
+  (open-count (make-counter) :read-only t) ; connections, now
+  (refused 0 :type fixnum)              ; connections
+  (failed 0 :type fixnum)               ; errors that got out of SERVE, REFUSE, making a thread
+  (expired 0 :type fixnum)              ; connections ended by the sentinel
+  (expired-by (no-expirations) :type list) ; the same by kind, a plist; see *DEADLINE-KINDS*
+  (served-before 0 :type integer)       ; requests served by workers that have ended
+  (started nil)                         ; in MILLISECONDS
+  (stopped nil))
+
+(defmethod print-object ((engine engine) stream)
+  (print-unreadable-object (engine stream :type t :identity t)
+    (format stream "~(~A~)" (engine-phase engine))))
 
 (defmacro with-engine ((engine) &body body)
   "Runs BODY, which is short and waits for nothing, under the lock of ENGINE, whole: neither
@@ -84,6 +73,10 @@ an interrupt nor the death of the thread can leave its counts half changed."
 
 (defun pool-size (engine)
   (worker-count engine :starting :waiting :serving :idling :active :benched))
+
+(defun open-count (engine)
+  "How many connections of ENGINE are open."
+  (counter-count (engine-open-count engine)))
 
 (defgeneric attended-count (engine)
   (:documentation "How many connections of ENGINE have a worker.  Under the lock.")

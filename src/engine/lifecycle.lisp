@@ -67,7 +67,7 @@ made, signals why and leaves nothing behind."
 (defun drop-queue (engine)
   "Closes the connections that no worker will take."
   (dolist (connection (with-engine (engine)
-                        (decf (engine-open engine) (length (engine-queue engine)))
+                        (counter-add (engine-open-count engine) (- (length (engine-queue engine))))
                         (shiftf (engine-queue engine) '())))
     (close-socket (connection-socket connection))))
 
@@ -142,8 +142,8 @@ ended."
            for listed = (count state (engine-workers engine) :key #'worker-state)
            unless (or (eq state :ended) (= count listed))
              collect (format nil "~D workers are counted as ~(~A~), ~D are." count state listed))
-     (unless (zerop (engine-open engine))
-       (list (format nil "~D connections are counted as open." (engine-open engine)))))))
+     (unless (zerop (open-count engine))
+       (list (format nil "~D connections are counted as open." (open-count engine)))))))
 
 (defun abandon-engine (engine)
   "Destroys the threads of ENGINE, whatever they do, and waits up to five seconds for their end.

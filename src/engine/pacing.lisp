@@ -29,19 +29,23 @@
 (defparameter *computing-ticks* 10
   "For how many ticks a request may compute before its worker counts as stuck.")
 
-(defparameter *long-nap-ticks* 4
-  "How many ticks the sentinel naps at a time while all workers serve and nobody was stuck for
-*DOZE-TICKS*.")
+(defparameter *watchful-ticks* 100
+  "For how many ticks after somebody was stuck the sentinel naps no longer than one.")
 
-(defparameter *doze-ticks* 100
-  "After how many ticks without anybody stuck or missing the sentinel dozes.")
+(defparameter *long-nap-ticks* 4
+  "How many ticks the sentinel naps at a time later.")
+
+(defparameter *doze-naps* 100
+  "After how many long naps, all of which found somebody waiting, the sentinel dozes.  To be rung
+costs a worker more than several ticks, so it dozes only where that will be seldom.")
 
 (defstruct (pacemaker (:constructor make-pacemaker (processors)))
   "What the sentinel of a ready engine remembers from tick to tick."
   (processors 1 :type fixnum :read-only t)
   (blocked-in-a-row 0 :type fixnum)     ; suspects found blocked since one was not
   (blocked-share 0.0 :type single-float) ; of workers that serve and are no suspects yet
-  (calm-ticks 0 :type fixnum)
+  (calm-ticks 0 :type fixnum)           ; since somebody was stuck
+  (idle-naps 0 :type fixnum)            ; since somebody was stuck, or nobody waited
   (last-sweep 0 :type fixnum))          ; of deadlines, in MILLISECONDS
 
 (defun blocked-p (pacemaker worker)
@@ -268,19 +272,26 @@ for nothing."
 
 (defun rest-between-ticks (engine pacemaker found)
   "Rests after a tick that FOUND what PACE-WORKERS returns."
-  (cond ((draining-p engine)
-         (finish-one engine))
-        ((eq found :stuck)
-         (setf (pacemaker-calm-ticks pacemaker) 0)
-         (nap *tick-microseconds*))
-        ((< (incf (pacemaker-calm-ticks pacemaker)) *doze-ticks*)
-         (nap *tick-microseconds*))
-        ((eq found :busy)
-         (nap (* *long-nap-ticks* *tick-microseconds*)))
-        (t
-         (doze engine)
-         ;; Whatever it was rung for is looked at closely for a few ticks.
-         (setf (pacemaker-calm-ticks pacemaker) (- *doze-ticks* 10)))))
+  (flet ((nap-long ()
+           (nap (* *long-nap-ticks* *tick-microseconds*))))
+    (cond ((draining-p engine)
+           (finish-one engine))
+          ((eq found :stuck)
+           (setf (pacemaker-calm-ticks pacemaker) 0
+                 (pacemaker-idle-naps pacemaker) 0)
+           (nap *tick-microseconds*))
+          ((< (incf (pacemaker-calm-ticks pacemaker)) *watchful-ticks*)
+           (nap *tick-microseconds*))
+          ((eq found :busy)
+           (setf (pacemaker-idle-naps pacemaker) 0)
+           (nap-long))
+          ((< (incf (pacemaker-idle-naps pacemaker)) *doze-naps*)
+           (nap-long))
+          (t
+           (doze engine)
+           ;; Whatever it was rung for is looked at closely for a few ticks.
+           (setf (pacemaker-calm-ticks pacemaker) (- *watchful-ticks* 5)
+                 (pacemaker-idle-naps pacemaker) 0)))))
 
 (defun tick-once (engine pacemaker)
   (handler-case

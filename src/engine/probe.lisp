@@ -42,13 +42,3 @@ NIL before the first."
          (so-far (if (zerop sent) nil (- (microseconds) sent)))
          (waits (remove nil (list so-far (probe-latest probe)))))
     (and waits (/ (reduce #'max waits) 1000000.0))))
-
-(defmethod parking-statistics ((engine ready-engine))
-  (let ((probe (engine-probe engine)))
-    (list :promotions (engine-promotions engine)
-          :benchings (engine-benchings engine)
-          :parked (length (parked-connections (engine-table engine)))
-          :writing (count-connections #'connection-output engine)
-          :ready-wait (probe-wait probe)
-          :ready-wait-sum (/ (probe-sum probe) 1000000.0)
-          :ready-wait-count (probe-count probe))))

@@ -27,21 +27,18 @@ the sentinel, save WAITING."
   (dozing-p nil)                        ; the sentinel does not tick, and is to be rung
   (waiting (make-counter) :read-only t)) ; how many workers wait
 
-(defclass ready-engine (engine)
-  ((poller :initarg :poller :reader engine-poller)
-   (table :initform (make-table) :reader engine-table)
-   (pace :initform (make-pace) :reader engine-pace)
-   (probe :initform (make-probe) :reader engine-probe)
-   (listener-descriptor :initarg :listener-descriptor :reader engine-listener-descriptor)
-   (accept-count :initform (make-counter) :reader engine-accept-count)
-   (open-count :initform (make-counter) :reader engine-open-count)
-   (benched :initform '() :accessor engine-benched
-            :documentation "Workers on the bench, who came last first.")
-   (promotions :initform 0 :accessor engine-promotions)
-   (benchings :initform 0 :accessor engine-benchings)
-   (status-descriptors :initform '() :accessor engine-status-descriptors
-                       :documentation "Of workers that ended; the sentinel closes them."))
-  (:documentation "The engine for platforms with pollers: a parked connection has no thread."))
+(defstruct (ready-engine (:include engine) (:constructor %make-ready-engine)
+                         (:conc-name engine-) (:copier nil))
+  "The engine for platforms with pollers: a parked connection has no thread."
+  (poller nil :read-only t)
+  (table (make-table) :type table :read-only t)
+  (pace (make-pace) :type pace :read-only t)
+  (probe (make-probe) :type probe :read-only t)
+  (listener-descriptor -1 :type fixnum :read-only t)
+  (benched '() :type list)              ; workers on the bench, who came last first
+  (promotions 0 :type fixnum)
+  (benchings 0 :type fixnum)
+  (status-descriptors '() :type list))  ; of workers that ended; the sentinel closes them
 
 (defstruct (ready-worker (:include worker)
                          (:constructor make-ready-worker (engine number pace)))
@@ -58,18 +55,22 @@ STAMP tells."
 
 ;;; Its numbers
 
-(defmethod engine-accepted ((engine ready-engine))
-  (counter-count (engine-accept-count engine)))
-
-(defmethod engine-open ((engine ready-engine))
-  (counter-count (engine-open-count engine)))
-
 (defmethod attended-count ((engine ready-engine))
   (count-if (lambda (worker) (plusp (ready-worker-stamp worker))) (engine-workers engine)))
 
 (defmethod coming-count ((engine ready-engine))
   (+ (worker-count engine :starting :benched)
      (counter-count (pace-waiting (engine-pace engine)))))
+
+(defmethod parking-statistics ((engine ready-engine))
+  (let ((probe (engine-probe engine)))
+    (list :promotions (engine-promotions engine)
+          :benchings (engine-benchings engine)
+          :parked (length (parked-connections (engine-table engine)))
+          :writing (count-connections #'connection-output engine)
+          :ready-wait (probe-wait probe)
+          :ready-wait-sum (/ (probe-sum probe) 1000000.0)
+          :ready-wait-count (probe-count probe))))
 
 (defmethod short-handed-p ((engine ready-engine))
   nil)                                  ; the sentinel sees to that, see pacing.lisp
@@ -90,7 +91,7 @@ STAMP tells."
   "An engine for SERVICE on LISTENER, not started.  STANDBY is how many workers it keeps when
 there is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT says how many
 connections may be open: see ENGINE-ACCEPT-LIMIT."
-  (make-instance 'ready-engine :service service :listener listener :standby standby
-                               :thread-limit thread-limit :accept-limit accept-limit
-                               :poller (make-poller)
-                               :listener-descriptor (listener-descriptor listener)))
+  (%make-ready-engine :service service :listener listener :standby standby
+                      :thread-limit thread-limit :accept-limit accept-limit
+                      :poller (make-poller)
+                      :listener-descriptor (listener-descriptor listener)))

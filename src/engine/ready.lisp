@@ -254,7 +254,7 @@ it, or by the sentinel, when NIL, because all workers serve."
     (case limit
       (:unlimited nil)
       ((nil) (null worker))
-      (t (> (counter-count (engine-open-count engine)) limit)))))
+      (t (> (open-count engine) limit)))))
 
 (defun refuse-connection (engine connection)
   (with-engine (engine)

@@ -16,16 +16,15 @@
 (defparameter *grace* 250
   "Milliseconds for which a connection may be idle in a crowd.")
 
-(defclass sharing-engine (engine)
-  ()
-  (:documentation "The engine for every platform: blocking accepts and blocking reads."))
+;;; MAKE-SHARING-ENGINE makes an engine for SERVICE on LISTENER, not started.  STANDBY workers may
+;;; wait, THREAD-LIMIT may serve at a time, or any number when NIL; ACCEPT-LIMIT says what happens
+;;; to others, see ENGINE-ACCEPT-LIMIT.
 
-(defun make-sharing-engine (service listener &key standby thread-limit accept-limit)
-  "An engine for SERVICE on LISTENER, not started.  STANDBY workers may wait, THREAD-LIMIT may
-serve at a time, or any number when NIL; ACCEPT-LIMIT says what happens to others, see
-ENGINE-ACCEPT-LIMIT."
-  (make-instance 'sharing-engine :service service :listener listener :standby standby
-                                 :thread-limit thread-limit :accept-limit accept-limit))
+(defstruct (sharing-engine (:include engine)
+                           (:constructor make-sharing-engine
+                               (service listener &key standby thread-limit accept-limit))
+                           (:conc-name engine-) (:copier nil))
+  "The engine for every platform: blocking accepts and blocking reads.")
 
 ;;; Taking a connection
 
@@ -62,17 +61,17 @@ serve."
   "Decides about CONNECTION, which WORKER accepted.  Returns :SERVE, :QUEUED, :REFUSED or
 :LATE, and a sibling to be launched or NIL."
   (with-engine (engine)
-    (incf (engine-accepted engine))
+    (counter-add (engine-accept-count engine) 1)
     (setf (engine-accept-trouble engine) nil)
     (cond ((not (running-p engine)) :late)
           ((not (full-p engine))
-           (incf (engine-open engine))
+           (counter-add (engine-open-count engine) 1)
            (take-up worker connection)
            (values :serve
                    (when (plusp (missing-workers engine)) (reserve-worker engine))))
           ((and (integerp (engine-accept-limit engine))
-                (< (engine-open engine) (engine-accept-limit engine)))
-           (incf (engine-open engine))
+                (< (open-count engine) (engine-accept-limit engine)))
+           (counter-add (engine-open-count engine) 1)
            (setf (engine-queue engine) (append (engine-queue engine) (list connection))
                  (engine-crowded-p engine) t)
            :queued)
@@ -173,7 +172,7 @@ serve."
 
 (defmethod give-up-connection ((engine sharing-engine) connection)
   (with-engine (engine)
-    (decf (engine-open engine)))
+    (counter-add (engine-open-count engine) -1))
   (dispose engine connection nil))
 
 (defun attend (engine worker connection)
@@ -185,7 +184,7 @@ serve."
       ;; From here on the sentinel does not touch the socket, so closing it is safe.
       (with-engine (engine)
         (setf (worker-connection worker) nil)
-        (decf (engine-open engine)))
+        (counter-add (engine-open-count engine) -1))
       (unless (eq outcome :detached)
         (dispose engine connection (eq outcome :close))))))
 

@@ -10,6 +10,7 @@ stall, happens here, under a deadline."
   (let* ((seconds (hunchentoot:acceptor-read-timeout acceptor))
          (socket-stream (socket-octet-stream socket))
          (link (make-link :socket-stream socket-stream
+                          :wire (stream-wire socket-stream)
                           :remote (multiple-value-list (peer-name socket))
                           :local (multiple-value-list (local-name socket)))))
     (limit-waits socket seconds)
@@ -44,8 +45,8 @@ stall, happens here, under a deadline."
 
 (defun give-away (link)
   "Leaves the socket of LINK to the program; returns what is to become of the connection."
-  (let ((stream (link-descriptor-stream link)))
-    (if (or (null stream) (hand-descriptor-over stream))
+  (let ((wire (link-wire link)))
+    (if (or (null wire) (hand-descriptor-over wire))
         :detached
         :close)))
 
@@ -72,7 +73,7 @@ otherwise all of them, as Hunchentoot does."
                                            connection)))))
            (if (ours-to-read-p link)
                (waiting-request connection acceptor link)
-               (fill-input (link-socket-stream link)))))))
+               (fill-input (link-wire link)))))))
 
 (defun waiting-encrypted-input (connection)
   (let ((link (connection-data connection)))
@@ -91,29 +92,28 @@ otherwise all of them, as Hunchentoot does."
 
 (defmethod input-buffered-p ((taskmaster recycling-taskmaster) connection)
   (let* ((link (connection-data connection))
-         (stream (and link (link-descriptor-stream link))))
+         (wire (and link (link-wire link))))
     (or (cond ((null link) nil)
-              ((or (null stream) (encrypted-p link)) (listen-or-end-p (link-stream link)))
+              ((not (ours-to-read-p link)) (listen-or-end-p (link-stream link)))
               ;; A part of a head is no input to be served; only what comes after it is.
-              ((link-parser link) (not (stream-drained-p stream)))
-              (t (input-waiting-p stream)))
-        (progn (when stream (lend-no-buffers stream))
+              ((link-parser link) (not (wire-drained-p wire)))
+              (t (input-waiting-p wire)))
+        (progn (when wire (lend-no-buffers wire))
                nil))))
 
 (defun leave-output (connection)
   "Leaves it to the engine to send what the socket of CONNECTION did not take of the answer."
   (let* ((link (connection-data connection))
-         (stream (and link (link-descriptor-stream link))))
-    (when (and stream (stream-left stream))
+         (wire (and link (link-wire link))))
+    (when (and wire (wire-left wire))
       ;; With the parts go open files, which somebody has to close.
       (uninterruptibly
-        (setf (connection-output connection) (take-left stream)))
-      (lend-no-buffers stream))))
+        (setf (connection-output connection) (take-left wire)))
+      (lend-no-buffers wire))))
 
 (defmethod all-read-p ((taskmaster recycling-taskmaster) connection)
-  (let* ((link (connection-data connection))
-         (stream (and link (link-descriptor-stream link))))
-    (and stream (not (encrypted-p link)) (stream-all-read-p stream))))
+  (let ((link (connection-data connection)))
+    (and link (ours-to-read-p link) (wire-all-read-p (link-wire link)))))
 
 (defmethod give-notice ((taskmaster recycling-taskmaster) connection)
   "A request whose head came in part is answered 408 (RFC 9110, section 15.5.9); who has not begun
@@ -121,8 +121,8 @@ one was asked nothing, and is told nothing."
   (let ((link (connection-data connection)))
     (and link
          (link-parser link)
-         (stream-descriptor (link-socket-stream link))
-         (send-refusal-at-once (link-socket-stream link) (make-refusal :request-timeout)))))
+         (wire-descriptor (link-wire link))
+         (send-refusal-at-once (link-wire link) (make-refusal :request-timeout)))))
 
 (defmethod release ((taskmaster recycling-taskmaster) connection)
   (let ((link (connection-data connection))
@@ -136,5 +136,5 @@ one was asked nothing, and is told nothing."
                ;; TLS streams close what they are made of.
                (when (open-stream-p socket-stream)
                  (finish-output socket-stream)))
-          (when (typep socket-stream 'descriptor-stream)
-            (drop-descriptor socket-stream)))))))
+          (when (stream-wire socket-stream)
+            (drop-descriptor (stream-wire socket-stream))))))))

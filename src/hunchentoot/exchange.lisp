@@ -7,19 +7,13 @@
 ;;;;   octets -> *HEAD* (waiting-request) -> PROCESS-CONNECTION (process-head)
 ;;;;          -> PROCESS-REQUEST (reply.lisp) -> octets
 
-(defun ours-to-read-p (link)
-  "True when the octets of LINK come to us as they are: no TLS, no stream of the program's."
-  (and (link-descriptor-stream link)
-       (eq (link-stream link) (link-socket-stream link))))
-
 (defun waiting-request (connection acceptor link)
   "The head of the next request over LINK; :NONE when it has not come whole; :END when none will
 come, or when what came was refused."
-  (let* ((stream (link-socket-stream link))
-         (parser (or (shiftf (link-parser link) nil) (take-parser (acceptor-limits acceptor))))
-         (result (handler-case (acceptable-head (read-head stream parser))
+  (let* ((parser (or (shiftf (link-parser link) nil) (take-parser (acceptor-limits acceptor))))
+         (result (handler-case (acceptable-head (read-head (link-wire link) parser))
                    (protocol-error (refusal)
-                     (send-refusal stream refusal)
+                     (send-refusal (link-socket-stream link) refusal)
                      :end)
                    (descriptor-broken () :end))))
     (case result
@@ -50,22 +44,22 @@ a client could send an octet a second for ever."
                (connection-deadline connection) (link-head-deadline link)))
         (t
          (return-parser parser)))
-  (lend-no-buffers (link-socket-stream link)))
+  (lend-no-buffers (link-wire link)))
 
-(defun content-of (acceptor head stream)
-  "The stream from which the content of the request HEAD, which follows on STREAM, is read."
+(defun content-of (acceptor head link)
+  "The stream from which the content of the request HEAD, which follows on LINK, is read."
   (let ((framing (head-framing head)))
     (case framing
       ;; Who asks for another protocol may be granted it, and then talks on.
-      (:none (if (head-upgrade head) stream *no-content*))
-      (:chunked (make-chunked-content stream (acceptor-limits acceptor) #'answer-refusal))
-      (t (make-content-stream stream framing)))))
+      (:none (if (head-upgrade head) (link-socket-stream link) *no-content*))
+      (:chunked (make-chunked-content (link-wire link) (acceptor-limits acceptor) #'answer-refusal))
+      (t (make-content-stream (link-socket-stream link) framing)))))
 
 (defun process-head (acceptor head link)
   "Processes the request HEAD, which came over LINK, in the context of CALL-WITH-CONNECTION-
 STREAM.  True."
   (let* ((stream (link-socket-stream link))
-         (content (content-of acceptor head stream))
+         (content (content-of acceptor head link))
          (*cut-short-p* nil))
     (copy-head head)
     (when (head-expect-100-continue-p head)
@@ -86,6 +80,6 @@ STREAM.  True."
   "Completes the reply, and sees to it that the next request begins where this one's CONTENT
 ends."
   (finish-request acceptor)
-  (unless (or (typep content 'descriptor-stream) ; the protocol may have been switched
+  (unless (or (stream-wire content)        ; the protocol may have been switched
               (drop-content content))
     (finish-connection)))

@@ -84,7 +84,7 @@ files stands still for milliseconds at a time.")
   (and *head*
        (not (headers-sent-p))
        (null hunchentoot:*header-stream*)
-       (typep (reply-stream) 'descriptor-stream)))
+       (stream-wire (reply-stream))))
 
 (defun serve-file (hunchentoots pathname &rest arguments)
   "Replies with the file PATHNAME, as HUNCHENTOOTS, a function, does with ARGUMENTS; calls that
@@ -113,7 +113,7 @@ function, is called when all is decided, as Hunchentoot does since 1.3."
                (send-part-of-file part)
                t))
         ;; If some of it is left to be sent, it is the stream's.
-        (unless (member part (stream-left (reply-stream)))
+        (unless (member part (wire-left (stream-wire (reply-stream))))
           (drop-parts (list part)))))))
 
 ;;; The head of the reply

@@ -193,7 +193,8 @@ written is sent, but no last chunk."
 (defun reply-stream ()
   "The stream to which a whole reply goes: never in chunks, even if the request came so."
   (let ((stream hunchentoot::*hunchentoot-stream*))
-    (if (typep stream 'chunga:chunked-stream)
+    (if (and (not (stream-wire stream)) ; is looked up much faster
+             (typep stream 'chunga:chunked-stream))
         (chunga:chunked-stream-stream stream)
         stream)))
 
@@ -260,8 +261,11 @@ server's name.")
 
 (defun finish-request (acceptor)
   "Flushes the reply, and prepares Hunchentoot's current stream for the next request."
-  (unless (left-to-engine-p (reply-stream))
-    (finish-output hunchentoot::*hunchentoot-stream*))
+  (let* ((stream hunchentoot::*hunchentoot-stream*)
+         (wire (stream-wire (reply-stream))))
+    (cond ((and wire (left-to-engine-p wire)))
+          ((stream-wire stream) (send-output wire))
+          (t (finish-output stream))))
   (setf hunchentoot::*hunchentoot-stream*
         (hunchentoot:reset-connection-stream acceptor hunchentoot::*hunchentoot-stream*)))
 

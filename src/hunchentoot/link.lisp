@@ -5,6 +5,7 @@
 (defstruct link
   "What we keep for a connection between its requests."
   (socket-stream nil)                   ; carries the octets of the socket
+  (wire nil)                            ; of SOCKET-STREAM; NIL where that is none of ours
   (stream nil)                          ; as INITIALIZE-CONNECTION-STREAM returned it
   (parser nil)                          ; of a head that has come in part
   (head-deadline nil)                   ; by when all of that head must have come
@@ -18,11 +19,7 @@
         (setf (connection-socket connection)
               (descriptor-socket descriptor (make-descriptor-stream descriptor))))))
 
-(defun link-descriptor-stream (link)
-  "The stream of the socket of LINK where that is one of ours, on a descriptor; else NIL."
-  (let ((stream (link-socket-stream link)))
-    (and (typep stream 'descriptor-stream) stream)))
-
-(defun encrypted-p (link)
-  "True when what initialized the connection of LINK reads the descriptor by itself."
-  (not (typep (link-stream link) 'descriptor-stream)))
+(defun ours-to-read-p (link)
+  "True when the octets of LINK come to us as they are: no TLS, no stream of the program's."
+  (and (link-wire link)
+       (eq (link-stream link) (link-socket-stream link))))

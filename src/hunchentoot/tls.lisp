@@ -37,4 +37,4 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 
 (defmethod cl+ssl:stream-fd ((stream descriptor-stream))
   ;; So OpenSSL reads and writes the descriptor itself.
-  (stream-descriptor stream))
+  (wire-descriptor (stream-wire stream)))

@@ -33,10 +33,10 @@
   (:documentation "The content of one request that comes in chunks (RFC 9112, section 7.1).  Where
 the connection ends before, reading signals END-OF-FILE."))
 
-(defun make-chunked-content (stream limits turn-down)
-  "The content that comes in chunks on STREAM, a DESCRIPTOR-STREAM, under LIMITS.  TURN-DOWN is
-called with the PROTOCOL-ERROR when it is not acceptable."
-  (make-instance 'chunked-content :source stream :turn-down turn-down
+(defun make-chunked-content (wire limits turn-down)
+  "The content that comes in chunks on WIRE, under LIMITS.  TURN-DOWN is called with the
+PROTOCOL-ERROR when it is not acceptable."
+  (make-instance 'chunked-content :source wire :turn-down turn-down
                                   :decoder (make-body-decoder :chunked limits)))
 
 (defun content-over-p (content)
@@ -47,13 +47,13 @@ called with the PROTOCOL-ERROR when it is not acceptable."
 (defun decode-more (content)
   "Lets the decoder of CONTENT, of which nothing is ready, look at what its source has."
   (let ((source (content-source content)))
-    (handler-case (decode-body (content-decoder content) (stream-input source)
-                               (stream-start source) (stream-end source))
+    (handler-case (decode-body (content-decoder content) (wire-input source)
+                               (wire-start source) (wire-end source))
       (protocol-error (refusal)
         (refuse-content content refusal))
       (:no-error (start end position)
         (setf (content-ready content) (- end start)
-              (stream-start source) (if (< start end) start position))))))
+              (wire-start source) (if (< start end) start position))))))
 
 (defun await-content (content)
   "Waits until CONTENT has an octet ready; NIL when it is over."
@@ -67,8 +67,8 @@ called with the PROTOCOL-ERROR when it is not acceptable."
   (if (await-content stream)
       (let ((source (content-source stream)))
         (decf (content-ready stream))
-        (prog1 (aref (the octets (stream-input source)) (stream-start source))
-          (incf (stream-start source))))
+        (prog1 (aref (wire-input source) (wire-start source))
+          (incf (wire-start source))))
       :eof))
 
 (defmethod trivial-gray-streams:stream-read-sequence
@@ -77,11 +77,11 @@ called with the PROTOCOL-ERROR when it is not acceptable."
         with position = start
         while (and (< position end) (await-content stream))
         do (let ((count (min (- end position) (content-ready stream))))
-             (replace sequence (the octets (stream-input source))
-                      :start1 position :start2 (stream-start source)
-                      :end2 (+ (stream-start source) count))
+             (replace sequence (wire-input source)
+                      :start1 position :start2 (wire-start source)
+                      :end2 (+ (wire-start source) count))
              (decf (content-ready stream) count)
-             (incf (stream-start source) count)
+             (incf (wire-start source) count)
              (incf position count))
         finally (return position)))
 

@@ -10,10 +10,12 @@ of Hunchentoot.")
   (:export
    #:call-with-kit
    ;; streams
-   #:descriptor-stream #:make-descriptor-stream #:stream-descriptor
-   #:fill-input #:input-waiting-p #:stream-all-read-p #:stream-drained-p
+   #:descriptor-stream #:make-descriptor-stream #:stream-wire
+   ;; wires
+   #:wire-descriptor #:wire-drained-p #:wire-left #:wire-all-read-p
+   #:fill-input #:input-waiting-p
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
-   #:stream-left #:left-to-engine-p #:take-left
+   #:left-to-engine-p #:take-left #:send-output
    #:stream-timeout #:descriptor-broken
    ;; requests
    #:take-parser #:return-parser #:read-head

@@ -22,21 +22,24 @@ too.")
       (write-sequence body stream))
     (finish-output stream))
   (:method ((stream descriptor-stream) reply &optional body)
-    (send-output stream)                ; what was written to it before
-    (let* ((fill (output-fill reply))
-           (sent (if body
-                     0
-                     (max 0 (send-octets (stream-descriptor stream) (output-octets reply)
-                                         0 fill)))))
-      (unless (= sent fill)             ; as it is with almost every reply
-        (send-parts-now stream
-                        (cons (make-octets-part (output-octets reply) sent fill)
-                              (typecase body
-                                (null '())
-                                (part (list body))
-                                (t (list (make-octets-part body))))))
-        (when (stream-left stream)
-          (give-octets-away reply))))))
+    (send-reply-on (stream-wire stream) reply body)))
+
+(defun send-reply-on (wire reply body)
+  "SEND-REPLY to the stream of WIRE."
+  (send-output wire)                    ; what was written to it before
+  (let* ((fill (output-fill reply))
+         (sent (if body
+                   0
+                   (max 0 (send-octets (wire-descriptor wire) (output-octets reply) 0 fill)))))
+    (unless (= sent fill)               ; as it is with almost every reply
+      (send-parts-now wire
+                      (cons (make-octets-part (output-octets reply) sent fill)
+                            (typecase body
+                              (null '())
+                              (part (list body))
+                              (t (list (make-octets-part body))))))
+      (when (wire-left wire)
+        (give-octets-away reply)))))
 
 (defun encode-refusal (reply refusal)
   "Appends the answer with the status and the reason of REFUSAL to REPLY."
@@ -54,12 +57,12 @@ too.")
     (encode-refusal reply refusal)
     (send-reply stream reply)))
 
-(defun send-refusal-at-once (stream refusal)
-  "Like SEND-REFUSAL, but waits for nobody: what the system does not take now is not sent.  True
-when some of it was."
+(defun send-refusal-at-once (wire refusal)
+  "Like SEND-REFUSAL, but waits for nobody: what the descriptor of WIRE does not take now is not
+sent.  True when some of it was."
   (with-reply (reply)
     (encode-refusal reply refusal)
-    (plusp (send-octets (stream-descriptor stream) (output-octets reply) 0 (output-fill reply)))))
+    (plusp (send-octets (wire-descriptor wire) (output-octets reply) 0 (output-fill reply)))))
 
 (defun send-continue (stream)
   "Tells the peer of STREAM to send the content that it held back (RFC 9110, section 10.1.1)."

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Request heads off a stream, without waiting for the peer.
+;;;; Request heads off a wire, without waiting for the peer.
 
 (defun take-parser (limits)
   "A parser of request heads under LIMITS that has read nothing."
@@ -13,18 +13,18 @@
   (when *kit*
     (setf (kit-parser *kit*) parser)))
 
-(defun read-head (stream parser)
-  "Reads on in STREAM with PARSER.  Returns the head of a request; :NONE when not all of it has
+(defun read-head (wire parser)
+  "Reads on in WIRE with PARSER.  Returns the head of a request; :NONE when not all of it has
 come, to be called again with the same PARSER; :END when it will not come.  Does not block.
 Signals PROTOCOL-ERROR and DESCRIPTOR-BROKEN."
   (loop
-    (when (< (stream-start stream) (stream-end stream))
+    (when (< (wire-start wire) (wire-end wire))
       (multiple-value-bind (head position)
-          (parse-head parser (stream-input stream) (stream-start stream) (stream-end stream))
-        (setf (stream-start stream) position)
+          (parse-head parser (wire-input wire) (wire-start wire) (wire-end wire))
+        (setf (wire-start wire) position)
         (when head
           (return head))))
-    (let ((more (fill-more-input stream)))
+    (let ((more (fill-more-input wire)))
       (unless (eq more :some)
         (return more)))))
 

@@ -1,0 +1,73 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; What a wire sends.
+
+(defun send-all (wire octets start end)
+  "Sends OCTETS from START to END, waiting for the peer of WIRE where it is slow."
+  (loop while (< start end)
+        do (let ((count (send-octets (wire-descriptor wire) octets start end)))
+             (cond ((>= count 0) (incf start count))
+                   ((would-block-p count) (await-peer wire :output))
+                   (t (fail-as-broken wire (- count)))))))
+
+(defun drop-left (wire)
+  (drop-parts (shiftf (wire-left wire) '())))
+
+(defun send-parts-now (wire parts)
+  "Sends what the descriptor of WIRE takes now of PARTS; what it does not take is LEFT.  Does
+not block.  Signals DESCRIPTOR-BROKEN."
+  (multiple-value-bind (left sent-p error) (send-parts (wire-descriptor wire) parts)
+    (declare (ignore sent-p))
+    (setf (wire-left wire) left)
+    (when error
+      (drop-left wire)
+      (fail-as-broken wire error))))
+
+(defun send-left (wire)
+  "Sends what is LEFT of WIRE, waiting for its peer."
+  (loop while (wire-left wire)
+        do (await-peer wire :output)
+           (send-parts-now wire (wire-left wire))))
+
+(defun take-left (wire)
+  "What is LEFT of WIRE, a list of parts, which is the caller's to send now.  The poller may
+tell the caller of input until then, and not tell again."
+  (setf (wire-drained-p wire) nil)
+  (shiftf (wire-left wire) '()))
+
+(defun left-to-engine-p (wire)
+  "True when all that is to be sent to WIRE is LEFT, which the engine will take over."
+  (and (wire-left wire)
+       (zerop (wire-fill wire))))
+
+(defun send-output (wire)
+  "Sends what was written to WIRE."
+  (when (wire-left wire)
+    (send-left wire))
+  (let ((fill (wire-fill wire)))
+    (when (plusp fill)
+      (setf (wire-fill wire) 0)         ; not to be sent twice when this fails
+      (send-all wire (wire-output wire) 0 fill))))
+
+(defun output-room (wire)
+  "The buffer for output of WIRE, which has room for an octet."
+  (let ((buffer (or (wire-output wire)
+                    (setf (wire-output wire) (take-buffer :output)))))
+    (when (= (wire-fill wire) (length buffer))
+      (send-output wire))
+    buffer))
+
+(defun buffer-output (wire sequence start end)
+  "Writes what fits of SEQUENCE from START to END, at least one octet, to the buffer of WIRE;
+returns how many octets."
+  (let* ((buffer (output-room wire))
+         (fill (wire-fill wire))
+         (count (min (- end start) (- (length buffer) fill))))
+    (replace buffer sequence :start1 fill :start2 start :end2 (+ start count))
+    (setf (wire-fill wire) (+ fill count))
+    count))
+
+(defun write-directly (wire octets start end)
+  "Sends OCTETS from START to END to WIRE after what was written before, without a copy."
+  (send-output wire)
+  (send-all wire octets start end))

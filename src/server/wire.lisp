@@ -1,0 +1,105 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; A wire: a non-blocking descriptor with what was received and not read, and what was written
+;;;; and not sent.
+;;;;
+;;;; It has buffers only while it is in use: they belong to the worker, who lends them for a
+;;;; request.  Invariants:
+;;;; - INPUT is NIL, or its octets from START to END were received and not read.
+;;;; - OUTPUT is NIL, or its octets from 0 to FILL were written and not sent.
+;;;; - LEFT is a list of parts (see the engine's output.lisp) of a reply that was given whole, and
+;;;;   not sent because the descriptor took no more.  They leave before what OUTPUT has.  At the
+;;;;   end of the request the engine takes them over; only who writes or waits before that waits
+;;;;   for them.
+;;;; - DRAINED-P is true only if the last time the descriptor was read, less came than could
+;;;;   have, so that the poller will tell of what comes next.
+
+(defstruct (wire (:constructor make-wire (descriptor)) (:copier nil))
+  "A non-blocking descriptor and its buffers."
+  (descriptor nil :type (or null descriptor)) ; NIL when it was closed
+  (stream nil)                          ; of which this is the wire
+  ;; True when the descriptor is the stream's to close; else CLOSE only ends it, and the engine,
+  ;; which watches it, closes it.
+  (own-p nil)
+  (milliseconds -1 :type fixnum)        ; how long one wait may take; -1 for no limit
+  (input nil :type (or null octets))
+  (start 0 :type index)
+  (end 0 :type index)
+  (drained-p nil)
+  (left '() :type list)
+  (output nil :type (or null octets))
+  (fill 0 :type index))
+
+(defmethod print-object ((wire wire) stream)
+  (print-unreadable-object (wire stream :type t :identity t)
+    (princ (wire-descriptor wire) stream)))
+
+(defconstant +input-size+ (* 16 1024))
+(defconstant +output-size+ (* 32 1024))
+
+(defun take-buffer (kind)
+  "A buffer of KIND, :INPUT or :OUTPUT."
+  (or (and *kit*
+           (ecase kind
+             (:input (pop (kit-inputs *kit*)))
+             (:output (pop (kit-outputs *kit*)))))
+      (make-octets (ecase kind
+                     (:input +input-size+)
+                     (:output +output-size+)))))
+
+(defun return-buffer (kind buffer)
+  "Keeps BUFFER for the next wire that wants one of KIND; NIL."
+  (when *kit*
+    (ecase kind
+      ;; One that had to grow for a long head is not kept.
+      (:input (when (= (length (the octets buffer)) +input-size+)
+                (push buffer (kit-inputs *kit*))))
+      (:output (push buffer (kit-outputs *kit*)))))
+  nil)
+
+(define-condition stream-timeout (stream-error)
+  ()
+  (:report (lambda (condition stream)
+             (format stream "The peer of ~A took too long." (stream-error-stream condition))))
+  (:documentation "Reading or writing took longer than it may."))
+
+(define-condition descriptor-broken (stream-error)
+  ((number :initarg :number :reader broken-number))
+  (:report (lambda (condition stream)
+             (format stream "~A is broken: error number ~D."
+                     (stream-error-stream condition) (broken-number condition))))
+  (:documentation "The connection was reset, or the like."))
+
+(defun fail-as-broken (wire number)
+  "Signals that the descriptor of WIRE failed with the error NUMBER."
+  (error 'descriptor-broken :stream (wire-stream wire) :number number))
+
+(defun await-peer (wire direction)
+  (unless (await-descriptor (wire-descriptor wire) direction (wire-milliseconds wire))
+    (error 'stream-timeout :stream (wire-stream wire))))
+
+;;; Between requests, and at the end
+
+(defun lend-no-buffers (wire)
+  "Gives the buffers of WIRE that hold nothing back to the worker."
+  (when (and (wire-input wire) (= (wire-start wire) (wire-end wire)))
+    (setf (wire-input wire) (return-buffer :input (wire-input wire))
+          (wire-start wire) 0
+          (wire-end wire) 0))
+  (when (and (wire-output wire) (zerop (wire-fill wire)))
+    (setf (wire-output wire) (return-buffer :output (wire-output wire)))))
+
+(defun hand-descriptor-over (wire)
+  "Makes the descriptor of WIRE its stream's own, to be closed with that, after what is LEFT was
+sent.  NIL when it was closed already."
+  (send-left wire)
+  (setf (wire-own-p wire) t)
+  (and (wire-descriptor wire) t))
+
+(defun drop-descriptor (wire)
+  "Makes WIRE one that is closed; its descriptor is somebody else's to close."
+  (drop-left wire)
+  (setf (wire-descriptor wire) nil
+        (wire-start wire) (wire-end wire)
+        (wire-fill wire) 0)
+  (lend-no-buffers wire))
