@@ -2,7 +2,7 @@
 
 (defstruct (connection
             (:constructor make-connection
-                (socket &key (descriptor -1) (generation 0) (opened (milliseconds)))))
+                (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer)))
   "One client.  Its worker alone reads and writes the slots, save DEADLINE, which the
 sentinel reads: a connection belongs to at most one worker at a time."
   (socket nil)                          ; NIL until somebody wants one, see DESCRIPTOR
@@ -15,6 +15,7 @@ sentinel reads: a connection belongs to at most one worker at a time."
   ;; In the ready engine only:
   (descriptor -1 :type fixnum :read-only t)
   (generation 0 :type fixnum :read-only t) ; see table.lisp
+  (peer nil :type (or null fixnum) :read-only t) ; what ACCEPT-DESCRIPTOR told of it
   (ownership :owned)                    ; see ownership.lisp
   (watched-p nil)                       ; the poller knows it
   (hangup-p nil)                        ; its peer has sent all that it will

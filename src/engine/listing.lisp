@@ -7,18 +7,19 @@
         ((find #\: address) (format nil "[~A]:~D" address port))
         (t (format nil "~A:~D" address port))))
 
-(defun connection-peer (connection)
+(defun peer-text (connection)
   "Address and port of the peer of CONNECTION, a string; NIL when it is gone."
   (handler-case
       (multiple-value-call #'peer-string
         (if (connection-socket connection)
             (peer-name (connection-socket connection))
-            (descriptor-peer-name (connection-descriptor connection))))
+            (descriptor-peer-name (connection-descriptor connection)
+                                  (connection-peer connection))))
     (error () nil)))
 
 (defun describe-connection (connection state &optional worker)
   "A plist about CONNECTION, which is in STATE, with WORKER where it has one."
-  (list :peer (connection-peer connection)
+  (list :peer (peer-text connection)
         :state state
         :age (/ (- (milliseconds) (connection-opened connection)) 1000.0)
         :served (connection-served connection)

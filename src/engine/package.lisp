@@ -12,7 +12,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:make-worker-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request
-   #:connection-descriptor #:connection-deadline #:connection-deadline-kind
+   #:connection-descriptor #:connection-peer #:connection-deadline #:connection-deadline-kind
    #:call-with-deadline #:set-deadline
    ;; output that the socket did not take yet
    #:connection-output #:send-parts #:drop-parts

@@ -7,6 +7,7 @@
         (pace-target (engine-pace engine)) (processor-count))
   (note-idle-seconds engine)
   (set-non-blocking (engine-listener-descriptor engine))
+  (set-no-delay (engine-listener-descriptor engine)) ; what is accepted inherits it
   (watch (engine-poller engine) (engine-listener-descriptor engine)
          (engine-listener-descriptor engine)))
 

@@ -235,15 +235,15 @@ unread input resets its peer, who may then lose the answer (RFC 9112, section 9.
 (defconstant +accept-batch+ 16
   "How many connections one worker accepts before it lets others have a turn.")
 
-(defun open-connection (engine descriptor)
-  "A connection, owned by the caller, on DESCRIPTOR."
+(defun open-connection (engine descriptor peer)
+  "A connection, owned by the caller, on DESCRIPTOR, to PEER."
   (let* ((table (engine-table engine))
          (connection (make-connection nil :descriptor descriptor
                                           :generation (next-generation table)
-                                          :opened (pace-now (engine-pace engine)))))
+                                          :opened (pace-now (engine-pace engine))
+                                          :peer peer)))
     (counter-add (engine-accept-count engine) 1)
     (counter-add (engine-open-count engine) 1)
-    (set-no-delay descriptor)
     (enter-connection table connection)
     connection))
 
@@ -268,10 +268,11 @@ it, or by the sentinel, when NIL, because all workers serve."
 that: its request is most often there already.  When WORKER is NIL, parks it too."
   (let ((first nil))
     (loop repeat +accept-batch+
-          for descriptor = (accept-descriptor (engine-listener-descriptor engine))
+          for (descriptor peer) = (multiple-value-list
+                                   (accept-descriptor (engine-listener-descriptor engine)))
           while (or (>= descriptor 0) (= descriptor (- +econnaborted+)))
           do (when (>= descriptor 0)
-               (let ((connection (open-connection engine descriptor)))
+               (let ((connection (open-connection engine descriptor peer)))
                  (cond ((refused-p engine worker) (refuse-connection engine connection))
                        ((or first (null worker)) (park-new engine connection))
                        (t (setf first connection)))))

@@ -137,9 +137,9 @@ thread of its own; see REOPEN-LOGS."
 
 (defun timed-p (acceptor)
   "True when the log of ACCEPTOR tells how long a request took."
-  (and (typep acceptor 'parallel-acceptor)
-       (not (eq :combined (access-log-format acceptor)))
-       (hunchentoot:acceptor-access-log-destination acceptor)))
+  (and (hunchentoot:acceptor-access-log-destination acceptor)
+       (typep acceptor 'parallel-acceptor)
+       (not (eq :combined (access-log-format acceptor)))))
 
 (defun call-timed (acceptor thunk)
   "Calls THUNK, which serves a request, and then writes the line about it, however it ended."

@@ -12,7 +12,7 @@ stall, happens here, under a deadline."
          (link (make-link :socket-stream socket-stream
                           :wire (stream-wire socket-stream)
                           :remote (multiple-value-list (peer-name socket))
-                          :local (multiple-value-list (local-name socket)))))
+                          :local (name-of-our-end acceptor socket))))
     (limit-waits socket seconds)
     (setf (connection-data connection) link)
     (call-with-deadline connection :handshake seconds
@@ -62,18 +62,19 @@ otherwise all of them, as Hunchentoot does."
 (defun waiting-input (connection acceptor)
   "What a worker that was told of CONNECTION finds: the head of a request, which we have read;
 :SOME input, which Hunchentoot is to read; :NONE yet; or the :END."
-  (cond ((minusp (connection-descriptor connection)) ; blocking reads
-         :some)
-        ((hunchentoot:acceptor-ssl-p acceptor)
-         (waiting-encrypted-input connection))
-        (t
-         (let ((link (or (connection-data connection)
-                         (let ((hunchentoot:*acceptor* acceptor))
-                           (establish-link acceptor (connection-usocket connection)
-                                           connection)))))
-           (if (ours-to-read-p link)
-               (waiting-request connection acceptor link)
-               (fill-input (link-wire link)))))))
+  (let ((link (connection-data connection)))
+    (cond ((and link (ours-to-read-p link))
+           (waiting-request connection acceptor link))
+          ((minusp (connection-descriptor connection)) ; blocking reads
+           :some)
+          ((hunchentoot:acceptor-ssl-p acceptor)
+           (waiting-encrypted-input connection))
+          (link
+           (fill-input (link-wire link)))
+          (t
+           (let ((hunchentoot:*acceptor* acceptor))
+             (establish-link acceptor (connection-usocket connection) connection))
+           (waiting-input connection acceptor)))))
 
 (defun waiting-encrypted-input (connection)
   (let ((link (connection-data connection)))

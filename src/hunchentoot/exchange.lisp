@@ -73,13 +73,14 @@ STREAM.  True."
                      (head-protocol head) content)))
     (if *cut-short-p*
         (abandon-reply stream)
-        (finish-exchange acceptor content))
+        (finish-exchange acceptor link content))
     t))
 
-(defun finish-exchange (acceptor content)
-  "Completes the reply, and sees to it that the next request begins where this one's CONTENT
-ends."
-  (finish-request acceptor)
-  (unless (or (stream-wire content)        ; the protocol may have been switched
+(defun finish-exchange (acceptor link content)
+  "Completes the reply, and sees to it that the next request over LINK begins where this one's
+CONTENT ends."
+  (finish-request acceptor (link-wire link))
+  (unless (or (eq content *no-content*)
+              (eq content (link-socket-stream link)) ; the protocol may have been switched
               (drop-content content))
     (finish-connection)))

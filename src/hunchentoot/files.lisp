@@ -83,8 +83,7 @@ files stands still for milliseconds at a time.")
   "True when the current request is one that our own code read, and its reply is still to be made."
   (and *head*
        (not (headers-sent-p))
-       (null hunchentoot:*header-stream*)
-       (stream-wire (reply-stream))))
+       (null hunchentoot:*header-stream*)))
 
 (defun serve-file (hunchentoots pathname &rest arguments)
   "Replies with the file PATHNAME, as HUNCHENTOOTS, a function, does with ARGUMENTS; calls that
@@ -113,7 +112,7 @@ function, is called when all is decided, as Hunchentoot does since 1.3."
                (send-part-of-file part)
                t))
         ;; If some of it is left to be sent, it is the stream's.
-        (unless (member part (wire-left (stream-wire (reply-stream))))
+        (unless (member part (wire-left (link-wire (current-link))))
           (drop-parts (list part)))))))
 
 ;;; The head of the reply

@@ -190,14 +190,6 @@ written is sent, but no last chunk."
   (setf hunchentoot::*hunchentoot-stream* stream)
   (finish-connection))
 
-(defun reply-stream ()
-  "The stream to which a whole reply goes: never in chunks, even if the request came so."
-  (let ((stream hunchentoot::*hunchentoot-stream*))
-    (if (and (not (stream-wire stream)) ; is looked up much faster
-             (typep stream 'chunga:chunked-stream))
-        (chunga:chunked-stream-stream stream)
-        stream)))
-
 (defun copy-head (head)
   "Copies HEAD to Hunchentoot's *HEADER-STREAM*, if there is one."
   (let ((stream hunchentoot:*header-stream*))
@@ -259,13 +251,12 @@ server's name.")
   (hunchentoot::with-acceptor-request-count-incremented (acceptor)
     (funcall thunk)))
 
-(defun finish-request (acceptor)
-  "Flushes the reply, and prepares Hunchentoot's current stream for the next request."
-  (let* ((stream hunchentoot::*hunchentoot-stream*)
-         (wire (stream-wire (reply-stream))))
-    (cond ((and wire (left-to-engine-p wire)))
-          ((stream-wire stream) (send-output wire))
-          (t (finish-output stream))))
+(defun finish-request (acceptor &optional wire)
+  "Flushes the reply, to WIRE where our own code has read the request, and prepares Hunchentoot's
+current stream for the next one."
+  (let ((stream hunchentoot::*hunchentoot-stream*))
+    (unless (and wire (flushed-p wire stream))
+      (finish-output stream)))
   (setf hunchentoot::*hunchentoot-stream*
         (hunchentoot:reset-connection-stream acceptor hunchentoot::*hunchentoot-stream*)))
 

@@ -17,7 +17,12 @@
   (or (connection-socket connection)
       (let ((descriptor (connection-descriptor connection)))
         (setf (connection-socket connection)
-              (descriptor-socket descriptor (make-descriptor-stream descriptor))))))
+              (descriptor-socket descriptor (make-descriptor-stream descriptor)
+                                 (connection-peer connection))))))
+
+(defun current-link ()
+  "The link over which the current request came; only where our own code has read it."
+  (connection-data *connection*))
 
 (defun ours-to-read-p (link)
   "True when the octets of LINK come to us as they are: no TLS, no stream of the program's."

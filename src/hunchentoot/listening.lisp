@@ -6,7 +6,10 @@
   ((listen-path :initarg :listen-path :initform nil :reader acceptor-listen-path)
    (listen-mode :initarg :listen-mode :initform nil :reader acceptor-listen-mode)
    (listen-fd :initarg :listen-fd :initform nil :reader acceptor-listen-fd)
-   (reuse-port :initarg :reuse-port :initform nil :reader acceptor-reuse-port-p))
+   (reuse-port :initarg :reuse-port :initform nil :reader acceptor-reuse-port-p)
+   (sole-name :initform nil :accessor acceptor-sole-name
+              :documentation "Address and port, in a list, of our end of every connection, where
+the listener has but one; else NIL."))
   (:default-initargs
    ;; Connections wait for a worker in the kernel; the kernel cuts this to its own maximum.
    :listen-backlog 1024)
@@ -102,3 +105,17 @@ nobody can see."
            (values))
           (t
            (call-next-method)))))
+
+(defun sole-name (listener)
+  "Address and port of LISTENER, in a list; NIL where it listens on all addresses."
+  (let ((name (multiple-value-list (local-name listener))))
+    (unless (member (first name) '("0.0.0.0" "::") :test #'string=)
+      name)))
+
+(defmethod hunchentoot:start-listening :after ((acceptor listening-acceptor))
+  (setf (acceptor-sole-name acceptor) (sole-name (acceptor-listener acceptor))))
+
+(defun name-of-our-end (acceptor socket)
+  "Address and port, in a list, of our end of SOCKET, a connection of ACCEPTOR."
+  (or (acceptor-sole-name acceptor)
+      (multiple-value-list (local-name socket))))

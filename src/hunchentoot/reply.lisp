@@ -11,7 +11,7 @@
          (call-as-request request (lambda () (answer hunchentoot:*acceptor* request *head*)))
          ;; Methods after this one, of WebSocket libraries, talk on with the client.
          (when (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
-           (open-content-stream request (reply-stream))))))
+           (open-content-stream request (link-socket-stream (current-link)))))))
 
 (defun answer (acceptor request head)
   (multiple-value-bind (content condition backtrace)
@@ -64,10 +64,10 @@ headers Connection and Keep-Alive that a reply should have if it has none."
          (values "Close" nil))
         (t
          (keep-connection)
-         (let ((seconds (hunchentoot:acceptor-read-timeout acceptor)))
-           (if (and seconds
-                    (or (head-keep-alive-requested-p head)
-                        (not (eq (head-protocol head) :http/1.1))))
+         (let ((seconds (and (or (head-keep-alive-requested-p head)
+                                 (not (eq (head-protocol head) :http/1.1)))
+                             (hunchentoot:acceptor-read-timeout acceptor))))
+           (if seconds
                (values "Keep-Alive" (format nil "timeout=~D" seconds))
                (values nil nil))))))
 
@@ -218,7 +218,7 @@ or returns what is to be sent after it."
       (note-headers-sent)
       (hunchentoot:acceptor-log-access acceptor :return-code status)
       (read-what-was-not-read head)
-      (send-reply (reply-stream) reply body))))
+      (send-reply-on (link-wire (current-link)) reply body))))
 
 (defun body-wanted-p (request status)
   (and (body-allowed-p status)

@@ -25,7 +25,7 @@ returns what is to become of it."
         (*head* head)
         (*last-request-p* nil)
         ;; A foreign acceptor's PROCESS-CONNECTION closes or keeps the socket by itself.
-        (*outcome* (if (typep acceptor 'parallel-acceptor) :close :detached)))
+        (*outcome* (if (or head (typep acceptor 'parallel-acceptor)) :close :detached)))
     (if (zerop (connection-served connection))
         (hunchentoot:handle-incoming-connection taskmaster socket)
         (hunchentoot:process-connection acceptor socket))

@@ -77,16 +77,6 @@ system does not send a segment to DESCRIPTOR that these could fill."
 (defconstant +sock-nonblock+ #o4000)
 (defconstant +sock-cloexec+ #o2000000)
 
-(defun accept-descriptor (listener)
-  "The descriptor of the next connection on LISTENER, a descriptor, non-blocking and closed on
-exec; or minus an error number."
-  (declare (type descriptor listener))
-  (system-call "accept4" sb-alien:int
-               (sb-alien:int listener)
-               (sb-sys:system-area-pointer (sb-sys:int-sap 0))
-               (sb-sys:system-area-pointer (sb-sys:int-sap 0))
-               (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+))))
-
 (defun close-descriptor (descriptor)
   "Closes DESCRIPTOR.  Returns 0 or minus an error number."
   (declare (type descriptor descriptor))
@@ -186,6 +176,44 @@ others write it."
       (#.+af-inet6+ (values (address-string (subseq octets 8 24)) port))
       (t (values (path-name (subseq octets 2 (max 2 size))) 0)))))
 
+(deftype peer ()
+  "What is known of a peer without asking: NIL, or in an integer its IPv4 address, the upper bits,
+and its port, the lower 16."
+  '(or null (unsigned-byte 48)))
+
+(defun accept-descriptor (listener)
+  "The descriptor of the next connection on LISTENER, a descriptor, non-blocking and closed on
+exec, and its PEER; or minus an error number."
+  (declare (type descriptor listener))
+  (let ((octets (make-octets 16)))      ; longer names are cut
+    (declare (dynamic-extent octets))
+    (sb-alien:with-alien ((size sb-alien:int 16))
+      (let ((descriptor (sb-sys:with-pinned-objects (octets)
+                          (system-call "accept4" sb-alien:int
+                                       (sb-alien:int listener)
+                                       (sb-sys:system-area-pointer (sb-sys:vector-sap octets))
+                                       ((* sb-alien:int) (sb-alien:addr size))
+                                       (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+))))))
+        (values descriptor
+                (and (>= descriptor 0)
+                     (= +af-inet+ (+ (aref octets 0) (ash (aref octets 1) 8)))
+                     (logior (ash (octets-integer octets 4 4) 16)
+                             (octets-integer octets 2 2))))))))
+
+(defun octets-integer (octets start count)
+  "The integer that COUNT of OCTETS from START are, the highest first."
+  (declare (type octets octets) (type index start) (type (mod 6) count))
+  (loop with integer of-type (unsigned-byte 48) = 0
+        for position of-type index from start below (+ start count)
+        do (setf integer (logior (ash (ldb (byte 40 0) integer) 8) (aref octets position)))
+        finally (return integer)))
+
+(defun integer-octets (integer count)
+  "COUNT octets that INTEGER is, the highest first."
+  (let ((octets (make-octets count)))
+    (dotimes (position count octets)
+      (setf (aref octets position) (ldb (byte 8 (* 8 (- count position 1))) integer)))))
+
 (defmacro socket-name (function descriptor)
   "Address and port that the C function FUNCTION tells of DESCRIPTOR.  Signals an error when it
 tells nothing."
@@ -200,11 +228,13 @@ tells nothing."
                      ,function))
        (name-of octets size))))
 
-(defun descriptor-peer-name (descriptor)
-  "Address, a string, and port of the peer of DESCRIPTOR; see PEER-NAME.  Signals an error when
-it is gone."
-  (declare (type descriptor descriptor))
-  (socket-name "getpeername" descriptor))
+(defun descriptor-peer-name (descriptor &optional peer)
+  "Address, a string, and port of the peer of DESCRIPTOR, of which PEER is known; see PEER-NAME.
+Signals an error when it must be asked for and is gone."
+  (declare (type descriptor descriptor) (type peer peer))
+  (if peer
+      (values (dotted-text (integer-octets (ash peer -16) 4) 0) (ldb (byte 16 0) peer))
+      (socket-name "getpeername" descriptor)))
 
 (defun descriptor-local-name (descriptor)
   "Address, a string, and port of our own end of DESCRIPTOR; see LOCAL-NAME.  Signals an error
@@ -215,13 +245,14 @@ when it is no socket."
 ;;; A usocket for programs that want one
 
 (defclass descriptor-usocket (usocket:stream-usocket)
-  ((descriptor :initarg :descriptor :reader usocket-descriptor))
+  ((descriptor :initarg :descriptor :reader usocket-descriptor)
+   (peer :initarg :peer :reader usocket-peer))
   (:documentation "A connection's socket as programs see it.  What usocket needs of the Lisp's
 own sockets is made when it is asked for, which is seldom."))
 
-(defun descriptor-socket (descriptor stream)
-  "A usocket for the open DESCRIPTOR, whose stream is STREAM."
-  (make-instance 'descriptor-usocket :descriptor descriptor :stream stream))
+(defun descriptor-socket (descriptor stream &optional peer)
+  "A usocket for the open DESCRIPTOR, whose stream is STREAM, and of which PEER is known."
+  (make-instance 'descriptor-usocket :descriptor descriptor :stream stream :peer peer))
 
 (defun socket-option (descriptor option)
   "The value, an integer, of the OPTION of the socket DESCRIPTOR; or minus an error number."
@@ -248,7 +279,7 @@ own sockets is made when it is asked for, which is seldom."))
   (setf (slot-value instance slot) (lisp-socket (usocket-descriptor instance))))
 
 (defmethod peer-name ((socket descriptor-usocket))
-  (descriptor-peer-name (usocket-descriptor socket)))
+  (descriptor-peer-name (usocket-descriptor socket) (usocket-peer socket)))
 
 (defmethod local-name ((socket descriptor-usocket))
   (descriptor-local-name (usocket-descriptor socket)))

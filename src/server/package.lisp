@@ -15,14 +15,14 @@ of Hunchentoot.")
    #:wire-descriptor #:wire-drained-p #:wire-left #:wire-all-read-p
    #:fill-input #:input-waiting-p
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
-   #:left-to-engine-p #:take-left #:send-output
+   #:flushed-p #:take-left
    #:stream-timeout #:descriptor-broken
    ;; requests
    #:take-parser #:return-parser #:read-head
    #:content-stream #:make-content-stream #:content-remaining #:drop-content #:*no-content*
    #:chunked-content #:make-chunked-content #:make-counted-content
    ;; replies
-   #:with-reply #:send-reply #:send-refusal #:send-refusal-at-once #:send-continue #:current-second
+   #:with-reply #:send-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue #:current-second
    ;; lines
    #:with-line #:encode-printed #:encode-json #:end-line
    #:make-journal #:journal-destination #:journal-lost

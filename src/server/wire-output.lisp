@@ -35,10 +35,12 @@ tell the caller of input until then, and not tell again."
   (setf (wire-drained-p wire) nil)
   (shiftf (wire-left wire) '()))
 
-(defun left-to-engine-p (wire)
-  "True when all that is to be sent to WIRE is LEFT, which the engine will take over."
-  (and (wire-left wire)
-       (zerop (wire-fill wire))))
+(defun flushed-p (wire stream)
+  "True when nothing that was written to STREAM, which is WIRE's or was made of that, waits to be
+sent, save what is LEFT, which the engine will take over."
+  (and (zerop (wire-fill wire))
+       (or (eq stream (wire-stream wire))
+           (wire-left wire))))
 
 (defun send-output (wire)
   "Sends what was written to WIRE."
