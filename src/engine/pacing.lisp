@@ -44,6 +44,7 @@ costs a worker more than several ticks, so it dozes only where that will be seld
   (processors 1 :type fixnum :read-only t)
   (blocked-in-a-row 0 :type fixnum)     ; suspects found blocked since one was not
   (blocked-share 0.0 :type single-float) ; of workers that serve and are no suspects yet
+  (rested-ticks 1 :type fixnum)         ; for how many it rested last
   (calm-ticks 0 :type fixnum)           ; since somebody was stuck
   (idle-naps 0 :type fixnum)            ; since somebody was stuck, or nobody waited
   (last-sweep 0 :type fixnum))          ; of deadlines, in MILLISECONDS
@@ -162,7 +163,7 @@ nobody is left waiting, the share that was blocked when one of them was asked ab
   "One tick.  Returns what the next one should look at: :STUCK workers, or only :BUSY ones; or NIL
 for nothing."
   (let* ((pace (engine-pace engine))
-         (tick (incf (pace-tick pace)))
+         (tick (incf (pace-tick pace) (pacemaker-rested-ticks pacemaker)))
          (stuck (estimate-stuck engine pacemaker tick))
          (lacking (lacking-workers engine pacemaker stuck)))
     (setf (pace-now pace) (milliseconds))
@@ -272,26 +273,31 @@ for nothing."
 
 (defun rest-between-ticks (engine pacemaker found)
   "Rests after a tick that FOUND what PACE-WORKERS returns."
-  (flet ((nap-long ()
-           (nap (* *long-nap-ticks* *tick-microseconds*))))
-    (cond ((draining-p engine)
-           (finish-one engine))
-          ((eq found :stuck)
-           (setf (pacemaker-calm-ticks pacemaker) 0
-                 (pacemaker-idle-naps pacemaker) 0)
-           (nap *tick-microseconds*))
-          ((< (incf (pacemaker-calm-ticks pacemaker)) *watchful-ticks*)
-           (nap *tick-microseconds*))
-          ((eq found :busy)
-           (setf (pacemaker-idle-naps pacemaker) 0)
-           (nap-long))
-          ((< (incf (pacemaker-idle-naps pacemaker)) *doze-naps*)
-           (nap-long))
-          (t
-           (doze engine)
-           ;; Whatever it was rung for is looked at closely for a few ticks.
-           (setf (pacemaker-calm-ticks pacemaker) (- *watchful-ticks* 5)
-                 (pacemaker-idle-naps pacemaker) 0)))))
+  (cond ((draining-p engine)
+         (finish-one engine))
+        ((eq found :stuck)
+         (setf (pacemaker-calm-ticks pacemaker) 0
+               (pacemaker-idle-naps pacemaker) 0)
+         (rest-for pacemaker 1))
+        ((< (incf (pacemaker-calm-ticks pacemaker)) *watchful-ticks*)
+         (rest-for pacemaker 1))
+        ((eq found :busy)
+         (setf (pacemaker-idle-naps pacemaker) 0)
+         (rest-for pacemaker *long-nap-ticks*))
+        ((< (incf (pacemaker-idle-naps pacemaker)) *doze-naps*)
+         (rest-for pacemaker *long-nap-ticks*))
+        (t
+         (doze engine)
+         ;; Whatever it was rung for is looked at closely for a few ticks.
+         (setf (pacemaker-rested-ticks pacemaker) 1
+               (pacemaker-calm-ticks pacemaker) (- *watchful-ticks* 5)
+               (pacemaker-idle-naps pacemaker) 0))))
+
+(defun rest-for (pacemaker ticks)
+  "Naps for TICKS, which count as such: or a request that takes less than a long nap would never
+look as if it had begun more than a tick ago."
+  (nap (* ticks *tick-microseconds*))
+  (setf (pacemaker-rested-ticks pacemaker) ticks))
 
 (defun tick-once (engine pacemaker)
   (handler-case

@@ -124,6 +124,31 @@ them.  Where there are no pollers, does nothing."
           (open-gate gate)
           (mapc #'disconnect blocked))))))
 
+(define-server-test handlers-that-block-for-less-than-a-nap-are-noticed
+  (let* ((processors (platform:processor-count))
+         (inside (platform:make-counter))
+         (crowd (make-gate "more handlers at once than there are processors")))
+    (with-globals ((engine::*watchful-ticks* 0)
+                   (engine::*long-nap-ticks* 40))
+      (with-ready-engine (engine (lambda (char)
+                                   (declare (ignore char))
+                                   (platform:counter-add inside 1)
+                                   (when (> (platform:counter-count inside) processors)
+                                     (open-gate crowd))
+                                   (sleep 0.005) ; a quarter of a nap
+                                   (platform:counter-add inside -1)
+                                   nil)
+                                 :standby processors)
+        (let* ((port *port*)
+               (clients (loop repeat (* 3 processors)
+                              collect (in-background ("client")
+                                        (with-connection (connection port)
+                                          (loop until (open-p crowd)
+                                                do (exchange-octets connection "x")))))))
+          (unwind-protect (await crowd)
+            (open-gate crowd)
+            (is (every (lambda (client) (task-result client) t) clients))))))))
+
 (define-server-test the-ready-engine-keeps-to-its-maximum-and-serves-everybody
   (let ((gate (make-gate)))
     (with-ready-engine (engine (lambda (char) (declare (ignore char)) (await gate) nil)
