@@ -17,7 +17,7 @@
 ;;;;
 ;;;; Whether a thread waits for a processor only the kernel knows; to ask costs microseconds,
 ;;;; so suspects alone are asked about, once for each request, and after several that were
-;;;; blocked only one in sixteen.
+;;;; blocked only one in as many, down to one in 64.
 ;;;;
 ;;;; Where handlers block for no longer than a few ticks, half of those that are blocked are no
 ;;;; suspects yet.  So when nobody is left waiting, one of the others is asked about too, at random,
@@ -53,7 +53,7 @@ costs a worker more than several ticks, so it dozes only where that will be seld
   "Asks the kernel, or trusts the experience of PACEMAKER, whether the thread of WORKER is
 blocked."
   (if (and (>= (pacemaker-blocked-in-a-row pacemaker) 8)
-           (plusp (random 16)))
+           (plusp (random (min 64 (pacemaker-blocked-in-a-row pacemaker)))))
       t
       (let ((blocked (let ((status (worker-status worker)))
                        (and status (thread-blocked-p status)))))

@@ -17,7 +17,7 @@
   "Connections by descriptor."
   (pages (make-array (ash 1 11) :initial-element nil) :type simple-vector)
   (lock (bt:make-lock "table") :read-only t)
-  (generation 0 :type fixnum))
+  (generation 0))                       ; a fixnum; changes by COMPARE-AND-SET
 
 (defun table-page (table descriptor)
   "The page for DESCRIPTOR, made if need be."
@@ -31,9 +31,10 @@
 
 (defun next-generation (table)
   "A number that no late event of TABLE carries."
-  (bt:with-lock-held ((table-lock table))
-    (setf (table-generation table)
-          (ldb (byte +generation-bits+ 0) (1+ (table-generation table))))))
+  (loop for last = (table-generation table)
+        for next = (ldb (byte +generation-bits+ 0) (1+ (the fixnum last)))
+        until (compare-and-set (table-generation table) last next)
+        finally (return next)))
 
 (defun enter-connection (table connection)
   "Makes CONNECTION the one of its descriptor."
