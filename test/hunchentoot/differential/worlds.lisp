@@ -9,6 +9,13 @@
   initargs                              ; returns those for MAKE-TEST-ACCEPTOR
   clients)                              ; how many cases are tried at a time
 
+(let ((lock (bt:make-lock "session ids")))
+  (defmethod hunchentoot:next-session-id :around ((acceptor t))
+    "Hunchentoot counts without a lock.  Of cases that are tried at the same time two got the same
+number once in a while, and one of them lost its session."
+    (bt:with-lock-held (lock)
+      (call-next-method))))
+
 (defvar *worlds* '()
   "The worlds, the last defined first.")
 
