@@ -41,11 +41,17 @@
   (reduce #'max (values-of cell key)))
 
 (defun quotient (cell base key)
-  "The figure KEY of CELL divided by that of BASE, another cell; NIL when either is
-missing or BASE has zero."
-  (let ((value (value-of cell key))
-        (one (value-of base key)))
-    (and value one (plusp one) (/ value one))))
+  "The figure KEY of CELL divided by that of BASE, another cell: the median of this for each round
+that both have, since what was measured at nearly the same time met the same mood of the machine.
+NIL when there is none, or BASE has zero."
+  (and base
+       (median (loop for sample in (cell-samples cell)
+                     for other = (find (sample-round sample) (cell-samples base)
+                                       :key #'sample-round)
+                     for value = (getf (sample-figures sample) key)
+                     for one = (and other (getf (sample-figures other) key))
+                     when (and value one (plusp one))
+                       collect (/ value one)))))
 
 (defun workload-names (cells)
   "The names of the workloads of CELLS, in order, each once."

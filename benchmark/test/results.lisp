@@ -50,6 +50,20 @@
     (is (null (ruler::quotient ours limit :cpu)))
     (is (null (ruler::quotient ours nil :rate)))))
 
+(defun at-round (round sample)
+  "SAMPLE as that of ROUND."
+  (setf (ruler::sample-round sample) round)
+  sample)
+
+(test ratios-are-those-of-neighbours-in-time
+  ;; The machine is ten times slower in the second round and most of the third.
+  (let* ((cells (some-cells (at-round 1 (sample "limit" 100)) (at-round 1 (sample "ours" 80))
+                            (at-round 2 (sample "limit" 10)) (at-round 2 (sample "ours" 8))
+                            (at-round 3 (sample "limit" 100)) (at-round 3 (sample "ours" 8))))
+         (ours (ruler::find-cell cells "ours" "keep-0ms-100"))
+         (limit (ruler::find-cell cells "limit" "keep-0ms-100")))
+    (is (about-p (ruler::quotient ours limit :rate) 0.8))))
+
 ;;; Words
 
 (test the-limit-does-not-win
