@@ -43,8 +43,8 @@
 (defun quotient (cell base key)
   "The figure KEY of CELL divided by that of BASE, another cell: the median of this for each round
 that both have, since what was measured at nearly the same time met the same mood of the machine.
-NIL when there is none, or BASE has zero."
-  (and base
+NIL when there is none, or BASE has zero, or one of the two is NIL."
+  (and cell base
        (median (loop for sample in (cell-samples cell)
                      for other = (find (sample-round sample) (cell-samples base)
                                        :key #'sample-round)

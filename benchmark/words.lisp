@@ -72,10 +72,13 @@ never has not won."
           (t (times ratio)))))
 
 (defun loses-p (cell rival measure)
-  "Is CELL worse than RIVAL by MEASURE, and not just a little?"
-  (let ((ratio (quotient cell rival (measure-key measure))))
+  "Is CELL worse than RIVAL by MEASURE, both by their ratio, and not just a little, and by their
+figures, which are told beside it?"
+  (let* ((key (measure-key measure))
+         (ratio (quotient cell rival key)))
     (and ratio (not (level-p ratio))
-         (better-p measure 1 ratio))))
+         (better-p measure 1 ratio)
+         (better-p measure (value-of rival key) (value-of cell key)))))
 
 ;;; One workload
 

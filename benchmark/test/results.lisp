@@ -48,7 +48,8 @@
          (limit (ruler::find-cell cells "limit" "keep-0ms-100")))
     (is (about-p (ruler::quotient ours limit :rate) 0.25))
     (is (null (ruler::quotient ours limit :cpu)))
-    (is (null (ruler::quotient ours nil :rate)))))
+    (is (null (ruler::quotient ours nil :rate)))
+    (is (null (ruler::quotient nil limit :rate)))))
 
 (defun at-round (round sample)
   "SAMPLE as that of ROUND."
