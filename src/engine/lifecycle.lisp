@@ -78,9 +78,10 @@ made, signals why and leaves nothing behind."
                    (with-engine (engine) (worker-count engine :waiting)))))
 
 (defun send-home-waiting (engine)
-  "Makes the workers that wait end.  They have nothing to finish, so seconds are plenty."
+  "Makes the workers that have no connection end.  They have nothing to finish, so seconds are
+plenty; and whoever is left then has a request, and is reported with reason."
   (wake-workers engine)
-  (wait-for-change engine 5 (lambda () (zerop (coming-count engine)))))
+  (wait-for-change engine 5 (lambda () (<= (pool-size engine) (attended-count engine)))))
 
 (defun await-empty-pool (engine seconds)
   (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))

@@ -176,7 +176,8 @@ besides ROUTES, by an acceptor made of INITARGS."
     (is (equal #p"c.txt" (pathname-asked-for "/a/b/c.txt" "/a/b/")))
     (is (equal #p"a/b/c.txt" (pathname-asked-for "/a/b/c.txt")))
     (is (null (pathname-asked-for "/a/b/c.txt" "/x/")))
-    (dolist (path '("/../c.txt" "/a/../c.txt" "/a/.." "/.."))
+    (dolist (path '("/../c.txt" "/.." #-abcl "/a/../c.txt" #-abcl "/a/.."))
+      ;; ABCL goes back from /a when it parses, to a place that is allowed.
       (is (null (pathname-asked-for path)) "~A" path))))
 
 (test a-path-that-a-program-changes-is-another
