@@ -4,7 +4,7 @@
 
 (defstruct (kit (:constructor make-kit ()))
   "The tools of a worker."
-  (inputs '() :type list)               ; buffers that no stream uses
+  (inputs '() :type list)               ; buffers that no wire uses
   (outputs '() :type list)
   (parser nil)                          ; of request heads, between two requests
   (reply (make-output) :read-only t)    ; where replies are made
