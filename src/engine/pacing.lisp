@@ -55,8 +55,7 @@ blocked."
   (if (and (>= (pacemaker-blocked-in-a-row pacemaker) 8)
            (plusp (random (min 64 (pacemaker-blocked-in-a-row pacemaker)))))
       t
-      (let ((blocked (let ((status (worker-status worker)))
-                       (and status (thread-blocked-p status)))))
+      (let ((blocked (found-blocked-p worker)))
         (setf (pacemaker-blocked-in-a-row pacemaker)
               (if blocked (1+ (pacemaker-blocked-in-a-row pacemaker)) 0))
         blocked)))
@@ -69,6 +68,11 @@ blocked."
         (unless (eq (worker-state worker) :ended)
           (setf (ready-worker-status worker)
                 (open-thread-status (ready-worker-identity worker)))))))
+
+(defun found-blocked-p (worker)
+  "Asks the kernel whether the thread of WORKER is blocked."
+  (let ((status (worker-status worker)))
+    (and status (thread-blocked-p status))))
 
 (defun computing-p (worker stamp)
   "True when the request that WORKER began at STAMP has computed for long since it was first asked
@@ -107,11 +111,9 @@ or NIL."
 
 (defun note-sample (pacemaker worker)
   "Lets it count a little for the blocked share whether WORKER is."
-  (let ((status (worker-status worker))
-        (share (pacemaker-blocked-share pacemaker)))
-    (setf (pacemaker-blocked-share pacemaker)
-          (+ (* 7/8 share)
-             (if (and status (thread-blocked-p status)) 0.125 0.0)))))
+  (setf (pacemaker-blocked-share pacemaker)
+        (+ (* 7/8 (pacemaker-blocked-share pacemaker))
+           (if (found-blocked-p worker) 0.125 0.0))))
 
 (defun estimate-stuck (engine pacemaker tick)
   "How many workers of ENGINE are blocked at TICK: those known to be stuck, and of the others, when
