@@ -34,10 +34,6 @@ storey above likes.")
   "A plist of *DEADLINE-KINDS* and zeros."
   (loop for kind in *deadline-kinds* collect kind collect 0))
 
-(defun as-milliseconds (seconds)
-  "SECONDS, a real or NIL for never, as an integer, or NIL."
-  (and seconds (ceiling (* 1000 seconds))))
-
 (defun set-deadline-in (connection kind delay now)
   "Like SET-DEADLINE, after DELAY, in milliseconds or NIL for never."
   (setf (connection-deadline-kind connection) kind

@@ -6,7 +6,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:export
    ;; clock, machine, threads
-   #:milliseconds #:microseconds #:processor-count
+   #:milliseconds #:as-milliseconds #:microseconds #:processor-count
    #:uninterruptibly #:deferring-interrupts #:interruptibly
    #:wait-on #:wait-until #:destroy-thread #:survive-cleanup
    ;; listeners

@@ -19,7 +19,7 @@
     (setf (wire-stream wire) (make-instance 'descriptor-stream :wire wire))))
 
 (defmethod limit-waits ((stream descriptor-stream) seconds)
-  (setf (wire-milliseconds (stream-wire stream)) (if seconds (ceiling (* 1000 seconds)) -1)))
+  (setf (wire-milliseconds (stream-wire stream)) (or (as-milliseconds seconds) -1)))
 
 (defmethod stream-element-type ((stream descriptor-stream))
   '(unsigned-byte 8))
