@@ -165,13 +165,25 @@ others write it."
                                       (sb-ext:octets-to-string
                                        path :external-format '(:utf-8 :replacement #\?))))))
 
+(defun octets-integer (octets start count)
+  "The integer that COUNT of OCTETS from START are, the highest first."
+  (declare (type octets octets) (type index start) (type (mod 6) count))
+  (loop with integer of-type (unsigned-byte 48) = 0
+        for position of-type index from start below (+ start count)
+        do (setf integer (logior (ash (ldb (byte 40 0) integer) 8) (aref octets position)))
+        finally (return integer)))
+
+(defun address-family (octets)
+  "The family of the socket address in OCTETS, which has it in the machine's order."
+  (declare (type octets octets))
+  (+ (aref octets 0) (ash (aref octets 1) 8)))
+
 (defun name-of (octets size)
   "Address, a string, and port of the socket address in the first SIZE of OCTETS; see
 <sys/socket.h>."
   (declare (type octets octets) (type (mod 129) size))
-  (let ((family (+ (aref octets 0) (ash (aref octets 1) 8)))
-        (port (+ (ash (aref octets 2) 8) (aref octets 3))))
-    (case family
+  (let ((port (octets-integer octets 2 2)))
+    (case (address-family octets)
       (#.+af-inet+ (values (dotted-text octets 4) port))
       (#.+af-inet6+ (values (address-string (subseq octets 8 24)) port))
       (t (values (path-name (subseq octets 2 (max 2 size))) 0)))))
@@ -196,17 +208,9 @@ exec, and its PEER; or minus an error number."
                                        (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+))))))
         (values descriptor
                 (and (>= descriptor 0)
-                     (= +af-inet+ (+ (aref octets 0) (ash (aref octets 1) 8)))
+                     (= +af-inet+ (address-family octets))
                      (logior (ash (octets-integer octets 4 4) 16)
                              (octets-integer octets 2 2))))))))
-
-(defun octets-integer (octets start count)
-  "The integer that COUNT of OCTETS from START are, the highest first."
-  (declare (type octets octets) (type index start) (type (mod 6) count))
-  (loop with integer of-type (unsigned-byte 48) = 0
-        for position of-type index from start below (+ start count)
-        do (setf integer (logior (ash (ldb (byte 40 0) integer) 8) (aref octets position)))
-        finally (return integer)))
 
 (defun integer-octets (integer count)
   "COUNT octets that INTEGER is, the highest first."
