@@ -22,7 +22,8 @@ of Hunchentoot.")
    #:content-stream #:make-content-stream #:content-remaining #:drop-content #:*no-content*
    #:chunked-content #:make-chunked-content #:make-counted-content
    ;; replies
-   #:with-reply #:send-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue #:current-second
+   #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue
+   #:current-second
    ;; lines
    #:with-line #:encode-printed #:encode-json #:end-line
    #:make-journal #:journal-destination #:journal-lost

@@ -11,21 +11,18 @@
   `(let ((,reply (reset-output (if *kit* (kit-reply *kit*) (make-output)))))
      ,@body))
 
-(defgeneric send-reply (stream reply &optional body)
-  (:documentation "Sends REPLY, an OUTPUT, and then BODY, octets or NIL, to STREAM.  A
-DESCRIPTOR-STREAM is not waited for: what it does not take is LEFT to the engine, so that nobody
-may change BODY afterwards; the octets of REPLY are given away then.  There BODY may be a PART,
-too.")
-  (:method (stream reply &optional body)
+(defgeneric send-reply (stream reply)
+  (:documentation "Sends REPLY, an OUTPUT, to STREAM; to a DESCRIPTOR-STREAM by SEND-REPLY-ON.")
+  (:method (stream reply)
     (write-sequence (output-octets reply) stream :end (output-fill reply))
-    (when body
-      (write-sequence body stream))
     (finish-output stream))
-  (:method ((stream descriptor-stream) reply &optional body)
-    (send-reply-on (stream-wire stream) reply body)))
+  (:method ((stream descriptor-stream) reply)
+    (send-reply-on (stream-wire stream) reply nil)))
 
 (defun send-reply-on (wire reply body)
-  "SEND-REPLY to the stream of WIRE."
+  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to WIRE, without waiting: what
+its descriptor does not take is LEFT to the engine, so that nobody may change BODY afterwards; the
+octets of REPLY are given away then."
   (send-output wire)                    ; what was written to it before
   (let* ((fill (output-fill reply))
          (sent (if body
