@@ -152,7 +152,7 @@
   (multipart (form-part "before" "1") (file-part :contents (test-octets size))
              (form-part "after" "2")))
 
-(define-server-test (ten-mebibytes-arrive-as-they-were-sent :needs :our-http)
+(define-server-test (ten-mebibytes-arrive-as-they-were-sent :needs :octets-in-forms)
   (let* ((size (* 10 1024 1024)) (contents nil) (path nil)
          (form (large-form size)))
     (serving-uploads (("/" (setf path (first (hunchentoot:post-parameter "file"))

@@ -4,7 +4,7 @@
 
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
-NEED is :OUR-ENGINE, :OUR-HTTP or :DESTROYED-ACCEPTS."
+NEED is :OUR-ENGINE, :OUR-HTTP, :OCTETS-IN-FORMS or :DESTROYED-ACCEPTS."
   (ecase need
     (:our-engine
      (unless (ours-p)
@@ -12,6 +12,11 @@ NEED is :OUR-ENGINE, :OUR-HTTP or :DESTROYED-ACCEPTS."
     (:our-http
      (unless (and (ours-p) *own-http-p*)
        "Hunchentoot's own reading and writing of HTTP does not keep this promise."))
+    (:octets-in-forms
+     ;; Elsewhere rfc2388 writes characters of the default encoding, and takes a minute for
+     ;; what here takes seconds.
+     (and (not (uiop:featurep :sbcl))
+          (unmet-need :our-http)))
     (:destroyed-accepts
      (why-accepting-threads-survive))))
 
