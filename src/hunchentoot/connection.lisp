@@ -129,7 +129,8 @@ one was asked nothing, and is told nothing."
   (let ((link (connection-data connection))
         (socket (connection-socket connection)))
     (when socket
-      (let ((socket-stream (socket-octet-stream socket)))
+      (let* ((socket-stream (socket-octet-stream socket))
+             (wire (stream-wire socket-stream)))
         (unwind-protect
              (progn
                (when (and link (link-stream link) (not (eq (link-stream link) socket-stream)))
@@ -137,5 +138,5 @@ one was asked nothing, and is told nothing."
                ;; TLS streams close what they are made of.
                (when (open-stream-p socket-stream)
                  (finish-output socket-stream)))
-          (when (stream-wire socket-stream)
-            (drop-descriptor (stream-wire socket-stream))))))))
+          (when wire
+            (drop-descriptor wire)))))))

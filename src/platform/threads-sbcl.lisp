@@ -78,7 +78,7 @@ is gone."
 
 (declaim (inline counter-add counter-count))
 (defun counter-add (counter delta)
-  "Adds DELTA, 1 or -1, to COUNTER, at once."
+  "Adds DELTA, an integer, to COUNTER, at once."
   (declare (type (signed-byte 62) delta))
   (sb-ext:atomic-incf (counter-value counter) delta)
   (values))
