@@ -103,8 +103,9 @@ that of the limit and by that of Hunchentoot."
                     where things stand, roughly; for figures to quote make the full one.~%~%"))
   (format stream "~a round~:p of ~a s each, interleaved, by wrk on the same ~a cores as the ~
                   servers. Figures are medians of the rounds~:[~;; least and greatest in ~
-                  parentheses~], ratios medians of the rounds' ratios. But for files, all servers answer with the same four bytes. Latency is ~
-                  the client's; CPU is user and system time of the server's processes; threads ~
+                  parentheses~], ratios medians of the rounds' ratios. But for files, all ~
+                  servers answer with the same four bytes. Latency is the client's; CPU is user ~
+                  and system time of the server's processes; threads ~
                   and memory are taken under load. Where two figures differ by less than ~d % ~
                   the words call them level.~%"
           (parse-integer (or (fact "rounds" result) "1")) (fact "seconds per round" result)
