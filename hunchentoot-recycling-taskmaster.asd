@@ -31,6 +31,7 @@
                  (:file "classes" :if-feature (:not :sbcl))
                  (:file "sockets")
                  (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "usockets-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "epoll-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "listeners-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "files-sbcl" :if-feature (:and :sbcl :linux))

@@ -150,6 +150,7 @@ never return.  Threads are limited as in a server of ours that comes as it is."
   (let ((service (make-instance 'fixed-answer :seconds (/ delay-ms 1000f0)
                                               :slow-seconds (/ slow-ms 1000f0)))
         (listener (usocket:socket-listen "127.0.0.1" port :reuse-address t :backlog 1024)))
+    (defer-accepts listener 1)          ; as our acceptors do
     (start-engine (make-ready-engine service listener :standby 8 :thread-limit 100
                                                       :accept-limit :unlimited))
     (loop (sleep 3600))))

@@ -35,6 +35,12 @@ too.  Where it listens, :ADDRESS and :PORT say as with Hunchentoot, or on SBCL u
   :REUSE-PORT   true: on a port that other processes of the same user may have too, if they want
                 to; the system spreads connections over them (SO_REUSEPORT)
 
+  :DEFER-ACCEPT after how many seconds, an integer from 1 to 255, about, a connection on which
+                nothing has come yet is accepted; default 1.  Until then only the kernel knows it
+                (TCP_DEFER_ACCEPT, see tcp(7)), so that most connections come together with their
+                first request.  NIL: each is accepted at once.  Means nothing for :LISTEN-PATH
+                and :LISTEN-FD, and elsewhere than on SBCL under Linux
+
 While it is started, HUNCHENTOOT:ACCEPTOR-ADDRESS and HUNCHENTOOT:ACCEPTOR-PORT tell where an
 inherited socket listens; of a Unix-domain socket, \"unix:\" before its path and 0.  For requests
 over one, HUNCHENTOOT:REMOTE-ADDR is \"unix:\" and HUNCHENTOOT:REMOTE-PORT 0.

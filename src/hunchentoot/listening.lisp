@@ -7,12 +7,15 @@
    (listen-mode :initarg :listen-mode :initform nil :reader acceptor-listen-mode)
    (listen-fd :initarg :listen-fd :initform nil :reader acceptor-listen-fd)
    (reuse-port :initarg :reuse-port :initform nil :reader acceptor-reuse-port-p)
+   (defer-accept :initarg :defer-accept :reader acceptor-defer-accept)
    (sole-name :initform nil :accessor acceptor-sole-name
               :documentation "Address and port, in a list, of our end of every connection, where
 the listener has but one; else NIL."))
   (:default-initargs
    ;; Connections wait for a worker in the kernel; the kernel cuts this to its own maximum.
-   :listen-backlog 1024)
+   :listen-backlog 1024
+   ;; A connection without octets is nothing that a worker could serve.
+   :defer-accept 1)
   (:documentation "An acceptor that can listen on a path, on an inherited descriptor, or on a port
 that it shares; PARALLEL-ACCEPTOR explains how."))
 
@@ -42,6 +45,11 @@ that it shares; PARALLEL-ACCEPTOR explains how."))
     (hunchentoot:parameter-error
      "LISTEN-FD must be the number of a descriptor, or :SYSTEMD, not ~S." descriptor)))
 
+(defun check-defer-accept (seconds)
+  (unless (typep seconds '(or null (integer 1 255)))
+    (hunchentoot:parameter-error
+     "DEFER-ACCEPT must be NIL or an integer of seconds from 1 to 255, not ~S." seconds)))
+
 (defun own-place-p (acceptor)
   "True when ACCEPTOR was told an address or a port.  That it was told Hunchentoot's default,
 nobody can see."
@@ -69,6 +77,7 @@ nobody can see."
     (when mode (check-listen-mode mode path))
     (when path (check-listen-path path))
     (when descriptor (check-listen-fd descriptor))
+    (check-defer-accept (acceptor-defer-accept acceptor))
     (when (and path descriptor)
       (hunchentoot:parameter-error "LISTEN-PATH and LISTEN-FD exclude each other."))
     (when (or path descriptor)
@@ -112,8 +121,15 @@ nobody can see."
     (unless (member (first name) '("0.0.0.0" "::") :test #'string=)
       name)))
 
+(defun defer-accepts-of (acceptor)
+  "Sets on the listener of ACCEPTOR from when on it tells of a connection.  An inherited one is as
+whoever made it wants it, and where connections come by a path, there is no such choice."
+  (unless (or (acceptor-listen-path acceptor) (acceptor-listen-fd acceptor))
+    (defer-accepts (acceptor-listener acceptor) (or (acceptor-defer-accept acceptor) 0))))
+
 (defmethod hunchentoot:start-listening :after ((acceptor listening-acceptor))
-  (setf (acceptor-sole-name acceptor) (sole-name (acceptor-listener acceptor))))
+  (setf (acceptor-sole-name acceptor) (sole-name (acceptor-listener acceptor)))
+  (defer-accepts-of acceptor))
 
 (defun name-of-our-end (acceptor socket)
   "Address and port, in a list, of our end of SOCKET, a connection of ACCEPTOR."

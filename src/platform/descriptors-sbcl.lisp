@@ -92,14 +92,24 @@ system does not send a segment to DESCRIPTOR that these could fill."
 (defconstant +so-domain+ 39)
 (defconstant +ipproto-tcp+ 6)
 (defconstant +tcp-nodelay+ 1)
+(defconstant +tcp-defer-accept+ 9)
+
+(defun set-tcp-option (descriptor option value)
+  "Gives OPTION of DESCRIPTOR, see tcp(7), VALUE, an integer.  Returns 0 or minus an error number."
+  (declare (type descriptor descriptor))
+  (sb-alien:with-alien ((given sb-alien:int value))
+    (system-call "setsockopt" sb-alien:int (sb-alien:int descriptor)
+                 (sb-alien:int +ipproto-tcp+) (sb-alien:int option)
+                 ((* sb-alien:int) (sb-alien:addr given)) (sb-alien:int 4))))
 
 (defun set-no-delay (descriptor)
   "Lets small packets of DESCRIPTOR leave at once.  Returns 0 or minus an error number."
-  (declare (type descriptor descriptor))
-  (sb-alien:with-alien ((on sb-alien:int 1))
-    (system-call "setsockopt" sb-alien:int (sb-alien:int descriptor)
-                 (sb-alien:int +ipproto-tcp+) (sb-alien:int +tcp-nodelay+)
-                 ((* sb-alien:int) (sb-alien:addr on)) (sb-alien:int 4))))
+  (set-tcp-option descriptor +tcp-nodelay+ 1))
+
+(defun defer-accepts (listener seconds)
+  "Lets connections come to LISTENER, a usocket, when their first octets do, or after about SECONDS,
+an integer; 0 for at once.  Returns 0, or minus an error number, as on a Unix-domain socket."
+  (set-tcp-option (listener-descriptor listener) +tcp-defer-accept+ seconds))
 
 (defun set-non-blocking (descriptor)
   "Makes no call on DESCRIPTOR block any more.  Returns 0 or minus an error number."
@@ -245,51 +255,3 @@ Signals an error when it must be asked for and is gone."
 when it is no socket."
   (declare (type descriptor descriptor))
   (socket-name "getsockname" descriptor))
-
-;;; A usocket for programs that want one
-
-(defclass descriptor-usocket (usocket:stream-usocket)
-  ((descriptor :initarg :descriptor :reader usocket-descriptor)
-   (peer :initarg :peer :reader usocket-peer))
-  (:documentation "A connection's socket as programs see it.  What usocket needs of the Lisp's
-own sockets is made when it is asked for, which is seldom."))
-
-(defun descriptor-socket (descriptor stream &optional peer)
-  "A usocket for the open DESCRIPTOR, whose stream is STREAM, and of which PEER is known."
-  (make-instance 'descriptor-usocket :descriptor descriptor :stream stream :peer peer))
-
-(defun socket-option (descriptor option)
-  "The value, an integer, of the OPTION of the socket DESCRIPTOR; or minus an error number."
-  (sb-alien:with-alien ((value sb-alien:int 0) (size sb-alien:int 4))
-    (let ((result (system-call "getsockopt" sb-alien:int (sb-alien:int descriptor)
-                               (sb-alien:int +sol-socket+) (sb-alien:int option)
-                               ((* sb-alien:int) (sb-alien:addr value))
-                               ((* sb-alien:int) (sb-alien:addr size)))))
-      (if (minusp result) result value))))
-
-(defun lisp-socket (descriptor)
-  "A socket of the Lisp's own for DESCRIPTOR, which stays its owner's to close."
-  (let ((socket (make-instance (case (socket-option descriptor +so-domain+)
-                                 (#.+af-unix+ 'sb-bsd-sockets:local-socket)
-                                 (#.+af-inet6+ 'sb-bsd-sockets:inet6-socket)
-                                 (t 'sb-bsd-sockets:inet-socket))
-                               :type :stream :descriptor descriptor)))
-    ;; Or the garbage collector would close the descriptor one day, whosever it is then.
-    (sb-ext:cancel-finalization socket)
-    socket))
-
-(defmethod slot-unbound (class (instance descriptor-usocket) (slot (eql 'usocket::socket)))
-  (declare (ignore class))
-  (setf (slot-value instance slot) (lisp-socket (usocket-descriptor instance))))
-
-(defmethod peer-name ((socket descriptor-usocket))
-  (descriptor-peer-name (usocket-descriptor socket) (usocket-peer socket)))
-
-(defmethod local-name ((socket descriptor-usocket))
-  (descriptor-local-name (usocket-descriptor socket)))
-
-(defmethod limit-waits ((socket descriptor-usocket) seconds)
-  (limit-waits (usocket:socket-stream socket) seconds))
-
-(defmethod usocket:socket-close ((socket descriptor-usocket))
-  (close (usocket:socket-stream socket)))

@@ -14,6 +14,11 @@
   "NIL: this platform has no other listeners than usocket's."
   nil)
 
+(defun defer-accepts (listener seconds)
+  "Has no effect: on this platform connections come when they are made."
+  (declare (ignore listener seconds))
+  0)
+
 (macrolet ((unsupported (&rest names)
              `(progn ,@(loop for name in names
                              collect `(defun ,name (&rest arguments)

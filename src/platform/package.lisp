@@ -24,7 +24,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
    #:receive-octets #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
-   #:set-no-delay #:set-non-blocking #:await-descriptor
+   #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
    #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence #:send-probe
    #:await-ready #:token-hangup-p #:plain-token
    ;; files as descriptors, and who is asked to send one

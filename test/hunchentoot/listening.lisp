@@ -195,4 +195,31 @@
   (refuses-listening "LISTEN-FD" :listen-fd :launchd)
   (refuses-listening "LISTEN-FD" :listen-fd 3 :port 4242)
   (refuses-listening "REUSE-PORT" :reuse-port t :listen-path "/tmp/s")
-  (refuses-listening "REUSE-PORT" :reuse-port t :listen-fd 3))
+  (refuses-listening "REUSE-PORT" :reuse-port t :listen-fd 3)
+  (refuses-listening "DEFER-ACCEPT" :defer-accept 0)
+  (refuses-listening "DEFER-ACCEPT" :defer-accept 1.5)
+  (refuses-listening "DEFER-ACCEPT" :defer-accept t))
+
+;;; Deferred accepts
+
+(define-server-test (a-silent-connection-is-the-kernels-alone :needs :our-engine)
+  (where-special
+   (serving (:defer-accept 60) (("/yo" "Hey!"))
+     (with-connection (connection)
+       ;; It came first, so it would have been accepted first.
+       (is (equal "Hey!" (ask-text "/yo")))
+       (is (= 1 (getf (recycling:stats *server*) :accepted)))
+       (is (equal "Hey!" (exchange-text connection "/yo")))))))
+
+(define-server-test (a-silent-connection-is-accepted-after-a-second :needs :our-engine)
+  (where-special
+   (serving () (("/yo" "Hey!"))
+     (with-connection (connection)
+       (eventually ("the connection") (= 1 (getf (recycling:stats *server*) :accepted)))))))
+
+(define-server-test (connections-are-accepted-at-once-on-demand :needs :our-engine)
+  (where-special
+   (serving (:defer-accept nil) (("/yo" "Hey!"))
+     (with-connection (connection)
+       (is (equal "Hey!" (ask-text "/yo")))
+       (is (= 2 (getf (recycling:stats *server*) :accepted)))))))

@@ -189,3 +189,61 @@ its CLIENT."
                            (loop repeat 10000 do (platform:counter-add counter 1)))))
      (platform:counter-add counter -1)
      (is (= 39999 (platform:counter-count counter))))))
+(define-server-test a-listener-that-defers-tells-of-connections-when-octets-come
+  (where-supported
+   (with-listener (listener)
+     (let ((descriptor (platform:listener-descriptor listener)))
+       (platform:set-non-blocking descriptor)
+       (is (zerop (platform:defer-accepts listener 60)))
+       (with-connection (silent (usocket:get-local-port listener))
+         (with-connection (client (usocket:get-local-port listener))
+           (send client "x")
+           (platform:close-descriptor (accepted-descriptor listener))
+           (is (platform:would-block-p (platform:accept-descriptor descriptor))
+               "The silent one came first, and is not told of."))
+         (send silent "x")
+         (platform:close-descriptor (accepted-descriptor listener)))))))
+
+(test counters-lose-nothing
+  (where-supported
+   (let ((counter (platform:make-counter)))
+     (mapc #'task-result
+           (loop repeat 4
+                 collect (in-background ("counting")
+                           (loop repeat 10000 do (platform:counter-add counter 1)))))
+     (platform:counter-add counter -1)
+     (is (= 39999 (platform:counter-count counter))))))
+(define-server-test a-listener-that-defers-tells-of-connections-when-octets-come
+  (where-supported
+   (with-listener (listener)
+     (let ((descriptor (platform:listener-descriptor listener)))
+       (platform:set-non-blocking descriptor)
+       (is (zerop (platform:defer-accepts listener 60)))
+       (with-connection (silent (usocket:get-local-port listener))
+         (with-connection (client (usocket:get-local-port listener))
+           (send client "x")
+           (platform:close-descriptor (accepted-descriptor listener))
+           (is (platform:would-block-p (platform:accept-descriptor descriptor))
+               "The silent one came first, and is not told of."))
+         (send silent "x")
+         (platform:close-descriptor (accepted-descriptor listener)))))))
+
+(defun thread-facts (identity)
+  "Scheduling policy and timer slack, in microseconds, of the thread IDENTITY, as the system tells
+them (proc(5))."
+  (flet ((line (name)
+           (with-open-file (stream (format nil "/proc/~D/~A" identity name))
+             (read-line stream))))
+    (let ((stat (line "stat")))
+      (list (parse-integer (nth 38 (uiop:split-string (subseq stat (+ 2 (position #\) stat
+                                                                                :from-end t))))))
+            (floor (parse-integer (line "timerslack_ns")) 1000)))))
+
+(test a-thread-that-is-scheduled-as-batch-is-known-as-such
+  (where-supported
+   (is (equal '(3 100)                  ; SCHED_BATCH
+              (task-result (in-background ("subject")
+                             (platform:schedule-as-batch)
+                             (platform:let-timers-be-late 100)
+                             (thread-facts (platform:thread-identity))))))))
+
