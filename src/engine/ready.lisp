@@ -38,7 +38,18 @@ who came last first, so those who are not needed get there.")
     (cond ((integerp token)
            (setf (ready-worker-stamp worker) (pace-tick pace))
            (wake-sentinel-if-nobody-waits engine pace)
+(defparameter *timer-slack-microseconds* 100
+  "How late the system may end the sleep of a handler, to end several at once; its own default is
+half of that.")
+
+(defun prepare-thread ()
+  "Tells the system what the thread of a worker is: one of many that had better not interrupt each
+other, nor the clients, when they wake."
+  (schedule-as-batch)
+  (let-timers-be-late *timer-slack-microseconds*))
+
            (unwind-protect (follow-token engine worker token)
+  (prepare-thread)
              (setf (ready-worker-stamp worker) 0)))
           ((eq token :probe)
            (note-wait (engine-probe engine)))

@@ -32,8 +32,10 @@
                systemd-descriptor open-path-listener open-inherited-listener
                open-shared-port-listener
                native-name open-file file-facts read-file-octets send-file
-               make-poller close-poller watch watch-again unwatch ring silence send-probe await-ready
-               thread-identity open-thread-status thread-blocked-p thread-run-time nap))
+               make-poller close-poller watch watch-again unwatch ring silence send-probe summon
+               await-ready
+               thread-identity open-thread-status thread-blocked-p thread-run-time
+               schedule-as-batch let-timers-be-late nap))
 
 (defmacro deferring-interrupts (&body body)
   "Runs BODY."

@@ -31,7 +31,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:wrap-function
    #:native-name #:open-file #:file-facts #:read-file-octets #:send-file
    ;; threads as the system sees them, and the sentinel's tick
-   #:thread-identity #:open-thread-status #:thread-blocked-p #:thread-run-time #:nap
+   #:thread-identity #:open-thread-status #:thread-blocked-p #:thread-run-time
+   #:schedule-as-batch #:let-timers-be-late #:nap
    ;; classes: how instances are made
    #:*making-functions* #:class-making #:classes-between #:extra-slots #:sole-method-p
    #:call-when-redefined

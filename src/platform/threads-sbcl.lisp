@@ -60,6 +60,27 @@ is gone."
         (+ (* 1000000 (sb-alien:deref time 0)) (floor (sb-alien:deref time 1) 1000))
         0)))
 
+(defconstant +sched-other+ 0)
+(defconstant +sched-batch+ 3)
+
+(defun schedule-as-batch ()
+  "Lets the current thread, when it wakes, wait for a processor rather than take that of a thread
+which runs (SCHED_BATCH, see sched(7)), unless it has another policy than the system's default.
+Threads that it makes inherit that.  Returns 0 or minus an error number."
+  (if (= +sched-other+ (system-call "sched_getscheduler" sb-alien:int (sb-alien:int 0)))
+      (sb-alien:with-alien ((priority sb-alien:int 0))
+        (system-call "sched_setscheduler" sb-alien:int (sb-alien:int 0)
+                     (sb-alien:int +sched-batch+)
+                     ((* sb-alien:int) (sb-alien:addr priority))))
+      0))
+
+(defun let-timers-be-late (microseconds)
+  "Lets the system end what the current thread waits for with a limit of time up to MICROSECONDS, an
+integer, after that, together with others (PR_SET_TIMERSLACK, see prctl(2)).  Threads that it makes
+inherit that.  Returns 0 or minus an error number."
+  (system-call "prctl" sb-alien:int (sb-alien:int 29)
+               (sb-alien:unsigned-long (* 1000 microseconds))))
+
 (defun nap (microseconds)
   "Sleeps for MICROSECONDS.  For the sentinel's tick alone."
   (system-call "usleep" sb-alien:int (sb-alien:unsigned-int microseconds)))

@@ -180,6 +180,25 @@ its CLIENT."
          (task-result thread)
          (platform:close-descriptor status))))))
 
+(defun thread-facts (identity)
+  "Scheduling policy and timer slack, in microseconds, of the thread IDENTITY, as the system tells
+them (proc(5))."
+  (flet ((line (name)
+           (with-open-file (stream (format nil "/proc/~D/~A" identity name))
+             (read-line stream))))
+    (let ((stat (line "stat")))
+      (list (parse-integer (nth 38 (uiop:split-string (subseq stat (+ 2 (position #\) stat
+                                                                                :from-end t))))))
+            (floor (parse-integer (line "timerslack_ns")) 1000)))))
+
+(test a-thread-that-is-scheduled-as-batch-is-known-as-such
+  (where-supported
+   (is (equal '(3 100)                  ; SCHED_BATCH
+              (task-result (in-background ("subject")
+                             (platform:schedule-as-batch)
+                             (platform:let-timers-be-late 100)
+                             (thread-facts (platform:thread-identity))))))))
+
 (test counters-lose-nothing
   (where-supported
    (let ((counter (platform:make-counter)))
@@ -203,6 +222,25 @@ its CLIENT."
                "The silent one came first, and is not told of."))
          (send silent "x")
          (platform:close-descriptor (accepted-descriptor listener)))))))
+
+(defun thread-facts (identity)
+  "Scheduling policy and timer slack, in microseconds, of the thread IDENTITY, as the system tells
+them (proc(5))."
+  (flet ((line (name)
+           (with-open-file (stream (format nil "/proc/~D/~A" identity name))
+             (read-line stream))))
+    (let ((stat (line "stat")))
+      (list (parse-integer (nth 38 (uiop:split-string (subseq stat (+ 2 (position #\) stat
+                                                                                :from-end t))))))
+            (floor (parse-integer (line "timerslack_ns")) 1000)))))
+
+(test a-thread-that-is-scheduled-as-batch-is-known-as-such
+  (where-supported
+   (is (equal '(3 100)                  ; SCHED_BATCH
+              (task-result (in-background ("subject")
+                             (platform:schedule-as-batch)
+                             (platform:let-timers-be-late 100)
+                             (thread-facts (platform:thread-identity))))))))
 
 (test counters-lose-nothing
   (where-supported
