@@ -50,6 +50,7 @@
     :pathname "engine/"
     :serial t
     :components ((:file "ready")
+                 (:file "tray")
                  (:file "ready-faults")
                  (:file "slow-readers")
                  (:file "stress")))

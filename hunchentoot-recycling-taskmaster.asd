@@ -78,10 +78,13 @@
                  (:file "table")
                  (:file "probe")
                  (:file "ready-engine")
+                 (:file "tray")
                  (:file "bench")
                  (:file "writing")      ; slow readers
                  (:file "ready")
+                 (:file "accepting")
                  (:file "pacing")
+                 (:file "sweeping")
                  (:file "ready-lifecycle")
                  (:file "listing")))
    (:module "server"                    ; a connection's life

@@ -4,13 +4,16 @@
 ;;;; parked connection.
 ;;;;
 ;;;;   a worker that ...          and finds that ...             does
-;;;;   is told of the listener    connections wait               accepts them, parks all but one,
-;;;;                                                             serves that
+;;;;   is told of several things  others are free, or it is not  follows the first, leaves the others
+;;;;                                                             on the tray: see tray.lisp
+;;;;   is told of the listener    connections wait               accepts one and serves it, leaves
+;;;;                                                             the others: see accepting.lisp
 ;;;;   is told of a connection    somebody owns it               leaves its mark, waits again
 ;;;;   is told of a connection    nobody owns it                 serves it
 ;;;;   served a request           more of its connection came    serves that too
 ;;;;   served a request           otherwise                      parks the connection
 ;;;;   is free                    enough siblings wait           goes to the bench
+;;;;   is free                    something lies on the tray     follows that
 ;;;;   is free                    otherwise                      waits again
 ;;;;   sits on the bench          long enough, and the pool is   ends
 ;;;;                              larger than its floor
@@ -24,6 +27,7 @@ the sentinel, save WAITING."
   (now 0 :type fixnum)                  ; MILLISECONDS at that tick
   (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the service, as milliseconds
   (target 1 :type fixnum)               ; how many workers may wait
+  (calm-p t)                            ; no handler blocks, nor did lately
   (dozing-p nil)                        ; the sentinel does not tick, and is to be rung
   (waiting (make-counter) :read-only t)) ; how many workers wait
 
@@ -34,6 +38,8 @@ the sentinel, save WAITING."
   (table (make-table) :type table :read-only t)
   (pace (make-pace) :type pace :read-only t)
   (probe (make-probe) :type probe :read-only t)
+  (tray '() :type list)                 ; see tray.lisp
+  (summoned-p nil)                      ; somebody is, and was not told yet
   (listener-descriptor -1 :type fixnum :read-only t)
   (benched '() :type list)              ; workers on the bench, who came last first
   (promotions 0 :type fixnum)
@@ -49,6 +55,7 @@ STAMP tells."
   (verdict 0 :type fixnum)              ; the stamp for which it was found to be stuck
   (suspected 0 :type fixnum)            ; the stamp for which it was asked about, and how long its
   (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
+  (accepted 0 :type fixnum)             ; connections, since it asked the poller last
   (identity nil)                        ; of its thread, for the system
   (status nil)                          ; descriptor that tells whether its thread is blocked
   (bell (bt:make-condition-variable) :read-only t)) ; rung when it is promoted

@@ -48,7 +48,8 @@
 (defun finish-one (engine)
   "Waits a moment for a connection of ENGINE to be ready, and goes on with it.  What is no answer
 under way is not begun any more."
-  (let ((token (await-ready (engine-poller engine) *finish-milliseconds*)))
+  (let ((token (or (take-from-tray engine)
+                   (await-ready (engine-poller engine) *finish-milliseconds*))))
     (cond ((eq token :bell)
            ;; It was rung for the workers.
            (if (zerop (counter-count (pace-waiting (engine-pace engine))))

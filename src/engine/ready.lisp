@@ -8,11 +8,27 @@
   "After how long without anything to do a worker looks whether it is needed.  The poller wakes
 who came last first, so those who are not needed get there.")
 
-(defun await-token (poller pace)
-  "The next token that POLLER tells; anything but an integer when it is time to look around."
-  (counter-add (pace-waiting pace) 1)
-  (prog1 (await-ready poller *wait-milliseconds*)
-    (counter-add (pace-waiting pace) -1)))
+(defun next-token (engine worker)
+  "What WORKER should follow next; anything but an integer when it is time to look around."
+  (loop for token = (or (take-from-tray engine) (await-token engine worker))
+        unless (eq token :summons)
+          return token
+        do (answer-summons engine)))
+
+(defun await-token (engine worker)
+  "What the poller tells WORKER, or what came to lie on the tray while it turned to the poller."
+  (let* ((pace (engine-pace engine))
+         (waiting (pace-waiting pace))
+         (most (if (or (pace-calm-p pace) (zerop (counter-count waiting))) +helping+ 1)))
+    (setf (ready-worker-accepted worker) 0)
+    (counter-add waiting 1)
+    (multiple-value-bind (token others)
+        (or (take-from-tray engine)
+            (await-ready (engine-poller engine) *wait-milliseconds* most))
+      (counter-add waiting -1)
+      (when others
+        (leave-on-tray engine others))
+      token)))
 
 (defun wake-sentinel-if-nobody-waits (engine pace)
   (when (and (pace-dozing-p pace) (zerop (counter-count (pace-waiting pace))))
@@ -22,7 +38,18 @@ who came last first, so those who are not needed get there.")
   (with-engine (engine)
     (bt:condition-notify (engine-bell engine))))
 
+(defparameter *timer-slack-microseconds* 100
+  "How late the system may end the sleep of a handler, to end several at once; its own default is
+half of that.")
+
+(defun prepare-thread ()
+  "Tells the system what the thread of a worker is: one of many that had better not interrupt each
+other, nor the clients, when they wake."
+  (schedule-as-batch)
+  (let-timers-be-late *timer-slack-microseconds*))
+
 (defmethod work ((engine ready-engine) worker)
+  (prepare-thread)
   (setf (ready-worker-identity worker) (thread-identity))
   (take-seat engine worker)
   ;; The poller tells of an arrival once, and a connection that is accepted or owned is nobody
@@ -34,22 +61,11 @@ who came last first, so those who are not needed get there.")
 
 (defun look-for-work (engine worker)
   (let* ((pace (engine-pace engine))
-         (token (await-token (engine-poller engine) pace)))
+         (token (next-token engine worker)))
     (cond ((integerp token)
            (setf (ready-worker-stamp worker) (pace-tick pace))
            (wake-sentinel-if-nobody-waits engine pace)
-(defparameter *timer-slack-microseconds* 100
-  "How late the system may end the sleep of a handler, to end several at once; its own default is
-half of that.")
-
-(defun prepare-thread ()
-  "Tells the system what the thread of a worker is: one of many that had better not interrupt each
-other, nor the clients, when they wake."
-  (schedule-as-batch)
-  (let-timers-be-late *timer-slack-microseconds*))
-
            (unwind-protect (follow-token engine worker token)
-  (prepare-thread)
              (setf (ready-worker-stamp worker) 0)))
           ((eq token :probe)
            (note-wait (engine-probe engine)))
@@ -238,72 +254,3 @@ unread input resets its peer, who may then lose the answer (RFC 9112, section 9.
       (return (close-owned engine connection)))
     (when (park engine connection)
       (return (end-if-parked-too-late engine connection)))))
-
-;;; Accepting
-
-(defconstant +econnaborted+ 103)
-
-(defconstant +accept-batch+ 16
-  "How many connections one worker accepts before it lets others have a turn.")
-
-(defun open-connection (engine descriptor peer)
-  "A connection, owned by the caller, on DESCRIPTOR, to PEER."
-  (let* ((table (engine-table engine))
-         (connection (make-connection nil :descriptor descriptor
-                                          :generation (next-generation table)
-                                          :opened (pace-now (engine-pace engine))
-                                          :peer peer)))
-    (counter-add (engine-accept-count engine) 1)
-    (counter-add (engine-open-count engine) 1)
-    (enter-connection table connection)
-    connection))
-
-(defun refused-p (engine worker)
-  "True when ENGINE has no room for the connection that was just opened by WORKER, who may serve
-it, or by the sentinel, when NIL, because all workers serve."
-  (let ((limit (engine-accept-limit engine)))
-    (case limit
-      (:unlimited nil)
-      ((nil) (null worker))
-      (t (> (open-count engine) limit)))))
-
-(defun refuse-connection (engine connection)
-  (with-engine (engine)
-    (incf (engine-refused engine)))
-  (handler-case (refuse (engine-service engine) connection)
-    (error () (count-failure engine)))
-  (say-good-bye engine connection))
-
-(defun accept-connections (engine worker)
-  "Accepts what waits at the listener, parks all but the first connection, and lets WORKER serve
-that: its request is most often there already.  When WORKER is NIL, parks it too."
-  (let ((first nil))
-    (loop repeat +accept-batch+
-          for (descriptor peer) = (multiple-value-list
-                                   (accept-descriptor (engine-listener-descriptor engine)))
-          while (or (>= descriptor 0) (= descriptor (- +econnaborted+)))
-          do (when (>= descriptor 0)
-               (let ((connection (open-connection engine descriptor peer)))
-                 (cond ((refused-p engine worker) (refuse-connection engine connection))
-                       ((or first (null worker)) (park-new engine connection))
-                       (t (setf first connection)))))
-          finally (after-accepting engine descriptor))
-    (when first
-      (serve-while-ready engine worker first))))
-
-(defun park-new (engine connection)
-  (park engine connection)
-  (end-if-parked-too-late engine connection))
-
-(defun after-accepting (engine result)
-  "Sees to it that the next connection is told of, after accepting ended with RESULT."
-  (cond ((would-block-p result)         ; all were taken: the next one will be told
-         (when (engine-accept-trouble engine)
-           (forget-accept-trouble engine)))
-        ((>= result 0)                  ; a full batch
-         (watch-again (engine-poller engine) (engine-listener-descriptor engine)
-                      (engine-listener-descriptor engine)))
-        ((running-p engine)             ; the sentinel will try again
-         (note-accept-trouble
-          engine (make-condition 'descriptors-exhausted
-                                 :cause (format nil "error number ~D" (- result)))))))

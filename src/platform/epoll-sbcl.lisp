@@ -28,25 +28,34 @@ in which the poller tells that the peer has sent all it will."
   (declare (type token token))
   (logandc2 token (ash 1 +hangup-bit+)))
 
-(defstruct (poller (:constructor %make-poller (descriptor bell probe)))
-  "A ready set: an epoll instance; an eventfd that is readable while it is being rung; and one
-that is always readable, and told of when it is sent."
+(defstruct (poller (:constructor %make-poller (descriptor bell probe summons)))
+  "A ready set: an epoll instance; an eventfd that is readable while it is being rung; and two
+that are always readable, and told of when they are sent."
   (descriptor 0 :type descriptor :read-only t)
   (bell 0 :type descriptor :read-only t)
-  (probe 0 :type descriptor :read-only t))
+  (probe 0 :type descriptor :read-only t)
+  (summons 0 :type descriptor :read-only t))
 
 ;;; Above all tokens of descriptors, of which none is so large.
 (defconstant +bell-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+)))
 (defconstant +probe-token+ (1- +bell-token+))
+(defconstant +summons-token+ (1- +probe-token+))
+
+;;; struct epoll_event in words of 32 bits: what is ready, and our data, the low word first.  It is
+;;; packed on x86-64 only.
+(defconstant +event-size+ #+x86-64 3 #-x86-64 4)
+(defconstant +data-offset+ #+x86-64 1 #-x86-64 2)
+
+(deftype event-words (size)
+  "SIZE words of events."
+  `(sb-alien:alien (array (sb-alien:unsigned 32) ,size)))
 
 (defun epoll-control (poller operation descriptor events token)
   (declare (type descriptor descriptor) (type token token) (type (unsigned-byte 32) events))
-  ;; struct epoll_event is packed on x86-64 only.
   (sb-alien:with-alien ((event (array (sb-alien:unsigned 32) 4)))
-    (setf (sb-alien:deref event 0) events)
-    (let ((offset #+x86-64 1 #-x86-64 2))
-      (setf (sb-alien:deref event offset) (ldb (byte 32 0) token)
-            (sb-alien:deref event (1+ offset)) (ldb (byte 32 32) token)))
+    (setf (sb-alien:deref event 0) events
+          (sb-alien:deref event +data-offset+) (ldb (byte 32 0) token)
+          (sb-alien:deref event (1+ +data-offset+)) (ldb (byte 32 32) token))
     (system-call "epoll_ctl" sb-alien:int
                  (sb-alien:int (poller-descriptor poller))
                  (sb-alien:int operation)
@@ -64,19 +73,22 @@ number."
   (let* ((epoll (system-call "epoll_create1" sb-alien:int (sb-alien:int +sock-cloexec+)))
          (bell (make-eventfd 0))
          (probe (make-eventfd 1))
-         (made (remove-if #'minusp (list epoll bell probe))))
-    (unless (= 3 (length made))
+         (summons (make-eventfd 1))
+         (made (remove-if #'minusp (list epoll bell probe summons))))
+    (unless (= 4 (length made))
       (mapc #'close-descriptor made)
-      (check-call (min epoll bell probe) "epoll_create1 or eventfd"))
-    (let ((poller (%make-poller epoll bell probe)))
+      (check-call (min epoll bell probe summons) "epoll_create1 or eventfd"))
+    (let ((poller (%make-poller epoll bell probe summons)))
       ;; Level-triggered: everybody who waits sees it, until it is silenced.
       (epoll-control poller 1 bell +epollin+ +bell-token+)
       (epoll-control poller 1 probe +epollin-edge+ +probe-token+)
-      (await-ready poller 0)            ; it was readable from the beginning
+      (epoll-control poller 1 summons +epollin-edge+ +summons-token+)
+      (await-ready poller 0 2)          ; both were readable from the beginning
       poller)))
 
 (defun close-poller (poller)
   "Gives the descriptors of POLLER back.  Nobody may be waiting on it."
+  (close-descriptor (poller-summons poller))
   (close-descriptor (poller-probe poller))
   (close-descriptor (poller-bell poller))
   (close-descriptor (poller-descriptor poller)))
@@ -119,27 +131,49 @@ WATCH with OUTPUT-P does."
 that is ready now.  Has no effect before that has happened."
   (epoll-control poller 3 (poller-probe poller) +epollin-edge+ +probe-token+))
 
-(defun await-ready (poller milliseconds)
+(defun summon (poller)
+  "Makes one of those who wait on POLLER, now or later, return :SUMMONS, in its turn.  Has no effect
+before that has happened."
+  (epoll-control poller 3 (poller-summons poller) +epollin-edge+ +summons-token+))
+
+(declaim (inline event-token))
+(defun event-token (events place)
+  "What the event whose words begin at PLACE of EVENTS tells: a token, :BELL, :PROBE or :SUMMONS."
+  (declare (type (event-words 64) events) (type (mod 64) place) #.*hot-policy*)
+  (let ((token (logior (sb-alien:deref events (+ place +data-offset+))
+                       (ash (ldb (byte 30 0)
+                                 (sb-alien:deref events (+ place +data-offset+ 1)))
+                            32))))
+    (declare (type token token))
+    (cond ((>= token +summons-token+)
+           (case token
+             (#.+bell-token+ :bell)
+             (#.+probe-token+ :probe)
+             (t :summons)))
+          ((logtest +epoll-over+ (sb-alien:deref events place))
+           (logior token (ash 1 +hangup-bit+)))
+          (t token))))
+
+(defun await-ready (poller milliseconds &optional (most 1))
   "Waits until something that POLLER watches is ready, and returns its token; :BELL while the
-bell is rung; :PROBE after SEND-PROBE; NIL after MILLISECONDS, an integer or -1 for no limit, or when
-interrupted.  One event a call, to one caller: what else is ready is for others."
-  (declare (type poller poller) (type (signed-byte 31) milliseconds) #.*hot-policy*)
-  (sb-alien:with-alien ((event (array (sb-alien:unsigned 32) 4)))
+bell is rung; :PROBE after SEND-PROBE; :SUMMONS after SUMMON; NIL after MILLISECONDS, an integer or
+-1 for no limit, or when interrupted.  When more is ready, tells of up to MOST, an integer from 1 to
+16, and returns the others in their order as its second value, a fresh list.  What is told to one
+caller is told to no other."
+  (declare (type poller poller) (type (signed-byte 31) milliseconds) (type (integer 1 16) most)
+           #.*hot-policy*)
+  (sb-alien:with-alien ((events (array (sb-alien:unsigned 32) 64)))
     (let ((count (system-call "epoll_wait" sb-alien:int
                               (sb-alien:int (poller-descriptor poller))
-                              ((* (array (sb-alien:unsigned 32) 4)) (sb-alien:addr event))
-                              (sb-alien:int 1)
+                              ((* (array (sb-alien:unsigned 32) 64)) (sb-alien:addr events))
+                              (sb-alien:int most)
                               (sb-alien:int milliseconds))))
-      (when (= count 1)
-        (let* ((offset #+x86-64 1 #-x86-64 2)
-               (token (logior (sb-alien:deref event offset)
-                              (ash (ldb (byte 30 0) (sb-alien:deref event (1+ offset))) 32))))
-          (declare (type token token))
-          (cond ((>= token +probe-token+)
-                 (if (= token +bell-token+) :bell :probe))
-                ((logtest +epoll-over+ (sb-alien:deref event 0))
-                 (logior token (ash 1 +hangup-bit+)))
-                (t token)))))))
+      (declare (type (integer -4095 16) count))
+      (when (plusp count)
+        (let ((others '()))
+          (loop for index of-type (mod 17) from (1- count) above 0
+                do (push (event-token events (* index +event-size+)) others))
+          (values (event-token events 0) others))))))
 
 (defun readiness-supported-p ()
   "True where this platform has pollers."

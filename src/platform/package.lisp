@@ -26,7 +26,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:accept-descriptor #:close-descriptor #:shut-descriptor
    #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
    #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence #:send-probe
-   #:await-ready #:token-hangup-p #:plain-token
+   #:summon #:await-ready #:token-hangup-p #:plain-token
    ;; files as descriptors, and who is asked to send one
    #:wrap-function
    #:native-name #:open-file #:file-facts #:read-file-octets #:send-file

@@ -87,11 +87,19 @@ inherit that.  Returns 0 or minus an error number."
 
 ;;; Atomics
 
+(defmacro order-reads ()
+  "After an atomic instruction, whose effect is to be seen before anything is read."
+  ;; Those of x86-64 see to that themselves.
+  #-x86-64 `(sb-thread:barrier (:memory)))
+
 (defmacro compare-and-set (place old new)
-  "Sets PLACE, a slot of a structure, to NEW if it is EQ to OLD, at once; true when it was."
+  "Sets PLACE, a slot of a structure, to NEW if it is EQ to OLD, at once; true when it was.  What
+is read afterwards, is read after that."
   (let ((expected (gensym "OLD")))
     `(let ((,expected ,old))
-       (eq ,expected (sb-ext:compare-and-swap ,place ,expected ,new)))))
+       (multiple-value-prog1
+           (eq ,expected (sb-ext:compare-and-swap ,place ,expected ,new))
+         (order-reads)))))
 
 (defstruct (counter (:constructor make-counter ()))
   "A number that many threads add to."
@@ -99,9 +107,10 @@ inherit that.  Returns 0 or minus an error number."
 
 (declaim (inline counter-add counter-count))
 (defun counter-add (counter delta)
-  "Adds DELTA, an integer, to COUNTER, at once."
+  "Adds DELTA, an integer, to COUNTER, at once.  What is read afterwards, is read after that."
   (declare (type (signed-byte 62) delta))
   (sb-ext:atomic-incf (counter-value counter) delta)
+  (order-reads)
   (values))
 
 (defun counter-count (counter)

@@ -124,6 +124,31 @@ its CLIENT."
       (platform:await-descriptor descriptor :input (patient-milliseconds))
       (is (null (platform:await-ready poller 0))))))
 
+(define-server-test several-are-told-at-a-time-in-their-order
+  (with-poller (poller)
+    (with-descriptor (first first-client)
+      (with-descriptor (second second-client)
+        (flet ((tell-all (most)
+                 (send first-client "x")
+                 (platform:await-descriptor first :input (patient-milliseconds))
+                 (send second-client "x")
+                 (platform:await-descriptor second :input (patient-milliseconds))
+                 (multiple-value-list (platform:await-ready poller 0 most))))
+          (platform:watch poller first 1)
+          (platform:watch poller second 2)
+          (is (equal '(1 (2)) (tell-all 16)))
+          (is (null (platform:await-ready poller 0 16)))
+          (is (equal '(1 ()) (tell-all 1)))
+          (is (eql 2 (platform:await-ready poller 0))))))))
+
+(define-server-test a-summons-is-told-once
+  (with-poller (poller)
+    (is (null (platform:await-ready poller 0)))
+    (platform:summon poller)
+    (platform:summon poller)
+    (is (eq :summons (platform:await-ready poller 0)))
+    (is (null (platform:await-ready poller 0)))))
+
 ;;; Descriptors
 
 (defmacro where-supported (&body body)
@@ -180,34 +205,6 @@ its CLIENT."
          (task-result thread)
          (platform:close-descriptor status))))))
 
-(defun thread-facts (identity)
-  "Scheduling policy and timer slack, in microseconds, of the thread IDENTITY, as the system tells
-them (proc(5))."
-  (flet ((line (name)
-           (with-open-file (stream (format nil "/proc/~D/~A" identity name))
-             (read-line stream))))
-    (let ((stat (line "stat")))
-      (list (parse-integer (nth 38 (uiop:split-string (subseq stat (+ 2 (position #\) stat
-                                                                                :from-end t))))))
-            (floor (parse-integer (line "timerslack_ns")) 1000)))))
-
-(test a-thread-that-is-scheduled-as-batch-is-known-as-such
-  (where-supported
-   (is (equal '(3 100)                  ; SCHED_BATCH
-              (task-result (in-background ("subject")
-                             (platform:schedule-as-batch)
-                             (platform:let-timers-be-late 100)
-                             (thread-facts (platform:thread-identity))))))))
-
-(test counters-lose-nothing
-  (where-supported
-   (let ((counter (platform:make-counter)))
-     (mapc #'task-result
-           (loop repeat 4
-                 collect (in-background ("counting")
-                           (loop repeat 10000 do (platform:counter-add counter 1)))))
-     (platform:counter-add counter -1)
-     (is (= 39999 (platform:counter-count counter))))))
 (define-server-test a-listener-that-defers-tells-of-connections-when-octets-come
   (where-supported
    (with-listener (listener)
@@ -251,37 +248,3 @@ them (proc(5))."
                            (loop repeat 10000 do (platform:counter-add counter 1)))))
      (platform:counter-add counter -1)
      (is (= 39999 (platform:counter-count counter))))))
-(define-server-test a-listener-that-defers-tells-of-connections-when-octets-come
-  (where-supported
-   (with-listener (listener)
-     (let ((descriptor (platform:listener-descriptor listener)))
-       (platform:set-non-blocking descriptor)
-       (is (zerop (platform:defer-accepts listener 60)))
-       (with-connection (silent (usocket:get-local-port listener))
-         (with-connection (client (usocket:get-local-port listener))
-           (send client "x")
-           (platform:close-descriptor (accepted-descriptor listener))
-           (is (platform:would-block-p (platform:accept-descriptor descriptor))
-               "The silent one came first, and is not told of."))
-         (send silent "x")
-         (platform:close-descriptor (accepted-descriptor listener)))))))
-
-(defun thread-facts (identity)
-  "Scheduling policy and timer slack, in microseconds, of the thread IDENTITY, as the system tells
-them (proc(5))."
-  (flet ((line (name)
-           (with-open-file (stream (format nil "/proc/~D/~A" identity name))
-             (read-line stream))))
-    (let ((stat (line "stat")))
-      (list (parse-integer (nth 38 (uiop:split-string (subseq stat (+ 2 (position #\) stat
-                                                                                :from-end t))))))
-            (floor (parse-integer (line "timerslack_ns")) 1000)))))
-
-(test a-thread-that-is-scheduled-as-batch-is-known-as-such
-  (where-supported
-   (is (equal '(3 100)                  ; SCHED_BATCH
-              (task-result (in-background ("subject")
-                             (platform:schedule-as-batch)
-                             (platform:let-timers-be-late 100)
-                             (thread-facts (platform:thread-identity))))))))
-

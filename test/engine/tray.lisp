@@ -1,0 +1,128 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite tray :in engine
+  :description "What the poller told and nobody follows yet.")
+
+(in-suite tray)
+
+(defun call-with-resting-engine (function)
+  (with-listener (listener)
+    (let ((engine (engine:make-ready-engine (make-instance 'octet-service :meanings (constantly nil))
+                                            listener :standby 1)))
+      (unwind-protect (funcall function engine)
+        (platform:close-poller (engine::engine-poller engine))))))
+
+(defmacro with-resting-engine ((engine) &body body)
+  "Evaluates BODY with a ready ENGINE that is not started.  Where there are no pollers, does
+nothing."
+  `(where-supported
+    (call-with-resting-engine (lambda (,engine) ,@body))))
+
+(defun take-all (engine)
+  (loop for token = (engine::take-from-tray engine)
+        while token collect token))
+
+(defun pretend-to-wait (engine)
+  (platform:counter-add (engine::pace-waiting (engine::engine-pace engine)) 1))
+
+(defun told-now (engine)
+  (platform:await-ready (engine::engine-poller engine) 0))
+
+(define-server-test what-lies-on-the-tray-is-taken-in-its-order
+  (with-resting-engine (engine)
+    (is (null (engine::take-from-tray engine)))
+    (engine::leave-on-tray engine (list 1 2 3))
+    (is (eql 1 (engine::take-from-tray engine)))
+    (engine::leave-on-tray engine (list 4))
+    (is (equal '(4 2 3) (take-all engine)))))
+
+(define-server-test nobody-is-summoned-where-nobody-waits
+  (with-resting-engine (engine)
+    (engine::leave-on-tray engine (list 1 2))
+    (take-all engine)
+    (is (null (told-now engine)))))
+
+(define-server-test who-waits-is-summoned-once-until-somebody-comes
+  (with-resting-engine (engine)
+    (pretend-to-wait engine)
+    (engine::leave-on-tray engine (list 1))
+    (engine::leave-on-tray engine (list 2))
+    (is (eq :summons (told-now engine)))
+    (engine::leave-on-tray engine (list 3))
+    (is (null (told-now engine)) "Whoever was told has not looked yet.")
+    (engine::answer-summons engine)
+    (engine::leave-on-tray engine (list 4))
+    (is (eq :summons (told-now engine)))))
+
+(define-server-test who-takes-one-of-several-summons-another
+  (with-resting-engine (engine)
+    (engine::leave-on-tray engine (list 1 2))
+    (pretend-to-wait engine)
+    (is (eql 1 (engine::take-from-tray engine)))
+    (is (eq :summons (told-now engine)))
+    (engine::answer-summons engine)
+    (is (eql 2 (engine::take-from-tray engine)))
+    (is (null (told-now engine)) "Nothing was left.")))
+
+(define-server-test many-who-leave-and-take-lose-nothing
+  (with-resting-engine (engine)
+    (let* ((size 20000)
+           (givers (loop for giver below 2
+                         collect (let ((first (* giver size)))
+                                   (in-background ("giver")
+                                     (loop for token from first below (+ first size) by 4
+                                           do (engine::leave-on-tray
+                                               engine (loop for n below 4 collect (+ token n))))))))
+           (taken (make-recorder))
+           (takers (loop repeat 3
+                         collect (in-background ("taker")
+                                   (loop until (and (every #'task-done-p givers)
+                                                    (null (engine::engine-tray engine)))
+                                         for token = (engine::take-from-tray engine)
+                                         when token do (record taken token))))))
+      (mapc #'task-result givers)
+      (mapc #'task-result takers)
+      (is (equal (loop for token below (* 2 size) collect token)
+                 (sort (copy-list (recorded taken)) #'<))))))
+
+;;; In an engine that runs
+
+(define-server-test handlers-that-block-leave-what-was-told-with-them-to-others
+  ;; All that comes at once is told to whoever is awake, and each of them blocks.
+  (let ((gate (make-gate)))
+    (with-ready-engine (engine (lambda (char) (when (char= char #\w) (await gate)) nil))
+      (let ((connections (loop repeat 30 collect (connect *port*))))
+        (unwind-protect
+             (progn
+               (dolist (connection connections) (exchange-octets connection "a"))
+               (loop for connection in connections
+                     for index from 0
+                     do (send connection (if (zerop (mod index 3)) "w" "q")))
+               (loop for connection in connections
+                     for index from 0
+                     unless (zerop (mod index 3))
+                       do (is (equalp (octets "q") (read-octets connection 1))))
+               (wait-for-statistic engine :busy 10)
+               (open-gate gate)
+               (loop for connection in connections by #'cdddr
+                     do (is (equalp (octets "w") (read-octets connection 1)))))
+          (open-gate gate)
+          (mapc #'disconnect connections))))))
+
+(define-server-test a-handler-that-blocks-leaves-the-listener-to-others
+  (let ((gate (make-gate)))
+    (with-ready-engine (engine (lambda (char) (when (char= char #\w) (await gate)) nil)
+                        :standby 1)
+      (let ((blocked (loop repeat 5 collect (connect *port*))))
+        (unwind-protect
+             (progn
+               (dolist (connection blocked) (send connection "w"))
+               (wait-for-statistic engine :busy 5)
+               (loop repeat 20
+                     do (with-connection (connection *port*)
+                          (is (equal "q" (exchange-octets connection "q")))))
+               (open-gate gate)
+               (dolist (connection blocked)
+                 (is (equalp (octets "w") (read-octets connection 1)))))
+          (open-gate gate)
+          (mapc #'disconnect blocked))))))
