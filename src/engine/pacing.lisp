@@ -135,9 +135,7 @@ nobody is left waiting, the share that was blocked when one of them was asked ab
     (setf (pace-target pace)
           (if (>= wanted target)
               wanted
-              (- target (ceiling (- target wanted) 8)))
-          (pace-calm-p pace)
-          (= (pace-target pace) processors))))
+              (- target (ceiling (- target wanted) 8))))))
 
 (defun lacking-workers (engine pacemaker stuck)
   "How many workers ENGINE should call to the ready set now."

@@ -27,7 +27,6 @@ the sentinel, save WAITING."
   (now 0 :type fixnum)                  ; MILLISECONDS at that tick
   (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the service, as milliseconds
   (target 1 :type fixnum)               ; how many workers may wait
-  (calm-p t)                            ; no handler blocks, nor did lately
   (dozing-p nil)                        ; the sentinel does not tick, and is to be rung
   (waiting (make-counter) :read-only t)) ; how many workers wait
 

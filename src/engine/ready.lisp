@@ -17,9 +17,8 @@ who came last first, so those who are not needed get there.")
 
 (defun await-token (engine worker)
   "What the poller tells WORKER, or what came to lie on the tray while it turned to the poller."
-  (let* ((pace (engine-pace engine))
-         (waiting (pace-waiting pace))
-         (most (if (or (pace-calm-p pace) (zerop (counter-count waiting))) +helping+ 1)))
+  (let* ((waiting (pace-waiting (engine-pace engine)))
+         (most (if (zerop (counter-count waiting)) +helping+ 1)))
     (setf (ready-worker-accepted worker) 0)
     (counter-add waiting 1)
     (multiple-value-bind (token others)

@@ -34,7 +34,7 @@ nothing."
     (engine::leave-on-tray engine (list 1 2 3))
     (is (eql 1 (engine::take-from-tray engine)))
     (engine::leave-on-tray engine (list 4))
-    (is (equal '(4 2 3) (take-all engine)))))
+    (is (equal '(2 3 4) (take-all engine)))))
 
 (define-server-test nobody-is-summoned-where-nobody-waits
   (with-resting-engine (engine)
