@@ -54,6 +54,15 @@ nothing."
     (engine::leave-on-tray engine (list 4))
     (is (eq :summons (told-now engine)))))
 
+(define-server-test a-summons-that-a-busy-worker-was-told-is-sent-again
+  (with-resting-engine (engine)
+    (pretend-to-wait engine)
+    (engine::leave-on-tray engine (list 1))
+    (is (eq :summons (told-now engine)))
+    (engine::leave-others engine (list 2 :summons 3))
+    (is (eq :summons (told-now engine)))
+    (is (equal '(1 2 3) (take-all engine)))))
+
 (define-server-test who-takes-one-of-several-summons-another
   (with-resting-engine (engine)
     (engine::leave-on-tray engine (list 1 2))
