@@ -32,11 +32,11 @@ who came last first, so those who are not needed get there.")
 (defun leave-others (engine others)
   "Leaves OTHERS, tokens that came with the one that the caller follows, to who is free next.  A
 summons among them reached nobody who waits, so it is answered first: they are summoned again."
-  (when (member :summons others)
-    (answer-summons engine))
-  (let ((tokens (remove :summons others)))
-    (when tokens
-      (leave-on-tray engine tokens))))
+  (when (member :summons others)        ; seldom
+    (answer-summons engine)
+    (setf others (remove :summons others)))
+  (when others
+    (leave-on-tray engine others)))
 
 (defun wake-sentinel-if-nobody-waits (engine pace)
   (when (and (pace-dozing-p pace) (zerop (counter-count (pace-waiting pace))))
