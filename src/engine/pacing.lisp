@@ -122,7 +122,7 @@ nobody is left waiting, the share that was blocked when one of them was asked ab
     (cond ((zerop stuck)
            (setf (pacemaker-blocked-share pacemaker) 0.0)
            0)
-          ((plusp (counter-count (pace-waiting (engine-pace engine))))
+          ((somebody-waits-p engine)
            stuck)
           (t
            (when sample
@@ -174,8 +174,8 @@ for nothing."
       (reinforce engine lacking)
       (keep-the-door engine))
     (cond ((or (plusp stuck) (> (pace-target pace) (pacemaker-processors pacemaker))) :stuck)
-          ((zerop (counter-count (pace-waiting pace))) :busy)
-          (t nil))))
+          ((somebody-waits-p engine) nil)
+          (t :busy))))
 
 ;;; The sentinel
 
@@ -186,7 +186,7 @@ for nothing."
       (setf (pace-dozing-p pace) t)
       ;; Who takes the last seat rings only when it sees that we doze: look once more.
       (when (and (not (eq (engine-phase engine) :stopped))
-                 (plusp (counter-count (pace-waiting pace))))
+                 (somebody-waits-p engine))
         (wait-on (engine-bell engine) (engine-lock engine) *tick*))
       (setf (pace-dozing-p pace) nil))))
 

@@ -4,7 +4,7 @@
 ;;;; parked connection.
 ;;;;
 ;;;;   a worker that ...          and finds that ...             does
-;;;;   is told of several things  others are free, or it is not  follows the first, leaves the others
+;;;;   waits alone                several things come at once    follows the first, leaves the others
 ;;;;                                                             on the tray: see tray.lisp
 ;;;;   is told of the listener    connections wait               accepts one and serves it, leaves
 ;;;;                                                             the others: see accepting.lisp
@@ -60,6 +60,11 @@ STAMP tells."
   (bell (bt:make-condition-variable) :read-only t)) ; rung when it is promoted
 
 ;;; Its numbers
+
+(declaim (inline somebody-waits-p))
+(defun somebody-waits-p (engine)
+  "True when a worker of ENGINE waits, or is about to."
+  (plusp (counter-count (pace-waiting (engine-pace engine)))))
 
 (defmethod attended-count ((engine ready-engine))
   (count-if (lambda (worker) (plusp (ready-worker-stamp worker))) (engine-workers engine)))

@@ -52,9 +52,9 @@ under way is not begun any more."
                    (await-ready (engine-poller engine) *finish-milliseconds*))))
     (cond ((eq token :bell)
            ;; It was rung for the workers.
-           (if (zerop (counter-count (pace-waiting (engine-pace engine))))
-               (silence (engine-poller engine))
-               (nap *tick-microseconds*)))
+           (if (somebody-waits-p engine)
+               (nap *tick-microseconds*)
+               (silence (engine-poller engine))))
           ((and (integerp token) (/= token (engine-listener-descriptor engine)))
            (let ((connection (own-connection engine token)))
              (cond ((null connection))

@@ -17,8 +17,8 @@ who came last first, so those who are not needed get there.")
 
 (defun await-token (engine worker)
   "What the poller tells WORKER, or what came to lie on the tray while it turned to the poller."
-  (let* ((waiting (pace-waiting (engine-pace engine)))
-         (most (if (zerop (counter-count waiting)) +helping+ 1)))
+  (let ((waiting (pace-waiting (engine-pace engine)))
+        (most (if (somebody-waits-p engine) 1 +helping+)))
     (setf (ready-worker-accepted worker) 0)
     (counter-add waiting 1)
     (multiple-value-bind (token others)
@@ -39,7 +39,7 @@ summons among them reached nobody who waits, so it is answered first: they are s
     (leave-on-tray engine others)))
 
 (defun wake-sentinel-if-nobody-waits (engine pace)
-  (when (and (pace-dozing-p pace) (zerop (counter-count (pace-waiting pace))))
+  (when (and (pace-dozing-p pace) (not (somebody-waits-p engine)))
     (ring-sentinel engine)))
 
 (defun ring-sentinel (engine)

@@ -37,9 +37,6 @@ processor before it has laid them here holds them up, so more make the slowest a
         until (compare-and-set (engine-tray engine) before (append before tokens)))
   (summon-if-somebody-waits engine))
 
-(defun somebody-waits-p (engine)
-  (plusp (counter-count (pace-waiting (engine-pace engine)))))
-
 (defun summon-if-somebody-waits (engine)
   (when (and (somebody-waits-p engine)
              (compare-and-set (engine-summoned-p engine) nil t))

@@ -81,8 +81,8 @@ number."
     (let ((poller (%make-poller epoll bell probe summons)))
       ;; Level-triggered: everybody who waits sees it, until it is silenced.
       (epoll-control poller 1 bell +epollin+ +bell-token+)
-      (epoll-control poller 1 probe +epollin-edge+ +probe-token+)
-      (epoll-control poller 1 summons +epollin-edge+ +summons-token+)
+      (watch poller probe +probe-token+)
+      (watch poller summons +summons-token+)
       (await-ready poller 0 2)          ; both were readable from the beginning
       poller)))
 
@@ -129,12 +129,12 @@ WATCH with OUTPUT-P does."
 (defun send-probe (poller)
   "Makes one of those who wait on POLLER, now or later, return :PROBE, in its turn: after all
 that is ready now.  Has no effect before that has happened."
-  (epoll-control poller 3 (poller-probe poller) +epollin-edge+ +probe-token+))
+  (watch-again poller (poller-probe poller) +probe-token+))
 
 (defun summon (poller)
   "Makes one of those who wait on POLLER, now or later, return :SUMMONS, in its turn.  Has no effect
 before that has happened."
-  (epoll-control poller 3 (poller-summons poller) +epollin-edge+ +summons-token+))
+  (watch-again poller (poller-summons poller) +summons-token+))
 
 (declaim (inline event-token))
 (defun event-token (events place)

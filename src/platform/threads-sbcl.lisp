@@ -97,8 +97,7 @@ inherit that.  Returns 0 or minus an error number."
 is read afterwards, is read after that."
   (let ((expected (gensym "OLD")))
     `(let ((,expected ,old))
-       (multiple-value-prog1
-           (eq ,expected (sb-ext:compare-and-swap ,place ,expected ,new))
+       (prog1 (eq ,expected (sb-ext:compare-and-swap ,place ,expected ,new))
          (order-reads)))))
 
 (defstruct (counter (:constructor make-counter ()))
