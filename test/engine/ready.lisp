@@ -81,6 +81,26 @@ them.  Where there are no pollers, does nothing."
     (call-with-ready-engine (lambda (,engine) (declare (ignorable ,engine)) ,@body)
                             ,meanings ,@options)))
 
+(defmacro with-gated-engine ((engine gate connections count &rest options) &body body)
+  "Evaluates BODY while a ready ENGINE runs that answers octets, a w only when GATE is open, and with
+COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers, does nothing."
+  `(let ((,gate (make-gate)))
+     (with-ready-engine (,engine (lambda (char) (when (char= char #\w) (await ,gate)) nil)
+                         ,@options)
+       (let ((,connections (loop repeat ,count collect (connect *port*))))
+         (unwind-protect (progn ,@body)
+           (open-gate ,gate)
+           (mapc #'disconnect ,connections))))))
+
+(defun send-each (connections text)
+  (dolist (connection connections)
+    (send connection text)))
+
+(defun expect-each (connections text)
+  "Checks that TEXT comes from each of CONNECTIONS."
+  (dolist (connection connections)
+    (is (equal text (decode (read-octets connection (length text)))))))
+
 (defun exchange-octets (connection text)
   "Sends the characters of TEXT to CONNECTION and reads as many; returns them."
   (send connection text)
@@ -109,20 +129,13 @@ them.  Where there are no pollers, does nothing."
         (mapc #'disconnect connections)))))
 
 (define-server-test blocked-handlers-do-not-hold-up-others
-  (let ((gate (make-gate)))
-    (with-ready-engine (engine (lambda (char) (when (char= char #\w) (await gate)) nil))
-      (let ((blocked (loop repeat 10 collect (connect *port*))))
-        (unwind-protect
-             (progn
-               (dolist (connection blocked) (send connection "w"))
-               (with-connection (connection *port*)
-                 (is (equal "q" (exchange-octets connection "q"))))
-               (wait-for-statistic engine :busy 10)
-               (open-gate gate)
-               (dolist (connection blocked)
-                 (is (equalp (octets "w") (read-octets connection 1)))))
-          (open-gate gate)
-          (mapc #'disconnect blocked))))))
+  (with-gated-engine (engine gate blocked 10)
+    (send-each blocked "w")
+    (with-connection (connection *port*)
+      (is (equal "q" (exchange-octets connection "q"))))
+    (wait-for-statistic engine :busy 10)
+    (open-gate gate)
+    (expect-each blocked "w")))
 
 (define-server-test handlers-that-block-for-less-than-a-nap-are-noticed
   (let* ((processors (platform:processor-count))
@@ -150,36 +163,21 @@ them.  Where there are no pollers, does nothing."
             (is (every (lambda (client) (task-result client) t) clients))))))))
 
 (define-server-test the-ready-engine-keeps-to-its-maximum-and-serves-everybody
-  (let ((gate (make-gate)))
-    (with-ready-engine (engine (lambda (char) (declare (ignore char)) (await gate) nil)
-                               :thread-limit 3)
-      (let ((connections (loop repeat 10 collect (connect *port*))))
-        (unwind-protect
-             (progn
-               (dolist (connection connections) (send connection "w"))
-               (wait-for-statistic engine :busy 3)
-               (is (= 3 (statistic engine :threads)))
-               (open-gate gate)
-               (dolist (connection connections)
-                 (is (equalp (octets "w") (read-octets connection 1)))))
-          (open-gate gate)
-          (mapc #'disconnect connections))))))
+  (with-gated-engine (engine gate connections 10 :thread-limit 3)
+    (send-each connections "w")
+    (wait-for-statistic engine :busy 3)
+    (is (= 3 (statistic engine :threads)))
+    (open-gate gate)
+    (expect-each connections "w")))
 
 (define-server-test threads-return-to-the-floor
-  (let ((gate (make-gate)))
-    (with-globals ((engine::*bench-seconds* 1/10)
-                   (engine::*wait-milliseconds* 20))
-      (with-ready-engine (engine (lambda (char) (declare (ignore char)) (await gate) nil)
-                                 :standby 2)
-        (let ((connections (loop repeat 20 collect (connect *port*))))
-          (unwind-protect
-               (progn
-                 (dolist (connection connections) (send connection "w"))
-                 (wait-for-statistic engine :busy 20)
-                 (open-gate gate)
-                 (wait-for-statistic engine :threads 2))
-            (open-gate gate)
-            (mapc #'disconnect connections)))))))
+  (with-globals ((engine::*bench-seconds* 1/10)
+                 (engine::*wait-milliseconds* 20))
+    (with-gated-engine (engine gate connections 20 :standby 2)
+      (send-each connections "w")
+      (wait-for-statistic engine :busy 20)
+      (open-gate gate)
+      (wait-for-statistic engine :threads 2))))
 
 (define-server-test octets-that-come-while-their-connection-is-served-are-served-too
   (let ((gate (make-gate)) (entered (make-latch 1)))
@@ -304,37 +302,25 @@ them.  Where there are no pollers, does nothing."
       (wait-for-statistic engine :parked 1))))
 
 (define-server-test how-long-what-is-ready-waits-is-sampled
-  (let ((gate (make-gate)))
-    (with-globals ((engine::*tick* 1/100))
-      (with-ready-engine (engine (lambda (char) (when (char= char #\w) (await gate)) nil)
-                                 :thread-limit 2)
-        (eventually ("a sample") (plusp (statistic engine :ready-wait-count)))
-        (with-connection (first *port*)
-          (with-connection (second *port*)
-            (send first "w")
-            (send second "w")
-            (wait-for-statistic engine :busy 2)
-            (eventually ("the wait to be seen while it lasts")
-              (> (statistic engine :ready-wait) 1/5))
-            (let ((count (statistic engine :ready-wait-count)))
-              (open-gate gate)
-              (eventually ("the wait to be over") (> (statistic engine :ready-wait-count) count))
-              (is (>= (statistic engine :ready-wait-sum) 1/5)))))))))
+  (with-globals ((engine::*tick* 1/100))
+    (with-gated-engine (engine gate connections 2 :thread-limit 2)
+      (eventually ("a sample") (plusp (statistic engine :ready-wait-count)))
+      (send-each connections "w")
+      (wait-for-statistic engine :busy 2)
+      (eventually ("the wait to be seen while it lasts")
+        (> (statistic engine :ready-wait) 1/5))
+      (let ((count (statistic engine :ready-wait-count)))
+        (open-gate gate)
+        (eventually ("the wait to be over") (> (statistic engine :ready-wait-count) count))
+        (is (>= (statistic engine :ready-wait-sum) 1/5))))))
 
 (define-server-test promotions-and-benchings-are-counted
-  (let ((gate (make-gate)) (connections '()))
-    (with-ready-engine (engine (lambda (char) (declare (ignore char)) (await gate) nil)
-                               :standby (+ 2 (platform:processor-count)))
+  (let ((many (+ 2 (platform:processor-count))))
+    (with-gated-engine (engine gate connections many :standby many)
       (eventually ("some to rest") (plusp (statistic engine :benchings)))
-      (unwind-protect
-           (progn
-             (loop repeat (+ 2 (platform:processor-count))
-                   do (push (connect *port*) connections)
-                      (send (first connections) "w"))
-             (eventually ("some to be called") (plusp (statistic engine :promotions)))
-             (is (plusp (statistic engine :promotions))))
-        (open-gate gate)
-        (mapc #'disconnect connections)))))
+      (send-each connections "w")
+      (eventually ("some to be called") (plusp (statistic engine :promotions)))
+      (is (plusp (statistic engine :promotions))))))
 
 (define-server-test stopping-a-ready-engine-closes-what-is-parked
   (with-ready-engine (engine (constantly nil))

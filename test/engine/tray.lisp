@@ -98,40 +98,24 @@ nothing."
 
 (define-server-test handlers-that-block-leave-what-was-told-with-them-to-others
   ;; All that comes at once is told to whoever is awake, and each of them blocks.
-  (let ((gate (make-gate)))
-    (with-ready-engine (engine (lambda (char) (when (char= char #\w) (await gate)) nil))
-      (let ((connections (loop repeat 30 collect (connect *port*))))
-        (unwind-protect
-             (progn
-               (dolist (connection connections) (exchange-octets connection "a"))
-               (loop for connection in connections
-                     for index from 0
-                     do (send connection (if (zerop (mod index 3)) "w" "q")))
-               (loop for connection in connections
-                     for index from 0
-                     unless (zerop (mod index 3))
-                       do (is (equalp (octets "q") (read-octets connection 1))))
-               (wait-for-statistic engine :busy 10)
-               (open-gate gate)
-               (loop for connection in connections by #'cdddr
-                     do (is (equalp (octets "w") (read-octets connection 1)))))
-          (open-gate gate)
-          (mapc #'disconnect connections))))))
+  (with-gated-engine (engine gate connections 30)
+    (dolist (connection connections)
+      (exchange-octets connection "a"))
+    (let* ((blocked (loop for connection in connections by #'cdddr collect connection))
+           (others (set-difference connections blocked)))
+      (dolist (connection connections)
+        (send connection (if (member connection blocked) "w" "q")))
+      (expect-each others "q")
+      (wait-for-statistic engine :busy 10)
+      (open-gate gate)
+      (expect-each blocked "w"))))
 
 (define-server-test a-handler-that-blocks-leaves-the-listener-to-others
-  (let ((gate (make-gate)))
-    (with-ready-engine (engine (lambda (char) (when (char= char #\w) (await gate)) nil)
-                        :standby 1)
-      (let ((blocked (loop repeat 5 collect (connect *port*))))
-        (unwind-protect
-             (progn
-               (dolist (connection blocked) (send connection "w"))
-               (wait-for-statistic engine :busy 5)
-               (loop repeat 20
-                     do (with-connection (connection *port*)
-                          (is (equal "q" (exchange-octets connection "q")))))
-               (open-gate gate)
-               (dolist (connection blocked)
-                 (is (equalp (octets "w") (read-octets connection 1)))))
-          (open-gate gate)
-          (mapc #'disconnect blocked))))))
+  (with-gated-engine (engine gate blocked 5 :standby 1)
+    (send-each blocked "w")
+    (wait-for-statistic engine :busy 5)
+    (loop repeat 20
+          do (with-connection (connection *port*)
+               (is (equal "q" (exchange-octets connection "q")))))
+    (open-gate gate)
+    (expect-each blocked "w")))
