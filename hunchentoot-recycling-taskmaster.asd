@@ -123,4 +123,5 @@
                  (:file "paths")        ; pathnames that requests ask for
                  (:file "files")        ; by the shortest way
                  (:file "uploads")      ; the same, in the other direction
+                 (:file "backtraces")   ; of handlers that failed
                  (:file "administration")))))

@@ -111,6 +111,12 @@ Hunchentoot has none to give."
 (defun warn-of-stray-octets (count)
   (hunchentoot::hunchentoot-warn "~A octets of stray data after form-data sent by client." count))
 
+;;; Backtraces, see backtraces.lisp
+
+(defun wrap-backtrace-maker (wrapper)
+  "Makes WRAPPER, see WRAP-FUNCTION, what returns a backtrace of an error as a string."
+  (wrap-function 'hunchentoot::get-backtrace wrapper))
+
 ;;; Our own code for a request uses these
 
 (defun call-as-request (request thunk)

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Functions of other libraries.
+;;;; Functions of other libraries, and who called them.
 
 (defun wrap-function (name wrapper)
   "From now on, calls of the global function NAME call WRAPPER, a function designator, with the
@@ -10,3 +10,16 @@ nothing the second time."
     (sb-int:encapsulate name 'hunchentoot-recycling-taskmaster
                         (lambda (function &rest arguments)
                           (apply wrapper function arguments)))))
+
+(defun call-for-backtrace (function length)
+  "A backtrace of the caller as a string, with no more than LENGTH elements of any argument; FUNCTION,
+of another library, would return it with all of them."
+  (declare (ignore function))
+  (handler-case
+      (with-output-to-string (stream)
+        (let ((sb-debug:*debug-print-variable-alist*
+                (acons '*print-length* length sb-debug:*debug-print-variable-alist*)))
+          (sb-debug:print-backtrace :stream stream :count most-positive-fixnum
+                                    :emergency-best-effort t)))
+    (error (condition)
+      (format nil "Could not generate backtrace: ~A." condition))))

@@ -67,3 +67,8 @@
   "Leaves the function NAME as it is: there is nothing here that WRAPPER could do better."
   (declare (ignore wrapper))
   name)
+
+(defun call-for-backtrace (function length)
+  "The backtrace that FUNCTION returns."
+  (declare (ignore length))
+  (funcall function))

@@ -27,8 +27,9 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
    #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence #:send-probe
    #:summon #:await-ready #:token-hangup-p #:plain-token
-   ;; files as descriptors, and who is asked to send one
-   #:wrap-function
+   ;; functions of other libraries
+   #:wrap-function #:call-for-backtrace
+   ;; files as descriptors
    #:native-name #:open-file #:file-facts #:read-file-octets #:send-file
    ;; threads as the system sees them, and the sentinel's tick
    #:thread-identity #:open-thread-status #:thread-blocked-p #:thread-run-time

@@ -84,6 +84,21 @@ DESTINATION while BODY is evaluated."
     (is (search "[ERROR]] The reason." log))
     (is (< 1 (length (log-lines log))))))
 
+(defun fail-with (octets few)
+  "Signals an error; a backtrace shows the arguments."
+  (declare (notinline fail-with))
+  (error "The reason, ~D and ~D." (length octets) (length few)))
+
+(define-server-test (a-backtrace-shows-only-a-part-of-a-long-argument :needs :our-engine)
+  (where-supported
+   (let ((log (logged (:message-log-destination)
+                  (("/" (list (fail-with (make-array 100000 :element-type '(unsigned-byte 8))
+                                         (list 1 2 3)))))
+                (ask "/"))))
+     (is (search "(1 2 3)" log))
+     (is (search "0 0 0 ...)" log))
+     (is (< (length log) 50000)))))
+
 (define-server-test backtraces-and-errors-can-be-kept-out-of-the-log
   (with-globals ((hunchentoot:*log-lisp-backtraces-p* nil))
     (let ((log (logged (:message-log-destination) (("/" (error "The reason.")))
