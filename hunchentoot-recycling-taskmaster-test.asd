@@ -51,6 +51,7 @@
     :serial t
     :components ((:file "ready")
                  (:file "tray")
+                 (:file "pacing")
                  (:file "ready-faults")
                  (:file "slow-readers")
                  (:file "stress")))

@@ -83,6 +83,7 @@
                  (:file "writing")      ; slow readers
                  (:file "ready")
                  (:file "accepting")
+                 (:file "census")
                  (:file "pacing")
                  (:file "sweeping")
                  (:file "ready-lifecycle")

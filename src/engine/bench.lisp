@@ -9,13 +9,20 @@
 (defun enough-wait-p (pace)
   (>= (counter-count (pace-waiting pace)) (pace-target pace)))
 
+(declaim (inline leave-crowd-p))
+(defun leave-crowd-p (pace)
+  "True when the caller is one of those who should sit down before the next tick."
+  (let ((surplus (pace-surplus pace)))
+    (and (plusp surplus)
+         (compare-and-set (pace-surplus pace) surplus (1- surplus)))))
+
 (defun on-duty-p (engine worker pace)
   "True when WORKER, which is free, should wait for something to do; it may sit on the bench
 until then.  NIL when it should end; it has left the pool."
   (cond ((not (running-p engine))
          (with-engine (engine) (retire worker))
          nil)
-        ((enough-wait-p pace)
+        ((or (enough-wait-p pace) (leave-crowd-p pace))
          (interruptibly (sit-on-bench engine worker)))
         (t t)))
 

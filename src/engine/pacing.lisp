@@ -2,32 +2,21 @@
 
 ;;;; How many workers of the ready engine are awake: the sentinel's rule.
 ;;;;
-;;;; A worker whose request began more than a tick ago, and which waits for something other
-;;;; than a processor, or computes for many ticks, is stuck: it does not count any more as one
-;;;; who could take what comes.
-;;;;
 ;;;;   the sentinel finds                            and does
-;;;;   fewer workers than processors that are not    promotes as many as lack, and a quarter of
-;;;;   stuck                                         the stuck ones more: bursts grow by powers
+;;;;   fewer workers than processors that are not    promotes as many as lack, and a quarter of those
+;;;;   stuck                                         stuck briefly more: bursts grow by powers
 ;;;;   more workers waiting than the target          nothing: who is free next sits down
+;;;;   a larger crowd than is needed to take         lets an eighth of the surplus sit down, who is
+;;;;   the place of who gets stuck                   free next
 ;;;;   nobody stuck and somebody waiting, for long   dozes until it is rung
 ;;;;
+;;;; Who is stuck, and what the crowd is: see census.lisp.
+;;;;
 ;;;; The target, processors + 1.25 x stuck, rises at once and falls by an eighth of the
-;;;; difference a tick, so that handlers of a few ticks do not make workers come and go.
-;;;;
-;;;; Whether a thread waits for a processor only the kernel knows; to ask costs microseconds,
-;;;; so suspects alone are asked about, once for each request, and after several that were
-;;;; blocked only one in as many, down to one in 64.
-;;;;
-;;;; Where handlers block for no longer than a few ticks, half of those that are blocked are no
-;;;; suspects yet.  So when nobody is left waiting, one of the others is asked about too, at random,
-;;;; and the share that was blocked lately is taken for all of them.
-
-(defparameter *tick-microseconds* 500
-  "How long the sentinel naps between two looks while there is something to see.")
-
-(defparameter *computing-ticks* 10
-  "For how many ticks a request may compute before its worker counts as stuck.")
+;;;; difference a tick, so that handlers of a few ticks do not make workers come and go.  The crowd
+;;;; is let shrink as slowly.  It has to: where all processors are taken nobody waits, so nobody
+;;;; would sit down any more of those whom a burst has called, and each of them makes the others wait
+;;;; longer for a processor, in the midst of a request.
 
 (defparameter *watchful-ticks* 100
   "For how many ticks after somebody was stuck the sentinel naps no longer than one.")
@@ -39,96 +28,6 @@
   "After how many long naps, all of which found somebody waiting, the sentinel dozes.  To be rung
 costs a worker more than several ticks, so it dozes only where that will be seldom.")
 
-(defstruct (pacemaker (:constructor make-pacemaker (processors)))
-  "What the sentinel of a ready engine remembers from tick to tick."
-  (processors 1 :type fixnum :read-only t)
-  (blocked-in-a-row 0 :type fixnum)     ; suspects found blocked since one was not
-  (blocked-share 0.0 :type single-float) ; of workers that serve and are no suspects yet
-  (rested-ticks 1 :type fixnum)         ; for how many it rested last
-  (calm-ticks 0 :type fixnum)           ; since somebody was stuck
-  (idle-naps 0 :type fixnum)            ; since somebody was stuck, or nobody waited
-  (last-sweep 0 :type fixnum))          ; of deadlines, in MILLISECONDS
-
-(defun blocked-p (pacemaker worker)
-  "Asks the kernel, or trusts the experience of PACEMAKER, whether the thread of WORKER is
-blocked."
-  (if (and (>= (pacemaker-blocked-in-a-row pacemaker) 8)
-           (plusp (random (min 64 (pacemaker-blocked-in-a-row pacemaker)))))
-      t
-      (let ((blocked (found-blocked-p worker)))
-        (setf (pacemaker-blocked-in-a-row pacemaker)
-              (if blocked (1+ (pacemaker-blocked-in-a-row pacemaker)) 0))
-        blocked)))
-
-(defun worker-status (worker)
-  "The descriptor that tells about the thread of WORKER; NIL when there is none to be had."
-  (or (ready-worker-status worker)
-      (with-engine ((worker-engine worker))
-        ;; Of who has left already, nobody would close it.
-        (unless (eq (worker-state worker) :ended)
-          (setf (ready-worker-status worker)
-                (open-thread-status (ready-worker-identity worker)))))))
-
-(defun found-blocked-p (worker)
-  "Asks the kernel whether the thread of WORKER is blocked."
-  (let ((status (worker-status worker)))
-    (and status (thread-blocked-p status))))
-
-(defun computing-p (worker stamp)
-  "True when the request that WORKER began at STAMP has computed for long since it was first asked
-about.  Time in which the system let the thread wait for a processor does not count."
-  (let ((run-time (thread-run-time (ready-worker-identity worker))))
-    (cond ((= stamp (ready-worker-suspected worker))
-           (> (- run-time (ready-worker-run-time worker))
-              (* *computing-ticks* *tick-microseconds*)))
-          (t
-           (setf (ready-worker-suspected worker) stamp
-                 (ready-worker-run-time worker) run-time)
-           nil))))
-
-(defun stuck-p (pacemaker worker tick)
-  "True when WORKER should not be counted on at TICK."
-  (let ((stamp (ready-worker-stamp worker)))
-    (cond ((zerop stamp) nil)
-          ((= stamp (ready-worker-verdict worker)) t)
-          ((<= (- tick stamp) 1) nil)
-          ((or (blocked-p pacemaker worker) (computing-p worker stamp))
-           (setf (ready-worker-verdict worker) stamp)
-           t))))
-
-(defun take-census (engine pacemaker tick)
-  "How many workers of ENGINE are stuck at TICK; how many others serve; and one of these at random,
-or NIL."
-  (let ((stuck 0) (others 0) (sample nil))
-    (dolist (worker (engine-workers engine) (values stuck others sample))
-      (when (eq (worker-state worker) :active)
-        (cond ((stuck-p pacemaker worker tick)
-               (incf stuck))
-              ((plusp (ready-worker-stamp worker))
-               (incf others)
-               (when (zerop (random others))
-                 (setf sample worker))))))))
-
-(defun note-sample (pacemaker worker)
-  "Lets it count a little for the blocked share whether WORKER is."
-  (setf (pacemaker-blocked-share pacemaker)
-        (+ (* 7/8 (pacemaker-blocked-share pacemaker))
-           (if (found-blocked-p worker) 0.125 0.0))))
-
-(defun estimate-stuck (engine pacemaker tick)
-  "How many workers of ENGINE are blocked at TICK: those known to be stuck, and of the others, when
-nobody is left waiting, the share that was blocked when one of them was asked about lately."
-  (multiple-value-bind (stuck others sample) (take-census engine pacemaker tick)
-    (cond ((zerop stuck)
-           (setf (pacemaker-blocked-share pacemaker) 0.0)
-           0)
-          ((somebody-waits-p engine)
-           stuck)
-          (t
-           (when sample
-             (note-sample pacemaker sample))
-           (+ stuck (floor (* others (pacemaker-blocked-share pacemaker))))))))
-
 (defun adjust-target (pace processors stuck)
   (let ((wanted (+ processors (ceiling (* 5 stuck) 4)))
         (target (pace-target pace)))
@@ -137,11 +36,19 @@ nobody is left waiting, the share that was blocked when one of them was asked ab
               wanted
               (- target (ceiling (- target wanted) 8))))))
 
-(defun lacking-workers (engine pacemaker stuck)
-  "How many workers ENGINE should call to the ready set now."
+(defun adjust-surplus (pace pacemaker census brief)
+  "Tells the workers how many of them should sit down before the next tick.  BRIEF is how many are
+blocked, but not for long."
+  (let* ((enough (+ (pacemaker-processors pacemaker) 1 (floor brief 4)))
+         (surplus (- (crowd pacemaker census enough) enough)))
+    (setf (pace-surplus pace) (max 0 (ceiling surplus 8)))))
+
+(defun lacking-workers (engine pacemaker stuck brief)
+  "How many workers ENGINE should call to the ready set now, when STUCK are blocked, of whom BRIEF
+not for long."
   (let ((free (- (worker-count engine :active :starting) stuck)))
     (if (< free (pacemaker-processors pacemaker))
-        (+ (- (pacemaker-processors pacemaker) free) (floor stuck 4))
+        (+ (- (pacemaker-processors pacemaker) free) (floor brief 4))
         0)))
 
 (defun reinforce (engine count)
@@ -166,10 +73,14 @@ nobody is left waiting, the share that was blocked when one of them was asked ab
 for nothing."
   (let* ((pace (engine-pace engine))
          (tick (incf (pace-tick pace) (pacemaker-rested-ticks pacemaker)))
-         (stuck (estimate-stuck engine pacemaker tick))
-         (lacking (lacking-workers engine pacemaker stuck)))
+         (census (take-census engine pacemaker tick))
+         (unseen (unseen-blocked engine pacemaker census))
+         (stuck (+ (census-stuck census) unseen))
+         (brief (+ (census-briefly-stuck census) unseen))
+         (lacking (lacking-workers engine pacemaker stuck brief)))
     (setf (pace-now pace) (milliseconds))
     (adjust-target pace (pacemaker-processors pacemaker) stuck)
+    (adjust-surplus pace pacemaker census brief)
     (when (plusp lacking)
       (reinforce engine lacking)
       (keep-the-door engine))
@@ -228,6 +139,7 @@ look as if it had begun more than a tick ago."
       nil)))
 
 (defmethod watch-over ((engine ready-engine))
+  (prepare-thread)
   (loop with pacemaker = (make-pacemaker (processor-count))
         until (eq (engine-phase engine) :stopped)
         do (rest-between-ticks engine pacemaker (tick-once engine pacemaker))))

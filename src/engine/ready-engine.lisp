@@ -13,20 +13,22 @@
 ;;;;   served a request           more of its connection came    serves that too
 ;;;;   served a request           otherwise                      parks the connection
 ;;;;   is free                    enough siblings wait           goes to the bench
+;;;;   is free                    too many run                   likewise
 ;;;;   is free                    something lies on the tray     follows that
 ;;;;   is free                    otherwise                      waits again
 ;;;;   sits on the bench          long enough, and the pool is   ends
 ;;;;                              larger than its floor
 ;;;;
-;;;; How many siblings are enough is the sentinel's to say: see pacing.lisp.
+;;;; How many are enough, and too many, is the sentinel's to say: see pacing.lisp.
 
 (defstruct pace
   "What the workers of a ready engine look at between two requests.  Each slot has one writer,
-the sentinel, save WAITING."
+the sentinel, save SURPLUS and WAITING."
   (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0
   (now 0 :type fixnum)                  ; MILLISECONDS at that tick
   (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the service, as milliseconds
   (target 1 :type fixnum)               ; how many workers may wait
+  (surplus 0 :type fixnum)              ; how many should sit down; who does counts it down
   (dozing-p nil)                        ; the sentinel does not tick, and is to be rung
   (waiting (make-counter) :read-only t)) ; how many workers wait
 

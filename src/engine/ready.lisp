@@ -51,8 +51,9 @@ summons among them reached nobody who waits, so it is answered first: they are s
 half of that.")
 
 (defun prepare-thread ()
-  "Tells the system what the thread of a worker is: one of many that had better not interrupt each
-other, nor the clients, when they wake."
+  "Tells the system what the current thread is, a worker's or the sentinel's: one of many that had
+better not interrupt each other, nor the clients, when they wake.  Who is interrupted amid a request
+may have to wait for the slices of several others."
   (schedule-as-batch)
   (let-timers-be-late *timer-slack-microseconds*))
 

@@ -1,0 +1,83 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite pacing :in engine
+  :description "What the sentinel sees of workers, and what it concludes.")
+
+(in-suite pacing)
+
+(defun worker-of-thread (engine identity)
+  "A worker of ENGINE that seems to serve, in the thread with IDENTITY."
+  (let ((worker (engine::make-pool-worker engine 1)))
+    (setf (engine::worker-state worker) :active
+          (engine::ready-worker-identity worker) identity
+          (engine::ready-worker-stamp worker) 1)
+    worker))
+
+(defun call-with-workers (function count blocked-p)
+  (with-resting-engine (engine)
+    (let* ((gate (make-gate)) (identities (make-recorder))
+           (task (in-background ("blocked")
+                   (record identities (platform:thread-identity))
+                   (await gate))))
+      (unwind-protect
+           (progn
+             (eventually ("the thread to begin") (recorded identities))
+             (setf (engine::engine-workers engine)
+                   (loop repeat count
+                         collect (worker-of-thread engine (if blocked-p
+                                                              (first (recorded identities))
+                                                              (platform:thread-identity)))))
+             (funcall function engine (engine::make-pacemaker 2)))
+        (open-gate gate)
+        (task-result task)
+        (mapc #'close-status (engine::engine-workers engine))
+        (setf (engine::engine-workers engine) '())))))
+
+(defun close-status (worker)
+  (when (engine::ready-worker-status worker)
+    (platform:close-descriptor (engine::ready-worker-status worker))))
+
+(defmacro with-workers ((engine pacemaker count state) &body body)
+  "Evaluates BODY with an ENGINE that is not started, a PACEMAKER for two processors, and COUNT
+workers that serve since a tick: :RUNNING in this thread, or :BLOCKED in another."
+  `(call-with-workers (lambda (,engine ,pacemaker) ,@body) ,count (eq ,state :blocked)))
+
+(defun surplus-after (ticks engine pacemaker)
+  "How many workers are to sit down when the sentinel has looked TICKS times."
+  (let ((pace (engine::engine-pace engine)))
+    (loop repeat ticks
+          do (engine::adjust-surplus pace pacemaker (engine::take-census engine pacemaker 2) 0))
+    (engine::pace-surplus pace)))
+
+(define-server-test who-runs-beyond-what-is-needed-is-to-sit-down
+  (with-workers (engine pacemaker 20 :running)
+    (is (= 3 (surplus-after 100 engine pacemaker)) "An eighth of 20 less 3.")))
+
+(define-server-test a-small-crowd-is-left-alone
+  (with-workers (engine pacemaker 3 :running)
+    (is (zerop (surplus-after 100 engine pacemaker)))))
+
+(define-server-test who-is-blocked-is-no-crowd
+  (with-workers (engine pacemaker 20 :blocked)
+    (eventually ("the thread to be blocked")
+      (engine::found-blocked-p (first (engine::engine-workers engine))))
+    (is (zerop (surplus-after 100 engine pacemaker)))))
+
+(define-server-test the-blocked-are-seen-before-they-are-suspects
+  (with-workers (engine pacemaker 20 :blocked)
+    (eventually ("the thread to be blocked")
+      (engine::found-blocked-p (first (engine::engine-workers engine))))
+    (let ((census (engine::take-census engine pacemaker 2)))
+      (is (zerop (engine::census-stuck census)))
+      (is (= 20 (engine::census-unsettled census)))
+      (loop repeat 100 do (engine::unseen-blocked engine pacemaker census))
+      (is (<= 19 (engine::unseen-blocked engine pacemaker census) 20))
+      (pretend-to-wait engine)
+      (is (zerop (engine::unseen-blocked engine pacemaker census)) "Somebody waits."))))
+
+(define-server-test as-many-leave-the-crowd-as-should
+  (with-resting-engine (engine)
+    (let ((pace (engine::engine-pace engine)))
+      (is (not (engine::leave-crowd-p pace)))
+      (setf (engine::pace-surplus pace) 2)
+      (is (equal '(t t nil) (loop repeat 3 collect (engine::leave-crowd-p pace)))))))
