@@ -34,6 +34,8 @@
   (blocked-in-a-row 0 :type fixnum)     ; suspects found blocked since one was not
   (blocked-share 0.0 :type single-float) ; of workers that serve and are no suspects yet
   (running-share 0.0 :type single-float) ; of active workers that are not stuck
+  (surplus-left 0.0 :type single-float) ; less than one worker, of those that should sit down
+  (steady-looks 0 :type fixnum)         ; since it found workers lacking
   (rested-ticks 1 :type fixnum)         ; for how many it rested last
   (calm-ticks 0 :type fixnum)           ; since somebody was stuck
   (idle-naps 0 :type fixnum)            ; since somebody was stuck, or nobody waited

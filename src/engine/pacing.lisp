@@ -6,23 +6,28 @@
 ;;;;   fewer workers than processors that are not    promotes as many as lack, and a quarter of those
 ;;;;   stuck                                         stuck briefly more: bursts grow by powers
 ;;;;   more workers waiting than the target          nothing: who is free next sits down
-;;;;   a larger crowd than is needed to take         lets an eighth of the surplus sit down, who is
-;;;;   the place of who gets stuck                   free next
+;;;;   a larger crowd than is needed to take         lets a part of the surplus sit down, who is free
+;;;;   the place of who gets stuck                   next
+;;;;   stuck workers, and several times nobody lacks looks less often: so as not to disturb
 ;;;;   nobody stuck and somebody waiting, for long   dozes until it is rung
 ;;;;
 ;;;; Who is stuck, and what the crowd is: see census.lisp.
 ;;;;
 ;;;; The target, processors + 1.25 x stuck, rises at once and falls by an eighth of the
 ;;;; difference a tick, so that handlers of a few ticks do not make workers come and go.  The crowd
-;;;; is let shrink as slowly.  It has to: where all processors are taken nobody waits, so nobody
-;;;; would sit down any more of those whom a burst has called, and each of them makes the others wait
-;;;; longer for a processor, in the midst of a request.
+;;;; is let shrink more slowly, by 1/32 of the surplus.  But it has to shrink: where all processors
+;;;; are taken nobody waits, so of those whom a burst has called nobody would sit down any more, and
+;;;; each of them makes the others wait longer for a processor, in the midst of a request.
 
 (defparameter *watchful-ticks* 100
   "For how many ticks after somebody was stuck the sentinel naps no longer than one.")
 
 (defparameter *long-nap-ticks* 4
   "How many ticks the sentinel naps at a time later.")
+
+(defparameter *steady-looks* 8
+  "After how many looks that found nobody lacking the sentinel naps for so long although somebody is
+stuck.  Each of its looks may take a processor away from a worker amid a request.")
 
 (defparameter *doze-naps* 100
   "After how many long naps, all of which found somebody waiting, the sentinel dozes.  To be rung
@@ -40,8 +45,9 @@ costs a worker more than several ticks, so it dozes only where that will be seld
   "Tells the workers how many of them should sit down before the next tick.  BRIEF is how many are
 blocked, but not for long."
   (let* ((enough (+ (pacemaker-processors pacemaker) 1 (floor brief 4)))
-         (surplus (- (crowd pacemaker census enough) enough)))
-    (setf (pace-surplus pace) (max 0 (ceiling surplus 8)))))
+         (surplus (max 0 (- (crowd pacemaker census enough) enough))))
+    (setf (values (pace-surplus pace) (pacemaker-surplus-left pacemaker))
+          (floor (+ (/ surplus 32.0) (pacemaker-surplus-left pacemaker))))))
 
 (defun lacking-workers (engine pacemaker stuck brief)
   "How many workers ENGINE should call to the ready set now, when STUCK are blocked, of whom BRIEF
@@ -81,9 +87,12 @@ for nothing."
     (setf (pace-now pace) (milliseconds))
     (adjust-target pace (pacemaker-processors pacemaker) stuck)
     (adjust-surplus pace pacemaker census brief)
-    (when (plusp lacking)
-      (reinforce engine lacking)
-      (keep-the-door engine))
+    (cond ((plusp lacking)
+           (setf (pacemaker-steady-looks pacemaker) 0)
+           (reinforce engine lacking)
+           (keep-the-door engine))
+          (t
+           (incf (pacemaker-steady-looks pacemaker))))
     (cond ((or (plusp stuck) (> (pace-target pace) (pacemaker-processors pacemaker))) :stuck)
           ((somebody-waits-p engine) nil)
           (t :busy))))
@@ -108,7 +117,9 @@ for nothing."
         ((eq found :stuck)
          (setf (pacemaker-calm-ticks pacemaker) 0
                (pacemaker-idle-naps pacemaker) 0)
-         (rest-for pacemaker 1))
+         (rest-for pacemaker (if (> (pacemaker-steady-looks pacemaker) *steady-looks*)
+                                 *long-nap-ticks*
+                                 1)))
         ((< (incf (pacemaker-calm-ticks pacemaker)) *watchful-ticks*)
          (rest-for pacemaker 1))
         ((eq found :busy)
