@@ -4,20 +4,24 @@
 ;;;; regular expressions.  What is not regular, an empty element say, is left to Hunchentoot, so
 ;;;; that it alone decides what becomes of it.
 
-(defun literal-p (text start end)
-  "True when TEXT from START to END is what URL-DECODE makes of it, in any encoding that has
-ASCII in it."
+(defun url-encoding-of (text start end)
+  "How TEXT from START to END is encoded, in any external format that has ASCII in it: not at all,
+:LITERAL; with plus signs for spaces, :SPACES; or in a way that URL-DECODE knows, :OTHER."
   (declare (type text text) (type index start end) #.*plain-policy*)
-  (loop for position of-type index from start below end
-        never (let ((char (schar text position)))
-                (or (char= char #\%) (char= char #\+) (char> char #\~)))))
+  (loop with encoding = :literal
+        for position of-type index from start below end
+        for char = (schar text position)
+        do (cond ((or (char= char #\%) (char> char #\~)) (return :other))
+                 ((char= char #\+) (setf encoding :spaces)))
+        finally (return encoding)))
 
 (defun decoded (text start end external-format)
   (declare #.*plain-policy*)
   (let ((part (subseq (the text text) start end)))
-    (if (literal-p part 0 (length part))
-        part
-        (hunchentoot:url-decode part external-format))))
+    (ecase (url-encoding-of part 0 (length part))
+      (:literal part)
+      (:spaces (nsubstitute #\Space #\+ (the text part)))
+      (:other (hunchentoot:url-decode part external-format)))))
 
 (defun query-alist (query external-format)
   "The names and values in the string QUERY, in EXTERNAL-FORMAT, which has ASCII in it; :IRREGULAR
