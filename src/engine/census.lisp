@@ -130,8 +130,8 @@ about.  Time in which the system let the thread wait for a processor does not co
   (+ (* (- 1.0 weight) share) (if found-p weight 0.0)))
 
 (defun unseen-blocked (engine pacemaker census)
-  "How many workers of ENGINE are blocked that are no suspects yet in CENSUS.  0 while somebody waits:
-there is no need to know then."
+  "How many workers of ENGINE are blocked that are no suspects yet in CENSUS, after one more of them was
+asked about.  0 while somebody waits: there is no need to know then."
   (let ((sample (census-unsettled-one census)))
     (cond ((or (null sample) (somebody-waits-p engine)) 0)
           (t
@@ -140,8 +140,8 @@ there is no need to know then."
            (floor (* (pacemaker-blocked-share pacemaker) (census-unsettled census)))))))
 
 (defun crowd (pacemaker census enough)
-  "How many workers in CENSUS run, or wait for a processor, and are not stuck.  0 where they cannot be
-more than ENOUGH."
+  "How many workers in CENSUS run, or wait for a processor, and are not stuck, after one more of them was
+asked about.  0 where they cannot be more than ENOUGH."
   (cond ((<= (census-loose census) enough)
          (setf (pacemaker-running-share pacemaker) 0.0)
          0)
