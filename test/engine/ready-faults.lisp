@@ -47,19 +47,16 @@ that connect to *PORT* all the same, and with a function that ends the want."
 (define-server-test without-descriptors-idle-connections-give-way
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine (constantly nil))
-      (let ((idle (loop repeat 8 collect (connect *port*))))
-        (unwind-protect
-             (progn
-               (dolist (connection idle) (exchange-octets connection "i"))
-               (wait-for-statistic engine :parked 8)
-               (call-while-exhausted
-                1
-                (lambda (clients give-back)
-                  (declare (ignore give-back))
-                  (is (equal "x" (exchange-octets (funcall (first clients)) "x")))
-                  (is (plusp (getf (statistic engine :expired-by) :crowd)))
-                  (is (closed-by-server-p (first idle))))))
-          (mapc #'disconnect idle))))))
+      (with-connections (idle 8 *port*)
+        (dolist (connection idle) (exchange-octets connection "i"))
+        (wait-for-statistic engine :parked 8)
+        (call-while-exhausted
+         1
+         (lambda (clients give-back)
+           (declare (ignore give-back))
+           (is (equal "x" (exchange-octets (funcall (first clients)) "x")))
+           (is (plusp (getf (statistic engine :expired-by) :crowd)))
+           (is (closed-by-server-p (first idle)))))))))
 
 ;;; Threads destroyed where it hurts
 

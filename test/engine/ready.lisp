@@ -87,10 +87,9 @@ COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers,
   `(let ((,gate (make-gate)))
      (with-ready-engine (,engine (lambda (char) (when (char= char #\w) (await ,gate)) nil)
                          ,@options)
-       (let ((,connections (loop repeat ,count collect (connect *port*))))
+       (with-connections (,connections ,count *port*)
          (unwind-protect (progn ,@body)
-           (open-gate ,gate)
-           (mapc #'disconnect ,connections))))))
+           (open-gate ,gate))))))
 
 (defun send-each (connections text)
   (dolist (connection connections)
@@ -118,15 +117,12 @@ COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers,
 
 (define-server-test parked-connections-have-no-threads
   (with-ready-engine (engine (constantly nil))
-    (let ((connections (loop repeat 100 collect (connect *port*))))
-      (unwind-protect
-           (progn
-             (dolist (connection connections)
-               (exchange-octets connection "x"))
-             (is (= 100 (statistic engine :open)))
-             (wait-for-statistic engine :busy 0)
-             (is (<= (statistic engine :threads) 10)))
-        (mapc #'disconnect connections)))))
+    (with-connections (connections 100 *port*)
+      (dolist (connection connections)
+        (exchange-octets connection "x"))
+      (is (= 100 (statistic engine :open)))
+      (wait-for-statistic engine :busy 0)
+      (is (<= (statistic engine :threads) 10)))))
 
 (define-server-test blocked-handlers-do-not-hold-up-others
   (with-gated-engine (engine gate blocked 10)

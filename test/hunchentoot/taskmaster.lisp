@@ -157,10 +157,7 @@
 (define-server-test (nobody-starves-behind-idle-connections :needs :our-engine)
   (with-routes (("/quick" "quick"))
     (with-acceptor (acceptor :taskmaster (taskmaster :max-thread-count 2))
-      (let ((idle (loop repeat 2 collect (connect))))
-        (unwind-protect
-             (progn
-               (dolist (connection idle)
-                 (is (equal "quick" (exchange-text connection "/quick"))))
-               (is (equal "quick" (ask-text "/quick"))))
-          (mapc #'disconnect idle))))))
+      (with-connections (idle 2)
+        (dolist (connection idle)
+          (is (equal "quick" (exchange-text connection "/quick"))))
+        (is (equal "quick" (ask-text "/quick")))))))

@@ -47,6 +47,13 @@ afterwards."
      (unwind-protect (progn ,@body)
        (disconnect ,connection))))
 
+(defmacro with-connections ((connections count &optional (port nil port-p)) &body body)
+  "Evaluates BODY with CONNECTIONS bound to a list of COUNT new connections to PORT, by default
+that of *SERVER*, and closes them afterwards."
+  `(let ((,connections (loop repeat ,count collect (connect ,@(and port-p (list port))))))
+     (unwind-protect (progn ,@body)
+       (mapc #'disconnect ,connections))))
+
 (defun client-port (connection)
   "The port number of the client's end of CONNECTION."
   (usocket:get-local-port (connection-socket connection)))

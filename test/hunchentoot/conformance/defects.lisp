@@ -156,14 +156,11 @@ has closed it."
             :taskmaster (make-instance 'recycling:recycling-taskmaster
                                        :standby-thread-count 1 :max-thread-count 1))
       (("/" "served"))
-    (let ((connections (loop repeat 30 collect (connect))))
-      (unwind-protect
-           (progn
-             (dolist (connection connections) (send connection "GET / HTT"))
-             (is (string= "served" (ask-text "/")))
-             (dolist (connection connections)
-               (is (= 408 (response-status (read-response connection))))))
-        (mapc #'disconnect connections)))
+    (with-connections (connections 30)
+      (dolist (connection connections) (send connection "GET / HTT"))
+      (is (string= "served" (ask-text "/")))
+      (dolist (connection connections)
+        (is (= 408 (response-status (read-response connection))))))
     (is (string= "served" (ask-text "/")))))
 
 (define-server-test (who-has-asked-nothing-is-told-nothing :needs :our-http)
