@@ -41,20 +41,20 @@ costs a worker more than several ticks, so it dozes only where that will be seld
               wanted
               (- target (ceiling (- target wanted) 8))))))
 
-(defun adjust-surplus (pace pacemaker census brief)
-  "Tells the workers how many of them should sit down before the next tick.  BRIEF is how many are
-blocked, but not for long."
-  (let* ((enough (+ (pacemaker-processors pacemaker) 1 (floor brief 4)))
+(defun adjust-surplus (pace pacemaker census reserve)
+  "Tells the workers how many of them should sit down before the next tick: RESERVE are to be had
+beyond those that run and one that takes the next event."
+  (let* ((enough (+ (pacemaker-processors pacemaker) 1 reserve))
          (surplus (max 0 (- (crowd pacemaker census enough) enough))))
     (setf (values (pace-surplus pace) (pacemaker-surplus-left pacemaker))
           (floor (+ (/ surplus 32.0) (pacemaker-surplus-left pacemaker))))))
 
-(defun lacking-workers (engine pacemaker stuck brief)
-  "How many workers ENGINE should call to the ready set now, when STUCK are blocked, of whom BRIEF
-not for long."
+(defun lacking-workers (engine pacemaker stuck reserve)
+  "How many workers ENGINE should call to the ready set now, when STUCK are blocked: RESERVE
+more than lack."
   (let ((free (- (worker-count engine :active :starting) stuck)))
     (if (< free (pacemaker-processors pacemaker))
-        (+ (- (pacemaker-processors pacemaker) free) (floor brief 4))
+        (+ (- (pacemaker-processors pacemaker) free) reserve)
         0)))
 
 (defun reinforce (engine count)
@@ -82,11 +82,12 @@ for nothing."
          (census (take-census engine pacemaker tick))
          (unseen (unseen-blocked engine pacemaker census))
          (stuck (+ (census-stuck census) unseen))
-         (brief (+ (census-briefly-stuck census) unseen))
-         (lacking (lacking-workers engine pacemaker stuck brief)))
+         ;; While some are blocked briefly, as many others may be at the next tick.
+         (reserve (floor (+ (census-briefly-stuck census) unseen) 4))
+         (lacking (lacking-workers engine pacemaker stuck reserve)))
     (setf (pace-now pace) (milliseconds))
     (adjust-target pace (pacemaker-processors pacemaker) stuck)
-    (adjust-surplus pace pacemaker census brief)
+    (adjust-surplus pace pacemaker census reserve)
     (cond ((plusp lacking)
            (setf (pacemaker-steady-looks pacemaker) 0)
            (reinforce engine lacking)
