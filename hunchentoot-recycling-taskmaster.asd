@@ -27,6 +27,8 @@
                  (:file "bsd-sockets" :if-feature (:or :sbcl :ecl))
                  (:file "not-abcl" :if-feature (:not :abcl))
                  (:file "waiting")
+                 (:file "octets-sbcl" :if-feature (:and :sbcl :64-bit :little-endian))
+                 (:file "octets" :if-feature (:not (:and :sbcl :64-bit :little-endian)))
                  (:file "classes-sbcl" :if-feature :sbcl)
                  (:file "classes" :if-feature (:not :sbcl))
                  (:file "sockets")

@@ -10,26 +10,32 @@
 (defun method-name (octets start end)
   "The method that is OCTETS from START below END: a keyword if there is one, or a string.
 Lower case stays what it is (RFC 9110, section 9.1)."
-  (let ((word (find-word *methods* octets start end)))
-    (if word
-        (word-keyword word)
+  (let ((place (find-word *methods* octets start end)))
+    (if place
+        (svref (word-table-keywords *methods*) place)
         (let ((name (latin-1-text octets start end)))
           (or (existing-keyword name) name)))))
 
+(defun unknown-field-name (octets start end)
+  "The name of a field that is OCTETS from START below END and no word of *HEADERS*."
+  (let ((name (upper-case-text octets start end)))
+    (or (existing-keyword name) name)))
+
+(declaim (inline field-name))
 (defun field-name (octets start end)
   "The name of a field that is OCTETS from START below END, and its role.  It is a keyword
 if there is one (any that a program mentions), or else an upper-case string."
-  (let ((word (find-word *headers* octets start end)))
-    (if word
-        (values (word-keyword word) (word-role word))
-        (let ((name (upper-case-text octets start end)))
-          (values (or (existing-keyword name) name) +unknown-field+)))))
+  (let ((place (find-word *headers* octets start end)))
+    (if place
+        (values (svref (word-table-keywords *headers*) place)
+                (aref (word-table-roles *headers*) place))
+        (values (unknown-field-name octets start end) +unknown-field+))))
 
 (defun protocol-name (octets start end)
   "The protocol that OCTETS from START below END name, :HTTP/1.0 or :HTTP/1.1."
-  (let ((word (and (< start end) (find-word *protocols* octets start end))))
-    (if word
-        (word-keyword word)
+  (let ((place (and (< start end) (find-word *protocols* octets start end))))
+    (if place
+        (svref (word-table-keywords *protocols*) place)
         (later-protocol-name octets start end))))
 
 (defun later-protocol-name (octets start end)

@@ -2,6 +2,7 @@
   (:documentation "Private.  HTTP/1.1 without I/O: octets in, request heads and
 body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
+  (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group)
   (:export
    ;; refusals
    #:protocol-error #:protocol-error-refusal #:protocol-error-status
@@ -33,7 +34,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encode-chunk #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
    #:reason-phrase #:imf-fixdate #:rendered-second
    ;; texts
-   #:text-position))
+   #:text-position #:text-part))
 
 (in-package #:hunchentoot-recycling-taskmaster.http)
 

@@ -56,7 +56,7 @@ least one.  BODY answers where the next line begins, or NIL to wait for more."
 (define-phase read-target (parser octets position end)
   "Takes the request target and the space after it."
   (let ((start (+ (parser-base parser) (parser-mark parser)))
-        (stop (run-end octets position end +visible+)))
+        (stop (visible-end octets position end)))
     (when (< stop end)
       (let ((octet (aref octets stop)))
         (cond ((= octet +carriage-return+)
@@ -110,14 +110,12 @@ FIRST-P that it would have been the first."
 
 (define-phase read-value (parser octets position end)
   "Takes the value of a field and the carriage return after it."
-  (let ((stop (run-end octets position end +value+)))
+  (let ((start (+ (parser-base parser) (parser-mark parser)))
+        (stop (value-end octets position end)))
     (when (< stop end)
       (unless (= (aref octets stop) +carriage-return+)
         (refuse-octet (aref octets stop) :control-in-value))
-      (let ((start (run-end octets (+ (parser-base parser) (parser-mark parser)) stop
-                            +whitespace+)))
-        (add-field parser (latin-1-text octets start
-                                        (run-start octets start stop +whitespace+))))
+      (add-field parser (value-text octets start stop))
       (proceed end-field parser octets (1+ stop) end))))
 
 (define-phase end-field (parser octets position end)

@@ -37,9 +37,12 @@ cannot be sent (RFC 9112, section 4)."
   "The octets for NAME with colon and space if it is a keyword known here; else NIL."
   (declare #.*plain-policy*)
   (when (symbolp name)
-    (dolist (word (svref *headers-by-keyword* (keyword-bucket name)))
-      (when (eq name (word-keyword word))
-        (return (word-line-start word))))))
+    (do-places (place (keyword-hash name))
+      (let ((other (svref (line-starts-keywords *line-starts*) place)))
+        (cond ((eq name other)
+               (return (svref (line-starts-octets *line-starts*) place)))
+              ((null other)
+               (return nil)))))))
 
 (defun put-name (octets position name text)
   "Puts TEXT, which spells the field NAME, with colon and space into OCTETS at POSITION.

@@ -4,12 +4,14 @@
 ;;; arguments; PARSE-HEAD, DECODE-BODY and PARSE-MULTIPART have made sure that every
 ;;; range lies within its vector.
 
-(declaim (ftype (function (octets index index octet) index) run-end run-start)
+(declaim (ftype (function (octets index index octet) index) run-end graphic-end)
+         (ftype (function (octets index index) index) visible-end value-end)
          (ftype (function (text index index octet) index) text-run-end text-run-start)
          (ftype (function (character text index index) index) text-position)
          (ftype (function (octet octets index index) index) octet-position)
          (ftype (function (octets index octets index index) index) matching-octets)
-         (ftype (function (octets index index) text) latin-1-text upper-case-text))
+         (ftype (function (octets index index) text) latin-1-text value-text upper-case-text)
+         (ftype (function (text index index) text) text-part))
 
 (declaim (inline octet-in-class-p))
 (defun octet-in-class-p (octet class)
@@ -37,6 +39,53 @@
             do (incf position))
       position)))
 
+;;; Several octets at a time
+
+(declaim (inline first-flag))
+(defun first-flag (flags)
+  "Which octet of the group FLAGS, not zero, is the first that is not."
+  (declare (type octet-group flags) #.*hot-policy*)
+  (ash (1- (integer-length (logand flags (group- 0 flags)))) -3))
+
+(declaim (inline graphic-end))
+(defun graphic-end (octets start end least)
+  "The first position from START where OCTETS have something other than LEAST, at most 127, to
+126, or where less than a group is left before END."
+  (declare (type octets octets) (type index start end) (type octet least) #.*hot-policy*)
+  (let ((position start)
+        (ones (in-each 1))
+        (leasts (in-each least)))
+    (declare (type index position) (type octet-group ones leasts))
+    (loop while (<= (+ position +group-size+) end)
+          do (let* ((group (octet-group octets position))
+                    (flags (logand (in-each 128)
+                                   (logior group              ; above 127
+                                           (group+ group ones) ; 127
+                                           (group- group leasts)))))
+               (declare (type octet-group group flags))
+               (unless (zerop flags)
+                 (return-from graphic-end (the index (+ position (first-flag flags)))))
+               (incf position +group-size+)))
+    position))
+
+(defmacro run-end-by-groups (octets start end class least)
+  "As RUN-END, for a CLASS that has all from LEAST to 126."
+  `(let ((position (graphic-end ,octets ,start ,end ,least)))
+     (if (and (< position ,end)
+              (octet-in-class-p (aref ,octets position) ,class))
+         (run-end ,octets position ,end ,class)
+         position)))
+
+(defun visible-end (octets start end)
+  "The first position from START below END where OCTETS leave +VISIBLE+, or else END."
+  (declare (type octets octets) (type index start end) #.*hot-policy*)
+  (run-end-by-groups octets start end +visible+ 33))
+
+(defun value-end (octets start end)
+  "The first position from START below END where OCTETS leave +VALUE+, or else END."
+  (declare (type octets octets) (type index start end) #.*hot-policy*)
+  (run-end-by-groups octets start end +value+ 32))
+
 (defun octet-position (octet octets start end)
   "The first position from START below END where OCTETS have OCTET, or END."
   (declare (type octet octet) (type octets octets) (type index start end) #.*hot-policy*)
@@ -58,21 +107,50 @@
           do (incf count)
           finally (return count))))
 
-(defun run-start (octets start end class)
-  "The first position from START to END from where on OCTETS up to END are of CLASS."
-  (declare (type octets octets) (type index start end) (type octet class) #.*hot-policy*)
-  (loop with position of-type index = end
-        while (and (> position start)
-                   (octet-in-class-p (aref octets (1- position)) class))
-        do (decf position)
-        finally (return position)))
+(defmacro text-of ((position start end) char)
+  "A fresh string of the CHAR at each POSITION from START below END, gone through by fours."
+  (let ((fresh (gensym "TEXT")) (from (gensym "FROM")) (i (gensym "I")))
+    `(let* ((,fresh (make-string (the index (- ,end ,start))))
+            (,from ,start)
+            (,i 0))
+       (declare (type index ,from ,i))
+       (flet ((put (,i ,position)
+                (declare (type index ,i ,position))
+                (setf (schar ,fresh ,i) ,char)))
+         (declare (inline put))
+         (loop while (<= (+ ,from 4) ,end)
+               do (put ,i ,from)
+                  (put (+ ,i 1) (+ ,from 1))
+                  (put (+ ,i 2) (+ ,from 2))
+                  (put (+ ,i 3) (+ ,from 3))
+                  (incf ,i 4)
+                  (incf ,from 4))
+         (loop while (< ,from ,end)
+               do (put ,i ,from)
+                  (incf ,i)
+                  (incf ,from)))
+       ,fresh)))
 
 (defun latin-1-text (octets start end)
   "A fresh string of the characters that OCTETS from START below END are in Latin-1."
   (declare (type octets octets) (type index start end) #.*hot-policy*)
-  (let ((text (make-string (the index (- end start)))))
-    (dotimes (i (length text) text)
-      (setf (schar text i) (code-char (aref octets (the index (+ start i))))))))
+  (text-of (position start end)
+    (code-char (aref octets position))))
+
+(defun value-text (octets start end)
+  "As LATIN-1-TEXT, without the white space that OCTETS have after START and before END."
+  (declare (type octets octets) (type index start end) #.*hot-policy*)
+  (loop while (and (< start end) (octet-in-class-p (aref octets start) +whitespace+))
+        do (incf start))
+  (loop while (and (< start end) (octet-in-class-p (aref octets (1- end)) +whitespace+))
+        do (decf end))
+  (latin-1-text octets start end))
+
+(defun text-part (text start end)
+  "A fresh string of what TEXT has from START below END."
+  (declare (type text text) (type index start end) #.*hot-policy*)
+  (text-of (position start end)
+    (schar text position)))
 
 (defun upper-case-text (octets start end)
   "As LATIN-1-TEXT, with the ASCII letters in upper case."
@@ -83,20 +161,43 @@
         (setf (schar text i)
               (code-char (if (<= 97 octet 122) (- octet 32) octet)))))))
 
+(declaim (inline last-group))
+(defun last-group (octets start end)
+  "The group of OCTETS from START below END, at least one and no more than it has places; zeros fill
+the others."
+  (declare (type octets octets) (type index start end) #.*hot-policy*)
+  (if (<= (+ start +group-size+) (length octets))
+      (let ((missing (- +group-size+ (- end start))))
+        (declare (type (integer 0 (#.+group-size+)) missing))
+        (logand (octet-group octets start)
+                (ash (in-each 255) (* -8 missing))))
+      (loop with group of-type octet-group = 0
+            for position of-type index from start below end
+            for shift of-type (integer 0 64) from 0 by 8
+            do (setf group (logior group (ldb (byte (* 8 +group-size+) 0) (ash (aref octets position) shift))))
+            finally (return group))))
+
 (defun find-word (table octets start end)
-  "The word of TABLE that OCTETS from START below END, not empty, spell; or NIL."
+  "The place in TABLE of the word that OCTETS from START below END, not empty, spell; or NIL."
   (declare (type word-table table) (type octets octets) (type index start end)
            #.*hot-policy*)
-  (let ((fold (word-table-fold table))
+  (let ((folds (word-table-folds table))
         (size (- end start)))
-    (declare (type index size))
-    (dolist (word (svref (word-table-buckets table) (word-hash octets start end fold)))
-      (let ((name (word-octets word)))
-        (when (and (= size (length name))
-                   (loop for i of-type index below size
-                         always (= (aref name i)
-                                   (logior fold (aref octets (+ start i))))))
-          (return word))))))
+    (declare (type octet-group folds) (type index size))
+    (flet ((spelled-p (place)
+             (loop with groups = (word-table-groups table)
+                   for i of-type index from (* place +groups-in-word+)
+                   for position of-type index from start by +group-size+
+                   while (> (- end position) +group-size+)
+                   always (= (aref groups i) (logior folds (octet-group octets position)))
+                   finally (return (= (aref groups i)
+                                      (logior folds (last-group octets position end)))))))
+      (do-places (place (word-hash octets start end (logand 255 folds)))
+        (let ((other (aref (word-table-sizes table) place)))
+          (cond ((zerop other)
+                 (return nil))
+                ((and (= size other) (spelled-p place))
+                 (return place))))))))
 
 (defun text= (text other)
   "True if TEXT and OTHER have the same characters."

@@ -77,6 +77,7 @@ if there are octets before END; else returns NIL."
 
 ;;; Collecting fields
 
+(declaim (inline note-field-name))
 (defun note-field-name (parser octets start end)
   "Remembers OCTETS from START below END as the name of the field being read."
   (declare (type parser parser) #.*plain-policy*)
@@ -86,6 +87,7 @@ if there are octets before END; else returns NIL."
   (setf (values (parser-field-name parser) (parser-field-role parser))
         (field-name octets start end)))
 
+(declaim (inline add-field))
 (defun add-field (parser value)
   "Adds VALUE, a string, to the fields under the name being read."
   (declare (type parser parser) #.*plain-policy*)

@@ -40,3 +40,18 @@
                (typep end 'index)
                (<= start end (length octets)))
     (error "[~S, ~S) is no range of octets in ~S." start end (type-of octets))))
+
+;;; Groups (see OCTET-GROUP): where a sum or a difference of two goes beyond an octet, it
+;;; spoils only octets behind it, which nobody looks at any more.
+
+(defmacro in-each (octet)
+  "The group that has OCTET in each place."
+  `(* ,octet ,(loop repeat +group-size+
+                    for group = 1 then (+ 1 (ash group 8))
+                    finally (return group))))
+
+(defmacro group+ (group other)
+  `(ldb (byte ,(* 8 +group-size+) 0) (+ ,group ,other)))
+
+(defmacro group- (group other)
+  `(ldb (byte ,(* 8 +group-size+) 0) (- ,group ,other)))

@@ -12,22 +12,38 @@
   "A set of header fields, in bits; see +HOST+ and the constants after it."
   '(unsigned-byte 32))
 
-(defstruct (word (:copier nil))
-  "One known word: a method or the name of a header field."
-  (keyword nil :type symbol :read-only t)
-  (octets (make-octets 0) :type octets :read-only t) ; folded, as compared
-  (line-start (make-octets 0) :type octets :read-only t) ; as sent: "Content-Type: "
-  (role 0 :type role :read-only t))     ; of a header; see below
+;;; Tables that lie flat, since what is looked up for each line of a head is often no more
+;;; in the processor's nearest memory: places in several vectors, by a hash; a word for whose
+;;; hash the place was taken has the next that was free.
 
-(defstruct (word-table (:copier nil))
-  "Words by the hash of their octets, folded with FOLD (32 or 0)."
-  (fold 0 :type octet :read-only t)
-  (buckets (make-array 256 :initial-element '()) :type (simple-vector 256) :read-only t))
+(defconstant +place-count+ 256)
+
+(defconstant +groups-in-word+ (/ 32 +group-size+)
+  "How many groups of octets the longest word has.")
+
+(defmacro do-places ((place hash) &body body)
+  "Runs BODY with PLACE being HASH and then each that follows, until it returns."
+  `(loop for ,place of-type (integer 0 (,+place-count+)) = ,hash
+           then (logand (1- +place-count+) (1+ ,place))
+         do (progn ,@body)))
+
+(defstruct (word-table (:constructor make-word-table (folds)) (:copier nil))
+  "Words by the hash of their octets, folded with FOLD (32 or 0); a group of these is FOLDS."
+  (folds 0 :type octet-group :read-only t)
+  (sizes (make-array +place-count+ :element-type 'octet :initial-element 0)
+   :type (octets 256) :read-only t)     ; zero where a place is free
+  (groups (make-array (* +place-count+ +groups-in-word+)
+                      :element-type 'octet-group :initial-element 0)
+   :type (simple-array octet-group (*)) :read-only t) ; +GROUPS-IN-WORD+ for each place
+  (keywords (make-array +place-count+ :initial-element nil)
+   :type (simple-vector 256) :read-only t)
+  (roles (make-array +place-count+ :element-type 'role :initial-element 0)
+   :type (simple-array role (256)) :read-only t))
 
 (declaim (inline word-hash))
 (defun word-hash (octets start end fold)
-  "An index of a bucket for the word, not empty, in OCTETS from START below END.
-Length and three octets; the factors are those that keep the buckets shortest."
+  "The place that the word, not empty, in OCTETS from START below END should have.
+Length and three octets; the factors are those that make the fewest words go elsewhere."
   (flet ((at (index) (logior fold (aref octets index))))
     (declare (inline at))
     (logand 255 (+ (* 58 (- end start))
@@ -35,18 +51,29 @@ Length and three octets; the factors are those that keep the buckets shortest."
                    (* 11 (at (ash (+ start end) -1)))
                    (* 31 (at (1- end)))))))
 
-(defun add-word (table word)
-  "Enters WORD into TABLE."
-  (let ((octets (word-octets word)))
-    (push word (svref (word-table-buckets table)
-                      (word-hash octets 0 (length octets) (word-table-fold table))))))
+(defun add-word (table spelling keyword role)
+  "Enters the word of SPELLING, folded, into TABLE: it stands for KEYWORD and ROLE."
+  (let* ((size (length spelling))
+         (fold (logand 255 (word-table-folds table)))
+         ;; Behind the word stands what FOLD makes of zeros.
+         (octets (make-array (* +groups-in-word+ +group-size+)
+                             :element-type 'octet :initial-element fold)))
+    (replace octets (ascii-octets spelling))
+    (do-places (place (word-hash octets 0 size fold))
+      (when (zerop (aref (word-table-sizes table) place))
+        (setf (aref (word-table-sizes table) place) size
+              (aref (word-table-keywords table) place) keyword
+              (aref (word-table-roles table) place) role)
+        (dotimes (i +groups-in-word+)
+          (setf (aref (word-table-groups table) (+ i (* place +groups-in-word+)))
+                (octet-group octets (* i +group-size+))))
+        (return)))))
 
 (defun case-sensitive-words (names)
   "A table of NAMES, strings in upper case, as words that stand for their keywords."
-  (let ((table (make-word-table :fold 0)))
+  (let ((table (make-word-table (in-each 0))))
     (dolist (name names table)
-      (add-word table (make-word :keyword (intern name '#:keyword)
-                                 :octets (ascii-octets name))))))
+      (add-word table name (intern name '#:keyword) 0))))
 
 (defparameter *methods*
   ;; RFC 9110, section 9.1: the method token is case-sensitive.  RFC 5789 (PATCH),
@@ -116,33 +143,46 @@ Length and three octets; the factors are those that keep the buckets shortest."
     "X-XSS-Protection")
   "The names of header fields that are known without looking them up.")
 
-(defun header-word (name number)
-  "The WORD for the header field NAME, the known field NUMBER.  A reply spells it as
-STRING-CAPITALIZE does, as Hunchentoot always has: Www-Authenticate, Etag."
-  (make-word :keyword (intern (string-upcase name) '#:keyword)
-             :octets (ascii-octets (string-downcase name))
-             :line-start (ascii-octets (format nil "~A: " (string-capitalize name)))
-             :role (or (cdr (assoc name *header-roles* :test #'string=))
-                       (shared-role number))))
-
 (defparameter *headers*
-  (let ((table (make-word-table :fold 32)))
+  (let ((table (make-word-table (in-each 32))))
     (loop for name in *header-names*
           for number from 0
-          do (add-word table (header-word name number)))
+          do (add-word table (string-downcase name)
+                       (intern (string-upcase name) '#:keyword)
+                       (or (cdr (assoc name *header-roles* :test #'string=))
+                           (shared-role number))))
     table)
   "The known header fields by their octets.")
 
-(declaim (inline keyword-bucket))
-(defun keyword-bucket (keyword)
-  "An index of the bucket for KEYWORD."
-  (logand 255 (sxhash (the symbol keyword))))
+(declaim (type word-table *methods* *protocols* *headers*))
 
-(defparameter *headers-by-keyword*
-  (let ((buckets (make-array 256 :initial-element '())))
-    (loop for words across (word-table-buckets *headers*)
-          do (dolist (word words)
-               (push word (svref buckets (keyword-bucket (word-keyword word))))))
-    buckets)
-  "The known header fields by their keywords.  Filled when loaded, not when compiled:
-SXHASH may differ between the two.")
+;;; What replies say
+
+(defstruct (line-starts (:copier nil))
+  "How lines of known header fields begin, by the hashes of their keywords."
+  (keywords (make-array +place-count+ :initial-element nil)
+   :type (simple-vector 256) :read-only t) ; NIL where a place is free
+  (octets (make-array +place-count+ :initial-element nil)
+   :type (simple-vector 256) :read-only t)) ; as sent: "Content-Type: "
+
+(declaim (inline keyword-hash))
+(defun keyword-hash (keyword)
+  "The place that KEYWORD should have."
+  (logand (1- +place-count+) (sxhash (the symbol keyword))))
+
+(defparameter *line-starts*
+  (let ((table (make-line-starts)))
+    (dolist (name *header-names* table)
+      (let ((keyword (intern (string-upcase name) '#:keyword)))
+        (do-places (place (keyword-hash keyword))
+          (unless (svref (line-starts-keywords table) place)
+            ;; A reply spells it as STRING-CAPITALIZE does, as Hunchentoot always has:
+            ;; Www-Authenticate, Etag.
+            (setf (svref (line-starts-keywords table) place) keyword
+                  (svref (line-starts-octets table) place)
+                  (ascii-octets (format nil "~A: " (string-capitalize name))))
+            (return))))))
+  "How lines of replies begin.  Filled when loaded, not when compiled: SXHASH may differ between
+the two.")
+
+(declaim (type line-starts *line-starts*))

@@ -27,6 +27,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
    #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence #:send-probe
    #:summon #:await-ready #:token-hangup-p #:plain-token
+   ;; octets by machine words
+   #:+group-size+ #:octet-group
    ;; functions of other libraries
    #:wrap-function #:call-for-backtrace
    ;; files as descriptors
@@ -42,6 +44,6 @@ descriptors.  One file for each Lisp defines the few operators that differ
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-(defparameter *hot-files* '("descriptors-sbcl" "epoll-sbcl")
+(defparameter *hot-files* '("octets-sbcl" "descriptors-sbcl" "epoll-sbcl")
   "The files of src/platform/ that may say *HOT-POLICY*.  Their functions trust their arguments;
 every caller has checked types and bounds.")

@@ -87,15 +87,78 @@
   (dolist (name http::*header-names*)
     (dolist (sent (list name (string-upcase name) (string-downcase name)))
       (let* ((octets (map '(simple-array (unsigned-byte 8) (*)) #'char-code sent))
-             (word (http::find-word http::*headers* octets 0 (length octets))))
-        (is (and word (string-equal name (http::word-keyword word))) "~A is not" sent)))))
+             (place (http::find-word http::*headers* octets 0 (length octets))))
+        (is (and place
+                 (string-equal name (svref (http::word-table-keywords http::*headers*) place)))
+            "~A is not" sent)))))
+
+(test what-only-looks-like-a-known-name-is-none
+  (dolist (name http::*header-names*)
+    (dolist (sent (list (subseq name 1)
+                        (subseq name 0 (1- (length name)))
+                        (format nil "~A~C" name (code-char 0))
+                        (format nil "~A-" name)
+                        (format nil "~A~V@{-~}" name 40 nil)))
+      (unless (member sent http::*header-names* :test #'string-equal)
+        (dolist (behind '(0 1 20))      ; of octets there
+          (let ((octets (map '(simple-array (unsigned-byte 8) (*)) #'char-code
+                             (format nil "~A~V@{:~}" sent behind nil))))
+            (is (null (http::find-word http::*headers* octets 0 (length sent)))
+                "~S is" sent)))))))
+
+;;; Several octets at a time
+
+(test runs-end-where-single-octets-end-them
+  (let* ((seed (mod (get-universal-time) (expt 2 32)))
+         (state (seeded-state seed)))
+    (format t "~&; looking for the ends of 2,000 runs from seed ~D~%" seed)
+    (loop repeat 2000
+          for octets = (http::make-octets (random 40 state))
+          for end = (random (1+ (length octets)) state)
+          for start = (random (1+ end) state)
+          ;; One in ten is a character that most runs end at, or that looks like it.
+          do (map-into octets (lambda ()
+                                (if (zerop (random 10 state))
+                                    (random 256 state)
+                                    (+ 31 (random 97 state)))))
+             (flet ((end-of-run (class)
+                      (or (position-if-not (lambda (octet) (http::octet-in-class-p octet class))
+                                           octets :start start :end end)
+                          end)))
+               (unless (and (= (end-of-run http::+visible+) (http::visible-end octets start end))
+                            (= (end-of-run http::+value+) (http::value-end octets start end))
+                            (= (end-of-run http::+token+)
+                               (http::run-end octets start end http::+token+)))
+                 (fail "~S from ~D to ~D" octets start end)
+                 (return)))
+          finally (pass))))
+
+(test texts-have-every-character
+  (dotimes (size 20)
+    (let* ((octets (coerce (loop repeat (+ size 10) for octet from 120 collect octet)
+                           'http::octets))
+           (wanted (map 'string #'code-char octets)))
+      (dotimes (start 8)
+        (let ((part (subseq wanted start (+ start size))))
+          (is (string= part (http::latin-1-text octets start (+ start size))))
+          (is (string= part (http::text-part (coerce wanted 'http::text)
+                                             start (+ start size)))))))))
 
 (test lookups-of-known-words-are-short
-  (flet ((longest (buckets)
-           (reduce #'max buckets :key #'length)))
-    (is (<= (longest (http::word-table-buckets http::*headers*)) 2))
-    (is (<= (longest (http::word-table-buckets http::*methods*)) 2))
-    (is (<= (longest http::*headers-by-keyword*) 5))))
+  (flet ((farthest (keywords hash)
+           (loop for keyword across keywords
+                 for place from 0
+                 when keyword
+                   maximize (mod (- place (funcall hash keyword)) http::+place-count+)))
+         (hash-of-name (keyword)
+           (let ((octets (http::ascii-octets (string-downcase keyword))))
+             (http::word-hash octets 0 (length octets) 32)))
+         (hash-of-method (keyword)
+           (let ((octets (http::ascii-octets (string keyword))))
+             (http::word-hash octets 0 (length octets) 0))))
+    (is (<= (farthest (http::word-table-keywords http::*headers*) #'hash-of-name) 3))
+    (is (<= (farthest (http::word-table-keywords http::*methods*) #'hash-of-method) 1))
+    (is (<= (farthest (http::line-starts-keywords http::*line-starts*) #'http::keyword-hash) 8))))
 
 (test a-head-keeps-nothing-of-the-buffer
   (let* ((octets (request-octets-of "GET /a HTTP/1.1" "Host: a" "X-Unheard-Of-2: b" ""))
