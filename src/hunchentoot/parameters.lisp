@@ -16,12 +16,31 @@
         finally (return encoding)))
 
 (defun decoded (text start end external-format)
-  (declare #.*plain-policy*)
-  (let ((part (subseq (the text text) start end)))
+  "A fresh string of what TEXT from START to END is, URL-encoded in EXTERNAL-FORMAT."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (let ((part (text-part text start end)))
     (ecase (url-encoding-of part 0 (length part))
       (:literal part)
-      (:spaces (nsubstitute #\Space #\+ (the text part)))
+      (:spaces (dotimes (i (length part) part)
+                 (when (char= (schar part i) #\+)
+                   (setf (schar part i) #\Space))))
       (:other (hunchentoot:url-decode part external-format)))))
+
+(declaim (inline white-p))
+(defun white-p (char)
+  (or (char= char #\Space) (char= char #\Tab)))
+
+(defun trimmed-p (text)
+  (declare (type text text))
+  (not (or (zerop (length text))
+           (white-p (schar text 0))
+           (white-p (schar text (1- (length text)))))))
+
+(defun without-spaces (name)
+  "The string NAME without spaces at its ends."
+  (if (and (typep name 'text) (trimmed-p name))
+      name
+      (string-trim " " name)))
 
 (defun query-alist (query external-format)
   "The names and values in the string QUERY, in EXTERNAL-FORMAT, which has ASCII in it; :IRREGULAR
@@ -33,13 +52,9 @@ where an element is empty."
         for equals of-type index = (text-position #\= query start end)
         when (= start end)
           do (return :irregular)
-        collect (cons (string-trim " " (decoded query start equals external-format))
+        collect (cons (without-spaces (decoded query start equals external-format))
                       (decoded query (min end (1+ equals)) end external-format))
         until (= end size)))
-
-(declaim (inline white-p))
-(defun white-p (char)
-  (or (char= char #\Space) (char= char #\Tab)))
 
 (defun cookie-end (cookies start)
   "Where the cookie that begins COOKIES at START ends: at a comma, a semicolon, or the end."
@@ -49,18 +64,14 @@ where an element is empty."
                 (or (char= char #\;) (char= char #\,)))
         finally (return position)))
 
-(defun trimmed-p (text)
-  (declare (type text text))
-  (not (or (zerop (length text))
-           (white-p (schar text 0))
-           (white-p (schar text (1- (length text)))))))
-
 (defun cookie-alist (cookies)
   "The names and values in COOKIES, a Cookie header; :IRREGULAR where there is white space that
 does not stand beside a comma or a semicolon, or where a cookie has no name."
   (declare (type text cookies) #.*plain-policy*)
   (flet ((skip (position)
-           (or (position-if-not #'white-p cookies :start position) (length cookies)))
+           (loop while (and (< position (length cookies)) (white-p (schar cookies position)))
+                 do (incf position))
+           position)
          (strip (start end)
            (loop while (and (< start end) (white-p (schar cookies (1- end))))
                  do (decf end))
@@ -74,6 +85,6 @@ does not stand beside a comma or a semicolon, or where a cookie has no name."
                    (white-p (schar cookies (1- equals)))
                    (and (< (1+ equals) end) (white-p (schar cookies (1+ equals)))))
             do (return :irregular)
-          collect (cons (subseq cookies start equals)
-                        (subseq cookies (min end (1+ equals)) end))
+          collect (cons (text-part cookies start equals)
+                        (text-part cookies (min end (1+ equals)) end))
           until (= stop (length cookies)))))

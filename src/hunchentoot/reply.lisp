@@ -56,6 +56,17 @@
   "RFC 9110, sections 15.2, 15.3.5 and 15.4.5: these have no content."
   (not (or (<= 100 status 199) (= status 204) (= status 304))))
 
+(defvar *keep-alive* '(nil . nil)
+  "The seconds for which connections were last said to be kept, and the words; replaced whole.")
+
+(defun keep-alive-of (seconds)
+  "What the header Keep-Alive says of SECONDS."
+  (let ((known *keep-alive*))
+    (unless (eql seconds (car known))
+      (setf known (cons seconds (format nil "timeout=~D" seconds))
+            *keep-alive* known))
+    (cdr known)))
+
 (defun connection-headers (acceptor head)
   "Decides whether the connection is kept after the request HEAD.  Returns the values of the
 headers Connection and Keep-Alive that a reply should have if it has none."
@@ -68,7 +79,7 @@ headers Connection and Keep-Alive that a reply should have if it has none."
                                  (not (eq (head-protocol head) :http/1.1)))
                              (hunchentoot:acceptor-read-timeout acceptor))))
            (if seconds
-               (values "Keep-Alive" (format nil "timeout=~D" seconds))
+               (values "Keep-Alive" (keep-alive-of seconds))
                (values nil nil))))))
 
 (defgeneric settle-headers (reply server connection keep-alive content-type content-length)

@@ -47,9 +47,9 @@ path up to PATH-END is the script name as it is, their values, and finds its ses
     (declare (type text uri) (type index path-end))
     (with-bad-request
       (let ((cookies (cdr (assoc :cookie headers :test #'eq))))
-        (setf (slot-value request 'hunchentoot:script-name) (subseq uri 0 path-end))
+        (setf (slot-value request 'hunchentoot:script-name) (text-part uri 0 path-end))
         (when (< path-end (length uri))
-          (let ((query (subseq uri (1+ path-end))))
+          (let ((query (text-part uri (1+ path-end) (length uri))))
             (setf (slot-value request 'hunchentoot:query-string) query
                   (slot-value request 'hunchentoot:get-parameters) (parameters-of query))))
         (when cookies
