@@ -125,6 +125,7 @@
                  (:file "reply")
                  (:file "paths")        ; pathnames that requests ask for
                  (:file "files")        ; by the shortest way
-                 (:file "uploads")      ; the same, in the other direction
+                 (:file "content")      ; of a request: read at once, or dropped
+                 (:file "uploads")      ; files, in the other direction
                  (:file "backtraces")   ; of handlers that failed
                  (:file "administration")))))

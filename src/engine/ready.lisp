@@ -221,13 +221,9 @@ stop waits for is left to it."
 (defparameter *linger-seconds* 1
   "How long a connection that was answered for the last time may take to end.")
 
-(defvar *dregs* (make-octets 4096)
-  "Where input goes that nobody wants.")
-
 (defun drain (connection)
   "Reads and drops what CONNECTION has.  True at its end."
-  (loop for count = (receive-octets (connection-descriptor connection) *dregs* 0
-                                    (length *dregs*))
+  (loop for count = (drop-octets (connection-descriptor connection) +most-dropped+)
         while (plusp count)
         finally (return (not (would-block-p count)))))
 
@@ -254,7 +250,7 @@ unread input resets its peer, who may then lose the answer (RFC 9112, section 9.
   (not (or (and (connection-watched-p connection)
                 (eq (connection-ownership connection) :owned) ; nothing was told since
                 (all-read-p (engine-service engine) connection))
-           (<= (receive-octets (connection-descriptor connection) *dregs* 0 1) 0))))
+           (<= (drop-octets (connection-descriptor connection) 1) 0))))
 
 (defun linger (engine connection)
   "Drops what CONNECTION, which the caller owns, has; closes it at its end, else parks it."

@@ -34,7 +34,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encode-chunk #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
    #:reason-phrase #:imf-fixdate #:rendered-second
    ;; texts
-   #:text-position #:text-part))
+   #:text-position #:text-part #:latin-1-text))
 
 (in-package #:hunchentoot-recycling-taskmaster.http)
 

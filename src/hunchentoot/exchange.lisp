@@ -82,5 +82,5 @@ CONTENT ends."
   (finish-request acceptor (link-wire link))
   (unless (or (eq content *no-content*)
               (eq content (link-socket-stream link)) ; the protocol may have been switched
-              (drop-content content))
+              (drop-content content *unread-limit*))
     (finish-connection)))

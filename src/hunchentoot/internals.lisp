@@ -73,14 +73,18 @@ Hunchentoot has none to give."
        (hunchentoot:log-message* :error "Error when creating REQUEST object: ~A" condition)
        (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+))))
 
+(defun decoded-alist (text external-format)
+  "The alist that Hunchentoot makes of the string TEXT, URL-encoded in EXTERNAL-FORMAT, which has
+ASCII in it."
+  (let ((alist (query-alist text external-format)))
+    (if (eq alist :irregular)
+        (hunchentoot::form-url-encoded-list-to-alist (cl-ppcre:split "&" text) external-format)
+        alist)))
+
 (defun parameters-of (query)
   "The alist that Hunchentoot makes of the string QUERY, in UTF-8."
-  (let* ((flexi-streams:*substitution-char* #\?)
-         (alist (query-alist query hunchentoot::+utf-8+)))
-    (if (eq alist :irregular)
-        (hunchentoot::form-url-encoded-list-to-alist (cl-ppcre:split "&" query)
-                                                     hunchentoot::+utf-8+)
-        alist)))
+  (let ((flexi-streams:*substitution-char* #\?))
+    (decoded-alist query hunchentoot::+utf-8+)))
 
 (defun cookies-of (header)
   "The alist that Hunchentoot makes of HEADER, the value of Cookie."
@@ -88,6 +92,28 @@ Hunchentoot has none to give."
     (if (eq alist :irregular)
         (hunchentoot::cookies-to-alist (cl-ppcre:split "\\s*[,;]\\s*" header))
         alist)))
+
+;;; Content, see content.lisp
+
+(defun wrap-form-reader (wrapper)
+  "Makes WRAPPER, see WRAP-FUNCTION, what sees to it that the parameters in a request's content are
+known."
+  (wrap-function 'hunchentoot::maybe-read-post-parameters wrapper))
+
+(defun wrap-content-reader (wrapper)
+  "Makes WRAPPER, see WRAP-FUNCTION, what gives a request its raw post data."
+  (wrap-function 'hunchentoot::get-post-data wrapper))
+
+(defmacro or-bad-request (&body body)
+  "Evaluates BODY; an error in it ends the request, and the connection: there may be content that was
+not read."
+  `(hunchentoot::handler-case* (progn ,@body)
+     (error (condition)
+       (hunchentoot:log-message* :error "Error when reading POST parameters from body: ~A"
+                                 condition)
+       (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+)
+       (finish-connection)
+       (hunchentoot:abort-request-handler))))
 
 ;;; Forms with files, see uploads.lisp
 

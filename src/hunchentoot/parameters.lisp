@@ -4,27 +4,45 @@
 ;;;; regular expressions.  What is not regular, an empty element say, is left to Hunchentoot, so
 ;;;; that it alone decides what becomes of it.
 
-(defun url-encoding-of (text start end)
-  "How TEXT from START to END is encoded, in any external format that has ASCII in it: not at all,
-:LITERAL; with plus signs for spaces, :SPACES; or in a way that URL-DECODE knows, :OTHER."
+(defun literal-p (text start end)
+  "True when TEXT from START to END is not URL-encoded, in any external format that has ASCII in it."
   (declare (type text text) (type index start end) #.*plain-policy*)
-  (loop with encoding = :literal
-        for position of-type index from start below end
+  (loop for position of-type index from start below end
         for char = (schar text position)
-        do (cond ((or (char= char #\%) (char> char #\~)) (return :other))
-                 ((char= char #\+) (setf encoding :spaces)))
-        finally (return encoding)))
+        never (or (char= char #\%) (char= char #\+) (char> char #\~))))
+
+(defun decoded-ascii (text start end)
+  "What TEXT from START to END, URL-encoded, is, if that is all ASCII; else NIL."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (let ((decoded (make-string (- end start)))
+        (position start)
+        (fill 0))
+    (declare (type index position fill))
+    (flet ((digit (position)
+             (or (and (< position end) (digit-char-p (schar text position) 16))
+                 (return-from decoded-ascii nil))))
+      (loop while (< position end)
+            do (let ((char (schar text position)))
+                 (case char
+                   (#\+ (setf char #\Space))
+                   (#\% (setf char (code-char (+ (* 16 (digit (+ position 1)))
+                                                 (digit (+ position 2)))))
+                    (incf position 2)))
+                 (unless (< (char-code char) 128)
+                   (return-from decoded-ascii nil))
+                 (setf (schar decoded fill) char)
+                 (incf fill)
+                 (incf position))))
+    (text-part decoded 0 fill)))
 
 (defun decoded (text start end external-format)
-  "A fresh string of what TEXT from START to END is, URL-encoded in EXTERNAL-FORMAT."
+  "A fresh string of what TEXT from START to END is, URL-encoded in EXTERNAL-FORMAT, which has ASCII in
+it."
   (declare (type text text) (type index start end) #.*plain-policy*)
-  (let ((part (text-part text start end)))
-    (ecase (url-encoding-of part 0 (length part))
-      (:literal part)
-      (:spaces (dotimes (i (length part) part)
-                 (when (char= (schar part i) #\+)
-                   (setf (schar part i) #\Space))))
-      (:other (hunchentoot:url-decode part external-format)))))
+  (if (literal-p text start end)
+      (text-part text start end)
+      (or (decoded-ascii text start end)
+          (hunchentoot:url-decode (text-part text start end) external-format))))
 
 (declaim (inline white-p))
 (defun white-p (char)

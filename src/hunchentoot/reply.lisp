@@ -67,11 +67,12 @@
             *keep-alive* known))
     (cdr known)))
 
-(defun connection-headers (acceptor head)
-  "Decides whether the connection is kept after the request HEAD.  Returns the values of the
+(defun connection-headers (acceptor request head)
+  "Decides whether the connection is kept after REQUEST, with HEAD.  Returns the values of the
 headers Connection and Keep-Alive that a reply should have if it has none."
   (cond ((not (and (hunchentoot:acceptor-persistent-connections-p acceptor)
-                   (head-keep-alive-p head)))
+                   (head-keep-alive-p head)
+                   (not (too-much-unasked-p request head))))
          (values "Close" nil))
         (t
          (keep-connection)
@@ -169,13 +170,6 @@ calls its encoding; the number of octets; and the Content-Type, or NIL to leave 
       (let ((octets (coerce content 'octets)))
         (values octets nil (length octets) nil))))
 
-(defun read-what-was-not-read (head)
-  "Reads the content of the request, as Hunchentoot does before it answers."
-  (unless (eq (head-framing head) :none)
-    (handler-case (hunchentoot:raw-post-data :force-binary t)
-      ;; The handler did without it, so its reply is sent; then the connection is closed.
-      (protocol-error () nil))))
-
 (defun own-reason (status)
   "Hunchentoot's phrase for STATUS, or the program's, where it is not the usual one; else NIL, and
 the line for STATUS need not be made anew."
@@ -220,7 +214,7 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
   "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is the header, or NIL to
 leave that as it is.  APPEND, a function of the OUTPUT that the reply is made in, appends the content,
 or returns what is to be sent after it."
-  (multiple-value-bind (connection keep-alive) (connection-headers acceptor head)
+  (multiple-value-bind (connection keep-alive) (connection-headers acceptor request head)
     (settle-headers hunchentoot:*reply* (server-name-of acceptor) connection keep-alive
                     content-type (and (body-allowed-p status) length)))
   (with-reply (reply)
@@ -228,7 +222,7 @@ or returns what is to be sent after it."
     (let ((body (and (body-wanted-p request status) (funcall append reply))))
       (note-headers-sent)
       (hunchentoot:acceptor-log-access acceptor :return-code status)
-      (read-what-was-not-read head)
+      (take-what-was-not-read request head)
       (send-reply-on (link-wire (current-link)) reply body))))
 
 (defun body-wanted-p (request status)

@@ -64,7 +64,7 @@ path up to PATH-END is the script name as it is, their values, and finds its ses
 HEADERS tell of no charset, which would rule the parameters too."
   (and (plusp path-end)
        (char= #\/ (schar (the text uri) 0))
-       (eq :literal (url-encoding-of uri 0 path-end))
+       (literal-p uri 0 path-end)
        (null (assoc :content-type headers :test #'eq))))
 
 (defun make-request (acceptor link headers method uri protocol content)

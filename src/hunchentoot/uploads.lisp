@@ -152,7 +152,7 @@ pathname of a file where it has a file name, else octets; as a list."
   "The alist of the parameters of the form that REQUEST has, in EXTERNAL-FORMAT; by HUNCHENTOOTS, a
 function, where its octets are not ours to read.  NIL, and a line in the log, for malformed ones."
   (let* ((content (request-content request))
-         (boundary (and (typep content '(or content-stream chunked-content))
+         (boundary (and (typep content 'own-content)
                         (boundary-of request))))
     (if boundary
         (or-log-form-error

@@ -45,7 +45,8 @@ no signal interrupts it."
              (return result)))))))
 
 (declaim (ftype (function (descriptor octets index index) fixnum)
-                receive-octets send-octets send-octets-before-more))
+                receive-octets send-octets send-octets-before-more)
+         (ftype (function (descriptor index) fixnum) drop-octets))
 
 (defun receive-octets (descriptor octets start end)
   "Reads what DESCRIPTOR has, at most END - START octets, to OCTETS from START.  Returns their
@@ -53,6 +54,23 @@ number, 0 at the end of input, or minus an error number; see WOULD-BLOCK-P."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
   (transfer-octets "recv" 0))
+
+(defconstant +most-dropped+ (* 64 1024)
+  "The most octets that DROP-OCTETS drops at once.")
+
+(defconstant +msg-trunc+ #x20)
+
+(declaim (type octets *dregs*))
+(sb-ext:defglobal *dregs* (make-octets +most-dropped+)
+  "Where octets go that nobody wants.")
+
+(defun drop-octets (descriptor count)
+  "Drops what DESCRIPTOR has, at most COUNT octets, which are not more than +MOST-DROPPED+.  Returns
+what RECEIVE-OCTETS does."
+  (declare (type descriptor descriptor) (type index count) #.*hot-policy*)
+  ;; TCP does not even copy them, see tcp(7).
+  (let ((octets *dregs*) (start 0) (end count))
+    (transfer-octets "recv" +msg-trunc+)))
 
 (defconstant +msg-nosignal+ #x4000)
 

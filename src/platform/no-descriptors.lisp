@@ -6,6 +6,9 @@
 (deftype descriptor () 'fixnum)
 (deftype token () 'integer)
 
+(defconstant +most-dropped+ 1
+  "The most octets that DROP-OCTETS would drop.")
+
 (defun readiness-supported-p ()
   "NIL: this platform has no pollers."
   nil)
@@ -26,7 +29,7 @@
                                         (error "~A needs SBCL under Linux." ',name))))))
   (unsupported would-block-p listener-descriptor descriptor-socket
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
-               receive-octets send-octets send-octets-before-more
+               receive-octets drop-octets send-octets send-octets-before-more
                accept-descriptor close-descriptor shut-descriptor
                set-no-delay set-non-blocking await-descriptor
                systemd-descriptor open-path-listener open-inherited-listener

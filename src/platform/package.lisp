@@ -22,7 +22,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:readiness-supported-p
    #:descriptor #:token #:would-block-p
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
-   #:receive-octets #:send-octets #:send-octets-before-more
+   #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
    #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
    #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence #:send-probe

@@ -91,10 +91,20 @@ PROTOCOL-ERROR when it is not acceptable."
         do (decode-more stream))
   (plusp (content-ready stream)))
 
-(defmethod drop-content ((content chunked-content))
+(defun read-all-content (content)
+  "The octets that are left of CONTENT, in a vector of their own."
+  (loop with octets = (make-octets 8192)
+        with fill = 0
+        for position = (read-sequence octets content :start fill)
+        when (< position (length octets))
+          do (return (subseq octets 0 position))
+        do (setf fill position
+                 octets (replace (make-octets (* 2 (length octets))) octets))))
+
+(defmethod drop-content ((content chunked-content) limit)
   (let ((octets (make-octets 4096)))
     (handler-case
-        (loop repeat (ceiling *unread-limit* (length octets))
+        (loop repeat (ceiling limit (length octets))
               until (content-over-p content)
               do (read-sequence octets content))
       (protocol-error () nil))          ; CONTENT remembers it

@@ -20,7 +20,7 @@ of Hunchentoot.")
    ;; requests
    #:take-parser #:return-parser #:read-head
    #:content-stream #:make-content-stream #:content-remaining #:drop-content #:*no-content*
-   #:chunked-content #:make-chunked-content #:make-counted-content
+   #:chunked-content #:make-chunked-content #:read-all-content #:make-counted-content
    ;; replies
    #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second

@@ -82,12 +82,31 @@ the peer may be waiting for it."
     (incf (wire-start wire) count)
     count))
 
+(defmacro await-octets ((wire room) call)
+  "Evaluates CALL, which receives at most ROOM octets from the descriptor of WIRE and returns what
+RECEIVE-OCTETS does, until there are any.  Returns how many, 0 at the end."
+  `(loop
+     (let ((count ,call))
+       (unless (eq :none (note-received ,wire count ,room))
+         (return count))
+       (send-output ,wire)
+       (await-peer ,wire :input))))
+
 (defun receive-directly (wire octets start end)
   "Receives octets for WIRE, which has none buffered, to OCTETS from START, up to END; waits for
 the first.  Returns how many, 0 at the end."
-  (loop
-    (let ((count (receive-octets (wire-descriptor wire) octets start end)))
-      (unless (eq :none (note-received wire count (- end start)))
-        (return count))
-      (send-output wire)
-      (await-peer wire :input))))
+  (await-octets (wire (- end start))
+    (receive-octets (wire-descriptor wire) octets start end)))
+
+(defun drop-input (wire count)
+  "Drops some of what WIRE has or receives, at most COUNT octets; waits for the first.  Returns how
+many, 0 at the end."
+  (let ((buffered (min count (- (wire-end wire) (wire-start wire))))
+        (room (min count +most-dropped+)))
+    (cond ((plusp buffered)
+           (incf (wire-start wire) buffered)
+           buffered)
+          ((wire-descriptor wire)
+           (await-octets (wire room)
+             (drop-octets (wire-descriptor wire) room)))
+          (t 0))))

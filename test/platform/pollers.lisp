@@ -171,6 +171,20 @@ its CLIENT."
        (platform:await-descriptor descriptor :input (patient-milliseconds))
        (is (zerop (platform:receive-octets descriptor buffer 0 4)))))))
 
+(define-server-test octets-that-nobody-wants-are-dropped
+  (where-supported
+   (with-descriptor (descriptor client)
+     (is (platform:would-block-p (platform:drop-octets descriptor 4)))
+     (send client "abcdef")
+     (platform:await-descriptor descriptor :input (patient-milliseconds))
+     (is (= 4 (platform:drop-octets descriptor 4)))
+     (let ((buffer (octets "....")))
+       (is (= 2 (platform:receive-octets descriptor buffer 0 4)))
+       (is (equalp (octets "ef..") buffer)))
+     (end-sending client)
+     (platform:await-descriptor descriptor :input (patient-milliseconds))
+     (is (zerop (platform:drop-octets descriptor platform:+most-dropped+))))))
+
 (define-server-test a-full-socket-takes-no-more-and-says-so
   (where-supported
    (with-descriptor (descriptor client)

@@ -145,6 +145,51 @@ is in order."
                                                            :content "GET /next"))))
       (is (next-is-served-p connection)))))
 
+(defclass recorded-request (hunchentoot:request) ()
+  (:documentation "A request that tells *RECORDED* what is left of its content after the reply."))
+
+(defvar *recorded* nil
+  "A recorder, for recorded requests.")
+
+(defmethod hunchentoot:process-request :after ((request recorded-request))
+  (record *recorded* (length (hunchentoot:raw-post-data :request request :force-binary t))))
+
+(define-server-test (a-large-body-that-nobody-reads-is-not-kept :needs :our-http)
+  (with-globals ((*recorded* (make-recorder)))
+    (serving (:request-class 'recorded-request) (("/" "ignored") ("/next" "next"))
+      (with-connection (connection)
+        (dolist (size (list 1000 recycling::*unread-limit* (1+ recycling::*unread-limit*)
+                            3000000))
+          (is (string= "ignored" (exchange-text connection "/" :method :post
+                                                              :content (test-octets size))))
+          (is (next-is-served-p connection)))
+        (is (string= "ignored" (exchange-text connection "/" :method :post
+                                                            :chunks '("one" "two"))))
+        (is (next-is-served-p connection))
+        (is (equal (list 1000 0 recycling::*unread-limit* 0 0 0 0 0 0 0)
+                   (recorded *recorded*)))))))
+
+(define-server-test (a-huge-body-that-nobody-reads-ends-the-connection :needs :our-http)
+  (with-globals ((recycling::*unasked-limit* 300000))
+    (serving-bodies (("/" "ignored"))
+      (with-connection (connection)
+        (let ((response (exchange connection "/" :method :post :content (test-octets 300001))))
+          (is (string= "ignored" (response-text response)))
+          (is (string= "Close" (response-header response "connection"))))
+        (is (closed-by-server-p connection)))
+      (with-connection (connection)
+        (is (string= "ignored" (exchange-text connection "/" :method :post
+                                                            :content (test-octets 300000))))
+        (is (next-is-served-p connection))))))
+
+(define-server-test a-large-body-in-chunks-comes-whole
+  (serving-bodies (("/" (let ((octets (hunchentoot:raw-post-data :force-binary t)))
+                          (shown (length octets) (reduce #'logxor octets)))))
+    (dolist (size '(8191 8192 8193 100000))
+      (let ((piece (test-octets size)))
+        (is (string= (shown (* 3 size) (reduce #'logxor piece))
+                     (ask-text "/" :method :post :chunks (list piece piece piece))))))))
+
 ;;; The stream
 
 (define-server-test a-body-can-be-read-as-a-stream-of-octets

@@ -2,7 +2,7 @@
 
 (:name "form {f}"
  :for ((f "a=b" "" "a" "a=" "=a" "&" "a=b&a=c" "a+b=c+d" "a=%C3%A9" "a=%E9" "a=^xC3^xA9" "a=^xE9" "a=%" "a=%zz"
-          "a=%u20ac" "a=b%0D%0Ac" "a=b^M^Jc" "a=b;c=d" "a=%00"))
+          "a=%u20ac" "%61+b+=c%2Bd%26e%3D+%7f&+=+" "a=%4" "a=%+1" "a=% 1" "a=%e4%41" "+a+=b&c=%41%zz" "a=%u0041+%41" "a=b%0D%0Ac" "a=b^M^Jc" "a=b;c=d" "a=%00"))
  :request "POST /form?a=get" :headers ("Content-Type: application/x-www-form-urlencoded") :body "{f}")
 (:name "form of type {t}"
  :for ((t "application/x-www-form-urlencoded; charset=utf-8" "application/x-www-form-urlencoded; charset=iso-8859-1"
@@ -73,6 +73,8 @@
 (:name "a body that is not read" :request "POST /stream-in-unread" :body "GET /missing HTTP/1.1^M^JHost: a^M^J^M^J")
 (:name "a large body at {p}" :for ((p "/raw-size" "/untouched" "/failed" "/missing" "/status?x=413"))
  :send ("POST {p} HTTP/1.1" "Host: localhost" "Content-Length: 100000" "" (:times 10000 (:raw "0123456789"))))
+(:name "a larger body at {p}" :for ((p "/raw-size" "/untouched" "/failed" "/missing" "/own"))
+ :send ("POST {p} HTTP/1.1" "Host: localhost" "Content-Length: 300000" "" (:times 30000 (:raw "0123456789"))))
 (:name "a form of many parameters"
  :send ("POST /form HTTP/1.1" "Host: localhost" "Content-Type: application/x-www-form-urlencoded"
         "Content-Length: 6000" "" (:times 1000 (:raw "key=v&"))))
