@@ -22,6 +22,7 @@
                      &key (request hunchentoot:*request*) want-stream (already-read 0))
   "Reads the content of REQUEST, and leaves it there; by HUNCHENTOOTS, a function of ARGUMENTS, save
 what comes in chunks."
+  (declare (dynamic-extent arguments))
   (let ((content (request-content request)))
     (if (and (typep content 'chunked-content) (not want-stream) (zerop already-read))
         (setf (slot-value request 'hunchentoot:raw-post-data) (read-all-content content))
@@ -34,22 +35,23 @@ what comes in chunks."
 (defun usual-form-p (request force)
   "True when REQUEST has a form of the usual type and encoding, and is to have its parameters: because
 nobody has read it, or, if FORCE, once more."
-  (let ((content (request-content request))
-        (type (hunchentoot:header-in :content-type request))
-        (read (content-asked-for-p request)))
-    (and (typep content 'own-content)
-         (not (eq content *no-content*))
-         (or (null read) (and force (typep read 'octets)))
+  (let ((content (request-content request)))
+    ;; Most requests are asked, and have none.
+    (and (not (eq content *no-content*))
+         (typep content 'own-content)
+         (let ((read (content-asked-for-p request)))
+           (or (null read) (and force (typep read 'octets))))
          (member (hunchentoot:request-method request) hunchentoot:*methods-for-post-parameters*
                  :test #'eq)
-         type
-         (string-equal "application/x-www-form-urlencoded" type)
+         (string-equal "application/x-www-form-urlencoded"
+                       (hunchentoot:header-in :content-type request))
          (encoding-of hunchentoot:*hunchentoot-default-external-format*))))
 
 (defun read-parameters (hunchentoots &rest arguments
                         &key (request hunchentoot:*request*) force external-format)
   "Sees to it that the parameters in the content of REQUEST are known; by HUNCHENTOOTS, a function of
 ARGUMENTS, save those of usual forms."
+  (declare (dynamic-extent arguments))
   (if (and (null external-format) (usual-form-p request force))
       (or-bad-request
         (let ((octets (hunchentoot:raw-post-data :request request :force-binary t)))

@@ -9,6 +9,7 @@ nothing the second time."
   (unless (sb-int:encapsulated-p name 'hunchentoot-recycling-taskmaster)
     (sb-int:encapsulate name 'hunchentoot-recycling-taskmaster
                         (lambda (function &rest arguments)
+                          (declare (dynamic-extent arguments))
                           (apply wrapper function arguments)))))
 
 (defun call-for-backtrace (function length)
