@@ -31,14 +31,13 @@
   "Words by the hash of their octets, folded with FOLD (32 or 0); a group of these is FOLDS."
   (folds 0 :type octet-group :read-only t)
   (sizes (make-array +place-count+ :element-type 'octet :initial-element 0)
-   :type (octets 256) :read-only t)     ; zero where a place is free
+   :type octets :read-only t)           ; zero where a place is free
   (groups (make-array (* +place-count+ +groups-in-word+)
                       :element-type 'octet-group :initial-element 0)
    :type (simple-array octet-group (*)) :read-only t) ; +GROUPS-IN-WORD+ for each place
-  (keywords (make-array +place-count+ :initial-element nil)
-   :type (simple-vector 256) :read-only t)
+  (keywords (make-array +place-count+ :initial-element nil) :type simple-vector :read-only t)
   (roles (make-array +place-count+ :element-type 'role :initial-element 0)
-   :type (simple-array role (256)) :read-only t))
+   :type (simple-array role (*)) :read-only t))
 
 (declaim (inline word-hash))
 (defun word-hash (octets start end fold)
@@ -46,10 +45,11 @@
 Length and three octets; the factors are those that make the fewest words go elsewhere."
   (flet ((at (index) (logior fold (aref octets index))))
     (declare (inline at))
-    (logand 255 (+ (* 58 (- end start))
-                   (* 27 (at start))
-                   (* 11 (at (ash (+ start end) -1)))
-                   (* 31 (at (1- end)))))))
+    (logand (1- +place-count+)
+            (+ (* 58 (- end start))
+               (* 27 (at start))
+               (* 11 (at (ash (+ start end) -1)))
+               (* 31 (at (1- end)))))))
 
 (defun add-word (table spelling keyword role)
   "Enters the word of SPELLING, folded, into TABLE: it stands for KEYWORD and ROLE."
@@ -58,6 +58,7 @@ Length and three octets; the factors are those that make the fewest words go els
          ;; Behind the word stands what FOLD makes of zeros.
          (octets (make-array (* +groups-in-word+ +group-size+)
                              :element-type 'octet :initial-element fold)))
+    (assert (<= 1 size (length octets)))
     (replace octets (ascii-octets spelling))
     (do-places (place (word-hash octets 0 size fold))
       (when (zerop (aref (word-table-sizes table) place))
@@ -161,9 +162,9 @@ Length and three octets; the factors are those that make the fewest words go els
 (defstruct (line-starts (:copier nil))
   "How lines of known header fields begin, by the hashes of their keywords."
   (keywords (make-array +place-count+ :initial-element nil)
-   :type (simple-vector 256) :read-only t) ; NIL where a place is free
+   :type simple-vector :read-only t)    ; NIL where a place is free
   (octets (make-array +place-count+ :initial-element nil)
-   :type (simple-vector 256) :read-only t)) ; as sent: "Content-Type: "
+   :type simple-vector :read-only t))   ; as sent: "Content-Type: "
 
 (declaim (inline keyword-hash))
 (defun keyword-hash (keyword)

@@ -54,7 +54,8 @@ ARGUMENTS, save those of usual forms."
   (declare (dynamic-extent arguments))
   (if (and (null external-format) (usual-form-p request force))
       (or-bad-request
-        (let ((octets (hunchentoot:raw-post-data :request request :force-binary t)))
+        (let ((octets (coerce (hunchentoot:raw-post-data :request request :force-binary t)
+                              'octets)))
           (setf (slot-value request 'hunchentoot:post-parameters)
                 (decoded-alist (latin-1-text octets 0 (length octets))
                                hunchentoot:*hunchentoot-default-external-format*))))
