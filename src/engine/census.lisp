@@ -10,6 +10,10 @@
 ;;;; so suspects alone are asked about, once for each request, and after several that were
 ;;;; blocked only one in as many, down to one in 64.
 ;;;;
+;;;; While all is calm the naps are long, and who was blocked for a moment, by a collection of garbage
+;;;; say, is a suspect as well; so the first that is found blocked only has the next looks follow
+;;;; closely.
+;;;;
 ;;;; Of those that are not stuck one or two are asked about at each tick, at random, and the share
 ;;;; of what was found lately is taken for all of them:
 ;;;;
@@ -24,6 +28,9 @@
 
 (defparameter *computing-ticks* 10
   "For how many ticks a request may compute before its worker counts as stuck.")
+
+(defparameter *watchful-ticks* 100
+  "For how many ticks after somebody was stuck the sentinel naps no longer than one.")
 
 (defparameter *brief-ticks* 20
   "A worker that is stuck for no longer may well be free again at the next tick.")
@@ -67,6 +74,14 @@ serve a request."
   (let ((status (worker-status worker)))
     (and status (thread-blocked-p status))))
 
+(defun calm-p (pacemaker)
+  "True when nobody has been stuck for long."
+  (>= (pacemaker-calm-ticks pacemaker) *watchful-ticks*))
+
+(defun look-closely (pacemaker)
+  "Lets the next few naps be short."
+  (setf (pacemaker-calm-ticks pacemaker) (- *watchful-ticks* 5)))
+
 (defun blocked-p (pacemaker worker)
   "Asks the kernel, or trusts the experience of PACEMAKER, whether the thread of WORKER is
 blocked."
@@ -76,7 +91,10 @@ blocked."
       (let ((blocked (found-blocked-p worker)))
         (setf (pacemaker-blocked-in-a-row pacemaker)
               (if blocked (1+ (pacemaker-blocked-in-a-row pacemaker)) 0))
-        blocked)))
+        (cond ((and blocked (calm-p pacemaker))
+               (look-closely pacemaker)
+               nil)
+              (t blocked)))))
 
 (defun computing-p (worker stamp)
   "True when the request that WORKER began at STAMP has computed for long since it was first asked

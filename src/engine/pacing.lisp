@@ -9,6 +9,7 @@
 ;;;;   a larger crowd than is needed to take         lets a part of the surplus sit down, who is free
 ;;;;   the place of who gets stuck                   next
 ;;;;   stuck workers, and several times nobody lacks looks less often: so as not to disturb
+;;;;   nobody stuck for long, and somebody blocked   looks more often for a few ticks, before it decides
 ;;;;   nobody stuck and somebody waiting, for long   dozes until it is rung
 ;;;;
 ;;;; Who is stuck, and what the crowd is: see census.lisp.
@@ -18,9 +19,6 @@
 ;;;; is let shrink more slowly, by 1/32 of the surplus.  But it has to shrink: where all processors
 ;;;; are taken nobody waits, so of those whom a burst has called nobody would sit down any more, and
 ;;;; each of them makes the others wait longer for a processor, in the midst of a request.
-
-(defparameter *watchful-ticks* 100
-  "For how many ticks after somebody was stuck the sentinel naps no longer than one.")
 
 (defparameter *long-nap-ticks* 4
   "How many ticks the sentinel naps at a time later.")
@@ -130,9 +128,9 @@ for nothing."
          (rest-for pacemaker *long-nap-ticks*))
         (t
          (doze engine)
-         ;; Whatever it was rung for is looked at closely for a few ticks.
+         ;; Whatever it was rung for.
+         (look-closely pacemaker)
          (setf (pacemaker-rested-ticks pacemaker) 1
-               (pacemaker-calm-ticks pacemaker) (- *watchful-ticks* 5)
                (pacemaker-idle-naps pacemaker) 0))))
 
 (defun rest-for (pacemaker ticks)

@@ -75,6 +75,18 @@ workers that serve since a tick: :RUNNING in this thread, or :BLOCKED in another
       (pretend-to-wait engine)
       (is (zerop (engine::unseen-blocked engine pacemaker census)) "Somebody waits."))))
 
+;;; In all calm whoever was blocked for a moment is a suspect.
+
+(define-server-test in-calm-one-look-makes-nobody-stuck
+  (with-workers (engine pacemaker 1 :blocked)
+    (setf (engine::pacemaker-calm-ticks pacemaker) engine::*watchful-ticks*)
+    (is-true (eventually ("the first look at a blocked thread")
+               (is (zerop (engine::census-stuck (engine::take-census engine pacemaker 5))))
+               (not (engine::calm-p pacemaker))))
+    (is (zerop (engine::ready-worker-verdict (first (engine::engine-workers engine)))))
+    (is-true (eventually ("the worker to be stuck at one of the next looks")
+               (= 1 (engine::census-stuck (engine::take-census engine pacemaker 6)))))))
+
 (define-server-test as-many-leave-the-crowd-as-should
   (with-resting-engine (engine)
     (let ((pace (engine::engine-pace engine)))
