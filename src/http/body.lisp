@@ -117,7 +117,7 @@ CONTENT-SIZE, and nobody can feed us zeros for ever.")
 (define-step skip-extension (decoder octets position end)
   "Takes chunk extensions, none of which is known here, and the carriage return."
   ;; RFC 9112, section 7.1.1: MUST ignore unrecognized extensions, MUST limit their total.
-  (let ((stop (run-end octets position end +value+)))
+  (let ((stop (value-end octets position end)))
     (charge decoder (- stop position) :chunk-extensions-too-large)
     (cond ((= stop end) stop)
           ((= (aref octets stop) +carriage-return+)
@@ -163,7 +163,7 @@ CONTENT-SIZE, and nobody can feed us zeros for ever.")
 
 (define-step skip-trailer-value (decoder octets position end)
   "Takes the colon and the value of a trailer field, and the carriage return after it."
-  (let ((stop (run-end octets position end +value+)))
+  (let ((stop (value-end octets position end)))
     (charge decoder (- stop position) :trailers-too-large)
     (cond ((= stop end) stop)
           ((= (aref octets stop) +carriage-return+)

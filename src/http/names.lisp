@@ -3,40 +3,29 @@
 ;;; What a request's octets are called in Lisp, without making symbols of them: a
 ;;; client could fill the KEYWORD package, which is never collected.
 
-(defun existing-keyword (name)
-  "The keyword of that NAME if there is one; or NIL."
-  (values (find-symbol name '#:keyword)))
+(defun keyword-or-name (name)
+  "The keyword of that NAME if there is one; or NAME."
+  (or (find-symbol name '#:keyword) name))
 
 (defun method-name (octets start end)
   "The method that is OCTETS from START below END: a keyword if there is one, or a string.
 Lower case stays what it is (RFC 9110, section 9.1)."
-  (let ((place (find-word *methods* octets start end)))
-    (if place
-        (svref (word-table-keywords *methods*) place)
-        (let ((name (latin-1-text octets start end)))
-          (or (existing-keyword name) name)))))
-
-(defun unknown-field-name (octets start end)
-  "The name of a field that is OCTETS from START below END and no word of *HEADERS*."
-  (let ((name (upper-case-text octets start end)))
-    (or (existing-keyword name) name)))
+  (or (find-word *methods* octets start end)
+      (keyword-or-name (latin-1-text octets start end))))
 
 (declaim (inline field-name))
 (defun field-name (octets start end)
   "The name of a field that is OCTETS from START below END, and its role.  It is a keyword
 if there is one (any that a program mentions), or else an upper-case string."
-  (let ((place (find-word *headers* octets start end)))
-    (if place
-        (values (svref (word-table-keywords *headers*) place)
-                (aref (word-table-roles *headers*) place))
-        (values (unknown-field-name octets start end) +unknown-field+))))
+  (multiple-value-bind (keyword role) (find-word *headers* octets start end)
+    (if keyword
+        (values keyword role)
+        (values (keyword-or-name (upper-case-text octets start end)) +unknown-field+))))
 
 (defun protocol-name (octets start end)
   "The protocol that OCTETS from START below END name, :HTTP/1.0 or :HTTP/1.1."
-  (let ((place (and (< start end) (find-word *protocols* octets start end))))
-    (if place
-        (svref (word-table-keywords *protocols*) place)
-        (later-protocol-name octets start end))))
+  (or (and (< start end) (find-word *protocols* octets start end))
+      (later-protocol-name octets start end)))
 
 (defun later-protocol-name (octets start end)
   "As PROTOCOL-NAME, for versions that are not among *PROTOCOLS*."

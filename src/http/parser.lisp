@@ -69,7 +69,7 @@ least one.  BODY answers where the next line begins, or NIL to wait for more."
 (define-phase read-version (parser octets position end)
   "Takes the version and the carriage return after it."
   (let ((start (+ (parser-base parser) (parser-mark parser)))
-        (stop (run-end octets position end +visible+)))
+        (stop (visible-end octets position end)))
     (when (< stop end)
       (unless (= (aref octets stop) +carriage-return+)
         (refuse-octet (aref octets stop) :malformed-version))

@@ -155,11 +155,9 @@
 (defun upper-case-text (octets start end)
   "As LATIN-1-TEXT, with the ASCII letters in upper case."
   (declare (type octets octets) (type index start end) #.*hot-policy*)
-  (let ((text (make-string (the index (- end start)))))
-    (dotimes (i (length text) text)
-      (let ((octet (aref octets (the index (+ start i)))))
-        (setf (schar text i)
-              (code-char (if (<= 97 octet 122) (- octet 32) octet)))))))
+  (text-of (position start end)
+    (let ((octet (aref octets position)))
+      (code-char (if (<= 97 octet 122) (- octet 32) octet)))))
 
 (declaim (inline last-group))
 (defun last-group (octets start end)
@@ -174,11 +172,13 @@ the others."
       (loop with group of-type octet-group = 0
             for position of-type index from start below end
             for shift of-type (integer 0 64) from 0 by 8
-            do (setf group (logior group (ldb (byte (* 8 +group-size+) 0) (ash (aref octets position) shift))))
+            do (setf group (logior group (ldb (byte (* 8 +group-size+) 0)
+                                              (ash (aref octets position) shift))))
             finally (return group))))
 
 (defun find-word (table octets start end)
-  "The place in TABLE of the word that OCTETS from START below END, not empty, spell; or NIL."
+  "What the word stands for in TABLE that OCTETS from START below END, not empty, spell: its keyword
+and its role; or NIL."
   (declare (type word-table table) (type octets octets) (type index start end)
            #.*hot-policy*)
   (let ((folds (word-table-folds table))
@@ -197,7 +197,8 @@ the others."
           (cond ((zerop other)
                  (return nil))
                 ((and (= size other) (spelled-p place))
-                 (return place))))))))
+                 (return (values (svref (word-table-keywords table) place)
+                                 (aref (word-table-roles table) place))))))))))
 
 (defun text= (text other)
   "True if TEXT and OTHER have the same characters."

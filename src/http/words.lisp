@@ -144,12 +144,16 @@ Length and three octets; the factors are those that make the fewest words go els
     "X-XSS-Protection")
   "The names of header fields that are known without looking them up.")
 
+(defun header-keyword (name)
+  "The keyword for the header field NAME."
+  (intern (string-upcase name) '#:keyword))
+
 (defparameter *headers*
   (let ((table (make-word-table (in-each 32))))
     (loop for name in *header-names*
           for number from 0
           do (add-word table (string-downcase name)
-                       (intern (string-upcase name) '#:keyword)
+                       (header-keyword name)
                        (or (cdr (assoc name *header-roles* :test #'string=))
                            (shared-role number))))
     table)
@@ -174,7 +178,7 @@ Length and three octets; the factors are those that make the fewest words go els
 (defparameter *line-starts*
   (let ((table (make-line-starts)))
     (dolist (name *header-names* table)
-      (let ((keyword (intern (string-upcase name) '#:keyword)))
+      (let ((keyword (header-keyword name)))
         (do-places (place (keyword-hash keyword))
           (unless (svref (line-starts-keywords table) place)
             ;; A reply spells it as STRING-CAPITALIZE does, as Hunchentoot always has:

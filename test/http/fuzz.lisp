@@ -186,7 +186,7 @@
       (error (condition)
         (list (princ-to-string condition) state octets ends)))))
 
-(defun fuzz (count &optional (seed (mod (get-universal-time) (expt 2 32))))
+(defun fuzz (count &optional (seed (fresh-seed)))
   "Tries COUNT inputs made from SEED, a 32-bit number, which it prints.  Returns what is to
 know of the first ten that broke the promise."
   (format t "~&; fuzzing ~:D inputs from seed ~D~%" count seed)

@@ -163,6 +163,10 @@ where the Lisp would enter its debugger."
   #+sbcl (uiop:symbol-call '#:sb-introspect '#:function-lambda-list symbol)
   #-sbcl (progn symbol nil))
 
+(defun fresh-seed ()
+  "A seed for a random test, which prints it: another one every second."
+  (mod (get-universal-time) (expt 2 32)))
+
 (defun seeded-state (seed)
   "A random state that depends on SEED, an integer, alone, where the Lisp can make one."
   #+sbcl (sb-ext:seed-random-state seed)
