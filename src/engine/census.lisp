@@ -84,7 +84,7 @@ serve a request."
 
 (defun blocked-p (pacemaker worker)
   "Asks the kernel, or trusts the experience of PACEMAKER, whether the thread of WORKER is
-blocked."
+blocked.  In a calm, none is at the first look, which has others follow soon."
   (if (and (>= (pacemaker-blocked-in-a-row pacemaker) 8)
            (plusp (random (min 64 (pacemaker-blocked-in-a-row pacemaker)))))
       t

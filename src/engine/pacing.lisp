@@ -119,7 +119,8 @@ for nothing."
          (rest-for pacemaker (if (> (pacemaker-steady-looks pacemaker) *steady-looks*)
                                  *long-nap-ticks*
                                  1)))
-        ((< (incf (pacemaker-calm-ticks pacemaker)) *watchful-ticks*)
+        ((progn (incf (pacemaker-calm-ticks pacemaker))
+                (not (calm-p pacemaker)))
          (rest-for pacemaker 1))
         ((eq found :busy)
          (setf (pacemaker-idle-naps pacemaker) 0)
