@@ -62,6 +62,7 @@
     :serial t
     :components ((:file "taskmaster")
                  (:file "lifecycle")
+                 (:file "mistakes")
                  (:file "faults")
                  (:file "requests")
                  (:file "listening")

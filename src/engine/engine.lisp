@@ -92,6 +92,10 @@ lock.")
 (defun running-p (engine)
   (eq (engine-phase engine) :running))
 
+(defun engine-stopped-p (engine)
+  "True when ENGINE was stopped: it serves no more connections, save those left behind."
+  (eq (engine-phase engine) :stopped))
+
 (defun draining-p (engine)
   (eq (engine-phase engine) :draining))
 

@@ -23,5 +23,5 @@ subclasses SERVICE and is called through its generic functions.")
    #:engine-service #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
    #:engine-standby #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
-   #:winding-down-p #:inside-worker-p #:stop-from-worker #:tell
+   #:winding-down-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:tell
    #:*worker* #:worker-engine))

@@ -5,6 +5,10 @@
     :initform (make-limits)
     :accessor acceptor-limits
     :documentation "How much one request may ask of us; see limits.lisp.")
+   (engine
+    :initform nil
+    :documentation "The engine of the last start; NIL where another taskmaster than ours started.
+It is kept here, since the taskmaster may be replaced while it runs.")
    (access-log-format
     :initarg :access-log-format
     :reader access-log-format
@@ -103,11 +107,21 @@ when it writes the head of a reply, which then says so."
 
 ;;; Start and stop
 
-(defun acceptor-engine (acceptor)
-  "The engine of the last start of ACCEPTOR, or NIL."
-  (let ((taskmaster (acceptor-taskmaster* acceptor)))
-    (when (typep taskmaster 'recycling-taskmaster)
-      (taskmaster-engine taskmaster))))
+(defgeneric acceptor-engine (acceptor)
+  (:documentation "The engine of the last start of ACCEPTOR, or NIL.")
+  (:method ((acceptor hunchentoot:acceptor))
+    (let ((taskmaster (acceptor-taskmaster* acceptor)))
+      (and (typep taskmaster 'recycling-taskmaster)
+           (taskmaster-engine taskmaster)
+           (eq acceptor (hunchentoot:taskmaster-acceptor taskmaster))
+           (taskmaster-engine taskmaster))))
+  (:method ((acceptor parallel-acceptor))
+    (slot-value acceptor 'engine)))
+
+(defun note-engine (acceptor engine)
+  "Remembers that ENGINE, or NIL for another taskmaster's way, is that of the last start of ACCEPTOR."
+  (when (typep acceptor 'parallel-acceptor)
+    (setf (slot-value acceptor 'engine) engine)))
 
 (defun place-of (acceptor)
   "Where ACCEPTOR listens, a string for people."
@@ -125,6 +139,8 @@ when it writes the head of a reply, which then says so."
 stopped."
   (let ((complete nil)
         (was-listening (hunchentoot:started-p acceptor)))
+    (unless was-listening
+      (note-engine acceptor nil))
     (unwind-protect
          (multiple-value-prog1 (call-next-method)
            (settle-access-log acceptor)
@@ -142,7 +158,7 @@ finish its request by itself.  Does nothing when ACCEPTOR is not started.
 Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (cond ((not (hunchentoot:started-p acceptor))
          (values acceptor '()))
-        ((not (acceptor-engine acceptor)) ; some other taskmaster was given
+        ((not (acceptor-engine acceptor)) ; some other taskmaster started it
          (multiple-value-prog1 (call-next-method)
            (settle-access-log acceptor)))
         (t

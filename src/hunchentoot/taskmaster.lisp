@@ -134,6 +134,19 @@ of one argument, a string with address, port and number.")
 
 ;;; What Hunchentoot asks of a taskmaster
 
+(defmethod (setf hunchentoot:taskmaster-acceptor) :before
+    (acceptor (taskmaster recycling-taskmaster))
+  "START of ACCEPTOR, before anything else: the connections that the threads of TASKMASTER have
+are served by what is its acceptor."
+  (let ((engine (taskmaster-engine taskmaster)))
+    (when (and engine
+               (not (engine-stopped-p engine))
+               (not (eq acceptor (hunchentoot:taskmaster-acceptor taskmaster))))
+      (hunchentoot:parameter-error
+       "~A cannot start with a taskmaster whose acceptor, ~A, is started: each needs a TASKMASTER ~
+        of its own."
+       acceptor (hunchentoot:taskmaster-acceptor taskmaster)))))
+
 (defun make-engine (taskmaster acceptor)
   "An engine for ACCEPTOR, which listens, as the arguments of TASKMASTER want it."
   (funcall (if (and (taskmaster-parking-p taskmaster)
@@ -148,8 +161,10 @@ of one argument, a string with address, port and number.")
            :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)))
 
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
-  (let ((engine (make-engine taskmaster (hunchentoot:taskmaster-acceptor taskmaster))))
+  (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
+         (engine (make-engine taskmaster acceptor)))
     (start-engine engine)
+    (note-engine acceptor engine)
     (setf (taskmaster-engine taskmaster) engine
           (taskmaster-process taskmaster) (engine-sentinel engine))))
 

@@ -1,0 +1,79 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite mistakes :in acceptors
+  :description "What programs do wrong is refused with a sentence, or does no harm.")
+
+(in-suite mistakes)
+
+(defun error-of (function)
+  "The error that FUNCTION signals; NIL when it returns."
+  (handler-case (progn (funcall function) nil)
+    (error (condition) condition)))
+
+(defmacro check-sentence ((form type) &rest words)
+  "Checks that FORM signals an error of TYPE whose report has each of WORDS."
+  `(let ((condition (error-of (lambda () ,form))))
+     (is (typep condition ',type) "~S signalled ~S." ',form condition)
+     (dolist (word (list ,@words))
+       (is (search word (princ-to-string condition)) "~S is not in: ~A" word condition))))
+
+;;; Who has which taskmaster
+
+(defmacro with-shared-taskmaster ((first second &key (class '*acceptor-class*)) &body body)
+  "Evaluates BODY while FIRST, of /yo, runs, and SECOND, an acceptor of CLASS, has its taskmaster."
+  (let ((taskmaster (gensym "TASKMASTER")))
+    `(let* ((,taskmaster (taskmaster))
+            (,second (let ((*acceptor-class* ,class))
+                       (make-test-acceptor :taskmaster ,taskmaster))))
+       (serving (:taskmaster ,taskmaster) (("/yo" "Hey!"))
+         (let ((,first *server*))
+           (declare (ignorable ,first))
+           ,@body)))))
+
+(define-server-test (a-taskmaster-serves-one-acceptor-at-a-time :needs :our-engine)
+  (dolist (class '(recycling:parallel-easy-acceptor hunchentoot:easy-acceptor))
+    (with-shared-taskmaster (first second :class class)
+      (check-sentence ((hunchentoot:start second) hunchentoot:parameter-error)
+                      "TASKMASTER" (princ-to-string first))
+      (is (not (hunchentoot:started-p second)))
+      (is (equal "Hey!" (ask-text "/yo")) "The first goes on.")
+      (hunchentoot:stop first)
+      (is (eq second (hunchentoot:start second)) "The taskmaster is free again.")
+      (hunchentoot:stop second))))
+
+(define-server-test (who-does-not-run-has-no-power-over-who-does :needs :our-engine)
+  (with-shared-taskmaster (first second)
+    (hunchentoot:stop second)
+    (recycling:abandon-acceptor second)
+    (is (null (recycling:list-connections second)))
+    (is (equal "Hey!" (ask-text "/yo")))
+    (is (zerop (getf (recycling:stats second) :served)))))
+
+(defmacro with-replaced-taskmaster ((acceptor taskmaster) &body body)
+  "Evaluates BODY while ACCEPTOR, of /yo, runs, which has got TASKMASTER since."
+  `(serving () (("/yo" "Hey!"))
+     (let ((,acceptor *server*))
+       (is (equal "Hey!" (ask-text "/yo")))
+       (reinitialize-instance ,acceptor :taskmaster ,taskmaster)
+       ,@body)))
+
+(define-server-test (a-replaced-taskmaster-serves-until-its-acceptor-stops :needs :our-engine)
+  (with-replaced-taskmaster (acceptor (taskmaster :max-thread-count 3))
+    (is (equal "Hey!" (ask-text "/yo")))
+    (is (equal (list acceptor '()) (multiple-value-list (hunchentoot:stop acceptor :soft t))))
+    (hunchentoot:start acceptor)
+    (is (equal "Hey!" (ask-text "/yo")))
+    (eventually ("the request to be counted")
+      (= 1 (getf (recycling:stats acceptor) :served)))))
+
+(define-server-test (hunchentoots-taskmaster-may-replace-ours-and-be-replaced :needs :our-engine)
+  (with-replaced-taskmaster (acceptor
+                             (make-instance 'hunchentoot:one-thread-per-connection-taskmaster))
+    (is (equal "Hey!" (ask-text "/yo")))
+    (hunchentoot:stop acceptor)
+    (hunchentoot:start acceptor)
+    (is (equal "Hey!" (ask-text "/yo")))
+    (hunchentoot:stop acceptor)
+    (reinitialize-instance acceptor :taskmaster (taskmaster))
+    (hunchentoot:start acceptor)
+    (is (equal "Hey!" (ask-text "/yo")))))
