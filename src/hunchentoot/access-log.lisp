@@ -29,13 +29,14 @@
             (apply #'hunchentoot:acceptor-log-message acceptor level control arguments)
           (error () nil)))))            ; there is nobody else to be told
 
-(defun make-access-journal (acceptor destination predecessor)
-  "A journal that writes the access log of ACCEPTOR to DESTINATION, after PREDECESSOR, if any."
+(defun make-access-journal (acceptor destination lost)
+  "A journal that writes the access log of ACCEPTOR to DESTINATION, where LOST lines are lost
+already."
   (make-journal destination
                 (format nil "access log ~A" (place-of acceptor))
                 (lambda (&rest complaint)
                   (apply #'complain acceptor complaint))
-                (if predecessor (journal-lost predecessor) 0)))
+                lost))
 
 (defun writes-to-p (journal destination)
   (and journal (eq destination (journal-destination journal))))
@@ -43,16 +44,25 @@
 (defun replace-journal (acceptor destination)
   "Makes the journal of ACCEPTOR, unless it is, one for DESTINATION; what the last one has is still
 written.  Returns the journal."
-  (let ((predecessor nil))
+  (let ((predecessor nil) (lost 0))
     (bt:with-lock-held ((journal-lock acceptor))
       (let ((journal (acceptor-journal acceptor)))
         (unless (writes-to-p journal destination)
           (setf predecessor journal
-                (acceptor-journal acceptor)
-                (make-access-journal acceptor destination journal)))))
+                lost (if journal (journal-unwritten journal) 0)
+                (acceptor-journal acceptor) (make-access-journal acceptor destination lost)))))
     (when predecessor
-      (stop-journal predecessor *log-patience*))
+      (end-journal acceptor predecessor)
+      ;; What it could not write at the end nobody will.
+      (lose-lines (acceptor-journal acceptor) (- (journal-unwritten predecessor) lost)))
     (acceptor-journal acceptor)))
+
+(defun end-journal (acceptor journal)
+  "Stops JOURNAL, of ACCEPTOR, and tells when it takes too long."
+  (unless (stop-journal journal *log-patience*)
+    (complain acceptor :warning
+              "~A still takes the last lines of the access log; they were left to it."
+              (journal-destination journal))))
 
 (defun journal-for (acceptor destination)
   "The journal of ACCEPTOR, which writes to DESTINATION."
@@ -66,18 +76,20 @@ written.  Returns the journal."
   "How many lines of the access log of ACCEPTOR were lost; NIL when nobody counts them."
   (when (typep acceptor 'parallel-acceptor)
     (let ((journal (acceptor-journal acceptor)))
-      (if journal (journal-lost journal) 0))))
+      (if journal (journal-unwritten journal) 0))))
 
-(defun settle-access-log (acceptor)
-  "Lets the journal of ACCEPTOR run exactly while ACCEPTOR is started and has a destination."
-  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor))
-        (journal (acceptor-journal acceptor)))
-    (cond ((and destination (hunchentoot:started-p acceptor))
-           (start-journal (replace-journal acceptor destination)))
-          ((and journal (not (stop-journal journal *log-patience*)))
-           (complain acceptor :warning
-                     "~A still takes the last lines of the access log; they were left to it."
-                     (journal-destination journal))))))
+(defgeneric settle-access-log (acceptor)
+  (:documentation "Lets the journal of ACCEPTOR run exactly while ACCEPTOR is started and has a
+destination.")
+  (:method ((acceptor hunchentoot:acceptor))
+    nil)                                ; it has none
+  (:method ((acceptor parallel-acceptor))
+    (let ((destination (hunchentoot:acceptor-access-log-destination acceptor))
+          (journal (acceptor-journal acceptor)))
+      (cond ((and destination (hunchentoot:started-p acceptor))
+             (start-journal (replace-journal acceptor destination)))
+            (journal
+             (end-journal acceptor journal))))))
 
 (defmethod (setf hunchentoot:acceptor-access-log-destination) :after
     (destination (acceptor parallel-acceptor))

@@ -22,7 +22,8 @@ are taken a few times a second: :READY-WAIT, the latest, or the one under way if
 :READY-WAIT-SUM and :READY-WAIT-COUNT of all.  NIL, 0 and 0 where connections are not parked.
 
 :SERVED requests; :FAILED counts errors outside of handlers; :UPTIME in seconds; :UNLOGGED lines
-of the access log, of all starts, that its destination did not take.  What an acceptor with another
+of the access log, of all starts, that its destination did not take.  (Lines that it did not take at
+the last stop are among them, and tried again after the next start.)  What an acceptor with another
 taskmaster than ours cannot tell is NIL.")
   (:method ((acceptor hunchentoot:acceptor))
     (let ((engine (acceptor-engine acceptor))
@@ -66,14 +67,24 @@ counts do not add up.  Established restarts: RETRY destroys once more, IGNORE go
     (when problems
       (error 'recycling-taskmaster-corrupted-error :acceptor acceptor :problems problems))))
 
+(defun check-abandonable (acceptor engine)
+  "Checks that it was ENGINE which started ACCEPTOR, or nobody."
+  (when (and (null engine) (hunchentoot:started-p acceptor))
+    (hunchentoot:parameter-error
+     "ABANDON-ACCEPTOR cannot destroy the threads of ~A: only its taskmaster, ~A, which is no ~
+      RECYCLING-TASKMASTER, knows them.  HUNCHENTOOT:STOP it."
+     acceptor (acceptor-taskmaster* acceptor))))
+
 (defun abandon-acceptor (acceptor)
   "The last resort when STOP does not help: destroys every thread of ACCEPTOR, whatever it
 does, frees the port, and returns ACCEPTOR, which can be started again.  Requests that run
 are cut off where they are; use it at the REPL, not in a program.
 Signals RECYCLING-TASKMASTER-CORRUPTED-ERROR, with restarts RETRY and IGNORE, when threads
 outlive that or the counts of threads and connections do not add up; STOP-FROM-WORKER in a
-request handler of ACCEPTOR."
+request handler of ACCEPTOR; HUNCHENTOOT:PARAMETER-ERROR when another taskmaster than a
+RECYCLING-TASKMASTER has started ACCEPTOR, whose threads only that knows."
   (let ((engine (acceptor-engine acceptor)))
+    (check-abandonable acceptor engine)
     (loop
       (when engine
         (abandon-engine engine))

@@ -16,8 +16,8 @@
 ;;;; from the next batch on.
 ;;;;
 ;;;; Who writes a batch has the turn, which one thread has at a time.  Invariants:
-;;;; - GATHERED, LINES, LOST, UNMADE-P, PHASE and TURN-TAKEN-P change under the lock, which is
-;;;;   held for a few instructions.
+;;;; - GATHERED, LINES, KEPT, LOST, UNMADE-P, PHASE and TURN-TAKEN-P change under the lock, which
+;;;;   is held for a few instructions.
 ;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to who has the turn.
 ;;;; - The lines of BATCH are older than those of GATHERED, and both are whole lines.
 
@@ -44,6 +44,7 @@ level, a control string and its arguments, tells people what went wrong, and mus
   (thread nil)
   (gathered (make-output) :type output)
   (lines 0 :type fixnum)                ; in GATHERED
+  (kept 0 :type fixnum)                 ; lines in GATHERED and BATCH
   (lost 0 :type integer)                ; lines that nobody will write
   (unmade-p nil)                        ; a line could not be made, and that was told
   (turn-taken-p nil)
@@ -59,7 +60,7 @@ people what went wrong, and must not signal; LOST is where the count of lost lin
       (documentation 'journal-destination 'function)
       "Where the lines of JOURNAL go."
       (documentation 'journal-lost 'function)
-      "How many lines of JOURNAL nobody will write, because its destination did not take them.")
+      "How many lines nobody will write, because the destination of JOURNAL did not take them.")
 
 (defmacro with-journal ((journal) &body body)
   "Runs BODY, which is short and waits for nothing, under the lock of JOURNAL, whole."
@@ -84,6 +85,7 @@ the thread.  Under the lock."
           (t
            (encode-octets gathered (output-octets line) 0 (output-fill line))
            (incf (journal-lines journal))
+           (incf (journal-kept journal))
            (< before *batch-octets* (output-fill gathered))))))
 
 (defun append-line (journal line)
@@ -105,6 +107,18 @@ the first one."
             (shiftf (journal-unmade-p journal) t))
     (funcall (journal-complain journal) :error "A line for ~A could not be made: ~A"
              (journal-destination journal) condition)))
+
+(defun lose-lines (journal count)
+  "Counts COUNT lines, an integer, as lost by JOURNAL."
+  (with-journal (journal)
+    (incf (journal-lost journal) count)))
+
+(defun journal-unwritten (journal)
+  "How many lines JOURNAL has lost, or has although it has ended: those are written only if it is
+started again, or gets another line, and its destination takes them then."
+  (with-journal (journal)
+    (+ (journal-lost journal)
+       (if (eq :off (journal-phase journal)) (journal-kept journal) 0))))
 
 ;;; Taking turns
 
@@ -131,6 +145,9 @@ when there is something to be written.  By who has the turn."
   (plusp (journal-batch-lines journal)))
 
 (defun drop-batch (journal)
+  "Forgets the batch, which was written or lost.  By who has the turn."
+  (with-journal (journal)
+    (decf (journal-kept journal) (journal-batch-lines journal)))
   (reset-output (journal-batch journal))
   (setf (journal-batch-lines journal) 0))
 
@@ -170,9 +187,9 @@ when there is something to be written.  By who has the turn."
     (finish-output stream)))
 
 (defun lose-batch (journal)
-  (with-journal (journal)
-    (incf (journal-lost journal) (journal-batch-lines journal)))
-  (drop-batch journal))
+  (uninterruptibly
+    (lose-lines journal (journal-batch-lines journal))
+    (drop-batch journal)))
 
 (defun write-batch (journal)
   "Writes the batch of JOURNAL; true when that succeeded.  Else it is kept, to be tried again, or
@@ -233,6 +250,13 @@ says: what is left then is for the next start."
                (or (not written-p) (zerop (journal-lines journal))))
       (leave-journal journal))))
 
+(defun tell-what-is-left (journal)
+  "Tells of the lines that JOURNAL, which has ended, could not write."
+  (let ((kept (with-journal (journal) (journal-kept journal))))
+    (when (plusp kept)
+      (funcall (journal-complain journal) :error "~A did not take the last ~D line~:P."
+               (journal-destination journal) kept))))
+
 (defun leave-journal (journal)
   "Makes whoever appends a line to JOURNAL write it.  Under the lock."
   (setf (journal-phase journal) :off)
@@ -249,7 +273,8 @@ says: what is left then is for the next start."
              (bt:condition-notify (journal-done journal)))
            (loop do (await-lines journal)
                  until (end-when-asked journal (flush-journal journal)))
-           (setf ended-p t))
+           (setf ended-p t)
+           (tell-what-is-left journal))
       (survive-cleanup)
       (unless ended-p                   ; destroyed, as all threads are when a Lisp exits
         (with-journal (journal)

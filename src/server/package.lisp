@@ -26,5 +26,5 @@ of Hunchentoot.")
    #:current-second
    ;; lines
    #:with-line #:encode-printed #:encode-json #:end-line
-   #:make-journal #:journal-destination #:journal-lost
-   #:start-journal #:stop-journal #:flush-journal #:append-line #:lose-line))
+   #:make-journal #:journal-destination #:journal-lost #:journal-unwritten
+   #:start-journal #:stop-journal #:flush-journal #:append-line #:lose-line #:lose-lines))

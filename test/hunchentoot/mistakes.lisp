@@ -77,3 +77,52 @@
     (reinitialize-instance acceptor :taskmaster (taskmaster))
     (hunchentoot:start acceptor)
     (is (equal "Hey!" (ask-text "/yo")))))
+
+;;; The last resort for others
+
+(define-server-test a-stock-acceptor-cannot-be-abandoned
+  (let ((*acceptor-class* 'hunchentoot:easy-acceptor))
+    (serving () (("/yo" "Hey!"))
+      (check-sentence ((recycling:abandon-acceptor *server*) hunchentoot:parameter-error)
+                      "ABANDON-ACCEPTOR" "HUNCHENTOOT:STOP")
+      (is (equal "Hey!" (ask-text "/yo")) "It goes on.")
+      (hunchentoot:stop *server*)
+      (is (eq *server* (recycling:abandon-acceptor *server*)) "There is nothing to destroy."))))
+
+(define-server-test (a-stock-acceptor-on-our-threads-can-be-abandoned :needs :our-engine)
+  (let ((*acceptor-class* 'hunchentoot:easy-acceptor)
+        (entered (make-latch 1))
+        (never (make-gate)))
+    (serving (:taskmaster (taskmaster)) (("/hang" (count-down entered) (await never)))
+      (with-connection (connection)
+        (send-request connection "/hang")
+        (await entered)
+        (is (eq *server* (recycling:abandon-acceptor *server*)))
+        (is (not (hunchentoot:started-p *server*)))))))
+
+;;; Logs
+
+(define-server-test (lines-of-a-log-that-cannot-be-written-at-the-stop-are-counted
+                     :needs :our-engine)
+  (with-log-file (file)
+    (let* ((hidden (merge-pathnames "later/lines.log" file))
+           (acceptor (make-test-acceptor :access-log-destination hidden))
+           (*server* acceptor))
+      (with-routes (("/yo" "Hey!"))
+        (hunchentoot:start acceptor)
+        (loop repeat 3 do (ask-text "/yo"))
+        (hunchentoot:stop acceptor :soft t)
+        (is (= 3 (getf (recycling:stats acceptor) :unlogged)))
+        (ensure-directories-exist hidden)
+        (hunchentoot:start acceptor)
+        (hunchentoot:stop acceptor :soft t)
+        (is (= 3 (length (lines-of hidden))) "They are written after all.")
+        (is (zerop (getf (recycling:stats acceptor) :unlogged)))))))
+
+(define-server-test (lines-of-a-log-that-is-given-up-are-counted :needs :our-engine)
+  (with-log-file (file)
+    (let ((hidden (merge-pathnames "later/lines.log" file)))
+      (serving (:access-log-destination hidden) (("/yo" "Hey!"))
+        (loop repeat 3 do (ask-text "/yo"))
+        (setf (hunchentoot:acceptor-access-log-destination *server*) file)
+        (is (= 3 (getf (recycling:stats *server*) :unlogged)))))))

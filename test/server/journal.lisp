@@ -199,6 +199,93 @@
       (eventually ("the last line to be written")
         (equal '("before" "meanwhile" "after") (lines-of file))))))
 
+;;; The end, and what is left then
+
+(define-server-test lines-that-could-not-be-written-at-the-end-are-counted-and-told
+  (with-log-file (file)
+    (let* ((hidden (merge-pathnames "later/lines.log" file))
+           (journal (journal hidden)))
+      (server:start-journal journal)
+      (note-line journal "one")
+      (note-line journal "two")
+      (is (server:stop-journal journal *patience*))
+      (is (= 2 (server:journal-unwritten journal)))
+      (is (find-if (lambda (complaint) (search "the last 2 lines" (second complaint)))
+                   (recorded *complaints*)))
+      (note-line journal "three")
+      (is (= 3 (server:journal-unwritten journal)))
+      (ensure-directories-exist hidden)
+      (note-line journal "four")
+      (is (equal '("one" "two" "three" "four") (lines-of hidden)))
+      (is (zerop (server:journal-unwritten journal))))))
+
+(defclass echoing-stream (stalled-stream)
+  ((journal :initform nil :accessor echoing-journal)
+   (left :initarg :left :accessor echoes-left))
+  (:documentation "A stream that has a further line appended to its journal while it is written to,
+so many times."))
+
+(defmethod trivial-gray-streams:stream-write-string :after
+    ((stream echoing-stream) string &optional start end)
+  (declare (ignore string start end))
+  (when (plusp (echoes-left stream))
+    (decf (echoes-left stream))
+    (note-line (echoing-journal stream) "echo")))
+
+(define-server-test a-line-that-comes-amid-the-last-flush-is-written
+  ;; A flush writes what there was, and what came meanwhile: the last echoes come after both.
+  (let* ((stream (make-instance 'echoing-stream :left 5))
+         (journal (journal stream)))
+    (open-gate (stream-gate stream))
+    (setf (echoing-journal stream) journal)
+    (server:start-journal journal)
+    (note-line journal "first")
+    (is (server:stop-journal journal *patience*))
+    (is (equal (cons "first" (make-list 5 :initial-element "echo"))
+               (mapcar (lambda (text) (string-right-trim '(#\Newline) text))
+                       (recorded (written-text stream)))))
+    (is (zerop (server:journal-unwritten journal)))))
+
+;;; Half a line
+
+(defclass breaking-stream (stalled-stream)
+  ((breaks :initform 1 :accessor breaks-left))
+  (:documentation "A stream that takes half of what is written to it, and fails, once."))
+
+(defmethod trivial-gray-streams:stream-write-string :around
+    ((stream breaking-stream) string &optional (start 0) end)
+  (cond ((zerop (breaks-left stream))
+         (call-next-method))
+        (t
+         (decf (breaks-left stream))
+         (call-next-method stream string start (floor (+ start (or end (length string))) 2))
+         (error "The stream broke."))))
+
+(define-server-test a-line-after-half-a-line-in-a-stream-begins-on-its-own
+  (let* ((stream (make-instance 'breaking-stream))
+         (journal (journal stream)))
+    (open-gate (stream-gate stream))
+    (note-line journal "abcdefg")
+    (note-line journal "next")
+    (note-line journal "last")
+    (is (equal (format nil "abcd~%next~%last~%")
+               (apply #'concatenate 'string (recorded (written-text stream)))))
+    (is (= 1 (server:journal-unwritten journal)))))
+
+(define-server-test a-line-after-half-a-line-in-a-file-begins-on-its-own
+  (if (file-sizes-limited-p)
+      (with-log-file (file)
+        (let ((journal (journal file)))
+          (note-line journal "one")
+          (call-with-file-size-limit 20 (lambda ()
+                                          (note-line journal (make-string 40 :initial-element #\x))))
+          (note-line journal "next")
+          (note-line journal "last")
+          (is (equal (list "one" (make-string 16 :initial-element #\x) "next" "last")
+                     (lines-of file)))
+          (is (= 1 (server:journal-unwritten journal)))))
+      (skip "Nobody knows how to limit the size of files here.")))
+
 ;;; Lines
 
 (defun line-text (encode value)

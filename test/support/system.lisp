@@ -109,6 +109,30 @@ more."
   #-(and cffi linux)
   (error "Nobody knows how to take all descriptors here, for ~A." function))
 
+(defun file-sizes-limited-p ()
+  "True when CALL-WITH-FILE-SIZE-LIMIT works here."
+  #+(and sbcl linux) t
+  #-(and sbcl linux) nil)
+
+(defun call-with-file-size-limit (octets function)
+  "Calls FUNCTION while no file of this process can grow beyond OCTETS: a write is cut there, and the
+next one fails."
+  #+(and sbcl linux)
+  (let ((rlimit-fsize 1) (sigxfsz 25) (old 0))
+    (cffi:with-foreign-object (limits :uint64 2)
+      (cffi:foreign-funcall "getrlimit" :int rlimit-fsize :pointer limits :int)
+      (setf old (cffi:mem-aref limits :uint64 0))
+      (sb-sys:enable-interrupt sigxfsz :ignore)
+      (unwind-protect
+           (progn (setf (cffi:mem-aref limits :uint64 0) octets)
+                  (cffi:foreign-funcall "setrlimit" :int rlimit-fsize :pointer limits :int)
+                  (funcall function))
+        (setf (cffi:mem-aref limits :uint64 0) old)
+        (cffi:foreign-funcall "setrlimit" :int rlimit-fsize :pointer limits :int)
+        (sb-sys:enable-interrupt sigxfsz :default))))
+  #-(and sbcl linux)
+  (error "Nobody knows how to keep files below ~D octets here, for ~A." octets function))
+
 (defun file-mode (path)
   "The permissions of the file PATH, an integer, where this Lisp can tell."
   #+sbcl (logand #o777 (nth-value 3 (sb-unix:unix-stat (uiop:native-namestring path))))
