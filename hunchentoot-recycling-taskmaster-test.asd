@@ -94,6 +94,7 @@
                  (:file "logs")
                  (:file "subclasses")
                  (:file "detaching")
+                 (:file "listener-thread")
                  (:file "defects")
                  (:file "confidence")))
    (:module "logs"                      ; these use tools of the conformance tests

@@ -42,8 +42,7 @@ made, signals why and leaves nothing behind."
   engine)
 
 (defun start-sentinel (engine)
-  (bt:make-thread (lambda () (watch-over engine))
-                  :name (format nil "~(~A~) sentinel" (type-of engine))))
+  (make-sentinel-thread (engine-service engine) (lambda () (watch-over engine))))
 
 ;;; Stop
 

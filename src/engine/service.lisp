@@ -68,6 +68,12 @@ owns CONNECTION meanwhile, so it must not wait: what the system does not take at
   (:method ((service service) thunk number)
     (bt:make-thread thunk :name (format nil "worker-~D" number))))
 
+(defgeneric make-sentinel-thread (service thunk)
+  (:documentation "Makes the thread that lives as long as the engine of SERVICE runs, in which THUNK is
+called, and returns it.")
+  (:method ((service service) thunk)
+    (bt:make-thread thunk :name "sentinel")))
+
 (defgeneric call-as-worker (service thunk)
   (:documentation "Calls THUNK, which is the whole life of a worker of SERVICE, in its thread.")
   (:method ((service service) thunk)

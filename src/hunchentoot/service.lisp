@@ -44,6 +44,15 @@ returns what is to become of it."
      :name (format nil (taskmaster-worker-thread-name-format taskmaster)
                    (format nil "~A-~D" (place-of acceptor) number)))))
 
+;; Programs wait for the server to end by joining the first thread whose name has "hunchentoot" in
+;; it: so this one, which lives until STOP, has the name of Hunchentoot's listener, and no worker has
+;; such a name.
+(defmethod make-sentinel-thread ((taskmaster recycling-taskmaster) thunk)
+  (hunchentoot:start-thread
+   taskmaster thunk
+   :name (format nil "hunchentoot-listener-~A"
+                 (place-of (hunchentoot:taskmaster-acceptor taskmaster)))))
+
 (defmethod call-as-worker ((taskmaster recycling-taskmaster) thunk)
   ;; Through ACCEPT-CONNECTIONS, so that a program's methods around it wrap each worker.
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))

@@ -7,7 +7,8 @@ an integer above 0: the default of its :STANDBY-THREAD-COUNT.")
 (defvar *parking-by-default* t
   "The default of :PARKING of a RECYCLING-TASKMASTER.")
 
-(defparameter *default-worker-thread-name-format* "hunchentoot-worker-~A")
+(defparameter *default-worker-thread-name-format* "http-worker-~A"
+  "See MAKE-SENTINEL-THREAD for why it is not Hunchentoot's.")
 
 (defparameter *unasked-limit* (* 64 1024 1024)
   "How many octets of content that nobody has asked for are dropped before the reply is sent; where

@@ -53,7 +53,7 @@ still serves."
 (define-server-test (destroyed-threads-are-replaced :needs (:our-engine :destroyed-accepts))
   (surviving ()
     (let ((victims (remove-if-not (lambda (thread)
-                                    (uiop:string-prefix-p "hunchentoot-worker-"
+                                    (uiop:string-prefix-p "http-worker-"
                                                           (bt:thread-name thread)))
                                   (bt:all-threads))))
       (is (plusp (length victims)))

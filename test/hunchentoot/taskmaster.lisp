@@ -60,7 +60,7 @@
 
 (define-server-test (threads-have-hunchentoots-name-by-default :needs :our-engine)
   (serving () (("/name" (request-thread-name)))
-    (is (uiop:string-prefix-p "hunchentoot-worker-" (ask-text "/name")))))
+    (is (uiop:string-prefix-p "http-worker-" (ask-text "/name")))))
 
 (define-server-test (threads-are-recycled :needs :our-engine)
   (serving (:taskmaster (taskmaster :standby-thread-count 2 :max-thread-count 2))
