@@ -26,7 +26,8 @@
                  (:file "other" :if-feature (:not (:or :sbcl :ecl :abcl)))
                  (:file "bsd-sockets" :if-feature (:or :sbcl :ecl))
                  (:file "not-abcl" :if-feature (:not :abcl))
-                 (:file "waiting")
+                 (:file "waiting")      ; with an end that signals do not move
+                 (:file "system-calls-sbcl" :if-feature :sbcl)
                  (:file "octets-sbcl" :if-feature (:and :sbcl :64-bit :little-endian))
                  (:file "octets" :if-feature (:not (:and :sbcl :64-bit :little-endian)))
                  (:file "classes-sbcl" :if-feature :sbcl)

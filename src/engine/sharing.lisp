@@ -146,7 +146,8 @@ serve."
   (let ((service (engine-service engine)))
     (or (input-buffered-p service connection)
         (and (become-idle engine worker)
-             (prog1 (await-input (connection-socket connection) (idle-seconds service))
+             (prog1 (await-input (connection-socket connection)
+                                 :until (end-after (idle-seconds service)))
                (with-engine (engine)
                  (move worker :serving)))))))
 

@@ -71,7 +71,7 @@
   (loop repeat +accept-batch+
         for connection in (longest-idle engine)
         when (become-owner-if-parked connection)
-          do (cond ((await-descriptor (connection-descriptor connection) :input 0)
+          do (cond ((await-descriptor (connection-descriptor connection) :input :until (milliseconds))
                     (tend-connection-later engine connection))
                    (t
                     (with-engine (engine)

@@ -80,7 +80,8 @@ otherwise all of them, as Hunchentoot does."
   (let ((link (connection-data connection)))
     (if (if link
             (listen-or-end-p (link-stream link))
-            (await-descriptor (connection-descriptor connection) :input 0))
+            (await-descriptor (connection-descriptor connection) :input
+                              :until (milliseconds)))
         :some
         :none)))
 

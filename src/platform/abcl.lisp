@@ -11,6 +11,22 @@
   "Runs BODY; the JVM interrupts threads only where they wait, so nothing is needed."
   `(progn ,@body))
 
+(defmacro deferring-interrupts (&body body)
+  "Runs BODY."
+  `(progn ,@body))
+
+(defmacro interruptibly (&body body)
+  "Runs BODY."
+  `(progn ,@body))
+
+(defmacro with-acquired ((variable acquire release) &body body)
+  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
+left, the form RELEASE."
+  `(let ((,variable ,acquire))
+     (unwind-protect (progn ,@body)
+       (survive-cleanup)
+       ,release)))
+
 (defun nanoseconds ()
   (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
                 "java.lang.System"))
@@ -91,18 +107,33 @@ meanwhile."
        (jcall-method ("java.nio.channels.SelectableChannel" "configureBlocking" "boolean")
                      ,channel java:+true+))))
 
-(defun %await-input (usocket seconds)
+(defun select-once (selector milliseconds)
+  "Waits up to MILLISECONDS, or for ever when NIL, for what SELECTOR is for.  True when it is ready."
+  ;; To SELECT, zero means no limit.
+  (plusp (cond ((null milliseconds)
+                (jcall-method ("java.nio.channels.Selector" "select") selector))
+               ((plusp milliseconds)
+                (jcall-method ("java.nio.channels.Selector" "select" "long")
+                              selector milliseconds))
+               (t
+                (jcall-method ("java.nio.channels.Selector" "selectNow") selector)))))
+
+(defun heed-interrupt ()
+  "Does what the current thread was interrupted for, if it was: until the mark of that is taken
+away, no wait would last."
+  (when (java:jstatic (load-time-value (java:jmethod "java.lang.Thread" "interrupted"))
+                      "java.lang.Thread")
+    (eval nil)))
+
+(defun %await-input (usocket until)
   ;; Not usocket's, whose wait of zero seconds, and every wait while octets are buffered
-  ;; already, lasts for ever: to a selector zero means no limit.
+  ;; already, lasts for ever.
   (let ((channel (jcall-method ("java.net.Socket" "getChannel") (usocket:socket usocket))))
     (with-selector (selector channel)
-      (plusp (cond ((null seconds)
-                    (jcall-method ("java.nio.channels.Selector" "select") selector))
-                   ((plusp seconds)
-                    (jcall-method ("java.nio.channels.Selector" "select" "long")
-                                  selector (ceiling (* 1000 seconds))))
-                   (t
-                    (jcall-method ("java.nio.channels.Selector" "selectNow") selector)))))))
+      (loop for left = (milliseconds-left until)
+            do (cond ((select-once selector left) (return t))
+                     ((eql left 0) (return nil))
+                     (t (heed-interrupt)))))))
 
 (defun %limit-waits (usocket seconds)
   (jcall-method ("java.net.Socket" "setSoTimeout" "int")

@@ -5,21 +5,10 @@
 ;;;; The C calls that the ready engine makes for each request.  Who calls has checked
 ;;;; types and bounds: descriptors are open, octets are as long as the given range.
 
-(eval-when (:compile-toplevel :load-toplevel :execute)
-  (defmacro system-call (name result &rest arguments)
-    "Calls the C function NAME, which returns RESULT, with ARGUMENTS, lists of type and value.
-Returns its result, or minus the error number when that is negative."
-    `(let ((result (sb-alien:alien-funcall
-                    (sb-alien:extern-alien ,name (function ,result ,@(mapcar #'first arguments)))
-                    ,@(mapcar #'second arguments))))
-       (declare (type fixnum result))
-       (if (minusp result) (- (sb-alien:get-errno)) result))))
-
 (deftype descriptor ()
   "An open file descriptor."
   '(unsigned-byte 31))
 
-(defconstant +eintr+ 4)
 (defconstant +eagain+ 11)
 
 (declaim (inline would-block-p))
@@ -139,27 +128,6 @@ an integer; 0 for at once.  Returns 0, or minus an error number, as on a Unix-do
 (defun listener-descriptor (listener)
   "The descriptor of LISTENER, a usocket."
   (sb-bsd-sockets:socket-file-descriptor (usocket:socket listener)))
-
-(defun await-descriptor (descriptor direction milliseconds)
-  "Waits until DESCRIPTOR can be read or written, as DIRECTION, :INPUT or :OUTPUT, says, or is
-broken.  NIL after MILLISECONDS, an integer or -1 for no limit."
-  (declare (type descriptor descriptor) (type (signed-byte 31) milliseconds))
-  (sb-alien:with-alien ((poll (array (sb-alien:unsigned 32) 2)))
-    (loop
-      (setf (sb-alien:deref poll 0) descriptor
-            (sb-alien:deref poll 1) (ecase direction (:input 1) (:output 4)))
-      (let ((count (system-call "poll" sb-alien:int
-                                ((* (array (sb-alien:unsigned 32) 2)) (sb-alien:addr poll))
-                                (sb-alien:unsigned-long 1)
-                                (sb-alien:int milliseconds))))
-        (unless (= count (- +eintr+))
-          (return (plusp count)))))))
-
-(defun check-call (result name)
-  "RESULT of the C function NAME; signals an error when it is minus an error number."
-  (if (minusp result)
-      (error "~A failed: error number ~D." name (- result))
-      result))
 
 ;;; Names
 

@@ -6,10 +6,37 @@
   "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until it is done."
   `(mp:without-interrupts ,@body))
 
+(defmacro deferring-interrupts (&body body)
+  "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until that is done, or until
+an INTERRUPTIBLY in it.  A wait in the system is cut short, as by any signal."
+  `(mp:without-interrupts ,@body))
+
+(defmacro interruptibly (&body body)
+  "Runs BODY so that within DEFERRING-INTERRUPTS, too, the thread can be interrupted or destroyed,
+before BODY begins if that was to happen already."
+  ;; Not by ALLOW-WITH-INTERRUPTS around it all: every lock that is taken would be a place to die.
+  `(let ((si:*allow-with-interrupts* t))
+     (mp:with-interrupts ,@body)))
+
+(defmacro with-acquired ((variable acquire release) &body body)
+  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
+left, the form RELEASE.  These two are evaluated whole: another thread's interrupt or
+BT:DESTROY-THREAD waits meanwhile, so that nothing is acquired and not released.  BODY can be
+interrupted where the caller can."
+  `(mp:without-interrupts
+     (let ((,variable ,acquire))
+       (unwind-protect (mp:with-local-interrupts ,@body)
+         ,release))))
+
 (ffi:clines "#include <time.h>" "#include <unistd.h>" "#include <sys/socket.h>"
+            "#include <errno.h>" "#include <poll.h>"
             "static long long hrt_microseconds(void) {
                struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
-               return 1000000LL * t.tv_sec + t.tv_nsec / 1000; }")
+               return 1000000LL * t.tv_sec + t.tv_nsec / 1000; }"
+            "static int hrt_poll_input(int descriptor, int milliseconds) {
+               struct pollfd p = { descriptor, POLLIN, 0 };
+               int count = poll(&p, 1, milliseconds);
+               return count < 0 ? -errno : count; }")
 
 (defun microseconds ()
   "Microseconds, a fixnum, of the clock of MILLISECONDS."
@@ -42,8 +69,18 @@ takes LOCK again.  May return early: call it in a loop around what is waited for
   ;; Every accept, now or later, fails with EINVAL on Linux; macOS refuses (ENOTCONN).
   (%shut-down listener :io))
 
-(defun %await-input (usocket seconds)
-  (and (usocket:wait-for-input usocket :timeout seconds :ready-only t) t))
+(defconstant +eintr+ 4)
+
+(defun %await-input (usocket until)
+  ;; Not usocket's: a signal ends its wait early.  In pieces, so that a wait is over before long
+  ;; also when a thread's interrupt came just before poll(2).
+  (loop for left = (milliseconds-left until)
+        for count = (ffi:c-inline ((%descriptor usocket) (min (or left 1000) 1000)) (:int :int) :int
+                                  "hrt_poll_input(#0, #1)" :one-liner t)
+        do (cond ((plusp count) (return t))
+                 ((eql left 0) (return nil))
+                 ((and (minusp count) (/= count (- +eintr+)))
+                  (error "poll failed: error number ~D." (- count))))))
 
 (defun %limit-waits (usocket seconds)
   (let ((socket (usocket:socket usocket)))

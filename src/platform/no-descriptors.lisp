@@ -31,7 +31,7 @@
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
                receive-octets drop-octets send-octets send-octets-before-more
                accept-descriptor close-descriptor shut-descriptor
-               set-no-delay set-non-blocking await-descriptor
+               set-no-delay set-non-blocking #-sbcl await-descriptor
                systemd-descriptor open-path-listener open-inherited-listener
                open-shared-port-listener
                native-name open-file file-facts read-file-octets send-file
@@ -39,14 +39,6 @@
                await-ready
                thread-identity open-thread-status thread-blocked-p thread-run-time
                schedule-as-batch let-timers-be-late nap))
-
-(defmacro deferring-interrupts (&body body)
-  "Runs BODY."
-  `(progn ,@body))
-
-(defmacro interruptibly (&body body)
-  "Runs BODY."
-  `(progn ,@body))
 
 (defmacro compare-and-set (place old new)
   "Sets PLACE to NEW if it is EQ to OLD; true when it was.  Atomic only where it is needed."

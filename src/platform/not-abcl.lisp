@@ -16,4 +16,4 @@
   nil)                                  ; the error number tells
 
 (defun %pending-connection-p (listener)
-  (%await-input listener 0))
+  (%await-input listener (milliseconds)))

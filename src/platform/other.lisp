@@ -6,6 +6,22 @@
   "Runs BODY; nothing portable protects it from BT:DESTROY-THREAD."
   `(progn ,@body))
 
+(defmacro deferring-interrupts (&body body)
+  "Runs BODY."
+  `(progn ,@body))
+
+(defmacro interruptibly (&body body)
+  "Runs BODY."
+  `(progn ,@body))
+
+(defmacro with-acquired ((variable acquire release) &body body)
+  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
+left, the form RELEASE."
+  `(let ((,variable ,acquire))
+     (unwind-protect (progn ,@body)
+       (survive-cleanup)
+       ,release)))
+
 (defun milliseconds ()
   "Milliseconds of the Lisp's real-time clock."
   (values (floor (* 1000 (get-internal-real-time)) internal-time-units-per-second)))
@@ -34,8 +50,11 @@ takes LOCK again.  May return early: call it in a loop around what is waited for
   (declare (ignore listener))
   nil)
 
-(defun %await-input (usocket seconds)
-  (and (usocket:wait-for-input usocket :timeout seconds :ready-only t) t))
+(defun %await-input (usocket until)
+  (loop for left = (milliseconds-left until)
+        for ready = (usocket:wait-for-input usocket :timeout (and left (/ left 1000)) :ready-only t)
+        do (cond (ready (return t))
+                 ((eql left 0) (return nil)))))
 
 (defun %limit-waits (usocket seconds)
   (setf (usocket:socket-option usocket :receive-timeout) seconds))

@@ -7,8 +7,9 @@ descriptors.  One file for each Lisp defines the few operators that differ
   (:export
    ;; clock, machine, threads
    #:milliseconds #:as-milliseconds #:microseconds #:processor-count
-   #:uninterruptibly #:deferring-interrupts #:interruptibly
-   #:wait-on #:wait-until #:destroy-thread #:survive-cleanup
+   #:uninterruptibly #:deferring-interrupts #:interruptibly #:with-acquired
+   #:end-after #:milliseconds-left #:wait-on #:wait-until
+   #:destroy-thread #:survive-cleanup
    ;; listeners
    #:accept-connection #:pending-connection-p #:wake-listener #:close-listener
    #:accept-failed #:listener-closed #:descriptors-exhausted

@@ -6,6 +6,28 @@
   "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until it is done."
   `(sb-sys:without-interrupts ,@body))
 
+(defmacro deferring-interrupts (&body body)
+  "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until that is done, or until
+an INTERRUPTIBLY in it.  A wait in the system is cut short, as by any signal."
+  `(sb-sys:without-interrupts ,@body))
+
+(defmacro interruptibly (&body body)
+  "Runs BODY so that within DEFERRING-INTERRUPTS, too, the thread can be interrupted or destroyed,
+before BODY begins if that was to happen already."
+  ;; Not by ALLOW-WITH-INTERRUPTS around it all: every lock that is taken would be a place to die.
+  `(let ((sb-sys:*allow-with-interrupts* t))
+     (sb-sys:with-interrupts ,@body)))
+
+(defmacro with-acquired ((variable acquire release) &body body)
+  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
+left, the form RELEASE.  These two are evaluated whole: another thread's interrupt or
+BT:DESTROY-THREAD waits meanwhile, so that nothing is acquired and not released.  BODY can be
+interrupted where the caller can."
+  `(sb-sys:without-interrupts
+     (let ((,variable ,acquire))
+       (unwind-protect (sb-sys:with-local-interrupts ,@body)
+         ,release))))
+
 (defconstant +clock-monotonic+ #+linux 1 #+darwin 6 #-(or linux darwin) 4
   "The CLOCK_MONOTONIC of the system's <time.h>.")
 
@@ -38,11 +60,6 @@ takes LOCK again.  May return early: call it in a loop around what is waited for
   (handler-case
       (progn (sb-bsd-sockets:socket-shutdown (usocket:socket listener) :direction :io) t)
     (sb-bsd-sockets:socket-error () nil)))
-
-(defun %await-input (usocket seconds)
-  ;; poll(2), so that descriptors above select's FD_SETSIZE are fine.
-  (sb-sys:wait-until-fd-usable
-   (sb-bsd-sockets:socket-file-descriptor (usocket:socket usocket)) :input seconds nil))
 
 (defun %limit-waits (usocket seconds)
   (setf (sb-impl::fd-stream-timeout (usocket:socket-stream usocket))

@@ -68,9 +68,10 @@ the listener WAITING-COUNT times."))
 
 ;;; Connections
 
-(defgeneric await-input (socket seconds)
-  (:documentation "Waits up to SECONDS, a real or NIL for ever, until SOCKET has bytes to
-read or was ended by its peer.  True when so, NIL when the time ran out."))
+(defgeneric await-input (socket &key until)
+  (:documentation "Waits until SOCKET has bytes to read or was ended by its peer: then true.  NIL
+after UNTIL, a moment of MILLISECONDS, or NIL for no limit; when that has passed, only looks.
+Signals do not move the end of the wait."))
 
 (defgeneric limit-waits (socket seconds)
   (:documentation "Lets no single read on the stream of SOCKET take longer than SECONDS, a
@@ -88,8 +89,8 @@ was gone already."))
   (:documentation "Closes SOCKET and its stream, dropping what was not flushed.  Never
 signals; NIL when it was closed already."))
 
-(defmethod await-input ((socket usocket:stream-usocket) seconds)
-  (%await-input socket seconds))
+(defmethod await-input ((socket usocket:stream-usocket) &key until)
+  (%await-input socket until))
 
 (defmethod limit-waits ((socket usocket:stream-usocket) seconds)
   (%limit-waits socket seconds))
@@ -142,29 +143,47 @@ Unix-domain socket \"unix:\" before its path, and 0.")
   "The bivalent stream that reads and writes the octets of SOCKET."
   (usocket:socket-stream socket))
 
-(defun discard-available-input (stream)
-  "Drops the octets that STREAM has ready; NIL at its end."
-  (loop for octet = (read-byte stream nil nil)
-        always octet
-        while (listen stream)))
+(defparameter *discard-seconds* 1
+  "For how long in all, in seconds, what a peer still sends is dropped before its connection is
+closed.")
 
-(defun discard-input (socket seconds)
-  "Reads and drops what SOCKET's peer sends until it ends, pauses for SECONDS, or has sent
-many packets."
-  (handler-case
-      (loop repeat 16
-            while (and (await-input socket seconds)
-                       (discard-available-input (socket-octet-stream socket))))
-    (error () nil)))
+(defparameter *discard-octets* (* 4 1024 1024)
+  "How many octets that a peer still sends are dropped before its connection is closed.")
+
+(defparameter *discard-pause* 1/10
+  "After how many seconds without an octet nothing more is expected of a peer.")
+
+(defun discard-available-input (stream most end)
+  "Drops what STREAM has ready, an octet at least and MOST at most, until END, a moment of
+MILLISECONDS.  Returns how many octets; NIL at the end of STREAM."
+  (loop for count from 1 to most
+        unless (read-byte stream nil nil)
+          return nil
+        while (and (or (plusp (mod count 4096)) ; seldom, for the clock's sake
+                       (plusp (milliseconds-left end)))
+                   (listen stream))
+        finally (return (min count most))))
+
+(defun discard-input (socket)
+  "Reads and drops what the peer of SOCKET sends until it ends, or pauses, or takes too long, or
+has sent too much: nginx calls this a lingering close."
+  (loop with end = (end-after *discard-seconds*)
+        with room = *discard-octets*
+        for count = (and (await-input socket :until (min end (end-after *discard-pause*)))
+                         (discard-available-input (socket-octet-stream socket) room end))
+        while (and count
+                   (plusp (decf room count))
+                   (plusp (milliseconds-left end)))))
 
 (defun close-gently (socket)
   "Closes SOCKET, whose last answer was sent.  When its peer sent more than was read, waits a
 moment for it to see our end: a socket closed with unread input resets its peer, who may
-then lose the answer that is on its way (RFC 9112, section 9.6).  Never signals."
+then lose the answer that is on its way (RFC 9112, section 9.6).  That moment has limits, whatever
+the peer does; see *DISCARD-SECONDS* and *DISCARD-OCTETS*.  Never signals."
   ;; A stream around it may have closed it: its descriptor is another connection's by now.
-  (unless (socket-open-p socket)
-    (return-from close-gently nil))
-  (when (and (shut-down socket :output)
-             (handler-case (await-input socket 0) (error () nil)))
-    (discard-input socket 0.1))
-  (close-socket socket))
+  (when (socket-open-p socket)
+    (with-acquired (socket socket (close-socket socket))
+      (when (shut-down socket :output)
+        (handler-case (when (await-input socket :until (milliseconds))
+                        (discard-input socket))
+          (error () nil))))))

@@ -4,18 +4,6 @@
 
 ;;; Threads
 
-(defmacro deferring-interrupts (&body body)
-  "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until that is done, or until
-an INTERRUPTIBLY in it.  A wait in the system is cut short, as by any signal."
-  `(sb-sys:without-interrupts ,@body))
-
-(defmacro interruptibly (&body body)
-  "Runs BODY so that within DEFERRING-INTERRUPTS, too, the thread can be interrupted or destroyed,
-before BODY begins if that was to happen already."
-  ;; Not by ALLOW-WITH-INTERRUPTS around it all: every lock that is taken would be a place to die.
-  `(let ((sb-sys:*allow-with-interrupts* t))
-     (sb-sys:with-interrupts ,@body)))
-
 (defun thread-identity ()
   "The system's number of the current thread."
   (sb-alien:alien-funcall

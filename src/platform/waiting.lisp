@@ -1,17 +1,29 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
+;;;; Every wait that has a limit has an end, a moment of MILLISECONDS that is computed once:
+;;;; signals cut waits short, and a wait that begins anew with its whole limit may never end.
+
 (defun as-milliseconds (seconds)
   "SECONDS, a real or NIL for never, as an integer, or NIL."
   (and seconds (ceiling (* 1000 seconds))))
+
+(defun end-after (seconds)
+  "The moment of MILLISECONDS that is SECONDS, a real, from now; NIL for NIL, which is never."
+  (and seconds (+ (milliseconds) (as-milliseconds seconds))))
+
+(defun milliseconds-left (end)
+  "For how many milliseconds END, a moment of MILLISECONDS, is still to come, 0 when it has passed;
+NIL for NIL, which is never."
+  (and end (max 0 (- end (milliseconds)))))
 
 (defun wait-until (predicate condition-variable lock seconds period)
   "Waits up to SECONDS, a real or NIL for ever, until PREDICATE, called under LOCK, is true; returns
 its last value.  Looks when CONDITION-VARIABLE is notified, and every PERIOD, a real number of
 seconds: several may wait, and only one is notified."
-  (let ((end (and seconds (+ (milliseconds) (as-milliseconds seconds)))))
+  (let ((end (end-after seconds)))
     (bt:with-lock-held (lock)
       (loop for value = (funcall predicate)
-            for left = (and end (- end (milliseconds)))
-            until (or value (and left (<= left 0)))
+            for left = (milliseconds-left end)
+            until (or value (eql left 0))
             do (wait-on condition-variable lock (if left (min period (/ left 1000)) period))
             finally (return value)))))

@@ -75,8 +75,12 @@
   (error 'descriptor-broken :stream (wire-stream wire) :number number))
 
 (defun await-peer (wire direction)
-  (unless (await-descriptor (wire-descriptor wire) direction (wire-milliseconds wire))
-    (error 'stream-timeout :stream (wire-stream wire))))
+  "Waits until the descriptor of WIRE is ready in DIRECTION; signals STREAM-TIMEOUT when that takes
+too long.  The limit is one for each wait: who goes on reading or writing gets it anew."
+  (let ((limit (wire-milliseconds wire)))
+    (unless (await-descriptor (wire-descriptor wire) direction
+                              :until (unless (minusp limit) (+ (milliseconds) limit)))
+      (error 'stream-timeout :stream (wire-stream wire)))))
 
 ;;; Between requests, and at the end
 

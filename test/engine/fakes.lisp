@@ -18,9 +18,9 @@
   "Lets a request arrive on SOCKET."
   (incf (fake-requests socket)))
 
-(defmethod platform:await-input ((socket fake-socket) seconds)
+(defmethod platform:await-input ((socket fake-socket) &key until)
   (poll (lambda () (or (plusp (fake-requests socket)) (fake-ended socket)))
-        (or seconds *patience*)))
+        (if until (/ (platform:milliseconds-left until) 1000) *patience*)))
 
 (defmethod platform:shut-down ((socket fake-socket) direction)
   (unless (eq direction :output)

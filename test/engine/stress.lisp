@@ -74,7 +74,8 @@ an error when answers are wrong or do not come."
   "True when something has come on CONNECTION, and nobody owns it."
   (and (eq :parked (engine::connection-ownership connection))
        (null (engine::connection-output connection))
-       (platform:await-descriptor (engine::connection-descriptor connection) :input 0)
+       (platform:await-descriptor (engine::connection-descriptor connection) :input
+                                  :until (platform:milliseconds))
        (eq :parked (engine::connection-ownership connection))))
 
 (defun look-for-the-unseen (engine since)

@@ -32,6 +32,10 @@ its CLIENT."
 (defun patient-milliseconds ()
   (* 1000 *patience*))
 
+(defun patient-end ()
+  "The moment at which a wait of a test is over."
+  (platform:end-after *patience*))
+
 (define-server-test a-poller-tells-once-of-what-comes
   (with-poller (poller)
     (with-descriptor (descriptor client)
@@ -47,7 +51,7 @@ its CLIENT."
   (with-poller (poller)
     (with-descriptor (descriptor client)
       (send client "x")
-      (platform:await-descriptor descriptor :input (patient-milliseconds))
+      (platform:await-descriptor descriptor :input :until (patient-end))
       (platform:watch poller descriptor 7)
       (is (eql 7 (platform:await-ready poller (patient-milliseconds)))))))
 
@@ -106,7 +110,7 @@ its CLIENT."
       (platform:watch poller descriptor 42)
       (is (null (platform:await-ready poller 0)))
       (send client "x")
-      (platform:await-descriptor descriptor :input (patient-milliseconds))
+      (platform:await-descriptor descriptor :input :until (patient-end))
       (platform:send-probe poller)
       (platform:send-probe poller)
       (is (eql 42 (platform:await-ready poller 0)))
@@ -121,7 +125,7 @@ its CLIENT."
       (platform:watch poller descriptor 1)
       (platform:unwatch poller descriptor)
       (send client "x")
-      (platform:await-descriptor descriptor :input (patient-milliseconds))
+      (platform:await-descriptor descriptor :input :until (patient-end))
       (is (null (platform:await-ready poller 0))))))
 
 (define-server-test several-are-told-at-a-time-in-their-order
@@ -130,9 +134,9 @@ its CLIENT."
       (with-descriptor (second second-client)
         (flet ((tell-all (most)
                  (send first-client "x")
-                 (platform:await-descriptor first :input (patient-milliseconds))
+                 (platform:await-descriptor first :input :until (patient-end))
                  (send second-client "x")
-                 (platform:await-descriptor second :input (patient-milliseconds))
+                 (platform:await-descriptor second :input :until (patient-end))
                  (multiple-value-list (platform:await-ready poller 0 most))))
           (platform:watch poller first 1)
           (platform:watch poller second 2)
@@ -156,19 +160,29 @@ its CLIENT."
        (progn ,@body)
        (is (null (platform:readiness-supported-p)))))
 
+(define-server-test signals-do-not-move-the-time-limit-of-a-read
+  (where-supported
+   (with-descriptor (descriptor client)
+     (let ((stream (server:make-descriptor-stream descriptor)))
+       (platform:limit-waits stream 1/2)
+       (is (eq :timeout (result-amid-interrupts
+                         (in-background ("reader")
+                           (handler-case (read-byte stream nil)
+                             (server:stream-timeout () :timeout))))))))))
+
 (define-server-test octets-go-both-ways-without-blocking
   (where-supported
    (with-descriptor (descriptor client)
      (let ((buffer (octets "....")))
        (is (platform:would-block-p (platform:receive-octets descriptor buffer 0 4)))
        (send client "ab")
-       (platform:await-descriptor descriptor :input (patient-milliseconds))
+       (platform:await-descriptor descriptor :input :until (patient-end))
        (is (= 2 (platform:receive-octets descriptor buffer 1 4)))
        (is (equalp (octets ".ab.") buffer))
        (is (= 3 (platform:send-octets descriptor buffer 1 4)))
        (is (equalp (octets "ab.") (read-octets client 3)))
        (end-sending client)
-       (platform:await-descriptor descriptor :input (patient-milliseconds))
+       (platform:await-descriptor descriptor :input :until (patient-end))
        (is (zerop (platform:receive-octets descriptor buffer 0 4)))))))
 
 (define-server-test octets-that-nobody-wants-are-dropped
@@ -176,13 +190,13 @@ its CLIENT."
    (with-descriptor (descriptor client)
      (is (platform:would-block-p (platform:drop-octets descriptor 4)))
      (send client "abcdef")
-     (platform:await-descriptor descriptor :input (patient-milliseconds))
+     (platform:await-descriptor descriptor :input :until (patient-end))
      (is (= 4 (platform:drop-octets descriptor 4)))
      (let ((buffer (octets "....")))
        (is (= 2 (platform:receive-octets descriptor buffer 0 4)))
        (is (equalp (octets "ef..") buffer)))
      (end-sending client)
-     (platform:await-descriptor descriptor :input (patient-milliseconds))
+     (platform:await-descriptor descriptor :input :until (patient-end))
      (is (zerop (platform:drop-octets descriptor platform:+most-dropped+))))))
 
 (define-server-test a-full-socket-takes-no-more-and-says-so
@@ -192,7 +206,7 @@ its CLIENT."
        (is (platform:would-block-p
             (loop for result = (platform:send-octets descriptor many 0 65536)
                   unless (plusp result) return result)))
-       (is (not (platform:await-descriptor descriptor :output 0)))))))
+       (is (not (platform:await-descriptor descriptor :output :until (platform:milliseconds))))))))
 
 (define-server-test an-accept-without-a-connection-does-not-block
   (where-supported

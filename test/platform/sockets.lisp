@@ -56,14 +56,34 @@ CLIENT, of the tests' client."
 
 (define-server-test awaiting-input-ends-with-octets-with-the-end-or-with-the-time
   (with-accepted (server client)
-    (is (not (platform:await-input server 0)))
-    (is (not (platform:await-input server 1/50)))
+    (is (not (platform:await-input server :until (platform:milliseconds))))
+    (is (not (platform:await-input server :until (platform:end-after 1/50))))
     (send client "x")
-    (is (platform:await-input server *patience*))
+    (is (platform:await-input server :until (platform:milliseconds)))
+    (is (platform:await-input server :until (platform:end-after *patience*)))
     (read-byte (platform:socket-octet-stream server))
     (end-sending client)
-    (is (platform:await-input server *patience*))
+    (is (platform:await-input server))
     (is (null (read-byte (platform:socket-octet-stream server) nil nil)))))
+
+(defun result-amid-interrupts (task)
+  "What TASK-RESULT returns of TASK, whose thread is interrupted every few milliseconds until it
+has ended."
+  (eventually ("a wait to end in spite of interrupts")
+    (or (task-done-p task)
+        (progn (ignore-errors (bt:interrupt-thread (task-thread task) (constantly nil)))
+               nil)))
+  (task-result task))
+
+(define-server-test interrupts-neither-prolong-nor-shorten-a-wait-for-input
+  (with-accepted (server client)
+    (let* ((begun (platform:milliseconds))
+           (waiting (in-background ("waiting")
+                      (list (platform:await-input server :until (platform:end-after 1/2))
+                            (platform:milliseconds)))))
+      (destructuring-bind (input-p ended) (result-amid-interrupts waiting)
+        (is (not input-p))
+        (is (<= 500 (- ended begun)))))))
 
 (define-server-test shutting-input-down-ends-a-read-elsewhere
   (with-accepted (server client)
@@ -95,6 +115,44 @@ CLIENT, of the tests' client."
       (finish-output stream)
       (platform:close-gently server)
       (is (equalp (octets "answer") (receive-rest client))))))
+
+(defmacro with-tireless-sender ((client) &body body)
+  "Evaluates BODY while a task sends to CLIENT's server as fast as it can, until it is closed."
+  (let ((sender (gensym "SENDER")))
+    `(let ((,sender (in-background ("tireless sender")
+                      (loop while (handler-case (progn (send ,client *many-octets*) t)
+                                    (error () nil))))))
+       (multiple-value-prog1 (progn ,@body)
+         (task-result ,sender)))))
+
+(defparameter *many-octets* (test-octets 65536))
+
+(define-server-test closing-gently-takes-a-limited-time-whatever-the-peer-sends
+  (with-globals ((platform::*discard-octets* most-positive-fixnum)
+                 (platform::*discard-seconds* 1/5))
+    (with-accepted (server client)
+      (with-tireless-sender (client)
+        (task-result (in-background ("closing") (platform:close-gently server)))
+        (is (not (platform:socket-open-p server)))))))
+
+(define-server-test closing-gently-takes-a-limited-number-of-octets
+  (with-globals ((platform::*discard-octets* 100000)
+                 (platform::*discard-seconds* 3600))
+    (with-accepted (server client)
+      (with-tireless-sender (client)
+        (task-result (in-background ("closing") (platform:close-gently server)))
+        (is (not (platform:socket-open-p server)))))))
+
+(define-server-test closing-gently-does-not-wait-for-a-peer-that-drips
+  (with-globals ((platform::*discard-seconds* 1/2))
+    (with-accepted (server client)
+      (send client "x")
+      (let ((closing (in-background ("closing") (platform:close-gently server))))
+        (eventually ("the server to close")
+          (try-to-send client "x")
+          (task-done-p closing))
+        (task-result closing)
+        (is (not (platform:socket-open-p server)))))))
 
 (define-server-test closing-twice-is-harmless
   (with-accepted (server client)

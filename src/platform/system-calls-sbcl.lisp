@@ -1,0 +1,56 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; Calls of the system, and the one wait for a descriptor, for SBCL on Unix.
+
+(eval-when (:compile-toplevel :load-toplevel :execute)
+  (defmacro system-call (name result &rest arguments)
+    "Calls the C function NAME, which returns RESULT, with ARGUMENTS, lists of type and value.
+Returns its result, or minus the error number when that is negative."
+    `(let ((result (sb-alien:alien-funcall
+                    (sb-alien:extern-alien ,name (function ,result ,@(mapcar #'first arguments)))
+                    ,@(mapcar #'second arguments))))
+       (declare (type fixnum result))
+       (if (minusp result) (- (sb-alien:get-errno)) result))))
+
+(defconstant +eintr+ 4)
+
+(defun check-call (result name)
+  "RESULT of the C function NAME; signals an error when it is minus an error number."
+  (if (minusp result)
+      (error "~A failed: error number ~D." name (- result))
+      result))
+
+(sb-alien:define-alien-type nil
+    (sb-alien:struct pollfd             ; <poll.h>
+                     (descriptor sb-alien:int)
+                     (events sb-alien:short) (events-that-came sb-alien:short)))
+
+(defun poll-once (descriptor direction milliseconds)
+  "Calls poll(2) for DESCRIPTOR and DIRECTION, :INPUT or :OUTPUT, with a limit of MILLISECONDS, -1
+for none.  Returns what that does, or minus an error number."
+  (sb-alien:with-alien ((poll (sb-alien:struct pollfd)))
+    (setf (sb-alien:slot poll 'descriptor) descriptor
+          (sb-alien:slot poll 'events) (ecase direction (:input 1) (:output 4)))
+    (system-call "poll" sb-alien:int
+                 ((* (sb-alien:struct pollfd)) (sb-alien:addr poll))
+                 (sb-alien:unsigned-long 1)
+                 (sb-alien:int milliseconds))))
+
+(defconstant +longest-poll+ (1- (ash 1 31))
+  "The most milliseconds that poll(2) can be told.")
+
+(defun await-descriptor (descriptor direction &key until)
+  "Waits until DESCRIPTOR can be read or written, as DIRECTION, :INPUT or :OUTPUT, says, or is
+broken: then true.  NIL after UNTIL, a moment of MILLISECONDS, or NIL for no limit; when that has
+passed, only looks.  Signals do not move the end of the wait."
+  ;; A signal ends poll(2), and each garbage collection sends one to every thread.
+  (loop for left = (milliseconds-left until)
+        for count = (poll-once descriptor direction (if left (min left +longest-poll+) -1))
+        do (cond ((plusp count) (return t))
+                 ((eql left 0) (return nil))
+                 ((/= count (- +eintr+)) (check-call count "poll")))))
+
+(defun %await-input (usocket until)
+  ;; poll(2), so that descriptors above select's FD_SETSIZE are fine.
+  (await-descriptor (sb-bsd-sockets:socket-file-descriptor (usocket:socket usocket)) :input
+                    :until until))
