@@ -23,6 +23,12 @@
   (let ((value (uiop:getenv name)))
     (if (or (null value) (string= value "")) default value)))
 
+(defun leave (control &rest arguments)
+  "Tells why it can't go on, and exits with 1."
+  (format *error-output* "~&~?~%" control arguments)
+  (finish-output *error-output*)
+  (uiop:quit 1))
+
 
 ;;; Nobody sits at a prompt: an unhandled error ends the process.
 
@@ -130,6 +136,8 @@
     (load-dependencies system)
     (when *safety*
       (demand-safety))
-    (asdf:load-system system)))
+    ;; The compiler's notes on what it could not optimise are for who works on that.
+    (handler-bind (#+sbcl (sb-ext:compiler-note #'muffle-warning))
+      (asdf:load-system system))))
 
 (in-package #:common-lisp-user)

@@ -3,12 +3,6 @@
 
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 
-(defun leave (control &rest arguments)
-  "Tells why it can't go on, and exits with 1."
-  (format *error-output* "~&~?~%" control arguments)
-  (finish-output *error-output*)
-  (uiop:quit 1))
-
 (defun port ()
   "The number in PORT; leaves if there is none."
   (let ((number (ignore-errors (parse-integer (setting "PORT" "4242")))))
@@ -50,8 +44,7 @@
   (handler-case
       (hunchentoot-recycling-taskmaster-demo:serve :port *port* :address *address*)
     ((or usocket:socket-error usocket:ns-error) (condition)
-      (leave "Can't listen on port ~D of ~A: ~(~A~).  Try other values of PORT and ADDRESS."
-             *port* *address* (type-of condition)))))
+      (leave "~A  Try other values of PORT and ADDRESS." condition))))
 
 (handle-signals)
 (let ((acceptor (start-demo)))

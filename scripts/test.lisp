@@ -20,9 +20,14 @@
                     :name "time limit of the tests")))
 
 (defun run-tests (&optional suite)
-  "Runs SUITE, or all; true if nothing failed."
-  (apply #'uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all
-         (when suite (list :suite suite))))
+  "Runs SUITE, or all; true if nothing failed.  Leaves when there is no SUITE."
+  (handler-bind ((error (lambda (condition)
+                          (when (typep condition
+                                       (uiop:find-symbol* '#:unknown-suite
+                                                          '#:hunchentoot-recycling-taskmaster-test))
+                            (leave "~A" condition)))))
+    (apply #'uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all
+           (when suite (list :suite suite)))))
 
 (limit-run (parse-integer (setting "TEST_MINUTES" "15")))
 (let ((passed (run-tests (setting "SUITE"))))

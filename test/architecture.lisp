@@ -87,6 +87,14 @@
     (when (equal (storey-of file) "engine")
       (is (not (search "hunchentoot:" (source-text file))) "~A" (source-name file)))))
 
+;;; The command line
+
+(test who-asks-for-an-unknown-suite-is-told-the-known-ones
+  (handler-case (progn (find-suite "nonsense") (fail "It was found."))
+    (unknown-suite (condition)
+      (dolist (name '("nonsense" "architecture" "conformance/cookies"))
+        (is (search name (princ-to-string condition)))))))
+
 ;;; Docstrings
 
 (defun documented-p (symbol)

@@ -7,4 +7,4 @@
                     (#:engine #:hunchentoot-recycling-taskmaster.engine)
                     (#:server #:hunchentoot-recycling-taskmaster.server)
                     (#:recycling #:hunchentoot-recycling-taskmaster))
-  (:export #:run-all #:all))
+  (:export #:run-all #:all #:unknown-suite))

@@ -3,14 +3,28 @@
 (def-suite all
   :description "Everything that is promised.")
 
+(defun suite-names (&optional (suite 'all) (depth 0))
+  "The names of SUITE and of those in it, in lower case, indented by DEPTH and more."
+  (cons (format nil "~V@T~(~A~)" (* 2 (1+ depth)) suite)
+        (loop for name being the hash-keys of (fiveam::tests (get-test suite))
+              when (typep (get-test name) 'fiveam::test-suite)
+                append (suite-names name (1+ depth)))))
+
+(define-condition unknown-suite (error)
+  ((name :initarg :name :reader unknown-name))
+  (:report (lambda (condition stream)
+             (format stream "There is no test or suite called ~A.  The suites are:~{~%~A~}"
+                     (unknown-name condition) (suite-names))))
+  (:documentation "Signalled when a test is asked for that does not exist."))
+
 (defun find-suite (name)
-  "The FiveAM suite or test called NAME, a symbol or a string in any case."
+  "The FiveAM suite or test called NAME, a symbol or a string in any case.  Signals UNKNOWN-SUITE."
   (let ((symbol (if (stringp name)
                     (find-symbol (string-upcase name)
                                  '#:hunchentoot-recycling-taskmaster-test)
                     name)))
     (or (and symbol (get-test symbol) symbol)
-        (error "There is no test or suite called ~A." name))))
+        (error 'unknown-suite :name name))))
 
 (defun result-counts (results)
   "How many of the FiveAM RESULTS passed, failed and were skipped."

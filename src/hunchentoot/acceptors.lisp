@@ -80,6 +80,9 @@ Signals HUNCHENTOOT:PARAMETER-ERROR when such an argument makes no sense, or not
   (:documentation "HUNCHENTOOT:EASY-ACCEPTOR on recycled threads: takes the same initargs, runs
 the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
 
+(defmethod parks-connections-p ((acceptor parallel-acceptor))
+  t)
+
 (defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))
   "In a worker's thread, does its work; otherwise what Hunchentoot does."
   (if *work*

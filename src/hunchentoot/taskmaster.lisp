@@ -147,12 +147,16 @@ are served by what is its acceptor."
         of its own."
        acceptor (hunchentoot:taskmaster-acceptor taskmaster)))))
 
+(defgeneric parks-connections-p (acceptor)
+  (:documentation "True when PROCESS-CONNECTION of ACCEPTOR leaves it to the engine to close sockets.")
+  (:method ((acceptor hunchentoot:acceptor))
+    nil))
+
 (defun make-engine (taskmaster acceptor)
   "An engine for ACCEPTOR, which listens, as the arguments of TASKMASTER want it."
   (funcall (if (and (taskmaster-parking-p taskmaster)
                     (readiness-supported-p)
-                    ;; Others close sockets by themselves.
-                    (typep acceptor 'parallel-acceptor))
+                    (parks-connections-p acceptor))
                #'make-ready-engine
                #'make-sharing-engine)
            taskmaster (acceptor-listener acceptor)

@@ -126,3 +126,24 @@
         (loop repeat 3 do (ask-text "/yo"))
         (setf (hunchentoot:acceptor-access-log-destination *server*) file)
         (is (= 3 (getf (recycling:stats *server*) :unlogged)))))))
+
+;;; Places where nobody can listen
+
+(define-server-test (a-taken-port-is-named-with-its-address :needs :our-engine)
+  (with-acceptor (acceptor)
+    (let ((port (hunchentoot:acceptor-port acceptor)))
+      (check-sentence ((hunchentoot:start (make-test-acceptor :port port))
+                       usocket:address-in-use-error)
+                      (princ-to-string port) "127.0.0.1")
+      (check-sentence ((hunchentoot:start (make-test-acceptor :port port :address nil))
+                       usocket:address-in-use-error)
+                      (princ-to-string port) "all addresses"))))
+
+(define-server-test (a-missing-address-is-named :needs :our-engine)
+  ;; 192.0.2.0/24 is for documents (RFC 5737).
+  (check-sentence ((hunchentoot:start (make-test-acceptor :address "192.0.2.1"))
+                   usocket:socket-error)
+                  "192.0.2.1" "port 0")
+  (check-sentence ((hunchentoot:start (make-test-acceptor :address "no-such-host.invalid"))
+                   error)
+                  "no-such-host.invalid"))

@@ -9,13 +9,18 @@
 (defvar *confidence-dispatch-table* nil
   "The dispatch table that loading the suite leaves behind; it is made only then.")
 
+(defun find-system (name)
+  "The system NAME; NIL when ASDF cannot find it.  What ASDF says of the style of the file where it is
+defined is no matter of ours."
+  (handler-bind ((warning #'muffle-warning))
+    (ignore-errors (asdf:find-system name nil))))
+
 (defun system-present-p (name)
   "Whether ASDF finds system NAME, all its files and all systems that it depends on."
-  (let ((system (ignore-errors (asdf:find-system name nil))))
+  (let ((system (find-system name)))
     (and system
          (every #'component-present-p (asdf:component-children system))
-         (every (lambda (needed) (ignore-errors (asdf:find-system needed nil)))
-                (asdf:system-depends-on system)))))
+         (every #'find-system (asdf:system-depends-on system)))))
 
 (defun component-present-p (component)
   "Whether all files of COMPONENT, a file or module, exist."
