@@ -63,6 +63,7 @@
     :components ((:file "taskmaster")
                  (:file "lifecycle")
                  (:file "mistakes")
+                 (:file "arguments")
                  (:file "faults")
                  (:file "requests")
                  (:file "listening")

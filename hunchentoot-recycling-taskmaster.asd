@@ -111,6 +111,7 @@
                  (:file "internals")    ; the only file that knows what Hunchentoot hides
                  (:file "taskmaster")
                  (:file "listening")    ; on paths, inherited descriptors, shared ports
+                 (:file "arguments")
                  (:file "acceptors")
                  (:file "limits")
                  (:file "access-line")  ; what a line of the access log is

@@ -73,7 +73,8 @@ requests that have begun keep the old ones.
 :LISTEN-BACKLOG, how many connections may wait in the kernel, is 1024 by default; the kernel cuts
 it to its own maximum, on Linux net.core.somaxconn.
 
-Signals HUNCHENTOOT:PARAMETER-ERROR when such an argument makes no sense, or not with another."))
+Signals HUNCHENTOOT:PARAMETER-ERROR when an argument, of Hunchentoot's too, makes no sense, or not
+with another; START does so when :ACCESS-LOG-FORMAT names no function then."))
 
 (defclass parallel-easy-acceptor (parallel-acceptor hunchentoot:easy-acceptor)
   ()
@@ -101,7 +102,6 @@ when it writes the head of a reply, which then says so."
 
 (defmethod initialize-instance :after
     ((acceptor parallel-acceptor) &key (parking nil parking-supplied-p))
-  (check-access-log-format (access-log-format acceptor))
   (when parking-supplied-p
     (let ((taskmaster (acceptor-taskmaster* acceptor)))
       (unless (typep taskmaster 'recycling-taskmaster)
@@ -143,6 +143,7 @@ stopped."
   (let ((complete nil)
         (was-listening (hunchentoot:started-p acceptor)))
     (unless was-listening
+      (check-access-log-function acceptor)
       (note-engine acceptor nil))
     (unwind-protect
          (multiple-value-prog1 (call-next-method)

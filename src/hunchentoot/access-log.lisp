@@ -8,12 +8,13 @@
 ;;;; The lines of one destination are written by a journal, whose thread lives while the acceptor
 ;;;; runs.  Without a destination there is none.
 
-(defun check-access-log-format (format)
-  (unless (or (member format '(:combined :json))
-              (functionp format)
-              (and format (symbolp format) (not (keywordp format))))
-    (hunchentoot:parameter-error
-     "ACCESS-LOG-FORMAT must be :COMBINED, :JSON or a function of one argument, not ~S." format)))
+(defun check-access-log-function (acceptor)
+  "Checks that the format of ACCEPTOR, if it is the name of a function, names one by now."
+  (let ((format (access-log-format acceptor)))
+    (when (and (symbolp format)
+               (not (keywordp format))
+               (or (not (fboundp format)) (macro-function format) (special-operator-p format)))
+      (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))))
 
 ;;; The journal
 

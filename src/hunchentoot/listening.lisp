@@ -45,11 +45,6 @@ that it shares; PARALLEL-ACCEPTOR explains how."))
     (hunchentoot:parameter-error
      "LISTEN-FD must be the number of a descriptor, or :SYSTEMD, not ~S." descriptor)))
 
-(defun check-defer-accept (seconds)
-  (unless (typep seconds '(or null (integer 1 255)))
-    (hunchentoot:parameter-error
-     "DEFER-ACCEPT must be NIL or an integer of seconds from 1 to 255, not ~S." seconds)))
-
 (defun own-place-p (acceptor)
   "True when ACCEPTOR was told an address or a port.  That it was told Hunchentoot's default,
 nobody can see."
@@ -77,7 +72,6 @@ nobody can see."
     (when mode (check-listen-mode mode path))
     (when path (check-listen-path path))
     (when descriptor (check-listen-fd descriptor))
-    (check-defer-accept (acceptor-defer-accept acceptor))
     (when (and path descriptor)
       (hunchentoot:parameter-error "LISTEN-PATH and LISTEN-FD exclude each other."))
     (when (or path descriptor)

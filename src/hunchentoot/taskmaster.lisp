@@ -70,48 +70,83 @@ of one argument, a string with address, port and number.")
 
 ;;; Arguments
 
-(defun check-count (name value)
+(defun check-count (name value words)
+  "Checks that VALUE of the argument NAME is a count; WORDS say what it may be."
   (unless (typep value '(integer 1 #.most-positive-fixnum))
-    (hunchentoot:parameter-error "~A must be an integer above 0, not ~S." name value)))
+    (hunchentoot:parameter-error "~A must be ~A, not ~S." name words value)))
 
 (defun check-thread-counts (standby maximum)
   (when maximum
-    (check-count :max-thread-count maximum))
-  (check-count :standby-thread-count standby)
+    (check-count :max-thread-count maximum "an integer above 0, or NIL for no limit"))
+  (check-count :standby-thread-count standby "an integer above 0")
   (when (and maximum (> standby maximum))
     (hunchentoot:parameter-error
-     "STANDBY-THREAD-COUNT, ~D, must not be greater than MAX-THREAD-COUNT, ~D."
+     "STANDBY-THREAD-COUNT, ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, for ~
+      no limit)."
      standby maximum)))
 
 (defun check-accept-count (accept maximum)
   (unless (member accept '(nil :unlimited))
-    (check-count :max-accept-count accept)
+    (check-count :max-accept-count accept
+                 "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
     (unless maximum
       (hunchentoot:parameter-error
-       "MAX-THREAD-COUNT must be supplied if MAX-ACCEPT-COUNT is supplied."))
+       "MAX-ACCEPT-COUNT, ~D, needs a MAX-THREAD-COUNT, which is NIL, for no limit." accept))
     (unless (> accept maximum)
       (hunchentoot:parameter-error
-       "MAX-ACCEPT-COUNT, ~D, must be greater than MAX-THREAD-COUNT, ~D." accept maximum))))
+       "MAX-ACCEPT-COUNT, ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have all ~
+        wait; or NIL, to answer 503 at once." accept maximum))))
 
 (defun check-name-format (control)
   (unless (and (stringp control)
-               (handler-case (format nil control "x") (error () nil)))
+               (search "<name>" (handler-case (format nil control "<name>") (error () ""))))
     (hunchentoot:parameter-error
-     "WORKER-THREAD-NAME-FORMAT must be a control string for one argument, not ~S." control)))
+     "WORKER-THREAD-NAME-FORMAT must be a control string that prints its one argument, such as ~S, or ~
+      NIL, not ~S."
+     *default-worker-thread-name-format* control)))
+
+(defun check-arguments (standby maximum accept control)
+  (check-thread-counts standby maximum)
+  (check-accept-count accept maximum)
+  (check-name-format control))
+
+(defun default-standby (maximum)
+  "How many threads are to wait where nobody says it and MAXIMUM, a count or NIL, may serve."
+  (if (typep maximum '(integer 1))
+      (min *default-standby-thread-count* maximum)
+      *default-standby-thread-count*))
+
+(defun fill-defaults (taskmaster)
+  "Replaces the arguments of TASKMASTER that are NIL for the default."
+  (with-slots (standby-thread-count max-thread-count worker-thread-name-format) taskmaster
+    (unless standby-thread-count
+      (setf standby-thread-count (default-standby max-thread-count)))
+    (unless worker-thread-name-format
+      (setf worker-thread-name-format *default-worker-thread-name-format*))))
 
 (defmethod initialize-instance :after ((taskmaster recycling-taskmaster) &key)
-  (with-slots (standby-thread-count max-thread-count max-accept-count
-               worker-thread-name-format)
+  (fill-defaults taskmaster)
+  (with-slots (standby-thread-count max-thread-count max-accept-count worker-thread-name-format)
       taskmaster
-    (unless standby-thread-count
-      (setf standby-thread-count (if (typep max-thread-count '(integer 1))
-                                     (min *default-standby-thread-count* max-thread-count)
-                                     *default-standby-thread-count*)))
-    (unless worker-thread-name-format
-      (setf worker-thread-name-format *default-worker-thread-name-format*))
-    (check-thread-counts standby-thread-count max-thread-count)
-    (check-accept-count max-accept-count max-thread-count)
-    (check-name-format worker-thread-name-format)))
+    (check-arguments standby-thread-count max-thread-count max-accept-count
+                     worker-thread-name-format)))
+
+(defmethod reinitialize-instance :before
+    ((taskmaster recycling-taskmaster)
+     &key (max-thread-count (hunchentoot:taskmaster-max-thread-count taskmaster))
+       (max-accept-count (hunchentoot:taskmaster-max-accept-count taskmaster))
+       (standby-thread-count (taskmaster-standby-thread-count taskmaster))
+       (worker-thread-name-format (taskmaster-worker-thread-name-format taskmaster)))
+  (check-arguments (or standby-thread-count (default-standby max-thread-count))
+                   max-thread-count max-accept-count
+                   (or worker-thread-name-format *default-worker-thread-name-format*)))
+
+(defmethod reinitialize-instance :after ((taskmaster recycling-taskmaster) &key)
+  (fill-defaults taskmaster)
+  (let ((engine (taskmaster-engine taskmaster)))
+    (when engine
+      (setf (engine-thread-limit engine) (hunchentoot:taskmaster-max-thread-count taskmaster)
+            (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster)))))
 
 (defmethod (setf hunchentoot:taskmaster-max-thread-count) :before
     (value (taskmaster recycling-taskmaster))

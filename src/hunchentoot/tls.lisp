@@ -5,35 +5,52 @@
   (:documentation "HUNCHENTOOT:SSL-ACCEPTOR on recycled threads.  :SSL-CERTIFICATE-FILE and
 :SSL-PRIVATEKEY-FILE, pathname designators of PEM files, are required,
 :SSL-PRIVATEKEY-PASSWORD is optional.
-Signals HUNCHENTOOT:PARAMETER-ERROR when one of the files is missing or is no PEM file."))
+Signals HUNCHENTOOT:PARAMETER-ERROR when one of the files is missing, is no PEM file, or has no
+certificate or no private key."))
 
 (defclass parallel-easy-ssl-acceptor (parallel-ssl-acceptor hunchentoot:easy-ssl-acceptor)
   ()
   (:documentation "HUNCHENTOOT:EASY-SSL-ACCEPTOR on recycled threads; see
 PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 
-(defun pem-file-p (pathname)
-  "True when the file PATHNAME has a line that begins something in PEM (RFC 7468, section 2)."
+(defun pem-labels (pathname)
+  "What the file PATHNAME has in PEM, as its lines say that begin something (RFC 7468, section 2)."
   (with-open-file (stream pathname :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
-    (loop for line = (read-line stream nil)
+    (loop with mark = "-----BEGIN "
+          for line = (read-line stream nil)
           while line
-          thereis (and (search "-----BEGIN " line) t))))
+          when (search mark line)
+            collect (subseq line (+ (search mark line) (length mark))))))
 
-(defun check-pem-file (name pathname)
+(defun check-pem-file (name pathname wanted)
+  "Checks that PATHNAME, the argument NAME, is a file in PEM that has a WANTED."
   (flet ((refuse-it (reason)
            (hunchentoot:parameter-error "~A, ~S, ~A." name pathname reason)))
     (unless pathname
       (refuse-it "must name a file in PEM format"))
     (unless (and (probe-file pathname) (pathname-name (probe-file pathname)))
       (refuse-it "does not name an existing file"))
-    (unless (handler-case (pem-file-p pathname)
-              (file-error () (refuse-it "cannot be read")))
-      (refuse-it "is not in PEM format"))))
+    (let ((labels (handler-case (pem-labels pathname)
+                    (file-error () (refuse-it "cannot be read")))))
+      (cond ((null labels)
+             (refuse-it "is not in PEM format"))
+            ((notany (lambda (label) (search wanted label)) labels)
+             (refuse-it (format nil "has no ~A, but ~{~A~^, ~}" wanted
+                                (mapcar (lambda (label) (string-right-trim '(#\- #\Return) label))
+                                        labels))))))))
 
 (defmethod initialize-instance :before
     ((acceptor parallel-ssl-acceptor) &key ssl-certificate-file ssl-privatekey-file)
-  (check-pem-file :ssl-certificate-file ssl-certificate-file)
-  (check-pem-file :ssl-privatekey-file ssl-privatekey-file))
+  (check-pem-file :ssl-certificate-file ssl-certificate-file "CERTIFICATE")
+  (check-pem-file :ssl-privatekey-file ssl-privatekey-file "PRIVATE KEY"))
+
+(defmethod reinitialize-instance :before
+    ((acceptor parallel-ssl-acceptor)
+     &key (ssl-certificate-file nil certificate-p) (ssl-privatekey-file nil key-p))
+  (when certificate-p
+    (check-pem-file :ssl-certificate-file ssl-certificate-file "CERTIFICATE"))
+  (when key-p
+    (check-pem-file :ssl-privatekey-file ssl-privatekey-file "PRIVATE KEY")))
 
 (defmethod cl+ssl:stream-fd ((stream descriptor-stream))
   ;; So OpenSSL reads and writes the descriptor itself.

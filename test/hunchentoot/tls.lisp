@@ -98,7 +98,12 @@
 (test a-bad-key-or-certificate-is-named-at-once
   (with-directory (directory)
     (let ((text (write-file directory "text.pem" "nothing of the kind"))
-          (pem (write-file directory "some.pem" "-----BEGIN CERTIFICATE-----")))
+          (pem (write-file directory "some.pem" "-----BEGIN CERTIFICATE-----"))
+          (key (write-file directory "key.pem" "-----BEGIN RSA PRIVATE KEY-----")))
+      (refuses-files "SSL-CERTIFICATE-FILE" "RSA PRIVATE KEY"
+                     :ssl-certificate-file key :ssl-privatekey-file pem)
+      (refuses-files "SSL-PRIVATEKEY-FILE" "has no PRIVATE KEY, but CERTIFICATE"
+                     :ssl-certificate-file pem :ssl-privatekey-file pem)
       (refuses-files "SSL-CERTIFICATE-FILE" "/nowhere/c.pem"
                      :ssl-certificate-file "/nowhere/c.pem" :ssl-privatekey-file pem)
       (refuses-files "SSL-PRIVATEKEY-FILE" "/nowhere/k.pem"
