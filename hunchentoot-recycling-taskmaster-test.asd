@@ -64,6 +64,7 @@
                  (:file "lifecycle")
                  (:file "mistakes")
                  (:file "arguments")
+                 (:file "changing")
                  (:file "faults")
                  (:file "requests")
                  (:file "listening")

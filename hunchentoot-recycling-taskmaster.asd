@@ -32,6 +32,7 @@
                  (:file "octets" :if-feature (:not (:and :sbcl :64-bit :little-endian)))
                  (:file "classes-sbcl" :if-feature :sbcl)
                  (:file "classes" :if-feature (:not :sbcl))
+                 (:file "default-initargs")
                  (:file "sockets")
                  (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "usockets-sbcl" :if-feature (:and :sbcl :linux))
@@ -113,6 +114,7 @@
                  (:file "listening")    ; on paths, inherited descriptors, shared ports
                  (:file "arguments")
                  (:file "acceptors")
+                 (:file "changing")     ; the class of an instance
                  (:file "limits")
                  (:file "access-line")  ; what a line of the access log is
                  (:file "access-log")   ; where it goes, and when

@@ -9,6 +9,9 @@
     :initform nil
     :documentation "The engine of the last start; NIL where another taskmaster than ours started.
 It is kept here, since the taskmaster may be replaced while it runs.")
+   (successor
+    :initform nil
+    :documentation "The taskmaster for the next start; see changing.lisp.")
    (access-log-format
     :initarg :access-log-format
     :reader access-log-format
@@ -144,6 +147,7 @@ stopped."
         (was-listening (hunchentoot:started-p acceptor)))
     (unless was-listening
       (check-access-log-function acceptor)
+      (take-successor acceptor)
       (note-engine acceptor nil))
     (unwind-protect
          (multiple-value-prog1 (call-next-method)

@@ -40,6 +40,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; classes: how instances are made
    #:*making-functions* #:class-making #:classes-between #:extra-slots #:sole-method-p
    #:call-when-redefined
+   #:default-arguments #:missing-arguments
    ;; atomics
    #:compare-and-set #:make-counter #:counter-add #:counter-count))
 
