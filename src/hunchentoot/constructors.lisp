@@ -47,11 +47,16 @@ an instance of CLASS, a symbol or a class."
 ;;; Invariant: a recipe in *RECIPES* holds, since they are all forgotten when a class that one of
 ;;; them depends on, or a function that makes instances, is redefined.
 
-(defvar *recipes* '()
+(defun no-recipes ()
+  "An alist without recipes that is EQ to no other, so that one can tell whether it was forgotten
+meanwhile."
+  (list (cons nil nil)))
+
+(defvar *recipes* (no-recipes)
   "An alist of symbols that name classes, and their recipes; replaced whole.")
 
 (defun forget-recipes ()
-  (setf *recipes* '()))
+  (setf *recipes* (no-recipes)))
 
 (defvar *watched-classes* '()
   "The classes whose redefinition makes us forget.")
@@ -83,14 +88,17 @@ an instance of CLASS, a symbol or a class."
 (defun recipe (designator base)
   "The recipe for the class that the symbol DESIGNATOR names, by that of the class BASE; NIL when
 it names none."
-  (let ((known (cdr (assoc designator *recipes* :test #'eq)))
-        (class (find-class designator nil)))
+  (let* ((recipes *recipes*)
+         (known (cdr (assoc designator recipes :test #'eq)))
+         (class (find-class designator nil)))
     (cond ((null class) nil)
           ((and known (eq class (recipe-class known))) known)
           (t
            (let ((new (new-recipe class base)))
-             (setf *recipes* (acons designator new
-                                    (remove designator *recipes* :key #'car)))
+             ;; Not remembered when a class was redefined since, which it may not know of.
+             (compare-and-set (symbol-value '*recipes*) recipes
+                              (acons designator new
+                                     (remove designator recipes :key #'car)))
              new)))))
 
 (defun allocated-instance (designator base)

@@ -93,3 +93,27 @@
               ((other :initform nil)
                (mark :initform "after" :reader changing-mark-of))))
       (is (string= "after" (ask-text "/"))))))
+
+(defun call-with-definition (name definition thunk)
+  "Calls THUNK while the function NAME is DEFINITION, a function of the former one and the arguments."
+  (let ((former (fdefinition name)))
+    (unwind-protect
+         (progn (setf (fdefinition name)
+                      (lambda (&rest arguments) (apply definition former arguments)))
+                (funcall thunk))
+      (setf (fdefinition name) former))))
+
+(test a-recipe-that-was-made-while-its-class-changed-is-not-remembered
+  (with-request-class (restless-request)
+    (flet ((make-recipe ()
+             (recycling::recipe 'restless-request (find-class 'hunchentoot:request)))
+           (remembered-p ()
+             (and (assoc 'restless-request recycling::*recipes*) t)))
+      (call-with-definition 'recycling::new-recipe
+                            (lambda (former &rest arguments)
+                              (prog1 (apply former arguments)
+                                (recycling::forget-recipes)))
+                            #'make-recipe)
+      (is (not (remembered-p)))
+      (make-recipe)
+      (is (remembered-p)))))
