@@ -56,6 +56,17 @@ which last changed at DATE, a string or NIL if that is too recent to tell (RFC 9
           ((find #\" validator) (and (not (tag-weak-p tag)) (string= tag validator)))
           (t (equal date validator)))))
 
+(defconstant +most-range-digits+ 18
+  "The most digits of a position that mean anything: each such number is a CONTENT-SIZE.  To read the
+digits of a longer one takes time with their square, and no content is that large.")
+
+(defun range-position (value start end)
+  "The number whose digits VALUE has from START to END, or one beyond all content."
+  (let ((start (or (position #\0 value :start start :end end :test #'char/=) (1- end))))
+    (if (> (- end start) +most-range-digits+)
+        +most-content+
+        (parse-integer value :start start :end end))))
+
 (defun parse-range (value size)
   "The first and the last octet that VALUE, the text of Range, asks for, of content of SIZE octets;
 NIL when it is none of the ranges that are served: one first octet, and perhaps a last.  Whether
@@ -66,7 +77,7 @@ there are that many is the caller's to check (RFC 9110, section 14.1.2)."
     (when (and dash (> dash 6)
                (every #'digit-char-p (subseq value 6 dash))
                (every #'digit-char-p (subseq value (1+ dash))))
-      (values (parse-integer value :start 6 :end dash)
+      (values (range-position value 6 dash)
               (if (= (1+ dash) (length value))
                   (1- size)
-                  (parse-integer value :start (1+ dash)))))))
+                  (range-position value (1+ dash) (length value)))))))

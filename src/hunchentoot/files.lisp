@@ -177,9 +177,10 @@ the client has that already, or wants another."
              (refuse-range first last size))))))
 
 (defun refuse-range (first last size)
-  "Leaves the handler with what Hunchentoot answers to a range beyond a file of SIZE octets."
+  "Leaves the handler with what Hunchentoot answers to a range beyond a file of SIZE octets, but for
+the header (RFC 9110, section 14.4)."
   (setf (hunchentoot:return-code*) hunchentoot:+http-requested-range-not-satisfiable+
-        (hunchentoot:header-out :content-range) (format nil "bytes 0-~D/~D" (1- size) size))
+        (hunchentoot:header-out :content-range) (format nil "bytes */~D" size))
   (hunchentoot:abort-request-handler
    (format nil "invalid request range (requested ~D-~D, accepted 0-~D)" first last (1- size))))
 

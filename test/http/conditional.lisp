@@ -63,3 +63,14 @@
     (dolist (text '("bytes=-5" "bytes=1-2,4-5" "lines=1-2" "bytes=" "bytes=-" "bytes=1"
                     "bytes= 1-2" "" "bytes=a-b" "bytes=+1-2"))
       (is (equal '(nil) (range text)) "~S" text))))
+
+(test positions-of-ranges-are-not-read-digit-by-digit-beyond-any-content
+  (flet ((range (first last)
+           (multiple-value-list (http:parse-range (format nil "bytes=~A-~A" first last) 100))))
+    (is (equal '(5 9) (range "5" "9")))
+    (is (equal '(0 9) (range "00" "000000000000000000000000009")))
+    (is (equal (list 999999999999999999 (1- (expt 2 60)))
+               (range (make-string 18 :initial-element #\9) (make-string 19 :initial-element #\9))))
+    ;; With bignums this would take minutes.
+    (let ((digits (make-string 1000000 :initial-element #\7)))
+      (is (equal (list (1- (expt 2 60)) (1- (expt 2 60))) (range digits digits))))))

@@ -192,3 +192,19 @@ besides ROUTES, by an acceptor made of INITARGS."
     (is (equal (subseq path 1) (namestring (pathname-asked-for path))))
     (is (notany (lambda (known) (and known (string= path (recycling::known-path-path known))))
                 recycling::*known-paths*))))
+
+(define-server-test (files-that-share-a-place-are-told-apart :needs :our-http)
+  (with-globals ((recycling::*known-files* (make-array 1 :initial-element nil)))
+    (with-directory (directory)
+      (let ((one (write-file directory "one" "first")) (two (write-file directory "two" "second")))
+        (serving () (("/one" (hunchentoot:handle-static-file one))
+                     ("/two" (hunchentoot:handle-static-file two)))
+          (loop repeat 2
+                do (is (string= "first" (ask-text "/one")))
+                   (is (string= "second" (ask-text "/two")))))))))
+
+(define-server-test (a-range-beyond-the-file-is-told-the-size :needs :our-http)
+  (serving-file ((octets "text")) (path)
+    (let ((response (asked-with "Range" "bytes=10-20")))
+      (is (= 416 (response-status response)))
+      (is (string= "bytes */4" (response-header response "content-range"))))))
