@@ -103,7 +103,9 @@
     :pathname "hunchentoot/"
     :components ((:file "access-log")
                  (:file "forms")
-                 (:file "limits")))
+                 (:file "limits")
+                 (:file "form-limits")
+                 (:file "stalled")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"
     :serial t

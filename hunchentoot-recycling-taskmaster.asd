@@ -100,6 +100,7 @@
                  (:file "wire-input")
                  (:file "wire-output")
                  (:file "stream")
+                 (:file "content")      ; of a request, whole or in pieces
                  (:file "requests")
                  (:file "chunks")
                  (:file "replies")

@@ -28,12 +28,22 @@ beyond it 413 (RFC 9110, section 15.5.14).")
 LIMITS; beyond it 413 (RFC 9112, section 7.1.1).")
   (trailer-octets (* 8 1024) :type index :read-only t
    :documentation "The most octets of the trailer fields of one body of these
-LIMITS, line ends included; beyond it 431 (RFC 9112, section 7.1.2)."))
+LIMITS, line ends included; beyond it 431 (RFC 9112, section 7.1.2).")
+  (raw-octets (* 64 1024 1024) :type (or null content-size) :read-only t
+   :documentation "The most octets of content that is kept whole of these LIMITS, NIL for
+no bound; beyond it 413 (RFC 9110, section 15.5.14).")
+  (form-octets (* 2 1024 1024) :type (or null content-size) :read-only t
+   :documentation "The most octets of a form that are kept of these LIMITS, files apart,
+NIL for no bound; beyond it 413 (RFC 9110, section 15.5.14).")
+  (field-count 10000 :type (or null content-size) :read-only t
+   :documentation "The most fields of a form of these LIMITS, files among them, NIL for no
+bound; beyond it 413 (RFC 9110, section 15.5.14)."))
 
 (setf (documentation 'make-limits 'function)
       "New LIMITS; each keyword is one of its slots: :REQUEST-LINE-OCTETS (16 KiB),
 :HEADER-OCTETS (128 KiB), :HEADER-COUNT (128), :BODY-OCTETS (NIL), :CHUNK-EXTENSION-OCTETS
-(16 KiB), :TRAILER-OCTETS (8 KiB).")
+(16 KiB), :TRAILER-OCTETS (8 KiB), :RAW-OCTETS (64 MiB), :FORM-OCTETS (2 MiB), :FIELD-COUNT
+(10,000).")
 
 (defparameter *default-limits* (make-limits)
   "The limits of a parser that was given none.")

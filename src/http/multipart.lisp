@@ -22,8 +22,9 @@
 (defconstant +part-head-octets+ (* 16 1024)
   "The most octets of the head of one part, the empty line included.")
 
-(defconstant +boundary-octets+ 70
-  "The most octets of a boundary (RFC 2046, section 5.1.1).")
+(defconstant +boundary-octets+ 1024
+  "The most octets of a boundary.  RFC 2046, section 5.1.1, allows 70, and none that is empty; other
+servers take more and less.")
 
 (defstruct (multipart-parser (:constructor %make-multipart-parser (delimiter)) (:copier nil)
                              (:predicate nil) (:conc-name multipart-))
@@ -36,7 +37,7 @@
 
 (defun boundary-p (text)
   "True when TEXT, a string, can be the boundary of a multipart body."
-  (and (<= 1 (length text) +boundary-octets+)
+  (and (<= (length text) +boundary-octets+)
        (every (lambda (char) (<= 32 (char-code char) 255)) text)))
 
 (defun make-multipart-parser (boundary)

@@ -10,7 +10,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    ;; limits
    #:limits #:content-size #:make-limits #:limits-request-line-octets #:limits-header-octets
    #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets
-   #:limits-trailer-octets
+   #:limits-trailer-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
    ;; request heads
    #:parser #:make-parser #:parse-head #:parser-begun-p #:reset-parser
    #:head #:head-method #:head-uri #:head-target-form #:head-protocol
@@ -33,8 +33,8 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encoded-length #:encode-string #:encode-decimal
    #:encode-chunk #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
    #:reason-phrase #:imf-fixdate #:rendered-second
-   ;; texts
-   #:text-position #:text-part #:latin-1-text))
+   ;; texts and octets
+   #:text-position #:text-part #:latin-1-text #:octet-count))
 
 (in-package #:hunchentoot-recycling-taskmaster.http)
 

@@ -123,7 +123,16 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :trailers-too-large 431 "RFC 9112, section 7.1.2"
   "The trailer fields are larger than this server takes.")
 
-;;; For the storeys above, which have a clock
+;;; For the storeys above, which have handlers, a heap and a clock
+
+(define-refusal :form-too-large 413 "RFC 9110, section 15.5.14"
+  "The form is larger than this server takes.")
+(define-refusal :too-many-fields 413 "RFC 9110, section 15.5.14"
+  "The form has more fields than this server takes.")
+(define-refusal :no-memory 503 "RFC 9110, section 15.6.4"
+  "There is no memory for the content of the request now.")
+(define-refusal :connect-not-served 501 "RFC 9110, section 9.3.6"
+  "This server is no proxy, and connects nobody.")
 
 (define-refusal :request-timeout 408 "RFC 9110, section 15.5.9"
   "The request did not arrive in time.")

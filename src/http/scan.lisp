@@ -8,7 +8,7 @@
          (ftype (function (octets index index) index) visible-end value-end)
          (ftype (function (text index index octet) index) text-run-end text-run-start)
          (ftype (function (character text index index) index) text-position)
-         (ftype (function (octet octets index index) index) octet-position)
+         (ftype (function (octet octets index index) index) octet-position octet-count)
          (ftype (function (octets index octets index index) index) matching-octets)
          (ftype (function (octets index index) text) latin-1-text value-text upper-case-text)
          (ftype (function (text index index) text) text-part))
@@ -94,6 +94,15 @@
                    (/= octet (aref octets position)))
         do (incf position)
         finally (return position)))
+
+(defun octet-count (octet octets start end)
+  "How often OCTETS have OCTET from START below END."
+  (declare (type octet octet) (type octets octets) (type index start end) #.*hot-policy*)
+  (loop with count of-type index = 0
+        for position of-type index from start below end
+        when (= octet (aref octets position))
+          do (incf count)
+        finally (return count)))
 
 (defun matching-octets (wanted from octets start end)
   "How many octets of WANTED, from FROM on, are those of OCTETS from START below END."

@@ -68,10 +68,19 @@ status in parentheses, and the connection closed:
   :MAX-HEADER-COUNT            the number of header lines; default 128 (431)
   :MAX-CHUNK-EXTENSION-OCTETS  chunk extensions of one body; default 16 KiB (413)
   :MAX-TRAILER-OCTETS          trailer lines of one body; default 8 KiB (431)
+  :MAX-RAW-OCTETS              content that HUNCHENTOOT:RAW-POST-DATA returns whole; default 64
+                               MiB, NIL for no limit (413)
+  :MAX-FORM-OCTETS             a form, without the files in it; default 2 MiB, NIL for no limit
+                               (413)
+  :MAX-FIELD-COUNT             the number of fields of a form, files among them; default 10,000,
+                               NIL for no limit (413)
 
-Over TLS, and where connections are not parked, Hunchentoot reads requests, and :MAX-BODY-OCTETS
-alone holds; under another taskmaster than ours none does.  REINITIALIZE-INSTANCE takes these too;
-requests that have begun keep the old ones.
+What the content of all requests together takes in memory is limited too, on SBCL under Linux, to
+a quarter of the heap; who would take more is answered 503, or 413 when it could never have that.
+
+Over TLS, and where connections are not parked, Hunchentoot reads requests, and those limits alone
+hold that have to do with content, but not with chunks; under another taskmaster than ours none
+does.  REINITIALIZE-INSTANCE takes these too; requests that have begun keep the old ones.
 
 :LISTEN-BACKLOG, how many connections may wait in the kernel, is 1024 by default; the kernel cuts
 it to its own maximum, on Linux net.core.somaxconn.

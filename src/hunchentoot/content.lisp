@@ -3,87 +3,172 @@
 ;;;; The content of a request as a whole: all of it in a vector or a form, or dropped.  Forms with
 ;;;; files are uploads.lisp's.
 ;;;;
-;;;; Hunchentoot lengthens its vector for each few octets that come in chunks, and copies it each
-;;;; time; and it takes parameters apart a character at a time.  Where the content of a request is
-;;;; one of our own streams, its functions are wrapped, and the same is done here; everywhere else,
-;;;; and for what is not as usual, Hunchentoot's run.
+;;;; Hunchentoot takes whatever comes into memory, where it lengthens its vector for each few octets
+;;;; that come in chunks, and copies it each time; and it takes parameters apart a character at a
+;;;; time.  Where the content of a request is one of our own streams, its functions are wrapped, and
+;;;; the same is done here, within limits; everywhere else Hunchentoot's run.
 
-(deftype own-content ()
-  "What our own code reads content from."
-  '(or content-stream chunked-content))
+(defun own-content (request)
+  "The content of REQUEST, if there is any and it is one of our own streams."
+  (let ((content (request-content request)))
+    (and (not (eq content *no-content*))
+         (typep content 'content)
+         content)))
+
+(defun request-limits (request)
+  (acceptor-limits (hunchentoot:request-acceptor request)))
 
 (defun content-asked-for-p (request)
   "True when a program has read the content of REQUEST, or has its stream."
   (slot-value request 'hunchentoot:raw-post-data))
 
+(defun (setf raw-post-data*) (value request)
+  (setf (slot-value request 'hunchentoot:raw-post-data) value))
+
 ;;; In a vector
 
 (defun read-content (hunchentoots &rest arguments
                      &key (request hunchentoot:*request*) want-stream (already-read 0))
-  "Reads the content of REQUEST, and leaves it there; by HUNCHENTOOTS, a function of ARGUMENTS, save
-what comes in chunks."
+  "Reads the content of REQUEST, and leaves it there; by HUNCHENTOOTS, a function of ARGUMENTS, where
+it is none of ours, or just its stream is wanted."
   (declare (dynamic-extent arguments))
-  (let ((content (request-content request)))
-    (if (and (typep content 'chunked-content) (not want-stream) (zerop already-read))
-        (setf (slot-value request 'hunchentoot:raw-post-data) (read-all-content content))
-        (apply hunchentoots arguments))))
+  (let ((content (own-content request)))
+    (cond ((or (null content) (plusp already-read))
+           (apply hunchentoots arguments))
+          (want-stream
+           (invite-content content)
+           (apply hunchentoots arguments))
+          ((headers-sent-p)             ; asked by Hunchentoot, who is about to send the reply
+           (take-unasked request content (limits-raw-octets (request-limits request))))
+          (t
+           (setf (raw-post-data* request)
+                 (read-all-content content (limits-raw-octets (request-limits request))
+                                   :body-too-large))))))
 
 (wrap-content-reader 'read-content)
 
 ;;; Parameters
 
-(defun usual-form-p (request force)
-  "True when REQUEST has a form of the usual type and encoding, and is to have its parameters: because
-nobody has read it, or, if FORCE, once more."
-  (let ((content (request-content request)))
-    ;; Most requests are asked, and have none.
-    (and (not (eq content *no-content*))
-         (typep content 'own-content)
-         (let ((read (content-asked-for-p request)))
-           (or (null read) (and force (typep read 'octets))))
+(defparameter *form-type* "application/x-www-form-urlencoded")
+
+(defun form-type-p (type)
+  "True when TYPE, the text of a Content-Type or NIL, is that of a form without files, whatever its
+parameters."
+  (let ((end (length *form-type*)))
+    (and (<= end (length type))
+         (string-equal *form-type* type :end2 end)
+         (or (= end (length type))
+             (find (char type end) #(#\; #\Space #\Tab)))
+         t)))
+
+(defun form-wanted-p (request force)
+  "True when REQUEST, which has content of ours, has a form without files, and is to have its
+parameters: because nobody has read it, or, if FORCE, once more."
+  (let ((read (content-asked-for-p request)))
+    (and (or (null read) (and force (typep read 'octets)))
          (member (hunchentoot:request-method request) hunchentoot:*methods-for-post-parameters*
                  :test #'eq)
-         (string-equal "application/x-www-form-urlencoded"
-                       (hunchentoot:header-in :content-type request))
-         (encoding-of hunchentoot:*hunchentoot-default-external-format*))))
+         (form-type-p (hunchentoot:header-in :content-type request)))))
+
+(defun field-counter (content limit)
+  "A function of octets of a form, a start and an end, that refuses CONTENT when there are more than
+LIMIT fields, NIL for no limit, in all octets that it was called with."
+  (let ((fields 1))
+    (lambda (octets start end)
+      (when limit
+        (incf fields (octet-count (load-time-value (char-code #\&)) octets start end))
+        (when (> fields limit)
+          (refuse-content content :too-many-fields))))))
+
+(defun form-octets (request content)
+  "The octets of the form that REQUEST has as its CONTENT, which are left there too; no more than the
+limits allow."
+  (let* ((limits (request-limits request))
+         (most (limits-form-octets limits))
+         (judge (field-counter content (limits-field-count limits)))
+         (read (content-asked-for-p request)))
+    (cond ((null read)
+           (setf (raw-post-data* request)
+                 (read-all-content content most :form-too-large judge)))
+          ((and most (> (length read) most))
+           (refuse-content content :form-too-large))
+          (t
+           (funcall judge read 0 (length read))
+           read))))
+
+(defconstant +octets-for-decoding+ 8
+  "How many octets of memory an octet of a form takes when it is decoded: as a character of the whole,
+and as one of a name or value.")
+
+(defun read-form (request content external-format)
+  "Gives REQUEST, which has a form as its CONTENT, the parameters in that, in EXTERNAL-FORMAT or, if
+that is NIL, in that of the form."
+  (let* ((octets (form-octets request content))
+         (own-format (external-format-of-form request))
+         (ascii-p (and (null external-format) (encoding-of own-format))))
+    (declare (type octets octets))
+    (reserve-memory content (* +octets-for-decoding+ (length octets)))
+    (setf (slot-value request 'hunchentoot:post-parameters)
+          (decoded-alist (latin-1-text octets 0 (length octets)) (or external-format own-format)
+                         ascii-p))))
 
 (defun read-parameters (hunchentoots &rest arguments
                         &key (request hunchentoot:*request*) force external-format)
   "Sees to it that the parameters in the content of REQUEST are known; by HUNCHENTOOTS, a function of
-ARGUMENTS, save those of usual forms."
+ARGUMENTS, where it is no form, none of ours, or one with files."
   (declare (dynamic-extent arguments))
-  (if (and (null external-format) (usual-form-p request force))
-      (or-bad-request
-        (let ((octets (coerce (hunchentoot:raw-post-data :request request :force-binary t)
-                              'octets)))
-          (setf (slot-value request 'hunchentoot:post-parameters)
-                (decoded-alist (latin-1-text octets 0 (length octets))
-                               hunchentoot:*hunchentoot-default-external-format*))))
-      (apply hunchentoots arguments)))
+  (let ((content (own-content request)))
+    ;; Most requests are asked, and have none.
+    (if (and content (form-wanted-p request force))
+        (or-bad-request
+          (read-form request content external-format))
+        (apply hunchentoots arguments))))
 
 (wrap-form-reader 'read-parameters)
 
 ;;; Not read
 
-(defun too-much-unasked-p (request head)
-  "True when REQUEST has content for which its client will not be waited, see *UNASKED-LIMIT*."
-  (let ((size (head-framing head)))
-    (and (integerp size)
-         (> size *unasked-limit*)
-         (not (content-asked-for-p request)))))
+(defun content-in-the-way-p (request head)
+  "True when the connection cannot be kept after REQUEST, with HEAD, because of its content: its
+client holds that back and has not been asked for it, or it is so much that the client will not be
+waited for, see *UNASKED-LIMIT*."
+  (let* ((size (head-framing head))
+         (content (and (not (eq size :none)) (own-content request))))
+    (and content
+         (or (content-invite content)
+             (and (integerp size)
+                  (> size *unasked-limit*)
+                  (not (content-asked-for-p request)))))))
 
-(defun take-what-was-not-read (request head)
+(defun drop-unasked (request content)
+  ;; For Hunchentoot T is: not to be read again.
+  (setf (raw-post-data* request) t)
+  (drop-content content *unasked-limit*))
+
+(defun take-unasked (request content most)
+  "Takes the CONTENT of REQUEST, which nobody has asked for, before the reply is sent.  It is kept as
+raw post data if it has not more than MOST octets, an integer or NIL for no limit, otherwise dropped.
+Where not all of it has been taken then, this is the last request of its connection."
+  (let ((size (content-size content)))
+    (unless (handler-case
+                (if (or (content-refused-p content)
+                        (content-invite content)
+                        (and size most (> size most)))
+                    (drop-unasked request content)
+                    (setf (raw-post-data* request)
+                          (read-all-content content most :body-too-large)))
+              ;; The handler did without it, so its reply is sent.
+              (protocol-error () nil))
+      (setf (raw-post-data* request) t)
+      (finish-connection))))
+
+(defun take-what-was-not-read (request)
   "Takes the content of REQUEST that nobody has asked for before the reply is sent, as Hunchentoot
 does: there are clients that look for a reply only when they have sent all.  A little is kept, as
 there, for methods after this; much is dropped, or a client could fill the memory with it."
-  (let ((framing (head-framing head)))
-    (handler-case
-        (cond ((or (eq framing :none) (content-asked-for-p request)))
-              ((and (integerp framing) (<= framing *unread-limit*))
-               (hunchentoot:raw-post-data :force-binary t))
-              (t
-               ;; For Hunchentoot that is: not to be read again.
-               (setf (slot-value request 'hunchentoot:raw-post-data) t)
-               (drop-content (request-content request) *unasked-limit*)))
-      ;; The handler did without it, so its reply is sent; then the connection is closed.
-      (protocol-error () nil))))
+  (let ((content (own-content request)))
+    (cond ((or (null content) (content-asked-for-p request)))
+          ((content-size content)
+           (take-unasked request content *unread-limit*))
+          (t
+           (drop-unasked request content)))))

@@ -24,11 +24,14 @@ come, or when what came was refused."
 
 (defun acceptable-head (head)
   "HEAD, or what READ-HEAD returned in place of one.  Signals PROTOCOL-ERROR for a method that
-Hunchentoot would refuse."
-  (when (and (typep head 'head) (not (method-served-p (head-method head))))
-    (error 'protocol-error :refusal :malformed-method :status 400
-                           :section "RFC 9110, section 9"
-                           :reason "The method is not known here."))
+Hunchentoot would refuse, and for CONNECT: after a 2xx to that, what follows is no HTTP."
+  (when (typep head 'head)
+    (cond ((eq :connect (head-method head))
+           (error (make-refusal :connect-not-served)))
+          ((not (method-served-p (head-method head)))
+           (error 'protocol-error :refusal :malformed-method :status 400
+                                  :section "RFC 9110, section 9"
+                                  :reason "The method is not known here."))))
   head)
 
 (defun keep-parser (connection acceptor link parser)
@@ -46,14 +49,32 @@ a client could send an octet a second for ever."
          (return-parser parser)))
   (lend-no-buffers (link-wire link)))
 
+(defun invitation (stream)
+  "A function that tells the peer of STREAM to send content, unless it has its reply already."
+  (lambda ()
+    (unless (headers-sent-p)
+      (copy-continue)
+      (send-continue stream))))
+
 (defun content-of (acceptor head link)
   "The stream from which the content of the request HEAD, which follows on LINK, is read."
-  (let ((framing (head-framing head)))
+  (let* ((framing (head-framing head))
+         (stream (link-socket-stream link))
+         (invite (and (head-expect-100-continue-p head) (invitation stream))))
     (case framing
       ;; Who asks for another protocol may be granted it, and then talks on.
-      (:none (if (head-upgrade head) (link-socket-stream link) *no-content*))
-      (:chunked (make-chunked-content (link-wire link) (acceptor-limits acceptor) #'answer-refusal))
-      (t (make-content-stream (link-socket-stream link) framing)))))
+      (:none (if (head-upgrade head) stream *no-content*))
+      (:chunked (make-chunked-content (link-wire link) (acceptor-limits acceptor)
+                                      #'answer-refusal invite))
+      (t (make-content-stream stream framing #'answer-refusal invite)))))
+
+(defun call-with-content (content thunk)
+  "Calls THUNK, which processes the request with CONTENT; what that has in memory counts as garbage
+then."
+  (if (and (typep content 'content) (not (eq content *no-content*)))
+      (unwind-protect (funcall thunk)
+        (release-memory content))
+      (funcall thunk)))
 
 (defun process-head (acceptor head link)
   "Processes the request HEAD, which came over LINK, in the context of CALL-WITH-CONNECTION-
@@ -62,15 +83,16 @@ STREAM.  True."
          (content (content-of acceptor head link))
          (*cut-short-p* nil))
     (copy-head head)
-    (when (head-expect-100-continue-p head)
-      (send-continue stream))
     (let ((hunchentoot:*reply* (make-reply acceptor))
           (hunchentoot:*session* nil))
       (when (eq :chunked (head-framing head))
         (expect-chunked-body acceptor))
-      (hunchentoot:process-request
-       (make-request acceptor link (head-headers head) (head-method head) (head-uri head)
-                     (head-protocol head) content)))
+      (flet ((process-it ()
+               (hunchentoot:process-request
+                (make-request acceptor link (head-headers head) (head-method head)
+                              (head-uri head) (head-protocol head) content))))
+        (declare (dynamic-extent #'process-it))
+        (call-with-content content #'process-it)))
     (if *cut-short-p*
         (abandon-reply stream)
         (finish-exchange acceptor link content))

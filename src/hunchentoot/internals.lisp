@@ -73,10 +73,10 @@ Hunchentoot has none to give."
        (hunchentoot:log-message* :error "Error when creating REQUEST object: ~A" condition)
        (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+))))
 
-(defun decoded-alist (text external-format)
+(defun decoded-alist (text external-format ascii-p)
   "The alist that Hunchentoot makes of the string TEXT, URL-encoded in EXTERNAL-FORMAT, which has
-ASCII in it."
-  (let ((alist (query-alist text external-format)))
+ASCII in it if ASCII-P."
+  (let ((alist (if ascii-p (query-alist text external-format) :irregular)))
     (if (eq alist :irregular)
         (hunchentoot::form-url-encoded-list-to-alist (cl-ppcre:split "&" text) external-format)
         alist)))
@@ -84,7 +84,7 @@ ASCII in it."
 (defun parameters-of (query)
   "The alist that Hunchentoot makes of the string QUERY, in UTF-8."
   (let ((flexi-streams:*substitution-char* #\?))
-    (decoded-alist query hunchentoot::+utf-8+)))
+    (decoded-alist query hunchentoot::+utf-8+ t)))
 
 (defun cookies-of (header)
   "The alist that Hunchentoot makes of HEADER, the value of Cookie."
@@ -103,6 +103,18 @@ known."
 (defun wrap-content-reader (wrapper)
   "Makes WRAPPER, see WRAP-FUNCTION, what gives a request its raw post data."
   (wrap-function 'hunchentoot::get-post-data wrapper))
+
+(defun external-format-of-form (request)
+  "That of the parameters in the content of REQUEST: of its charset, if it names one that is known,
+else the default."
+  (let ((charset (nth-value 2 (hunchentoot::parse-content-type
+                               (hunchentoot:header-in :content-type request)))))
+    (or (and charset
+             (handler-case (flexi-streams:make-external-format charset :eol-style :lf)
+               (error ()
+                 (hunchentoot::hunchentoot-warn
+                  "Ignoring unknown character set ~A in request content type." charset))))
+        hunchentoot:*hunchentoot-default-external-format*)))
 
 (defmacro or-bad-request (&body body)
   "Evaluates BODY; an error in it ends the request, and the connection: there may be content that was
@@ -212,6 +224,10 @@ and a backtrace."
   "Sends a reply by Hunchentoot's own code."
   (hunchentoot::start-output status content))
 
+(defun wrap-start-of-output (wrapper)
+  "Makes WRAPPER, see WRAP-FUNCTION, what Hunchentoot's own code sends a reply by."
+  (wrap-function 'hunchentoot::start-output wrapper))
+
 (defun finish-connection ()
   "Makes this the last request of its connection."
   (setf hunchentoot::*finish-processing-socket* t))
@@ -226,11 +242,15 @@ written is sent, but no last chunk."
   "Copies HEAD to Hunchentoot's *HEADER-STREAM*, if there is one."
   (let ((stream hunchentoot:*header-stream*))
     (when stream
-      (format stream "~A ~A ~A~%~:{~A: ~A~%~}~%~@[~A~%~]" (head-method head) (head-uri head)
+      (format stream "~A ~A ~A~%~:{~A: ~A~%~}~%" (head-method head) (head-uri head)
               (head-protocol head)
               (loop for (name . value) in (head-headers head)
-                    collect (list (string-capitalize name) value))
-              (and (head-expect-100-continue-p head) "HTTP/1.1 100 Continue")))))
+                    collect (list (string-capitalize name) value))))))
+
+(defun copy-continue ()
+  "Copies what tells a client to send its content to Hunchentoot's *HEADER-STREAM*, if there is one."
+  (when hunchentoot:*header-stream*
+    (format hunchentoot:*header-stream* "HTTP/1.1 100 Continue~%")))
 
 (defun rewrite-urls (content)
   "The string CONTENT with the session in its URLs where that is wanted."
@@ -299,17 +319,21 @@ True when there was a request."
   (multiple-value-bind (headers method uri protocol)
       (hunchentoot::get-request-data hunchentoot::*hunchentoot-stream*)
     (when (and method
-               (acceptable-length-p acceptor headers hunchentoot::*hunchentoot-stream*))
+               (acceptable-request-p acceptor method headers
+                                     hunchentoot::*hunchentoot-stream*))
       (let ((hunchentoot:*reply* (make-instance (hunchentoot:acceptor-reply-class acceptor)))
             (hunchentoot:*session* nil))
         (when (chunked-body-p headers)
           (expect-chunked-body acceptor))
-        (count-in-progress
-         acceptor
-         (lambda ()
-           (hunchentoot:process-request
-            (funcall make-request headers method uri protocol
-                     (counted-content acceptor headers hunchentoot::*hunchentoot-stream*))))))
+        (let ((content (counted-content acceptor headers hunchentoot::*hunchentoot-stream*)))
+          (count-in-progress
+           acceptor
+           (lambda ()
+             (call-with-content
+              content
+              (lambda ()
+                (hunchentoot:process-request
+                 (funcall make-request headers method uri protocol content))))))))
       (finish-request acceptor)
       t)))
 

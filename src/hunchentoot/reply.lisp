@@ -52,6 +52,25 @@
 
 ;;; The head of the reply
 
+(defun check-transfer-encoding ()
+  "Signals INVALID-HEADER when the program has set Transfer-Encoding on a reply whose length is known:
+it would be a second framing (RFC 9112, section 6.1)."
+  (let ((coding (hunchentoot:header-out :transfer-encoding)))
+    (when coding
+      (drop-header :transfer-encoding) ; or the reply that tells of it would have it too
+      (error 'invalid-header :name :transfer-encoding :value coding))))
+
+(defun start-known-output (hunchentoots status &rest content)
+  "Sends a reply by HUNCHENTOOTS, a function of STATUS and CONTENT, a list of one or none."
+  (declare (dynamic-extent content))
+  (when (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
+             (not (headers-sent-p))
+             (or content (hunchentoot:content-length*)))
+    (check-transfer-encoding))
+  (apply hunchentoots status content))
+
+(wrap-start-of-output 'start-known-output)
+
 (defun body-allowed-p (status)
   "RFC 9110, sections 15.2, 15.3.5 and 15.4.5: these have no content."
   (not (or (<= 100 status 199) (= status 204) (= status 304))))
@@ -72,7 +91,7 @@
 headers Connection and Keep-Alive that a reply should have if it has none."
   (cond ((not (and (hunchentoot:acceptor-persistent-connections-p acceptor)
                    (head-keep-alive-p head)
-                   (not (too-much-unasked-p request head))))
+                   (not (content-in-the-way-p request head))))
          (values "Close" nil))
         (t
          (keep-connection)
@@ -214,6 +233,9 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
   "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is the header, or NIL to
 leave that as it is.  APPEND, a function of the OUTPUT that the reply is made in, appends the content,
 or returns what is to be sent after it."
+  (if (body-allowed-p status)
+      (check-transfer-encoding)
+      (mapc #'drop-header '(:content-length :transfer-encoding)))
   (multiple-value-bind (connection keep-alive) (connection-headers acceptor request head)
     (settle-headers hunchentoot:*reply* (server-name-of acceptor) connection keep-alive
                     content-type (and (body-allowed-p status) length)))
@@ -222,7 +244,7 @@ or returns what is to be sent after it."
     (let ((body (and (body-wanted-p request status) (funcall append reply))))
       (note-headers-sent)
       (hunchentoot:acceptor-log-access acceptor :return-code status)
-      (take-what-was-not-read request head)
+      (take-what-was-not-read request)
       (send-reply-on (link-wire (current-link)) reply body))))
 
 (defun body-wanted-p (request status)

@@ -68,9 +68,6 @@ returns what is to become of it."
 
 ;;; Refusing
 
-(defparameter *retry-seconds* 1
-  "What a refused client is told to wait before it tries again, an integer of seconds.")
-
 (defun refusal ()
   "The octets of the answer to a connection for which there is no room (RFC 9110, sections
 15.6.4 and 10.2.3)."

@@ -2,19 +2,28 @@
 
 ;;;; Forms with files (multipart/form-data, RFC 7578), octets and not characters.
 ;;;;
-;;;; Hunchentoot has rfc2388 read them, a character at a time.  Where the content of a request is one
-;;;; of our own streams, that function of Hunchentoot's is wrapped, and the form is taken apart here;
-;;;; everywhere else, and for boundaries that RFC 2046 does not allow, Hunchentoot's runs.
+;;;; Hunchentoot has rfc2388 read them, a character at a time, and as many as come.  Where the content
+;;;; of a request is one of our own streams, that function of Hunchentoot's is wrapped, and the form is
+;;;; taken apart here, within limits; everywhere else Hunchentoot's runs.
 ;;;; What is a form, when it is read, and what a header line of a part means is still decided by
 ;;;; Hunchentoot and rfc2388.
 
 (defconstant +form-buffer-size+ (* 64 1024)
   "How many octets of a form are read at once; more than a part's head may have.")
 
-(defstruct (form-reader (:constructor make-form-reader (content parser)))
-  "Reads a form.  Its octets from START to END were read off CONTENT and not parsed."
+(defconstant +octets-for-keeping+ 6
+  "How many octets of memory an octet of a part takes at most that is kept there: by itself, in the
+whole of its part, and as a character of a name or value.")
+
+(defstruct (form-reader (:constructor make-form-reader (content parser limits)))
+  "Reads a form under LIMITS.  Its octets from START to END were read off CONTENT and not parsed.
+FIELDS parts were found, KEPT octets of which are in memory."
   (content nil :read-only t)
   (parser nil :type multipart-parser :read-only t)
+  (limits nil :type limits :read-only t)
+  (fields 0 :type index)
+  (kept 0 :type content-size)
+  (unreserved 0 :type content-size)     ; of those kept
   (octets (make-octets +form-buffer-size+) :type octets :read-only t)
   (start 0 :type index)
   (end 0 :type index))
@@ -56,6 +65,23 @@ of the form.  Signals END-OF-FILE where that is missing."
         (return))
       (funcall function (form-reader-octets reader) from to))))
 
+(defun note-field (reader)
+  "Counts a part of the form."
+  (let ((most (limits-field-count (form-reader-limits reader))))
+    (when (and most (> (incf (form-reader-fields reader)) most))
+      (refuse-content (form-reader-content reader) :too-many-fields))))
+
+(defun note-kept (reader count)
+  "Counts COUNT octets more of the form that are to be kept in memory."
+  (let ((most (limits-form-octets (form-reader-limits reader)))
+        (content (form-reader-content reader)))
+    (incf (form-reader-kept reader) count)
+    (when (and most (> (form-reader-kept reader) most))
+      (refuse-content content :form-too-large))
+    (when (> (incf (form-reader-unreserved reader) count) +form-buffer-size+)
+      (reserve-memory content (* +octets-for-keeping+
+                                 (shiftf (form-reader-unreserved reader) 0))))))
+
 (defun contents-in-file (reader)
   "The pathname of a temporary file with the content of the current part."
   (let ((pathname (temporary-pathname)))
@@ -70,6 +96,7 @@ of the form.  Signals END-OF-FILE where that is missing."
   "The octets of the content of the current part."
   (let ((pieces '()))
     (do-contents (lambda (octets start end)
+                   (note-kept reader (- end start))
                    (push (subseq octets start end) pieces))
                  reader)
     (if (= 1 (length pieces))
@@ -89,6 +116,8 @@ of the form.  Signals END-OF-FILE where that is missing."
 (defun read-part (reader from to)
   "The headers of the part whose head is the octets of READER from FROM to TO, and its content: the
 pathname of a file where it has a file name, else octets; as a list."
+  (note-field reader)
+  (note-kept reader (- to from))
   (let ((headers (part-headers (form-reader-octets reader) from to)))
     (list headers
           (if (rfc2388:get-file-name headers)
@@ -132,9 +161,9 @@ pathname of a file where it has a file name, else octets; as a list."
                (return count))
              (incf count more))))
 
-(defun form-parameters (content boundary external-format)
-  "The alist of the parameters of the form with BOUNDARY that CONTENT has."
-  (let* ((reader (make-form-reader content (make-multipart-parser boundary)))
+(defun form-parameters (content boundary external-format limits)
+  "The alist of the parameters of the form with BOUNDARY that CONTENT has, under LIMITS."
+  (let* ((reader (make-form-reader content (make-multipart-parser boundary) limits))
          (parts (form-parts reader)))
     (prog1 (loop for (headers content) in parts
                  append (part-parameter headers content external-format))
@@ -143,20 +172,20 @@ pathname of a file where it has a file name, else octets; as a list."
           (warn-of-stray-octets stray))))))
 
 (defun boundary-of (request)
-  "The boundary of the form that REQUEST has, if it is one that our own code takes; else NIL."
-  (let* ((header (rfc2388:parse-header (hunchentoot:header-in :content-type request) :value))
-         (boundary (cdr (rfc2388:find-parameter "BOUNDARY" (rfc2388:header-parameters header)))))
-    (and boundary (boundary-p boundary) boundary)))
+  "The boundary of the form that REQUEST has, or NIL."
+  (let ((header (rfc2388:parse-header (hunchentoot:header-in :content-type request) :value)))
+    (cdr (rfc2388:find-parameter "BOUNDARY" (rfc2388:header-parameters header)))))
 
 (defun parse-form (hunchentoots request external-format)
   "The alist of the parameters of the form that REQUEST has, in EXTERNAL-FORMAT; by HUNCHENTOOTS, a
-function, where its octets are not ours to read.  NIL, and a line in the log, for malformed ones."
-  (let* ((content (request-content request))
-         (boundary (and (typep content 'own-content)
-                        (boundary-of request))))
-    (if boundary
-        (or-log-form-error
-          (form-parameters content boundary external-format))
-        (funcall hunchentoots request external-format))))
+function, where its octets are not ours to read, or no boundary is known.  NIL, and a line in the log,
+for malformed ones."
+  (let* ((content (own-content request))
+         (boundary (and content (boundary-of request))))
+    (cond ((null boundary)
+           (funcall hunchentoots request external-format))
+          (t
+           (or-log-form-error
+             (form-parameters content boundary external-format (request-limits request)))))))
 
 (wrap-form-parser 'parse-form)

@@ -1,6 +1,10 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Functions of other libraries, and who called them.
+;;;; Functions of other libraries, and who called them; the heap.
+
+(defun heap-octets ()
+  "How many octets the heap of this Lisp may have, an integer."
+  (sb-ext:dynamic-space-size))
 
 (defun wrap-function (name wrapper)
   "From now on, calls of the global function NAME call WRAPPER, a function designator, with the

@@ -58,6 +58,10 @@
   "The value of COUNTER."
   (counter-value counter))
 
+(defun heap-octets ()
+  "NIL: how large the heap may be is not known."
+  nil)
+
 (defun wrap-function (name wrapper)
   "Leaves the function NAME as it is: there is nothing here that WRAPPER could do better."
   (declare (ignore wrapper))

@@ -30,8 +30,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:summon #:await-ready #:token-hangup-p #:plain-token
    ;; octets by machine words
    #:+group-size+ #:octet-group
-   ;; functions of other libraries
-   #:wrap-function #:call-for-backtrace
+   ;; functions of other libraries, and the heap
+   #:wrap-function #:call-for-backtrace #:heap-octets
    ;; files as descriptors
    #:native-name #:open-file #:file-facts #:read-file-octets #:send-file
    ;; threads as the system sees them, and the sentinel's tick

@@ -1,43 +1,26 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Content whose length is not known beforehand.
-;;;;
-;;;; Where it is not acceptable, a function that the storey above gave is called with the
-;;;; PROTOCOL-ERROR.  It may answer and leave by a throw; if it returns, the error is signalled to
-;;;; whoever reads.  From then on there is no more content.
-
-(defclass content-of-unknown-length (trivial-gray-streams:fundamental-binary-input-stream
-                                     trivial-gray-streams:trivial-gray-stream-mixin)
-  ((source :initarg :source :reader content-source)
-   (turn-down :initarg :turn-down :reader content-turn-down
-              :documentation "A function of a PROTOCOL-ERROR.")
-   (refused-p :initform nil :accessor content-refused-p)))
-
-(defmethod stream-element-type ((stream content-of-unknown-length))
-  '(unsigned-byte 8))
-
-(defun refuse-content (content refusal)
-  "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR."
-  (setf (content-refused-p content) t)
-  (funcall (content-turn-down content) refusal)
-  (error refusal))
+;;;; Content that comes in chunks.
 
 ;;; Chunks on a descriptor
 ;;;
 ;;; Invariant: READY is how many of the next octets of the source are content that the decoder has
 ;;; passed.
 
-(defclass chunked-content (content-of-unknown-length)
+(defclass chunked-content (content)
   ((decoder :initarg :decoder :reader content-decoder)
    (ready :initform 0 :accessor content-ready))
   (:documentation "The content of one request that comes in chunks (RFC 9112, section 7.1).  Where
 the connection ends before, reading signals END-OF-FILE."))
 
-(defun make-chunked-content (wire limits turn-down)
+(defun make-chunked-content (wire limits turn-down invite)
   "The content that comes in chunks on WIRE, under LIMITS.  TURN-DOWN is called with the
-PROTOCOL-ERROR when it is not acceptable."
-  (make-instance 'chunked-content :source wire :turn-down turn-down
+PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called when it is wanted."
+  (make-instance 'chunked-content :source wire :turn-down turn-down :invite invite
                                   :decoder (make-body-decoder :chunked limits)))
+
+(defmethod content-size ((content chunked-content))
+  nil)
 
 (defun content-over-p (content)
   (or (content-refused-p content)
@@ -60,7 +43,9 @@ PROTOCOL-ERROR when it is not acceptable."
   (loop
     (cond ((plusp (content-ready content)) (return t))
           ((content-over-p content) (return nil))
-          ((await-input-of (content-source content)) (decode-more content))
+          ((reading-content (content)
+             (await-input-of (content-source content)))
+           (decode-more content))
           (t (error 'end-of-file :stream content)))))
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream chunked-content))
@@ -86,64 +71,82 @@ PROTOCOL-ERROR when it is not acceptable."
         finally (return position)))
 
 (defmethod trivial-gray-streams:stream-listen ((stream chunked-content))
+  (invite-content stream)
   (loop until (or (plusp (content-ready stream)) (content-over-p stream))
         while (eq :some (fill-input (content-source stream)))
         do (decode-more stream))
   (plusp (content-ready stream)))
 
-(defun read-all-content (content)
-  "The octets that are left of CONTENT, in a vector of their own."
-  (loop with octets = (make-octets 8192)
-        with fill = 0
-        for position = (read-sequence octets content :start fill)
-        when (< position (length octets))
-          do (return (subseq octets 0 position))
-        do (setf fill position
-                 octets (replace (make-octets (* 2 (length octets))) octets))))
-
 (defmethod drop-content ((content chunked-content) limit)
-  (let ((octets (make-octets 4096)))
-    (handler-case
-        (loop repeat (ceiling limit (length octets))
-              until (content-over-p content)
-              do (read-sequence octets content))
-      (protocol-error () nil))          ; CONTENT remembers it
-    (and (content-over-p content) (not (content-refused-p content)))))
+  (loop with octets = (make-octets 4096)
+        repeat (ceiling limit (length octets))
+        until (content-over-p content)
+        do (read-sequence octets content))
+  (and (content-over-p content) (not (content-refused-p content))))
 
-;;; Chunks that another stream decodes
+;;; Content that another stream reads, and perhaps decodes
 
-(defclass counted-content (content-of-unknown-length)
+(defclass counted-content (content)
   ((room :initarg :room :accessor content-room
-         :documentation "How many octets may still come."))
-  (:documentation "What another stream reads until its end, up to a limit."))
+         :documentation "How many octets may still come, or NIL for no limit.")
+   (size :initarg :size :accessor content-size
+         :documentation "How many octets will come, or NIL: until the other stream ends."))
+  (:documentation "What another stream reads: so many octets, or until its end, up to a limit.  The
+end is asked for once: there are streams that would wait for more, the next time."))
 
-(defun make-counted-content (stream limits turn-down)
-  "The content that STREAM reads until its end, under LIMITS, of which that on the octets of content
-alone holds, and is not NIL.  TURN-DOWN is called with the PROTOCOL-ERROR when there are more."
-  (make-instance 'counted-content :source stream :turn-down turn-down
+(defun make-counted-content (stream size limits turn-down)
+  "The content that STREAM reads, SIZE octets or, if that is NIL, until its end, under LIMITS, of
+which that on the octets of content holds.  TURN-DOWN is called with the PROTOCOL-ERROR when there
+are more.  Where STREAM ends before SIZE octets, so does the content."
+  (make-instance 'counted-content :source stream :size size :turn-down turn-down
                                   :room (limits-body-octets limits)))
 
 (defun count-content (content count)
   "Counts further COUNT octets of CONTENT."
-  (when (minusp (decf (content-room content) count))
-    (refuse-content content (make-refusal :body-too-large))))
+  (when (content-size content)
+    (decf (content-size content) count))
+  (when (and (content-room content)
+             (minusp (decf (content-room content) count)))
+    (refuse-content content :body-too-large)))
+
+(defun counted-over-p (content)
+  (or (content-refused-p content)
+      (eql 0 (content-size content))))
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream counted-content))
-  (let ((octet (if (content-refused-p stream)
+  (let ((octet (if (counted-over-p stream)
                    :eof
-                   (read-byte (content-source stream) nil :eof))))
-    (unless (eq octet :eof)
-      (count-content stream 1))
+                   (reading-content (stream)
+                     (read-byte (content-source stream) nil :eof)))))
+    (if (eq octet :eof)
+        (setf (content-size stream) 0)
+        (count-content stream 1))
     octet))
 
 (defmethod trivial-gray-streams:stream-read-sequence
     ((stream counted-content) sequence start end &key)
-  (if (content-refused-p stream)
+  (if (counted-over-p stream)
       start
-      (let ((position (read-sequence sequence (content-source stream) :start start :end end)))
+      (let* ((size (content-size stream))
+             (stop (if size (min end (+ start size)) end))
+             (position (reading-content (stream)
+                         (read-sequence sequence (content-source stream)
+                                        :start start :end stop))))
+        (when (< position stop)
+          (setf (content-size stream) (- position start)))
         (count-content stream (- position start))
         position)))
 
 (defmethod trivial-gray-streams:stream-listen ((stream counted-content))
-  (and (not (content-refused-p stream))
+  (and (not (counted-over-p stream))
        (listen (content-source stream))))
+
+(defmethod drop-content ((content counted-content) limit)
+  (let ((octets (make-octets 4096))
+        (size (content-size content)))
+    (and (or (null size) (<= size limit))
+         (loop repeat (ceiling limit (length octets))
+               for end = (read-sequence octets content)
+               when (< end (length octets))
+                 do (return (not (content-refused-p content)))
+               finally (return (eql 0 (content-size content)))))))

@@ -19,8 +19,9 @@ of Hunchentoot.")
    #:stream-timeout #:descriptor-broken
    ;; requests
    #:take-parser #:return-parser #:read-head
-   #:content-stream #:make-content-stream #:content-remaining #:drop-content #:*no-content*
-   #:chunked-content #:make-chunked-content #:read-all-content #:make-counted-content
+   #:content #:content-size #:content-invite #:content-refused-p #:invite-content #:drop-content
+   #:refuse-content #:read-all-content #:reserve-memory #:release-memory
+   #:make-content-stream #:*no-content* #:make-chunked-content #:make-counted-content
    ;; replies
    #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second

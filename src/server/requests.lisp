@@ -28,12 +28,10 @@ Signals PROTOCOL-ERROR and DESCRIPTOR-BROKEN."
       (unless (eq more :some)
         (return more)))))
 
-;;; Content
+;;; Content of known length
 
-(defclass content-stream (trivial-gray-streams:fundamental-binary-input-stream
-                          trivial-gray-streams:trivial-gray-stream-mixin)
-  ((source :initarg :source :reader content-source)
-   (remaining :initarg :remaining :accessor content-remaining
+(defclass content-stream (content)
+  ((remaining :initarg :remaining :accessor content-remaining
               :documentation "How many octets of the content were not read."))
   (:documentation "The content of one request whose length is known: ends where it ends.  Where
 the connection ends before, reading signals END-OF-FILE (RFC 9112, section 8): a part must not
@@ -42,30 +40,43 @@ be taken for the whole."))
 (defvar *no-content* (make-instance 'content-stream :source nil :remaining 0)
   "The content of every request that has none.")
 
-(defun make-content-stream (stream size)
-  "The next SIZE octets of STREAM as a stream of their own."
+(defun make-content-stream (stream size turn-down invite)
+  "The next SIZE octets of STREAM as a stream of their own.  TURN-DOWN is called with the
+PROTOCOL-ERROR when they do not come in time.  INVITE, a function or NIL, is called when they are
+wanted."
   (if (zerop size)
       *no-content*
-      (make-instance 'content-stream :source stream :remaining size)))
+      (make-instance 'content-stream :source stream :remaining size
+                                     :turn-down turn-down :invite invite)))
 
-(defmethod stream-element-type ((stream content-stream))
-  '(unsigned-byte 8))
+(defun content-left-p (content)
+  "True when CONTENT, of known length, was not read to its end.  Signals END-OF-FILE when the rest was
+refused."
+  (and (plusp (content-remaining content))
+       (or (not (content-refused-p content))
+           (error 'end-of-file :stream content))))
+
+(defmethod content-size ((content content-stream))
+  (content-remaining content))
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream content-stream))
-  (let ((octet (if (plusp (content-remaining stream))
-                   (read-byte (content-source stream) nil :eof)
-                   :eof)))
-    (cond ((not (eq octet :eof)) (decf (content-remaining stream)))
-          ((plusp (content-remaining stream)) (error 'end-of-file :stream stream)))
-    octet))
+  (if (content-left-p stream)
+      (let ((octet (reading-content (stream)
+                     (read-byte (content-source stream) nil :eof))))
+        (when (eq octet :eof)
+          (error 'end-of-file :stream stream))
+        (decf (content-remaining stream))
+        octet)
+      :eof))
 
 (defmethod trivial-gray-streams:stream-read-sequence
     ((stream content-stream) sequence start end &key)
   (let ((stop (min end (+ start (content-remaining stream)))))
-    (if (= start stop)
+    (if (or (= start stop) (not (content-left-p stream)))
         start
-        (let ((position (read-sequence sequence (content-source stream)
-                                       :start start :end stop)))
+        (let ((position (reading-content (stream)
+                          (read-sequence sequence (content-source stream)
+                                         :start start :end stop))))
           (decf (content-remaining stream) (- position start))
           (when (< position stop)
             (error 'end-of-file :stream stream))
@@ -73,17 +84,17 @@ be taken for the whole."))
 
 (defmethod trivial-gray-streams:stream-listen ((stream content-stream))
   (and (plusp (content-remaining stream))
-       (listen (content-source stream))))
+       (not (content-refused-p stream))
+       (progn (invite-content stream)
+              (listen (content-source stream)))))
 
-(defgeneric drop-content (content limit)
-  (:documentation "Drops what is left of CONTENT, the stream of a request's content, after it has
-come.  NIL when that is more than LIMIT octets.")
-  (:method ((content content-stream) limit)
-    (and (<= (content-remaining content) limit)
-         (loop until (zerop (content-remaining content))
-               do (let ((count (drop-input (stream-wire (content-source content))
-                                           (content-remaining content))))
-                    (when (zerop count)
-                      (error 'end-of-file :stream content))
-                    (decf (content-remaining content) count))
-               finally (return t)))))
+(defmethod drop-content ((content content-stream) limit)
+  (and (<= (content-remaining content) limit)
+       (loop until (zerop (content-remaining content))
+             do (let ((count (reading-content (content)
+                               (drop-input (stream-wire (content-source content))
+                                           (content-remaining content)))))
+                  (when (zerop count)
+                    (error 'end-of-file :stream content))
+                  (decf (content-remaining content) count))
+             finally (return t))))

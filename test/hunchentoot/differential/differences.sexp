@@ -69,6 +69,13 @@
  :why "A client could fill memory. `(header-in \"x-made-up\" request)` finds both."
  :cases ("a field that no program mentions")
  :differs ((:body (:containing ":X-NEVER-HEARD-OF") (:containing "X-NEVER-HEARD-OF")) (:header "Content-Length") (:log)))
+(:name "CONNECT"
+ :stock "Is a method as any other."
+ :ours "501, and the connection is closed."
+ :why "RFC 9110, section 9.3.6: what follows a 2xx is no HTTP, and has no Content-Length."
+ :cases ("method CONNECT")
+ :at (:parked :portable)
+ :differs ((:status 404 501) (:connection :kept :closed)))
 (:name "targets of other forms"
  :stock "Anything is a target."
  :ours "400 unless it begins with a slash, is an http or https URI, or is `*` of OPTIONS."
@@ -160,11 +167,12 @@ where a part of a form has a head of more than 16 KiB."
  :differs ((:status 200 400) (:status 200 501) (:connection :kept :closed) (:rest)))
 (:name "expectations"
  :stock "100 whenever it is asked for; others are ignored."
- :ours "100 where there is a body to wait for, in HTTP/1.1; 417 for any other expectation."
- :why "RFC 9110, section 10.1.1."
+ :ours "100 when the program asks for the body, in HTTP/1.1; when it does not, just its reply, and the
+connection is closed; 417 for any other expectation."
+ :why "RFC 9110, section 10.1.1: nobody should send what is not wanted."
  :cases ("expecting 100 without a body" "expecting 100 in HTTP/1.0" "expecting nonsense"
-         "expecting 100-continue, nonsense")
- :differs ((:answers 2 1) (:status 100 200) (:status :any 417) (:connection :kept :closed)))
+         "expecting 100-continue, nonsense" "expecting 100 at /untouched" "expecting 100 at /missing")
+ :differs ((:answers 2 1) (:status 100 200) (:status 100 404) (:status :any 417) (:connection :kept :closed)))
 (:name "a body that the program does not read"
  :stock "Is run as the next request when the program has asked for a stream."
  :ours "Is dropped up to 256 KiB; beyond that, the connection is closed."
@@ -181,6 +189,7 @@ where a part of a form has a head of more than 16 KiB."
  :ours "Is at the end, however often it is asked."
  :why "A defect: the last chunk is the end (RFC 9112, section 7.1)."
  :cases ("chunks at /stream-in-lines")
+ :at (:parked :portable)
  :differs ((:status 500 200)))
 (:name "warnings about chunks"
  :stock "Logs a warning for chunk extensions and trailers, and one where the body has been read already."
@@ -188,30 +197,41 @@ where a part of a form has a head of more than 16 KiB."
  :why "RFC 9112, section 7.1.1: unknown extensions are ignored; nothing is wrong."
  :cases ("chunks with extensions and trailers at *" "chunks at /raw-and-parameters")
  :differs ((:messages :any ())))
+(:name "a warning about Content-Length beside chunks"
+ :stock "Logs one."
+ :ours "Logs none where Hunchentoot reads requests; elsewhere such a request is refused."
+ :why "RFC 9112, section 6.1: the chunks are right."
+ :cases ("Content-Length and chunks")
+ :at (:portable)
+ :differs ((:messages :any ())))
 (:name "an upload whose end is missing"
  :stock "Before 1.3.0 waits for the read timeout."
  :ours "Takes what is there."
  :why "A defect: the length of the body is known."
  :unless forms-bounded-p
  :cases ("upload without its end")
+ :at (:parked :portable)
  :differs ((:messages)))
 (:name "an upload without a boundary"
  :stock "Waits for the read timeout."
  :ours "Takes what is there."
  :why "A defect: the length of the body is known."
  :cases ("form of type multipart/form-data" "form of type multipart/form-data; boundary=absent")
+ :at (:parked :portable)
  :differs ((:messages)))
 (:name "an upload whose last line end is missing"
  :stock "Has no parameters; before 1.3.0 waits for the read timeout first."
  :ours "Has its parameters."
  :why "RFC 2046, section 5.1.1: what follows the last delimiter is optional."
  :cases ("upload without its last line end")
+ :at (:parked :portable)
  :differs ((:body) (:header "Content-Length") (:log) (:messages)))
 (:name "delimiters of uploads"
  :stock "Ends a part at two hyphens and the boundary wherever they are."
  :ours "Only at the beginning of a line."
  :why "RFC 2046, section 5.1.1."
  :cases ("upload with a delimiter within a line")
+ :at (:parked :portable)
  :differs ((:body) (:header "Content-Length") (:log) (:messages)))
 
 ;;; Replies
@@ -226,6 +246,13 @@ Hunchentoot does the same after 1.3.1."
          "kept for GET /status?x=304" "chunks at /status?x=204" "text at /status?x=204"
          "unobserved, GET /status?x=204" "unobserved, GET /status?x=304" "overridden, GET /status?x=204")
  :differs ((:header "Content-Length" :any ()) (:rest :any "") (:log) (:answers)))
+(:name "Transfer-Encoding set by a program"
+ :stock "Sends it, beside Content-Length."
+ :ours "Drops it, and answers 500."
+ :why "RFC 9112, section 6.1: who reads both may see another end of the reply than was meant."
+ :cases ("header :transfer-encoding at *")
+ :at (:parked :portable)
+ :differs ((:status 200 500) (:connection :closed :kept)))
 (:name "statuses without a body, after 1.3.1"
  :stock "Closes the connection after 1xx and 204, and warns in the log."
  :ours "Keeps it, and does not warn; text has its charset even if it is not sent."
@@ -294,9 +321,10 @@ Hunchentoot does the same after 1.3.1."
  :stock "206 of nothing for a range that begins at the end, of a negative length for one whose end comes before
 its beginning, and to HEAD; 416 for any end beyond an empty file; knows `bytes` in lower case only."
  :ours "416 for ranges beyond the end and the wrong way round, and the whole of an empty file; Range of HEAD
-is ignored; `bytes` in any case."
- :why "RFC 9110, sections 14.1, 14.1.1, 14.2 and 15.5.17."
+is ignored; `bytes` in any case; with 416, Content-Range is `bytes */SIZE`."
+ :why "RFC 9110, sections 14.1, 14.1.1, 14.2, 14.4 and 15.5.17."
  :cases ("range by HEAD" "range bytes=0-0 of an empty file" "range bytes=0- of an empty file"
          "range bytes=300001- of a large file" "range Bytes=0-1 of /folder/small.txt"
-         "range bytes=3-1 of /folder/small.txt" "range bytes=12- of /folder/small.txt")
- :differs ((:status 206 200) (:status 416 200) (:status 206 416) (:status 200 206) (:answers 0 1)))
+         "range bytes=3-1 of /folder/small.txt" "range bytes=12- of /folder/small.txt"
+         "range bytes=0-12 of /folder/small.txt" "range bytes=0-99999999 of /folder/small.txt")
+ :differs ((:header "Content-Range" ("bytes 0-11/12") ("bytes */12")) (:status 206 200) (:status 416 200) (:status 206 416) (:status 200 206) (:answers 0 1)))

@@ -1,0 +1,144 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; The content of a request: what its streams have in common, and content as a whole in memory.
+;;;;
+;;;; Where content is not acceptable, or does not come in time, a function that the storey above gave
+;;;; is called with the PROTOCOL-ERROR.  It may answer and leave by a throw; if it returns, the error
+;;;; is signalled to whoever reads.  From then on there is no more content.
+
+(defclass content (trivial-gray-streams:fundamental-binary-input-stream
+                   trivial-gray-streams:trivial-gray-stream-mixin)
+  ((source :initarg :source :reader content-source)
+   (turn-down :initarg :turn-down :initform (constantly nil) :reader content-turn-down
+              :documentation "A function of a PROTOCOL-ERROR.")
+   (invite :initarg :invite :initform nil :accessor content-invite
+           :documentation "A function that tells the peer to send the content that it holds back
+until then; NIL when it does not, or was told.")
+   (refused-p :initform nil :accessor content-refused-p)
+   (memory :initform 0 :accessor content-memory
+           :documentation "How many octets are reserved for it; see RESERVE-MEMORY."))
+  (:documentation "The content of one request as a stream of octets, which ends where that ends."))
+
+(defmethod stream-element-type ((stream content))
+  '(unsigned-byte 8))
+
+(defun refuse-content (content refusal)
+  "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword that names one."
+  (let ((refusal (if (keywordp refusal) (make-refusal refusal) refusal)))
+    (setf (content-refused-p content) t)
+    (release-memory content)
+    (funcall (content-turn-down content) refusal)
+    (error refusal)))
+
+(defun invite-content (content)
+  "Tells the peer, if it waits for that, to send CONTENT (RFC 9110, section 10.1.1)."
+  (let ((invite (content-invite content)))
+    (when invite
+      (setf (content-invite content) nil)
+      (funcall invite))))
+
+(defmacro reading-content ((content) &body body)
+  "Evaluates BODY, which reads CONTENT off its source.  A peer that takes too long is refused: who
+would wait for it once more, waits in vain."
+  (let ((stream (gensym "CONTENT")))
+    `(let ((,stream ,content))
+       (invite-content ,stream)
+       (handler-case (progn ,@body)
+         (stream-timeout () (refuse-content ,stream :request-timeout))))))
+
+(defgeneric content-size (content)
+  (:documentation "How many octets of CONTENT were not read; NIL when nobody knows."))
+
+(defgeneric drop-content (content limit)
+  (:documentation "Drops what is left of CONTENT after it has come.  NIL when that is more than LIMIT
+octets, not acceptable, held back by the peer until it is asked for, or does not come in time.")
+  (:method :around ((content content) limit)
+    (declare (ignore limit))
+    (and (not (content-refused-p content))
+         (null (content-invite content))
+         (handler-case (call-next-method)
+           (protocol-error () nil)))))
+
+;;; Memory
+;;;
+;;; Many requests at a time, none of which has more than it may, could fill the heap; when it is full
+;;; the Lisp ends.  So what is kept of their content has a share of the heap, and who would take more
+;;; is refused before it does.
+
+(defparameter *content-share* 1/4
+  "The share of the heap that the content of all requests together may have.")
+
+(defparameter *uncounted-octets* (* 64 1024)
+  "So many are not reserved: most content has less, a thread takes more, and the account is a place
+in memory that all threads write to.")
+
+(defvar *reserved-memory* (make-counter)
+  "How many octets are reserved in the whole process.")
+
+(defun memory-for-content ()
+  "How many octets may be reserved in all, or NIL where the size of the heap is not known."
+  (let ((heap (heap-octets)))
+    (and heap (floor (* *content-share* heap)))))
+
+(defun reserve-memory (content octets)
+  "Makes sure that there is memory for OCTETS more of CONTENT; else refuses it."
+  (let ((room (memory-for-content)))
+    (when (and room (> octets *uncounted-octets*))
+      (when (> (+ octets (content-memory content)) room)
+        (refuse-content content :body-too-large))
+      (uninterruptibly
+        (counter-add *reserved-memory* octets)
+        (incf (content-memory content) octets))
+      (when (> (counter-count *reserved-memory*) room)
+        (refuse-content content :no-memory)))))
+
+(defun release-memory (content)
+  "Gives back what was reserved for CONTENT.  To be called at the end of its request."
+  (let ((octets (content-memory content)))
+    (when (plusp octets)
+      (uninterruptibly
+        (setf (content-memory content) 0)
+        (counter-add *reserved-memory* (- octets))))))
+
+(defun make-content-octets (content size)
+  "A vector for SIZE octets of CONTENT, which is refused when there is no memory for them."
+  (reserve-memory content size)
+  (handler-case (make-octets size)
+    (storage-condition () (refuse-content content :no-memory))))
+
+;;; As a whole
+
+(defun read-known-content (content size judge)
+  (let* ((octets (make-content-octets content size))
+         (end (read-sequence octets content)))
+    (when (< end size)
+      (error 'end-of-file :stream content))
+    (funcall judge octets 0 end)
+    octets))
+
+(defun read-unknown-content (content limit refusal judge)
+  ;; One octet beyond LIMIT is read, if there is one.
+  (loop with most = (and limit (1+ limit))
+        with octets = (make-content-octets content (if most (min most 8192) 8192))
+        for fill = 0 then position
+        for position = (read-sequence octets content :start fill)
+        do (funcall judge octets fill position)
+           (when (and limit (> position limit))
+             (refuse-content content refusal))
+        when (< position (length octets))
+          do (return (subseq octets 0 position))
+        do (let ((size (* 2 (length octets))))
+             (setf octets (replace (make-content-octets content (if most (min most size) size))
+                                   octets)))))
+
+(defun read-all-content (content limit refusal &optional (judge (constantly nil)))
+  "The octets that are left of CONTENT, in a vector of their own.  Where they are more than LIMIT, an
+integer or NIL, CONTENT is refused with REFUSAL, a keyword; before any is read where their number is
+known.  JUDGE is called with the octets as they come, a start and an end, and may refuse it too."
+  (let ((size (content-size content)))
+    (cond ((null size)
+           (read-unknown-content content limit refusal judge))
+          ((and limit (> size limit))
+           (refuse-content content refusal))
+          (t
+           (read-known-content content size judge)))))

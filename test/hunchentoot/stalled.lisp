@@ -1,0 +1,231 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* content-that-does-not-come :in acceptors
+  :description "Clients that announce content and keep it to themselves.")
+
+;;; Too slow
+
+(defun begin-post (connection target framing &rest body)
+  "Sends a request for TARGET with the header line FRAMING, and BODY, which may be a part."
+  (send connection (format nil "POST ~A HTTP/1.1" target) :crlf "Host: localhost" :crlf
+        "Content-Type: application/x-www-form-urlencoded" :crlf framing :crlf :crlf body))
+
+(defparameter *stalling*
+  '(("Content-Length: 10" "a=1") ("Transfer-Encoding: chunked" "5" :crlf "a=1"))
+  "Header lines and parts of content that announce more than they send.")
+
+(define-server-test (who-stalls-amid-content-is-told-so :needs :our-http)
+  (let ((runs (make-recorder)))
+    (serving (:read-timeout 1)
+        (("/raw" (hunchentoot:raw-post-data) (record runs :raw))
+         ("/form" (hunchentoot:post-parameters*) (record runs :form))
+         ("/stream" (let ((stream (hunchentoot:raw-post-data :want-stream t)))
+                      (loop while (read-byte stream nil))
+                      (record runs :stream)))
+         ("/handles" (handler-case (hunchentoot:raw-post-data)
+                       (error () (record runs :error)))))
+      (dolist (target '("/raw" "/form" "/stream" "/handles"))
+        (dolist (content *stalling*)
+          (with-connection (connection)
+            (apply #'begin-post connection target content)
+            (let ((response (read-response connection)))
+              (is (= 408 (response-status response)) "~A ~A" target content)
+              (is (equalp "close" (response-header response "connection"))))
+            (end-sending connection)
+            (is-true (closed-by-server-p connection)))))
+      (is (null (recorded runs))))))
+
+(define-server-test (who-stalls-is-waited-for-once :needs :our-http)
+  ;; The reply comes after one wait; a second one would hold the connection for as long again.
+  (serving (:read-timeout 3) (("/" (hunchentoot:raw-post-data)))
+    (dolist (content *stalling*)
+      (with-connection (connection)
+        (apply #'begin-post connection "/" content)
+        (is (= 408 (response-status (read-response connection))))
+        (let ((answered (get-internal-real-time)))
+          (eventually ("the worker to be free")
+            (zerop (getf (recycling:stats *server*) :busy)))
+          (is (< (- (get-internal-real-time) answered)
+                 (* 2 internal-time-units-per-second))))))))
+
+(define-server-test (who-stalls-amid-content-that-nobody-wants-gets-the-reply :needs :our-http)
+  (serving (:read-timeout 1) (("/" "unwanted"))
+    (dolist (content *stalling*)
+      (with-connection (connection)
+        (apply #'begin-post connection "/" content)
+        (is (string= "unwanted" (response-text (read-response connection))))
+        (end-sending connection)
+        (is-true (closed-by-server-p connection))))))
+
+;;; Held back until it is asked for
+
+(defun begin-to-expect (connection target &optional (framing "Content-Length: 4"))
+  (send connection (format nil "POST ~A HTTP/1.1" target) :crlf "Host: localhost" :crlf
+        "Expect: 100-continue" :crlf framing :crlf :crlf))
+
+(define-server-test (content-is-asked-for-when-it-is-wanted :needs :our-http)
+  (let ((entered (make-gate)) (go-on (make-gate)))
+    (serving () (("/" (open-gate entered)
+                      (await go-on)
+                      (hunchentoot:raw-post-data :force-text t)))
+      (with-connection (connection)
+        (begin-to-expect connection "/")
+        (await entered)
+        (is (not (readable-p connection)))
+        (open-gate go-on)
+        (is (= 100 (response-status (read-response connection))))
+        (send connection "body")
+        (is (string= "body" (response-text (read-response connection))))
+        (is (string= "body" (exchange-text connection "/" :method :post :content "body")))))))
+
+(define-server-test (content-is-asked-for-once-however-it-is-read :needs :our-http)
+  (flet ((stream-text (stream)
+           (decode (coerce (loop for octet = (read-byte stream nil nil) while octet collect octet)
+                           'wire))))
+    (serving () (("/form" (hunchentoot:post-parameter "a"))
+                 ("/stream" (stream-text (hunchentoot:raw-post-data :want-stream t)))
+                 ("/own" (stream-text (slot-value hunchentoot:*request*
+                                                  'hunchentoot::content-stream))))
+      (dolist (target '("/form" "/stream" "/own"))
+        (with-connection (connection)
+          (begin-to-expect connection target
+                           (octets "Content-Length: 6" :crlf "Content-Type: " *urlencoded*))
+          (is (= 100 (response-status (read-response connection))) "~A" target)
+          (send connection "a=body")
+          (is (search "body" (response-text (read-response connection)))))))))
+
+(define-server-test (content-that-nobody-wants-is-not-asked-for :needs :our-http)
+  (let ((runs (make-recorder)))
+    (serving () (("/" (record runs :handler) "unwanted")
+                 ("/stream" (record runs :handler)
+                            (write-sequence (octets "unwanted") (hunchentoot:send-headers))
+                            (values)))
+      (dolist (target '("/" "/stream"))
+        (dolist (framing '("Content-Length: 4" "Transfer-Encoding: chunked"))
+          (with-connection (connection)
+            (begin-to-expect connection target framing)
+            (let ((response (read-response connection)))
+              (is (= 200 (response-status response)))
+              (is (string= "unwanted" (response-text response))))
+            ;; What comes now may be the content, or the next request; nobody can tell.
+            (try-to-send connection "GET / HTTP/1.1" :crlf "Host: localhost" :crlf :crlf)
+            (ignore-errors (end-sending connection)) ; it may be closed by now
+            (is-true (closed-by-server-p connection)))))
+      (is (= 4 (recorded-count runs))))))
+
+(define-server-test (a-refusal-comes-in-place-of-100 :needs :our-http)
+  (serving (:max-raw-octets 3) (("/" (hunchentoot:raw-post-data)))
+    (with-connection (connection)
+      (begin-to-expect connection "/")
+      (is (= 413 (response-status (read-response connection)))))))
+
+;;; CONNECT
+
+(define-server-test (connect-is-not-served :needs :our-engine)
+  (let ((runs (make-recorder)))
+    (serving () (("example.com:80" (record runs :handler) "connected"))
+      (let ((answer (octet-text (ask-raw "CONNECT example.com:80 HTTP/1.1" :crlf
+                                         "Host: example.com:80" :crlf :crlf
+                                         "GET / HTTP/1.1" :crlf "Host: localhost" :crlf :crlf))))
+        (is (search "HTTP/1.1 501" answer))
+        (is (= 1 (length (cl-ppcre:all-matches-as-strings "HTTP/1.1 " answer)))))
+      (is (null (recorded runs))))))
+
+;;; Framing of replies
+
+(define-server-test (programs-do-not-frame-replies :needs :our-http)
+  (serving () (("/whole" (setf (hunchentoot:header-out :transfer-encoding) "gzip") "body")
+               ("/known" (setf (hunchentoot:header-out :transfer-encoding) "gzip"
+                               (hunchentoot:content-length*) 4)
+                         (write-sequence (octets "body") (hunchentoot:send-headers))))
+    (dolist (target '("/whole" "/known"))
+      (with-connection (connection)
+        (loop repeat 2
+              for response = (exchange connection target)
+              do (is (= 500 (response-status response)))
+                 (is (null (response-header response "transfer-encoding"))))))))
+
+(define-server-test (statuses-without-content-have-no-framing :needs :our-http)
+  (serving () (("/" (setf (hunchentoot:return-code*) (parse-integer (hunchentoot:query-string*))
+                          (hunchentoot:header-out :transfer-encoding) "chunked"
+                          (hunchentoot:content-length*) 10)
+                    "body")
+               ("/next" "next"))
+    (with-connection (connection)
+      (dolist (status '(204 304))
+        (send-request connection (format nil "/?~D" status))
+        (let ((response (read-response connection :head t)))
+          (is (= status (response-status response)))
+          (is (null (response-header response "transfer-encoding")))
+          (is (null (response-header response "content-length"))))
+        (is (string= "next" (exchange-text connection "/next")))))))
+
+;;; What is behind content, and behind requests
+
+(define-server-test (the-rest-of-chunks-beyond-all-limits-is-no-request :needs :our-http)
+  (let ((runs (make-recorder)))
+    (with-globals ((recycling::*unasked-limit* 20000)
+                   (recycling::*unread-limit* 10000))
+      (serving () (("/" "unwanted")
+                   ("/part" (read-byte (hunchentoot:raw-post-data :want-stream t)) "unwanted")
+                   ("/smuggled" (record runs :handler) "smuggled"))
+        (dolist (target '("/" "/part"))
+          (with-connection (connection)
+            (send-request connection target
+                          :method :post
+                          :chunks (list (repeated (list "GET /smuggled HTTP/1.1" :crlf
+                                                        "Host: localhost" :crlf :crlf)
+                                                  100000)))
+            (is (string= "unwanted" (response-text (read-response connection))))
+            (ignore-errors (end-sending connection))
+            (is-true (closed-by-server-p connection))))
+        (is (null (recorded runs)))))))
+
+(defun request-of-64-octets (number)
+  (let ((request (octets (format nil "GET /?~4,'0D HTTP/1.1" number) :crlf
+                         "Host: localhost" :crlf "X-Padding: 01234567890" :crlf :crlf)))
+    (assert (= 64 (length request)))
+    request))
+
+(define-server-test requests-that-fill-the-buffer-exactly-are-all-answered
+  (let ((entered (make-gate)) (go-on (make-gate)))
+    (serving () (("/" (open-gate entered)
+                      (await go-on)
+                      (hunchentoot:query-string*)))
+      (with-connection (connection)
+        (send connection (request-of-64-octets 0))
+        (await entered)
+        ;; These lie in the kernel: the buffer of 16 KiB takes 256 of them.
+        (send connection (loop for number from 1 to 300 collect (request-of-64-octets number)))
+        (open-gate go-on)
+        (is (loop for number from 0 to 300
+                  always (string= (format nil "~4,'0D" number)
+                                  (response-text (read-response connection)))))))))
+
+(defun only-connection ()
+  "The engine's only connection that is open, or NIL."
+  (let ((found '()))
+    (engine::map-connections (lambda (connection) (push connection found))
+                             (engine::engine-table (recycling::acceptor-engine *server*)))
+    (first found)))
+
+(define-server-test (each-slow-head-has-its-own-time :needs :our-http)
+  (serving (:read-timeout 60) (("/" "slow"))
+    (with-connection (connection)
+      (flet ((deadline-of-half-a-head ()
+               (send connection "GET / HTTP/1.1" :crlf)
+               (prog1 (eventually ("half a head to be read")
+                        (let ((known (only-connection)))
+                          (and known
+                               (eq :head (engine::connection-deadline-kind known))
+                               (engine::connection-deadline known))))
+                 (send connection "Host: localhost" :crlf :crlf)
+                 (is (string= "slow" (response-text (read-response connection))))
+                 (eventually ("the connection to be parked")
+                   (let ((known (only-connection)))
+                     (eq :idle (engine::connection-deadline-kind known)))))))
+        (let ((first (deadline-of-half-a-head))
+              (began (platform:milliseconds)))
+          (eventually ("the clock to move on")
+            (< began (platform:milliseconds)))
+          (is (< first (deadline-of-half-a-head))))))))
