@@ -5,12 +5,14 @@
 #   PORT=4242            where `make serve` listens       (0: any free port)
 #   ADDRESS=127.0.0.1    on which address it listens      (0.0.0.0: all)
 #   SUITE=engine         run one test suite only          (default: all)
+#   FILE=parser          mutants of files so called only  (default: all)
 
 LISP    ?= sbcl
 PORT    ?= 4242
 ADDRESS ?= 127.0.0.1
 SUITE   ?=
-export LISP PORT ADDRESS SUITE
+FILE    ?=
+export LISP PORT ADDRESS SUITE FILE
 
 SYSTEM   := hunchentoot-recycling-taskmaster
 INSTALL  := scripts/install-dependencies
@@ -19,7 +21,7 @@ DIAGRAMS := $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-safe test-20 lint diagrams clean
+.PHONY: help serve test test-safe test-20 mutation-test lint diagrams clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +42,11 @@ test-20: ## The tests twenty times in a row; stops at the first failure
 	@i=1; while [ $$i -le 20 ]; do \
 	   echo "Run $$i of 20"; $(MAKE) --no-print-directory test || exit 1; i=$$((i + 1)); \
 	 done
+
+mutation-test: ## Do the tests notice small changes?  FILE=parser SUITE=http JOBS=2 narrow it
+	@$(INSTALL) --command openssl --system $(SYSTEM)-test
+	@$(RUN) scripts/mutation-core.lisp
+	@sbcl --core build/mutation.core --noinform
 
 lint: ## Check the shell scripts
 	@$(INSTALL) --command shellcheck

@@ -123,3 +123,13 @@
              (declare (ignore operation system))
              (unless (uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all)
                (error "Some tests failed."))))
+
+(defsystem "hunchentoot-recycling-taskmaster-test/mutation"
+  :description "Mutation tests: whether the tests notice small changes to the library.  SBCL only."
+  :license "BSD-2-Clause"
+  :depends-on ("hunchentoot-recycling-taskmaster-test")
+  :pathname "test/mutation/"
+  :serial t
+  :components ((:file "sources")
+               (:file "mutants")
+               (:file "runner")))

@@ -14,15 +14,19 @@
 
 (defun multipart-events (octets ends &optional (boundary "b"))
   "What is found in the body OCTETS when they arrive up to each of ENDS: lists of an event and its
-text; at last :DONE, :CLOSED, :WAITING or :MALFORMED."
+text; at last :DONE, :CLOSED, :WAITING or :MALFORMED.  Behind what has arrived there are hyphens, which
+mean something, but not yet."
   (let ((parser (http:make-multipart-parser boundary))
         (events '())
+        (buffer (make-array (length octets) :element-type '(unsigned-byte 8)
+                                            :initial-element (char-code #\-)))
         (position 0))
     (handler-case
         (dolist (end ends)
+          (replace buffer octets :start1 position :start2 position :end2 end)
           (loop
             (multiple-value-bind (event from to next)
-                (http:parse-multipart parser octets position end)
+                (http:parse-multipart parser buffer position end)
               (setf position next)
               (unless event
                 (return))
@@ -54,6 +58,8 @@ text; at last :DONE, :CLOSED, :WAITING or :MALFORMED."
     ;; the empty line after the head is the line end before the delimiter
     (("--b" "A: 1" "" "--b--" "") (:head ("A: 1" "" "")) (:end) (:done))
     (("--b" "" "--b--" "") (:head ("" "")) (:end) (:done))
+    (("--b" "" "x" "--b" "A: 1" "" "--b--" "")
+     (:head ("" "")) (:content "x") (:end) (:head ("A: 1" "" "")) (:end) (:done))
     ;; what is around
     (("preamble" "more --b" "--b" "" "x" "--b--" "epilogue" "--b" "")
      (:head ("" "")) (:content "x") (:end) (:done))

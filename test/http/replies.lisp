@@ -105,11 +105,18 @@
     (is (equal "" (sent "")))
     (is (equal (string (code-char 233)) (sent (string (code-char 233)))))))
 
+(defun numbers-around-powers (radix)
+  "All powers of RADIX that are numbers of octets, and their neighbours."
+  (loop for power = 1 then (* radix power)
+        while (< power (expt 2 59))
+        append (list (1- power) power (1+ power))))
+
 (test numbers-are-printed-as-princ-does
-  (loop for number = 1 then (+ 1 (* 7 number))
-        while (< number (expt 2 62))
-        do (is (equal (format nil "a: ~D~C~C" number #\Return #\Linefeed)
-                      (encoding (output) (http:encode-header output "a" number))))))
+  (dolist (number (append (loop for number = 1 then (+ 1 (* 7 number))
+                                while (< number (expt 2 62)) collect number)
+                          (numbers-around-powers 10)))
+    (is (equal (format nil "a: ~D~C~C" number #\Return #\Linefeed)
+               (encoding (output) (http:encode-header output "a" number))))))
 
 ;;; Status
 
@@ -147,6 +154,59 @@
     (is (zerop (http:output-fill output)))
     (is (< (length (http:output-octets output)) 100000))))
 
+(defun nearly-full-output (room)
+  "An output with ROOM for so many octets more until it has to grow, or a little less."
+  (let* ((output (http:make-output))
+         (size (- (length (http:output-octets output)) room)))
+    (http:encode-octets output (as-octets (make-list size :initial-element 1)))
+    output))
+
+(test nothing-is-put-behind-the-end-of-an-output
+  ;; The functions that put octets check nothing, so all depends on how much room they were made.
+  (loop for (expected . encode)
+          in (list (list* (format nil "X-Test: 12~C~C" #\Return #\Linefeed)
+                          (lambda (output) (http:encode-header output :x-test "12")))
+                   (list* (format nil "Content-Length: ~D~C~C" (1- (expt 2 60)) #\Return #\Linefeed)
+                          (lambda (output)
+                            (http:encode-header output :content-length (1- (expt 2 60)))))
+                   (list* "1152921504606846975"
+                          (lambda (output) (http:encode-decimal output (1- (expt 2 60)))))
+                   (list* (format nil "fffffffffffffff~C~C" #\Return #\Linefeed)
+                          (lambda (output) (http:encode-chunk-start output (1- (expt 2 60)))))
+                   (list* (octet-text (utf-8-octets (sample-string '(65 233 #x20AC))))
+                          (lambda (output)
+                            (http:encode-string output (sample-string '(65 233 #x20AC)) :utf-8)))
+                   (list* "ab" (lambda (output)
+                                 (http:encode-octets output (as-octets '(97 98)))))
+                   (list* "ab" (lambda (output)
+                                 (http:encode-by output 2 (lambda (octets start end)
+                                                            (fill octets 97 :start start :end end)
+                                                            (setf (aref octets (1- end)) 98))))))
+        do (loop for room from 0 to 40
+                 for output = (nearly-full-output room)
+                 for before = (http:output-fill output)
+                 do (funcall encode output)
+                    (is (<= (http:output-fill output) (length (http:output-octets output))))
+                    (is (equal expected (subseq (octet-text (encoded-octets output)) before))
+                        "~S with room for ~D" expected room))))
+
+(test what-cannot-be-put-is-not-appended
+  (let ((output (http:make-output)))
+    (http:encode-octets output (as-octets '(1 2 3)))
+    (is (null (http:encode-by output 5 (constantly nil))))
+    (is (= 3 (http:output-fill output)))
+    (is (http:encode-by output 5 (constantly t)))
+    (is (= 8 (http:output-fill output)))))
+
+(test octets-that-were-given-away-are-not-written-to
+  (let ((output (http:make-output)))
+    (http:encode-octets output (as-octets '(1 2 3)))
+    (let ((octets (http:output-octets output)))
+      (http:give-octets-away output)
+      (is (zerop (http:output-fill output)))
+      (http:encode-octets output (as-octets '(4 5 6)))
+      (is (equalp (as-octets '(1 2 3)) (subseq octets 0 3))))))
+
 (test small-bodies-are-copied-and-large-ones-are-not
   (let ((output (http:make-output))
         (limit http:*body-copy-limit*))
@@ -177,7 +237,8 @@
   (map '(simple-array character (*)) #'code-char codes))
 
 (test strings-are-encoded-in-utf-8
-  (dolist (codes '(() (65) (0 127) (128 2047) (2048 55295) (57344 65535) (65 233 8364 66)))
+  (dolist (codes `(() (65) (0 127) (128 2047) (2048 55295) (57344 65535) (65 233 8364 66)
+                   ,@(when (< 65536 char-code-limit) '((65536 1114111)))))
     (let* ((string (sample-string codes))
            (output (http:make-output)))
       (is (http:encode-string output string :utf-8))
@@ -194,7 +255,8 @@
                (encoding (output) (http:encode-string output string :utf-8))))))
 
 (test lone-surrogates-are-replaced
-  (dolist (codes '((#xD800) (#xDFFF) (#xDE00 #xD83D) (65 #xD83D 66)))
+  (dolist (codes '((#xD800) (#xDFFF) (#xDE00 #xD83D) (65 #xD83D 66) (#xDC00 #xDC00) (#xD83D #xD83D)
+                   (#xD83D #xE000) (#xDBFF) (#xDFFF #xDFFF 65)))
     (when (every #'code-char codes)
       (let ((expected (substitute-if #xFFFD (lambda (code) (<= #xD800 code #xDFFF)) codes)))
         (is (equal (octet-text (utf-8-octets (sample-string expected)))
@@ -286,6 +348,13 @@
     (signals error (http:encode-string output (sample-string '(65 256)) :latin-1 2))
     (is (zerop (http:output-fill output)))))
 
+(test a-string-that-has-grown-since-it-was-measured-is-not-put-beyond-its-room
+  (loop for (codes . room) in '(((65 65 65 65 65) . 4) ((65 65 65 65) . 3) ((65 233) . 2)
+                                ((#x20AC) . 2) ((65) . 0))
+        for target = (as-octets (make-list 20 :initial-element 255))
+        do (is (null (http::put-utf-8 target 0 room (sample-string codes))))
+           (is (every (lambda (octet) (= 255 octet)) (subseq target room)) "~S" codes)))
+
 ;;; Chunks
 
 (test chunks-have-their-size-in-front
@@ -295,6 +364,11 @@
              (encoding (output) (http:encode-chunk-start output #x1A2B3C))))
   (is (equal (lines-text '("")) (encoding (output) (http:encode-chunk-end output))))
   (is (equal (lines-text '("0" "")) (encoding (output) (http:encode-last-chunk output)))))
+
+(test sizes-of-chunks-are-hexadecimal
+  (dolist (size (remove 0 (numbers-around-powers 16)))
+    (is (equal (format nil "~(~X~)~C~C" size #\Return #\Linefeed)
+               (encoding (output) (http:encode-chunk-start output size))))))
 
 (test an-empty-chunk-never-ends-the-body
   (is (equal "" (encoding (output) (http:encode-chunk output (as-octets '())))))

@@ -48,6 +48,9 @@
  :gives ((:request :upgrade "h2c, websocket" :asks-keep-alive t)))
 (:name "Upgrade without the option" :rfc "RFC 9110, section 7.8"
  :input ("GET / HTTP/1.1" "Host: a" "Upgrade: websocket" "") :gives ((:request :upgrade nil)))
+(:name "Upgrade beside another option" :rfc "RFC 9110, section 7.8"
+ :input ("GET / HTTP/1.1" "Host: a" "Connection: keep-alive" "Upgrade: websocket" "")
+ :gives ((:request :upgrade nil)))
 (:name "the option without Upgrade" :rfc "RFC 9110, section 7.8"
  :input ("GET / HTTP/1.1" "Host: a" "Connection: upgrade" "") :gives ((:request :upgrade nil)))
 (:name "Upgrade in HTTP/1.0" :rfc "RFC 9110, section 7.8"
@@ -71,6 +74,9 @@
 (:name "no expectation at all" :rfc "RFC 9110, section 5.6.1.2"
  :input ("PUT / HTTP/1.1" "Host: a" "Content-Length: 3" "Expect: ," "" (:raw "abc"))
  :gives ((:request :expects-100 nil :body "abc")))
+(:name "an expectation among white space and commas" :rfc "RFC 9110, section 5.6.1.2"
+ :input ("PUT / HTTP/1.1" "Host: a" "Content-Length: 3" "Expect: , ,100-continue , ,^I," "" (:raw "abc"))
+ :gives ((:request :expects-100 t :body "abc")))
 (:name "an unknown expectation" :rfc "RFC 9110, section 10.1.1"
  :input ("PUT / HTTP/1.1" "Host: a" "Content-Length: 3" "Expect: 200-ok" "")
  :gives ((:refused 417 :unknown-expectation)))

@@ -44,6 +44,10 @@
 (:name "a repeated field that nobody knows" :rfc "RFC 9110, section 5.2"
  :input ("GET / HTTP/1.1" "Host: h" "X-Unheard-Of-4: a" "X-Unheard-Of-5: b" "x-unheard-of-4: c" "")
  :gives ((:request :headers ((:host . "h") ("X-UNHEARD-OF-4" . "a,c") ("X-UNHEARD-OF-5" . "b")))))
+(:name "fields that nobody knows, of which one begins like the other" :rfc "RFC 9110, section 5.2"
+ :input ("GET / HTTP/1.1" "Host: h" "X-Unheard-Of-8: a" "X-Unheard-Of: b" "X-Unheard-Of-89: c" "")
+ :gives ((:request :headers ((:host . "h") ("X-UNHEARD-OF-8" . "a") ("X-UNHEARD-OF" . "b")
+                             ("X-UNHEARD-OF-89" . "c")))))
 (:name "two repeated fields" :rfc "RFC 9110, section 5.2"
  :input ("GET / HTTP/1.1" "Host: h" "Via: 1" "TE: a" "Via: 2" "TE: b" "")
  :gives ((:request :headers ((:host . "h") (:via . "1,2") (:te . "a,b")))))

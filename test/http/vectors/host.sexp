@@ -45,6 +45,8 @@
  :input ("GET / HTTP/1.1" "Host: []" "") :gives ((:refused 400 :invalid-host)))
 (:name "a bracket that is not closed" :rfc "RFC 3986, section 3.2.2"
  :input ("GET / HTTP/1.1" "Host: [::1" "") :gives ((:refused 400 :invalid-host)))
+(:name "a bracket that something else closes" :rfc "RFC 3986, section 3.2.2"
+ :input ("GET / HTTP/1.1" "Host: [::1}" "") :gives ((:refused 400 :invalid-host)))
 (:name "a bracket that was not opened" :rfc "RFC 3986, section 3.2.2"
  :input ("GET / HTTP/1.1" "Host: ::1]" "") :gives ((:refused 400 :invalid-host)))
 (:name "something after the bracket" :rfc "RFC 3986, section 3.2.2"
@@ -59,6 +61,8 @@
  :input ("GET / HTTP/1.1" "Host: a%4" "") :gives ((:refused 400 :invalid-host)))
 (:name "a percent sign with other letters" :rfc "RFC 3986, section 2.1"
  :input ("GET / HTTP/1.1" "Host: a%zz" "") :gives ((:refused 400 :invalid-host)))
+(:name "a percent encoding whose second digit is none" :rfc "RFC 3986, section 2.1"
+ :input ("GET / HTTP/1.1" "Host: a%4g" "") :gives ((:refused 400 :invalid-host)))
 (:name "a registered name with an underscore" :rfc "RFC 3986, section 3.2.2"
  :input ("GET / HTTP/1.1" "Host: my_service.internal:80" "")
  :gives ((:request :host "my_service.internal:80")))

@@ -59,6 +59,10 @@
  :limits (:header-count 3)
  :input ("GET / HTTP/1.1" "Host: a" "A: 1" "A: 2" "A: 3" "")
  :gives ((:refused 431 :too-many-headers)))
+(:name "each request has as many header lines" :rfc "RFC 6585, section 5"
+ :limits (:header-count 3)
+ :input ("GET /1 HTTP/1.1" "Host: a" "A: 1" "B: 2" "" "GET /2 HTTP/1.1" "Host: a" "A: 1" "B: 2" "")
+ :gives ((:request :uri "/1") (:request :uri "/2")))
 (:name "128 header lines" :rfc "RFC 6585, section 5"
  :input ("GET / HTTP/1.1" "Host: a" (:times 127 "A: b") "") :gives ((:request :host "a")))
 (:name "129 header lines" :rfc "RFC 6585, section 5"

@@ -1,0 +1,108 @@
+(in-package #:hunchentoot-recycling-taskmaster-mutation)
+
+;;;; The tables of mutants, *.sexp beside this file.  Each has forms
+;;;;
+;;;;   (:file "src/..." :suites (suite ...) :mutants (mutant ...))
+;;;;
+;;;; where SUITES names the suites and tests that the mutants of the file should be met by, and a mutant
+;;;; is
+;;;;
+;;;;   (definition from to &key suites parking equivalent)
+;;;;
+;;;;   DEFINITION  what defines it, see DEFINES-P; a string
+;;;;   FROM, TO    what is replaced in the definition by what, strings; white space matches any
+;;;;   SUITES      other ones than those of the file
+;;;;   PARKING     NIL: with the portable engine, where the suites make acceptors
+;;;;   EQUIVALENT  a sentence: why nobody could notice it.  It is loaded, but no tests are run.
+
+(defstruct mutant
+  "One small change."
+  (file nil :type string)
+  (definition nil :type string)
+  (from nil :type string)
+  (to nil :type string)
+  (suites '() :type list)
+  (parking t)
+  (equivalent nil :type (or null string)))
+
+(defun describe-mutant (mutant)
+  (format nil "~A, ~A:  ~A  ->  ~A" (mutant-file mutant) (mutant-definition mutant)
+          (mutant-from mutant) (if (string= "" (mutant-to mutant)) "(nothing)" (mutant-to mutant))))
+
+(defun parse-mutant (file file-suites entry)
+  (destructuring-bind (definition from to &key (suites file-suites) (parking t) equivalent) entry
+    (make-mutant :file file :definition definition :from from :to to :suites suites
+                 :parking parking :equivalent equivalent)))
+
+(defun table-mutants (table)
+  "The mutants that the file TABLE lists."
+  (with-open-file (stream table :external-format :utf-8)
+    (let ((*read-eval* nil) (*package* (find-package '#:hunchentoot-recycling-taskmaster-test)))
+      (loop for form = (read stream nil)
+            while form
+            append (destructuring-bind (&key file suites mutants) form
+                     (loop for entry in mutants
+                           collect (parse-mutant file suites entry)))))))
+
+(defun all-mutants ()
+  (loop for table in (sort (uiop:directory-files (uiop:subpathname (root) "test/mutation/")
+                                                 "*.sexp")
+                           #'string< :key #'namestring)
+        append (table-mutants table)))
+
+(defun load-mutant (mutant)
+  (load-forms (forms-to-load (mutant-file mutant) (mutant-definition mutant)
+                             (mutant-from mutant) (mutant-to mutant))))
+
+;;; What the person at the keyboard wants
+
+(defun setting (name &optional default)
+  (let ((value (uiop:getenv name)))
+    (if (member value '(nil "") :test #'equal) default value)))
+
+(defun wanted-suite ()
+  (let ((name (setting "SUITE")))
+    (and name (test::find-suite name))))
+
+(defun below-p (name suite)
+  "True when NAME is SUITE, or a suite or a test in that."
+  (or (eq name suite)
+      (member name (tests-of suite))
+      (subsetp (tests-of name) (tests-of suite))))
+
+(defun wanted-mutants ()
+  "Those that FILE, a part of a file's name, and SUITE leave."
+  (let ((file (setting "FILE" "")) (suite (wanted-suite)))
+    (remove-if-not (lambda (mutant)
+                     (and (search file (mutant-file mutant))
+                          (or (null suite)
+                              (some (lambda (name) (or (below-p name suite) (below-p suite name)))
+                                    (mutant-suites mutant)))))
+                   (all-mutants))))
+
+(defun suites-to-meet (mutant)
+  (let ((suite (wanted-suite)))
+    (if suite (list suite) (mutant-suites mutant))))
+
+;;; Tests
+
+(defun tests-of (name)
+  "The names of the tests in NAME, a suite or a test, in their order."
+  (let ((object (test::find-suite name)))
+    (setf object (fiveam:get-test object))
+    (if (typep object 'fiveam::test-suite)
+        (loop for each being the hash-keys of (fiveam::tests object)
+              append (tests-of each))
+        (list name))))
+
+(defun passes-p (name)
+  "True when the test NAME passes."
+  (let ((fiveam:*on-error* nil) (fiveam:*on-failure* nil) (start (get-internal-real-time)))
+    (multiple-value-bind (passed failed)
+        (test::result-counts (let ((fiveam:*test-dribble* *standard-output*))
+                               (fiveam:run name)))
+      (declare (ignore passed))
+      (format t "~&~A: ~:[failed~;passed~], ~,2F s~%" name (zerop failed)
+              (/ (- (get-internal-real-time) start) internal-time-units-per-second))
+      (finish-output)
+      (zerop failed))))
