@@ -49,6 +49,12 @@ unfinished head, after a PROTOCOL-ERROR, and to change LIMITS between two reques
   (check-type parser parser)
   (not (member (parser-phase parser) '(read-empty-line end-empty-line))))
 
+(defun parser-fresh-p (parser)
+  "True if PARSER has seen no octet since its last request, not even of an empty line."
+  (declare (type parser parser) #.*plain-policy*)
+  (and (eq (parser-phase parser) 'read-empty-line)
+       (= (parser-budget parser) (limits-request-line-octets (parser-limits parser)))))
+
 ;;; Moving on
 
 (defmacro proceed (phase parser octets position end)

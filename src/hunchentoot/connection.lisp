@@ -97,8 +97,8 @@ otherwise all of them, as Hunchentoot does."
          (wire (and link (link-wire link))))
     (or (cond ((null link) nil)
               ((not (ours-to-read-p link)) (listen-or-end-p (link-stream link)))
-              ;; A part of a head is no input to be served; only what comes after it is.
-              ((link-parser link) (not (wire-drained-p wire)))
+              ;; A part of a head is no input to be served, and who read it has read all.
+              ((link-parser link) nil)
               (t (input-waiting-p wire)))
         (progn (when wire (lend-no-buffers wire))
                nil))))
@@ -123,6 +123,7 @@ one was asked nothing, and is told nothing."
   (let ((link (connection-data connection)))
     (and link
          (link-parser link)
+         (parser-begun-p (link-parser link))
          (wire-descriptor (link-wire link))
          (send-refusal-at-once (link-wire link) (make-refusal :request-timeout)))))
 

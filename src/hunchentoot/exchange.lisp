@@ -35,19 +35,26 @@ Hunchentoot would refuse, and for CONNECT: after a 2xx to that, what follows is 
   head)
 
 (defun keep-parser (connection acceptor link parser)
-  "Keeps what PARSER has read of a head until more comes.  All of the head has one deadline, or
-a client could send an octet a second for ever."
-  (cond ((parser-begun-p parser)
-         (unless (link-head-deadline link)
-           (set-deadline connection :head (hunchentoot:acceptor-read-timeout acceptor)
-                         (milliseconds))
-           (setf (link-head-deadline link) (connection-deadline connection)))
-         (setf (link-parser link) parser
-               (connection-deadline-kind connection) :head
-               (connection-deadline connection) (link-head-deadline link)))
+  "Keeps what PARSER has read until more comes: of a head, or of the empty lines before one.  What has
+been read of a head is not input that waits: only the poller tells when there is more."
+  (cond ((parser-fresh-p parser)
+         (return-parser parser))
         (t
-         (return-parser parser)))
+         (settle-head-deadline connection acceptor link
+                               (if (parser-begun-p parser) :head :idle))
+         (setf (link-parser link) parser)))
   (lend-no-buffers (link-wire link)))
+
+(defun settle-head-deadline (connection acceptor link kind)
+  "Gives CONNECTION the deadline of what came in part over LINK: all of a head has one, and so have all
+empty lines before it, or a client could send an octet a second for ever."
+  (unless (and (link-head-deadline link)
+               (eq kind (link-awaited link)))
+    (set-deadline connection kind (hunchentoot:acceptor-read-timeout acceptor) (milliseconds))
+    (setf (link-head-deadline link) (connection-deadline connection)
+          (link-awaited link) kind))
+  (setf (connection-deadline-kind connection) kind
+        (connection-deadline connection) (link-head-deadline link)))
 
 (defun invitation (stream)
   "A function that tells the peer of STREAM to send content, unless it has its reply already."

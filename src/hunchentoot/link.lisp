@@ -7,8 +7,9 @@
   (socket-stream nil)                   ; carries the octets of the socket
   (wire nil)                            ; of SOCKET-STREAM; NIL where that is none of ours
   (stream nil)                          ; as INITIALIZE-CONNECTION-STREAM returned it
-  (parser nil)                          ; of a head that has come in part
-  (head-deadline nil)                   ; by when all of that head must have come
+  (parser nil)                          ; of a head, or empty lines before one, come in part
+  (head-deadline nil)                   ; by when all of that must have come
+  (awaited :idle :type keyword)         ; :HEAD for the rest of a head, :IDLE for a head
   (remote '() :type list)               ; address and port of the peer
   (local '() :type list))               ; address and port of our end
 
