@@ -54,6 +54,9 @@
                  (:file "pacing")
                  (:file "ready-faults")
                  (:file "slow-readers")
+                 (:file "progress")
+                 (:file "soft-stop")
+                 (:file "ownership")
                  (:file "stress")))
    (:module "server"
     :serial t
@@ -101,7 +104,9 @@
                  (:file "confidence")))
    (:module "logs"                      ; these use tools of the conformance tests
     :pathname "hunchentoot/"
-    :components ((:file "access-log")
+    :components ((:file "hand-over")
+                 (:file "stray-octets")
+                 (:file "access-log")
                  (:file "forms")
                  (:file "limits")
                  (:file "form-limits")

@@ -38,6 +38,7 @@
                  (:file "usockets-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "epoll-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "listeners-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "arrivals-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "files-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "functions-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux))
@@ -85,6 +86,7 @@
                  (:file "tray")
                  (:file "bench")
                  (:file "writing")      ; slow readers
+                 (:file "closing")      ; how connections end
                  (:file "ready")
                  (:file "accepting")
                  (:file "census")

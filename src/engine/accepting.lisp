@@ -70,7 +70,7 @@ for REFUSED-P.  The second value is true when there may be more, which the polle
            (forget-accept-trouble engine))
          nil)
         (t
-         (when (running-p engine)       ; the sentinel will try again
+         (when (engine-accepting-p engine) ; the sentinel will try again
            (note-accept-trouble
             engine (make-condition 'descriptors-exhausted
                                    :cause (format nil "error number ~D" (- result)))))
@@ -92,8 +92,10 @@ those that came with it."
 poller will not tell."
   (multiple-value-bind (connection more-p) (take-connection engine worker)
     (when connection
-      (park engine connection)
-      (end-if-parked-too-late engine connection))
+      (ecase (park engine connection)
+        (:parked (end-if-parked-too-late engine connection))
+        (:again (tend-connection-later engine connection))
+        (:broken (drop-connection engine connection))))
     more-p))
 
 (defun leave-listener (engine worker)
@@ -106,6 +108,9 @@ poller will not tell."
   "Lets the poller tell of the listener of ENGINE again if connections wait there."
   (watch-again (engine-poller engine) (engine-listener-descriptor engine)
                (engine-listener-descriptor engine)))
+
+(defmethod accept-rest ((engine ready-engine))
+  (loop while (accept-and-park engine nil)))
 
 (defun accept-for-others (engine)
   "What the sentinel does when no worker of ENGINE is free to accept: parks what comes, or refuses

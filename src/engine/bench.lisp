@@ -19,7 +19,7 @@
 (defun on-duty-p (engine worker pace)
   "True when WORKER, which is free, should wait for something to do; it may sit on the bench
 until then.  NIL when it should end; it has left the pool."
-  (cond ((not (running-p engine))
+  (cond ((not (serving-p engine))
          (with-engine (engine) (retire worker))
          nil)
         ((or (enough-wait-p pace) (leave-crowd-p pace))
@@ -47,7 +47,7 @@ until then.  NIL when it should end; it has left the pool."
     (loop
       (cond ((eq (worker-state worker) :active)
              (return t))
-            ((or (not (running-p engine)) (dispensable-p engine worker))
+            ((or (not (serving-p engine)) (dispensable-p engine worker))
              (retire worker)
              (return nil))
             (t

@@ -3,8 +3,9 @@
 (defstruct (connection
             (:constructor make-connection
                 (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer)))
-  "One client.  Its worker alone reads and writes the slots, save DEADLINE, which the
-sentinel reads: a connection belongs to at most one worker at a time."
+  "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp says.
+The sentinel reads DEADLINE and DEADLINE-KIND, and who makes statistics reads them all: what these see
+may be of different moments."
   (socket nil)                          ; NIL until somebody wants one, see DESCRIPTOR
   (opened 0 :type fixnum :read-only t)  ; in MILLISECONDS
   (served 0 :type fixnum)               ; requests answered
@@ -16,13 +17,19 @@ sentinel reads: a connection belongs to at most one worker at a time."
   (descriptor -1 :type fixnum :read-only t)
   (generation 0 :type fixnum :read-only t) ; see table.lisp
   (peer nil :type (or null fixnum) :read-only t) ; what ACCEPT-DESCRIPTOR told of it
-  (ownership :owned)                    ; see ownership.lisp
+  (ownership 1 :type fixnum)            ; :OWNED; see ownership.lisp
   (watched-p nil)                       ; the poller knows it
-  (hangup-p nil)                        ; its peer has sent all that it will
   (output '() :type list)               ; parts that the socket did not take: see output.lisp
   (outcome :park :type keyword)         ; what is to become of it when these are sent
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
-  (lingering-p nil))                    ; answered; only waits for its peer's end
+  (unsent nil :type (or null fixnum))   ; octets that the kernel held, when last asked: see writing.lisp
+  ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
+  ;; come, and are dropped.
+  (linger-octets nil :type (or null fixnum)))
+
+(defun connection-lingering-p (connection)
+  "True when CONNECTION was answered for the last time, and waits for its peer's end."
+  (and (connection-linger-octets connection) t))
 
 (defparameter *deadline-kinds* '(:handshake :first-byte :head :idle :write :linger :crowd)
   "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection,

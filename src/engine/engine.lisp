@@ -4,7 +4,8 @@
 ;;;;
 ;;;;   :new       not started            -> :running
 ;;;;   :running   accepts and serves     -> :draining, :stopping
-;;;;   :draining  accepts no more, serves what was accepted, ends idle connections
+;;;;   :draining  serves what has come, each request as the last of its connection; ends
+;;;;              idle connections after a moment
 ;;;;                                     -> :stopping, :stopped
 ;;;;   :stopping  serves nothing more than the requests that run
 ;;;;                                     -> :stopped
@@ -31,6 +32,8 @@
   (phase :new :type keyword)
   (sentinel nil)                        ; its thread, which lives from start to stop
   (doors-open-p nil)                    ; true while CLOSE-DOORS has something to give back
+  (accepting-p nil)                     ; what comes to LISTENER is this engine's to accept
+  (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, in MILLISECONDS
   (workers '() :type list)              ; every one that has not ended
   (leavers '() :type list)              ; threads of those that ended and were not joined yet
   ;; How many workers are in each state.
@@ -44,6 +47,7 @@
   (open-count (make-counter) :read-only t) ; connections, now
   (refused 0 :type fixnum)              ; connections
   (failed 0 :type fixnum)               ; errors that got out of SERVE, REFUSE, making a thread
+  (stalls 0 :type fixnum)               ; calls of SERVE that served nothing of the input they claimed
   (expired 0 :type fixnum)              ; connections ended by the sentinel
   (expired-by (no-expirations) :type list) ; the same by kind, a plist; see *DEADLINE-KINDS*
   (served-before 0 :type integer)       ; requests served by workers that have ended
@@ -99,6 +103,15 @@ lock.")
 (defun draining-p (engine)
   (eq (engine-phase engine) :draining))
 
+(defun serving-p (engine)
+  "True when what comes to ENGINE is served."
+  (or (running-p engine) (draining-p engine)))
+
+(defun drain-over-p (engine now)
+  "True when ENGINE drains and has, NOW, waited long enough for requests that were under way."
+  (let ((end (engine-drain-end engine)))
+    (and end (draining-p engine) (>= now end))))
+
 (defun winding-down-p (engine)
   "True when no connection of ENGINE should be kept open for another request: it drains or
 stops, or others wait for a worker."
@@ -116,6 +129,13 @@ is to end.  Called in its thread."))
   (:documentation "A worker for ENGINE, without its thread; NUMBER tells it from others.")
   (:method ((engine engine) number)
     (make-worker engine number)))
+
+(defgeneric detach (engine connection)
+  (:documentation "Makes CONNECTION, which the caller owns, none of ENGINE, and leaves its socket open,
+which is somebody else's from now on.  Does nothing the second time.")
+  (:method ((engine engine) connection)
+    (declare (ignore connection))
+    nil))
 
 (defgeneric open-doors (engine)
   (:documentation "Prepares ENGINE, before its first worker is made.")

@@ -26,6 +26,7 @@ made, signals why and leaves nothing behind."
   (with-engine (engine)
     (assert (eq (engine-phase engine) :new))
     (setf (engine-phase engine) :running
+          (engine-accepting-p engine) t
           (engine-started engine) (milliseconds)))
   (handler-bind ((error (lambda (condition)
                           (declare (ignore condition))
@@ -70,11 +71,18 @@ made, signals why and leaves nothing behind."
                         (shiftf (engine-queue engine) '())))
     (close-socket (connection-socket connection))))
 
+(defgeneric end-accepting (engine)
+  (:documentation "Makes ENGINE accept nothing more.  Who comes now is refused by the system, or waits
+for others where the listener is theirs too.")
+  (:method ((engine engine))
+    (when (shiftf (engine-accepting-p engine) nil)
+      (wake-listener (engine-listener engine)
+                     (with-engine (engine) (worker-count engine :waiting))))))
+
 (defgeneric wake-workers (engine)
   (:documentation "Makes the workers of ENGINE that wait for something look around.")
   (:method ((engine engine))
-    (wake-listener (engine-listener engine)
-                   (with-engine (engine) (worker-count engine :waiting)))))
+    nil))
 
 (defun send-home-waiting (engine)
   "Makes the workers that have no connection end.  They have nothing to finish, so seconds are
@@ -85,11 +93,60 @@ plenty; and whoever is left then has a request, and is reported with reason."
 (defun await-empty-pool (engine seconds)
   (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))
 
-(defgeneric await-end-of-work (engine seconds)
-  (:documentation "Waits up to SECONDS, a real or NIL for no limit, until everything that ENGINE,
-which drains, has accepted is answered.  True when it is.")
-  (:method ((engine engine) seconds)
-    (await-empty-pool engine seconds)))
+;;; A soft stop loses no request.  One may be under way on a connection that idles, so each has a moment
+;;; for it; and so has a client whose connection the system has accepted, and we have not.
+
+(defparameter *drain-seconds* 1
+  "How long a soft stop waits for a request on a connection that idles, or for the rest of a head.")
+
+(defparameter *arrival-seconds* 1/5
+  "How long a soft stop waits for connections that the system is about to accept.")
+
+(defgeneric accept-rest (engine)
+  (:documentation "Accepts what has come to the listener of ENGINE and was not accepted.  Does not wait.")
+  (:method ((engine engine))
+    nil))                               ; its workers wait in the accept itself
+
+(defun end-arrivals (engine seconds)
+  "Makes ENGINE, which drains, accept what has come, and nothing more.  Takes up to SECONDS, a real or
+NIL for as long as it should."
+  (when (stop-arrivals (engine-listener engine))
+    (wait-for-change engine (if seconds (min seconds *arrival-seconds*) *arrival-seconds*)
+                     (constantly nil))
+    (accept-rest engine))
+  (end-accepting engine))
+
+(defun await-end-of-work (engine seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE, which drains, has no connection and no
+worker that serves.  True when it has none."
+  (wait-for-change engine seconds
+                   (lambda ()
+                     (and (zerop (open-count engine))
+                          (zerop (attended-count engine))
+                          ;; Who waits in an accept may have got a connection from it already.
+                          (zerop (worker-count engine :starting :waiting))
+                          (null (engine-queue engine))))))
+
+(defun drain (engine seconds)
+  "Has everything answered that has come to ENGINE, and takes up to SECONDS, a real or NIL for no limit.
+True when it is."
+  (let ((end (and seconds (+ (milliseconds) (as-milliseconds seconds)))))
+    (flet ((seconds-left ()
+             (and end (max 0 (/ (- end (milliseconds)) 1000)))))
+      (when (leave-phase engine :draining)
+        (with-engine (engine)
+          (setf (engine-drain-end engine)
+                (+ (milliseconds) (as-milliseconds *drain-seconds*)))
+          (bt:condition-notify (engine-bell engine)))
+        (end-arrivals engine (seconds-left)))
+      (await-end-of-work engine (seconds-left)))))
+
+(defun end-work (engine)
+  "Makes ENGINE begin nothing more, and the workers end that have nothing to finish."
+  (when (leave-phase engine :stopping)
+    (end-accepting engine)
+    (end-input engine :idling)
+    (send-home-waiting engine)))
 
 (defun describe-worker (worker)
   "A plist about WORKER, for people."
@@ -111,21 +168,19 @@ which drains, has accepted is answered.  True when it is.")
     (mapcar #'describe-worker (engine-workers engine))))
 
 (defun stop-engine (engine &key soft (timeout (if soft nil 1)))
-  "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or was accepted is
-served, and its answer sent; else connections read nothing more.  Waits up to TIMEOUT seconds, a
+  "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or has come is served,
+and its answer sent, and connections that idle have a moment for another; else connections read nothing more.  Waits up to TIMEOUT seconds, a
 real or NIL for no limit, for the workers to end.  Returns a list of plists, one for each worker
 that had to be left behind; such a worker ends with its request.
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
-  (when (leave-phase engine (if soft :draining :stopping))
-    (end-input engine :idling)
-    (send-home-waiting engine))
-  (unless (and soft (await-end-of-work engine timeout))
-    (leave-phase engine :stopping)
-    (end-input engine :idling :serving :writing)
-    (drop-queue engine)
-    (await-empty-pool engine (if soft 0 timeout)))
+  (let ((drained-p (and soft (drain engine timeout))))
+    (end-work engine)
+    (unless drained-p
+      (end-input engine :idling :serving :writing)
+      (drop-queue engine))
+    (await-empty-pool engine (if (and soft (not drained-p)) 0 timeout)))
   (lay-down engine))
 
 ;;; The last resort
@@ -152,9 +207,7 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
     (error 'stop-from-worker))
   ;; Who only waits leaves by itself: a thread that is destroyed while it comes or goes might
   ;; take a lock with it.
-  (when (leave-phase engine :stopping)
-    (end-input engine :idling)
-    (send-home-waiting engine))
+  (end-work engine)
   (dolist (thread (with-engine (engine)
                     (remove nil (mapcar #'worker-thread (engine-workers engine)))))
     (handler-case (destroy-thread thread)

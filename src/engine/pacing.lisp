@@ -62,14 +62,14 @@ more than lack."
       (mapc #'launch
             (with-engine (engine)
               (loop repeat new
-                    while (and (running-p engine) (room-p engine))
+                    while (and (serving-p engine) (room-p engine))
                     collect (reserve-worker engine)))))))
 
 (defun keep-the-door (engine)
   "Where connections are limited, accepts them when no worker may, only to refuse or park them."
   (unless (or (eq (engine-accept-limit engine) :unlimited)
               (with-engine (engine)
-                (or (room-p engine) (plusp (coming-count engine)) (not (running-p engine)))))
+                (or (room-p engine) (plusp (coming-count engine)) (not (engine-accepting-p engine)))))
     (accept-for-others engine)))
 
 (defun pace-workers (engine pacemaker)
@@ -111,8 +111,8 @@ for nothing."
 
 (defun rest-between-ticks (engine pacemaker found)
   "Rests after a tick that FOUND what PACE-WORKERS returns."
-  (cond ((draining-p engine)
-         (finish-one engine))
+  (cond ((draining-p engine)            ; somebody waits for the end of it
+         (rest-for pacemaker *long-nap-ticks*))
         ((eq found :stuck)
          (setf (pacemaker-calm-ticks pacemaker) 0
                (pacemaker-idle-naps pacemaker) 0)

@@ -11,7 +11,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:idle-seconds #:write-seconds #:give-notice
    #:make-worker-thread #:make-sentinel-thread #:call-as-worker #:note
    ;; connections
-   #:connection #:connection-socket #:connection-served #:connection-data #:count-request
+   #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
    #:connection-descriptor #:connection-peer #:connection-deadline #:connection-deadline-kind
    #:call-with-deadline #:set-deadline
    ;; output that the socket did not take yet

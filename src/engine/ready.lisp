@@ -83,7 +83,7 @@ may have to wait for the slices of several others."
 
 (defun follow-token (engine worker token)
   (if (= token (engine-listener-descriptor engine))
-      (when (running-p engine)          ; or an inherited listener's connections are for others
+      (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
         (accept-connections engine worker))
       (let ((connection (own-connection engine token)))
         (when connection
@@ -92,10 +92,9 @@ may have to wait for the slices of several others."
 (defun own-connection (engine token)
   "The connection that TOKEN tells of, if the caller owns it now; else NIL."
   (let ((connection (find-connection (engine-table engine) (plain-token token))))
-    (when (and connection (become-owner connection))
-      (when (token-hangup-p token)
-        (setf (connection-hangup-p connection) t))
-      connection)))
+    (and connection
+         (become-owner connection (token-hangup-p token))
+         connection)))
 
 (defun tend-connection (engine worker connection)
   "Does for CONNECTION, which WORKER owns, what it is ready for."
@@ -106,20 +105,20 @@ may have to wait for the slices of several others."
 ;;; Serving
 
 (defun serve-while-ready (engine worker connection)
-  "Serves CONNECTION, which WORKER owns, until it is parked, closed or detached.  WORKER is NIL
-in the thread of the sentinel, when ENGINE drains."
+  "Serves CONNECTION, which WORKER owns, until it is parked, closed or detached."
   (let ((outcome nil))
-    (when worker
-      (setf (worker-connection worker) connection))
+    (setf (worker-connection worker) connection)
     (unwind-protect
          (setf outcome (serve-until-parked engine connection))
-      (when worker
-        (setf (worker-connection worker) nil))
-      (case outcome
-        (:parked (end-if-parked-too-late engine connection))
-        (:detached (detach engine connection))
-        (:close (say-good-bye engine connection))
-        (t (drop-connection engine connection)))))) ; broken, or unwound
+      (setf (worker-connection worker) nil)
+      (cond ((eq outcome :parked)
+             (end-if-parked-too-late engine connection))
+            ((gone-p connection))       ; it was given away before its service was done with it
+            (t
+             (ecase outcome
+               (:detached (detach engine connection))
+               (:close (say-good-bye engine connection))
+               ((:broken nil) (drop-connection engine connection))))))))
 
 (defun serve-until-parked (engine connection)
   "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN."
@@ -139,20 +138,34 @@ in the thread of the sentinel, when ENGINE drains."
 what became of it, :PARKED, or is to become of it."
   (setf (connection-deadline connection) nil)
   (let* ((service (engine-service engine))
+         (served (connection-served connection))
          (outcome (interruptibly (serve service connection))))
-    (cond ((connection-output connection)
+    (cond ((gone-p connection) :detached)
+          ((connection-output connection)
            (setf (connection-outcome connection) outcome)
            :again)
           ((not (eq outcome :park)) outcome)
-          ((input-buffered-p service connection) :again)
-          ;; Of an end that was told already nobody would be told again.
-          ((or (connection-hangup-p connection) (not (running-p engine))) :close)
-          ((park engine connection) :parked)
-          (t :again))))
+          ((and (input-buffered-p service connection)
+                (or (/= served (connection-served connection))
+                    (note-stall engine)))
+           :again)
+          ((and (arrived-p connection) (not (give-up-ownership connection)))
+           :again)
+          ;; The kernel reported this end already; no further event will come.
+          ((or (read-closed-p connection) (not (serving-p engine))) :close)
+          (t (park engine connection)))))
+
+(defun note-stall (engine)
+  "Counts a time when the service of ENGINE served no request, and yet says that there is input to be
+served.  NIL: to call it again would change nothing, so the connection is parked, and has a deadline."
+  (with-engine (engine)
+    (incf (engine-stalls engine)))
+  nil)
 
 (defun park (engine connection)
-  "Leaves CONNECTION to whoever is told that more of it has come.  NIL when that is so already
-and it is the caller's still."
+  "Makes CONNECTION, which the caller owns, nobody's, until the kernel reports that more of it has come.
+Returns :PARKED; :AGAIN when that is so already, and :BROKEN when it cannot be watched: it is the
+caller's still."
   (unless (connection-deadline connection)
     (let ((pace (engine-pace engine)))
       (set-deadline-in connection (if (zerop (connection-served connection)) :first-byte :idle)
@@ -160,102 +173,27 @@ and it is the caller's still."
   (leave-to-poller engine connection))
 
 (defun leave-to-poller (engine connection)
-  "Makes CONNECTION, which the caller owns, nobody's.  NIL when more has come and it is still the
-caller's."
-  (cond ((connection-watched-p connection)
-         (give-up-ownership connection))
-        (t
-         ;; From the moment it is watched, it may be another's.
-         (setf (connection-watched-p connection) t
-               (connection-ownership connection) :parked)
-         (watch-connection engine connection)
-         t)))
-
-(defun end-if-parked-too-late (engine connection)
-  "STOP ends what is parked when it looks; what is parked later must see to itself.  What a soft
-stop waits for is left to it."
-  (when (and (not (running-p engine))
-             (not (and (draining-p engine) (unfinished-p connection)))
-             (become-owner-if-parked connection))
-    (drop-connection engine connection)))
-
-(defun become-owner-if-parked (connection)
-  (compare-and-set (connection-ownership connection) :parked :owned))
+  "What PARK does, without a deadline."
+  ;; It is watched before it is anybody else's: whoever owned it then could close the descriptor, and
+  ;; the next connection might have the same number.
+  (cond ((not (or (connection-watched-p connection)
+                  (watch-connection engine connection)))
+         :broken)
+        ((give-up-ownership connection) :parked)
+        (t :again)))
 
 (defun watch-connection (engine connection)
-  (unless (zerop (watch (engine-poller engine) (connection-descriptor connection)
-                        (connection-token connection)
-                        (connection-output-watched-p connection)))
-    (when (become-owner connection)
-      (count-failure engine)
-      (drop-connection engine connection))))
+  "Has the kernel report events of CONNECTION, which the caller owns.  NIL when it refuses."
+  (cond ((zerop (watch (engine-poller engine) (connection-descriptor connection)
+                       (connection-token connection)
+                       (connection-output-watched-p connection)))
+         (setf (connection-watched-p connection) t))
+        (t
+         (count-failure engine)
+         nil)))
 
-;;; Ending
-
-(defun forget-owned (engine connection)
-  "Makes CONNECTION, which the caller owns, no connection of ENGINE any more."
-  (end-ownership connection)
-  (drop-parts (shiftf (connection-output connection) '()))
-  (forget-connection (engine-table engine) connection)
-  (counter-add (engine-open-count engine) -1))
-
-(defun close-owned (engine connection)
-  (forget-owned engine connection)
-  (close-descriptor (connection-descriptor connection)))
-
-(defmethod give-up-connection ((engine ready-engine) connection)
-  (drop-connection engine connection))
-
-(defun drop-connection (engine connection)
-  "Closes CONNECTION, which the caller owns, at once."
-  (uninterruptibly
-    (let-go engine connection)
-    (close-owned engine connection)))
-
-(defun detach (engine connection)
-  "Forgets CONNECTION, whose socket is somebody else's now."
-  (when (connection-watched-p connection)
-    (unwatch (engine-poller engine) (connection-descriptor connection)))
-  (forget-owned engine connection))
-
-(defparameter *linger-seconds* 1
-  "How long a connection that was answered for the last time may take to end.")
-
-(defun drain (connection)
-  "Reads and drops what CONNECTION has.  True at its end."
-  (loop for count = (drop-octets (connection-descriptor connection) +most-dropped+)
-        while (plusp count)
-        finally (return (not (would-block-p count)))))
-
-(defun begin-to-linger (connection now)
-  "Ends our half of CONNECTION, which the caller owns: nothing more will be said."
-  (shut-descriptor (connection-descriptor connection) :output)
-  (setf (connection-lingering-p connection) t)
-  (set-deadline connection :linger *linger-seconds* now))
-
-(defun say-good-bye (engine connection)
-  "Closes CONNECTION, whose last answer was sent.  When its peer sends more than was read, only
-our half is ended and the rest dropped until the peer ends: a descriptor that is closed with
-unread input resets its peer, who may then lose the answer (RFC 9112, section 9.6)."
-  (let ((unread-p (unread-p engine connection)))
-    (let-go engine connection)
-    (cond (unread-p
-           (begin-to-linger connection (pace-now (engine-pace engine)))
-           (linger engine connection))
-          (t
-           (close-owned engine connection)))))
-
-(defun unread-p (engine connection)
-  "True when more of CONNECTION has come than was read.  Reads some of it."
-  (not (or (and (connection-watched-p connection)
-                (eq (connection-ownership connection) :owned) ; nothing was told since
-                (all-read-p (engine-service engine) connection))
-           (<= (drop-octets (connection-descriptor connection) 1) 0))))
-
-(defun linger (engine connection)
-  "Drops what CONNECTION, which the caller owns, has; closes it at its end, else parks it."
-  (loop
-    (when (drain connection)
-      (return (close-owned engine connection)))
-    (when (park engine connection)
-      (return (end-if-parked-too-late engine connection)))))
+(defun end-if-parked-too-late (engine connection)
+  "STOP ends what is parked when it looks; what is parked later must see to itself."
+  (when (and (not (serving-p engine))
+             (claim-parked connection))
+    (drop-connection engine connection)))

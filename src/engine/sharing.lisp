@@ -37,7 +37,7 @@ serve."
                 (or (eq (worker-state worker) :serving) ; it gives its own place up
                     (not (full-p engine))))
            (take-up worker (pop (engine-queue engine))))
-          ((or (not (running-p engine)) (enough-waiting-p engine worker))
+          ((or (not (engine-accepting-p engine)) (enough-waiting-p engine worker))
            (retire worker)
            :end)
           (t
@@ -63,7 +63,7 @@ serve."
   (with-engine (engine)
     (counter-add (engine-accept-count engine) 1)
     (setf (engine-accept-trouble engine) nil)
-    (cond ((not (running-p engine)) :late)
+    (cond ((not (serving-p engine)) :late)
           ((not (full-p engine))
            (counter-add (engine-open-count engine) 1)
            (take-up worker connection)
@@ -119,7 +119,7 @@ serve."
 (defun back-off (engine)
   "Waits for a tick, or until ENGINE stops."
   (bt:with-lock-held ((engine-lock engine))
-    (when (running-p engine)
+    (when (engine-accepting-p engine)
       (wait-on (engine-changed engine) (engine-lock engine) *tick*)
       ;; Pass on what may have been meant for another who waits.
       (bt:condition-notify (engine-changed engine)))))
@@ -127,7 +127,7 @@ serve."
 (defun accept-or-back-off (engine worker)
   (handler-case (accept-one engine worker)
     (accept-failed (condition)
-      (when (running-p engine)
+      (when (engine-accepting-p engine)
         (note-accept-trouble engine condition)
         (back-off engine))
       nil)))
@@ -137,7 +137,7 @@ serve."
 (defun become-idle (engine worker)
   "True when WORKER may wait for another request of its connection."
   (with-engine (engine)
-    (when (running-p engine)
+    (when (and (serving-p engine) (not (drain-over-p engine (milliseconds))))
       (move worker :idling)
       t)))
 
@@ -210,7 +210,15 @@ serve."
   (and (eq (worker-state worker) :idling)
        (> (worker-milliseconds worker) *grace*)))
 
+(defun end-drained-connections (engine)
+  "Ends the connections of ENGINE that idle, when it has drained for long enough.  Under the lock."
+  (when (drain-over-p engine (milliseconds))
+    (dolist (worker (engine-workers engine))
+      (when (eq (worker-state worker) :idling)
+        (shut-down (connection-socket (worker-connection worker)) :input)))))
+
 (defmethod tend ((engine sharing-engine))
+  (end-drained-connections engine)
   (when (setf (engine-crowded-p engine) (and (others-wait-p engine) t))
     (dolist (worker (remove-if-not #'stale-p (engine-workers engine)))
       (end-connection engine worker :crowd))))

@@ -12,7 +12,7 @@
 
 (defparameter *statistics*
   '(:threads :standby :busy :idling :benched :made :ended :promotions :benchings
-    :accepted :open :parked :writing :queued :refused :expired :expired-by :failed :served
+    :accepted :open :parked :writing :queued :refused :expired :expired-by :failed :stalls :served
     :ready-wait :ready-wait-sum :ready-wait-count :uptime)
   "The names of what ENGINE-STATISTICS tells, in its order.")
 
@@ -48,6 +48,7 @@ Not under the lock.")
           :expired (engine-expired engine)
           :expired-by (copy-list (engine-expired-by engine))
           :failed (engine-failed engine)
+          :stalls (engine-stalls engine)
           :served (requests-served engine)
           :uptime (uptime engine))))
 

@@ -1,28 +1,70 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
 ;;;; What the sentinel of the ready engine looks after a few times a second: deadlines, above all.
+;;;;
+;;;;   a connection that is                and                            is
+;;;;   overdue, parked, with output left   its peer took some of that     given as much time again
+;;;;   overdue, parked                     the service gives notice       told so, and closed gently
+;;;;   overdue, parked                     otherwise                      closed
+;;;;   overdue, owned                                                     shut down; its owner closes it
+;;;;   idle when a drain is over           something has come             served
+;;;;   idle when a drain is over           otherwise                      as if it were overdue
 
 (defun end-overdue-connection (engine connection now)
-  (when (overdue-p connection now)
-    (flet ((count-it ()
-             (with-engine (engine)
-               (count-expired engine (connection-deadline-kind connection)))))
-      (if (become-owner-if-parked connection)
-          ;; It may have been served and parked again since: look again, as its owner.
-          (cond ((overdue-p connection now)
-                 (count-it)
-                 (dismiss engine connection now))
-                ((not (give-up-ownership connection))
-                 (tend-connection-later engine connection)))
-          (call-while-expiring connection
-                               (lambda ()
-                                 (when (overdue-p connection now)
-                                   (count-it)
-                                   (shut-descriptor (connection-descriptor connection) :io))))))))
+  "Ends CONNECTION if it is overdue at NOW."
+  (cond ((not (or (overdue-p connection now) (drained-p engine connection now))))
+        ((claim-parked connection)
+         ;; It may have been served and parked again since: look again, as its owner.
+         (cond ((overdue-p connection now)
+                (end-parked-connection engine connection now))
+               ((drained-p engine connection now)
+                (end-drained-connection engine connection now))
+               (t
+                (park-again engine connection))))
+        ((overdue-p connection now)
+         (call-while-expiring connection
+                              (lambda ()
+                                (when (overdue-p connection now)
+                                  (expire-owned engine connection)))))))
+
+(defun drained-p (engine connection now)
+  "True when ENGINE drains and has waited long enough for a request of CONNECTION."
+  (and (drain-over-p engine now)
+       (not (unfinished-p connection))))
+
+(defun expire-owned (engine connection)
+  "Shuts the descriptor of CONNECTION down; its owner cannot close it meanwhile."
+  (count-expiry engine connection)
+  (setf (connection-deadline connection) nil)
+  (shut-descriptor (connection-descriptor connection) :io))
+
+(defun count-expiry (engine connection)
+  (with-engine (engine)
+    (count-expired engine (connection-deadline-kind connection))))
+
+(defun end-parked-connection (engine connection now)
+  "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress."
+  (cond ((and (connection-output connection) (peer-took-some-p connection))
+         (renew-write-deadline engine connection now)
+         (park-again engine connection))
+        (t
+         (count-expiry engine connection)
+         (dismiss engine connection now))))
+
+(defun end-drained-connection (engine connection now)
+  "Ends CONNECTION, which is the sentinel's, unless a request has come."
+  (if (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
+      (tend-connection-later engine connection)
+      (dismiss engine connection now)))
+
+(defun park-again (engine connection)
+  "Parks CONNECTION, which the sentinel owns."
+  (unless (give-up-ownership connection)
+    (tend-connection-later engine connection)))
 
 (defun dismiss (engine connection now)
-  "Ends CONNECTION, which is overdue and the sentinel's.  Where its peer was told why, gently."
-  (cond ((and (not (unfinished-p connection)) ; or it would stand within an answer
+  "Ends CONNECTION, which is the sentinel's.  Where its peer was told why, gently."
+  (cond ((and (not (unfinished-p connection)) ; else the notice would land inside an answer
               (notice-given-p engine connection))
          (let-go engine connection)
          (begin-to-linger connection now)
@@ -35,11 +77,6 @@
     (error ()
       (count-failure engine)
       nil)))
-
-(defun tend-connection-later (engine connection)
-  "Lets somebody be told again of CONNECTION, which the sentinel owns but must not serve."
-  (setf (connection-ownership connection) :parked)
-  (watch-connection-again engine connection))
 
 (defun note-idle-seconds (engine)
   "Lets the workers of ENGINE know what their service says of idle connections."
@@ -70,7 +107,7 @@
   "Ends some connections of ENGINE that only idle: without descriptors nobody else comes in."
   (loop repeat +accept-batch+
         for connection in (longest-idle engine)
-        when (become-owner-if-parked connection)
+        when (claim-parked connection)
           do (cond ((await-descriptor (connection-descriptor connection) :input :until (milliseconds))
                     (tend-connection-later engine connection))
                    (t

@@ -43,9 +43,12 @@
           connection)))
 
 (defun forget-connection (table connection)
-  "Makes the descriptor of CONNECTION, which is still open, nobody's."
-  (let ((descriptor (connection-descriptor connection)))
-    (setf (svref (table-page table descriptor) (ldb (byte +page-bits+ 0) descriptor)) nil)))
+  "Makes the descriptor of CONNECTION, which is still open, nobody's; unless it is another's already."
+  (let* ((descriptor (connection-descriptor connection))
+         (page (table-page table descriptor))
+         (place (ldb (byte +page-bits+ 0) descriptor)))
+    (when (eq connection (svref page place))
+      (setf (svref page place) nil))))
 
 (defun connection-token (connection)
   (logior (connection-descriptor connection)
@@ -72,7 +75,7 @@
   "A list of the connections in TABLE that wait for a request without a thread."
   (let ((connections '()))
     (map-connections (lambda (connection)
-                       (when (and (eq (connection-ownership connection) :parked)
+                       (when (and (parked-p connection)
                                   (not (unfinished-p connection)))
                          (push connection connections)))
                      table)

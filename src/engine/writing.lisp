@@ -19,6 +19,10 @@
 ;;;;
 ;;;; A connection in this state is ended by the sentinel when nothing was taken for
 ;;;; WRITE-SECONDS, and by a hard stop at once.  A soft stop waits for it.
+;;;;
+;;;; A peer may take octets long before the socket takes more of ours: the kernel waits until a third
+;;;; of its buffer, which may have megabytes, is free.  So at the deadline the kernel is asked how much
+;;;; of what it holds is unsent, and a peer that took some of that since has as much time again.
 
 (defun send-what-is-left (engine connection)
   "Sends what CONNECTION, which the caller owns, has left of its output.  Returns :AGAIN when
@@ -29,15 +33,26 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
     (cond (error :broken)
           (left
            (when (or sent-p (null (connection-deadline connection)))
-             (set-deadline connection :write (write-seconds (engine-service engine))
-                           (pace-now (engine-pace engine))))
-           (if (park-until-writable engine connection) :parked :again))
-          ((and (eq (connection-outcome connection) :park) (running-p engine))
+             (renew-write-deadline engine connection (pace-now (engine-pace engine))))
+           (park-until-writable engine connection))
+          ((and (eq (connection-outcome connection) :park) (serving-p engine))
            :again)
           (t :close))))
 
+(defun renew-write-deadline (engine connection now)
+  "Gives the peer of CONNECTION, which the caller owns, the time that it has to take more."
+  (setf (connection-unsent connection) (unsent-octets (connection-descriptor connection)))
+  (set-deadline connection :write (write-seconds (engine-service engine)) now))
+
+(defun peer-took-some-p (connection)
+  "True when the peer of CONNECTION, which the caller owns and which has output left, took octets since
+its deadline was set."
+  (let ((unsent (connection-unsent connection)))
+    (and unsent
+         (< -1 (unsent-octets (connection-descriptor connection)) unsent))))
+
 (defun park-until-writable (engine connection)
-  "Like LEAVE-TO-POLLER, which is told, too, when CONNECTION takes octets again."
+  "Like LEAVE-TO-POLLER, for CONNECTION that takes no more octets now: whoever owns it next sends on."
   (unless (shiftf (connection-output-watched-p connection) t)
     (when (connection-watched-p connection)
       (watch-connection-again engine connection)))

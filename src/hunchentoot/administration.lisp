@@ -21,7 +21,8 @@ How long a connection that is ready for a thread waits for one, in seconds, as s
 are taken a few times a second: :READY-WAIT, the latest, or the one under way if that is longer;
 :READY-WAIT-SUM and :READY-WAIT-COUNT of all.  NIL, 0 and 0 where connections are not parked.
 
-:SERVED requests; :FAILED counts errors outside of handlers; :UPTIME in seconds; :UNLOGGED lines
+:SERVED requests; :FAILED counts errors outside of handlers; :STALLS, how often a connection was parked
+because serving it made no progress, which is a defect of ours; :UPTIME in seconds; :UNLOGGED lines
 of the access log, of all starts, that its destination did not take.  (Lines that it did not take at
 the last stop are among them, and tried again after the next start.)  What an acceptor with another
 taskmaster than ours cannot tell is NIL.")

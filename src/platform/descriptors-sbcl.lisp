@@ -118,6 +118,18 @@ system does not send a segment to DESCRIPTOR that these could fill."
 an integer; 0 for at once.  Returns 0, or minus an error number, as on a Unix-domain socket."
   (set-tcp-option (listener-descriptor listener) +tcp-defer-accept+ seconds))
 
+(defconstant +siocoutq+ #x5411)
+
+(defun unsent-octets (descriptor)
+  "How many octets that were written to the socket DESCRIPTOR its peer has not acknowledged yet; or minus
+an error number."
+  (declare (type descriptor descriptor))
+  (sb-alien:with-alien ((count sb-alien:int 0))
+    (let ((result (system-call "ioctl" sb-alien:int (sb-alien:int descriptor)
+                               (sb-alien:unsigned-long +siocoutq+)
+                               ((* sb-alien:int) (sb-alien:addr count)))))
+      (if (minusp result) result count))))
+
 (defun set-non-blocking (descriptor)
   "Makes no call on DESCRIPTOR block any more.  Returns 0 or minus an error number."
   (let ((flags (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)

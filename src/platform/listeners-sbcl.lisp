@@ -135,11 +135,15 @@ which nobody answers is replaced.  Signals LISTEN-FAILED."
       (listen-with-mode descriptor path mode backlog)
       (make-listener 'path-listener descriptor :path path :file (file-identity path)))))
 
-(defmethod close-listener ((listener path-listener))
+(defun remove-path (listener)
+  "Removes the file of LISTENER, unless it is another's by now."
   ;; While the socket is open nobody else's file can have its identity.
   (let ((path (listener-path listener)))
     (when (equal (listener-file listener) (file-identity path))
-      (unlink path)))
+      (unlink path))))
+
+(defmethod close-listener ((listener path-listener))
+  (remove-path listener)
   (call-next-method))
 
 ;;; Inherited

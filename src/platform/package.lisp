@@ -11,7 +11,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:end-after #:milliseconds-left #:wait-on #:wait-until
    #:destroy-thread #:survive-cleanup
    ;; listeners
-   #:accept-connection #:pending-connection-p #:wake-listener #:close-listener
+   #:accept-connection #:pending-connection-p #:wake-listener #:stop-arrivals #:close-listener
    #:accept-failed #:listener-closed #:descriptors-exhausted
    ;; listeners that usocket cannot make
    #:special-listeners-supported-p #:listen-failed #:systemd-descriptor
@@ -25,7 +25,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
-   #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
+   #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor #:unsent-octets
    #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence #:send-probe
    #:summon #:await-ready #:token-hangup-p #:plain-token
    ;; octets by machine words

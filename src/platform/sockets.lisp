@@ -20,6 +20,13 @@ platform cannot tell.  Does not block."))
 end with LISTENER-CLOSED or NIL.  Where the platform has no call for that, connects to
 the listener WAITING-COUNT times."))
 
+(defgeneric stop-arrivals (listener)
+  (:documentation "Has the system begin no further connection to LISTENER, where it can; those that it
+has begun come, and are to be accepted.  NIL where what comes is not for us alone.")
+  (:method (listener)
+    (declare (ignore listener))
+    t))
+
 (defgeneric close-listener (listener)
   (:documentation "Closes LISTENER and so frees its port.  Nobody may be waiting on it."))
 

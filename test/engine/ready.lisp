@@ -60,10 +60,11 @@
 
 (defun call-with-ready-engine (function meanings &key (standby 2) thread-limit
                                                    (accept-limit :unlimited) idle-seconds
-                                                   write-seconds notice)
+                                                   write-seconds notice
+                                                   (service-class 'octet-service))
   (with-listener (listener)
     (let* ((*port* (usocket:get-local-port listener))
-           (*service* (make-instance 'octet-service :meanings meanings
+           (*service* (make-instance service-class :meanings meanings
                                                     :idle-seconds idle-seconds
                                                     :write-seconds write-seconds
                                                     :notice notice))

@@ -24,6 +24,12 @@
   "Whether what CONNECTION reads ends before *LARGE-ANSWER* does."
   (< (length (receive-many connection *large-size*)) *large-size*))
 
+(defun connect-with-small-buffer (port)
+  "A connection to PORT whose end of it holds little that was not read."
+  (let ((connection (connect port)))
+    (limit-receive-buffer (connection-socket connection) 65536)
+    connection))
+
 (defun wait-until-writing (engine count)
   "Waits until COUNT peers of ENGINE hold up their answers, without a worker."
   (wait-for-statistic engine :writing count)
@@ -126,7 +132,7 @@
         (let ((stop (in-background ("soft stop")
                       (engine:stop-engine engine :soft t))))
           (is (closed-by-server-p idle))
-          (wait-for-statistic engine :threads 0)
+          (wait-for-statistic engine :busy 0)
           (is (not (task-done-p stop)))
           (is (whole-answer-p slow))
           (is (closed-by-server-p slow))

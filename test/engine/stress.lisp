@@ -72,11 +72,11 @@ an error when answers are wrong or do not come."
 
 (defun waiting-unseen-p (connection)
   "True when something has come on CONNECTION, and nobody owns it."
-  (and (eq :parked (engine::connection-ownership connection))
+  (and (engine::parked-p connection)
        (null (engine::connection-output connection))
        (platform:await-descriptor (engine::connection-descriptor connection) :input
                                   :until (platform:milliseconds))
-       (eq :parked (engine::connection-ownership connection))))
+       (engine::parked-p connection)))
 
 (defun look-for-the-unseen (engine since)
   "Enters in SINCE, a hash table, since when each connection of ENGINE has waited unseen; returns

@@ -75,7 +75,7 @@
     (hunchentoot:start acceptor)
     (is (equal "quick" (ask-text "/quick")) "It starts again beside what was left.")))
 
-(define-server-test (stopping-ends-idle-connections-at-once :needs :our-engine)
+(define-server-test (stopping-ends-idle-connections :needs :our-engine)
   (serving () (("/yo" "Hey!"))
     (with-connection (connection)
       (is (equal "Hey!" (exchange-text connection "/yo")))

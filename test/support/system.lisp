@@ -39,6 +39,14 @@ of zero.  Returns true when that was possible."
   #-(or abcl (and cffi linux (or sbcl ecl)))
   (progn socket nil))
 
+(defun limit-receive-buffer (socket octets)
+  "Lets SOCKET, a usocket, hold about as many OCTETS that were not read.  Returns true when that was
+possible."
+  #+(or sbcl ecl)
+  (setf (sb-bsd-sockets:sockopt-receive-buffer (usocket:socket socket)) octets)
+  #-(or sbcl ecl)
+  (progn socket octets nil))
+
 #+sbcl
 (defun usocket-of (socket)
   "A usocket of SOCKET, a connected one of the Lisp's own."

@@ -1,0 +1,52 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite soft-stop :in ready
+  :description "A soft stop loses no request that has come.")
+
+(in-suite soft-stop)
+
+(defun stop-softly (engine)
+  "Begins a soft stop of ENGINE; returns its task once it has begun."
+  (let ((stop (in-background ("soft stop")
+                (engine:stop-engine engine :soft t))))
+    (eventually ("the engine to drain")
+      (engine::draining-p engine))
+    stop))
+
+(define-server-test requests-on-kept-connections-are-served-while-an-engine-drains
+  (with-ready-engine (engine (constantly nil))
+    (with-connections (connections 10 *port*)
+      (send-each connections "a")
+      (expect-each connections "a")
+      (wait-for-statistic engine :parked 10)
+      (let ((stop (stop-softly engine)))
+        (send-each connections "b")
+        (expect-each connections "b")
+        (is (every #'closed-by-server-p connections))
+        (is (null (task-result stop)))
+        (is (null (engine:accounting-problems engine)))))))
+
+(define-server-test connections-that-nobody-has-accepted-are-served-by-a-soft-stop
+  (with-globals ((engine::*drain-seconds* 10))
+    (with-gated-engine (engine gate connections 6 :standby 1 :thread-limit 1)
+      (send (first connections) "w")
+      (wait-for-statistic engine :busy 1)
+      (send-each (rest connections) "a")
+      (let ((stop (stop-softly engine)))
+        (open-gate gate)
+        (expect-each (rest connections) "a")
+        (mapc #'disconnect connections)
+        (is (null (task-result stop)))))))
+
+(define-server-test idle-connections-hold-up-a-soft-stop-for-a-moment-only
+  (with-ready-engine (engine (constantly nil))
+    (with-connection (idle *port*)
+      (is (equal "a" (exchange-octets idle "a")))
+      (let ((stop (stop-softly engine)))
+        (is (closed-by-server-p idle))
+        (is (null (task-result stop)))))))
+
+(define-server-test an-engine-that-drains-ends-without-waiting-where-nothing-is-open
+  (with-ready-engine (engine (constantly nil))
+    (with-globals ((engine::*drain-seconds* 1000))
+      (is (null (task-result (stop-softly engine)))))))

@@ -1,0 +1,65 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite hand-over :in acceptors
+  :description "A soft stop, and a successor on the same port: no request is lost.")
+
+(in-suite hand-over)
+
+(define-server-test (a-soft-stop-answers-all-that-comes-on-kept-connections :needs :our-engine)
+  (serving () (("/yo" (hunchentoot:post-parameter "x") "Hey!"))
+    (let* ((latch (make-latch 20))
+           (clients (loop repeat 20
+                          collect (in-background ("client in a closed loop")
+                                    (with-connection (connection)
+                                      (loop for response = (exchange connection "/yo" :method :post
+                                                                                     :content "x=1")
+                                            for count from 1
+                                            do (when (= count 10) (count-down latch))
+                                            always (equal "Hey!" (response-text response))
+                                            until (equal "close" (connection-header response))))))))
+      (await latch 60)
+      (is (null (nth-value 1 (hunchentoot:stop *server* :soft t))))
+      (is (every #'task-result clients)))))
+
+(defun ask-afresh (port stop-p)
+  "Asks PORT for /yo on a new connection each time until STOP-P is true.  Returns how often the answer was
+right; signals an error when it was not."
+  (loop until (funcall stop-p)
+        count (with-connection (connection port)
+                (let ((response (exchange connection "/yo" :headers '(("Connection" . "close")))))
+                  (or (equal "Hey!" (response-text response))
+                      (error "Not an answer: ~A" (response-text response)))))))
+
+(defmacro handing-over ((first second port) &body body)
+  "Evaluates BODY while several clients ask PORT, where FIRST listens, on new connections; SECOND is to
+listen there at the end.  Checks that all were answered."
+  `(let* ((stop-p nil)
+          (clients (loop repeat 4
+                         collect (let ((port ,port))
+                                   (in-background ("client with new connections")
+                                     (ask-afresh port (lambda () stop-p)))))))
+     (flet ((answers (acceptor count)
+              (eventually ("answers of an acceptor" :patience 30)
+                (<= count (getf (recycling:stats acceptor) :served)))))
+       (answers ,first 20)
+       ,@body
+       (answers ,second (+ 50 (getf (recycling:stats ,second) :served)))
+       (setf stop-p t)
+       (is (every #'plusp (mapcar #'task-result clients))))))
+
+(define-server-test (a-hand-over-of-a-shared-port-loses-no-connection :needs :our-engine)
+  (where-special
+   (serving (:reuse-port t) (("/yo" "Hey!"))
+     (let ((first *server*)
+           (port (hunchentoot:acceptor-port *server*)))
+       (with-acceptor (second :reuse-port t :port port)
+         (handing-over (first second port)
+           (hunchentoot:stop first :soft t)))))))
+
+(define-server-test (a-hand-over-of-an-inherited-descriptor-loses-no-connection :needs :our-engine)
+  (with-inherited (descriptor port)
+    (serving-descriptor (descriptor) (("/yo" "Hey!"))
+      (let ((first *server*))
+        (with-acceptor (second :address nil :listen-fd descriptor)
+          (handing-over (first second port)
+            (hunchentoot:stop first :soft t)))))))
