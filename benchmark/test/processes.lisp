@@ -73,6 +73,63 @@
            (is (eql 0 (getf figures :errors)))
            (is (<= ruler::*slow-ms* (getf figures :slow-p99))))))))
 
+;;; The limit uses what our engine uses
+
+(defun policies (server)
+  "The scheduling policies of the threads of SERVER."
+  (let ((pid (ruler::process-session (ruler::server-process server))))
+    (loop for directory in (uiop:directory* (format nil "/proc/~d/task/*/" pid))
+          collect (ruler::stat-field 41 (ruler::stat (format nil "~d/task/~a" pid
+                                                             (first (last (pathname-directory
+                                                                           directory)))))))))
+
+(defun connection-state (server-port client-port)
+  "The state in which the kernel has the connection of CLIENT-PORT to SERVER-PORT on the server's
+side: 1 is established, 3 still expects the client."
+  (flet ((address (port)
+           (format nil "0100007F:~4,'0X" port)))
+    (loop for line in (rest (uiop:read-file-lines "/proc/net/tcp"))
+          for (nil local remote state) = (ruler::split line)
+          when (and (equal local (address server-port)) (equal remote (address client-port)))
+            return (parse-integer state :radix 16))))
+
+(test the-limit-is-scheduled-as-ours-is
+  (if (missing-programs "cc")
+      (skip "a C compiler is missing")
+      (call-with-limit 0
+       (lambda (server result)
+         (declare (ignore result))
+         ;; SCHED_BATCH is 3.
+         (is (ruler::wait-until (lambda ()
+                                  (let ((policies (policies server)))
+                                    (and (= (length policies) (ruler::cores))
+                                         (every (lambda (policy) (= policy 3)) policies))))
+                                5))))))
+
+(test the-limit-accepts-connections-with-their-requests
+  (if (missing-programs "cc")
+      (skip "a C compiler is missing")
+      (call-with-limit 0
+       (lambda (server result)
+         (declare (ignore result))
+         ;; After a second without a request the kernel hands a connection out; on a machine that
+         ;; is busy with other things that may pass before we look.
+         (is (loop repeat 5
+                   thereis (usocket:with-client-socket
+                               (socket stream "127.0.0.1" (ruler::server-port server))
+                             (eql 3 (connection-state (ruler::server-port server)
+                                                      (usocket:get-local-port socket))))))))))
+
+(test the-limit-serves-files-and-takes-uploads
+  (if (missing-programs "cc")
+      (skip "a C compiler is missing")
+      (call-with-limit 0
+       (lambda (server result)
+         (declare (ignore result))
+         (dolist (name '("file16k-0ms-50" "file1m-0ms-50" "upload-0ms-4"))
+           (is (null (ruler::check-answer server (ruler::find-workload name)))))
+         (is (not (ruler::silent-close-p server)))))))
+
 ;;; A whole run, with a rival that dies in the middle
 
 (defun mortal-rival ()
@@ -82,7 +139,8 @@
                  :finder (constantly "timeout")
                  :arguments (lambda (port delay-ms directory)
                               (declare (ignore directory))
-                              (list "3.5" (ruler::c-program "limit" "limit.c") port 1 delay-ms 100))
+                              (list* "3.5" (ruler::command (ruler::find-rival "limit")
+                                                            port delay-ms nil)))
                  :version (constantly "1")))
 
 (defun small-run (rivals)
