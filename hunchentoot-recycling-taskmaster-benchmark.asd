@@ -39,8 +39,10 @@
    (:file "machine")                    ; what it was measured on
    (:file "progress")
    (:file "run")                        ; the interleaved rounds
+   (:file "plan")                       ; whose turn it is, and how long all takes
    (:file "summary")                    ; medians and ratios
    (:file "words")                      ; who won, by how much
+   (:file "coverage")                   ; what was measured, and what not
    (:file "graph")                      ; charts of one workload, by gnuplot
    (:file "scaling")                    ; charts over the number of connections
    (:file "report")
@@ -62,7 +64,9 @@
   :serial t
   :components ((:file "package")
                (:file "figures")                ; reading, writing, selecting
-               (:file "results")                ; from samples to words and files
+               (:file "results")                ; from samples to cells and ratios
+               (:file "words")                  ; who won, who lost
+               (:file "files")                  ; tables, reports, README, flame graphs
                (:file "processes"))             ; children, and a whole small run
   :perform (test-op (operation system)
              (declare (ignore operation system))

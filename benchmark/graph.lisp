@@ -10,19 +10,28 @@
 (defparameter *row-height* 34
   "Pixels for each server.")
 
+(defparameter *footnote-height* 22
+  "Pixels for each footnote.")
+
 (defun color-number (name)
   "The colour of the server called NAME as the integer that gnuplot wants in data."
   (parse-integer (color-of name) :start 1 :radix 16))
 
-(defun row-label (cell)
-  "What the row of CELL is called; a star if it is out of the contest."
-  (format nil "~a~:[~; *~]" (label-of (cell-server cell)) (disqualification cell)))
+(defparameter *dagger* (string (code-char 8224))
+  "What marks a server whose figures don't mean what they seem to.")
 
-(defun footnote (cells)
-  "What the star means, if there is one among CELLS, to be put after the unit."
-  (if (some #'disqualification cells)
-      "        * some clients were refused or not served"
-      ""))
+(defun row-label (cell)
+  "What the row of CELL is called; a star if it is out of the contest, a dagger if there is a
+caveat."
+  (format nil "~a~:[~; *~]~:[~; ~a~]" (label-of (cell-server cell)) (disqualification cell)
+          (cell-caveat cell) *dagger*))
+
+(defun footnotes (cells)
+  "What the marks in the labels of CELLS mean, as far as there are some: lines."
+  (append (when (some #'disqualification cells)
+            (list "* out of the contest: some clients were refused or not served"))
+          (when (some #'cell-caveat cells)
+            (list (format nil "~a does not measure what the others do: see the report" *dagger*)))))
 
 (defun direction-text (measure)
   "Which way is better by MEASURE, for a title."
@@ -38,39 +47,61 @@
   "NUMBER as data for gnuplot."
   (format nil "~,4f" number))
 
-(defun write-canvas (stream file height measure subtitle)
-  "Write to STREAM what every chart begins with: the picture FILE of HEIGHT pixels, and
-that it shows MEASURE of what SUBTITLE says."
+(defun write-canvas (stream file height)
+  "Write to STREAM what every chart begins with: the picture FILE of HEIGHT pixels."
   (format stream "set encoding utf8~%~
                   set terminal svg size ~d,~d font 'DejaVu Sans,13' background '#ffffff'~%~
                   set output ~a~%~
-                  set title \"{/:Bold ~a}  (~a)\\n{/*0.9 ~a}\"~%~
                   set border 3 lc '#9e9e9e'~%~
                   set tics nomirror textcolor '#424242'~%"
-          *chart-width* height (gnuplot-string (uiop:native-namestring file))
+          *chart-width* height (gnuplot-string (uiop:native-namestring file))))
+
+(defun write-title (stream measure &optional subtitle)
+  "Write to STREAM the title of a chart of MEASURE, of what SUBTITLE says."
+  (format stream "set title \"{/:Bold ~a}  (~a)~@[\\n{/*0.9 ~a}~]\"~%"
           (capitalized (measure-title measure)) (direction-text measure) subtitle))
 
-(defun write-rows (stream file measure workload cells room)
-  "Write to STREAM what a chart with rows begins with: the picture FILE; what it shows,
-MEASURE of the WORKLOAD, a name; a row for each of CELLS from the top down; ROOM pixels
-below for a legend."
-  (let ((count (length cells)))
-    (write-canvas stream file (+ 110 room (* *row-height* count)) measure (title-of workload))
-    (format stream "set yrange [0.4:~d.6]~%~
-                    set ytics scale 0 textcolor '#212121' (~{~a ~d~^, ~})~%~
-                    set grid xtics lc '#e0e0e0' lt 1~%unset key~%"
-            count
-            (loop for cell in cells
-                  for row downfrom count
-                  collect (gnuplot-string (row-label cell))
-                  collect row))))
+(defun write-rows (stream file cells &key (legend 0))
+  "Write to STREAM what a chart with rows begins with: the picture FILE, a row for each of CELLS
+from the top down, and below them LEGEND pixels, the middle of which is returned as a part of the
+height, and footnotes."
+  (let* ((count (length cells))
+         (notes (footnotes cells))
+         (notes-height (* *footnote-height* (length notes)))
+         (height (+ 122 legend (* *row-height* count) notes-height)))
+    (flet ((part (pixels)
+             (/ pixels height)))
+      (write-canvas stream file height)
+      (loop for note in notes
+            for line downfrom (length notes)
+            do (format stream "set label ~d ~a at screen 0.02,~,4f left font ',12' ~
+                               textcolor '#424242'~%"
+                       line (gnuplot-string note) (part (* *footnote-height* (- line 1/2)))))
+      (format stream "set bmargin at screen ~,4f~%~
+                      set tmargin at screen ~,4f~%~
+                      set yrange [0.4:~d.6]~%~
+                      set grid xtics lc '#e0e0e0' lt 1~%unset key~%"
+              (part (+ 54 legend notes-height)) (part (- height 62)) count)
+      (part (+ notes-height (/ legend 2) 4)))))
+
+(defun write-row-labels (stream cells)
+  "Write to STREAM the labels of the rows of CELLS."
+  (format stream "set ytics scale 0 textcolor '#212121' (~{~a ~d~^, ~})~%"
+          (loop for cell in cells
+                for row downfrom (length cells)
+                collect (gnuplot-string (row-label cell))
+                collect row)))
 
 (defun run-gnuplot (script file)
   "Let gnuplot draw what the file SCRIPT says into FILE.  UNAVAILABLE, with what it said,
-if there is no picture then; mere warnings don't matter."
+if it fails; mere warnings don't matter."
   (uiop:delete-file-if-exists file)
-  (let ((said (output-of (list (find-program "gnuplot") script))))
-    (unless (probe-file file)
+  (multiple-value-bind (said nothing status)
+      (uiop:run-program (native-words (list (find-program "gnuplot") script))
+                        :output :string :error-output :output :ignore-error-status t)
+    (declare (ignore nothing))
+    ;; After a mistake in the script there is a picture, but only half of one.
+    (unless (and (eql status 0) (probe-file file))
       (unavailable "gnuplot drew nothing for ~a and said: ~a" (file-namestring script) said))))
 
 (defun draw (result name writer)
@@ -84,45 +115,73 @@ stream for gnuplot's script, which is kept beside the picture.  Return the file.
     (run-gnuplot script file)
     file))
 
-;;; Bars: one figure, its range over the rounds, its value in words
+;;; Bars: a figure, its range over the rounds, its value in words; one panel for each figure
 
 (defun write-bar-data (stream cells key)
   "Write to STREAM a block of data: row, median, least, most, colour and label of the
-figure KEY for each of CELLS."
-  (format stream "$data << END~%")
+figure KEY for each of CELLS that has it."
+  (format stream "$~(~a~) << END~%" key)
   (loop for cell in cells
         for row downfrom (length cells)
-        do (format stream "~d ~a ~a ~a ~d \"~a\"~%" row
-                   (plain (value-of cell key)) (plain (lowest-of cell key))
-                   (plain (highest-of cell key)) (color-number (cell-server cell))
-                   (significant (value-of cell key))))
+        when (values-of cell key)
+          do (format stream "~d ~a ~a ~a ~d \"~a\"~%" row
+                     (plain (value-of cell key)) (plain (lowest-of cell key))
+                     (plain (highest-of cell key)) (color-number (cell-server cell))
+                     (significant (value-of cell key))))
   (format stream "END~%"))
 
-(defun write-bars (file stream workload cells measure)
-  "Write to STREAM the script of a bar chart of MEASURE for CELLS, which are of the
-WORKLOAD called so; the picture goes to FILE."
-  (let* ((key (measure-key measure))
-         (most (reduce #'max cells :key (lambda (cell) (highest-of cell key)))))
-    (write-rows stream file measure workload cells 0)
-    (format stream "set xlabel '~a~a' textcolor '#424242'~%"
-            (measure-unit measure) (footnote cells))
-    ;; Room on the right for the label of the longest bar.
-    (format stream "set xrange [0:~a]~%set format x '~a'~%"
-            (plain (* 1.15 most)) (if (> most 1000) "%.0s %c" "%g"))
-    (write-bar-data stream cells key)
-    (format stream "plot $data using (0):1:(0):2:($1-0.33):($1+0.33):5 with boxxyerror ~
-                    fs solid noborder lc rgb variable, \\
-  $data using ($3<$4?$2:NaN):1:3:4 with xerrorbars pt -1 lw 1.2 lc '#212121', \\
-  $data using 4:1:6 with labels left offset 0.8,0 font ',12' noenhanced~%")))
+(defun tick-step (most)
+  "The distance of the ticks on an axis whose longest bar is MOST: 1, 2 or 5 times a power of ten,
+for six ticks at most."
+  (loop with power = (expt 10 (floor (log (max most 0.001) 10)))
+        for factor in '(1/5 1/2 1 2)
+        for step = (* factor power)
+        when (<= (* 1.25 most) (* 6 step))
+          return step))
 
-(defun draw-bars (result workload cells measure)
-  "Draw MEASURE for those of CELLS, all under WORKLOAD, a name, that have it.  Return
-the file, or NIL when none has."
-  (let ((cells (remove-if-not (lambda (cell) (values-of cell (measure-key measure))) cells)))
+(defun write-panel (stream cells measure left right)
+  "Write to STREAM the bars of MEASURE for CELLS, between LEFT and RIGHT, parts of the width."
+  (let* ((key (measure-key measure))
+         (most (reduce #'max (with-figure measure cells)
+                       :key (lambda (cell) (highest-of cell key)))))
+    (format stream "set lmargin at screen ~,3f~%set rmargin at screen ~,3f~%" left right)
+    (write-title stream measure)
+    (format stream "set xlabel '~a' textcolor '#424242'~%" (measure-unit measure))
+    ;; Room on the right for the label of the longest bar.
+    (format stream "set xrange [0:~a]~%set format x '~a'~%set xtics autofreq ~a~%"
+            (plain (max 0.001 (* 1.25 most))) (if (> most 1000) "%.0s %c" "%g")
+            (plain (tick-step most)))
+    (format stream "plot $~(~a~) using (0):1:(0):2:($1-0.33):($1+0.33):5 with boxxyerror ~
+                    fs solid noborder lc rgb variable, \\
+  $~:*~(~a~) using ($3<$4?$2:NaN):1:3:4 with xerrorbars pt -1 lw 1.2 lc '#212121', \\
+  $~:*~(~a~) using 4:1:6 with labels left offset 0.8,0 font ',12' noenhanced~%" key)))
+
+(defun write-bars (file stream workload cells measures)
+  "Write to STREAM the script of a bar chart of MEASURES for CELLS, which are of the
+WORKLOAD called so; the picture goes to FILE."
+  (write-rows stream file cells)
+  (dolist (measure measures)
+    (write-bar-data stream cells (measure-key measure)))
+  (format stream "set multiplot title ~a font ',14' offset 0,0.3~%"
+          (gnuplot-string (title-of workload)))
+  (loop with labels = 0.21
+        with width = (/ (- 1 labels) (length measures))
+        for measure in measures
+        for left = labels then (+ left width)
+        do (if (= left labels)
+               (write-row-labels stream cells)
+               (format stream "unset ytics~%unset label~%"))
+           (write-panel stream cells measure (+ left 0.01) (+ left width -0.02)))
+  (format stream "unset multiplot~%"))
+
+(defun draw-bars (result workload cells name measures)
+  "Draw MEASURES for those of CELLS, all under WORKLOAD, a name, that have the first of them; the
+chart is called NAME.  Return the file, or NIL when no cell has it."
+  (let ((cells (with-figure (first measures) cells)))
     (when cells
-      (draw result (format nil "~a-~a" workload (string-downcase (measure-key measure)))
+      (draw result (format nil "~a-~a" workload name)
             (lambda (file stream)
-              (write-bars file stream workload cells measure))))))
+              (write-bars file stream workload cells (measures-with-figures cells measures)))))))
 
 ;;; Latency: from the median to the worst, on a logarithmic scale
 
@@ -152,11 +211,12 @@ and label for each of CELLS."
 WORKLOAD called so; the picture goes to FILE."
   (flet ((extreme (least-or-most key)
            (reduce least-or-most cells :key (lambda (cell) (value-of cell key)))))
-    (write-rows stream file *latency* workload cells 30)
-    (format stream "set xlabel 'ms, logarithmic~a' textcolor '#424242'~%set logscale x~%~
-                    set format x '%g'~%~
-                    set key below center horizontal samplen 1 width 3 height 0.6~%"
-            (footnote cells))
+    (format stream "set key at screen 0.55,~,4f center center horizontal samplen 1 width 3~%"
+            (prog1 (write-rows stream file cells :legend 36)
+              (write-row-labels stream cells)
+              (write-title stream *latency* (title-of workload))))
+    (format stream "set xlabel 'ms, logarithmic' textcolor '#424242'~%set logscale x~%~
+                    set format x '%g'~%")
     ;; Room on the right for the label of the longest row.
     (format stream "set xrange [~a:~a]~%" (plain (* 0.7 (max 0.001 (extreme #'min :p50))))
             (plain (* 3 (extreme #'max :max)))))

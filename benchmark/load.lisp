@@ -61,17 +61,25 @@ for PATH with HEADERS and, unless NIL, POSTED octets."
     (wrk-words port (measured-clients workload) seconds
                :path (kind-path kind) :headers (kind-headers kind) :posted (kind-posted kind))))
 
-(defun wrk-figures (figures)
+(defun retries (figures)
+  "How many of the read errors among the FIGURES of wrk, under a server that hangs up without saying
+so, come from that: at most one for each answer."
+  (min (figure "read_errors" figures) (figure "requests" figures)))
+
+(defun wrk-figures (figures &key silent-close-p)
   "What the FIGURES of wrk amount to, as a property list of *MEASURES*; latencies
-are left out when nothing was answered."
+are left out when nothing was answered.  SILENT-CLOSE-P: does the server hang up without saying so?"
   (flet ((value (name) (figure name figures))
          (ms (name) (/ (figure name figures) 1000)))
-    (let ((requests (value "requests")))
+    (let ((requests (value "requests"))
+          (retries (if silent-close-p (retries figures) 0)))
       (append (list :requests requests
                     :rate (/ (* requests 1000000) (value "duration_us"))
-                    :errors (+ (value "connect_errors") (value "read_errors")
-                               (value "write_errors") (value "timeouts"))
+                    :errors (- (+ (value "connect_errors") (value "read_errors")
+                                  (value "write_errors") (value "timeouts"))
+                               retries)
                     :non-2xx (value "non_2xx"))
+              (when silent-close-p (list :retries retries))
               (when (plusp requests)
                 (list :p50 (ms "p50_us") :p90 (ms "p90_us") :p99 (ms "p99_us")
                       :p999 (ms "p999_us") :max (ms "max_us")))))))
@@ -85,9 +93,9 @@ REQUESTS, as a property list of *MEASURES*."
             (when (plusp requests)
               (list :cpu (/ (* seconds 1000000) requests))))))
 
-(defun measure-speed (process words seconds log)
+(defun measure-speed (process words seconds log &key silent-close-p)
   "Load PROCESS, a server, by the command WORDS, a wrk of SECONDS; what that printed is kept
-in the file LOG.  The figures, as a property list of *MEASURES*."
+in the file LOG.  The figures, as a property list of *MEASURES*; SILENT-CLOSE-P as in WRK-FIGURES."
   (let ((before (session-usage process)))
     (with-process (wrk words :log log)
       ;; Threads and memory are taken under load, late enough to be at their height.
@@ -95,15 +103,9 @@ in the file LOG.  The figures, as a property list of *MEASURES*."
       (let ((during (session-usage process)))
         (wait-for-end wrk (+ seconds 10))
         (let* ((after (session-usage process))
-               (figures (wrk-figures (final-figures log))))
+               (figures (wrk-figures (final-figures log) :silent-close-p silent-close-p)))
           (append figures
                   (usage-figures before during after (getf figures :requests))))))))
-
-(defun warm-up (port log &optional (seconds 1))
-  "SECONDS of load on the server on PORT, so that its first round is like the others;
-what wrk prints goes to the file LOG."
-  (with-process (wrk (wrk-words port 20 seconds) :log log)
-    (wait-for-end wrk (+ seconds 10))))
 
 ;;; All at once
 
@@ -134,7 +136,9 @@ on PORT.  A property list of *MEASURES*."
                       :log log)
     (wait-for-end fair (+ 10 (/ milliseconds 1000)))
     (let ((figures (final-figures log)))
-      (list :unserved (figure "unserved" figures)
+      (list :counted (figure "served" figures)
+            :refused (figure "errors" figures)
+            :unserved (figure "unserved" figures)
             :evenness (/ (figure "least" figures) (max 1 (figure "most" figures)))))))
 
 ;;; Idle connections

@@ -5,13 +5,13 @@
 (defun announce (run)
   "Say what RUN will do, and how long it will take."
   (let ((settings (run-settings run)))
-    (format t "~&~d servers, ~d workloads, ~d round~:p of ~d s: about ~a.~%"
-            (length (settings-rivals settings)) (length (settings-workloads settings))
+    (format t "~&~a: ~d servers, ~d workloads, ~d round~:p of ~d s: about ~a.~%"
+            (settings-command settings) (length (settings-rivals settings)) (length (settings-workloads settings))
             (settings-rounds settings) (settings-seconds settings) (duration (run-seconds run)))
     (format t "Results go to ~a~%" (enough-namestring (run-result run) *root*))))
 
 (defparameter *printed-measures* '(:rate :all :p50 :p99 :slow-rate :slow-p99 :cpu :threads :memory
-                                   :errors :unserved :evenness)
+                                   :errors :retries :refused :unserved :evenness)
   "The keys of the measures that are printed after a run; of the first that a workload has, the
 ratios, too.")
 
@@ -20,7 +20,7 @@ ratios, too.")
   (loop for workload in (workload-names cells)
         for these = (cells-under workload cells)
         for measures = (measures-with-figures these (mapcar #'find-measure *printed-measures*))
-        for limit = (first (of-family :limit these))
+        for limit = (limit-among these)
         for hunchentoot = (hunchentoot-among these)
         for key = (measure-key (first measures))
         do (format t "~&~%~a~%" (title-of workload))
@@ -57,7 +57,7 @@ the report and left out; an interrupt keeps what was measured."
     (check-rivals run)
     (announce run)
     (setf (run-progress run) (make-instance 'progress :left (run-seconds run)))
-    (measure-all run)
+    (call-timing result (lambda () (measure-all run)))
     (write-outputs result)
     result))
 

@@ -2,11 +2,12 @@
 
 ;;;; The figures of a cell: one server under one workload.
 
-(defstruct (measure (:constructor make-measure (key column title unit better)))
+(defstruct (measure (:constructor make-measure (key column title unit better &optional sum-p)))
   "One kind of figure.  KEY names it in property lists, COLUMN in tables of tabs;
 TITLE and UNIT are for people.  BETTER is :HIGHER or :LOWER, or NIL for a figure
-that only describes."
-  key column title unit better)
+that only describes.  A cell has the median of its rounds, or their sum if SUM-P: no failure
+is to be lost because most rounds had none."
+  key column title unit better sum-p)
 
 (defparameter *measures*
   (list
@@ -23,10 +24,13 @@ that only describes."
    (make-measure :all "all_ms" "time until all are answered" "ms" :lower)
    (make-measure :threads "threads" "threads" "" :lower)
    (make-measure :memory "rss_mib" "memory" "MiB" :lower)
-   (make-measure :requests "requests" "requests" "" nil)
-   (make-measure :errors "socket_errors" "socket errors" "" nil)
-   (make-measure :non-2xx "non_2xx" "non-2xx" "" nil)
-   (make-measure :unserved "unserved" "in vain" "" nil)
+   (make-measure :requests "requests" "requests" "" nil t)
+   (make-measure :errors "socket_errors" "socket errors" "" nil t)
+   (make-measure :retries "retries" "asked again" "" nil t)
+   (make-measure :non-2xx "non_2xx" "non-2xx" "" nil t)
+   (make-measure :counted "counted" "counted" "" nil t)
+   (make-measure :refused "refused" "refused" "" nil t)
+   (make-measure :unserved "unserved" "in vain" "" nil t)
    (make-measure :evenness "least_per_most" "least/most served" "" nil)
    (make-measure :held "held" "idle held" "" nil)
    (make-measure :alive "alive" "idle still alive" "" nil))
@@ -50,10 +54,12 @@ that only describes."
   "The values of FIGURES, a property list, in the order of *MEASURES*."
   (loop for measure in *measures* collect (getf figures (measure-key measure))))
 
-(defun row-figures (row)
-  "The inverse of FIGURES-ROW, for a ROW of strings."
-  (loop for measure in *measures*
+(defun row-figures (header row)
+  "The inverse of FIGURES-ROW, for a ROW of strings under HEADER, the names of its columns, which
+need not be those of today."
+  (loop for column in header
         for text in row
-        for value = (parse-number text)
+        for measure = (find column *measures* :key #'measure-column :test #'string=)
+        for value = (and measure (parse-number text))
         when value
           append (list (measure-key measure) value)))

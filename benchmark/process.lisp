@@ -79,6 +79,15 @@ however BODY is left."
 
 ;;;; What Linux tells of processes in /proc
 
+(defun file-line (path &optional (prefix ""))
+  "What follows PREFIX in the first line of the file PATH that begins with it; NIL
+if there is none.  Leading blanks and colons are left out."
+  (handler-case
+      (loop for line in (uiop:read-file-lines path)
+            when (uiop:string-prefix-p prefix line)
+              return (string-left-trim '(#\Space #\Tab #\:) (subseq line (length prefix))))
+    (error () nil)))
+
 (defun system-constant (name)
   "The integer that getconf knows as NAME."
   (parse-integer (output-of (list "getconf" name)) :junk-allowed t))

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster-benchmark)
 
-;;;; The performance section of the README, made from one result.
+;;;; The performance section of the README, made from one result of the standard or the full run.
 
 (defparameter *section-begin* "<!-- performance:begin -->"
   "The line of the README after which the section begins.")
@@ -8,60 +8,174 @@
 (defparameter *section-end* "<!-- performance:end -->"
   "The line of the README before which the section ends.")
 
-(defun readme-row (workload cells)
-  "The row of the README's table for WORKLOAD, a name: throughput as a ratio to the
-limit, for each server."
-  (let* ((these (cells-under workload cells))
-         (limit (first (of-family :limit these))))
-    (cons (title-of workload)
-          (loop for server in (readme-servers cells)
-                for cell = (find-cell these server workload)
-                collect (format nil "~a~:[~;*~]" (ratio-text cell limit :rate)
-                                (and cell (disqualification cell)))))))
+;;; What it shows
 
 (defun readme-servers (cells)
-  "The names of the servers of CELLS that the README's table shows: all but the limit, which
-is its unit, and parts of ours."
-  (remove-if (lambda (name) (member (family-of name) '(:limit :part)))
+  "The names of the servers of CELLS that the README's table shows: those of the standard run but
+for the limit, which is its unit, and parts of ours."
+  (remove-if (lambda (name)
+               (or (member (family-of name) '(:limit :part))
+                   (not (member :standard (rival-sets (find-rival name))))))
              (servers-among cells)))
 
 (defun readme-workloads (cells)
-  "The names of the workloads of CELLS that the README's table shows: those in which the limit
-has a throughput."
-  (remove-if-not (lambda (workload)
-                   (value-of (find-cell cells "limit" workload) :rate))
+  "The names of the workloads of CELLS that the README's table shows: those of the standard run."
+  (remove-if-not (lambda (name) (member name *standard-workloads* :test #'string=))
                  (workload-names cells)))
+
+(defun readme-cells (cells)
+  "Those of CELLS that the README's table shows."
+  (let ((servers (readme-servers cells))
+        (workloads (readme-workloads cells)))
+    (remove-if-not (lambda (cell)
+                     (and (member (cell-server cell) servers :test #'string=)
+                          (member (cell-workload cell) workloads :test #'string=)))
+                   cells)))
+
+;;; Footnotes: caveats that several cells share have one mark
+
+(defun readme-caveats (cells)
+  "The caveats of CELLS, each once, in the order of their servers."
+  (remove-duplicates (loop for server in (servers-among cells)
+                           append (loop for cell in cells
+                                        for caveat = (and (equal server (cell-server cell))
+                                                          (cell-caveat cell))
+                                        when caveat
+                                          collect (format nil "~a: ~a" (name-of cell) caveat)))
+                     :test #'string= :from-end t))
+
+(defun caveat-mark (cell caveats)
+  "The mark of the footnote on CELL, which is one of CAVEATS, or the empty string."
+  (let ((caveat (cell-caveat cell)))
+    (if caveat
+        (format nil "<sup>~d</sup>"
+                (1+ (position (format nil "~a: ~a" (name-of cell) caveat) caveats
+                              :test #'string=)))
+        "")))
+
+;;; The table
+
+(defun limit-cell (limit)
+  "What the README's table says of LIMIT, the cell by which the others are divided, or NIL."
+  (if (and limit (value-of limit :rate))
+      (format nil "~a/s<br>~a" (grouped (value-of limit :rate))
+              (quantity limit (find-measure :cpu)))
+      "-"))
+
+(defun readme-cell (cell limit winners caveats)
+  "What the README's table says of CELL: its throughput as a part of that of LIMIT, another cell, and
+below its CPU per request; bold if it is one of WINNERS.  CAVEATS are the footnotes."
+  (if (null cell)
+      "-"
+      (let ((mark (if (member cell winners) "**" "")))
+        (format nil "~a~a~a~:[~;*~]~a<br>~a" mark (ratio-text cell limit :rate) mark
+                (disqualification cell) (caveat-mark cell caveats)
+                (if (value-of cell :cpu)
+                    (quantity cell (find-measure :cpu))
+                    "-")))))
+
+(defun readme-row (workload cells caveats)
+  "The row of the README's table for WORKLOAD, a name, with what CELLS have of each server."
+  (let* ((these (cells-under workload cells))
+         (limit (limit-among these))
+         (winners (winners these)))
+    (list* (title-of workload)
+           (limit-cell limit)
+           (loop for server in (readme-servers cells)
+                 collect (readme-cell (find-cell these server workload) limit winners caveats)))))
+
+(defun write-readme-table (stream cells)
+  "Write the README's table of CELLS, and its footnotes."
+  (let ((caveats (readme-caveats (readme-cells cells))))
+    (write-markdown-table stream (list* "" "limit" (mapcar #'label-of (readme-servers cells)))
+                          (loop for workload in (readme-workloads cells)
+                                collect (readme-row workload cells caveats)))
+    (format stream "~%")
+    (loop for caveat in caveats
+          for number from 1
+          do (format stream "<sup>~d</sup> ~a.~%~%" number caveat))))
+
+;;; What it was measured with
+
+(defun version-number (text)
+  "The first word of TEXT that looks like a version, from its first digit on: 1.22.1 of
+\"nginx version: nginx/1.22.1\".  TEXT itself if there is none."
+  (flet ((part-p (character)
+           (or (digit-char-p character) (char= character #\.))))
+    (loop for start = (position-if #'digit-char-p text)
+            then (position-if #'digit-char-p text :start end)
+          while start
+          for end = (or (position-if-not #'part-p text :start start) (length text))
+          when (find #\. text :start start :end end)
+            return (string-right-trim "." (subseq text start end))
+          finally (return text))))
+
+(defun versions (result names)
+  "The servers called NAMES with their versions in RESULT, those of one program once: strings."
+  (let ((known (read-servers result)))
+    (remove-duplicates
+     (loop for name in names
+           for (nil label nil version) = (assoc name known :test #'string=)
+           when version
+             collect (format nil "~a ~a" (subseq label 0 (position #\, label))
+                             (version-number version)))
+     :test #'string= :from-end t)))
+
+(defun write-circumstances (stream result cells)
+  "Write what RESULT was measured with and how, and what is missing from its CELLS."
+  (format stream "Measured on ~a by `~a` at commit ~a: ~a rounds of ~a s, in another order each, on ~a ~
+                  processors (~a) that servers and clients share~:[~;, **while the machine was busy ~
+                  with other things**~]. It covers ~d of the ~d servers and ~d of the ~d workloads ~
+                  that the benchmark knows; the report names the others.~@[ Not found here: ~
+                  ~{~a~^, ~}.~] ~{~a~^, ~}; ~a, Linux ~a, wrk ~a.~%~%"
+          (subseq (result-name result) 0 10) (fact "command" result) (fact "commit" result)
+          (fact "rounds" result) (fact "seconds per round" result) (fact "cores" result)
+          (fact "processor" result) (busy-p result)
+          (length (servers-among cells)) (length *rivals*)
+          (length (readme-workloads cells)) (length *workloads*)
+          (mapcar #'label-of (left-out result))
+          (versions result (readme-servers cells))
+          (fact "Lisp" result) (version-number (or (fact "kernel" result) "?"))
+          (version-number (or (fact "load tool" result) "?"))))
+
+;;; The section
 
 (defun relative-name (result file)
   "The name of FILE in the directory RESULT, as seen from the checkout."
   (format nil "benchmark/results/~a/~a" (result-name result) file))
 
-(defun readme-charts (cells)
-  "The charts that the README shows, lists of title and name: the curves if CELLS have
-enough connection counts for some, else the bars of the quick run's workloads."
-  (or (loop for scale in (scales cells)
-            for first = (first scale)
-            collect (list (series-title first) (format nil "~a-scaling" (series-name first))))
-      (loop for workload in *quick-workloads*
-            collect (list (title-of workload) (format nil "~a-rate" workload)))))
+(defun write-readme-charts (stream result)
+  "Write the charts of RESULT that the README shows: those of the quick run's workloads."
+  (dolist (workload *quick-workloads*)
+    (let ((file (format nil "charts/~a-speed.svg" workload)))
+      (when (probe-file (result-file result file))
+        (format stream "![~a](~a)~%" (title-of workload) (relative-name result file))))))
 
 (defun write-readme-section (stream result cells)
   "Write the section for RESULT, whose cells are CELLS."
-  (format stream "~%Throughput as a part of what the machine can give (a C program with a fixed ~
-                  answer), load and server on the same ~a cores (~a), ~a. A star: some clients ~
-                  were refused or not served.~%~%"
-          (fact "cores" result) (fact "processor" result) (subseq (result-name result) 0 10))
-  (write-markdown-table stream (cons "" (mapcar #'label-of (readme-servers cells)))
-                        (loop for workload in (readme-workloads cells)
-                              collect (readme-row workload cells)))
+  (format stream "~%Throughput as a part of what the machine gives (the limit: a C program with a ~
+                  fixed answer, which uses all that our engine uses), and below it CPU time per ~
+                  request. Bold: nobody is clearly better, by throughput or by CPU. A star: some ~
+                  clients were refused or not served. A dash: it cannot do that.~%~%")
+  (write-readme-table stream cells)
+  (write-circumstances stream result cells)
+  (write-limits stream result)
   (terpri stream)
-  (loop for (title chart) in (readme-charts cells)
-        for file = (format nil "charts/~a.svg" chart)
-        when (probe-file (result-file result file))
-          do (format stream "![~a](~a)~%" title (relative-name result file)))
-  (format stream "~%Latency, CPU time, memory, fairness, who won what and where we lose: ~
+  (write-readme-charts stream result)
+  (format stream "~%Latency, memory, fairness, who won what and where we lose: ~
                   [the whole report](~a). `make bench` makes it on your machine.~%~%"
           (relative-name result "report.md")))
+
+(defun check-publishable (result)
+  "A MISTAKE unless RESULT is of a run that the README may show: one of all that the standard run
+has, to its end."
+  (unless (member (set-of result) '("standard" "full") :test #'equal)
+    (mistake "The README shows a standard run, as make bench makes it without SERVERS, WORKLOADS and ~
+              such; this is ~:[one of which that was not recorded~;~:*a run called ~a~]."
+             (set-of result)))
+  (unless (finished-p result)
+    (mistake "The run of ~a did not end by itself, so the README can't show it."
+             (result-name result))))
 
 (defun replace-section (text section)
   "TEXT with what is between the two marker lines replaced by SECTION.  An error when
@@ -75,7 +189,9 @@ TEXT has no such lines."
             section (subseq text end))))
 
 (defun update-readme (result readme)
-  "Rewrite the performance section of the file README from the directory RESULT."
+  "Rewrite the performance section of the file README from the directory RESULT.  A MISTAKE if
+that is of another run than a whole standard or full one."
+  (check-publishable result)
   (let* ((cells (summarize (read-samples result)))
          (section (with-output-to-string (stream)
                     (write-readme-section stream result cells)))

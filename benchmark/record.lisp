@@ -64,8 +64,11 @@ before ENDING."
 
 (defun read-samples (result)
   "All samples of RESULT, in the order in which they were taken."
-  (loop for (server workload round . figures) in (read-tsv (result-file result "rounds.tsv"))
-        collect (make-sample server workload (parse-integer round) (row-figures figures))))
+  (multiple-value-bind (rows header) (read-tsv (result-file result "rounds.tsv"))
+    (loop for row in rows
+          for (server workload round) = row
+          collect (make-sample server workload (parse-integer round)
+                               (row-figures header row)))))
 
 (defun record-note (result server workload control &rest arguments)
   "Keep in RESULT that something is to be said of SERVER under WORKLOAD, both names

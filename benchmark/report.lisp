@@ -22,15 +22,10 @@
 
 ;;; Figures and ratios
 
-(defun measures-with-figures (cells measures)
-  "Those of MEASURES of which some of CELLS has a figure."
-  (remove-if-not (lambda (measure)
-                   (some (lambda (cell) (values-of cell (measure-key measure))) cells))
-                 measures))
-
 (defun shown-measures ()
-  "The measures that the report shows: how many requests a round had is of no interest."
-  (remove (find-measure :requests) *measures*))
+  "The measures that the report shows: how many requests there were is of no interest."
+  (remove-if (lambda (measure) (member (measure-key measure) '(:requests :counted)))
+             *measures*))
 
 (defun measure-heading (measure)
   "MEASURE as the head of a column."
@@ -85,7 +80,7 @@
   "Write the table of the figures of CELLS, which are of one workload, each divided by
 that of the limit and by that of Hunchentoot."
   (let ((measures (measures-with-figures cells (compared-measures)))
-        (bases (list (first (of-family :limit cells)) (hunchentoot-among cells))))
+        (bases (list (limit-among cells) (hunchentoot-among cells))))
     (write-markdown-table
      stream (cons "per limit / per Hunchentoot" (mapcar #'measure-title measures))
      (loop for cell in cells
@@ -97,29 +92,26 @@ that of the limit and by that of Hunchentoot."
 
 (defun write-head (stream result)
   "Write the title of the report of RESULT, and how it was made."
-  (format stream "# Benchmark of ~a~%~%" (result-name result))
-  (when (equal (fact "run" result) "quick")
-    (format stream "**This is the quick run**: few cells, little time. It shows that all works and ~
-                    where things stand, roughly; for figures to quote make the full one.~%~%"))
-  (format stream "~a round~:p of ~a s each, interleaved, by wrk on the same ~a cores as the ~
-                  servers. Figures are medians of the rounds~:[~;; least and greatest in ~
-                  parentheses~], ratios medians of the rounds' ratios. But for files, all ~
-                  servers answer with the same four bytes. Latency is the client's; CPU is user ~
-                  and system time of the server's processes; threads ~
-                  and memory are taken under load. Where two figures differ by less than ~d % ~
-                  the words call them level.~%"
-          (parse-integer (or (fact "rounds" result) "1")) (fact "seconds per round" result)
-          (fact "cores" result) (not (equal (fact "rounds" result) "1")) (round (* 100 *level*)))
+  (let ((rounds (parse-integer (or (fact "rounds" result) "1"))))
+    (format stream "# Benchmark of ~a~%~%" (result-name result))
+    (format stream "~d round~:p of ~a s each, after a warm-up of ~a s by the same clients, by wrk on ~
+                    the same ~a processors as the servers, which take turns in another order in ~
+                    each round. Figures are medians of the rounds~:[~;; least and greatest in ~
+                    parentheses~]; failures are added up. A ratio of two servers is always the ~
+                    median of the rounds' ratios, not the ratio of the medians. But for files, all ~
+                    servers answer with the same four bytes. Latency is the client's; CPU is user ~
+                    and system time of the server's processes; threads and memory are taken ~
+                    under load. ~:[One round has no spread, so who is better here may be so by ~
+                    chance.~;Two servers are called level when not all rounds agree on who is ~
+                    better.~]~%"
+            rounds (fact "seconds per round" result) (or (fact "seconds of warming up" result) "?")
+            (fact "cores" result) (> rounds 1) (> rounds 1)))
   (when (busy-p result)
     (format stream "~%**The machine was busy with other things** (load average ~a before the run), ~
                     so the figures are rough; ratios suffer less, CPU per request least.~%"
-            (fact "load average before" result))))
-
-(defun busy-p (result)
-  "Was more than a quarter of the machine busy with something else before RESULT?"
-  (let ((load-average (parse-number (or (fact "load average before" result) "")))
-        (cores (parse-number (or (fact "cores" result) ""))))
-    (and load-average cores (> load-average (/ cores 4)))))
+            (fact "load average before" result)))
+  (terpri stream)
+  (write-limits stream result))
 
 (defun write-notes (stream result)
   "Write what is missing from RESULT, and why."
@@ -148,18 +140,26 @@ that of the limit and by that of Hunchentoot."
                   (format stream "~:[Ours was not measured.~;Nowhere in this run.~]~%"
                           (of-family :ours cells)))))
 
+(defun unbeaten-text (contest measure)
+  "Who of CONTEST is best by MEASURE, and who is level with that."
+  (let ((best (best contest measure)))
+    (if best
+        (format nil "~a~@[ (level: ~{~a~^, ~})~]" (name-of best)
+                (mapcar #'name-of (remove best (unbeaten contest measure))))
+        "-")))
+
 (defun write-wins (stream cells)
   "Write who won each workload of CELLS, in one table."
-  (format stream "~%## Who won~%~%")
+  (format stream "~%## Who won~%~%A server wins a workload if nobody who served everybody is clearly ~
+                  better, by throughput or by CPU per request.~%~%")
   (let ((measures (measures-with-figures cells *told-measures*)))
     (write-markdown-table
-     stream (cons "workload" (mapcar #'measure-title measures))
+     stream `("workload" "throughput and CPU together" ,@(mapcar #'measure-title measures))
      (loop for workload in (workload-names cells)
-           for contest = (contest (cells-under workload cells))
-           collect (cons (title-of workload)
-                         (loop for measure in measures
-                               for winner = (best contest measure)
-                               collect (if winner (name-of winner) "-")))))))
+           for these = (cells-under workload cells)
+           collect `(,(title-of workload) ,(verdict these)
+                     ,@(loop for measure in measures
+                             collect (unbeaten-text (contest these) measure)))))))
 
 (defun write-chart (stream result name title)
   "Write the chart NAME, called TITLE, if RESULT has it."
@@ -178,7 +178,7 @@ that of the limit and by that of Hunchentoot."
 
 (defun write-charts-of (stream result workload)
   "Write the charts of WORKLOAD, a name, as far as RESULT has them."
-  (dolist (kind '("rate" "all" "latency" "cpu"))
+  (dolist (kind '("speed" "all" "latency"))
     (write-chart stream result (format nil "~a-~a" workload kind)
                  (format nil "~a, ~a" (title-of workload) kind))))
 
@@ -206,6 +206,7 @@ that of the limit and by that of Hunchentoot."
   (with-open-file (stream (result-file result "report.md")
                           :direction :output :if-exists :supersede)
     (write-head stream result)
+    (write-coverage stream result)
     (write-notes stream result)
     (write-wins stream cells)
     (write-losses stream cells)

@@ -25,12 +25,23 @@ compare with.")
    (lacks :initarg :lacks :initform '() :reader rival-lacks :type list
           :documentation "What it can't do, a property list from :WAIT (before it answers),
 :FILES or :UPLOADS to a sentence that says why.")
-   (quick-p :initarg :quick-p :initform nil :reader rival-quick-p
-            :documentation "Does it take part in the quick run?"))
+   (caveats :initarg :caveats :initform '() :reader rival-caveats :type list
+            :documentation "What its figures do not mean, a property list from :WAIT (where it
+waits before it answers), :SHORT-WAIT (where it does so for few milliseconds), :FILES or :UPLOADS to
+a sentence that says why.")
+   (sets :initarg :sets :initform '(:standard) :reader rival-sets :type list
+         :documentation "In which runs it takes part that don't name their servers: some of
+:QUICK and :STANDARD.  All take part in the full run."))
   (:documentation "A server that can be measured."))
 
 (defgeneric prepare (rival)
   (:documentation "Find or build all that RIVAL needs.  UNAVAILABLE if it can't be had."))
+
+(defun backlog ()
+  "How many connections may wait in the listen queue of a server: as many as the system lets
+them.  All get the same, as far as they can be told."
+  (or (parse-integer (or (file-line "/proc/sys/net/core/somaxconn") "") :junk-allowed t)
+      128))
 
 (defparameter *slow-ms* 100
   "How long the handler of /slow waits, in milliseconds.")
@@ -42,7 +53,8 @@ on PORT of 127.0.0.1.  But for what it lacks, it answers
   GET /slow        with the same after *SLOW-MS*,
   GET /files/NAME  with that file of the SERVED-FILES,
   POST /upload     with \"Hey!\", when its handler has got the whole body as octets.
-DIRECTORY is a fresh one for files that RIVAL may need.  PREPARE has been called."))
+DIRECTORY is a fresh one for files that RIVAL may need.  Its listen queue is one of (BACKLOG).
+PREPARE has been called."))
 
 (defgeneric version (rival)
   (:documentation "The version of RIVAL, a string.  PREPARE has been called."))
@@ -117,7 +129,7 @@ words that follow the program.")
            :documentation "The ASDF system to load.")
    (server :initarg :server :reader lisp-server :type string
            :documentation "The file in servers/ that then defines SERVE, a function of port,
-delay, *SLOW-MS*, the directory of the SERVED-FILES, and more.")
+delay, *SLOW-MS*, the directory of the SERVED-FILES, the BACKLOG, and more.")
    (arguments :initarg :arguments :initform "" :reader lisp-arguments :type string
               :documentation "What more SERVE gets, as text: its symbols are known only in
 the child, once the system is there."))
@@ -146,7 +158,7 @@ the child, once the system is there."))
 
 (defun serve-arguments (port delay-ms)
   "What every SERVE gets first, on PORT with a delay of DELAY-MS."
-  (list port delay-ms *slow-ms* (uiop:native-namestring (served-files))))
+  (list port delay-ms *slow-ms* (uiop:native-namestring (served-files)) (backlog)))
 
 (defmethod command ((rival lisp-rival) port delay-ms directory)
   (declare (ignore directory))

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-benchmark)
 
 ;;;; The run.  Servers with the same delay run side by side and are measured in
-;;;; turn, A B C A B C, so that a change of the machine's mood meets all of them.
+;;;; turn, each once in a round, so that a change of the machine's mood meets all of them.
 
 (defparameter *pause* 0.3
   "Seconds between two measurements, for the last one's connections to go away.")
@@ -90,77 +90,53 @@ one or NIL."
   (sort (remove-duplicates (mapcar #'workload-delay-ms (settings-workloads (run-settings run))))
         #'<))
 
-;;; The plan
-
-(defun start-seconds (rival)
-  "How long it takes to start RIVAL and to warm it up, about."
-  (if (typep rival 'lisp-rival) 4 2))
-
-(defun counted-p (run workload round)
-  "Is it counted in ROUND, which must be the last of RUN, who is served under WORKLOAD?"
-  (and (usable-p run :fair)
-       (kind-counted-p (kind-of workload))
-       (= round (settings-rounds (run-settings run)))))
-
-(defun round-seconds (run workload round)
-  "How long RUN will take for ROUND of a server under WORKLOAD, about."
-  (let ((settings (run-settings run)))
-    (+ *pause* 0.3 (settings-seconds settings)
-       (if (counted-p run workload round) (/ (settings-fair-ms settings) 1000) 0)
-       (kind-extra-seconds (kind-of workload)))))
-
-(defun cell-seconds (run workload)
-  "How long RUN will take for all rounds of a server under WORKLOAD, about."
-  (loop for round from 1 to (settings-rounds (run-settings run))
-        sum (round-seconds run workload round)))
-
-(defun run-seconds (run)
-  "How long RUN will take, about."
-  (loop for delay-ms in (delays run)
-        sum (reduce #'+ (contenders run delay-ms) :key #'start-seconds)
-        sum (loop for workload in (workloads-with-delay run delay-ms)
-                  sum (* (length (entrants run workload)) (cell-seconds run workload)))))
-
 ;;; Measuring
 
-(defun measure-load (run server workload log)
-  "The figures of SERVER under the load of WORKLOAD, of which what is printed goes to the file
-LOG.  RUN says how long."
+(defun measure-load (server workload seconds log)
+  "The figures of SERVER under SECONDS of the load of WORKLOAD, of which what is printed goes to the
+file LOG."
   (let ((process (server-process server))
-        (port (server-port server))
-        (seconds (settings-seconds (run-settings run))))
-    (cond ((eq (workload-kind workload) :burst)
-           (await-rest server)
-           (measure-burst process port (workload-connections workload) log))
-          ((usable-p run :wrk)
-           (measure-speed process (wrk-command port workload seconds) seconds log)))))
-
-(defun call-beside (run server workload log function)
-  "Call FUNCTION, of no arguments, beside the clients that WORKLOAD wants besides those that are
-measured; what is printed of them goes to the file LOG.  Return the figures that it returned,
-and theirs."
-  (let ((settings (run-settings run))
         (port (server-port server)))
+    (if (eq (workload-kind workload) :burst)
+        (measure-burst process port (workload-connections workload) log)
+        (measure-speed process (wrk-command port workload seconds) seconds log
+                       :silent-close-p (and (eq (workload-kind workload) :close)
+                                            (silent-close-p server))))))
+
+(defun load-usable-p (run workload)
+  "Has RUN the tool that loads servers as WORKLOAD says?"
+  (usable-p run (if (eq (workload-kind workload) :burst) :burst :wrk)))
+
+(defun call-beside (run server workload seconds log function)
+  "Call FUNCTION, of no arguments, which takes SECONDS, beside the clients that WORKLOAD wants
+besides those that are measured; what is printed of them goes to the file LOG.  Return the figures
+that it returned, and theirs."
+  (let ((port (server-port server)))
     (case (workload-kind workload)
-      (:idle (call-with-idle-connections port (settings-idle settings) log function))
-      (:mixed (call-with-slow-clients port (slow-clients workload)
-                                      (+ 1 (settings-seconds settings)
-                                         (ceiling (settings-fair-ms settings) 1000))
+      (:idle (call-with-idle-connections port (settings-idle (run-settings run)) log function))
+      (:mixed (call-with-slow-clients port (slow-clients workload) (1+ (ceiling seconds))
                                       log function))
       (t (funcall function)))))
 
-(defun measure-cell (run server workload round)
-  "The figures of one ROUND of SERVER under WORKLOAD."
-  (flet ((log-of (what)
-           (log-file (run-result run) "~a-~a-~a-~d" what (workload-name workload)
-                     (server-name server) round)))
+(defun log-of (run server workload what)
+  "A new log of RUN for WHAT is done with SERVER under WORKLOAD."
+  (log-file (run-result run) "~a-~a-~a" what (workload-name workload) (server-name server)))
+
+(defun measure-cell (run server workload)
+  "The figures of one round of SERVER under WORKLOAD."
+  (let* ((settings (run-settings run))
+         (seconds (settings-seconds settings))
+         (fair-ms (settings-fair-ms settings)))
+    (when (eq (workload-kind workload) :burst)
+      (await-rest server))
     (call-beside
-     run server workload (log-of "beside")
+     run server workload (+ seconds (/ fair-ms 1000)) (log-of run server workload "beside")
      (lambda ()
-       (append (measure-load run server workload (log-of "load"))
-               (when (counted-p run workload round)
-                 (measure-fairness (server-port server) workload
-                                   (settings-fair-ms (run-settings run)) (log-of "fair"))))))))
+       (append (when (load-usable-p run workload)
+                 (measure-load server workload seconds (log-of run server workload "load")))
+               (when (counted-p run workload)
+                 (measure-fairness (server-port server) workload fair-ms
+                                   (log-of run server workload "fair"))))))))
 
 (defun keep-figures (run server workload round figures)
   "Record FIGURES of a ROUND of SERVER under WORKLOAD, and end the line of progress."
@@ -171,20 +147,42 @@ and theirs."
           do (format t "~12@a ~a" (significant (getf figures key))
                      (measure-unit (find-measure key)))))
 
-(defun measure-round (run server workload round)
-  "Measure SERVER under WORKLOAD and keep the figures, unless it dies; is it alive?"
+(defun attempt (run server workload what measure &optional (keep #'identity))
+  "Call MEASURE for SERVER under WORKLOAD and then KEEP with the figures; if that fails, or SERVER
+dies, note it, and that it was in WHAT.  Is SERVER alive then?"
   (sleep *pause*)
-  (multiple-value-bind (figures failure)
-      (ignore-errors (measure-cell run server workload round))
+  (multiple-value-bind (figures failure) (ignore-errors (funcall measure))
     (leave-alone server)
     (cond ((not (alive-p server))
-           (note run server workload "died in round ~d; what it printed is in logs/~a"
-                 round (file-namestring (server-log server)))
+           (note run server workload "died in ~a; what it printed is in logs/~a"
+                 what (file-namestring (server-log server)))
            nil)
-          (failure (note run server workload "round ~d not measured: ~a" round failure)
+          (failure (note run server workload "~a not measured: ~a" what failure)
                    t)
-          (t (keep-figures run server workload round figures)
+          (t (funcall keep figures)
              t))))
+
+(defun warm-up (run server workload)
+  "Load SERVER as WORKLOAD does, of which nothing is recorded: what is made or compiled on first
+requests is there before the first round.  Is SERVER alive then?"
+  (let ((seconds (settings-warm-seconds (run-settings run))))
+    (flet ((warm ()
+             (call-beside
+              run server workload seconds (log-of run server workload "warm-up-beside")
+              (lambda ()
+                (measure-load server workload seconds (log-of run server workload "warm-up"))))))
+      (or (not (load-usable-p run workload))
+          (with-step ((run-progress run) (warm-up-seconds run workload) "~a, warm-up: ~22a"
+                      (workload-name workload) (server-name server))
+            (attempt run server workload "the warm-up" #'warm))))))
+
+(defun measure-round (run server workload round)
+  "Measure SERVER under WORKLOAD and keep the figures, unless it dies; is it alive?"
+  (with-step ((run-progress run) (round-seconds run workload) "~a, round ~d: ~22a"
+              (workload-name workload) round (server-name server))
+    (attempt run server workload (format nil "round ~d" round)
+             (lambda () (measure-cell run server workload))
+             (lambda (figures) (keep-figures run server workload round figures)))))
 
 (defun serves-p (run server workload)
   "Does SERVER answer the requests of WORKLOAD as it should?  If not, note it for RUN."
@@ -192,38 +190,35 @@ and theirs."
     (check-answer server workload)
     t))
 
+(defun measure-in-turn (run servers workload round)
+  "Measure SERVERS in ROUND under WORKLOAD; return those that are alive then, in their order."
+  (let ((alive (loop for server in (turn-order servers round)
+                     when (measure-round run server workload round)
+                       collect server)))
+    (remove-if-not (lambda (server) (member server alive)) servers)))
+
 (defun measure-workload (run servers workload)
   "Measure those of SERVERS that can do it under WORKLOAD, round by round; who dies is out
 until the next."
-  (setf servers (remove-if-not (lambda (server)
-                                 (and (not (obstacle (server-rival server) workload))
-                                      (serves-p run server workload)))
-                               servers))
-  (loop for round from 1 to (settings-rounds (run-settings run))
-        do (setf servers
-                 (loop for server in servers
-                       when (with-step ((run-progress run) (round-seconds run workload round)
-                                        "~a, round ~d: ~22a"
-                                        (workload-name workload) round (server-name server))
-                              (measure-round run server workload round))
-                         collect server))))
+  (let ((servers (loop for server in servers
+                       when (and (not (obstacle (server-rival server) workload))
+                                 (serves-p run server workload)
+                                 (warm-up run server workload))
+                         collect server)))
+    (loop for round from 1 to (settings-rounds (run-settings run))
+          do (setf servers (measure-in-turn run servers workload round)))))
 
 ;;; Servers
 
 (defun start-contender (run rival delay-ms)
-  "Start RIVAL as a server of RUN and warm it up.  UNAVAILABLE if it does not start."
-  (flet ((log-of (what)
-           (log-file (run-result run) "~a-~a-~dms" what (rival-name rival) delay-ms)))
-    (with-step ((run-progress run) (start-seconds rival) "start ~a, ~d ms"
-                (rival-name rival) delay-ms)
-      (let ((server (start-server rival delay-ms (log-of "server"))))
-        ;; From here on RUN is answerable for its end.
-        (push server (run-servers run))
-        (record-server (run-result run) server)
-        (when (usable-p run :wrk)
-          (warm-up (server-port server) (log-of "warm-up"))
-          (leave-alone server))
-        server))))
+  "Start RIVAL as a server of RUN.  UNAVAILABLE if it does not start."
+  (with-step ((run-progress run) (start-seconds rival) "start ~a, ~d ms" (rival-name rival) delay-ms)
+    (let ((server (start-server rival delay-ms (log-file (run-result run) "server-~a-~dms"
+                                                         (rival-name rival) delay-ms))))
+      ;; From here on RUN is answerable for its end.
+      (push server (run-servers run))
+      (record-server (run-result run) server)
+      server)))
 
 (defun discard-server (run server)
   "End SERVER, which is one of RUN's no more."
@@ -260,8 +255,10 @@ with a note, if it does not start.  It isn't tried again with this delay then."
       (discard-server run server))))
 
 (defun measure-all (run)
-  "Measure all of RUN.  An interrupt from the keyboard ends it early, with a note."
-  (handler-case (dolist (delay-ms (delays run))
+  "Measure all of RUN; true when that is done.  An interrupt from the keyboard ends it early, with
+a note."
+  (handler-case (dolist (delay-ms (delays run) t)
                   (measure-group run delay-ms))
     (sb-sys:interactive-interrupt ()
-      (note run nil nil "interrupted: some cells or rounds are missing"))))
+      (note run nil nil "interrupted: some cells or rounds are missing")
+      nil)))

@@ -51,7 +51,8 @@ connections and that throughput."
 
 (defun write-scale (file stream scale cells)
   "Write to STREAM the script of a chart of SCALE for CELLS; the picture goes to FILE."
-  (write-canvas stream file 400 (find-measure :rate) (series-title (first scale)))
+  (write-canvas stream file 400)
+  (write-title stream (find-measure :rate) (series-title (first scale)))
   (write-scale-axes stream scale)
   (loop for server in (servers-among cells)
         for number from 1
@@ -73,6 +74,6 @@ connections and that throughput."
   (draw-scales result cells)
   (dolist (workload (workload-names cells))
     (let ((these (cells-under workload cells)))
-      (dolist (key '(:rate :all :cpu))
-        (draw-bars result workload these (find-measure key)))
+      (draw-bars result workload these "speed" (list (find-measure :rate) (find-measure :cpu)))
+      (draw-bars result workload these "all" (list (find-measure :all)))
       (draw-latencies result workload these))))

@@ -8,9 +8,9 @@ be compiled first.")
 
 (defstruct server
   "RIVAL running as PROCESS on PORT.  What it prints goes to the file LOG, its own files
-are in DIRECTORY.  ANSWER is the first that it gave, LEFT-AT when, in internal real time, it
-was last left alone."
-  rival process port directory log answer (left-at (get-internal-real-time)))
+are in DIRECTORY.  ANSWER is the first that it gave, to a client that wanted one only; HUNG-UP-P:
+did it hang up then?  LEFT-AT is when, in internal real time, it was last left alone."
+  rival process port directory log answer hung-up-p (left-at (get-internal-real-time)))
 
 (defun server-name (server)
   "The name of SERVER's rival."
@@ -24,12 +24,15 @@ was last left alone."
 
 (defun read-available (socket)
   "All that comes through SOCKET until its end, or until nothing has come for two
-seconds, as a string."
-  (with-output-to-string (text)
-    (loop while (usocket:wait-for-input socket :timeout 2 :ready-only t)
-          for octet = (read-byte (usocket:socket-stream socket) nil)
-          while octet
-          do (write-char (code-char octet) text))))
+seconds, as a string; and whether it has ended."
+  (let ((ended-p nil))
+    (values (with-output-to-string (text)
+              (loop while (usocket:wait-for-input socket :timeout 2 :ready-only t)
+                    for octet = (read-byte (usocket:socket-stream socket) nil)
+                    do (setf ended-p (null octet))
+                    until ended-p
+                    do (write-char (code-char octet) text)))
+            ended-p)))
 
 (defparameter *line-end* (coerce '(#\Return #\Newline) 'string)
   "What ends a line of HTTP.")
@@ -48,14 +51,16 @@ seconds, as a string."
 
 (defun ask (port &key (path "/yo") body)
   "The whole answer of the server on PORT to one request for PATH, with BODY if that is not
-NIL; or NIL if there is none."
+NIL, on a connection to be closed then, and whether the server closed it; or NIL if there is no
+answer."
   (handler-case
       (usocket:with-client-socket (socket stream "127.0.0.1" port
                                           :timeout 2 :element-type '(unsigned-byte 8))
         (write-sequence (request-octets path body) stream)
         (finish-output stream)
-        (let ((answer (read-available socket)))
-          (and (plusp (length answer)) answer)))
+        (multiple-value-bind (answer ended-p) (read-available socket)
+          (and (plusp (length answer))
+               (values answer ended-p))))
     ((or usocket:socket-error stream-error) () nil)))
 
 (defun head-length (answer)
@@ -69,17 +74,21 @@ NIL; or NIL if there is none."
 
 (defun wait-for-answer (process port log)
   "Ask the server of PROCESS on PORT, which prints to the file LOG, until it answers, and
-return the answer.  UNAVAILABLE when it ends before that, or takes too long, or answers
-otherwise."
-  (let ((answer (wait-until (lambda () (or (ask port) (not (running-p process))))
-                            *patience-to-start* 0.1)))
+return the answer, and whether it hung up then.  UNAVAILABLE when it ends before that, or takes too
+long, or answers otherwise."
+  (let ((answer nil)
+        (hung-up-p nil))
+    (wait-until (lambda ()
+                  (setf (values answer hung-up-p) (ask port))
+                  (or answer (not (running-p process))))
+                *patience-to-start* 0.1)
     (cond ((not (running-p process))
            (unavailable "it ended while starting; what it printed is in logs/~a"
                         (file-namestring log)))
           ((not (stringp answer)) (unavailable "it did not answer within ~d s" *patience-to-start*))
           ((not (equal (answer-body answer) "Hey!"))
            (unavailable "it answers ~s" (first-line answer)))
-          (t answer))))
+          (t (values answer hung-up-p)))))
 
 (defun make-fresh-directory ()
   "A directory for temporary files that nobody else uses."
@@ -95,7 +104,8 @@ answers; what it prints goes to the file LOG.  UNAVAILABLE when it doesn't."
                               :directory directory :log log))
          (started-p nil))
     (unwind-protect
-         (progn (setf (server-answer server) (wait-for-answer process port log)
+         (progn (setf (values (server-answer server) (server-hung-up-p server))
+                      (wait-for-answer process port log)
                       started-p t)
                 server)
       (unless started-p (stop-server server)))))
@@ -108,6 +118,24 @@ answers; what it prints goes to the file LOG.  UNAVAILABLE when it doesn't."
   "End SERVER and remove its directory."
   (end-process (server-process server))
   (uiop:delete-directory-tree (server-directory server) :validate t :if-does-not-exist :ignore))
+
+;;; Who hangs up should say so
+
+(defun announces-end-p (answer)
+  "Does the head of ANSWER tell a client that the connection ends then?"
+  (or (uiop:string-prefix-p "HTTP/1.0" answer)
+      (loop for line in (uiop:split-string (subseq answer 0 (head-length answer))
+                                           :separator '(#\Newline))
+            for (name value) = (fields line #\:)
+              thereis (and (string-equal name "Connection")
+                           (search "close" value :test #'char-equal)))))
+
+(defun silent-close-p (server)
+  "Does SERVER hang up on clients that want one answer only, without saying so in that answer?
+wrk reads nothing but the answer, so it asks again, and counts a read error when it finds the
+connection closed."
+  (and (server-hung-up-p server)
+       (not (announces-end-p (server-answer server)))))
 
 ;;; What is to be measured must work first
 

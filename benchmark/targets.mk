@@ -12,7 +12,7 @@ BENCH_PROGRAMS := wrk gnuplot=gnuplot-nox nginx=nginx-light go=golang-go node=no
 bench-start = cd "$(BENCH_ROOT)" && $(1) \
   $(SBCL) --noinform --non-interactive --eval '(require :asdf)' \
     --eval '(setf *compile-verbose* nil)' --eval '(push (uiop:getcwd) asdf:*central-registry*)'
-bench-variables = BENCH_QUICK="$(QUICK)" BENCH_SERVERS="$(SERVERS)" BENCH_WORKLOADS="$(WORKLOADS)" \
+bench-variables = BENCH_QUICK="$(QUICK)" BENCH_FULL="$(FULL)" BENCH_SERVERS="$(SERVERS)" BENCH_WORKLOADS="$(WORKLOADS)" \
   BENCH_ROUNDS="$(ROUNDS)" BENCH_SECONDS="$(SECONDS)" BENCH_IDLE="$(IDLE)" \
   BENCH_RESULT="$(RESULT)" BENCH_A="$(A)" BENCH_B="$(B)" BENCH_README="$(README)" \
   BENCH_SERVER="$(SERVER)" BENCH_WORKLOAD="$(WORKLOAD)" BENCH_MODE="$(MODE)"
@@ -22,7 +22,7 @@ bench-lisp = $(call bench-start,$(bench-variables)) \
 
 .PHONY: bench bench-report bench-compare bench-readme bench-check bench-deps profile
 
-bench: bench-deps ## Measure all rivals: QUICK=1 SERVERS= WORKLOADS= ROUNDS= SECONDS= IDLE=
+bench: bench-deps ## Measure the standard set: QUICK=1 FULL=1 SERVERS= WORKLOADS= ROUNDS= SECONDS= IDLE=
 	@$(call bench-lisp,bench)
 
 bench-report: ## Make the report of RESULT=dir again

@@ -85,8 +85,9 @@
     (write-tsv-row row stream)))
 
 (defun read-tsv (path)
-  "The rows of the table at PATH, each a list of strings, without the header.
+  "The rows of the table at PATH, each a list of strings, without the header; and the header.
 No file is an empty table."
   (when (probe-file path)
-    (loop for line in (rest (uiop:read-file-lines path))
-          collect (fields line #\Tab))))
+    (let ((rows (loop for line in (uiop:read-file-lines path)
+                      collect (fields line #\Tab))))
+      (values (rest rows) (first rows)))))

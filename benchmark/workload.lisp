@@ -102,9 +102,16 @@ answered, by a handler that waits DELAY-MS milliseconds."
   (- (workload-connections workload) (slow-clients workload)))
 
 (defun workload-needs (workload)
-  "What a server must not lack for WORKLOAD."
+  "What a server must not lack for WORKLOAD; :SHORT-WAIT, which nobody lacks who has :WAIT, tells
+waits of a few milliseconds, to which the steps of a timer matter."
   (append (when (plusp (workload-delay-ms workload)) '(:wait))
+          (when (< 0 (workload-delay-ms workload) 10) '(:short-wait))
           (kind-needs (kind-of workload))))
+
+(defun caveat (rival workload)
+  "What the figures of RIVAL under WORKLOAD do not mean, a sentence; or NIL."
+  (loop for need in (workload-needs workload)
+          thereis (getf (rival-caveats rival) need)))
 
 (defun obstacle (rival workload)
   "Why RIVAL can't take part under WORKLOAD, a sentence; or NIL."
@@ -130,6 +137,22 @@ answered, by a handler that waits DELAY-MS milliseconds."
 
 (defparameter *quick-workloads* '("keep-0ms-100" "close-0ms-100" "keep-1ms-100" "close-1ms-100")
   "The names of the few workloads of the quick run.")
+
+(defparameter *standard-workloads*
+  '("keep-0ms-100" "keep-0ms-1000" "close-0ms-100" "keep-1ms-100" "keep-1ms-400" "close-1ms-100"
+    "keep-10ms-400" "browser-0ms-100" "file16k-0ms-50" "upload-0ms-4" "mixed-0ms-200")
+  "The names of the workloads of the standard run, which is what the README shows: something of
+everything, and what is hard on us.")
+
+(defun workloads-of-set (set)
+  "The workloads of the run called SET: :QUICK, :STANDARD or :FULL."
+  (ecase set
+    (:quick (mapcar #'find-workload *quick-workloads*))
+    (:standard (remove-if-not (lambda (workload)
+                                (member (workload-name workload) *standard-workloads*
+                                        :test #'string=))
+                              *workloads*))
+    (:full *workloads*)))
 
 (defun find-workload (name)
   "The workload called NAME, or NIL."

@@ -3,7 +3,7 @@
 (define-rival "hunchentoot" (lisp-rival)
   :label "Hunchentoot"
   :color "#1565c0"
-  :quick-p t
+  :sets '(:quick :standard)
   :parameters "easy-acceptor with its default taskmaster: at most 100 threads, 20 more wait"
   :system "hunchentoot"
   :server "hunchentoot"

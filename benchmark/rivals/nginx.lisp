@@ -5,6 +5,7 @@
   (reduce (lambda (text replacement)
             (uiop:frob-substrings text (list (first replacement)) (second replacement)))
           `(("@PORT@" ,(princ-to-string port))
+            ("@BACKLOG@" ,(princ-to-string (backlog)))
             ("@USER@" ,(first-line (output-of '("id" "-un"))))
             ("@FILES@" ,(uiop:native-namestring (served-files))))
           :initial-value (uiop:read-file-string (server-file "nginx.conf"))))
@@ -17,8 +18,8 @@
 (define-rival "nginx" (program-rival)
   :label "nginx"
   :color "#2e7d32"
-  :quick-p t
-  :parameters "return 200, files by sendfile; one worker per core; connections kept without end"
+  :sets '(:quick :standard)
+  :parameters "return 200, files by sendfile; one worker per core; deferred accepts; connections kept without end"
   :lacks '(:wait "without extra modules nginx can't delay an answer"
            :uploads "what it returns has nothing to do with what was sent")
   :finder (lambda () (find-program "nginx"))

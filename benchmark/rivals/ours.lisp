@@ -12,12 +12,12 @@
 (define-rival "ours" (ours)
   :label "ours"
   :color "#d32f2f"
-  :quick-p t
-  :parameters "parallel-easy-acceptor as it comes"
+  :sets '(:quick :standard)
+  :parameters "parallel-easy-acceptor as it comes, at most 100 threads"
   :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor")
 
 (define-rival "ours-portable" (ours)
   :label "ours, portable engine"
   :color "#f48fb1"
-  :parameters ":parking nil, the engine for every platform"
+  :parameters ":parking nil, the engine for every platform, at most 100 threads"
   :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor :parking nil")

@@ -144,12 +144,12 @@ when it is over then."
 
 ;;; Server
 
-(defun serve-alone (port delay-ms slow-ms)
-  "Serve on PORT of 127.0.0.1, with handlers that sleep DELAY-MS and SLOW-MS milliseconds, and
-never return.  Threads are limited as in a server of ours that comes as it is."
+(defun serve-alone (port delay-ms slow-ms backlog)
+  "Serve on PORT of 127.0.0.1 with BACKLOG and handlers that sleep DELAY-MS and SLOW-MS milliseconds,
+and never return.  Threads are limited as in a server of ours that comes as it is."
   (let ((service (make-instance 'fixed-answer :seconds (/ delay-ms 1000f0)
                                               :slow-seconds (/ slow-ms 1000f0)))
-        (listener (usocket:socket-listen "127.0.0.1" port :reuse-address t :backlog 1024)))
+        (listener (usocket:socket-listen "127.0.0.1" port :reuse-address t :backlog backlog)))
     (defer-accepts listener 1)          ; as our acceptors do
     (start-engine (make-ready-engine service listener :standby 8 :thread-limit 100
                                                       :accept-limit :unlimited))
@@ -157,8 +157,8 @@ never return.  Threads are limited as in a server of ours that comes as it is."
 
 (in-package #:common-lisp-user)
 
-(defun serve (port delay-ms slow-ms files)
-  "SERVE-ALONE on PORT, with handlers of DELAY-MS and SLOW-MS."
+(defun serve (port delay-ms slow-ms files backlog)
+  "SERVE-ALONE on PORT with BACKLOG and handlers of DELAY-MS and SLOW-MS."
   (declare (ignore files))
   (sb-sys:enable-interrupt sb-unix:sigterm :default)
-  (engine-alone:serve-alone port delay-ms slow-ms))
+  (engine-alone:serve-alone port delay-ms slow-ms backlog))

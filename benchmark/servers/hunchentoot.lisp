@@ -28,13 +28,13 @@ uploads.  They are asked in this order."
         (hunchentoot:create-folder-dispatcher-and-handler "/files/" files)
         (hunchentoot:create-prefix-dispatcher "/upload" 'take-upload)))
 
-(defun start-acceptor (port delay-ms slow-ms files acceptor-class &rest initargs)
+(defun start-acceptor (port delay-ms slow-ms files backlog acceptor-class &rest initargs)
   "Start and return an instance of ACCEPTOR-CLASS, made with INITARGS, that listens on PORT of
-127.0.0.1 and serves what MAKE-DISPATCHERS makes of the other arguments."
+127.0.0.1 with BACKLOG and serves what MAKE-DISPATCHERS makes of the other arguments."
   (setf hunchentoot:*dispatch-table* (make-dispatchers delay-ms slow-ms files))
   (hunchentoot:start
    (apply #'make-instance acceptor-class
-          :address "127.0.0.1" :port port
+          :address "127.0.0.1" :port port :listen-backlog backlog
           :access-log-destination nil :message-log-destination nil
           initargs)))
 

@@ -1,5 +1,7 @@
-// Serves with the http module.  usage: node server.js PORT DELAY_MS SLOW_MS FILES
+// Serves with the http module.
+// usage: node server.js PORT DELAY_MS SLOW_MS FILES BACKLOG PROCESSES
 'use strict';
+const cluster = require('cluster');
 const fs = require('fs');
 const http = require('http');
 const path = require('path');
@@ -7,6 +9,7 @@ const { pipeline } = require('stream');
 
 const [port, delayMs, slowMs] = process.argv.slice(2, 5).map(Number);
 const files = process.argv[5];
+const [backlog, processes] = process.argv.slice(6, 8).map(Number);
 
 function answer(response) {
   response.writeHead(200, { 'Content-Type': 'text/plain', 'Content-Length': 4 });
@@ -41,13 +44,23 @@ function sendFile(name, response) {
   });
 }
 
-const server = http.createServer((request, response) => {
-  const name = request.url.split('?', 1)[0];
-  if (name === '/yo') answerAfter(delayMs, response);
-  else if (name === '/slow') answerAfter(slowMs, response);
-  else if (name === '/upload') takeUpload(request, response);
-  else sendFile(path.basename(name), response);
-});
-// Node hangs up on idle connections after 5 s; the idle workload is about keeping them.
-server.keepAliveTimeout = 300000;
-server.listen(port, '127.0.0.1');
+function serve() {
+  const server = http.createServer((request, response) => {
+    const name = request.url.split('?', 1)[0];
+    if (name === '/yo') answerAfter(delayMs, response);
+    else if (name === '/slow') answerAfter(slowMs, response);
+    else if (name === '/upload') takeUpload(request, response);
+    else sendFile(path.basename(name), response);
+  });
+  // Node hangs up on idle connections after 5 s; the idle workload is about keeping them.
+  server.keepAliveTimeout = 300000;
+  server.listen({ port, host: '127.0.0.1', backlog });
+}
+
+if (processes > 1 && cluster.isPrimary) {
+  // The kernel lets one of the processes accept; else the first would accept for all.
+  cluster.schedulingPolicy = cluster.SCHED_NONE;
+  for (let i = 0; i < processes; i++) cluster.fork();
+} else {
+  serve();
+}

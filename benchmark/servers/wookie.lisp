@@ -27,11 +27,12 @@
         (when last-p
           (answer response))))))
 
-(defun serve (port delay-ms slow-ms files)
-  "Run Wookie on PORT of 127.0.0.1: /yo waits DELAY-MS milliseconds, /slow SLOW-MS."
+(defun serve (port delay-ms slow-ms files backlog)
+  "Run Wookie on PORT of 127.0.0.1 with BACKLOG: /yo waits DELAY-MS milliseconds, /slow SLOW-MS."
   (declare (ignore files))
   (serve-delayed "/yo" delay-ms)
   (serve-delayed "/slow" slow-ms)
   (serve-uploads)
   (as:with-event-loop (:catch-app-errors t)
-    (wookie:start-server (make-instance 'wookie:listener :bind "127.0.0.1" :port port))))
+    (wookie:start-server (make-instance 'wookie:listener :bind "127.0.0.1" :port port
+                                                         :backlog backlog))))

@@ -35,6 +35,29 @@
     (is (eql 10 (getf figures :errors)))
     (is (eql 5 (getf figures :non-2xx)))))
 
+(test who-hangs-up-in-silence-is-asked-again
+  (let ((figures (ruler::parse-ruler-lines (format nil *wrk-line*))))
+    (flet ((value (key silent-close-p)
+             (getf (ruler::wrk-figures figures :silent-close-p silent-close-p) key)))
+      (is (eql 2 (value :retries t)))
+      (is (eql 8 (value :errors t)))
+      (is (null (value :retries nil)))
+      (is (eql 10 (value :errors nil))))))
+
+(test there-are-no-more-retries-than-answers
+  (is (eql 3 (ruler::retries '(("requests" . 3) ("read_errors" . 100))))))
+
+(defun answer-with (&rest lines)
+  "An answer whose head is LINES."
+  (format nil "~{~a~}" (loop for line in (append lines '(""))
+                             collect line collect ruler::*line-end*)))
+
+(test who-announces-the-end-of-a-connection-is-known
+  (is (ruler::announces-end-p (answer-with "HTTP/1.1 200 OK" "connection: Close")))
+  (is (ruler::announces-end-p (answer-with "HTTP/1.0 200 OK" "Content-Length: 4")))
+  (is (not (ruler::announces-end-p (answer-with "HTTP/1.1 200 OK" "Content-Length: 4"))))
+  (is (not (ruler::announces-end-p (answer-with "HTTP/1.1 200 OK" "Connection: keep-alive")))))
+
 (test latencies-of-nothing-are-no-figures
   (let ((figures (ruler::wrk-figures
                   (loop for (name) in (ruler::parse-ruler-lines (format nil *wrk-line*))
@@ -83,6 +106,70 @@
   (is (equal '("limit" "nginx")
              (mapcar #'ruler::rival-name (ruler::select-rivals '("nginx" "limit")))))
   (signals ruler::mistake (ruler::select-rivals '("nonsense"))))
+
+;;; What is measured when nothing is named
+
+(defun call-with-environment (bindings function)
+  "Call FUNCTION while the environment has BINDINGS, lists of a setting and its value."
+  (let ((old (loop for (name) in bindings
+                   for variable = (format nil "BENCH_~a" name)
+                   collect (list variable (or (uiop:getenv variable) "")))))
+    (unwind-protect
+         (progn (loop for (name value) in bindings
+                      do (setf (uiop:getenv (format nil "BENCH_~a" name)) value))
+                (funcall function))
+      (loop for (variable value) in old
+            do (setf (uiop:getenv variable) value)))))
+
+(defun settings-with (&rest bindings)
+  "The settings of an environment with BINDINGS."
+  (call-with-environment bindings #'ruler::settings-from-environment))
+
+(test the-command-is-recorded
+  (is (equal "make bench" (ruler::settings-command (settings-with))))
+  (is (equal "make bench QUICK=1 SERVERS='limit ours'"
+             (ruler::settings-command (settings-with '("QUICK" "1") '("SERVERS" "limit ours"))))))
+
+(test what-is-named-makes-a-selection
+  (is (eq :standard (ruler::settings-set (settings-with))))
+  (is (eq :quick (ruler::settings-set (settings-with '("QUICK" "1")))))
+  (is (eq :full (ruler::settings-set (settings-with '("FULL" "1")))))
+  (is (eq :selection (ruler::settings-set (settings-with '("SERVERS" "ours")))))
+  (is (eq :selection (ruler::settings-set (settings-with '("QUICK" "1") '("SECONDS" "3")))))
+  (signals ruler::mistake (settings-with '("QUICK" "1") '("FULL" "1"))))
+
+(test each-set-is-part-of-the-next
+  (loop for (less more) on '(:quick :standard :full)
+        while more
+        do (is (subsetp (ruler::rivals-of-set less) (ruler::rivals-of-set more)))
+           (is (subsetp (ruler::workloads-of-set less) (ruler::workloads-of-set more)))))
+
+(test all-workloads-of-the-standard-run-exist
+  (is (every #'ruler::find-workload ruler::*standard-workloads*)))
+
+(test the-standard-run-takes-three-quarters-of-an-hour
+  (let ((run (ruler::make-run :settings (settings-with) :tools '(:wrk :fair :idle :burst))))
+    (setf (ruler::settings-rivals (ruler::run-settings run))
+          (remove-if (lambda (name) (member name '("quux-hunchentoot" "cl-tbnl-gserver-tmgr" "wookie")
+                                            :test #'string=))
+                     (ruler::rivals-of-set :standard) :key #'ruler::rival-name))
+    (is (< (ruler::run-seconds run) (* 45 60)))))
+
+(test turns-change-from-round-to-round
+  (let ((orders (loop for round from 1 to 6
+                      collect (ruler::turn-order '(a b c d e f) round))))
+    (flet ((followers (who)
+             (loop for order in orders
+                   for next = (second (member who order))
+                   when next collect next)))
+      (dolist (order orders)
+        (is (null (set-exclusive-or order '(a b c d e f)))))
+      (dolist (who '(a b c d e f))
+        (is (= 5 (length (remove-duplicates (followers who)))) "~a is followed by each once" who)
+        (is (= 6 (length (remove-duplicates (mapcar (lambda (order) (position who order))
+                                                    orders)))))))
+    (is (equal '(a) (ruler::turn-order '(a) 5)))
+    (is (null (ruler::turn-order '() 1)))))
 
 ;;; Workloads of other kinds
 

@@ -12,6 +12,17 @@
   (ruler::make-sample server "keep-0ms-100" 1
                       (append figures (list :rate rate :requests rate :errors 0 :non-2xx 0))))
 
+(defun rounds (server &rest rates)
+  "Samples of SERVER with RATES, one for each round."
+  (loop for rate in rates
+        for round from 1
+        collect (at-round round (sample server rate))))
+
+(defun at-round (round sample)
+  "SAMPLE as that of ROUND."
+  (setf (ruler::sample-round sample) round)
+  sample)
+
 (defun some-cells (&rest samples)
   "The cells of SAMPLES, which are as SAMPLE returns them."
   (ruler::summarize samples))
@@ -51,11 +62,6 @@
     (is (null (ruler::quotient ours nil :rate)))
     (is (null (ruler::quotient nil limit :rate)))))
 
-(defun at-round (round sample)
-  "SAMPLE as that of ROUND."
-  (setf (ruler::sample-round sample) round)
-  sample)
-
 (test ratios-are-those-of-neighbours-in-time
   ;; The machine is ten times slower in the second round and most of the third.
   (let* ((cells (some-cells (at-round 1 (sample "limit" 100)) (at-round 1 (sample "ours" 80))
@@ -65,89 +71,25 @@
          (limit (ruler::find-cell cells "limit" "keep-0ms-100")))
     (is (about-p (ruler::quotient ours limit :rate) 0.8))))
 
-;;; Words
+(test who-is-twice-as-good-is-not-also-worse
+  (let* ((cells (apply #'some-cells (append (rounds "ours" 50 160) (rounds "nginx" 100 100))))
+         (ours (first cells))
+         (nginx (second cells)))
+    (is (about-p (* (ruler::quotient ours nginx :rate) (ruler::quotient nginx ours :rate)) 1))))
 
-(test the-limit-does-not-win
-  (let ((cells (some-cells (sample "limit" 100) (sample "nginx" 90) (sample "ours" 50))))
-    (is (search "**nginx** with 90" (ruler::winner-sentence (ruler::find-measure :rate) cells)))))
+(test failures-of-all-rounds-count
+  (let ((cell (first (some-cells (at-round 1 (sample "ours" 10 :unserved 2 :errors 1))
+                                 (at-round 2 (sample "ours" 10 :unserved 0 :errors 1))
+                                 (at-round 3 (sample "ours" 10 :unserved 0 :errors 1))))))
+    (is (eql 2 (ruler::value-of cell :unserved)))
+    (is (eql 3 (ruler::value-of cell :errors)))
+    (is (search "2 clients waited in vain" (ruler::disqualification cell)))))
 
-(test a-part-of-ours-does-not-win
-  (let ((cells (some-cells (sample "engine" 90) (sample "nginx" 80) (sample "ours" 50))))
-    (is (search "**nginx** with 80" (ruler::winner-sentence (ruler::find-measure :rate) cells)))
-    (is (search "against 80.0 requests/s of nginx" (first (ruler::losses cells))))))
-
-(test who-leaves-clients-unserved-does-not-win
-  (let ((cells (some-cells (sample "hunchentoot" 100 :unserved 3) (sample "ours" 50 :unserved 0))))
-    (is (search "**ours**" (ruler::winner-sentence (ruler::find-measure :rate) cells)))
-    (is (null (ruler::losses cells)))))
-
-(test who-fails-requests-does-not-win
-  (is (ruler::disqualification (first (some-cells (sample "go" 100 :non-2xx 1)))))
-  (is (null (ruler::disqualification (first (some-cells (sample "go" 10000))))))
-  (is (ruler::disqualification (first (some-cells (sample "go" 0))))))
-
-(test where-ours-loses-is-said
-  (let ((cells (some-cells (sample "ours" 50 :p99 2 :cpu 10)
-                           (sample "nginx" 100 :p99 2.01 :cpu 5))))
-    (is (equal '("throughput: 50.0 requests/s against 100 requests/s of nginx (0.50 times)"
-                 "CPU per request: 10.0 us against 5.00 us of nginx (2.00 times)")
-               (ruler::losses cells)))))
-
-(test a-small-difference-is-level
-  (let ((cells (some-cells (sample "ours" 98) (sample "nginx" 100))))
-    (is (null (ruler::losses cells)))
-    (is (search "level with nginx" (ruler::our-sentence (ruler::find-measure :rate) cells)))))
-
-;;; Files made from results
-
-(test comparing-tells-the-ratio-of-later-to-earlier
-  (with-temporary-results ()
-    (let ((before (ruler::new-result))
-          (after (ruler::new-result)))
-      (ruler::record-sample before (sample "ours" 100))
-      (ruler::record-sample after (sample "ours" 150))
-      (is (search "1.50" (with-output-to-string (stream) (ruler:compare before after stream))))
-      (signals ruler::mistake (ruler:compare before (ruler::new-result) (make-broadcast-stream))))))
-
-(test the-readme-keeps-what-is-outside-of-the-markers
-  (flet ((readme (section)
-           (format nil "before~%~a~%~a~%~a~%after~%"
-                   ruler::*section-begin* section ruler::*section-end*)))
-    (is (string= (readme "new") (ruler::replace-section (readme "old") (format nil "new~%"))))
-    (signals ruler::mistake (ruler::replace-section "no markers" "new"))))
-
-(defun report-of (result)
-  "The text of the report of RESULT."
-  (uiop:read-file-string (merge-pathnames "report.md" result)))
-
-(test report-and-table-are-written
+(test columns-of-another-time-are-read-by-name
   (with-temporary-results ()
     (let ((result (ruler::new-result)))
-      (ruler::record-sample result (sample "ours" 100 :p50 1 :p99 2))
-      (ruler::record-sample result (sample "limit" 200 :p50 1 :p99 2))
-      (let ((*standard-output* (make-broadcast-stream)))
-        (ruler::record-note result "nginx" "keep-0ms-100" "died in round 2"))
-      (let ((cells (ruler::summarize (ruler::read-samples result))))
-        (ruler::write-table result cells)
-        (ruler::write-report result cells))
-      (is (search "nginx died in round 2." (report-of result)))
-      (is (find '("keep-0ms-100" "ours" "requests_per_s" "higher" "1" "100" "100" "100" "0.500" "")
-                (ruler::read-tsv (merge-pathnames "table.tsv" result)) :test #'equal)))))
-
-;;; Flame graphs
-
-(test stacks-become-a-tree
-  (let ((root (ruler::frame-tree (ruler::count-stacks '(("a" "b") ("a" "b") ("a" "c"))))))
-    (is (eql 3 (ruler::frame-count root)))
-    (is (eql 3 (ruler::frame-count (ruler::child root "a"))))
-    (is (eql 2 (ruler::frame-count (ruler::child (ruler::child root "a") "b"))))
-    (is (eql 3 (ruler::frame-height root)))))
-
-(test folded-stacks-are-text
-  (is (string= (format nil "a;b 2~%")
-               (with-output-to-string (stream)
-                 (ruler::write-folded stream (ruler::count-stacks '(("a" "b") ("a" "b"))))))))
-
-(test names-in-flame-graphs-are-xml
-  (is (search "&lt;x&gt;" (with-output-to-string (stream)
-                            (ruler::write-flame-graph stream "t" '((("<x>") 1)))))))
+      (ruler::write-tsv (merge-pathnames "rounds.tsv" result)
+                        '("server" "workload" "round" "gone" "unserved" "requests_per_s")
+                        '(("ours" "keep-0ms-100" 1 99 3 1000)))
+      (is (equal '(:unserved 3 :rate 1000)
+                 (ruler::sample-figures (first (ruler::read-samples result))))))))
