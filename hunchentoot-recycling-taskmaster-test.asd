@@ -68,6 +68,7 @@
                  (:file "mistakes")
                  (:file "arguments")
                  (:file "changing")
+                 (:file "demo")
                  (:file "faults")
                  (:file "requests")
                  (:file "listening")

@@ -72,14 +72,24 @@
     :benched "of those on standby, resting until they are needed"
     :made "threads made since the start"
     :ended "threads ended since the start"
+    :promotions "times a resting thread was called back"
+    :benchings "times a thread went to rest"
     :accepted "connections accepted"
     :open "connections open now"
+    :parked "of them waiting for a request, without a thread"
+    :writing "of them waiting for a slow client to take its reply, without a thread"
     :queued "of them waiting for a thread"
     :refused "connections answered 503 for want of room"
     :expired "connections ended for taking too long or holding up others"
+    :expired-by "the same by kind"
     :failed "errors outside of handlers"
+    :stalls "times a connection was parked since what it sent made no progress"
     :served "requests served"
-    :uptime "seconds since the start")
+    :ready-wait "seconds that a ready connection last waited for a thread"
+    :ready-wait-sum "seconds in all samples of that"
+    :ready-wait-count "samples of that"
+    :uptime "seconds since the start"
+    :unlogged "lines of the access log that could not be written")
   "A few words for each key of HUNCHENTOOT-RECYCLING-TASKMASTER:STATS.")
 
 (defun thread-squares (stats)
@@ -97,11 +107,20 @@
                   append (loop repeat count collect kind))
             kinds)))
 
+(defun kinds-text (plist)
+  "PLIST of kinds and how often each occurred, as a person reads it: those that did."
+  (format nil "~:[none~;~:*~{~A~^, ~}~]"
+          (loop for (kind count) on plist by #'cddr
+                unless (eql count 0)
+                  collect (format nil "~:D ~(~A~)" count kind))))
+
 (defun figure-text (value)
   "VALUE as a person reads it."
   (typecase value
+    (null "&ndash;")
     (integer (format nil "~:D" value))
-    (real (format nil "~,1F" value))
+    (real (format nil "~,VF" (if (< value 1) 4 1) value))
+    (cons (escape (kinds-text value)))
     (t (escape value))))
 
 (defun stats-table (stats)

@@ -166,6 +166,8 @@ is in order."
         (is (string= "ignored" (exchange-text connection "/" :method :post
                                                             :chunks '("one" "two"))))
         (is (next-is-served-p connection))
+        (eventually ("what comes after the last reply")
+          (= 10 (recorded-count *recorded*)))
         (is (equal (list 1000 0 recycling::*unread-limit* 0 0 0 0 0 0 0)
                    (recorded *recorded*)))))))
 

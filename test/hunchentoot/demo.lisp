@@ -1,0 +1,37 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite demo :in acceptors
+  :description "What `make serve' serves.")
+
+(in-suite demo)
+
+(defun call-with-demo (function)
+  "Calls FUNCTION while examples/demo.lisp is served; what it defines for requests goes afterwards."
+  (with-globals ((hunchentoot::*easy-handler-alist* '())
+                 (hunchentoot:*hunchentoot-default-external-format*
+                  hunchentoot:*hunchentoot-default-external-format*))
+    (load (merge-pathnames "examples/demo.lisp" (source-root)))
+    (flet ((demo (name &rest arguments)
+             (apply #'uiop:symbol-call '#:hunchentoot-recycling-taskmaster-demo name arguments)))
+      (let ((*server* (demo '#:serve :port 0 :address "127.0.0.1")))
+        (setf (hunchentoot:acceptor-access-log-destination *server*) nil)
+        (unwind-protect (funcall function *server*)
+          (demo '#:stop))))))
+
+(define-server-test (every-statistic-has-a-name-a-value-and-words-in-the-demo :needs :our-engine)
+  (call-with-demo
+   (lambda (acceptor)
+     (let ((page (ask-text "/")))
+       (loop for (name) on (recycling:stats acceptor) by #'cddr
+             do (is (cl-ppcre:scan (format nil "<code>~(~A~)</code></td>~
+                                                <td class=\"n\">[^<(]+</td><td>[a-z0-9]"
+                                           name)
+                                   page)
+                    "~A" name))))))
+
+(define-server-test (the-demo-says-hey :needs :our-engine)
+  (call-with-demo
+   (lambda (acceptor)
+     (declare (ignore acceptor))
+     (is (equal "Hey!" (ask-text "/yo")))
+     (is (equal "Hey &lt;Bob&gt;!" (ask-text "/yo?name=%3CBob%3E"))))))
