@@ -15,11 +15,11 @@ name exists (known methods always), else a string (RFC 9112, section 3.1).")
 minor version (RFC 9110, section 2.5).")
   (headers '() :type list
    :documentation "The header fields of HEAD, an alist in the order of first appearance.
-A name is a keyword where one exists, known names always; else the upper-case name as
-a string, so that STRING of any name is in upper case and no client can fill the
-KEYWORD package.  A value is a string without surrounding white space; the values of a
-repeated field are joined by a comma, those of Cookie by \"; \" (RFC 9110, section 5.2;
-RFC 9113, section 8.2.3).")
+A name is a keyword where one exists, known names always; else a string, so that no
+client can fill the KEYWORD package: in upper case, or with *SPELLING-KEPT-P* as the
+client spells it where it appears first.  A value is a string without surrounding white
+space; the values of a repeated field are joined by a comma, those of Cookie by \"; \"
+(RFC 9110, section 5.2; RFC 9113, section 8.2.3).")
   (host nil :type (or null string)
    :documentation "The host and port that HEAD is for, a string, or NIL (HTTP/1.0 only).
 That of the target, if it names one, else that of Host (RFC 9112, section 3.3).")
@@ -43,11 +43,11 @@ valid, and the version is 1.1; else NIL (RFC 9110, section 7.8).")
 content (RFC 9110, section 10.1.1)."))
 
 (defun find-field (name headers)
-  "The entry of the alist HEADERS for NAME, a keyword or an upper-case TEXT; or NIL."
+  "The entry of the alist HEADERS for NAME, a keyword or, of a field without one, a TEXT; or NIL."
   (if (symbolp name)
       (assoc name headers :test #'eq)
       (assoc-if (lambda (other)
-                  (and (stringp other) (text= name other)))
+                  (and (stringp other) (text-equal name other)))
                 headers)))
 
 (defun head-header (head name)

@@ -3,24 +3,32 @@
 ;;; What a request's octets are called in Lisp, without making symbols of them: a
 ;;; client could fill the KEYWORD package, which is never collected.
 
-(defun keyword-or-name (name)
-  "The keyword of that NAME if there is one; or NAME."
-  (or (find-symbol name '#:keyword) name))
-
 (defun method-name (octets start end)
   "The method that is OCTETS from START below END: a keyword if there is one, or a string.
 Lower case stays what it is (RFC 9110, section 9.1)."
   (or (find-word *methods* octets start end)
-      (keyword-or-name (latin-1-text octets start end))))
+      (let ((name (latin-1-text octets start end)))
+        (or (find-symbol name '#:keyword) name))))
+
+(defvar *spelling-kept-p* nil
+  "True if the name of a header field that no keyword has stays as the client spells it; else it is
+in upper case.  Set once, before there is a request.")
+
+(defun unknown-field-name (octets start end)
+  "The name of a field that is OCTETS from START below END, of none of *HEADER-NAMES*: a keyword if
+there is one, or else a string, spelled as *SPELLING-KEPT-P* says."
+  (let ((name (upper-case-text octets start end)))
+    (or (find-symbol name '#:keyword)
+        (if *spelling-kept-p* (latin-1-text octets start end) name))))
 
 (declaim (inline field-name))
 (defun field-name (octets start end)
   "The name of a field that is OCTETS from START below END, and its role.  It is a keyword
-if there is one (any that a program mentions), or else an upper-case string."
+if there is one (any that a program mentions), or else a string (see *SPELLING-KEPT-P*)."
   (multiple-value-bind (keyword role) (find-word *headers* octets start end)
     (if keyword
         (values keyword role)
-        (values (keyword-or-name (upper-case-text octets start end)) +unknown-field+))))
+        (values (unknown-field-name octets start end) +unknown-field+))))
 
 (defun protocol-name (octets start end)
   "The protocol that OCTETS from START below END name, :HTTP/1.0 or :HTTP/1.1."

@@ -17,7 +17,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:head #:head-method #:head-uri #:head-target-form #:head-protocol
    #:head-headers #:head-header #:head-host #:head-framing #:head-keep-alive-p
    #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
-   #:head-expect-100-continue-p
+   #:head-expect-100-continue-p #:*spelling-kept-p*
    ;; request bodies
    #:body-decoder #:make-body-decoder #:decode-body #:body-done-p
    ;; multipart bodies

@@ -209,12 +209,16 @@ and its role; or NIL."
                  (return (values (svref (word-table-keywords table) place)
                                  (aref (word-table-roles table) place))))))))))
 
-(defun text= (text other)
-  "True if TEXT and OTHER have the same characters."
+(defun text-equal (text other)
+  "True if TEXT and OTHER have the same characters, ASCII letters in any case."
   (declare (type text text other) #.*hot-policy*)
-  (and (= (length text) (length other))
-       (loop for i of-type index below (length text)
-             always (char= (schar text i) (schar other i)))))
+  (flet ((folded (char)
+           (let ((code (char-code char)))
+             (if (<= 65 code 90) (+ code 32) code))))
+    (declare (inline folded))
+    (and (= (length text) (length other))
+         (loop for i of-type index below (length text)
+               always (= (folded (schar text i)) (folded (schar other i)))))))
 
 (defun text-run-start (text start end class)
   "The first position from START to END from where on TEXT up to END is of CLASS."

@@ -3,6 +3,34 @@
 ;;;; Making request objects.  What Hunchentoot does in an :AFTER method of INITIALIZE-INSTANCE is
 ;;;; done here for requests with simple targets; see constructors.lisp for whose.
 
+;;; Names of header fields that no keyword has.  Chunga, which reads heads for Hunchentoot, interned
+;;; them; since 1.1.9 they stay strings, spelled as the client has sent them.
+
+(defun chunga-field-name (name)
+  "What the Chunga that is loaded makes of NAME, a string, as the name of a header field."
+  (let ((octets (concatenate 'vector (map 'vector #'char-code name) #(58 97 13 10 13 10))))
+    (flexi-streams:with-input-from-sequence (stream octets) ; "name:a", and an empty line
+      (chunga:with-character-stream-semantics
+        (car (first (chunga:read-http-headers stream)))))))
+
+(defun unmentioned-name ()
+  "A name of mixed case that no keyword has."
+  (loop for number from 0
+        for name = (format nil "X-No-Keyword-~D" number)
+        unless (find-symbol (string-upcase name) '#:keyword) return name))
+
+(defun chunga-keeps-spelling-p ()
+  "True if the Chunga that is loaded leaves names that no keyword has as the client spells them."
+  (let* ((name (unmentioned-name))
+         (made (chunga-field-name name)))
+    (when (symbolp made)
+      (unintern made '#:keyword))
+    (equal name made)))
+
+(setf *spelling-kept-p* (chunga-keeps-spelling-p))
+
+;;; The objects
+
 (defparameter *request-initargs*
   '(:acceptor :remote-addr :remote-port :local-addr :local-port
     :headers-in :method :uri :server-protocol :content-stream)

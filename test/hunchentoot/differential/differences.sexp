@@ -63,12 +63,20 @@
  :if unknown-methods-served-p
  :cases ("extension method NEVER-HEARD-OF")
  :differs ((:body) (:header "Content-Length") (:log)))
-(:name "names of headers that no program mentions"
+(:name "names of headers that no program mentions, before Chunga 1.1.9"
  :stock "Become keywords, for ever."
- :ours "Stay strings in upper case."
+ :ours "Stay strings in upper case. (Since Chunga 1.1.9 they are, here and there, strings as the client spells them.)"
  :why "A client could fill memory. `(header-in \"x-made-up\" request)` finds both."
- :cases ("a field that no program mentions")
+ :unless recycling::chunga-keeps-spelling-p
+ :cases ("a field that no program mentions*")
  :differs ((:body (:containing ":X-NEVER-HEARD-OF") (:containing "X-NEVER-HEARD-OF")) (:header "Content-Length") (:log)))
+(:name "repeated headers that no program mentions, since Chunga 1.1.9"
+ :stock "Are separate entries; `header-in` finds the first."
+ :ours "Are one entry, the values joined by a comma, as for all others."
+ :why "RFC 9110, section 5.2: several fields of one name mean the same as one with all values."
+ :if recycling::chunga-keeps-spelling-p
+ :cases ("a field that no program mentions, twice")
+ :differs ((:body) (:header "Content-Length") (:log)))
 (:name "CONNECT"
  :stock "Is a method as any other."
  :ours "501, and the connection is closed."

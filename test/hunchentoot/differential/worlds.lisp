@@ -208,6 +208,9 @@ of INITARGS, and so many CLIENTS at a time."
       *contestants*
       (remove :parked *contestants* :key #'first)))
 
+(defparameter *names-mentioned* (list :||)
+  "Keywords that some cases have to find, whatever ran before them.")
+
 (defparameter *names-made-up* '("X-NEVER-HEARD-OF" "NEVER-HEARD-OF")
   "Names of headers and methods in the cases, which Hunchentoot interns.")
 

@@ -13,6 +13,8 @@
           "Keep-Alive: 300" "Proxy-Connection: keep-alive" "Max-Forwards: 1" "From: a@b"))
  :request "GET /echo" :headers ("{h}"))
 (:name "a field that no program mentions" :request "GET /echo" :headers ("X-Never-Heard-Of: 1"))
+(:name "a field that no program mentions, twice"
+ :request "GET /echo" :headers ("X-Never-Heard-Of: 1" "x-never-heard-of: 2"))
 (:name "a field whose value is a control" :request "GET /echo" :headers ("Accept: a^Ab"))
 (:name "a repeated field" :request "GET /echo" :headers ("Accept: a" "Accept-Charset: x" "accept: b" "ACCEPT: c"))
 (:name "a repeated field with empty values" :request "GET /echo" :headers ("Accept:" "Accept: b" "Accept:"))
