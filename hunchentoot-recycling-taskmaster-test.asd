@@ -3,6 +3,7 @@
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster" "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
                (:feature :sbcl (:require "sb-introspect")))
+  :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "test/"
   :serial t
   :components
@@ -24,6 +25,8 @@
                  (:file "server-test")))
    (:file "run")                        ; the entry point
    (:file "architecture")
+   (:module "base"
+    :components ((:file "policies")))
    (:module "http"                      ; vectors, and octets at random
     :serial t
     :components ((:file "conversation")

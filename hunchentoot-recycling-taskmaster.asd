@@ -1,5 +1,22 @@
 ;;;; The table of contents: four storeys on a base, each knowing only those above it in this list.
 
+;;; Some Lisps keep what a file of any library proclaims about optimisation, such as safety 0, for
+;;; all that is compiled later.
+
+(defpackage #:hunchentoot-recycling-taskmaster-system
+  (:documentation "Private to the system definitions.")
+  (:use #:common-lisp)
+  (:export #:call-with-own-policy))
+
+(defun hunchentoot-recycling-taskmaster-system:call-with-own-policy (compile)
+  "Calls COMPILE under the policy of our files, whatever was proclaimed before, and again is
+afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes precedence."
+  (uiop:with-optimization-settings
+      (`((speed 1) (space 1) (debug 1) (compilation-speed 1)
+         (safety #-ecl 1 #+ecl 2)       ; ECL checks too little at 1
+         ,@uiop:*optimization-settings*))
+    (funcall compile)))
+
 (defsystem "hunchentoot-recycling-taskmaster"
   :description "A drop-in engine for Hunchentoot: connections wait together, threads are recycled."
   :version "0.1.0"
@@ -7,6 +24,7 @@
   ;; Hunchentoot and what Hunchentoot itself brings; nothing else.
   :depends-on ("bordeaux-threads" "usocket" "hunchentoot")
   :in-order-to ((test-op (test-op "hunchentoot-recycling-taskmaster-test")))
+  :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "src/"
   :serial t
   :components

@@ -126,7 +126,7 @@
   "Has everything compiled from now on at *SAFETY*, whatever the files themselves declare."
   (let ((level (parse-integer *safety*)))
     #+sbcl (sb-ext:restrict-compiler-policy 'safety level)
-    #-sbcl (proclaim `(optimize (safety ,level)))))
+    #-sbcl (setf uiop:*optimization-settings* `((safety ,level)))))
 
 (defun load-own (system)
   "Loads our SYSTEM and, before it, what it needs."

@@ -1,0 +1,85 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; Under which policy our files are compiled, whatever others have proclaimed.
+
+(def-suite policies :in architecture
+  :description "What libraries proclaim about optimisation ends at their files.")
+
+(in-suite policies)
+
+(defparameter *leaked-policy* '((speed 3) (space 0) (safety 0) (debug 0))
+  "What a library left behind.")
+
+(defmacro with-leaked-policy (&body body)
+  "Evaluates BODY as after loading a library that proclaims *LEAKED-POLICY*."
+  `(uiop:with-optimization-settings (*leaked-policy*) ,@body))
+
+(defun quality (name)
+  "How much the quality NAME, a symbol of OPTIMIZE, counts in what is compiled now."
+  (second (assoc name (uiop:get-optimization-settings))))
+
+(defun files-of (component)
+  "The components of COMPONENT that are files of Lisp, or it alone if it is one."
+  (typecase component
+    (asdf:parent-component (mapcan #'files-of (copy-list (asdf:component-children component))))
+    (asdf:cl-source-file (list component))))
+
+(defun own-files ()
+  "The components, one for each file, of the library and of its tests."
+  (loop for system in '("hunchentoot-recycling-taskmaster" "hunchentoot-recycling-taskmaster-test")
+        append (files-of (asdf:find-system system))))
+
+(defun call-as-compiled (file function)
+  "Calls FUNCTION under the policy with which the component FILE is compiled."
+  (asdf::call-with-around-compile-hook file function))
+
+(test each-of-our-files-is-compiled-with-checks
+  (let ((files (own-files)))
+    (is (< 100 (length files)))
+    (with-leaked-policy
+      (is (= 0 (quality 'safety)))
+      (dolist (file files)
+        (destructuring-bind (safety debug) (call-as-compiled file (lambda ()
+                                                                    (list (quality 'safety)
+                                                                          (quality 'debug))))
+          (is (<= base::*checked-safety* safety) "~A is compiled at safety ~D" file safety)
+          (is (<= 1 debug) "~A is compiled at debug ~D" file debug))))))
+
+(test our-policy-ends-with-our-files
+  (with-leaked-policy
+    (let ((before (uiop:get-optimization-settings)))
+      (call-as-compiled (first (own-files)) (constantly nil))
+      (is (equal before (uiop:get-optimization-settings)))
+      (ignore-errors
+       (call-as-compiled (first (own-files)) (lambda () (error "Not compiled."))))
+      (is (equal before (uiop:get-optimization-settings))))))
+
+(test a-policy-that-is-asked-for-takes-precedence
+  (let ((uiop:*optimization-settings* '((safety 3))))
+    (is (= 3 (call-as-compiled (first (own-files)) (lambda () (quality 'safety)))))))
+
+(defun compiled-third (declaration)
+  "A function of a vector that gives its third element, from a file with DECLARATION in the function,
+compiled and loaded as a file of ours."
+  (with-directory (directory)
+    (let ((source (merge-pathnames "third.lisp" directory)))
+      (with-open-file (out source :direction :output)
+        (format out "(in-package #:hunchentoot-recycling-taskmaster-test)~%~
+                     (setf (symbol-function 'third-in-a-file)~@
+                           (lambda (vector) (declare (simple-vector vector) ~S)~@
+                             (svref vector 2)))~%"
+                declaration))
+      (load (call-as-compiled (first (own-files))
+                              (lambda ()
+                                (let ((*standard-output* (make-broadcast-stream))
+                                      (*error-output* (make-broadcast-stream)))
+                                  (compile-file source))))))
+    (symbol-function 'third-in-a-file)))
+
+(test what-is-compiled-after-a-careless-library-still-looks-where-vectors-end
+  (with-leaked-policy
+    (dolist (declaration `((optimize) ,base:*plain-policy*))
+      (let ((third (compiled-third declaration)))
+        (is (eql 3 (funcall third (vector 1 2 3))))
+        (signals error (funcall third (vector 1 2)))
+        (signals error (funcall third 'nothing))))))
