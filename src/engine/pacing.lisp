@@ -150,7 +150,7 @@ look as if it had begun more than a tick ago."
       nil)))
 
 (defmethod watch-over ((engine ready-engine))
-  (prepare-thread)
+  (prepare-thread engine)
   (loop with pacemaker = (make-pacemaker (processor-count))
         until (eq (engine-phase engine) :stopped)
         do (rest-between-ticks engine pacemaker (tick-once engine pacemaker))))

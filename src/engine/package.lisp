@@ -9,7 +9,7 @@ subclasses SERVICE and is called through its generic functions.")
    ;; what the storey above implements
    #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p
    #:idle-seconds #:write-seconds #:give-notice
-   #:make-worker-thread #:make-sentinel-thread #:call-as-worker #:note
+   #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
    #:connection-descriptor #:connection-peer #:connection-deadline #:connection-deadline-kind

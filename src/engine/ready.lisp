@@ -50,15 +50,16 @@ summons among them reached nobody who waits, so it is answered first: they are s
   "How late the system may end the sleep of a handler, to end several at once; its own default is
 half of that.")
 
-(defun prepare-thread ()
-  "Tells the system what the current thread is, a worker's or the sentinel's: one of many that had
-better not interrupt each other, nor the clients, when they wake.  Who is interrupted amid a request
-may have to wait for the slices of several others."
-  (schedule-as-batch)
-  (let-timers-be-late *timer-slack-microseconds*))
+(defun prepare-thread (engine)
+  "Tells the system what the current thread is, a worker's of ENGINE or the sentinel's: one of many
+that had better not interrupt each other, nor the clients, when they wake.  Who is interrupted amid a
+request may have to wait for the slices of several others.  Unless its service wants it otherwise."
+  (when (batch-scheduling-p (engine-service engine))
+    (schedule-as-batch)
+    (let-timers-be-late *timer-slack-microseconds*)))
 
 (defmethod work ((engine ready-engine) worker)
-  (prepare-thread)
+  (prepare-thread engine)
   (setf (ready-worker-identity worker) (thread-identity))
   (take-seat engine worker)
   ;; The poller tells of an arrival once, and a connection that is accepted or owned is nobody

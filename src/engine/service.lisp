@@ -63,6 +63,12 @@ owns CONNECTION meanwhile, so it must not wait: what the system does not take at
     (declare (ignore connection))
     nil))
 
+(defgeneric batch-scheduling-p (service)
+  (:documentation "True when the threads that work for SERVICE, and those that its handlers make, had
+better not interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.")
+  (:method ((service service))
+    t))
+
 (defgeneric make-worker-thread (service thunk number)
   (:documentation "Makes the thread of worker NUMBER of SERVICE, in which THUNK is called.")
   (:method ((service service) thunk number)

@@ -3,8 +3,8 @@
 (defclass recycling-taskmaster (service hunchentoot:multi-threaded-taskmaster)
   ((standby-thread-count
     :initarg :standby-thread-count
-    :documentation "How many threads are made at start, and how many may wait for a
-connection at a time, an integer above 0.")
+    :documentation "How many threads are made at start, and stay when there is
+nothing to do, an integer above 0.")
    (max-thread-count
     :initarg :max-thread-count
     :accessor hunchentoot:taskmaster-max-thread-count
@@ -17,7 +17,8 @@ limit.")
   :UNLIMITED   it waits, unaccepted, for its turn;
   an integer   greater than MAX-THREAD-COUNT: it waits, but is answered 503 when that many
                connections are open already;
-  NIL          it is answered 503.")
+  NIL          it is answered 503.
+Over TLS a connection that would be answered 503 is closed without an answer.")
    (worker-thread-name-format
     :initarg :worker-thread-name-format
     :documentation "A control string for FORMAT that makes a thread's name of one argument, or
@@ -27,6 +28,10 @@ NIL for the default.")
     :accessor taskmaster-parking-p
     :documentation "True when a connection between two requests should have no thread, where
 the platform can do that.")
+   (batch-scheduling
+    :initarg :batch-scheduling
+    :reader batch-scheduling-p
+    :documentation "True when threads run under SCHED_BATCH, with coarse timers.")
    (engine
     :initform nil
     :accessor taskmaster-engine
@@ -37,6 +42,7 @@ earlier one had to leave behind cannot disturb it."))
    :max-thread-count (default-max-thread-count)
    :max-accept-count :unlimited
    :parking *parking-by-default*
+   :batch-scheduling t
    :worker-thread-name-format *default-worker-thread-name-format*)
   (:documentation "A taskmaster whose threads share the acceptor's connections and are
 recycled: one that has served a connection serves another, and how many there are follows
@@ -47,9 +53,15 @@ the need.
   :MAX-THREAD-COUNT           an integer above 0, or NIL for no limit; default Hunchentoot's
   :MAX-ACCEPT-COUNT           an integer greater than MAX-THREAD-COUNT, NIL, or :UNLIMITED,
                               the default
-  :WORKER-THREAD-NAME-FORMAT  a control string with one argument, or NIL
+  :WORKER-THREAD-NAME-FORMAT  a control string that prints its one argument, the acceptor's address and
+                              port and the thread's number, or NIL for the default.  A thread serves
+                              many clients: which one, LIST-CONNECTIONS tells
   :PARKING                    true, the default: connections between two requests have no
                               thread, where the platform can do that; NIL: they keep theirs
+  :BATCH-SCHEDULING           true, the default: where connections are parked, threads run under
+                              SCHED_BATCH (sched(7)) and their sleeps may last 0.1 ms longer, so that
+                              they do not interrupt each other; threads that a handler makes inherit
+                              both.  NIL: as the process is scheduled
 
 Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
 :STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT it is a fixed pool."))
@@ -57,8 +69,8 @@ Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
 ;;; Readers, generic so that they carry a docstring
 
 (defgeneric taskmaster-standby-thread-count (taskmaster)
-  (:documentation "How many threads of TASKMASTER may wait for a connection at a time, an
-integer above 0.")
+  (:documentation "How many threads of TASKMASTER are made at start, and stay when there is nothing
+to do, an integer above 0.")
   (:method ((taskmaster recycling-taskmaster))
     (slot-value taskmaster 'standby-thread-count)))
 

@@ -109,7 +109,7 @@ DEFAULT-INITARGS."
                  ,@body))
      (setf (find-class 'shop) nil)))
 
-(define-server-test (a-class-may-be-redefined-to-ours-and-back :needs :our-engine)
+(define-server-test (a-class-may-be-redefined-to-ours-and-back :needs (:our-engine :redefinition))
   (with-shop (acceptor 'hunchentoot:easy-acceptor)
     (loop repeat 2
           do (define-shop 'recycling:parallel-easy-acceptor)
@@ -121,7 +121,7 @@ DEFAULT-INITARGS."
              (is (not (on-our-threads-p acceptor))))
     (is (equal '(tea) (slot-value acceptor 'goods)))))
 
-(define-server-test (a-started-acceptor-survives-the-redefinition-to-ours :needs :our-engine)
+(define-server-test (a-started-acceptor-survives-the-redefinition-to-ours :needs (:our-engine :redefinition))
   (with-shop (acceptor 'hunchentoot:easy-acceptor)
     (with-routes (("/yo" "Hey!"))
       (hunchentoot:start acceptor)
@@ -134,7 +134,7 @@ DEFAULT-INITARGS."
     (is (on-our-threads-p acceptor))))
 
 (define-server-test (a-started-acceptor-can-be-stopped-after-the-redefinition-to-hunchentoots
-                     :needs :our-engine)
+                     :needs (:our-engine :redefinition))
   (with-shop (acceptor 'recycling:parallel-easy-acceptor)
     (with-log-file (file)
       (setf (hunchentoot:acceptor-access-log-destination acceptor) file)
@@ -143,7 +143,7 @@ DEFAULT-INITARGS."
       (hunchentoot:stop acceptor)
       (is (serves-p acceptor)))))
 
-(define-server-test (default-initargs-of-a-program-hold-for-what-becomes-ours :needs :our-engine)
+(define-server-test (default-initargs-of-a-program-hold-for-what-becomes-ours :needs (:our-engine :redefinition))
   (with-shop (acceptor 'hunchentoot:easy-acceptor)
     (is (eq :guilder (slot-value acceptor 'currency)))
     (slot-makunbound acceptor 'currency)
@@ -157,7 +157,7 @@ DEFAULT-INITARGS."
     (is (eql 7 (hunchentoot:taskmaster-max-thread-count (taskmaster-of acceptor))))
     (is (not (recycling::taskmaster-parking-p (taskmaster-of acceptor))))))
 
-(define-server-test (a-further-redefinition-changes-nothing-else :needs :our-engine)
+(define-server-test (a-further-redefinition-changes-nothing-else :needs (:our-engine :redefinition))
   (with-shop (acceptor 'recycling:parallel-easy-acceptor :max-body-octets 5)
     (reinitialize-instance acceptor :max-body-octets 6)
     (let ((taskmaster (taskmaster-of acceptor)))

@@ -161,3 +161,20 @@
         (dolist (connection idle)
           (is (equal "quick" (exchange-text connection "/quick"))))
         (is (equal "quick" (ask-text "/quick")))))))
+
+;;; How the system schedules them
+
+(defun scheduling-of-this-thread ()
+  "The number of the scheduling policy of the current thread, and of one that it makes, as text."
+  (flet ((policy ()
+           (first (thread-facts (platform:thread-identity)))))
+    (format nil "~D ~D" (policy) (task-result (in-background ("a handler's thread") (policy))))))
+
+(define-server-test (threads-interrupt-nobody-unless-the-program-wants-it :needs :our-engine)
+  (if (first (modes))
+      (loop for (initargs policies) in '((() "3 3") ; SCHED_BATCH
+                                         ((:batch-scheduling nil) "0 0"))
+            do (serving (:parking t :taskmaster (apply #'taskmaster initargs))
+                   (("/policy" (scheduling-of-this-thread)))
+                 (is (equal policies (ask-text "/policy")))))
+      (skip "There is nothing to be chosen here.")))

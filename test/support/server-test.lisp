@@ -4,7 +4,7 @@
 
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
-NEED is :OUR-ENGINE, :OUR-HTTP, :OCTETS-IN-FORMS or :DESTROYED-ACCEPTS."
+NEED is :OUR-ENGINE, :OUR-HTTP, :OCTETS-IN-FORMS, :REDEFINITION or :DESTROYED-ACCEPTS."
   (ecase need
     (:our-engine
      (unless (ours-p)
@@ -17,6 +17,8 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OCTETS-IN-FORMS or :DESTROYED-ACCEPTS."
      ;; what here takes seconds.
      (and (not (uiop:featurep :sbcl))
           (unmet-need :our-http)))
+    (:redefinition
+     (why-redefined-classes-crash))
     (:destroyed-accepts
      (why-accepting-threads-survive))))
 

@@ -190,6 +190,11 @@ where the Lisp would enter its debugger."
   #+abcl "ABCL can end a thread that waits in accept only by closing the listener for all."
   #-abcl nil)
 
+(defun why-redefined-classes-crash ()
+  "Why nobody can redefine the class of an acceptor here, as a sentence; NIL when one can."
+  #+ecl "Compiled code of ECL may crash on an instance whose class has been redefined."
+  #-ecl nil)
+
 (defun function-parameters (symbol)
   "The lambda list of the function that SYMBOL names; NIL where the Lisp doesn't tell."
   #+sbcl (uiop:symbol-call '#:sb-introspect '#:function-lambda-list symbol)
