@@ -63,7 +63,7 @@ How much one request may have, in octets save the count of header lines; more is
 status in parentheses, and the connection closed:
 
   :MAX-BODY-OCTETS             content, or NIL, the default, for no limit (413)
-  :MAX-REQUEST-LINE-OCTETS     the request line; default 16 KiB (414)
+  :MAX-REQUEST-LINE-OCTETS     the request line; default 16 KiB (414; 501 where the method is longer)
   :MAX-HEADER-OCTETS           all header lines together; default 128 KiB (431)
   :MAX-HEADER-COUNT            the number of header lines; default 128 (431)
   :MAX-CHUNK-EXTENSION-OCTETS  chunk extensions of one body; default 16 KiB (413)
@@ -170,7 +170,8 @@ stopped."
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor) &key soft (timeout (if soft nil 1)))
   "Stops ACCEPTOR and frees its port.  When SOFT, waits for every request that runs, otherwise
 only for those that end soon; in either case up to TIMEOUT seconds, a real, or NIL for no
-limit.  Returns ACCEPTOR and a list of plists, one for each thread that had to be left to
+limit.  What has no request ends at once; for that, too, and for the last lines of the access log,
+it waits when it must, up to five seconds each.  Returns ACCEPTOR and a list of plists, one for each thread that had to be left to
 finish its request by itself.  Does nothing when ACCEPTOR is not started.
 Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (cond ((not (hunchentoot:started-p acceptor))

@@ -147,7 +147,7 @@ Unix-domain socket \"unix:\" before its path, and 0.")
     (multiple-value-call #'name-values (usocket:get-local-name socket))))
 
 (defun socket-octet-stream (socket)
-  "The bivalent stream that reads and writes the octets of SOCKET."
+  "The stream that reads and writes the octets of SOCKET.  In the ready engine it takes no characters."
   (usocket:socket-stream socket))
 
 (defparameter *discard-seconds* 1
