@@ -64,8 +64,8 @@ not recorded."
 
 (defun write-limits (stream result)
   "Write what the figures of RESULT do not show."
-  (format stream "What this does not show: the clients run on the same ~a processors as the servers, so ~
-                  throughput is also a figure of how a server shares them with the load tool, and ~
+  (format stream "What this does not show: the clients run on the same ~a processors as the ~
+                  servers, so throughput is also a figure of how a server shares them with the load tool, and ~
                   servers that schedule their threads for that (`SCHED_BATCH`: ours and the limit) ~
                   gain most here; with clients on other machines, or with more processors, order ~
                   and distances may differ. Handlers that do nothing, or only sleep, over the ~

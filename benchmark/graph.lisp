@@ -134,7 +134,7 @@ figure KEY for each of CELLS that has it."
   "The distance of the ticks on an axis whose longest bar is MOST: 1, 2 or 5 times a power of ten,
 for six ticks at most."
   (loop with power = (expt 10 (floor (log (max most 0.001) 10)))
-        for factor in '(1/5 1/2 1 2)
+        for factor in '(1/5 1/2 1 2 5)
         for step = (* factor power)
         when (<= (* 1.25 most) (* 6 step))
           return step))
@@ -211,10 +211,11 @@ and label for each of CELLS."
 WORKLOAD called so; the picture goes to FILE."
   (flet ((extreme (least-or-most key)
            (reduce least-or-most cells :key (lambda (cell) (value-of cell key)))))
-    (format stream "set key at screen 0.55,~,4f center center horizontal samplen 1 width 3~%"
-            (prog1 (write-rows stream file cells :legend 36)
-              (write-row-labels stream cells)
-              (write-title stream *latency* (title-of workload))))
+    (let ((legend (write-rows stream file cells :legend 36)))
+      (format stream "set key at screen 0.55,~,4f center center horizontal samplen 1 width 3~%"
+              legend))
+    (write-row-labels stream cells)
+    (write-title stream *latency* (title-of workload))
     (format stream "set xlabel 'ms, logarithmic' textcolor '#424242'~%set logscale x~%~
                     set format x '%g'~%")
     ;; Room on the right for the label of the longest row.

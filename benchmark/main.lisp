@@ -6,7 +6,8 @@
   "Say what RUN will do, and how long it will take."
   (let ((settings (run-settings run)))
     (format t "~&~a: ~d servers, ~d workloads, ~d round~:p of ~d s: about ~a.~%"
-            (settings-command settings) (length (settings-rivals settings)) (length (settings-workloads settings))
+            (settings-command settings)
+            (length (settings-rivals settings)) (length (settings-workloads settings))
             (settings-rounds settings) (settings-seconds settings) (duration (run-seconds run)))
     (format t "Results go to ~a~%" (enough-namestring (run-result run) *root*))))
 

@@ -5,7 +5,7 @@
 (defun turn-order (servers round)
   "SERVERS in the order of their turns in ROUND, which counts from 1.  From round to round
 everybody has another turn and comes after somebody else (the rows of a Williams square), so that
-nobody always follows the one who leaves the machine calm, or hot."
+nobody always follows the lightest server, or the heaviest."
   (loop with count = (length servers)
         for turn below count
         for step = (ceiling turn 2)

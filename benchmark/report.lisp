@@ -150,11 +150,12 @@ that of the limit and by that of Hunchentoot."
 
 (defun write-wins (stream cells)
   "Write who won each workload of CELLS, in one table."
-  (format stream "~%## Who won~%~%A server wins a workload if nobody who served everybody is clearly ~
-                  better, by throughput or by CPU per request.~%~%")
+  (format stream "~%## Who won~%~%The winner is who served everybody and than whom nobody else who did is ~
+                  clearly better, be it by throughput (of a burst, by its time) or by CPU per ~
+                  request.~%~%")
   (let ((measures (measures-with-figures cells *told-measures*)))
     (write-markdown-table
-     stream `("workload" "throughput and CPU together" ,@(mapcar #'measure-title measures))
+     stream `("workload" "winner" ,@(mapcar #'measure-title measures))
      (loop for workload in (workload-names cells)
            for these = (cells-under workload cells)
            collect `(,(title-of workload) ,(verdict these)

@@ -107,11 +107,15 @@ goes by all rounds of each."
   "The measures by which a server wins, and by all that a workload has.  Throughput alone flatters
 who shares the processors well with the load tool.")
 
+(defun deciding-measures (cells)
+  "Those of the *DECIDING-MEASURES* of which CELLS have figures."
+  (measures-with-figures cells *deciding-measures*))
+
 (defun winners (cells)
   "Those of CELLS, all of one workload, than which nobody in the contest is clearly better by any
 of the *DECIDING-MEASURES*: one, several that are level, or none."
   (let* ((contest (contest cells))
-         (measures (measures-with-figures contest *deciding-measures*)))
+         (measures (deciding-measures contest)))
     (and measures
          (remove-if-not (lambda (cell)
                           (every (lambda (measure) (member cell (unbeaten contest measure)))
@@ -170,16 +174,20 @@ without us."
                        measure)))))
 
 (defun verdict (cells)
-  "Who of CELLS, all of one workload, wins by throughput and CPU together, in words."
+  "Who of CELLS, all of one workload, wins, in words."
   (let ((names (mapcar #'name-of (winners cells))))
     (cond ((null (contest cells)) "nobody: all are out of the contest")
           ((null names) "nobody")
           (t (format nil "~{~a~^, ~}" names)))))
 
 (defun verdict-sentence (cells)
-  "The VERDICT on CELLS as a sentence."
-  (format nil "Throughput and CPU together: **~a**~:[~;, level~]." (verdict cells)
-          (rest (winners cells))))
+  "The VERDICT on CELLS as a sentence; NIL where only one measure decides, which has a sentence of
+its own."
+  (let ((measures (deciding-measures (contest cells))))
+    (when (rest measures)
+      (format nil "~a together: **~a**~:[~;, level~]."
+              (capitalized (format nil "~{~a~^ and ~}" (mapcar #'measure-title measures)))
+              (verdict cells) (rest (winners cells))))))
 
 (defun out-of-contest-sentences (cells)
   "Who of CELLS can't win, and why."

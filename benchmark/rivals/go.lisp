@@ -12,7 +12,8 @@
   :label "Go net/http"
   :color "#00acc1"
   :sets '(:quick :standard)
-  :parameters "net/http; a delay by time.Sleep; files by its FileServer; its listen queue is the system's longest"
+  :parameters (format nil "net/http; a delay by time.Sleep; files by its FileServer; its listen queue ~
+                           is the system's longest")
   :caveats (list :short-wait
                  (format nil "beside idle processors its timers go in steps of a millisecond, so a ~
                               sleep of 1 ms may take 2: its clients wait for that, which is not ~

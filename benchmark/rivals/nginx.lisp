@@ -19,7 +19,8 @@
   :label "nginx"
   :color "#2e7d32"
   :sets '(:quick :standard)
-  :parameters "return 200, files by sendfile; one worker per core; deferred accepts; connections kept without end"
+  :parameters (format nil "return 200, files by sendfile; one worker per core; deferred accepts; ~
+                           connections kept without end")
   :lacks '(:wait "without extra modules nginx can't delay an answer"
            :uploads "what it returns has nothing to do with what was sent")
   :finder (lambda () (find-program "nginx"))

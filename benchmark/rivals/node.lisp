@@ -26,5 +26,6 @@
 (define-rival "node-cores" (node)
   :label "Node, 1 per core"
   :color "#9ccc65"
-  :parameters "the http module in a cluster of one process per core; idle connections kept; a delay by setTimeout"
+  :parameters (format nil "the http module in a cluster of one process per core; idle connections ~
+                           kept; a delay by setTimeout")
   :arguments (node-arguments (cores)))

@@ -120,6 +120,7 @@
 (test what-a-chart-shows-has-round-ticks
   (is (= 20000 (ruler::tick-step 90000)))
   (is (= 2 (ruler::tick-step 8)))
+  (is (= 5 (ruler::tick-step 9.9)))
   (is (plusp (ruler::tick-step 0))))
 
 ;;; Flame graphs

@@ -65,6 +65,12 @@
                                  0 8))))
   (is (search "out of the contest" (verdict (sample "ours" 100 :unserved 1)))))
 
+(test one-measure-needs-no-verdict
+  (is (null (ruler::verdict-sentence (some-cells (sample "ours" 100) (sample "go" 90)))))
+  (is (search "Throughput and CPU per request together: **ours**"
+              (ruler::verdict-sentence (some-cells (sample "ours" 100 :cpu 1)
+                                                   (sample "go" 90 :cpu 2))))))
+
 (test figures-that-do-not-compare-have-a-caveat
   (flet ((caveat (server workload)
            (ruler::cell-caveat (ruler::make-cell server workload '()))))
