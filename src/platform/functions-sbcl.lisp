@@ -6,6 +6,14 @@
   "How many octets the heap of this Lisp may have, an integer."
   (sb-ext:dynamic-space-size))
 
+(defun heap-used ()
+  "How many octets of the heap are in use, those of garbage that was not collected included."
+  (sb-kernel:dynamic-usage))
+
+(defun collect-garbage ()
+  "Collects all garbage there is.  All threads wait for that."
+  (sb-ext:gc :full t))
+
 (defun wrap-function (name wrapper)
   "From now on, calls of the global function NAME call WRAPPER, a function designator, with the
 function that NAME means otherwise, and the arguments.  Lasts when NAME is defined anew; does

@@ -62,6 +62,14 @@
   "NIL: how large the heap may be is not known."
   nil)
 
+(defun heap-used ()
+  "NIL: how much of the heap is in use is not known."
+  nil)
+
+(defun collect-garbage ()
+  "Does nothing: the Lisp knows best."
+  nil)
+
 (defun wrap-function (name wrapper)
   "Leaves the function NAME as it is: there is nothing here that WRAPPER could do better."
   (declare (ignore wrapper))

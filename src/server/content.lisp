@@ -80,6 +80,27 @@ in memory that all threads write to.")
   (let ((heap (heap-octets)))
     (and heap (floor (* *content-share* heap)))))
 
+(defparameter *most-used* 3/4
+  "The share of the heap that may be in use, garbage included, when content is read.")
+
+(defvar *collected* nil
+  "When garbage was last collected for the sake of content, in MILLISECONDS, or NIL.")
+
+(defun collect-now-and-then ()
+  "Collects all garbage, at most once a second: it holds up everybody.  Vectors as long as content
+outlive several collections of the usual kind, and fill the heap though nobody has them any more."
+  (let ((now (milliseconds)))
+    (unless (and *collected* (< (- now *collected*) 1000))
+      (setf *collected* now)
+      (collect-garbage))))
+
+(defun room-in-heap-p (octets)
+  (flet ((fits-p ()
+           (< (+ octets (heap-used)) (* *most-used* (heap-octets)))))
+    (or (fits-p)
+        (progn (collect-now-and-then)
+               (fits-p)))))
+
 (defun reserve-memory (content octets)
   "Makes sure that there is memory for OCTETS more of CONTENT; else refuses it."
   (let ((room (memory-for-content)))
@@ -89,7 +110,8 @@ in memory that all threads write to.")
       (uninterruptibly
         (counter-add *reserved-memory* octets)
         (incf (content-memory content) octets))
-      (when (> (counter-count *reserved-memory*) room)
+      (unless (and (<= (counter-count *reserved-memory*) room)
+                   (room-in-heap-p octets))
         (refuse-content content :no-memory)))))
 
 (defun release-memory (content)
