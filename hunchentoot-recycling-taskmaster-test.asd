@@ -114,7 +114,8 @@
                  (:file "forms")
                  (:file "limits")
                  (:file "form-limits")
-                 (:file "stalled")))
+                 (:file "stalled")
+                 (:file "secrets")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"
     :serial t

@@ -33,6 +33,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
     :components ((:file "package")
                  (:file "policies")
                  (:file "types")
+                 (:file "opaque")       ; structures that do not print their contents
                  (:file "conditions")))
    (:module "platform"                  ; the door to the operating system
     :serial t

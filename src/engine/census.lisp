@@ -35,7 +35,7 @@
 (defparameter *brief-ticks* 20
   "A worker that is stuck for no longer may well be free again at the next tick.")
 
-(defstruct (pacemaker (:constructor make-pacemaker (processors)))
+(defstruct (pacemaker (:include opaque) (:constructor make-pacemaker (processors)))
   "What the sentinel of a ready engine remembers from tick to tick."
   (processors 1 :type fixnum :read-only t)
   (blocked-in-a-row 0 :type fixnum)     ; suspects found blocked since one was not
@@ -48,7 +48,7 @@
   (idle-naps 0 :type fixnum)            ; since somebody was stuck, or nobody waited
   (last-sweep 0 :type fixnum))          ; of deadlines, in MILLISECONDS
 
-(defstruct census
+(defstruct (census (:include opaque))
   "The active workers at a tick.  Others are stuck, LOOSE ones are not, and of these the UNSETTLED
 serve a request."
   (stuck 0 :type fixnum)

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-(defstruct (connection
+(defstruct (connection (:include opaque)
             (:constructor make-connection
                 (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer)))
   "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp says.

@@ -11,7 +11,7 @@
 ;;;;                                     -> :stopped
 ;;;;   :stopped   what was left behind was reported; an engine starts only once
 
-(defstruct (engine (:constructor nil) (:copier nil))
+(defstruct (engine (:include opaque) (:constructor nil) (:copier nil))
   "A pool of workers over the connections of one listener."
   (service nil :read-only t)
   (listener nil :read-only t)

@@ -7,7 +7,7 @@
 ;;;; them.  The open file of a part is that part's alone, and is closed when its last octet was
 ;;;; sent, or by DROP-PARTS.
 
-(defstruct part
+(defstruct (part (:include opaque))
   "A range of something that is to be sent."
   (position 0 :type index)
   (end 0 :type index))

@@ -12,7 +12,7 @@
 ;;;; was told to a thread that died is sent again, and is still the same: its wait is counted from
 ;;;; the first time.
 
-(defstruct probe
+(defstruct (probe (:include opaque))
   "The sample under way, and what came of those before; in MICROSECONDS."
   (sent 0 :type fixnum)                 ; when; 0 when none is under way
   (latest nil :type (or null fixnum))

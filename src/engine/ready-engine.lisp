@@ -21,7 +21,7 @@
 ;;;;
 ;;;; How many are enough, and too many, is the sentinel's to say: see pacing.lisp.
 
-(defstruct pace
+(defstruct (pace (:include opaque))
   "What the workers of a ready engine look at between two requests.  Each slot has one writer,
 the sentinel, save SURPLUS and WAITING."
   (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0

@@ -13,7 +13,7 @@
 (deftype page ()
   `(simple-vector ,(ash 1 +page-bits+)))
 
-(defstruct (table (:constructor make-table ()))
+(defstruct (table (:include opaque) (:constructor make-table ()))
   "Connections by descriptor."
   (pages (make-array (ash 1 11) :initial-element nil) :type simple-vector)
   (lock (bt:make-lock "table") :read-only t)

@@ -25,7 +25,7 @@
 (deftype worker-state ()
   `(member ,@*worker-states*))
 
-(defstruct (worker (:constructor make-worker (engine number)))
+(defstruct (worker (:include opaque) (:constructor make-worker (engine number)))
   "One thread of the pool of ENGINE."
   (engine nil :read-only t)
   (number 0 :type fixnum :read-only t)

@@ -9,7 +9,7 @@
 ;;; The phases TAKE-CONTENT and TAKE-CHUNK are the ones in which octets are content; they
 ;;; end with REMAINING.  All others are functions, which take what is not content.
 
-(defstruct (body-decoder (:constructor %make-body-decoder (limits)) (:copier nil)
+(defstruct (body-decoder (:include opaque) (:constructor %make-body-decoder (limits)) (:copier nil)
                          (:conc-name decoder-))
   "Finds the content of one request; see DECODE-BODY."
   (limits *default-limits* :type limits)

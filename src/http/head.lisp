@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-(define-record (head (:constructor start-head (method)) (:copier nil))
+(define-record (head (:include opaque) (:constructor start-head (method)) (:copier nil))
   "The head of one request.  It refers to nothing of the buffer it was read from."
   (method nil :type (or symbol string)
    :documentation "The method of HEAD, case-sensitively: a keyword where one of that

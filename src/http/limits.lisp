@@ -7,7 +7,7 @@
 (defconstant +most-content+ (1- (expt 2 60))
   "The largest content size there is.")
 
-(define-record (limits (:copier nil))
+(define-record (limits (:include opaque) (:copier nil))
   "How much one request may ask of us.  Immutable: threads share it freely, and
 changed limits are a new object.  All sizes are octets."
   (request-line-octets (* 16 1024) :type index :read-only t

@@ -26,7 +26,8 @@
   "The most octets of a boundary.  RFC 2046, section 5.1.1, allows 70, and none that is empty; other
 servers take more and less.")
 
-(defstruct (multipart-parser (:constructor %make-multipart-parser (delimiter)) (:copier nil)
+(defstruct (multipart-parser (:include opaque) (:copier nil)
+                             (:constructor %make-multipart-parser (delimiter))
                              (:predicate nil) (:conc-name multipart-))
   "Finds the parts of one multipart body; see PARSE-MULTIPART."
   (delimiter (make-octets 0) :type octets :read-only t) ; line end, two hyphens, boundary

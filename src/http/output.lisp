@@ -5,7 +5,7 @@
 ;;; Invariant: octets of an output up to its fill are done; those behind it are free.
 ;;; Each function that appends moves the fill last, so what signals has appended nothing.
 
-(define-record (output (:constructor %make-output (octets)) (:copier nil))
+(define-record (output (:include opaque) (:constructor %make-output (octets)) (:copier nil))
   "Replies on their way to the wire: octets in a vector that grows."
   (octets nil :type octets
    :documentation "The vector that the octets of OUTPUT are in.  It is another one after

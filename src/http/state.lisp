@@ -8,7 +8,8 @@
 ;;; - BUDGET octets from BASE on the current section (request line or header fields)
 ;;;   must end.  A phase never sees an octet beyond it.
 
-(defstruct (parser (:constructor %make-parser (limits)) (:copier nil) (:predicate nil))
+(defstruct (parser (:include opaque) (:constructor %make-parser (limits))
+                   (:copier nil) (:predicate nil))
   "Reads request heads off a connection, one after the other; see PARSE-HEAD.
 Holds what is known of a head that has not arrived whole, and no octets."
   (limits *default-limits* :type limits)

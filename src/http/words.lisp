@@ -27,7 +27,7 @@
            then (logand (1- +place-count+) (1+ ,place))
          do (progn ,@body)))
 
-(defstruct (word-table (:constructor make-word-table (folds)) (:copier nil))
+(defstruct (word-table (:include opaque) (:constructor make-word-table (folds)) (:copier nil))
   "Words by the hash of their octets, folded with FOLD (32 or 0); a group of these is FOLDS."
   (folds 0 :type octet-group :read-only t)
   (sizes (make-array +place-count+ :element-type 'octet :initial-element 0)
@@ -163,7 +163,7 @@ Length and three octets; the factors are those that make the fewest words go els
 
 ;;; What replies say
 
-(defstruct (line-starts (:copier nil))
+(defstruct (line-starts (:include opaque) (:copier nil))
   "How lines of known header fields begin, by the hashes of their keywords."
   (keywords (make-array +place-count+ :initial-element nil)
    :type simple-vector :read-only t)    ; NIL where a place is free

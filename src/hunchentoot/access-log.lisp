@@ -136,7 +136,7 @@ thread of its own; see REOPEN-LOGS."
 
 ;;; Requests whose line is made at their end
 
-(defstruct (access (:constructor make-access (began)))
+(defstruct (access (:include opaque) (:constructor make-access (began)))
   "A request that is to be logged at its end."
   (began 0 :type integer)               ; in MICROSECONDS
   (request nil)                         ; NIL while its reply has not begun

@@ -38,7 +38,7 @@ an instance of CLASS, a symbol or a class."
 
 ;;; Recipes
 
-(defstruct recipe
+(defstruct (recipe (:include opaque))
   "How to make instances of CLASS."
   (class nil :read-only t)
   (allocate-p nil :read-only t)         ; by ALLOCATE-INSTANCE

@@ -18,7 +18,7 @@ files stands still for milliseconds at a time.")
 
 ;;; What is known of files
 
-(defstruct version
+(defstruct (version (:include opaque))
   "The state in which a file was found."
   (size 0 :type index :read-only t)
   (seconds 0 :type integer :read-only t) ; when it changed, a universal time
@@ -27,7 +27,7 @@ files stands still for milliseconds at a time.")
   (tag "" :type string :read-only t)
   (settled-p nil :read-only t))         ; the next change will have another time
 
-(defstruct (known-file (:constructor make-known-file (pathname name)))
+(defstruct (known-file (:include opaque) (:constructor make-known-file (pathname name)))
   "What need not be found out again about a file, however often it is sent."
   (pathname nil :type pathname :read-only t)
   (name nil :type (or null string) :read-only t) ; the system's

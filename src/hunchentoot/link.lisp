@@ -2,7 +2,7 @@
 
 ;;;; What a connection of the engine is to Hunchentoot.
 
-(defstruct link
+(defstruct (link (:include opaque))
   "What we keep for a connection between its requests."
   (socket-stream nil)                   ; carries the octets of the socket
   (wire nil)                            ; of SOCKET-STREAM; NIL where that is none of ours

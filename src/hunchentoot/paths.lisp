@@ -11,7 +11,8 @@
 (defparameter *known-path-limit* 256
   "Longer paths are not remembered: clients choose them, and must not fill the memory.")
 
-(defstruct (known-path (:constructor make-known-path (path prefix defaults pathname)))
+(defstruct (known-path (:include opaque)
+                       (:constructor make-known-path (path prefix defaults pathname)))
   "What Hunchentoot makes of PATH without PREFIX: a PATHNAME that it takes for safe."
   (path "" :type string :read-only t)   ; our copy, since programs may change theirs
   (prefix nil :read-only t)             ; likewise; NIL for none

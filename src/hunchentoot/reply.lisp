@@ -145,7 +145,7 @@ NIL and that it should have, and CONTENT-TYPE and CONTENT-LENGTH unless they are
          (:utf-8 :utf-8)
          (:iso-8859-1 :latin-1))))
 
-(defstruct content-kind
+(defstruct (content-kind (:include opaque))
   "What CONTENT-TYPE, as the program set it, and EXTERNAL-FORMAT make of a string."
   (content-type nil :read-only t)
   (external-format nil :read-only t)

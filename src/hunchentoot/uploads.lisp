@@ -15,7 +15,7 @@
   "How many octets of memory an octet of a part takes at most that is kept there: by itself, in the
 whole of its part, and as a character of a name or value.")
 
-(defstruct (form-reader (:constructor make-form-reader (content parser limits)))
+(defstruct (form-reader (:include opaque) (:constructor make-form-reader (content parser limits)))
   "Reads a form under LIMITS.  Its octets from START to END were read off CONTENT and not parsed.
 FIELDS parts were found, KEPT octets of which are in memory."
   (content nil :read-only t)

@@ -28,7 +28,7 @@ in which the poller tells that the peer has sent all it will."
   (declare (type token token))
   (logandc2 token (ash 1 +hangup-bit+)))
 
-(defstruct (poller (:constructor %make-poller (descriptor bell probe summons)))
+(defstruct (poller (:include opaque) (:constructor %make-poller (descriptor bell probe summons)))
   "A ready set: an epoll instance; an eventfd that is readable while it is being rung; and two
 that are always readable, and told of when they are sent."
   (descriptor 0 :type descriptor :read-only t)

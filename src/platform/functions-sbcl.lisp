@@ -25,13 +25,14 @@ nothing the second time."
                           (apply wrapper function arguments)))))
 
 (defun call-for-backtrace (function length)
-  "A backtrace of the caller as a string, with no more than LENGTH elements of any argument; FUNCTION,
-of another library, would return it with all of them."
+  "A backtrace of the caller as a string, with no more than LENGTH elements of any list and none of
+vectors that are no strings; FUNCTION, of another library, would return it with all of them."
   (declare (ignore function))
   (handler-case
       (with-output-to-string (stream)
         (let ((sb-debug:*debug-print-variable-alist*
-                (acons '*print-length* length sb-debug:*debug-print-variable-alist*)))
+                (list* (cons '*print-length* length) (cons '*print-array* nil)
+                       sb-debug:*debug-print-variable-alist*)))
           (sb-debug:print-backtrace :stream stream :count most-positive-fixnum
                                     :emergency-best-effort t)))
     (error (condition)

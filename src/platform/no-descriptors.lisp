@@ -46,7 +46,7 @@
      (setf ,place ,new)
      t))
 
-(defstruct (counter (:constructor make-counter ()))
+(defstruct (counter (:include opaque) (:constructor make-counter ()))
   "A number that many threads add to."
   (value 0))
 

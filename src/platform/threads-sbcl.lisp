@@ -88,7 +88,7 @@ is read afterwards, is read after that."
        (prog1 (eq ,expected (sb-ext:compare-and-swap ,place ,expected ,new))
          (order-reads)))))
 
-(defstruct (counter (:constructor make-counter ()))
+(defstruct (counter (:include opaque) (:constructor make-counter ()))
   "A number that many threads add to."
   (value 0 :type sb-ext:word))
 

@@ -31,7 +31,8 @@
   "How many octets may gather while the destination takes none; further lines are lost, and
 counted.  As many again may be in the batch that is being written.")
 
-(defstruct (journal (:constructor make-journal (destination name complain &optional (lost 0))))
+(defstruct (journal (:include opaque)
+                    (:constructor make-journal (destination name complain &optional (lost 0))))
   "Writes lines to DESTINATION.  NAME, a string, is that of its thread.  COMPLAIN, a function of a
 level, a control string and its arguments, tells people what went wrong, and must not signal."
   (destination nil :read-only t)        ; a pathname designator or a stream of characters

@@ -2,7 +2,7 @@
 
 ;;;; What a worker needs to serve any connection, and lends to the one it serves.
 
-(defstruct (kit (:constructor make-kit ()))
+(defstruct (kit (:include opaque) (:constructor make-kit ()))
   "The tools of a worker."
   (inputs '() :type list)               ; buffers that no wire uses
   (outputs '() :type list)

@@ -14,7 +14,7 @@
 ;;;; - DRAINED-P is true only if the last time the descriptor was read, less came than could
 ;;;;   have, so that the poller will tell of what comes next.
 
-(defstruct (wire (:constructor make-wire (descriptor)) (:copier nil))
+(defstruct (wire (:include opaque) (:constructor make-wire (descriptor)) (:copier nil))
   "A non-blocking descriptor and its buffers."
   (descriptor nil :type (or null descriptor)) ; NIL when it was closed
   (stream nil)                          ; of which this is the wire

@@ -1,0 +1,110 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* secrets :in acceptors
+  :description "What clients send stands in no log, backtrace or error page of another.")
+
+;;; Structures
+
+(defparameter *our-packages*
+  '(#:hunchentoot-recycling-taskmaster #:hunchentoot-recycling-taskmaster.base
+    #:hunchentoot-recycling-taskmaster.platform #:hunchentoot-recycling-taskmaster.http
+    #:hunchentoot-recycling-taskmaster.engine #:hunchentoot-recycling-taskmaster.server))
+
+(defun our-classes (metaclass)
+  "The classes that symbols of our packages name, and that are of METACLASS."
+  (let ((classes '()))
+    (dolist (name *our-packages* classes)
+      (do-symbols (symbol name)
+        (let ((class (and (eq (symbol-package symbol) (find-package name))
+                          (find-class symbol nil))))
+          (when (and class (typep class metaclass))
+            (pushnew class classes)))))))
+
+(defparameter *printed-otherwise* '("WIRE" "ENGINE" "WORKER")
+  "The names of structures with printers of their own, which tell numbers.")
+
+(test structures-do-not-print-their-contents
+  (let ((classes (our-classes 'structure-class)))
+    (is (< 25 (length classes)))
+    (dolist (class classes)
+      (is (subtypep class 'base:opaque) "~A" class)
+      (is (or (eq class (find-class 'base:opaque))
+              (member (symbol-name (class-name class)) *printed-otherwise* :test #'string=)
+              (null (find-method #'print-object '() (list class (find-class t)) nil)))
+          "~A" class))))
+
+(test objects-do-not-print-their-contents
+  (dolist (class (our-classes 'standard-class))
+    (is (null (find-method #'print-object '() (list class (find-class t)) nil)) "~A" class)))
+
+(test heads-and-buffers-do-not-print-what-they-have
+  (let* ((parser (http:make-parser))
+         (octets (octets "GET /?secret=1 HTTP/1.1" :crlf "Host: localhost" :crlf
+                         "Authorization: Bearer secret" :crlf :crlf))
+         (head (http:parse-head parser octets 0 (length octets)))
+         (output (http:make-output)))
+    (http:encode-octets output octets)
+    (dolist (object (list head parser output))
+      (let ((text (with-standard-io-syntax
+                    (let ((*print-readably* nil)) (prin1-to-string object)))))
+        (is (not (search "secret" text :test #'char-equal)))
+        (is (not (search "115 101 99" text)))))))
+
+;;; Requests that fail
+
+(defparameter *secret* "xyzzy")
+
+(defun secret-request (target type)
+  (octets (format nil "POST ~A?query=~A HTTP/1.1" target *secret*) :crlf "Host: localhost" :crlf
+          "Authorization: Bearer " *secret* :crlf "Cookie: session=" *secret* :crlf
+          "X-Unknown: " *secret* :crlf "Content-Type: " type :crlf
+          "Transfer-Encoding: chunked" :crlf :crlf
+          "c;extension=" *secret* :crlf "field=" *secret* "1" :crlf
+          "0" :crlf "Trailer: " *secret* :crlf :crlf))
+
+(defun secrets-in (text)
+  "What TEXT, a string, tells of *SECRET*, as characters or as numbers."
+  (let ((numbers (format nil "~{~D~^ ~}" (map 'list #'char-code *secret*))))
+    (loop for form in (list *secret* numbers)
+          for position = (search form text)
+          when position
+            collect (subseq text (max 0 (- position 60)) (min (length text) (+ position 20))))))
+
+(define-server-test (failing-requests-tell-nothing-of-what-was-sent :needs :our-engine)
+  (with-globals ((hunchentoot:*show-lisp-errors-p* t)
+                 (hunchentoot:*show-lisp-backtraces-p* t)
+                 (hunchentoot:*log-lisp-backtraces-p* t))
+    (with-directory (directory)
+      (let ((log (merge-pathnames "messages" directory)))
+        (serving (:message-log-destination log :error-template-directory nil)
+            (("/before" (error "A reason."))
+             ("/raw" (hunchentoot:raw-post-data :force-binary t) (error "A reason."))
+             ("/form" (hunchentoot:post-parameters*) (error "A reason."))
+             ("/stream" (read-byte (hunchentoot:raw-post-data :want-stream t)) (error "A reason.")))
+          (dolist (target '("/before" "/raw" "/form" "/stream"))
+            (dolist (type '("text/plain" "application/x-www-form-urlencoded"))
+              (with-connection (connection)
+                (send connection (secret-request target type))
+                (let ((response (read-response connection)))
+                  (is (= 500 (response-status response)))
+                  (is (search "A reason." (response-text response)) "~A" target)
+                  (is (equal '() (secrets-in (response-text response))) "~A" target))))))
+        (let ((text (uiop:read-file-string log)))
+          (is (search "HANDLE-REQUEST" text))
+          (is (equal '() (secrets-in text))))))))
+
+(define-server-test (octets-that-a-handler-passes-on-stand-in-no-backtrace :needs :our-http)
+  (with-directory (directory)
+    (let ((log (merge-pathnames "messages" directory)))
+      (with-globals ((hunchentoot:*log-lisp-backtraces-p* t))
+        (serving (:message-log-destination log)
+            (("/" (fail-with-octets (hunchentoot:raw-post-data :force-binary t))))
+          (is (= 500 (response-status (ask "/" :method :post :content *secret*))))))
+      (let ((text (uiop:read-file-string log)))
+        (is (search "FAIL-WITH-OCTETS" text))
+        (is (equal '() (secrets-in text)))))))
+
+(declaim (notinline fail-with-octets))
+(defun fail-with-octets (octets)
+  (declare (optimize (debug 3)))
+  (error "~D octets are too few." (length octets)))
