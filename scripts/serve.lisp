@@ -1,5 +1,6 @@
 ;;;; Serves examples/demo.lisp until Ctrl-C (SIGINT) or SIGTERM, then stops in
-;;;; order and exits with 0.  PORT and ADDRESS say where.
+;;;; order and exits with 0.  SIGHUP lets it open its log anew, as is usual for
+;;;; servers, and does not end it.  PORT and ADDRESS say where.
 
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 
@@ -27,17 +28,26 @@
   (declare (ignore arguments))
   (setf *stop-asked* t))
 
+(defvar *reopening-asked* nil
+  "True once a signal has asked for the logs to be opened anew.")
+
+(defun ask-reopening (&rest arguments)
+  "The handler of SIGHUP; like ASK-STOP."
+  (declare (ignore arguments))
+  (setf *reopening-asked* t))
+
 (defun handle-signals ()
-  "Lets SIGINT and SIGTERM call ASK-STOP."
+  "Lets SIGINT and SIGTERM call ASK-STOP, and SIGHUP ASK-REOPENING."
   #+sbcl (dolist (signal (list sb-unix:sigint sb-unix:sigterm))
            (sb-sys:enable-interrupt signal #'ask-stop))
+  #+sbcl (sb-sys:enable-interrupt sb-unix:sighup #'ask-reopening)
   #+ecl (dolist (signal (list ext:+sigint+ ext:+sigterm+))
           (ext:set-signal-handler signal 'ask-stop))
-  #+abcl (let ((handler (java:jinterface-implementation "sun.misc.SignalHandler"
-                                                        "handle" #'ask-stop)))
-           (dolist (name '("INT" "TERM"))
-             (java:jstatic "handle" "sun.misc.Signal"
-                           (java:jnew "sun.misc.Signal" name) handler))))
+  #+ecl (ext:set-signal-handler ext:+sighup+ 'ask-reopening)
+  #+abcl (loop for (name handler) in '(("INT" ask-stop) ("TERM" ask-stop) ("HUP" ask-reopening))
+               do (java:jstatic "handle" "sun.misc.Signal" (java:jnew "sun.misc.Signal" name)
+                                (java:jinterface-implementation "sun.misc.SignalHandler"
+                                                                "handle" (symbol-function handler)))))
 
 (defun start-demo ()
   "The demo's acceptor, accepting; leaves if the address is not to be had."
@@ -47,12 +57,16 @@
       (leave "~A  Try other values of PORT and ADDRESS." condition))))
 
 (handle-signals)
-(let ((acceptor (start-demo)))
+(defvar *acceptor* (start-demo))
+(let ((acceptor *acceptor*))
   (format t "~&Serving on http://~A:~D/  (Ctrl-C stops it)~%"
           *address* (hunchentoot:acceptor-port acceptor)))
 (finish-output)
 
-(loop until *stop-asked* do (sleep 1/10))
+(loop until *stop-asked*
+      do (when (shiftf *reopening-asked* nil)
+           (hunchentoot-recycling-taskmaster:reopen-logs *acceptor*))
+         (sleep 1/10))
 
 (format t "~&Stopping...~%")
 (finish-output)
