@@ -115,7 +115,8 @@
                  (:file "limits")
                  (:file "form-limits")
                  (:file "stalled")
-                 (:file "secrets")))
+                 (:file "secrets")
+                 (:file "rejections")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"
     :serial t

@@ -140,6 +140,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "limits")
                  (:file "access-line")  ; what a line of the access log is
                  (:file "access-log")   ; where it goes, and when
+                 (:file "rejections")   ; requests of which no more is known
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")
                  (:file "link")

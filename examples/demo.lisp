@@ -82,6 +82,8 @@
     :refused "connections answered 503 for want of room"
     :expired "connections ended for taking too long or holding up others"
     :expired-by "the same by kind"
+    :rejected "requests answered with an error for what they are: no HTTP, too large, too slow"
+    :rejected-by-status "the same by status"
     :failed "errors outside of handlers"
     :stalls "times a connection was parked since what it sent made no progress"
     :served "requests served"

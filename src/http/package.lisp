@@ -12,7 +12,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets
    #:limits-trailer-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
    ;; request heads
-   #:parser #:make-parser #:parse-head #:parser-begun-p #:parser-fresh-p
+   #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
    #:reset-parser
    #:head #:head-method #:head-uri #:head-target-form #:head-protocol
    #:head-headers #:head-header #:head-host #:head-framing #:head-keep-alive-p

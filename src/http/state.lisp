@@ -45,6 +45,17 @@ unfinished head, after a PROTOCOL-ERROR, and to change LIMITS between two reques
   "A parser of request heads under LIMITS."
   (reset-parser (%make-parser limits)))
 
+(defun known-request-line (parser)
+  "Method, target and protocol of the request whose head PARSER reads, or has refused; NIL in the
+place of each that is not known."
+  (let ((head (parser-head parser)))
+    (if head
+        (values (head-method head)
+                (and (plusp (length (head-uri head))) (head-uri head))
+                (and (not (member (parser-phase parser) '(read-target read-version)))
+                     (head-protocol head)))
+        (values nil nil nil))))
+
 (defun parser-begun-p (parser)
   "True if PARSER has seen an octet of a request, empty lines before it apart."
   (check-type parser parser)

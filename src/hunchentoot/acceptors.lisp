@@ -57,7 +57,9 @@ How it keeps its access log:
   :ACCESS-LOG-FORMAT  how the access log tells of a request: :COMBINED, the default, as
                       Hunchentoot does; :JSON, an object in a line (RFC 8259); or a function of
                       one argument, a plist of what :JSON tells, that returns a string, or NIL
-                      for no line
+                      for no line.  Requests that were rejected before there was an object for
+                      them, and connections that were refused, have a line too; what is not known
+                      of them is a dash, or NIL
 
 How much one request may have, in octets save the count of header lines; more is answered with the
 status in parentheses, and the connection closed:

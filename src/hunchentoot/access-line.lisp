@@ -83,16 +83,26 @@ STATUS."
       " \"" (or-dash (hunchentoot:header-in :referer request))
       "\" \"" (or-dash (hunchentoot:header-in :user-agent request)) "\"")))
 
-(defun encode-access (line format request reply status duration)
-  "Appends a line in FORMAT about REQUEST to LINE, with its end.  NIL when there is to be none."
+(defun encode-line-in-format (line format combined facts)
+  "Appends a line in FORMAT to LINE, with its end: by COMBINED, a function, or of what FACTS, another,
+returns.  NIL when there is to be none."
   (let ((text nil))
     (cond ((eq format :combined)
-           (encode-combined line request reply status))
+           (funcall combined))
           ((eq format :json)
-           (encode-json line (access-facts request reply status duration)))
-          ((setf text (funcall format (access-facts request reply status duration)))
+           (encode-json line (funcall facts)))
+          ((setf text (funcall format (funcall facts)))
            (encode-string line text :utf-8))
           (t
-           (return-from encode-access nil)))
+           (return-from encode-line-in-format nil)))
     (end-line line)
     t))
+
+(defun encode-access (line format request reply status duration)
+  "Appends a line in FORMAT about REQUEST to LINE, with its end.  NIL when there is to be none."
+  (flet ((combined ()
+           (encode-combined line request reply status))
+         (facts ()
+           (access-facts request reply status duration)))
+    (declare (dynamic-extent #'combined #'facts))
+    (encode-line-in-format line format #'combined #'facts)))

@@ -112,16 +112,24 @@ open, so without this call lines go there too, within about half a second.  Wait
 
 ;;; A request
 
-(defun log-access (acceptor destination request reply status duration)
-  "Writes a line about REQUEST to the access log of ACCEPTOR, at DESTINATION.  What goes wrong is
-counted and told, and never harms the request."
+(defun write-access-line (acceptor destination encode)
+  "Writes a line to the access log of ACCEPTOR, at DESTINATION.  ENCODE, a function of an OUTPUT,
+appends it to that, and returns NIL when there is to be none.  What goes wrong is counted and told, and
+never harms the request."
   (let ((journal (journal-for acceptor destination)))
     (handler-case
         (with-line (line)
-          (when (encode-access line (access-log-format acceptor) request reply status duration)
+          (when (funcall encode line)
             (append-line journal line)))
       (error (condition)
         (lose-line journal condition)))))
+
+(defun log-access (acceptor destination request reply status duration)
+  "Writes a line about REQUEST to the access log of ACCEPTOR, at DESTINATION."
+  (flet ((encode (line)
+           (encode-access line (access-log-format acceptor) request reply status duration)))
+    (declare (dynamic-extent #'encode))
+    (write-access-line acceptor destination #'encode)))
 
 (defmethod hunchentoot:acceptor-log-access ((acceptor parallel-acceptor) &key return-code)
   "Writes the line that Hunchentoot would write, or one in another :ACCESS-LOG-FORMAT, by way of a

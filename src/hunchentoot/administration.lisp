@@ -21,7 +21,9 @@ How long a connection that is ready for a thread waits for one, in seconds, as s
 are taken a few times a second: :READY-WAIT, the latest, or the one under way if that is longer;
 :READY-WAIT-SUM and :READY-WAIT-COUNT of all.  NIL, 0 and 0 where connections are not parked.
 
-:SERVED requests; :FAILED counts errors outside of handlers; :STALLS, how often a connection was parked
+:SERVED requests; :REJECTED, those that were answered with an error for what they are, and not by a
+program: no HTTP, beyond a limit, too slow; :REJECTED-BY-STATUS, the same as a plist of statuses and
+numbers, in which connections that were :REFUSED do not count; :FAILED counts errors outside of handlers; :STALLS, how often a connection was parked
 because serving it made no progress, which is a defect of ours; :UPTIME in seconds; :UNLOGGED lines
 of the access log, of all starts, that its destination did not take.  (Lines that it did not take at
 the last stop are among them, and tried again after the next start.)  What an acceptor with another
@@ -40,6 +42,7 @@ taskmaster than ours cannot tell is NIL.")
                     collect (case name
                               (:threads (hunchentoot:taskmaster-thread-count taskmaster))
                               (:busy (requests-in-progress acceptor))))))
+       (rejection-statistics acceptor)
        (list :unlogged (lines-lost acceptor))))))
 
 (defgeneric list-connections (acceptor)

@@ -125,7 +125,10 @@ one was asked nothing, and is told nothing."
          (link-parser link)
          (parser-begun-p (link-parser link))
          (wire-descriptor (link-wire link))
-         (send-refusal-at-once (link-wire link) (make-refusal :request-timeout)))))
+         (let ((refusal (make-refusal :request-timeout)))
+           (multiple-value-call #'note-rejection (hunchentoot:taskmaster-acceptor taskmaster) link
+             refusal (known-request-line (link-parser link)))
+           (send-refusal-at-once (link-wire link) refusal)))))
 
 (defmethod release ((taskmaster recycling-taskmaster) connection)
   (let ((link (connection-data connection))

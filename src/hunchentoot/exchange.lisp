@@ -11,9 +11,10 @@
   "The head of the next request over LINK; :NONE when it has not come whole; :END when none will
 come, or when what came was refused."
   (let* ((parser (or (shiftf (link-parser link) nil) (take-parser (acceptor-limits acceptor))))
-         (result (handler-case (acceptable-head (read-head (link-wire link) parser))
+         (head nil)
+         (result (handler-case (acceptable-head (setf head (read-head (link-wire link) parser)))
                    (protocol-error (refusal)
-                     (send-refusal (link-socket-stream link) refusal)
+                     (reject acceptor link parser head refusal)
                      :end)
                    (descriptor-broken () :end))))
     (case result
@@ -21,6 +22,16 @@ come, or when what came was refused."
       (t (setf (link-head-deadline link) nil)
          (return-parser parser)))
     result))
+
+(defun reject (acceptor link parser head refusal)
+  "Answers the request over LINK, which PARSER has read as HEAD or, if that is NIL, not whole, with
+REFUSAL."
+  (unwind-protect
+       (send-refusal (link-socket-stream link) refusal)
+    (multiple-value-call #'note-rejection acceptor link refusal
+      (if head
+          (values (head-method head) (head-uri head) (head-protocol head))
+          (known-request-line parser)))))
 
 (defun acceptable-head (head)
   "HEAD, or what READ-HEAD returned in place of one.  Signals PROTOCOL-ERROR for a method that

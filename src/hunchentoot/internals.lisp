@@ -319,7 +319,7 @@ True when there was a request."
   (multiple-value-bind (headers method uri protocol)
       (hunchentoot::get-request-data hunchentoot::*hunchentoot-stream*)
     (when (and method
-               (acceptable-request-p acceptor method headers
+               (acceptable-request-p acceptor headers method uri protocol
                                      hunchentoot::*hunchentoot-stream*))
       (let ((hunchentoot:*reply* (make-instance (hunchentoot:acceptor-reply-class acceptor)))
             (hunchentoot:*session* nil))

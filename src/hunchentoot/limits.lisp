@@ -59,6 +59,7 @@ status, and with the connection.  Returns when a reply has begun already."
     (setf *last-request-p* t)
     (finish-connection)
     (unless (headers-sent-p)
+      (count-rejection hunchentoot:*acceptor* status)
       (setf (hunchentoot:return-code*) status)
       (when (eql status hunchentoot:+http-service-unavailable+)
         (setf (hunchentoot:header-out :retry-after) *retry-seconds*))
@@ -72,13 +73,15 @@ status, and with the connection.  Returns when a reply has begun already."
     (cond ((eq method :connect) :connect-not-served)
           ((and limit (> (content-length-of headers) limit)) :body-too-large))))
 
-(defun acceptable-request-p (acceptor method headers stream)
-  "True when ACCEPTOR serves a request with METHOD and HEADERS; otherwise the client is told why not
-on STREAM."
-  (let ((refusal (refusal-of acceptor method headers)))
-    (or (null refusal)
-        (progn (send-refusal stream (make-refusal refusal))
-               nil))))
+(defun acceptable-request-p (acceptor headers method uri protocol stream)
+  "True when ACCEPTOR serves a request with HEADERS, METHOD, URI and PROTOCOL; otherwise the client is
+told why not on STREAM."
+  (let ((name (refusal-of acceptor method headers)))
+    (or (null name)
+        (let ((refusal (make-refusal name)))
+          (note-rejection acceptor (current-link) refusal method uri protocol)
+          (send-refusal stream refusal)
+          nil))))
 
 (defun content-length-of (headers)
   "The number of octets that the alist HEADERS announces, as Hunchentoot reads it, or 0."

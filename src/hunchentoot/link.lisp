@@ -13,6 +13,10 @@
   (remote '() :type list)               ; address and port of the peer
   (local '() :type list))               ; address and port of our end
 
+(defun link-address (link)
+  "The address of the peer of LINK, a string."
+  (first (link-remote link)))
+
 (defun connection-usocket (connection)
   "The socket of CONNECTION, made when it is wanted for the first time."
   (or (connection-socket connection)

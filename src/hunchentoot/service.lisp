@@ -83,10 +83,16 @@ returns what is to become of it."
              #\Return #\Newline body)
      :external-format :latin-1)))
 
+(defun peer-address (socket)
+  "The address of the peer of SOCKET, or NIL when it is gone."
+  (handler-case (values (peer-name socket))
+    (error () nil)))
+
 (defmethod refuse ((taskmaster recycling-taskmaster) connection)
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
         (socket (connection-usocket connection)))
     (hunchentoot:too-many-taskmaster-requests taskmaster socket)
+    (log-rejection acceptor (peer-address socket) hunchentoot:+http-service-unavailable+)
     ;; Under TLS nothing can be said before a handshake, for which we cannot wait here.
     (unless (hunchentoot:acceptor-ssl-p acceptor)
       (let ((stream (socket-octet-stream socket)))

@@ -32,6 +32,14 @@ the platform can do that.")
     :initarg :batch-scheduling
     :reader batch-scheduling-p
     :documentation "True when threads run under SCHED_BATCH, with coarse timers.")
+   (rejections
+    :initform (make-rejections)
+    :accessor taskmaster-rejections
+    :documentation "Counters of rejected requests since the last start; see rejections.lisp.")
+   (unsaid
+    :initform (make-unsaid)
+    :reader taskmaster-unsaid
+    :documentation "Refused connections that no warning has told of; see rejections.lisp.")
    (engine
     :initform nil
     :accessor taskmaster-engine
@@ -214,6 +222,7 @@ are served by what is its acceptor."
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
          (engine (make-engine taskmaster acceptor)))
+    (setf (taskmaster-rejections taskmaster) (make-rejections))
     (start-engine engine)
     (note-engine acceptor engine)
     (setf (taskmaster-engine taskmaster) engine
@@ -235,6 +244,10 @@ are served by what is its acceptor."
 
 (defmethod hunchentoot:too-many-taskmaster-requests ((taskmaster recycling-taskmaster) socket)
   (declare (ignore socket))
-  (note taskmaster :warning
-        "A connection was refused: all ~A threads serve."
-        (hunchentoot:taskmaster-max-thread-count taskmaster)))
+  (let ((count (count-unsaid (taskmaster-unsaid taskmaster) (milliseconds))))
+    (when count
+      (note taskmaster :warning
+            "~:[~D connections were~;A connection was~*~] refused~:[ since the last warning~;~]: all ~
+~A threads serve."
+            (= 1 count) count (= 1 count)
+            (hunchentoot:taskmaster-max-thread-count taskmaster)))))

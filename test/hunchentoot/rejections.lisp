@@ -1,0 +1,134 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* rejections :in acceptors
+  :description "Requests that are rejected are logged and counted, and warnings do not flood.")
+
+(defun rejections ()
+  "The statuses of rejected requests, and how many have each, of those that occur."
+  (loop for (status count) on (getf (recycling:stats *server*) :rejected-by-status) by #'cddr
+        unless (zerop count)
+          collect (cons status count)))
+
+(defparameter *rejected*
+  (flet ((request (line &rest headers)
+           (octets line :crlf "Host: localhost" :crlf
+                   (loop for header in headers collect header collect :crlf) :crlf)))
+    `((400 "GET /a HTTP/1.1" ,(request "GET /a HTTP/1.1" "Bad Name: 1"))
+      (400 "-" ,(octets "G" #(1) "T / HTTP/1.1" :crlf :crlf))
+      (414 "GET" ,(request (format nil "GET /~A HTTP/1.1" (make-string 20000 :initial-element #\x))))
+      (431 "GET /b HTTP/1.1" ,(request "GET /b HTTP/1.1" (make-string 140000 :initial-element #\x)))
+      (413 "POST /c HTTP/1.1" ,(request "POST /c HTTP/1.1" "Content-Length: 2000"))
+      (417 "POST /d HTTP/1.1" ,(request "POST /d HTTP/1.1" "Content-Length: 2" "Expect: more"))
+      (501 "CONNECT a:80 HTTP/1.1" ,(request "CONNECT a:80 HTTP/1.1"))
+      (505 "GET /e" ,(request "GET /e HTTP/2.0"))))
+  "Statuses, what is known of the request line, and octets.")
+
+(defmacro with-access-log ((lines &rest initargs) routes &body body)
+  "Evaluates BODY while an acceptor made of INITARGS serves ROUTES; then LINES, a function without
+arguments, returns the lines of its access log so far."
+  (let ((directory (gensym "DIRECTORY")) (log (gensym "LOG")))
+    `(with-directory (,directory)
+       (let ((,log (merge-pathnames "access" ,directory)))
+         (serving (:access-log-destination ,log ,@initargs) ,routes
+           (flet ((,lines ()
+                    (recycling:reopen-logs *server*)
+                    (and (probe-file ,log) (uiop:read-file-lines ,log))))
+             ,@body))))))
+
+(define-server-test (rejected-requests-stand-in-the-access-log :needs :our-http)
+  (with-access-log (lines :max-body-octets 1000) (("/" "body"))
+    (loop for (status line octets) in *rejected*
+          for number from 1
+          do (with-connection (connection)
+               (try-to-send connection octets)
+               (is (= status (response-status (read-response connection)))))
+             (let ((written (eventually ("the line")
+                              (and (= number (length (lines))) (first (last (lines)))))))
+               (is (cl-ppcre:scan (format nil "^127\\.0\\.0\\.1 - \\[[-0-9: ]+\\] \"~A\" ~D - \"-\" \"-\"$"
+                                          (cl-ppcre:quote-meta-chars line) status)
+                                  written)
+                   "~A" written)))
+    (is (= (length *rejected*) (getf (recycling:stats *server*) :rejected)))
+    (is (equal '((400 . 2) (413 . 1) (414 . 1) (417 . 1) (431 . 1) (501 . 1) (505 . 1))
+               (rejections)))))
+
+(define-server-test (rejected-requests-stand-in-other-formats-too :needs :our-http)
+  (with-access-log (lines :access-log-format :json) (("/" "body"))
+    (ask-raw "GET /secret HTTP/1.1" :crlf "Bad Name: 1" :crlf :crlf)
+    (let ((line (eventually ("the line") (first (lines)))))
+      (is (search "\"status\":400" line))
+      (is (search "\"uri\":\"/secret\"" line))
+      (is (search "\"protocol\":\"HTTP/1.1\"" line)))))
+
+(define-server-test (rejected-requests-over-hunchentoots-reader-are-counted :needs :our-engine)
+  (with-access-log (lines :max-body-octets 1000) (("/" "body"))
+    (is (= 413 (response-status (ask "/" :method :post :content (test-octets 1001)))))
+    (eventually ("the line")
+      (find-if (lambda (line) (search "\"POST / HTTP/1.1\" 413 -" line)) (lines)))
+    (is (equal '((413 . 1)) (rejections)))))
+
+(define-server-test (slow-heads-and-slow-content-are-counted :needs :our-http)
+  (with-access-log (lines :read-timeout 1) (("/" (hunchentoot:raw-post-data)))
+    (with-connection (connection)
+      (send connection "GET /slow HTTP/1.1" :crlf)
+      (is (= 408 (response-status (read-response connection)))))
+    (eventually ("the line")
+      (find-if (lambda (line) (search "\"GET /slow HTTP/1.1\" 408 -" line)) (lines)))
+    (with-connection (connection)
+      (begin-post connection "/" "Content-Length: 5" "a")
+      (is (= 408 (response-status (read-response connection)))))
+    (is (equal '((408 . 2)) (rejections)))
+    (eventually ("the other line")
+      (find-if (lambda (line) (search "\"POST / HTTP/1.1\" 408 " line)) (lines)))))
+
+(define-server-test (what-limits-reject-within-handlers-is-counted :needs :our-engine)
+  (serving (:max-form-octets 10) (("/" (hunchentoot:post-parameters*)))
+    (is (= 413 (response-status (ask "/" :method :post :form '(("a" . "123456789"))))))
+    (is (equal '((413 . 1)) (rejections)))
+    ;; What a program answers by itself is no rejection.
+    (is (= 404 (response-status (ask "/nowhere"))))
+    (is (= 1 (getf (recycling:stats *server*) :rejected)))))
+
+;;; Overload
+
+(define-server-test (refused-connections-stand-in-the-access-log :needs :our-engine)
+  (let ((entered (make-gate)) (leave (make-gate)))
+    (with-access-log (lines :taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1
+                                                    :max-accept-count nil))
+        (("/slow" (open-gate entered) (await leave) "slow"))
+      (with-connections (connections 2)
+        (destructuring-bind (first second) connections
+          (send-request first "/slow")
+          (await entered)
+          (try-to-send second (request-octets "/quick"))
+          (is (= 503 (response-status (read-response second))))
+          (eventually ("the line")
+            (find-if (lambda (line) (cl-ppcre:scan "^127\\.0\\.0\\.1 - .* \"-\" 503 -" line))
+                     (lines)))
+          (open-gate leave)
+          (is (string= "slow" (response-text (read-response first)))))))))
+
+(test warnings-of-refused-connections-come-once-a-second-with-their-number
+  (let ((unsaid (recycling::make-unsaid)))
+    (flet ((said (&rest times)
+             (loop for time in times collect (recycling::count-unsaid unsaid time))))
+      (is (equal '(1 nil nil) (said 5000 5001 5999)))
+      (is (equal '(3 nil) (said 6000 6500)))
+      (is (equal '(2) (said 90000))))))
+
+(test what-was-refused-is-told-in-a-sentence
+  (let ((taskmaster (taskmaster :max-thread-count 7)) (told '()))
+    (call-with-definition 'recycling::note
+                          (lambda (former taskmaster level control &rest arguments)
+                            (declare (ignore former taskmaster level))
+                            (push (apply #'format nil control arguments) told))
+                          (lambda ()
+                            (loop repeat 3
+                                  do (hunchentoot:too-many-taskmaster-requests taskmaster nil))
+                            (setf (recycling::unsaid-silent-until
+                                   (recycling::taskmaster-unsaid taskmaster))
+                                  nil)
+                            (hunchentoot:too-many-taskmaster-requests taskmaster nil)))
+    (is (equal '("A connection was refused: all 7 threads serve."
+                 "3 connections were refused since the last warning: all 7 threads serve.")
+               (reverse told)))))
