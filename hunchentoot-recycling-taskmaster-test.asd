@@ -76,6 +76,7 @@
                  (:file "requests")
                  (:file "listening")
                  (:file "inheriting")
+                 (:file "deployment")
                  (:file "slow-readers")
                  (:file "files")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))))
