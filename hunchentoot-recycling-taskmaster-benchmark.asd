@@ -3,6 +3,8 @@
 
 (defsystem "hunchentoot-recycling-taskmaster-benchmark"
   :description "Every rival in one run: load, tables, charts and a report in words."
+  :author "The hunchentoot-recycling-taskmaster maintainers"
+  :version "0.1.0"
   :license "BSD-2-Clause"
   ;; The servers run in processes of their own, so neither ours nor any rival
   ;; is loaded here.  The ruler itself runs on SBCL, as they do.
@@ -58,6 +60,8 @@
 
 (defsystem "hunchentoot-recycling-taskmaster-benchmark/test"
   :description "Tests of the ruler itself, on figures made up for them."
+  :author "The hunchentoot-recycling-taskmaster maintainers"
+  :version "0.1.0"
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster-benchmark" "fiveam")
   :pathname "benchmark/test/"

@@ -1,5 +1,7 @@
 (defsystem "hunchentoot-recycling-taskmaster-test"
   :description "Tests of hunchentoot-recycling-taskmaster, named for the promises they check."
+  :author "The hunchentoot-recycling-taskmaster maintainers"
+  :version "0.1.0"
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster" "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
                (:feature :sbcl (:require "sb-introspect")))

@@ -1,4 +1,4 @@
-;;;; The table of contents: four storeys on a base, each knowing only those above it in this list.
+;;;; The table of contents: storeys on a base, each knowing only those that come before it in this list.
 
 ;;; Some Lisps keep what a file of any library proclaims about optimisation, such as safety 0, for
 ;;; all that is compiled later.
@@ -19,6 +19,10 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
 
 (defsystem "hunchentoot-recycling-taskmaster"
   :description "A drop-in engine for Hunchentoot: connections wait together, threads are recycled."
+  :long-description "Acceptors and a taskmaster to be used in the place of Hunchentoot's own: a pool of
+threads is recycled over the connections, and on SBCL under Linux a connection between two requests
+has no thread.  Handlers, sessions and dispatchers stay as they are."
+  :author "The hunchentoot-recycling-taskmaster maintainers"
   :version "0.1.0"
   :license "BSD-2-Clause"
   ;; Hunchentoot and what Hunchentoot itself brings; nothing else.

@@ -7,7 +7,7 @@
 ;;;; at the end of the ready set, as a connection does to which octets come then, and a worker
 ;;;; that gets to it notes how long that took.
 ;;;;
-;;;; One probe is under way at a time, so its slots have one writer: while SENT is 0, the
+;;;; One probe is under way at a time, so its slots have one writer at a time: while SENT is 0, the
 ;;;; sentinel, which sets it; then the worker that is told, which sets it to 0 last.  A probe that
 ;;;; was told to a thread that died is sent again, and is still the same: its wait is counted from
 ;;;; the first time.

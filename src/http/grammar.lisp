@@ -3,7 +3,6 @@
 ;;; The alphabet of HTTP/1.1: single octets by name, and sets of octets as bits
 ;;; of one table, so that a scan asks one question of each octet.
 
-(defconstant +tab+ 9)
 (defconstant +line-feed+ 10)
 (defconstant +carriage-return+ 13)
 (defconstant +space+ 32)

@@ -1,6 +1,6 @@
 (defpackage #:hunchentoot-recycling-taskmaster.server
-  (:documentation "Private.  A connection's life on a non-blocking descriptor; knows nothing
-of Hunchentoot.")
+  (:documentation "Private.  A connection's octets between the engine and the request: buffers,
+heads, content and replies on a non-blocking descriptor, and logs.  Knows nothing of Hunchentoot.")
   (:use #:common-lisp
         #:hunchentoot-recycling-taskmaster.base
         #:hunchentoot-recycling-taskmaster.platform
