@@ -21,3 +21,12 @@
   :color "#f48fb1"
   :parameters ":parking nil, the engine for every platform, at most 100 threads"
   :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor :parking nil")
+
+(define-rival "ours-no-batch" (ours)
+  :label "ours, no batch"
+  :color "#e57373"
+  :sets '()
+  :parameters ":batch-scheduling nil, threads under the system's usual scheduling; at most 100 threads"
+  :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
+    :taskmaster (make-instance 'hunchentoot-recycling-taskmaster:recycling-taskmaster
+                               :batch-scheduling nil)")
