@@ -65,7 +65,9 @@
                  (:file "stress")))
    (:module "server"
     :serial t
-    :components ((:file "journal")))
+    :components ((:file "wires")
+                 (:file "contents")
+                 (:file "journal")))
    (:module "hunchentoot"
     :serial t
     :components ((:file "taskmaster")

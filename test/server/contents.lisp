@@ -1,0 +1,222 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite contents :in all
+  :description "The content of requests as streams, without Hunchentoot.")
+
+(in-suite contents)
+
+(defun content-of-length (stream size &key (turn-down (constantly nil)) invite)
+  (server:make-content-stream stream size turn-down invite))
+
+(defun read-up-to (stream count)
+  "Up to COUNT octets of STREAM; fewer at its end."
+  (let ((octets (make-array count :element-type '(unsigned-byte 8))))
+    (subseq octets 0 (read-sequence octets stream))))
+
+;;; Of known length
+
+(define-server-test content-of-a-length-ends-where-it-ends
+  (with-wire (wire stream client)
+    (send client "abcdefgh")
+    (let ((content (content-of-length stream 5)))
+      (is (eql (char-code #\a) (read-byte content)))
+      (is (= 4 (server::content-remaining content)))
+      (is (listen content))
+      (is (equalp (octets "bcde") (read-up-to content 10)))
+      (is (not (listen content)))
+      (is (null (read-byte content nil)))
+      (is (zerop (length (read-up-to content 10))))
+      (is (eql (char-code #\f) (read-byte stream))))))
+
+(define-server-test content-that-breaks-off-is-not-taken-for-whole
+  (with-wire (wire stream client)
+    (send client "abc")
+    (end-sending client)
+    (flet ((content () (content-of-length stream 5)))
+      (signals end-of-file (read-up-to (content) 5))
+      (signals end-of-file (read-byte (content) nil))
+      (signals end-of-file (server:drop-content (content) 5)))))
+
+(define-server-test content-is-dropped-up-to-a-limit
+  (with-wire (wire stream client)
+    (send client "abcdefgh")
+    (let ((content (content-of-length stream 5)))
+      (read-byte content)
+      (is (not (server:drop-content content 3)))
+      (is (= 4 (server::content-remaining content)) "Nothing was dropped.")
+      (is (server:drop-content content 4))
+      (is (zerop (server::content-remaining content)))
+      (is (eql (char-code #\f) (read-byte stream))))
+    (is (server:drop-content (content-of-length stream 0) 0))))
+
+(define-server-test a-peer-that-takes-too-long-over-its-content-is-refused-once
+  (with-wire (wire stream client)
+    (platform:limit-waits stream 1/100)
+    (dolist (make (list (lambda (turn-down) (content-of-length stream 5 :turn-down turn-down))
+                        (lambda (turn-down) (chunked wire :turn-down turn-down))))
+      (let* ((refusals '())
+             (content (funcall make (lambda (refusal) (push refusal refusals)))))
+        (signals http:protocol-error (read-byte content))
+        (is (equal '(:request-timeout) (mapcar #'http:protocol-error-refusal refusals)))
+        (is (not (server:drop-content content 5)) "It is not waited for again.")
+        (is (not (listen content)))
+        (is (= 1 (length refusals)))))))
+
+(define-server-test a-peer-that-holds-its-content-back-is-asked-for-it-once
+  (with-wire (wire stream client)
+    (let* ((asked 0)
+           (invite (lambda () (incf asked) (send client "abc")))
+           (content (content-of-length stream 3 :invite invite)))
+      (is (not (server:drop-content content 100)) "Nobody wants it.")
+      (is (zerop asked))
+      (is (eql (char-code #\a) (read-byte content)))
+      (is (equalp (octets "bc") (read-up-to content 2)))
+      (is (= 1 asked))
+      (let ((chunked (chunked wire :invite (lambda () (incf asked) (send client "0" :crlf :crlf)))))
+        (is (not (server:drop-content chunked 100)))
+        (is (zerop (length (all-content chunked))))
+        (is (= 2 asked))))))
+
+(define-server-test content-of-a-length-is-read-whole-if-it-may-be
+  (with-wire (wire stream client)
+    (send client "abcdefgh")
+    (is (equalp (octets "abcd") (all-content (content-of-length stream 4) 4)))
+    (signals http:protocol-error (all-content (content-of-length stream 4) 3))
+    (is (eql (char-code #\e) (read-byte stream)) "What is too much is not begun.")))
+
+(define-server-test content-of-many-requests-has-a-share-of-the-heap
+  (with-wire (wire stream client)
+    (let* ((size (1+ server::*uncounted-octets*))
+           (octets (test-octets size))
+           (before (platform:counter-count server::*reserved-memory*))
+           (sender (in-background ("client") (send client octets)))
+           (content (content-of-length stream size)))
+      (is (equalp octets (all-content content)))
+      (task-result sender)
+      (when (server::memory-for-content)
+        (is (= (+ before size) (platform:counter-count server::*reserved-memory*)))
+        (server:release-memory content)
+        (server:release-memory content)
+        (is (= before (platform:counter-count server::*reserved-memory*)))
+        (let ((much (1+ (server::memory-for-content))))
+          (signals http:protocol-error (all-content (content-of-length stream much)))
+          (is (= before (platform:counter-count server::*reserved-memory*))))))))
+
+;;; Chunks
+
+(defun chunks-of (octets size)
+  "OCTETS in chunks of up to SIZE, with the last one."
+  (octets (loop for start from 0 below (length octets) by size
+                for end = (min (length octets) (+ start size))
+                collect (format nil "~X" (- end start))
+                collect :crlf
+                collect (subseq octets start end)
+                collect :crlf)
+          "0" :crlf :crlf))
+
+(defun chunked (wire &key limit (turn-down (constantly nil)) invite)
+  (server:make-chunked-content wire (http:make-limits :body-octets limit) turn-down invite))
+
+(defun all-content (content &optional limit)
+  (server:read-all-content content limit :body-too-large))
+
+(define-server-test chunks-are-one-stream-however-it-is-read
+  (with-wire (wire stream client)
+    (send client (chunks-of (octets "abcdefgh") 3) "rest")
+    (let ((content (chunked wire)))
+      (is (eql (char-code #\a) (read-byte content)))
+      (is (equalp (octets "bcde") (read-up-to content 4)))
+      (await-arrival-or-input wire)
+      (is (listen content))
+      (is (equalp (octets "fgh") (read-up-to content 10)))
+      (is (null (read-byte content nil)))
+      (is (not (listen content)))
+      (is (eql (char-code #\r) (read-byte stream))))))
+
+(defun await-arrival-or-input (wire)
+  "Waits until WIRE has input, received or not."
+  (unless (server:input-waiting-p wire)
+    (await-arrival wire)))
+
+(define-server-test all-of-a-body-is-read-whatever-its-size
+  (dolist (size '(0 1 8191 8192 8193 16384 40000))
+    (with-wire (wire stream client)
+      (let* ((octets (test-octets size))
+             (sender (in-background ("client")
+                       (send client (chunks-of octets 1000) "rest"))))
+        (is (equalp octets (all-content (chunked wire))) "~D octets" size)
+        (task-result sender)
+        (is (eql (char-code #\r) (read-byte stream)))))))
+
+(define-server-test chunks-that-break-off-are-not-taken-for-whole
+  (with-wire (wire stream client)
+    (send client "5" :crlf "abc")
+    (end-sending client)
+    (signals end-of-file (all-content (chunked wire)))))
+
+(define-server-test a-body-is-read-up-to-its-limit-and-no-further
+  (dolist (size '(10 8192 9000))
+    (with-wire (wire stream client)
+      (let ((sender (in-background ("client")
+                      (send client (chunks-of (test-octets size) 1000)
+                            (chunks-of (test-octets size) 1000)))))
+        (is (= size (length (all-content (chunked wire) size))))
+        (signals http:protocol-error (all-content (chunked wire) (1- size)))
+        (task-result sender)))))
+
+(define-server-test chunks-are-dropped-up-to-a-limit
+  (flet ((droppable-p (size limit)
+           (let ((result nil))
+             (with-wire (wire stream client)
+               (let ((sender (in-background ("client")
+                               (try-to-send client (chunks-of (test-octets size) 1000) "rest"))))
+                 (setf result (and (server:drop-content (chunked wire) limit) t))
+                 (task-result sender)
+                 (when result
+                   (is (eql (char-code #\r) (read-byte stream))))))
+             result)))
+    (where-supported
+     (is (eq t (droppable-p 0 1)))
+     (is (eq t (droppable-p 4000 4096)))
+     (is (eq t (droppable-p 12000 40000)))
+     (is (eq nil (droppable-p 12000 4096)))
+     (is (eq nil (droppable-p 1 0))))))
+
+(define-server-test content-that-is-refused-is-told-and-then-over
+  (with-wire (wire stream client)
+    (let* ((refusals '())
+           (content (chunked wire :limit 5
+                                  :turn-down (lambda (refusal) (push refusal refusals)))))
+      (send client "3" :crlf "abc" :crlf "3" :crlf "def" :crlf "0" :crlf :crlf)
+      (is (equalp (octets "abc") (read-up-to content 3)))
+      (signals http:protocol-error (read-byte content))
+      (is (equal '(:body-too-large) (mapcar #'http:protocol-error-refusal refusals)))
+      (is (null (read-byte content nil)))
+      (is (zerop (length (read-up-to content 3))))
+      (is (not (listen content)))
+      (is (not (server:drop-content content 1000)) "What follows is no request.")
+      (is (= 1 (length refusals))))))
+
+(define-server-test malformed-content-that-is-dropped-does-not-end-well
+  (with-wire (wire stream client)
+    (send client "3" :crlf "abcdef" :crlf "0" :crlf :crlf)
+    (is (not (server:drop-content (chunked wire) 1000)))))
+
+;;; What another stream decodes
+
+(define-server-test what-another-stream-decodes-is-counted
+  (with-wire (wire stream client)
+    (send client "abcdefgh")
+    (let* ((refusals '())
+           (content (server:make-counted-content
+                     stream nil (http:make-limits :body-octets 4)
+                     (lambda (refusal) (push refusal refusals)))))
+      (is (equalp (octets "abc") (read-up-to content 3)))
+      (is (listen content))
+      (is (eql (char-code #\d) (read-byte content)))
+      (is (null refusals) "As many as may come.")
+      (signals http:protocol-error (read-byte content))
+      (is (equal '(:body-too-large) (mapcar #'http:protocol-error-refusal refusals)))
+      (is (null (read-byte content nil)))
+      (is (zerop (length (read-up-to content 3))))
+      (is (not (listen content))))))
