@@ -95,6 +95,13 @@
       (clear-input stream)
       (is (server:input-waiting-p wire) "The end has come."))))
 
+(define-server-test after-what-was-left-of-a-buffer-is-full-there-may-be-more
+  (with-wire (wire stream client)
+    (send-and-fill wire client (test-octets 100))
+    (is (server:wire-drained-p wire))
+    (send-and-fill wire client (test-octets (- server::+input-size+ 100)))
+    (is (not (server:wire-drained-p wire)))))
+
 (define-server-test input-moves-to-the-front-and-then-grows
   (with-wire (wire stream client)
     (let ((first (test-octets server::+input-size+))

@@ -1,0 +1,154 @@
+;;;; Requests and replies of Hunchentoot's.  See mutants.lisp for the form.
+
+(:file "src/hunchentoot/exchange.lisp"
+ :suites (conformance/connections conformance/request-bodies limits acceptor-faults)
+ :mutants
+ (("waiting-request" "(shiftf (link-parser link) nil)" "(link-parser link)")
+  ("waiting-request" "(send-refusal (link-socket-stream link) refusal)" "")
+  ("waiting-request" "(descriptor-broken () :end)" "")
+  ("acceptable-head" "(not (method-served-p (head-method head)))" "nil")
+  ("acceptable-head" "(eq :connect (head-method head))" "nil")
+  ("keep-parser" "(unless (link-head-deadline link)" "(progn")
+  ("content-of" "(if (head-upgrade head) stream *no-content*)" "*no-content*"
+   :suites (conformance/detaching conformance/connections))
+  ("invitation" "(unless (headers-sent-p)" "(progn")
+  ("call-with-content" "(release-memory content)" "nil")
+  ("process-head" "(if *cut-short-p*" "(if nil" :suites (conformance/streaming conformance/errors))
+  ("finish-exchange" "(finish-connection)" "nil")
+  ("finish-exchange" "(drop-content content *unread-limit*)" "t")))
+
+(:file "src/hunchentoot/connection.lisp"
+ :suites (conformance/connections conformance/detaching slow-replies acceptor-faults)
+ :mutants
+ (("establish-link" "(limit-waits socket seconds)" "")
+  ("establish-link" ":handshake seconds" ":handshake nil" :suites (tls))
+  ("serve-request" "(count-request connection)" "nil" :suites (acceptors))
+  ("serve-request" "(eq outcome :detached)" "nil")
+  ("listen-or-end-p" "(error () t)" "(error () nil)" :suites (tls))
+  ("leave-output" "(setf (connection-output connection) (take-left wire))" "")
+  ("give-notice" "(link-parser link)" "t")
+  ("release" "(drop-descriptor wire)" "nil")
+  ("release" "(finish-output socket-stream)" "nil")))
+
+(:file "src/hunchentoot/content.lisp"
+ :suites (conformance/request-bodies conformance/parameters limits forms conformance/connections)
+ :mutants
+ (("form-type-p" "(find (char type end) #(#\\; #\\Space #\\Tab))" "t")
+  ("form-type-p" "string-equal" "string=")
+  ("form-wanted-p" "(or (null read) (and force (typep read 'octets)))" "(null read)")
+  ("field-counter" "(> fields limit)" "(>= fields limit)")
+  ("field-counter" "(incf fields" "(setf fields")
+  ("form-octets" "(and most (> (length read) most))" "nil")
+  ("content-in-the-way-p" "(or (content-invite content)" "(or nil")
+  ("content-in-the-way-p" "(> size *unasked-limit*)" "nil")
+  ("content-in-the-way-p" "(not (content-asked-for-p request))" "t")
+  ("drop-unasked" "(setf (raw-post-data* request) t)" "")
+  ("take-unasked" "(content-invite content)" "nil")
+  ("take-unasked" "(and size most (> size most))" "nil")
+  ("take-unasked" "(finish-connection)" "nil")
+  ("take-unasked" "(protocol-error () nil)" "(protocol-error () t)")
+  ("take-what-was-not-read" "(content-asked-for-p request)" "nil")))
+
+(:file "src/hunchentoot/files.lisp" :suites (sent-files conformance/static-files)
+ :mutants
+ (("known-file" "(equal pathname (known-file-pathname known))" "t")
+  ("known-file" "(<= (length name) *known-name-limit*)" "t"
+   :equivalent "Nothing but memory is lost.")
+  ("version-of" "(= size (version-size version))" "t")
+  ("version-of" "(= seconds (version-seconds version))" "t")
+  ("find-version" "(when settled-p" "(progn")
+  ("ours-to-send-p" "(not (headers-sent-p))" "t")
+  ("ours-to-send-p" "(null hunchentoot:*header-stream*)" "t")
+  ("send-regular-file" "(drop-parts (list part))" "nil")
+  ("settle-conditions" "(unless (hunchentoot:header-out :etag)" "(progn")
+  ("settle-conditions" "(when (conditional-p)" "(progn")
+  ("settle-conditions" "(and date-p" "(and t")
+  ("settle-conditions" "(:failed (leave-with hunchentoot:+http-precondition-failed+))" "")
+  ("wanted-range" "(conditional-p)" "t")
+  ("wanted-range" "(plusp (version-size version))" "t")
+  ("wanted-range" "(eq (hunchentoot:request-method*) :get)" "t")
+  ("wanted-range" "(version-settled-p version)" "t")
+  ("settle-range" "(<= first last (1- size))" "(<= first last size)")
+  ("settle-range" "(<= first last (1- size))" "(<= last (1- size))")
+  ("settle-range" "(1+ last)" "last")
+  ("settle-range" "(part-position part) first" "")
+  ("send-part-of-file" "(when (eq (hunchentoot:request-method*) :head) (end-of-request))" "")
+  ("append-file" "(> size *file-copy-limit*)" "nil"
+   :equivalent "A matter of speed, and of memory.")))
+
+(:file "src/hunchentoot/uploads.lisp" :suites (forms conformance/uploads)
+ :mutants
+ (("refill" "(replace octets octets :start2 (form-reader-start reader) :end2 (form-reader-end reader))" "")
+  ("refill" "(form-reader-start reader) 0" "")
+  ("next-event" "((multipart-closed-p (form-reader-parser reader)) (return nil))" "")
+  ("next-event" "(error 'end-of-file :stream (form-reader-content reader))" "(return nil)")
+  ("part-parameter" "(not (equal \"\" file-name))" "t")
+  ("stray-octets" "(incf count more)" "")))
+
+(:file "src/hunchentoot/constructors.lisp" :suites (requests conformance/subclasses)
+ :mutants
+ (("recipe" "(and known (eq class (recipe-class known)))" "known")
+  ("new-recipe" "(watch-class class base)" "")
+  ("new-recipe" "(equal making (cdr (assoc base *known-makings*)))" "t")
+  ("allocated-instance" "(when own-slots (shared-initialize instance own-slots))" "")
+  ("allocated-instance" "(recipe-allocate-p recipe)" "t")
+  ("forget-recipes" "(setf *recipes* '())" "nil")
+  ("make-reply" "(fill-reply reply)" "")))
+
+(:file "src/hunchentoot/parameters.lisp"
+ :suites (requests conformance/parameters conformance/cookies forms)
+ :mutants
+ (("literal-p" "(char= char #\\+)" "nil")
+  ("literal-p" "(char> char #\\~)" "nil")
+  ("decoded-ascii" "(#\\+ (setf char #\\Space))" "")
+  ("decoded-ascii" "(incf position 2)" "")
+  ("decoded-ascii" "(< (char-code char) 128)" "t")
+  ("decoded-ascii" "(and (< position end)" "(and t")
+  ("trimmed-p" "(white-p (schar text (1- (length text))))" "nil")
+  ("query-alist" "(min end (1+ equals))" "(1+ equals)")
+  ("cookie-end" "(char= char #\\,)" "nil")
+  ("cookie-alist" "(= start equals)" "nil")
+  ("cookie-alist" "(white-p (schar cookies (1- equals)))" "nil")
+  ("cookie-alist" "(and (< (1+ equals) end) (white-p (schar cookies (1+ equals))))" "nil")
+  ("cookie-alist" "(min end (1+ equals))" "(1+ equals)")))
+
+(:file "src/hunchentoot/reply.lisp"
+ :suites (conformance/content conformance/errors conformance/connections conformance/streaming)
+ :mutants
+ (("answer" "(unless (headers-sent-p)" "(progn")
+  ("report-error" "(drop-header (invalid-header-name condition))" "nil")
+  ("report-error" "(setf *cut-short-p* t)" "nil")
+  ("body-allowed-p" "(= status 204)" "nil")
+  ("body-allowed-p" "(= status 304)" "nil" :suites (conformance/static-files conformance/content))
+  ("keep-alive-of" "(eql seconds (car known))" "(car known)")
+  ("connection-headers" "(head-keep-alive-p head)" "t")
+  ("connection-headers" "(hunchentoot:acceptor-persistent-connections-p acceptor)" "t")
+  ("connection-headers" "(not (eq (head-protocol head) :http/1.1))" "nil")
+  ("settle-headers" "(unless (entry :server)" "(progn")
+  ("settle-headers" "(when (entry :date)" "(when nil")
+  ("content-kind" "(eq (content-kind-content-type kind) content-type)" "t")
+  ("content-kind" "(eq (content-kind-external-format kind) external-format)" "t")
+  ("own-reason" "(unless (equal reason (reason-phrase status))" "(unless t")
+  ("encode-reply-head" "(setf (cdr header) (unfolded (cdr header)))" "nil")
+  ("send-reply-with" "(note-headers-sent)" "")
+  ("send-reply-with" "(hunchentoot:acceptor-log-access acceptor :return-code status)" ""
+   :suites (conformance/logs access-log))
+  ("body-wanted-p" "(not (eq (hunchentoot:request-method request) :head))" "t"
+   :suites (conformance/methods conformance/content))))
+
+(:file "src/hunchentoot/paths.lisp" :suites (sent-files conformance/static-files)
+ :mutants
+ (("find-path" "(string= path (known-path-path known))" "t")
+  ("find-path" "(equal prefix (known-path-prefix known))" "t")
+  ("find-path" "(eq *default-pathname-defaults* (known-path-defaults known))" "t")
+  ("find-path" "(copy-seq path)" "path")
+  ("known-request-pathname" "(eq function *hunchentoots-request-pathname*)" "t")
+  ("known-request-pathname" "(<= (length path) *known-path-limit*)" "t")))
+
+(:file "src/hunchentoot/requests.lisp" :suites (requests conformance/request-facts conformance/sessions)
+ :mutants
+ (("simple-p" "(literal-p uri 0 path-end)" "t")
+  ("simple-p" "(null (assoc :content-type headers :test #'eq))" "t"
+   :suites (requests conformance/parameters conformance/request-bodies forms))
+  ("fill-parameters" "(slot-value request 'hunchentoot:session) hunchentoot:*session*" "")
+  ("fill-parameters" "(< path-end (length uri))" "t")))
