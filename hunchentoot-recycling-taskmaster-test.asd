@@ -62,6 +62,7 @@
                  (:file "progress")
                  (:file "soft-stop")
                  (:file "ownership")
+                 (:file "sweeping")
                  (:file "stress")))
    (:module "server"
     :serial t

@@ -22,7 +22,7 @@
  :mutants
  (("establish-link" "(limit-waits socket seconds)" "")
   ("establish-link" ":handshake seconds" ":handshake nil" :suites (tls))
-  ("serve-request" "(count-request connection)" "nil" :suites (acceptors))
+  ("serve-request" "(count-request connection)" "nil" :suites (stats-tell-what-happened))
   ("serve-request" "(eq outcome :detached)" "nil")
   ("listen-or-end-p" "(error () t)" "(error () nil)" :suites (tls))
   ("leave-output" "(setf (connection-output connection) (take-left wire))" "")

@@ -50,9 +50,10 @@
                            #'string< :key #'namestring)
         append (table-mutants table)))
 
-(defun load-mutant (mutant)
-  (load-forms (forms-to-load (mutant-file mutant) (mutant-definition mutant)
-                             (mutant-from mutant) (mutant-to mutant))))
+(defun mutant-forms (mutant)
+  "What has to be loaded for MUTANT.  Signals STALE where it does not fit the source."
+  (forms-to-load (mutant-file mutant) (mutant-definition mutant)
+                 (mutant-from mutant) (mutant-to mutant)))
 
 ;;; What the person at the keyboard wants
 
@@ -96,13 +97,16 @@
         (list name))))
 
 (defun passes-p (name)
-  "True when the test NAME passes."
-  (let ((fiveam:*on-error* nil) (fiveam:*on-failure* nil) (start (get-internal-real-time)))
-    (multiple-value-bind (passed failed)
-        (test::result-counts (let ((fiveam:*test-dribble* *standard-output*))
-                               (fiveam:run name)))
-      (declare (ignore passed))
-      (format t "~&~A: ~:[failed~;passed~], ~,2F s~%" name (zerop failed)
-              (/ (- (get-internal-real-time) start) internal-time-units-per-second))
-      (finish-output)
-      (zerop failed))))
+  "True when the test NAME passes; else why it does not is in the log."
+  (let* ((fiveam:*on-error* nil)
+         (fiveam:*on-failure* nil)
+         (fiveam:*test-dribble* *standard-output*)
+         (start (get-internal-real-time))
+         (results (fiveam:run name))
+         (failed (nth-value 1 (test::result-counts results))))
+    (unless (zerop failed)
+      (fiveam:explain! results))
+    (format t "~&~A: ~:[failed~;passed~], ~,2F s~%" name (zerop failed)
+            (/ (- (get-internal-real-time) start) internal-time-units-per-second))
+    (finish-output)
+    (zerop failed)))

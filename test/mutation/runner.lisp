@@ -6,7 +6,7 @@
 ;;;;   0                               unnoticed: all tests passed
 ;;;;   10                              noticed: a test failed, and again when it was asked again
 ;;;;   11                              by chance: tests failed, and passed when they were asked again
-;;;;   12                              the mutant cannot be loaded, or does not fit the source
+;;;;   12                              the mutant cannot be compiled or loaded
 ;;;;   13                              equivalent, and loaded
 ;;;;   killed after some time          noticed: a hang
 ;;;;   anything else                   noticed: a crash, or memory that ran out
@@ -53,7 +53,7 @@ after the first test that fails."
 (defun run-mutant (number)
   (let ((mutant (nth number (wanted-mutants))))
     (set-mode (mutant-parking mutant))
-    (handler-case (load-mutant mutant)
+    (handler-case (load-forms (mutant-forms mutant))
       (error (condition)
         (tell-result condition)
         (return-from run-mutant 12)))
@@ -146,6 +146,17 @@ after the first test that fails."
                  (uiop:quit 1 nil)))
         finally (return (+ 60 (* *patience* (- (get-universal-time) start))))))
 
+(defun check-tables (mutants)
+  "Ends all if one of MUTANTS does not fit the source."
+  (let ((stale (loop for mutant in mutants
+                     for problem = (handler-case (progn (mutant-forms mutant) nil)
+                                     (stale (condition) condition))
+                     when problem collect problem)))
+    (when stale
+      (format t "~&~{~A~%~}" stale)
+      (finish-output)
+      (uiop:quit 1 nil))))
+
 (defun run-all-mutants (mutants seconds)
   "Tells what becomes of MUTANTS, each for at most SECONDS; returns how many are of each outcome, a
 plist."
@@ -166,6 +177,7 @@ plist."
     (unless mutants
       (format t "~&No mutant is in such a file and concerns such a suite.~%")
       (uiop:quit 1))
+    (check-tables mutants)
     (let ((counts (run-all-mutants mutants (check-baseline mutants))))
       (format t "~&~{~(~A~) ~D~^, ~}~%" counts)
       (finish-output)

@@ -164,7 +164,7 @@
   ("send-reply-on" "sent fill)" "0 fill)")
   ("send-reply-on" "(give-octets-away reply)" "nil")))
 
-(:file "src/server/journal.lisp" :suites (journal access-log)
+(:file "src/server/journal.lisp" :suites (journal)
  :mutants
  (("gather" "(incf (journal-lost journal))" "")
   ("gather" "(incf (journal-lines journal))" "")

@@ -1,0 +1,167 @@
+;;;; Threads and connections.  See mutants.lisp for the form.
+
+(:file "src/engine/ownership.lisp" :suites (ownership sweeping progress ready slow-readers stress)
+ :mutants
+ (("become-owner" "(if over-p (change-ownership connection :ready-over) (change-ownership connection :ready))"
+   "(change-ownership connection :ready)")
+  ("become-owner" ":owned :closed)" ":closed)")
+  ("claim-parked" ":owned :closed)" ":closed)")
+  ("give-up-ownership" "(change-ownership connection :park) :arrived)"
+   "(change-ownership connection :park) :closed)")
+  ("end-ownership" ":expiring)" ":closed)")
+  ("call-while-expiring" "(ownership-test before :owned)" "t")
+  ("call-while-expiring" "(close-descriptor (connection-descriptor connection))" "nil")
+  ("parked-p" ":owned :closed)" ":owned)")))
+
+(:file "src/engine/table.lisp" :suites (ownership sweeping ready)
+ :mutants
+ (("find-connection" "(= (connection-generation connection) (ash token -32))" "t")
+  ("next-generation" "(ldb (byte +generation-bits+ 0) (1+ (the fixnum last)))" "(1+ (the fixnum last))")
+  ("forget-connection" "(when (eq connection (svref page place))" "(progn")
+  ("forget-connection" "(setf (svref page place) nil)" "nil")
+  ("parked-connections" "(not (unfinished-p connection))" "t")
+  ("parked-connections" "(parked-p connection)" "t")
+  ("table-page" "(ash descriptor (- +page-bits+))" "0")))
+
+(:file "src/engine/tray.lisp" :suites (tray ready)
+ :mutants
+ (("take-from-tray" "(summon-if-somebody-waits engine)" "nil")
+  ("take-from-tray" "(compare-and-set (engine-tray engine) tokens (rest tokens))"
+   "(progn (setf (engine-tray engine) (rest tokens)) t)")
+  ("leave-on-tray" "(append before tokens)" "(append tokens before)")
+  ("leave-on-tray" "(append before tokens)" "tokens")
+  ("leave-on-tray" "(summon-if-somebody-waits engine)" "")
+  ("summon-if-somebody-waits" "(somebody-waits-p engine)" "t")
+  ("summon-if-somebody-waits" "(compare-and-set (engine-summoned-p engine) nil t)" "t")
+  ("answer-summons" "(compare-and-set (engine-summoned-p engine) t nil)" "nil")))
+
+(:file "src/engine/ready.lisp" :suites (ready tray sweeping progress slow-readers ready-faults)
+ :mutants
+ (("await-token" "(counter-add waiting -1)" "")
+  ("await-token" "(or (take-from-tray engine)" "(or nil" :suites (tray ready stress))
+  ("await-token" "(when others (leave-others engine others))" "")
+  ("leave-others" "(answer-summons engine)" "")
+  ("leave-others" "(setf others (remove :summons others))" "")
+  ("next-token" "(answer-summons engine)" "nil")
+  ("look-for-work" "(setf (ready-worker-stamp worker) 0)" "nil"
+   :suites (ready pacing tray))
+  ("own-connection" "(token-hangup-p token)" "nil" :suites (ready sweeping differential))
+  ("tend-connection" "(connection-lingering-p connection)" "nil")
+  ("serve-while-ready" "(setf (worker-connection worker) nil)" "")
+  ("serve-while-ready" "(end-if-parked-too-late engine connection)" "nil"
+   :suites (ready soft-stop ready-faults))
+  ("serve-while-ready" "((gone-p connection))" "" :suites (ready progress conformance/detaching))
+  ("serve-until-parked" "(count-failure engine)" "")
+  ("serve-once" "(setf (connection-deadline connection) nil)" "")
+  ("serve-once" "(or (/= served (connection-served connection)) (note-stall engine))" "t")
+  ("serve-once" "(and (arrived-p connection) (not (give-up-ownership connection)))" "nil")
+  ("serve-once" "(read-closed-p connection)" "nil")
+  ("serve-once" "(not (serving-p engine))" "nil" :suites (ready soft-stop slow-readers))
+  ("park" "(unless (connection-deadline connection)" "(progn"
+   :suites (ready progress conformance/connections acceptor-faults))
+  ("park" "(if (zerop (connection-served connection)) :first-byte :idle)" ":idle")
+  ("watch-connection" "(setf (connection-watched-p connection) t)" "t")
+  ("end-if-parked-too-late" "(drop-connection engine connection)" "nil"
+   :suites (ready soft-stop ready-faults))))
+
+(:file "src/engine/sweeping.lisp" :suites (sweeping ready slow-readers progress soft-stop ready-faults)
+ :mutants
+ (("end-overdue-connection" "(overdue-p connection now) (end-parked-connection engine connection now)"
+   "t (end-parked-connection engine connection now)")
+  ("end-overdue-connection" "(when (overdue-p connection now) (expire-owned engine connection))"
+   "(expire-owned engine connection)")
+  ("drained-p" "(not (unfinished-p connection))" "t")
+  ("drained-p" "(drain-over-p engine now)" "nil")
+  ("expire-owned" "(count-expiry engine connection)" "")
+  ("expire-owned" "(setf (connection-deadline connection) nil)" "")
+  ("expire-owned" "(shut-descriptor (connection-descriptor connection) :io)" "")
+  ("end-parked-connection" "(peer-took-some-p connection)" "t")
+  ("end-parked-connection" "(peer-took-some-p connection)" "nil")
+  ("end-parked-connection" "(count-expiry engine connection)" "")
+  ("end-drained-connection" "(tend-connection-later engine connection)" "(dismiss engine connection now)")
+  ("park-again" "(tend-connection-later engine connection)" "nil")
+  ("dismiss" "(not (unfinished-p connection))" "t")
+  ("dismiss" "(let-go engine connection) (begin-to-linger connection now)" "(let-go engine connection)")
+  ("dismiss" "(tend-connection-later engine connection)" "nil")
+  ("notice-given-p" "(count-failure engine)" "")
+  ("sweep" "(listen-again engine)" "nil" :suites (ready-faults))
+  ("longest-idle" "#'<" "#'>")
+  ("make-room" "(await-descriptor (connection-descriptor connection) :input :until (milliseconds))" "nil")
+  ("make-room" "(tend-connection-later engine connection)" "nil")
+  ("make-room" "(count-expired engine :crowd)" "nil")))
+
+(:file "src/engine/writing.lisp" :suites (slow-readers sweeping progress)
+ :mutants
+ (("send-what-is-left" "(setf (connection-output connection) left)" "")
+  ("send-what-is-left" "(error :broken)" "")
+  ("send-what-is-left" "(or sent-p (null (connection-deadline connection)))" "t")
+  ("send-what-is-left" "(or sent-p (null (connection-deadline connection)))"
+   "(null (connection-deadline connection))")
+  ("send-what-is-left" "(eq (connection-outcome connection) :park)" "t")
+  ("peer-took-some-p" "(< -1 (unsent-octets (connection-descriptor connection)) unsent)"
+   "(<= -1 (unsent-octets (connection-descriptor connection)) unsent)")
+  ("park-until-writable" "(shiftf (connection-output-watched-p connection) t)"
+   "(connection-output-watched-p connection)")
+  ("park-until-writable" "(watch-connection-again engine connection)" "")))
+
+(:file "src/engine/closing.lisp" :suites (ready sweeping slow-readers progress)
+ :mutants
+ (("forget-owned" "(drop-parts (shiftf (connection-output connection) '()))" ""
+   :suites (slow-readers sent-files))
+  ("forget-owned" "(forget-connection (engine-table engine) connection)" "")
+  ("forget-owned" "(counter-add (engine-open-count engine) -1)" "")
+  ("close-owned" "(close-descriptor (connection-descriptor connection))" "nil")
+  ("detach" "(unwatch (engine-poller engine) (connection-descriptor connection))" "nil"
+   :suites (ready progress conformance/detaching))
+  ("say-good-bye" "(linger engine connection)" "nil")
+  ("say-good-bye" "(cond (unread-p" "(cond (nil")
+  ("unread-p" "(not (arrived-p connection))" "t")
+  ("begin-to-linger" "(shut-descriptor (connection-descriptor connection) :output)" "")
+  ("begin-to-linger" "(set-deadline connection :linger *linger-seconds* now)" "")
+  ("drop-arrivals" "((minusp (decf (connection-linger-octets connection) count)) (return :end))" "")
+  ("linger" "(overdue-p connection (milliseconds))" "nil")
+  ("tend-connection-later" "(leave-on-tray engine (list (connection-token connection)))" "nil")))
+
+(:file "src/engine/output.lisp" :suites (slow-readers wires sent-files)
+ :mutants
+ (("drop-parts" "(close-descriptor file)" "nil")
+  ("drop-parts" "(shiftf (file-part-file part) nil)" "(file-part-file part)")
+  ("send-part" "(setf (part-position part) (+ position count))" "")
+  ("send-parts" "(drop-parts (list (pop parts)))" "(pop parts)")
+  ("send-parts" "((zerop count) (return (values parts sent-p +eio+)))" "")))
+
+(:file "src/engine/accepting.lisp" :suites (ready sweeping tray ready-faults)
+ :mutants
+ (("open-connection" "(counter-add (engine-open-count engine) 1)" "")
+  ("open-connection" "(counter-add (engine-accept-count engine) 1)" "")
+  ("refused-p" "(> (open-count engine) limit)" "(>= (open-count engine) limit)")
+  ("refuse-connection" "(incf (engine-refused engine))" "")
+  ("take-connection" "(values nil t)" "(values nil nil)")
+  ("note-failed-accept" "(forget-accept-trouble engine)" "nil")
+  ("accept-connections" "(leave-listener engine worker)" "nil")
+  ("leave-listener" "(listen-again engine)" "nil")
+  ("leave-listener" "(< (incf (ready-worker-accepted worker)) +accept-batch+)" "t")
+  ("listen-again" "(watch-again (engine-poller engine) (engine-listener-descriptor engine) (engine-listener-descriptor engine))" "nil")
+  ("accept-for-others" "(listen-again engine)" "nil")))
+
+(:file "src/engine/bench.lisp" :suites (ready ready-faults pacing)
+ :mutants
+ (("enough-wait-p" ">=" ">")
+  ("leave-crowd-p" "(plusp surplus)" "t")
+  ("await-promotion" "(or (not (running-p engine)) (dispensable-p engine worker))" "(not (running-p engine))")
+  ("dispensable-p" "(> (pool-size engine) (engine-standby engine))" "t")
+  ("promote" "(bt:condition-notify (ready-worker-bell worker))" "t")
+  ("promote" "(incf (engine-promotions engine))" "nil")))
+
+(:file "src/engine/pool.lisp" :suites (sharing faults lifecycle ready)
+ :mutants
+ (("move" "(decf (svref (engine-counts engine) (state-index (worker-state worker))))" "")
+  ("pool-limit" "(1+ limit)" "limit")
+  ("room-p" "(< (pool-size engine) limit)" "(<= (pool-size engine) limit)")
+  ("full-p" "(>= (attended-count engine) limit)" "(> (attended-count engine) limit)")
+  ("retire" "(incf (engine-served-before engine) (worker-served worker))" "")
+  ("retire" "(unless (eq (worker-state worker) :ended)" "(progn")
+  ("run-worker" "(close-doors-when-empty engine)" "")
+  ("bury" "(give-up-connection engine connection)" "nil")
+  ("launch" "(retire worker)" "nil")
+  ("launch" "(count-failure engine)" "")))
