@@ -148,7 +148,7 @@
  :mutants
  (("enough-wait-p" ">=" ">")
   ("leave-crowd-p" "(plusp surplus)" "t")
-  ("await-promotion" "(or (not (running-p engine)) (dispensable-p engine worker))" "(not (running-p engine))")
+  ("await-promotion" "(or (not (serving-p engine)) (dispensable-p engine worker))" "(not (serving-p engine))")
   ("dispensable-p" "(> (pool-size engine) (engine-standby engine))" "t")
   ("promote" "(bt:condition-notify (ready-worker-bell worker))" "t")
   ("promote" "(incf (engine-promotions engine))" "nil")))

@@ -8,7 +8,11 @@
   ("waiting-request" "(descriptor-broken () :end)" "")
   ("acceptable-head" "(not (method-served-p (head-method head)))" "nil")
   ("acceptable-head" "(eq :connect (head-method head))" "nil")
-  ("keep-parser" "(unless (link-head-deadline link)" "(progn")
+  ("keep-parser" "(setf (link-parser link) parser)" "")
+  ("keep-parser" "(if (parser-begun-p parser) :head :idle)" ":head")
+  ("settle-head-deadline" "(and (link-head-deadline link) (eq kind (link-awaited link)))" "nil")
+  ("settle-head-deadline" "(eq kind (link-awaited link))" "t")
+  ("settle-head-deadline" "(connection-deadline connection) (link-head-deadline link)))" "))")
   ("content-of" "(if (head-upgrade head) stream *no-content*)" "*no-content*"
    :suites (conformance/detaching conformance/connections))
   ("invitation" "(unless (headers-sent-p)" "(progn")
@@ -26,7 +30,7 @@
   ("serve-request" "(eq outcome :detached)" "nil")
   ("listen-or-end-p" "(error () t)" "(error () nil)" :suites (tls))
   ("leave-output" "(setf (connection-output connection) (take-left wire))" "")
-  ("give-notice" "(link-parser link)" "t")
+  ("give-notice" "(parser-begun-p (link-parser link))" "t")
   ("release" "(drop-descriptor wire)" "nil")
   ("release" "(finish-output socket-stream)" "nil")))
 
@@ -51,8 +55,8 @@
 
 (:file "src/hunchentoot/files.lisp" :suites (sent-files conformance/static-files)
  :mutants
- (("known-file" "(equal pathname (known-file-pathname known))" "t")
-  ("known-file" "(<= (length name) *known-name-limit*)" "t"
+ (("known-file (pathname)" "(equal pathname (known-file-pathname known))" "t")
+  ("known-file (pathname)" "(<= (length name) *known-name-limit*)" "t"
    :equivalent "Nothing but memory is lost.")
   ("version-of" "(= size (version-size version))" "t")
   ("version-of" "(= seconds (version-seconds version))" "t")
@@ -87,12 +91,12 @@
 
 (:file "src/hunchentoot/constructors.lisp" :suites (requests conformance/subclasses)
  :mutants
- (("recipe" "(and known (eq class (recipe-class known)))" "known")
+ (("recipe (designator base)" "(and known (eq class (recipe-class known)))" "known")
   ("new-recipe" "(watch-class class base)" "")
   ("new-recipe" "(equal making (cdr (assoc base *known-makings*)))" "t")
   ("allocated-instance" "(when own-slots (shared-initialize instance own-slots))" "")
   ("allocated-instance" "(recipe-allocate-p recipe)" "t")
-  ("forget-recipes" "(setf *recipes* '())" "nil")
+  ("forget-recipes" "(setf *recipes* (no-recipes))" "nil")
   ("make-reply" "(fill-reply reply)" "")))
 
 (:file "src/hunchentoot/parameters.lisp"
@@ -126,8 +130,8 @@
   ("connection-headers" "(not (eq (head-protocol head) :http/1.1))" "nil")
   ("settle-headers" "(unless (entry :server)" "(progn")
   ("settle-headers" "(when (entry :date)" "(when nil")
-  ("content-kind" "(eq (content-kind-content-type kind) content-type)" "t")
-  ("content-kind" "(eq (content-kind-external-format kind) external-format)" "t")
+  ("content-kind (content-type external-format)" "(eq (content-kind-content-type kind) content-type)" "t")
+  ("content-kind (content-type external-format)" "(eq (content-kind-external-format kind) external-format)" "t")
   ("own-reason" "(unless (equal reason (reason-phrase status))" "(unless t")
   ("encode-reply-head" "(setf (cdr header) (unfolded (cdr header)))" "nil")
   ("send-reply-with" "(note-headers-sent)" "")

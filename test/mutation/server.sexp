@@ -161,7 +161,7 @@
    "(if *kit* (kit-reply *kit*) (make-output))")
   ("send-reply-on" "(send-output wire)" "")
   ("send-reply-on" "(max 0" "(+ 0")
-  ("send-reply-on" "sent fill)" "0 fill)")
+  ("send-reply-on" "(make-octets-part (output-octets reply) sent fill)" "(make-octets-part (output-octets reply) 0 fill)")
   ("send-reply-on" "(give-octets-away reply)" "nil")))
 
 (:file "src/server/journal.lisp" :suites (journal)
@@ -182,7 +182,7 @@
   ("write-batch" "(setf (journal-broken-p journal) t)" "")
   ("write-batch" "(setf (journal-broken-p journal) nil)" "")
   ("write-batch" "(drop-batch journal)" "")
-  ("lose-batch" "(incf (journal-lost journal) (journal-batch-lines journal))" "")
+  ("lose-batch" "(lose-lines journal (journal-batch-lines journal))" "")
   ("note-trouble" "(shiftf (journal-trouble-p journal) t)" "nil")
   ("note-recovery" "(shiftf (journal-trouble-p journal) nil)" "(journal-trouble-p journal)")
   ("end-when-asked" "(or (not written-p) (zerop (journal-lines journal)))" "t")

@@ -55,10 +55,15 @@
     (loop for (start nil next) on starts by #'cddr
           collect (subseq text start next))))
 
+(defun loose-pattern (text)
+  "A regular expression for TEXT with any white space where TEXT has some."
+  (format nil "~{~A~^\\s+~}"
+          (mapcar #'cl-ppcre:quote-meta-chars (cl-ppcre:split "\\s+" text))))
+
 (defun defines-p (form name)
-  "True when FORM, a string, defines NAME: a name, or all the words between an operator and the rest,
+  "True when FORM, a string, defines NAME: a name, or with it what follows and tells it from others,
 such as \"close ((stream descriptor-stream)\"."
-  (cl-ppcre:scan (format nil "^\\([a-z0-9-]+ \\(?~A(?![^\\s()])" (cl-ppcre:quote-meta-chars name))
+  (cl-ppcre:scan (format nil "^\\([a-z0-9-]+ \\(?~A(?![^\\s()])" (loose-pattern name))
                  form))
 
 (defun the-definition (forms name file)
@@ -67,12 +72,6 @@ such as \"close ((stream descriptor-stream)\"."
       (1 (first found))
       (t (fail-as-stale "~A defines ~A ~:[~D times~;nowhere~*~]." file name (null found)
                         (length found))))))
-
-(defun loose-pattern (text)
-  "A scanner for TEXT with any white space where TEXT has some."
-  (cl-ppcre:create-scanner
-   (format nil "~{~A~^\\s+~}"
-           (mapcar #'cl-ppcre:quote-meta-chars (cl-ppcre:split "\\s+" text)))))
 
 (defun changed (form from to place)
   "FORM, a string, with TO in place of FROM, which must be there once."
