@@ -173,8 +173,9 @@ stopped."
   "Stops ACCEPTOR and frees its port.  When SOFT, waits for every request that runs, otherwise
 only for those that end soon; in either case up to TIMEOUT seconds, a real, or NIL for no
 limit.  What has no request ends at once; for that, too, and for the last lines of the access log,
-it waits when it must, up to five seconds each.  Returns ACCEPTOR and a list of plists, one for each thread that had to be left to
-finish its request by itself.  Does nothing when ACCEPTOR is not started.
+it waits when it must, up to five seconds each.  Returns ACCEPTOR and a list of plists, one for
+each thread that had to be left to finish its request by itself.  Does nothing when ACCEPTOR is
+not started.
 Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (cond ((not (hunchentoot:started-p acceptor))
          (values acceptor '()))
