@@ -50,6 +50,7 @@
     :serial t
     :components ((:file "sockets")
                  (:file "pollers")
+                 (:file "processors")
                  (:file "files")))
    (:module "ready-engine"
     :pathname "engine/"
@@ -58,11 +59,13 @@
                  (:file "tray")
                  (:file "pacing")
                  (:file "ready-faults")
+                 (:file "sentinels")
                  (:file "slow-readers")
                  (:file "progress")
                  (:file "soft-stop")
                  (:file "ownership")
                  (:file "sweeping")
+                 (:file "processors")
                  (:file "stress")))
    (:module "server"
     :serial t

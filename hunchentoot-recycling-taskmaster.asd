@@ -65,6 +65,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "files-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "functions-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "processors-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux)))))
    (:module "http"                      ; HTTP/1.1 without I/O
     :serial t

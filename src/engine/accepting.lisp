@@ -15,77 +15,153 @@
 ;;;; When all connections are accepted first, and parked, each costs two calls of the system more,
 ;;;; and most often another processor than the one that has it in its cache.
 
-(defconstant +econnaborted+ 103)
-
 (defconstant +accept-batch+ 16
   "How many connections one worker accepts before what else is ready has its turn.")
 
 (defun open-connection (engine descriptor peer)
-  "A connection, owned by the caller, on DESCRIPTOR, to PEER."
-  (let* ((table (engine-table engine))
-         (connection (make-connection nil :descriptor descriptor
-                                          :generation (next-generation table)
-                                          :opened (pace-now (engine-pace engine))
-                                          :peer peer)))
+  "A connection, owned by the caller, on DESCRIPTOR, to PEER.  Where none can be made, DESCRIPTOR is
+closed."
+  (let ((table (engine-table engine))
+        (connection nil))
+    (unwind-protect
+         (enter-connection table (setf connection
+                                       (make-connection
+                                        nil :descriptor descriptor
+                                            :generation (next-generation table)
+                                            :opened (pace-now (engine-pace engine))
+                                            :peer peer)))
+      (unless connection
+        (close-descriptor descriptor)))
     (counter-add (engine-accept-count engine) 1)
     (counter-add (engine-open-count engine) 1)
-    (enter-connection table connection)
     connection))
+
+(defun wanting-count (engine most)
+  "How many connections of ENGINE are served, or are parked and have something to be read, which no
+worker is free for; MOST where they are more."
+  (let ((count (with-engine (engine) (attended-count engine))))
+    (block counting
+      (map-connections (lambda (connection)
+                         (when (>= count most)
+                           (return-from counting))
+                         (when (and (parked-p connection)
+                                    (await-descriptor (connection-descriptor connection) :input
+                                                      :until (milliseconds)))
+                           (incf count)))
+                       (engine-table engine)))
+    (min count most)))
 
 (defun refused-p (engine worker)
   "True when ENGINE has no room for the connection that was just opened by WORKER, who may serve
 it, or by the sentinel, when NIL, because all workers serve."
   (let ((limit (engine-accept-limit engine)))
-    (case limit
-      (:unlimited nil)
-      ((nil) (null worker))
-      (t (> (open-count engine) limit)))))
+    (and (null worker)
+         (case limit
+           (:unlimited nil)
+           ((nil) t)
+           ;; Most often few are open, and none has to be asked.  The new one is one of them.
+           (t (and (> (open-count engine) limit)
+                   (>= (wanting-count engine limit) limit)))))))
 
 (defun refuse-connection (engine connection)
   (with-engine (engine)
     (incf (engine-refused engine)))
-  (handler-case (refuse (engine-service engine) connection)
-    (error () (count-failure engine)))
-  (say-good-bye engine connection))
+  (let ((told-p nil))
+    (unwind-protect (progn (handler-case (refuse (engine-service engine) connection)
+                             (error () (count-failure engine)))
+                           (setf told-p t))
+      (if told-p
+          (say-good-bye engine connection)
+          (drop-connection engine connection)))))
+
+(defun refuse-descriptor (engine descriptor)
+  "Closes DESCRIPTOR, which is a larger number than the table of ENGINE has room for."
+  (close-descriptor descriptor)
+  (with-engine (engine)
+    (incf (engine-refused engine)))
+  nil)
+
+(defun adopt-descriptor (engine worker descriptor peer)
+  "A new connection on DESCRIPTOR, to PEER, owned by the caller; NIL when it was refused.  WORKER is as
+for REFUSED-P."
+  (let ((connection (open-connection engine descriptor peer)))
+    (cond ((refused-p engine worker)
+           (refuse-connection engine connection)
+           nil)
+          (t
+           connection))))
 
 (defun take-connection (engine worker)
   "A new connection, owned by the caller; NIL when there is none, or it was refused.  WORKER is as
 for REFUSED-P.  The second value is true when there may be more, which the poller will not tell."
   (multiple-value-bind (descriptor peer) (accept-descriptor (engine-listener-descriptor engine))
     (cond ((minusp descriptor)
-           (values nil (note-failed-accept engine descriptor)))
+           (values nil (note-failed-accept engine (- descriptor))))
           (t
-           (let ((connection (open-connection engine descriptor peer)))
-             (cond ((refused-p engine worker)
-                    (refuse-connection engine connection)
-                    (values nil t))
-                   (t
-                    (values connection t))))))))
+           (note-accepted engine)
+           (values (if (< descriptor +most-descriptors+)
+                       (adopt-descriptor engine worker descriptor peer)
+                       (refuse-descriptor engine descriptor))
+                   t)))))
 
-(defun note-failed-accept (engine result)
-  "Notes that accepting failed with RESULT.  True when it may succeed if tried again at once."
-  (cond ((= result (- +econnaborted+)) t) ; the peer was gone already
-        ((would-block-p result)
-         (when (engine-accept-trouble engine)
-           (forget-accept-trouble engine))
-         nil)
-        (t
-         (when (engine-accepting-p engine) ; the sentinel will try again
-           (note-accept-trouble
-            engine (make-condition 'descriptors-exhausted
-                                   :cause (format nil "error number ~D" (- result)))))
-         nil)))
+(defun note-accepted (engine)
+  "Forgets what kept ENGINE from accepting.  While descriptors lack one comes free now and then, which
+is not the end of that."
+  (when (and (engine-accept-trouble engine)
+             (not (eq (engine-accept-trouble engine) 'descriptors-exhausted)))
+    (forget-accept-trouble engine)))
+
+(defun note-failed-accept (engine number)
+  "Notes that accepting failed with the error NUMBER.  True when it may succeed if tried again at once."
+  (let ((kind (accept-failure-kind number)))
+    (case kind
+      (:gone t)
+      (:none
+       (when (engine-accept-again-p engine)
+         (note-backlog-empty engine))
+       nil)
+      (t
+       (when (engine-accepting-p engine) ; the sentinel will try again
+         (note-accept-trouble engine (make-accept-failure kind (error-text number))))
+       nil))))
+
+(defun note-backlog-empty (engine)
+  "Notes that nobody waits to be accepted by ENGINE.  If descriptors lacked, that is over; of other
+trouble only the next connection tells whether it lasts."
+  (if (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+      (forget-accept-trouble engine)
+      (setf (engine-accept-again-p engine) nil)))
+
+(defun accept-again (engine)
+  "What the sentinel does about connections of ENGINE that could not be accepted."
+  (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+    (make-room engine))
+  (listen-again engine))
 
 (defun accept-connections (engine worker)
   "Accepts a connection and serves it: its request is most often there already.  See above for
 those that came with it."
   (multiple-value-bind (connection more-p) (take-connection engine worker)
-    (when (and more-p
-               (or (not (somebody-waits-p engine))
-                   (accept-and-park engine worker)))
-      (leave-listener engine worker))
+    (when more-p
+      (see-to-others engine worker connection))
     (when connection
       (serve-while-ready engine worker connection))))
+
+(defun see-to-others (engine worker connection)
+  "Has those accepted that may have come with CONNECTION, which WORKER accepted and is going to serve,
+whatever fails here."
+  (let ((done-p nil))
+    (unwind-protect
+         (progn
+           (handler-case (when (or (not (somebody-waits-p engine))
+                                   (accept-and-park engine worker))
+                           (leave-listener engine worker))
+             (error (condition)
+               (count-failure engine)
+               (tell engine :error "Accepting a connection failed: ~A" condition)))
+           (setf done-p t))
+      (when (and connection (not done-p))
+        (drop-connection engine connection)))))
 
 (defun accept-and-park (engine worker)
   "Accepts a connection for whoever is told of its request.  True when there may be more, which the
@@ -105,9 +181,12 @@ poller will not tell."
       (listen-again engine)))
 
 (defun listen-again (engine)
-  "Lets the poller tell of the listener of ENGINE again if connections wait there."
-  (watch-again (engine-poller engine) (engine-listener-descriptor engine)
-               (engine-listener-descriptor engine)))
+  "Lets the poller tell of the listener of ENGINE again if connections wait there.  If the system does
+not take that, it is tried again."
+  (let* ((listener (engine-listener-descriptor engine))
+         (result (watch-again (engine-poller engine) listener listener)))
+    (when (and (minusp result) (engine-accepting-p engine))
+      (note-accept-trouble engine (make-accept-failure :other (error-text (- result)))))))
 
 (defmethod accept-rest ((engine ready-engine))
   (loop while (accept-and-park engine nil)))

@@ -23,7 +23,7 @@ until then.  NIL when it should end; it has left the pool."
          (with-engine (engine) (retire worker))
          nil)
         ((or (enough-wait-p pace) (leave-crowd-p pace))
-         (interruptibly (sit-on-bench engine worker)))
+         (sit-on-bench engine worker))
         (t t)))
 
 (defun take-seat (engine worker)
@@ -33,14 +33,24 @@ until then.  NIL when it should end; it has left the pool."
     (bt:condition-notify (engine-changed engine))))
 
 (defun sit-on-bench (engine worker)
-  "Waits to be promoted.  True then, NIL when WORKER has left the pool."
+  "Waits to be promoted.  True then, NIL when WORKER has left the pool.  The caller defers interrupts:
+its thread can be destroyed only where it waits, when the cleanup form will take it off the bench."
+  (interruptibly (ensure-sentinel engine))
+  (unwind-protect (progn
+                    (sit-down engine worker)
+                    (await-promotion engine worker))
+    (get-up engine worker)))
+
+(defun sit-down (engine worker)
   (with-engine (engine)
     (incf (engine-benchings engine))
     (move worker :benched)
-    (push worker (engine-benched engine)))
-  (unwind-protect (await-promotion engine worker)
-    (with-engine (engine)
-      (setf (engine-benched engine) (delete worker (engine-benched engine))))))
+    (push worker (engine-benched engine))))
+
+(defun get-up (engine worker)
+  (with-engine (engine)
+    (setf (engine-benched engine) (delete worker (engine-benched engine))
+          (ready-worker-patience worker) *wait-milliseconds*)))
 
 (defun await-promotion (engine worker)
   (bt:with-lock-held ((engine-lock engine))
@@ -51,7 +61,15 @@ until then.  NIL when it should end; it has left the pool."
              (retire worker)
              (return nil))
             (t
-             (wait-on (ready-worker-bell worker) (engine-lock engine) *bench-seconds*))))))
+             (interruptibly
+              (wait-on (ready-worker-bell worker) (engine-lock engine)
+                       (seconds-on-bench engine))))))))
+
+(defun seconds-on-bench (engine)
+  "How long a worker waits before it looks whether it is dispensable; NIL for ever: the pool grows only
+when the bench is empty, and whoever makes its floor lower has it LOOK-AGAIN."
+  (and (> (pool-size engine) (engine-standby engine))
+       *bench-seconds*))
 
 (defun dispensable-p (engine worker)
   (and (> (pool-size engine) (engine-standby engine))

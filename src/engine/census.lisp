@@ -10,6 +10,10 @@
 ;;;; so suspects alone are asked about, once for each request, and after several that were
 ;;;; blocked only one in as many, down to one in 64.
 ;;;;
+;;;; Where the kernel does not tell, because /proc is not there or no descriptor is left, a suspect is
+;;;; taken for blocked when its thread's own clock stood still between two looks.  On a busy machine that
+;;;; is so, too, while it waits for a processor: the pool grows more than it need, but it grows.
+;;;;
 ;;;; While all is calm the naps are long, and who was blocked for a moment, by a collection of garbage
 ;;;; say, is a suspect as well; so the first that is found blocked only has the next looks follow
 ;;;; closely.
@@ -35,9 +39,13 @@
 (defparameter *brief-ticks* 20
   "A worker that is stuck for no longer may well be free again at the next tick.")
 
-(defstruct (pacemaker (:include opaque) (:constructor make-pacemaker (processors)))
+(defstruct (pacemaker (:include opaque)
+                      (:constructor make-pacemaker
+                          (processors &optional (awake processors) (last-count 0))))
   "What the sentinel of a ready engine remembers from tick to tick."
-  (processors 1 :type fixnum :read-only t)
+  (processors 1 :type fixnum)
+  (awake 1 :type fixnum)                ; how many workers that are not stuck are wanted
+  (quiet-looks 0 :type fixnum)          ; since nobody waited
   (blocked-in-a-row 0 :type fixnum)     ; suspects found blocked since one was not
   (blocked-share 0.0 :type single-float) ; of workers that serve and are no suspects yet
   (running-share 0.0 :type single-float) ; of active workers that are not stuck
@@ -46,7 +54,9 @@
   (rested-ticks 1 :type fixnum)         ; for how many it rested last
   (calm-ticks 0 :type fixnum)           ; since somebody was stuck
   (idle-naps 0 :type fixnum)            ; since somebody was stuck, or nobody waited
-  (last-sweep 0 :type fixnum))          ; of deadlines, in MILLISECONDS
+  (last-sweep 0 :type fixnum)           ; of deadlines, in MILLISECONDS
+  (last-count 0 :type fixnum)           ; of processors, likewise
+  (work-done 0 :type integer))          ; see SAMPLE-WAIT-WHEN-BUSY
 
 (defstruct (census (:include opaque))
   "The active workers at a tick.  Others are stuck, LOOSE ones are not, and of these the UNSETTLED
@@ -69,10 +79,54 @@ serve a request."
           (setf (ready-worker-status worker)
                 (open-thread-status (ready-worker-identity worker)))))))
 
+(defun gather-status-descriptors (engine)
+  "Puts those of workers that are asked about no more with those that are to be closed: only who is
+awake has one."
+  (with-engine (engine)
+    (dolist (worker (engine-benched engine))
+      (when (ready-worker-status worker)
+        (push (shiftf (ready-worker-status worker) nil) (engine-status-descriptors engine))))))
+
+(defun note-blindness (engine)
+  "Tells, once, that nobody tells the sentinel of ENGINE which threads are blocked."
+  (unless (shiftf (engine-blind-p engine) t)
+    (tell engine :warning
+          "The system does not tell which threads are blocked (is /proc mounted, and are descriptors
+left?).  Who does not get on for a tick or two counts as blocked, so there may be more threads than needed.")))
+
+(defun check-sight (engine)
+  "Notes it if the system does not tell of threads at all."
+  (let ((status (open-thread-status (thread-identity))))
+    (unwind-protect (unless (and status (thread-state status))
+                      (note-blindness engine))
+      (when status
+        (close-descriptor status)))))
+
+(defun ask-state (worker)
+  "What the kernel tells of the thread of WORKER: :BLOCKED, :RUNNING, or NIL for nothing."
+  (let ((status (worker-status worker)))
+    (or (and status (thread-state status))
+        (progn (note-blindness (worker-engine worker))
+               nil))))
+
 (defun found-blocked-p (worker)
   "Asks the kernel whether the thread of WORKER is blocked."
-  (let ((status (worker-status worker)))
-    (and status (thread-blocked-p status))))
+  (eq :blocked (ask-state worker)))
+
+(defun standing-still-p (worker)
+  "True when the thread of WORKER, at the request that was asked about before, has had next to no
+processor since it was asked about last."
+  (and (= (ready-worker-stamp worker) (ready-worker-suspected worker))
+       (let ((run-time (thread-run-time (ready-worker-identity worker))))
+         (< (- run-time (shiftf (ready-worker-latest-run-time worker) run-time))
+            (floor *tick-microseconds* 4)))))
+
+(defun seems-blocked-p (worker)
+  "Whether the thread of WORKER, a suspect, is blocked, as the kernel tells, or else its own clock."
+  (case (ask-state worker)
+    (:blocked t)
+    (:running nil)
+    (t (standing-still-p worker))))
 
 (defun calm-p (pacemaker)
   "True when nobody has been stuck for long."
@@ -88,7 +142,7 @@ blocked.  In a calm, none is at the first look, which has others follow soon."
   (if (and (>= (pacemaker-blocked-in-a-row pacemaker) 8)
            (plusp (random (min 64 (pacemaker-blocked-in-a-row pacemaker)))))
       t
-      (let ((blocked (found-blocked-p worker)))
+      (let ((blocked (seems-blocked-p worker)))
         (setf (pacemaker-blocked-in-a-row pacemaker)
               (if blocked (1+ (pacemaker-blocked-in-a-row pacemaker)) 0))
         (cond ((and blocked (calm-p pacemaker))
@@ -105,7 +159,8 @@ about.  Time in which the system let the thread wait for a processor does not co
               (* *computing-ticks* *tick-microseconds*)))
           (t
            (setf (ready-worker-suspected worker) stamp
-                 (ready-worker-run-time worker) run-time)
+                 (ready-worker-run-time worker) run-time
+                 (ready-worker-latest-run-time worker) run-time)
            nil))))
 
 ;;; Counting

@@ -11,6 +11,13 @@
 ;;;;                                     -> :stopped
 ;;;;   :stopped   what was left behind was reported; an engine starts only once
 
+(defparameter *tick* 0.25
+  "Seconds between two looks of the sentinel while there is something to look after, when nobody rings
+its bell.")
+
+(defparameter *rest* 1
+  "Seconds between two looks of the sentinel when nothing happens.")
+
 (defstruct (engine (:include opaque) (:constructor nil) (:copier nil))
   "A pool of workers over the connections of one listener."
   (service nil :read-only t)
@@ -31,7 +38,10 @@
   (bell (bt:make-condition-variable) :read-only t)
   (phase :new :type keyword)
   (sentinel nil)                        ; its thread, which lives from start to stop
-  (doors-open-p nil)                    ; true while CLOSE-DOORS has something to give back
+  (sentinel-count 0 :type fixnum)       ; sentinels that have not ended: 1, save when one is lost
+  (sentinel-lost-p nil)                 ; it died, and has no successor yet
+  (stumbling-p nil)                     ; what it did last failed, and that was noted
+  (doors-open-p nil)                    ; true while CLOSE-DOORS may have something to give back
   (accepting-p nil)                     ; what comes to LISTENER is this engine's to accept
   (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, in MILLISECONDS
   (workers '() :type list)              ; every one that has not ended
@@ -41,7 +51,10 @@
   (queue '() :type list)                ; accepted connections without a worker, oldest first
   (crowded-p nil)                       ; a connection waits for a worker and none is free
   (accept-trouble nil)                  ; the kind of ACCEPT-FAILED that was noted and lasts
+  (accept-again-p nil)                  ; connections may wait that could not be accepted
   (last-error nil)                      ; what last kept a thread from being made
+  (thread-trouble-p nil)                ; that was noted and lasts
+  (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
   (made 0 :type fixnum)                 ; workers
   (accept-count (make-counter) :read-only t) ; connections, since the start
   (open-count (make-counter) :read-only t) ; connections, now
@@ -64,6 +77,11 @@ an interrupt nor the death of the thread can leave its counts half changed."
   `(uninterruptibly
      (bt:with-lock-held ((engine-lock ,engine))
        ,@body)))
+
+(defun countdown (seconds)
+  "A function that returns how many of SECONDS from now, a real or NIL for no limit, are left."
+  (let ((end (end-after seconds)))
+    (lambda () (and end (/ (milliseconds-left end) 1000)))))
 
 (defun state-index (state)
   (position state *worker-states*))
@@ -150,6 +168,12 @@ is gone.")
 
 (defgeneric watch-over (engine)
   (:documentation "The life of the sentinel of ENGINE, until that is stopped."))
+
+(defgeneric call-for-sentinel (engine)
+  (:documentation "Has a worker of ENGINE, whose sentinel died, call ENSURE-SENTINEL soon, where it
+would not by itself.")
+  (:method ((engine engine))
+    nil))
 
 (defgeneric tend (engine)
   (:documentation "What the sentinel of ENGINE looks after at each tick, besides deadlines

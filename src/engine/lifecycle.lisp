@@ -22,28 +22,43 @@ returns its last value."
 
 (defun start-engine (engine)
   "Starts ENGINE and returns it once a worker waits for connections.  When no thread can be
-made, signals why and leaves nothing behind."
+made, or its listener cannot be watched, signals why and leaves nothing behind."
   (with-engine (engine)
     (assert (eq (engine-phase engine) :new))
     (setf (engine-phase engine) :running
           (engine-accepting-p engine) t
-          (engine-started engine) (milliseconds)))
-  (handler-bind ((error (lambda (condition)
-                          (declare (ignore condition))
-                          (stop-engine engine :timeout 0))))
-    (open-doors engine)
-    (setf (engine-doors-open-p engine) t)
-    (refill engine)
-    (wait-for-change engine nil (lambda ()
-                                  (or (zerop (pool-size engine))
-                                      (plusp (worker-count engine :waiting :serving :active)))))
-    (when (zerop (pool-size engine))
-      (error (or (engine-last-error engine) 'no-workers)))
-    (setf (engine-sentinel engine) (start-sentinel engine)))
+          (engine-started engine) (milliseconds)
+          (engine-doors-open-p engine) t)) ; CLOSE-DOORS gives back what there is by then
+  (let ((started-p nil))
+    (unwind-protect
+         (progn
+           (open-doors engine)
+           (refill engine)
+           (await-first-worker engine)
+           (start-first-sentinel engine)
+           (setf started-p t))
+      (unless started-p
+        (with-engine (engine)
+          (setf (engine-sentinel-count engine) 0))
+        (stop-engine engine :timeout 0))))
   engine)
 
-(defun start-sentinel (engine)
-  (make-sentinel-thread (engine-service engine) (lambda () (watch-over engine))))
+(defun start-first-sentinel (engine)
+  "Makes the sentinel of ENGINE, and returns when it has begun: from then on it calls for a successor if
+it dies."
+  (with-engine (engine)
+    (incf (engine-sentinel-count engine)))
+  (let ((thread (start-sentinel engine)))
+    (unless (wait-for-change engine 5 (lambda () (engine-sentinel engine)))
+      (setf (engine-sentinel engine) thread))))
+
+(defun await-first-worker (engine)
+  "Returns when a worker of ENGINE waits for connections; signals why when none will."
+  (wait-for-change engine nil (lambda ()
+                                (or (zerop (pool-size engine))
+                                    (plusp (worker-count engine :waiting :serving :active)))))
+  (when (zerop (pool-size engine))
+    (error (or (engine-last-error engine) 'no-workers))))
 
 ;;; Stop
 
@@ -84,11 +99,16 @@ for others where the listener is theirs too.")
   (:method ((engine engine))
     nil))
 
-(defun send-home-waiting (engine)
-  "Makes the workers that have no connection end.  They have nothing to finish, so seconds are
-plenty; and whoever is left then has a request, and is reported with reason."
+(defparameter *least-patience* 1/10
+  "Seconds that STOP waits, however short its time is, for threads that have nothing to finish: so that
+nobody accepts from a listener that is closed next.")
+
+(defun send-home-waiting (engine seconds)
+  "Makes the workers of ENGINE that have no connection end, and waits for that up to SECONDS, a real or
+NIL for no limit.  They have nothing to finish, so five seconds are plenty."
   (wake-workers engine)
-  (wait-for-change engine 5 (lambda () (<= (pool-size engine) (attended-count engine)))))
+  (wait-for-change engine (min 5 (max *least-patience* (or seconds 5)))
+                   (lambda () (<= (pool-size engine) (attended-count engine)))))
 
 (defun await-empty-pool (engine seconds)
   (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))
@@ -130,23 +150,23 @@ worker that serves.  True when it has none."
 (defun drain (engine seconds)
   "Has everything answered that has come to ENGINE, and takes up to SECONDS, a real or NIL for no limit.
 True when it is."
-  (let ((end (and seconds (+ (milliseconds) (as-milliseconds seconds)))))
-    (flet ((seconds-left ()
-             (and end (max 0 (/ (- end (milliseconds)) 1000)))))
-      (when (leave-phase engine :draining)
-        (with-engine (engine)
-          (setf (engine-drain-end engine)
-                (+ (milliseconds) (as-milliseconds *drain-seconds*)))
-          (bt:condition-notify (engine-bell engine)))
-        (end-arrivals engine (seconds-left)))
-      (await-end-of-work engine (seconds-left)))))
+  (let ((left (countdown seconds)))
+    (ensure-sentinel engine)            ; it ends the connections on which nothing comes
+    (when (leave-phase engine :draining)
+      (with-engine (engine)
+        (setf (engine-drain-end engine)
+              (+ (milliseconds) (as-milliseconds *drain-seconds*)))
+        (bt:condition-notify (engine-bell engine)))
+      (end-arrivals engine (funcall left)))
+    (await-end-of-work engine (funcall left))))
 
-(defun end-work (engine)
-  "Makes ENGINE begin nothing more, and the workers end that have nothing to finish."
+(defun end-work (engine seconds)
+  "Makes ENGINE begin nothing more, and the workers end that have nothing to finish: waits for them up to
+SECONDS, a real or NIL for no limit."
   (when (leave-phase engine :stopping)
     (end-accepting engine)
     (end-input engine :idling)
-    (send-home-waiting engine)))
+    (send-home-waiting engine seconds)))
 
 (defun describe-worker (worker)
   "A plist about WORKER, for people."
@@ -154,34 +174,43 @@ True when it is."
         :state (worker-state worker)
         :seconds (/ (worker-milliseconds worker) 1000.0)))
 
-(defun lay-down (engine)
-  "The last step of stopping: ends the sentinel, joins what ended, reports what did not."
-  (when (leave-phase engine :stopped)
-    (with-engine (engine)
-      (setf (engine-stopped engine) (milliseconds))
-      (bt:condition-notify (engine-bell engine)))
-    (when (engine-sentinel engine)
-      (bt:join-thread (engine-sentinel engine))))
-  (close-doors-when-empty engine)
-  (join-leavers engine)
+(defgeneric resting-p (worker)
+  (:documentation "True when WORKER has nothing to finish, and will end by itself when told so.  Under
+the lock.")
+  (:method ((worker worker))
+    (eq (worker-state worker) :waiting)))
+
+(defun lay-down (engine seconds)
+  "The last step of stopping: ends the sentinel, joins what ended, waiting for that up to SECONDS, a
+real or NIL for no limit, and reports who did not end."
+  (let ((left (countdown (and seconds (max *least-patience* seconds)))))
+    (when (leave-phase engine :stopped)
+      (with-engine (engine)
+        (setf (engine-stopped engine) (milliseconds))
+        (bt:condition-notify (engine-bell engine))))
+    (await-sentinel engine (funcall left))
+    (close-doors-when-empty engine)
+    (join-leavers engine (funcall left)))
   (with-engine (engine)
-    (mapcar #'describe-worker (engine-workers engine))))
+    (mapcar #'describe-worker (remove-if #'resting-p (engine-workers engine)))))
 
 (defun stop-engine (engine &key soft (timeout (if soft nil 1)))
   "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or has come is served,
-and its answer sent, and connections that idle have a moment for another; else connections read nothing more.  Waits up to TIMEOUT seconds, a
-real or NIL for no limit, for the workers to end.  Returns a list of plists, one for each worker
-that had to be left behind; such a worker ends with its request.
+and its answer sent, and connections that idle have a moment for another; else connections read
+nothing more.  Waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end, and a
+tenth of a second at least for those that have nothing to finish.  Returns a list of plists, one for
+each worker that had to be left behind; such a worker ends with its request.
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
-  (let ((drained-p (and soft (drain engine timeout))))
-    (end-work engine)
+  (let* ((left (countdown timeout))
+         (drained-p (and soft (drain engine (funcall left)))))
+    (end-work engine (funcall left))
     (unless drained-p
       (end-input engine :idling :serving :writing)
       (drop-queue engine))
-    (await-empty-pool engine (if (and soft (not drained-p)) 0 timeout)))
-  (lay-down engine))
+    (await-empty-pool engine (if (and soft (not drained-p)) 0 (funcall left)))
+    (lay-down engine (funcall left))))
 
 ;;; The last resort
 
@@ -207,7 +236,7 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
     (error 'stop-from-worker))
   ;; Who only waits leaves by itself: a thread that is destroyed while it comes or goes might
   ;; take a lock with it.
-  (end-work engine)
+  (end-work engine 5)
   (dolist (thread (with-engine (engine)
                     (remove nil (mapcar #'worker-thread (engine-workers engine)))))
     (handler-case (destroy-thread thread)
@@ -215,4 +244,4 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
   (drop-queue engine)
   (end-input engine :idling :writing)
   (await-empty-pool engine 5)
-  (lay-down engine))
+  (lay-down engine 5))

@@ -31,12 +31,9 @@
   (:method ((worker worker))
     (/ (worker-milliseconds worker) 1000.0))
   (:method ((worker ready-worker))
-    (let ((stamp (ready-worker-stamp worker)))
-      ;; A tick may be longer than it should be, never shorter.
-      (if (zerop stamp)
-          0.0
-          (/ (* (- (pace-tick (ready-worker-pace worker)) stamp) *tick-microseconds*)
-             1000000.0)))))
+    (if (zerop (ready-worker-stamp worker))
+        0.0
+        (/ (max 0 (- (milliseconds) (ready-worker-begun worker))) 1000.0))))
 
 (defgeneric list-engine-connections (engine)
   (:documentation "A list of plists, one for each open connection of ENGINE: :PEER, a string;

@@ -9,7 +9,8 @@ subclasses SERVICE and is called through its generic functions.")
    ;; what the storey above implements
    #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p
    #:idle-seconds #:write-seconds #:give-notice
-   #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:call-as-worker #:note
+   #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:call-as-worker
+   #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
    #:connection-descriptor #:connection-peer #:connection-deadline #:connection-deadline-kind
@@ -21,7 +22,7 @@ subclasses SERVICE and is called through its generic functions.")
    ;; engines
    #:engine #:sharing-engine #:make-sharing-engine #:make-ready-engine
    #:engine-service #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
-   #:engine-standby #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
+   #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
    #:winding-down-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:tell
    #:*worker* #:worker-engine))

@@ -27,6 +27,11 @@ connections only to queue or to refuse them.")
   (let ((limit (pool-limit engine)))
     (or (null limit) (< (pool-size engine) limit))))
 
+(defun may-launch-p (engine)
+  "False for a moment after a thread could not be made."
+  (let ((after (engine-launch-after engine)))
+    (or (zerop after) (<= after (milliseconds)))))
+
 (defun full-p (engine)
   "True when as many connections of ENGINE are attended as may be."
   (let ((limit (engine-thread-limit engine)))
@@ -34,7 +39,7 @@ connections only to queue or to refuse them.")
 
 (defun missing-workers (engine)
   "How many workers ENGINE should make now.  Under the lock."
-  (cond ((not (and (running-p engine) (room-p engine))) 0)
+  (cond ((not (and (running-p engine) (room-p engine) (may-launch-p engine))) 0)
         ((< (pool-size engine) (engine-standby engine))
          (let ((limit (pool-limit engine)) (floor (engine-standby engine)))
            (- (if limit (min floor limit) floor) (pool-size engine))))
@@ -77,9 +82,9 @@ the lock.")
   (let ((engine (worker-engine worker))
         (*worker* worker))
     (unwind-protect
-         (progn
-           (with-engine (engine)
-             (setf (worker-thread worker) (bt:current-thread)))
+         (when (with-engine (engine)
+                 (unless (eq (worker-state worker) :ended) ; who launched it died, and gave it back
+                   (setf (worker-thread worker) (bt:current-thread))))
            (call-as-worker (engine-service engine) (lambda () (work engine worker))))
       (survive-cleanup)
       (with-engine (engine)
@@ -91,6 +96,7 @@ the lock.")
   (when (with-engine (engine)
           (and (eq (engine-phase engine) :stopped)
                (null (engine-workers engine))
+               (zerop (engine-sentinel-count engine))
                (shiftf (engine-doors-open-p engine) nil)))
     (close-doors engine)))
 
@@ -127,6 +133,22 @@ of that, too, is only counted."
   (handler-case (apply #'note (engine-service engine) level control arguments)
     (error () (count-failure engine))))
 
+(defun note-thread-trouble (engine condition)
+  "Notes that CONDITION kept ENGINE from making a thread, unless that was noted and lasts, and lets
+nobody try again before a tick has passed."
+  (unless (with-engine (engine)
+            (incf (engine-failed engine))
+            (setf (engine-last-error engine) condition
+                  (engine-launch-after engine) (+ (milliseconds) (as-milliseconds *tick*)))
+            (shiftf (engine-thread-trouble-p engine) t))
+    (tell engine :error "A thread could not be made, and is tried again: ~A" condition)))
+
+(defun forget-thread-trouble (engine)
+  (when (engine-thread-trouble-p engine)
+    (with-engine (engine)
+      (setf (engine-thread-trouble-p engine) nil
+            (engine-launch-after engine) 0))))
+
 (defun launch (worker)
   "Makes the thread of WORKER, which was reserved.  True when that succeeded; else the
 reservation is given back, and the sentinel will try again.  Never under the lock."
@@ -135,27 +157,55 @@ reservation is given back, and the sentinel will try again.  Never under the loc
         (make-worker-thread (engine-service engine) (lambda () (run-worker worker))
                             (worker-number worker))
       (error (condition)
+        (note-thread-trouble engine condition)
         (with-engine (engine)
-          (setf (engine-last-error engine) condition)
           (retire worker))
-        (count-failure engine)
-        (tell engine :error "A worker thread could not be made: ~A" condition)
         nil)
       (:no-error (&rest values)
         (declare (ignore values))
+        (forget-thread-trouble engine)
         t))))
+
+(defun launch-all (engine workers)
+  "Makes the threads of WORKERS of ENGINE, which were reserved, until one cannot be made.  True when all
+were."
+  (let ((left workers))
+    ;; Each is launched or given back, whatever becomes of this thread.
+    (unwind-protect (loop while left
+                          always (launch (first left))
+                          do (pop left))
+      (survive-cleanup)
+      (with-engine (engine)
+        (mapc #'retire left)))))
 
 (defun refill (engine)
   "Makes the workers that ENGINE misses.  True when none failed."
-  (let ((workers (with-engine (engine)
-                   (loop repeat (missing-workers engine)
-                         collect (reserve-worker engine)))))
-    ;; Each is launched or given back, whatever becomes of the others.
-    (notany #'null (mapcar #'launch workers))))
+  (launch-all engine (with-engine (engine)
+                       (loop repeat (missing-workers engine)
+                             collect (reserve-worker engine)))))
 
-(defun join-leavers (engine)
-  "Waits for the threads of the workers that ended; they have nothing left to do."
-  (loop for thread in (with-engine (engine) (shiftf (engine-leavers engine) '()))
-        unless (eq thread (bt:current-thread))
-          do (handler-case (bt:join-thread thread)
-               (error () nil))))        ; SBCL signals when the thread was destroyed
+(defun join-leavers (engine &optional (seconds 0))
+  "Joins the threads of the workers of ENGINE that ended, waiting up to SECONDS, a real or NIL for no
+limit, for all of them.  One that goes on, in what the program has put around its life, is left for the
+next time."
+  (let ((left (countdown seconds)))
+    (dolist (thread (with-engine (engine) (shiftf (engine-leavers engine) '())))
+      (unless (or (eq thread (bt:current-thread))
+                  (join-thread thread (funcall left)))
+        (with-engine (engine)
+          (push thread (engine-leavers engine)))))))
+
+(defun resize-pool (engine &key (standby (engine-standby engine))
+                             (thread-limit (engine-thread-limit engine)))
+  "Lets ENGINE keep STANDBY workers, an integer above 0, when there is nothing to do, and have up to
+THREAD-LIMIT, an integer not below STANDBY or NIL for no limit: from now on."
+  (with-engine (engine)
+    (setf (engine-standby engine) standby
+          (engine-thread-limit engine) thread-limit)
+    (bt:condition-notify (engine-bell engine)))
+  (look-again engine))
+
+(defgeneric look-again (engine)
+  (:documentation "Has the workers of ENGINE that rest look whether they are needed.")
+  (:method ((engine engine))
+    nil))

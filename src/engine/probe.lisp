@@ -3,7 +3,7 @@
 ;;;; How long what is ready waits for a worker, sampled at no cost to requests.
 ;;;;
 ;;;; Of a connection only the kernel knows when it became ready.  So the sentinel, a few times a
-;;;; second, makes something ready whose moment it knows: the poller's probe.  It takes its place
+;;;; second while there is work, makes something ready whose moment it knows: the poller's probe.  It takes its place
 ;;;; at the end of the ready set, as a connection does to which octets come then, and a worker
 ;;;; that gets to it notes how long that took.
 ;;;;

@@ -21,21 +21,35 @@
 ;;;;
 ;;;; How many are enough, and too many, is the sentinel's to say: see pacing.lisp.
 
+(defparameter *processors* nil
+  "How many processors to count on, an integer above 0; NIL for as many as this process may use.")
+
+(defun usable-processors ()
+  (or *processors* (processor-count)))
+
 (defstruct (pace (:include opaque))
   "What the workers of a ready engine look at between two requests.  Each slot has one writer,
-the sentinel, save SURPLUS and WAITING."
+the sentinel, save SURPLUS, DOZING-P and WAITING."
   (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0
-  (now 0 :type fixnum)                  ; MILLISECONDS at that tick
+  (clock 0 :type fixnum)                ; MILLISECONDS at that tick
   (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the service, as milliseconds
+  (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
   (target 1 :type fixnum)               ; how many workers may wait
   (surplus 0 :type fixnum)              ; how many should sit down; who does counts it down
   (dozing-p nil)                        ; the sentinel does not tick, and is to be rung
   (waiting (make-counter) :read-only t)) ; how many workers wait
 
+(declaim (inline pace-now))
+(defun pace-now (pace)
+  "MILLISECONDS, a tick or so ago.  Asks the clock only while the sentinel does not."
+  (if (pace-dozing-p pace)
+      (milliseconds)
+      (pace-clock pace)))
+
 (defstruct (ready-engine (:include engine) (:constructor %make-ready-engine)
                          (:conc-name engine-) (:copier nil))
   "The engine for platforms with pollers: a parked connection has no thread."
-  (poller nil :read-only t)
+  (poller nil)                          ; NIL before the start
   (table (make-table) :type table :read-only t)
   (pace (make-pace) :type pace :read-only t)
   (probe (make-probe) :type probe :read-only t)
@@ -45,7 +59,12 @@ the sentinel, save SURPLUS and WAITING."
   (benched '() :type list)              ; workers on the bench, who came last first
   (promotions 0 :type fixnum)
   (benchings 0 :type fixnum)
+  (blind-p nil)                         ; that the system does not tell of threads was noted
   (status-descriptors '() :type list))  ; of workers that ended; the sentinel closes them
+
+(defparameter *wait-milliseconds* 1000
+  "After how long without anything to do a worker looks whether it is needed.  The poller wakes
+who came last first, so those who are not needed get there.")
 
 (defstruct (ready-worker (:include worker)
                          (:constructor make-ready-worker (engine number pace)))
@@ -53,12 +72,15 @@ the sentinel, save SURPLUS and WAITING."
 STAMP tells."
   (pace nil :type pace :read-only t)
   (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
+  (begun 0 :type fixnum)                ; the same moment in MILLISECONDS
+  (patience *wait-milliseconds* :type fixnum) ; how long it waits before it looks around
   (verdict 0 :type fixnum)              ; the stamp for which it was found to be stuck
   (suspected 0 :type fixnum)            ; the stamp for which it was asked about, and how long its
   (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
+  (latest-run-time 0 :type fixnum)      ; and when it was asked about last
   (accepted 0 :type fixnum)             ; connections, since it asked the poller last
   (identity nil)                        ; of its thread, for the system
-  (status nil)                          ; descriptor that tells whether its thread is blocked
+  (status nil)                          ; descriptor that tells whether its thread is blocked, or NIL
   (bell (bt:make-condition-variable) :read-only t)) ; rung when it is promoted
 
 ;;; Its numbers
@@ -85,6 +107,10 @@ STAMP tells."
           :ready-wait-sum (/ (probe-sum probe) 1000000.0)
           :ready-wait-count (probe-count probe))))
 
+(defmethod resting-p ((worker ready-worker))
+  (or (eq (worker-state worker) :benched)
+      (and (eq (worker-state worker) :active) (zerop (ready-worker-stamp worker)))))
+
 (defmethod short-handed-p ((engine ready-engine))
   nil)                                  ; the sentinel sees to that, see pacing.lisp
 
@@ -106,5 +132,4 @@ there is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT 
 connections may be open: see ENGINE-ACCEPT-LIMIT."
   (%make-ready-engine :service service :listener listener :standby standby
                       :thread-limit thread-limit :accept-limit accept-limit
-                      :poller (make-poller)
                       :listener-descriptor (listener-descriptor listener)))

@@ -2,26 +2,48 @@
 
 ;;;; How the ready engine starts and stops.
 
+(define-condition listener-not-watched (recycling-error)
+  ((number :initarg :number :reader watch-failure-number))
+  (:report (lambda (condition stream)
+             (format stream "The listener cannot be watched for connections: ~A."
+                     (error-text (watch-failure-number condition)))))
+  (:documentation "Signalled when an engine cannot start: epoll does not take its listener."))
+
+(defun check-listener (result)
+  "Signals LISTENER-NOT-WATCHED when RESULT, of a call of the platform, is minus an error number."
+  (when (minusp result)
+    (error 'listener-not-watched :number (- result))))
+
 (defmethod open-doors ((engine ready-engine))
-  (setf (pace-now (engine-pace engine)) (milliseconds)
-        (pace-target (engine-pace engine)) (processor-count))
-  (note-idle-seconds engine)
-  (set-non-blocking (engine-listener-descriptor engine))
-  (set-no-delay (engine-listener-descriptor engine)) ; what is accepted inherits it
-  (watch (engine-poller engine) (engine-listener-descriptor engine)
-         (engine-listener-descriptor engine)))
+  (let ((pace (engine-pace engine))
+        (listener (engine-listener-descriptor engine)))
+    (uninterruptibly
+      (setf (engine-poller engine) (make-poller)))
+    (setf (pace-clock pace) (milliseconds)
+          (pace-floor pace) (min (usable-processors) (engine-standby engine))
+          (pace-target pace) (pace-floor pace))
+    (note-idle-seconds engine)
+    (check-listener (set-non-blocking listener))
+    (set-no-delay listener)             ; what is accepted inherits it; not on a Unix-domain socket
+    (check-listener (watch (engine-poller engine) listener listener))))
+
+(defmethod look-again ((engine ready-engine))
+  (with-engine (engine)
+    (dolist (worker (engine-benched engine))
+      (bt:condition-notify (ready-worker-bell worker)))))
 
 (defmethod end-accepting ((engine ready-engine))
-  (when (shiftf (engine-accepting-p engine) nil)
+  (when (and (shiftf (engine-accepting-p engine) nil)
+             (engine-poller engine))    ; else it did not even begin to start
     (unwatch (engine-poller engine) (engine-listener-descriptor engine))
     (wake-listener (engine-listener engine) 0)))
 
 (defmethod wake-workers ((engine ready-engine))
-  (ring (engine-poller engine))
+  (when (engine-poller engine)
+    (ring (engine-poller engine)))
   (with-engine (engine)
-    (bt:condition-notify (engine-bell engine))
-    (dolist (worker (engine-benched engine))
-      (bt:condition-notify (ready-worker-bell worker)))))
+    (bt:condition-notify (engine-bell engine)))
+  (look-again engine))
 
 (defmethod end-input ((engine ready-engine) &rest states)
   (map-connections (lambda (connection)
@@ -39,4 +61,5 @@
 (defmethod close-doors ((engine ready-engine))
   (end-input engine :idling :writing)   ; whatever is left
   (close-status-descriptors engine)
-  (close-poller (engine-poller engine)))
+  (when (engine-poller engine)
+    (close-poller (engine-poller engine))))

@@ -4,16 +4,14 @@
 
 ;;; Being told
 
-(defparameter *wait-milliseconds* 1000
-  "After how long without anything to do a worker looks whether it is needed.  The poller wakes
-who came last first, so those who are not needed get there.")
-
 (defun next-token (engine worker)
   "What WORKER should follow next; anything but an integer when it is time to look around."
   (loop for token = (or (take-from-tray engine) (await-token engine worker))
         unless (eq token :summons)
           return token
-        do (answer-summons engine)))
+        do (answer-summons engine)
+           (when (engine-sentinel-lost-p engine)
+             (interruptibly (ensure-sentinel engine)))))
 
 (defun await-token (engine worker)
   "What the poller tells WORKER, or what came to lie on the tray while it turned to the poller."
@@ -23,8 +21,10 @@ who came last first, so those who are not needed get there.")
     (counter-add waiting 1)
     (multiple-value-bind (token others)
         (or (take-from-tray engine)
-            (await-ready (engine-poller engine) *wait-milliseconds* most))
+            (await-ready (engine-poller engine) (ready-worker-patience worker) most))
       (counter-add waiting -1)
+      (setf (ready-worker-patience worker)
+            (if token *wait-milliseconds* (long-patience (engine-pace engine))))
       (when others
         (leave-others engine others))
       token)))
@@ -36,15 +36,27 @@ summons among them reached nobody who waits, so it is answered first: they are s
     (answer-summons engine)
     (setf others (remove :summons others)))
   (when others
-    (leave-on-tray engine others)))
+    (leave-on-tray engine others))
+  (when (engine-sentinel-lost-p engine)
+    (call-for-sentinel engine)))
+
+(defun long-patience (pace)
+  "How long a worker waits that found nothing to do: so long that all who wait at rest look around once
+in four seconds.  When more may wait than at rest, as long as the others: it may be one too many soon."
+  (if (> (pace-target pace) (pace-floor pace))
+      *wait-milliseconds*
+      (* 4 *wait-milliseconds* (1+ (counter-count (pace-waiting pace))))))
 
 (defun wake-sentinel-if-nobody-waits (engine pace)
+  "Ends the doze of the sentinel of ENGINE if nobody waits any more.  The caller has counted itself as
+not waiting before, and reads whether the sentinel dozes afterwards; see DOZE."
   (when (and (pace-dozing-p pace) (not (somebody-waits-p engine)))
     (ring-sentinel engine)))
 
 (defun ring-sentinel (engine)
   (with-engine (engine)
-    (bt:condition-notify (engine-bell engine))))
+    (when (shiftf (pace-dozing-p (engine-pace engine)) nil)
+      (bt:condition-notify (engine-bell engine)))))
 
 (defparameter *timer-slack-microseconds* 100
   "How late the system may end the sleep of a handler, to end several at once; its own default is
@@ -73,14 +85,15 @@ request may have to wait for the slices of several others.  Unless its service w
   (let* ((pace (engine-pace engine))
          (token (next-token engine worker)))
     (cond ((integerp token)
-           (setf (ready-worker-stamp worker) (pace-tick pace))
+           (setf (ready-worker-begun worker) (pace-now pace)
+                 (ready-worker-stamp worker) (pace-tick pace))
            (wake-sentinel-if-nobody-waits engine pace)
            (unwind-protect (follow-token engine worker token)
              (setf (ready-worker-stamp worker) 0)))
           ((eq token :probe)
            (note-wait (engine-probe engine)))
           (t
-           (interruptibly)))))
+           (interruptibly (ensure-sentinel engine))))))
 
 (defun follow-token (engine worker token)
   (if (= token (engine-listener-descriptor engine))

@@ -3,9 +3,6 @@
 ;;;; One thread for each engine sees to what no worker can: it makes workers where some
 ;;;; died or could not be made, and ends connections that overstay.
 
-(defparameter *tick* 0.25
-  "Seconds between two looks of the sentinel when nobody rings its bell.")
-
 (defun count-expired (engine kind)
   "Counts a connection of ENGINE as ended by the sentinel because of KIND.  Under the lock."
   (incf (engine-expired engine))
@@ -33,23 +30,117 @@ none failed."
   (join-leavers engine)
   (refill engine))
 
+(defun call-surviving (engine function)
+  "What FUNCTION, a part of the sentinel's work, returns.  When it fails, notes that, unless the last
+part failed as well, waits for a tick, and returns NIL."
+  (handler-case (funcall function)
+    (serious-condition (condition)
+      (count-failure engine)
+      (unless (shiftf (engine-stumbling-p engine) t)
+        (tell engine :error "The sentinel stumbled: ~A" condition))
+      (bt:with-lock-held ((engine-lock engine))
+        (unless (eq (engine-phase engine) :stopped)
+          (wait-on (engine-bell engine) (engine-lock engine) *tick*)))
+      nil)
+    (:no-error (&rest values)
+      (setf (engine-stumbling-p engine) nil)
+      (values-list values))))
+
 (defun look-after (engine)
   "What the sentinel of ENGINE does at a tick.  True when all that was missing was made."
-  (handler-case
-      (progn
-        (with-engine (engine)
-          (end-overdue-connections engine)
-          (tend engine))
-        (tend-pool engine))
-    (error (condition)
-      (count-failure engine)
-      (tell engine :error "The sentinel stumbled: ~A" condition)
-      nil)))
+  (with-engine (engine)
+    (end-overdue-connections engine)
+    (tend engine))
+  (tend-pool engine))
+
+(defun quiet-p (engine)
+  "True when nothing that the sentinel looks after is under way.  Under the lock."
+  (not (or (plusp (worker-count engine :starting :serving))
+           (full-p engine)
+           (engine-queue engine)
+           (engine-crowded-p engine)
+           (engine-thread-trouble-p engine)
+           (not (running-p engine)))))
+
+(defun rest-a-tick (engine)
+  (bt:with-lock-held ((engine-lock engine))
+    (unless (or (eq (engine-phase engine) :stopped)
+                (plusp (missing-workers engine)))
+      (wait-on (engine-bell engine) (engine-lock engine) (if (quiet-p engine) *rest* *tick*)))))
 
 (defmethod watch-over ((engine engine))
-  (loop for complete = (look-after engine)
-        do (bt:with-lock-held ((engine-lock engine))
-             (when (eq (engine-phase engine) :stopped)
-               (return))
-             (unless (and complete (plusp (missing-workers engine)))
-               (wait-on (engine-bell engine) (engine-lock engine) *tick*)))))
+  (loop until (eq (engine-phase engine) :stopped)
+        do (call-surviving engine (lambda ()
+                                    (look-after engine)
+                                    (rest-a-tick engine)))))
+
+;;; Its thread
+;;;
+;;; If that dies, which nobody but a person at a REPL or a failing Lisp brings about, its last act is to
+;;; call a worker, who makes the next one: the thread that dies may be dying with the whole Lisp.
+
+(defun start-sentinel (engine)
+  "Makes the sentinel of ENGINE, which is counted already, and returns its thread."
+  (make-sentinel-thread (engine-service engine) (lambda () (run-sentinel engine))))
+
+(defun run-sentinel (engine)
+  "The life of the sentinel of ENGINE in its own thread."
+  (unwind-protect
+       (progn
+         (with-engine (engine)
+           (setf (engine-sentinel engine) (bt:current-thread))
+           (bt:condition-notify (engine-changed engine)))
+         (handler-case (sentinel-began (engine-service engine) (bt:current-thread))
+           (error () (count-failure engine)))
+         (watch-over engine))
+    (survive-cleanup)
+    (when (with-engine (engine)
+            (setf (engine-sentinel-lost-p engine) (not (eq (engine-phase engine) :stopped))))
+      (call-for-sentinel engine))
+    (with-engine (engine)
+      (discount-sentinel engine))
+    (close-doors-when-empty engine)))
+
+(defun discount-sentinel (engine)
+  "One sentinel of ENGINE less.  Under the lock."
+  (setf (engine-sentinel-count engine) (max 0 (1- (engine-sentinel-count engine)))))
+
+(defun lost-sentinel-p (engine)
+  "True when the sentinel of ENGINE died, with its last act or without."
+  (or (engine-sentinel-lost-p engine)
+      (let ((thread (engine-sentinel engine)))
+        (and thread (not (bt:thread-alive-p thread))))))
+
+(defun replace-sentinel-p (engine)
+  "True when the caller is to make a sentinel of ENGINE, which is counted from now on."
+  (with-engine (engine)
+    (when (and (serving-p engine)
+               (may-launch-p engine)
+               (lost-sentinel-p engine))
+      (setf (engine-sentinel-lost-p engine) nil
+            (engine-sentinel engine) nil)
+      (incf (engine-sentinel-count engine)))))
+
+(defun ensure-sentinel (engine)
+  "Makes a sentinel for ENGINE where the last one died.  Called now and then by whoever has a moment;
+not under the lock."
+  (when (and (lost-sentinel-p engine) (replace-sentinel-p engine))
+    (handler-case (start-sentinel engine)
+      (error (condition)
+        (note-thread-trouble engine condition)
+        (with-engine (engine)
+          (setf (engine-sentinel-lost-p engine) t)
+          (discount-sentinel engine)))
+      (:no-error (thread)
+        (declare (ignore thread))
+        (tell engine :warning "The sentinel died, and has a successor.")))))
+
+(defun await-sentinel (engine seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, for the end of the sentinel of ENGINE, however it
+ends."
+  (let ((thread (engine-sentinel engine)))
+    (when (and thread (not (eq thread (bt:current-thread)))
+               (join-thread thread seconds))
+      ;; Not even its last act may have been done.
+      (with-engine (engine)
+        (setf (engine-sentinel-count engine) 0)))))

@@ -85,6 +85,13 @@ called, and returns it.")
   (:method ((service service) thunk)
     (funcall thunk)))
 
+(defgeneric sentinel-began (service thread)
+  (:documentation "Tells SERVICE that THREAD, the current one, is the sentinel of its engine from now
+on: called at each start, and when a sentinel that died has a successor.")
+  (:method ((service service) thread)
+    (declare (ignore thread))
+    nil))
+
 (defgeneric note (service level control &rest arguments)
   (:documentation "Tells the people who run SERVICE what happened: LEVEL is :INFO, :WARNING
 or :ERROR, CONTROL and ARGUMENTS are for FORMAT."))

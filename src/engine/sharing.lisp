@@ -62,11 +62,14 @@ serve."
 :LATE, and a sibling to be launched or NIL."
   (with-engine (engine)
     (counter-add (engine-accept-count engine) 1)
-    (setf (engine-accept-trouble engine) nil)
+    (setf (engine-accept-trouble engine) nil
+          (engine-accept-again-p engine) nil)
     (cond ((not (serving-p engine)) :late)
           ((not (full-p engine))
            (counter-add (engine-open-count engine) 1)
            (take-up worker connection)
+           (when (full-p engine)        ; the sentinel may rest
+             (bt:condition-notify (engine-bell engine)))
            (values :serve
                    (when (plusp (missing-workers engine)) (reserve-worker engine))))
           ((and (integerp (engine-accept-limit engine))
@@ -102,19 +105,25 @@ serve."
 ;;; When accepting fails
 
 (defun note-accept-trouble (engine condition)
-  "Notes CONDITION, unless one of its kind was noted already and lasts."
-  (when (with-engine (engine)
-          (incf (engine-failed engine))
-          (setf (engine-crowded-p engine) t) ; let descriptors go
-          (unless (eq (type-of condition) (engine-accept-trouble engine))
-            (setf (engine-accept-trouble engine) (type-of condition))))
-    (tell engine :error "~A" condition)))
+  "Notes CONDITION, unless one of its kind was noted already and lasts.  True when it lasts."
+  (let ((lasts-p (with-engine (engine)
+                   (incf (engine-failed engine))
+                   (setf (engine-accept-again-p engine) (not (typep condition 'listener-closed)))
+                   (when (typep condition 'descriptors-exhausted)
+                     (setf (engine-crowded-p engine) t)) ; let descriptors go
+                   (eq (type-of condition)
+                       (shiftf (engine-accept-trouble engine) (type-of condition))))))
+    (unless lasts-p
+      (tell engine :error "~A" condition))
+    lasts-p))
 
 (defun forget-accept-trouble (engine)
   "ENGINE can accept again what comes."
   (with-engine (engine)
+    (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+      (setf (engine-crowded-p engine) nil))
     (setf (engine-accept-trouble engine) nil
-          (engine-crowded-p engine) nil)))
+          (engine-accept-again-p engine) nil)))
 
 (defun back-off (engine)
   "Waits for a tick, or until ENGINE stops."
@@ -127,8 +136,10 @@ serve."
 (defun accept-or-back-off (engine worker)
   (handler-case (accept-one engine worker)
     (accept-failed (condition)
-      (when (engine-accepting-p engine)
-        (note-accept-trouble engine condition)
+      (when (and (engine-accepting-p engine)
+                 ;; What befell one connection need not befall the next.
+                 (or (note-accept-trouble engine condition)
+                     (not (typep condition 'network-trouble))))
         (back-off engine))
       nil)))
 
@@ -190,7 +201,9 @@ serve."
         (dispose engine connection (eq outcome :close))))))
 
 (defmethod work ((engine sharing-engine) worker)
-  (loop for step = (next-step engine worker)
+  (loop for step = (progn
+                     (ensure-sentinel engine)
+                     (next-step engine worker))
         for connection = (case step
                            (:end (return))
                            (:accept (accept-or-back-off engine worker))

@@ -92,10 +92,10 @@
       (map-connections (lambda (connection) (end-overdue-connection engine connection now))
                        (engine-table engine))
       (close-status-descriptors engine)
-      (sample-wait (engine-probe engine) (engine-poller engine))
-      (when (engine-accept-trouble engine)
-        (make-room engine)
-        (listen-again engine))
+      (count-processors engine pacemaker now)
+      (sample-wait-when-busy engine pacemaker)
+      (when (engine-accept-again-p engine)
+        (accept-again engine))
       (tend-pool engine))))
 
 (defun longest-idle (engine)
@@ -116,5 +116,6 @@
                     (drop-connection engine connection)))))
 
 (defun close-status-descriptors (engine)
+  (gather-status-descriptors engine)
   (mapc #'close-descriptor
         (with-engine (engine) (shiftf (engine-status-descriptors engine) '()))))

@@ -13,9 +13,13 @@
 (deftype page ()
   `(simple-vector ,(ash 1 +page-bits+)))
 
+(defconstant +page-count+ (ash 1 11))
+(defconstant +most-descriptors+ (ash +page-count+ +page-bits+)
+  "The table has room for smaller descriptors only.")
+
 (defstruct (table (:include opaque) (:constructor make-table ()))
   "Connections by descriptor."
-  (pages (make-array (ash 1 11) :initial-element nil) :type simple-vector)
+  (pages (make-array +page-count+ :initial-element nil) :type simple-vector)
   (lock (bt:make-lock "table") :read-only t)
   (generation 0))                       ; a fixnum; changes by COMPARE-AND-SET
 

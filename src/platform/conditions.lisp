@@ -13,6 +13,11 @@
 another connection (EMFILE, ENFILE, ENOBUFS, ENOMEM); accepting again at once
 would fail again at once."))
 
+(define-condition network-trouble (accept-failed)
+  ()
+  (:documentation "The network failed under a connection before it could be accepted (ENETDOWN,
+EHOSTUNREACH and their like); the next one may be all right."))
+
 (define-condition listener-closed (accept-failed)
   ()
   (:documentation "The listen socket was shut down or closed; it will never give

@@ -16,6 +16,10 @@
   "True when RESULT, of a call below, says that nothing can be read or written now."
   (= result (- +eagain+)))
 
+(defun error-text (number)
+  "What the error NUMBER of a system call means, for people."
+  (format nil "~A (error number ~D)" (sb-int:strerror number) number))
+
 ;;; Octets
 
 (eval-when (:compile-toplevel :load-toplevel :execute)

@@ -51,14 +51,15 @@ interrupted where the caller can."
   (max 1 (ffi:c-inline () () :long "sysconf(_SC_NPROCESSORS_ONLN)" :one-liner t)))
 
 (defun wait-on (condition-variable lock seconds)
-  "Releases LOCK, waits up to SECONDS, a real, for a notification of CONDITION-VARIABLE, and
-takes LOCK again.  May return early: call it in a loop around what is waited for."
+  "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
+CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
+for."
   ;; ECL has no timed wait, and Bordeaux Threads would make a thread for each, to interrupt
   ;; it.  So this looks again every few milliseconds.
   (declare (ignore condition-variable))
   (mp:giveup-lock lock)
   (unwind-protect
-       (ffi:c-inline ((min 5000 (ceiling (* 1000000 seconds)))) (:int) :void "usleep(#0)"
+       (ffi:c-inline ((min 5000 (ceiling (* 1000000 (or seconds 1))))) (:int) :void "usleep(#0)"
                      :one-liner t)
     (mp:get-lock lock)))
 

@@ -78,11 +78,14 @@ number."
     (unless (= 4 (length made))
       (mapc #'close-descriptor made)
       (check-call (min epoll bell probe summons) "epoll_create1 or eventfd"))
-    (let ((poller (%make-poller epoll bell probe summons)))
-      ;; Level-triggered: everybody who waits sees it, until it is silenced.
-      (epoll-control poller 1 bell +epollin+ +bell-token+)
-      (watch poller probe +probe-token+)
-      (watch poller summons +summons-token+)
+    (let* ((poller (%make-poller epoll bell probe summons))
+           ;; Level-triggered: everybody who waits sees it, until it is silenced.
+           (failed (find-if #'minusp (list (epoll-control poller 1 bell +epollin+ +bell-token+)
+                                           (watch poller probe +probe-token+)
+                                           (watch poller summons +summons-token+)))))
+      (when failed
+        (close-poller poller)
+        (check-call failed "epoll_ctl"))
       (await-ready poller 0 2)          ; both were readable from the beginning
       poller)))
 

@@ -27,7 +27,7 @@
                              collect `(defun ,name (&rest arguments)
                                         (declare (ignore arguments))
                                         (error "~A needs SBCL under Linux." ',name))))))
-  (unsupported would-block-p listener-descriptor descriptor-socket
+  (unsupported would-block-p error-text listener-descriptor descriptor-socket
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
                receive-octets drop-octets send-octets send-octets-before-more
                accept-descriptor close-descriptor shut-descriptor
@@ -37,8 +37,12 @@
                native-name open-file file-facts read-file-octets send-file
                make-poller close-poller watch watch-again unwatch ring silence send-probe summon
                await-ready
-               thread-identity open-thread-status thread-blocked-p thread-run-time
+               thread-identity open-thread-status thread-state thread-run-time
                schedule-as-batch let-timers-be-late nap))
+
+(defmacro order-memory ()
+  "Has no effect: nobody needs it."
+  nil)
 
 (defmacro compare-and-set (place old new)
   "Sets PLACE to NEW if it is EQ to OLD; true when it was.  Atomic only where it is needed."

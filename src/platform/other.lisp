@@ -35,8 +35,9 @@ left, the form RELEASE."
   2)
 
 (defun wait-on (condition-variable lock seconds)
-  "Releases LOCK, waits up to SECONDS, a real, for a notification of CONDITION-VARIABLE, and
-takes LOCK again.  May return early: call it in a loop around what is waited for."
+  "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
+CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
+for."
   (bt:condition-wait condition-variable lock :timeout seconds))
 
 (defun %error-number (condition)

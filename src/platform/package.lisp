@@ -9,10 +9,11 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:milliseconds #:as-milliseconds #:microseconds #:processor-count
    #:uninterruptibly #:deferring-interrupts #:interruptibly #:with-acquired
    #:end-after #:milliseconds-left #:wait-on #:wait-until
-   #:destroy-thread #:survive-cleanup
+   #:destroy-thread #:join-thread #:survive-cleanup
    ;; listeners
    #:accept-connection #:pending-connection-p #:wake-listener #:stop-arrivals #:close-listener
-   #:accept-failed #:listener-closed #:descriptors-exhausted
+   #:accept-failed #:listener-closed #:descriptors-exhausted #:network-trouble
+   #:accept-failure-kind #:make-accept-failure
    ;; listeners that usocket cannot make
    #:special-listeners-supported-p #:listen-failed #:systemd-descriptor
    #:open-path-listener #:open-inherited-listener #:open-shared-port-listener
@@ -21,7 +22,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:peer-name #:local-name #:socket-octet-stream #:close-gently
    ;; readiness: non-blocking descriptors, and pollers that tell who is ready
    #:readiness-supported-p
-   #:descriptor #:token #:would-block-p
+   #:descriptor #:token #:would-block-p #:error-text
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
@@ -36,14 +37,14 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; files as descriptors
    #:native-name #:open-file #:file-facts #:read-file-octets #:send-file
    ;; threads as the system sees them, and the sentinel's tick
-   #:thread-identity #:open-thread-status #:thread-blocked-p #:thread-run-time
+   #:thread-identity #:open-thread-status #:thread-state #:thread-run-time
    #:schedule-as-batch #:let-timers-be-late #:nap
    ;; classes: how instances are made
    #:*making-functions* #:class-making #:classes-between #:extra-slots #:sole-method-p
    #:call-when-redefined
    #:default-arguments #:missing-arguments
    ;; atomics
-   #:compare-and-set #:make-counter #:counter-add #:counter-count))
+   #:compare-and-set #:order-memory #:make-counter #:counter-add #:counter-count))
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 

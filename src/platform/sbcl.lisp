@@ -43,17 +43,26 @@ interrupted where the caller can."
     (declare (type (unsigned-byte 40) seconds) (type (unsigned-byte 32) nanoseconds))
     (+ (* 1000000 seconds) (floor nanoseconds 1000))))
 
+#-linux
 (defun processor-count ()
   "How many processors the system has online, at least 1."
-  (let ((sc-nprocessors-onln #+linux 84 #-linux 58))
+  (let ((sc-nprocessors-onln 58))
     (max 1 (sb-alien:alien-funcall
             (sb-alien:extern-alien "sysconf" (function sb-alien:long sb-alien:int))
             sc-nprocessors-onln))))
 
 (defun wait-on (condition-variable lock seconds)
-  "Releases LOCK, waits up to SECONDS, a real, for a notification of CONDITION-VARIABLE, and
-takes LOCK again.  May return early: call it in a loop around what is waited for."
+  "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
+CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
+for."
   (bt:condition-wait condition-variable lock :timeout seconds))
+
+(defun join-thread (thread seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, for the end of THREAD, however it ends.  True when
+it has."
+  (when (or (null seconds) (plusp seconds))
+    (sb-thread:join-thread thread :default nil :timeout seconds))
+  (not (bt:thread-alive-p thread)))
 
 (defun %wake-listener (listener)
   ;; Every accept, now or later, fails with EINVAL on Linux; macOS refuses (ENOTCONN).

@@ -9,7 +9,8 @@
   (:documentation "Waits for the next connection on LISTENER and returns its socket, or
 NIL when the one that came was gone again (ECONNABORTED) or the wait was cut short.
 Signals LISTENER-CLOSED once the listener was woken or closed, DESCRIPTORS-EXHAUSTED
-when the system has no room for a connection, and ACCEPT-FAILED for anything else."))
+when the system has no room for a connection, NETWORK-TROUBLE when the network failed under it,
+and ACCEPT-FAILED for anything else."))
 
 (defgeneric pending-connection-p (listener)
   (:documentation "True when a connection waits on LISTENER to be accepted, or when the
@@ -30,21 +31,58 @@ has begun come, and are to be accepted.  NIL where what comes is not for us alon
 (defgeneric close-listener (listener)
   (:documentation "Closes LISTENER and so frees its port.  Nobody may be waiting on it."))
 
-(defconstant +einval+ 22)
-(defconstant +ebadf+ 9)
+;;; What it means that accepting failed.
+;;;
+;;;   kind         means                                        what helps
+;;;   :none        nothing is there                             to wait for the next connection
+;;;   :gone        the connection that came is gone again       to accept again at once
+;;;   :again       the network failed under it (accept(2))      to accept again after a moment
+;;;   :exhausted   no descriptor, or no memory, is left         the same, and to let others go
+;;;   :closed      the listener was shut down or closed         nothing
+;;;   :other       anything else, as a firewall's refusal       as for :AGAIN
 
-(defun accept-failure (condition)
-  "What a CONDITION that accepting signalled means: :GONE, or a class of ACCEPT-FAILED."
-  (case (%error-number condition)
-    ((103 53 11 35 4) :gone)            ; ECONNABORTED, EAGAIN, EINTR
-    ((23 24 12 105 55) 'descriptors-exhausted) ; ENFILE, EMFILE, ENOMEM, ENOBUFS
-    ((#.+einval+ #.+ebadf+) 'listener-closed)
-    (t (typecase condition
-         (usocket:connection-aborted-error :gone)
-         (usocket:bad-file-descriptor-error 'listener-closed)
-         (usocket:invalid-argument-error 'listener-closed)
-         (usocket:no-buffers-error 'descriptors-exhausted)
-         (t 'accept-failed)))))
+(defparameter *accept-failures*
+  #+linux
+  '((:none 11)                          ; EAGAIN
+    (:gone 4 103)                       ; EINTR, ECONNABORTED
+    ;; ENONET, EPROTO, ENOPROTOOPT, EOPNOTSUPP, ENETDOWN, ENETUNREACH, EHOSTDOWN, EHOSTUNREACH
+    (:again 64 71 92 95 100 101 112 113)
+    (:exhausted 12 23 24 105)           ; ENOMEM, ENFILE, EMFILE, ENOBUFS
+    (:closed 9 22 88))                  ; EBADF, EINVAL, ENOTSOCK
+  #-linux                               ; the numbers of macOS and the BSDs
+  '((:none 35)
+    (:gone 4 53)
+    (:again 42 45 50 51 64 65 100 102)
+    (:exhausted 12 23 24 55)
+    (:closed 9 22 38))
+  "Error numbers by what they mean when they come from accept(2).")
+
+(defun accept-failure-kind (number)
+  "What the error NUMBER, an integer or NIL when unknown, of accept(2) means: :NONE, :GONE, :AGAIN,
+:EXHAUSTED, :CLOSED or :OTHER."
+  (or (first (find-if (lambda (entry) (member number (rest entry))) *accept-failures*))
+      :other))
+
+(defun make-accept-failure (kind cause)
+  "The condition that tells of CAUSE, which is of KIND, a value of ACCEPT-FAILURE-KIND."
+  (make-condition (ecase kind
+                    (:again 'network-trouble)
+                    (:exhausted 'descriptors-exhausted)
+                    (:closed 'listener-closed)
+                    (:other 'accept-failed))
+                  :cause cause))
+
+(defun condition-kind (condition)
+  "The kind of failure of a CONDITION that accepting signalled."
+  (let ((number (%error-number condition)))
+    (if number
+        (accept-failure-kind number)
+        (typecase condition
+          (usocket:connection-aborted-error :gone)
+          (usocket:bad-file-descriptor-error :closed)
+          (usocket:invalid-argument-error :closed)
+          (usocket:no-buffers-error :exhausted)
+          (t :other)))))
 
 (defmethod accept-connection ((listener usocket:stream-server-usocket))
   (handler-case (let ((socket (%accept listener)))
@@ -52,9 +90,9 @@ has begun come, and are to be accepted.  NIL where what comes is not for us alon
                     (send-without-delay socket)
                     socket))
     (error (condition)
-      (let ((meaning (if (%closed-p listener) 'listener-closed (accept-failure condition))))
-        (unless (eq meaning :gone)
-          (error meaning :cause condition))))))
+      (let ((kind (if (%closed-p listener) :closed (condition-kind condition))))
+        (unless (member kind '(:none :gone))
+          (error (make-accept-failure kind condition)))))))
 
 (defmethod pending-connection-p ((listener usocket:stream-server-usocket))
   (%pending-connection-p listener))

@@ -10,19 +10,22 @@
    (sb-alien:extern-alien "syscall" (function sb-alien:long sb-alien:long))
    #+x86-64 186 #-x86-64 178))
 
+(defparameter *tasks* "/proc/self/task/"
+  "The folder in which the system tells of the threads of this process, see proc(5).  It is not there
+where /proc is not mounted, as in many a chroot.")
+
 (defun open-thread-status (identity)
-  "A descriptor for THREAD-BLOCKED-P of the thread IDENTITY of this process; NIL when there is
-none to be had."
+  "A descriptor for THREAD-STATE of the thread IDENTITY of this process; NIL when there is none to be
+had."
   (let ((result (system-call "open" sb-alien:int
-                             (sb-alien:c-string
-                              (format nil "/proc/self/task/~D/stat" identity))
+                             (sb-alien:c-string (format nil "~A~D/stat" *tasks* identity))
                              (sb-alien:int +sock-cloexec+))))
     (unless (minusp result)
       result)))
 
-(defun thread-blocked-p (status)
-  "True when the thread of STATUS, of OPEN-THREAD-STATUS, waits for something other than a
-processor: its state, after the closing parenthesis of its name, is not R (proc(5))."
+(defun thread-state (status)
+  "What the thread of STATUS, of OPEN-THREAD-STATUS, does: :RUNNING when it has a processor or waits for
+one, :BLOCKED when it waits for something else, NIL when the system does not tell."
   (let ((buffer (make-octets 64)))
     (declare (dynamic-extent buffer))
     (sb-sys:with-pinned-objects (buffer)
@@ -33,9 +36,9 @@ processor: its state, after the closing parenthesis of its name, is not R (proc(
                                  (sb-alien:long 0)))
              (name-end (and (plusp count)
                             (position (char-code #\)) buffer :from-end t :end count))))
-        (and name-end
-             (< (+ name-end 2) count)
-             (/= (char-code #\R) (aref buffer (+ name-end 2))))))))
+        (when (and name-end (< (+ name-end 2) count))
+          ;; After the closing parenthesis of its name stands its state, a letter.
+          (if (= (char-code #\R) (aref buffer (+ name-end 2))) :running :blocked))))))
 
 (defun thread-run-time (identity)
   "For how many microseconds the thread IDENTITY of this process has had a processor; 0 when it
@@ -74,6 +77,10 @@ inherit that.  Returns 0 or minus an error number."
   (system-call "usleep" sb-alien:int (sb-alien:unsigned-int microseconds)))
 
 ;;; Atomics
+
+(defmacro order-memory ()
+  "Everything that the current thread wrote before, is seen by others before it reads what follows."
+  `(sb-thread:barrier (:memory)))
 
 (defmacro order-reads ()
   "After an atomic instruction, whose effect is to be seen before anything is read."

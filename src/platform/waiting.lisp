@@ -19,11 +19,21 @@ NIL for NIL, which is never."
 (defun wait-until (predicate condition-variable lock seconds period)
   "Waits up to SECONDS, a real or NIL for ever, until PREDICATE, called under LOCK, is true; returns
 its last value.  Looks when CONDITION-VARIABLE is notified, and every PERIOD, a real number of
-seconds: several may wait, and only one is notified."
+seconds, where several wait, of whom only one is notified; or NIL."
   (let ((end (end-after seconds)))
     (bt:with-lock-held (lock)
       (loop for value = (funcall predicate)
             for left = (milliseconds-left end)
             until (or value (eql left 0))
-            do (wait-on condition-variable lock (if left (min period (/ left 1000)) period))
+            do (wait-on condition-variable lock (cond ((null left) period)
+                                                      (period (min period (/ left 1000)))
+                                                      (t (/ left 1000))))
             finally (return value)))))
+
+#-sbcl
+(defun join-thread (thread seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, for the end of THREAD, however it ends.  True when
+it has."
+  ;; No other Lisp of ours joins a thread within a time, so this looks again and again.
+  (wait-until (lambda () (not (bt:thread-alive-p thread)))
+              (bt:make-condition-variable) (bt:make-lock "join") seconds 1/100))

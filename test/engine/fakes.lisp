@@ -37,7 +37,9 @@
 (defclass fake-listener ()
   ((lock :initform (bt:make-lock "fake listener") :reader fake-lock)
    (backlog :initform '() :accessor fake-backlog)
-   (woken :initform nil :accessor fake-woken)))
+   (woken :initform nil :accessor fake-woken)
+   (deaf :initform nil :accessor fake-deaf
+         :documentation "True when waking has no effect.")))
 
 (defun hand-over (listener thing)
   "Puts THING, a socket, a condition or NIL, at the end of LISTENER's backlog; returns it."
@@ -72,7 +74,8 @@
 
 (defmethod platform:wake-listener ((listener fake-listener) waiting-count)
   (declare (ignore waiting-count))
-  (setf (fake-woken listener) t))
+  (unless (fake-deaf listener)
+    (setf (fake-woken listener) t)))
 
 ;;; A service that does what a test says
 
@@ -81,7 +84,9 @@
    (notes :initform (make-recorder) :reader fake-notes)
    (refusals :initform (make-recorder) :reader fake-refusals)
    (making :initform (constantly nil) :initarg :making :reader fake-making
-           :documentation "Called before a thread is made.")))
+           :documentation "Called before a thread is made.")
+   (ending :initform (constantly nil) :initarg :ending :reader fake-ending
+           :documentation "Called by a worker that has left the pool.")))
 
 (defmethod engine:serve ((service fake-service) connection)
   (let ((socket (engine:connection-socket connection)))
@@ -101,17 +106,26 @@
   (declare (ignore thunk))
   (funcall (fake-making service) number))
 
+(defmethod engine:call-as-worker :after ((service fake-service) thunk)
+  (declare (ignore thunk))
+  (funcall (fake-ending service)))
+
+(defun error-notes (service)
+  "What SERVICE was told that went wrong."
+  (remove :error (recorded (fake-notes service)) :key #'first :test-not #'eq))
+
 ;;; Tests
 
 (defvar *listener*)
 (defvar *service*)
 
 (defun make-engine (handler &key (standby 1) thread-limit (accept-limit :unlimited)
-                              (making (constantly nil)))
+                              (making (constantly nil)) (ending (constantly nil)))
   "A sharing engine whose requests are answered by HANDLER, a function of a fake socket that
 returns what SERVE does."
   (setf *listener* (make-instance 'fake-listener)
-        *service* (make-instance 'fake-service :handler handler :making making))
+        *service* (make-instance 'fake-service :handler handler :making making
+                                                :ending ending))
   (engine:make-sharing-engine *service* *listener* :standby standby
                               :thread-limit thread-limit :accept-limit accept-limit))
 

@@ -42,7 +42,7 @@ that connect to *PORT* all the same, and with a function that ends the want."
            (dolist (connection waiting)
              (is (equalp (octets "x") (read-octets connection 1))))
            (eventually ("the trouble to be over") (not (engine:winding-down-p engine)))
-           (is (= 1 (recorded-count (fake-notes *service*))) "It is noted once.")))))))
+           (is (= 1 (length (error-notes *service*))) "It is noted once.")))))))
 
 (define-server-test without-descriptors-idle-connections-give-way
   (with-globals ((engine::*tick* 1/100))
@@ -72,6 +72,21 @@ that connect to *PORT* all the same, and with a function that ends the want."
             (setf (ambush-victim ambush) (bt:current-thread))))
     (open-gate (ambush-reached ambush))
     (await (ambush-gate ambush))))
+
+(defun call-with-function (name replacement function)
+  "Calls FUNCTION while the function NAME is REPLACEMENT, a function of the one it replaces and of the
+arguments."
+  (let ((original (fdefinition name)))
+    (setf (fdefinition name) (lambda (&rest arguments) (apply replacement original arguments)))
+    (unwind-protect (funcall function)
+      (setf (fdefinition name) original))))
+
+(defmacro with-function ((name (original &rest arguments) &body replacement) &body body)
+  "Evaluates BODY while the function NAME of ARGUMENTS, called ORIGINAL here, is REPLACEMENT."
+  `(call-with-function ',name (lambda (,original ,@arguments)
+                                (declare (ignorable ,original ,@(remove '&rest arguments)))
+                                ,@replacement)
+                       (lambda () ,@body)))
 
 (defun call-with-ambush (name test function)
   "Calls FUNCTION with an ambush for the first thread to which the function NAME returns a value
@@ -149,3 +164,235 @@ that meets TEST."
       (wait-for-statistic engine :ended 1)
       (is (equal "c" (exchange-octets connection "c")))
       (is (= 1 (statistic engine :open))))))
+
+;;; The bench: with one processor, one of two workers sits on it.
+
+(defmacro with-one-awake ((engine gate connections count) &body body)
+  "Evaluates BODY as WITH-GATED-ENGINE does, with two workers, of whom one is on the bench."
+  `(with-globals ((engine::*processors* 1))
+     (with-gated-engine (,engine ,gate ,connections ,count :standby 2)
+       ,@body)))
+
+(defun check-bench (engine)
+  "Checks that one worker of ENGINE, which had two, was destroyed and replaced, and that who is on the
+bench is counted there, and nobody else."
+  (wait-for-statistic engine :made 3)
+  (wait-for-statistic engine :ended 1)
+  (wait-for-statistic engine :threads 2)
+  (is (every (lambda (worker) (eq :benched (engine::worker-state worker)))
+             (engine::engine-benched engine)))
+  (with-connection (other *port*)
+    (is (equal "o" (exchange-octets other "o"))))
+  (is (null (engine:stop-engine engine)))
+  (is (null (engine:accounting-problems engine))))
+
+(defun destroy-where (name test prepare)
+  "Destroys the first worker to which NAME returns what meets TEST, after PREPARE was called with an
+engine and a connection; and checks the engine."
+  (where-supported
+   (call-with-ambush name test
+                     (lambda (ambush)
+                       (with-one-awake (engine gate connections 1)
+                         (funcall prepare engine (first connections))
+                         (destroy-in-ambush ambush)
+                         (open-gate gate)
+                         (check-bench engine))))))
+
+(define-server-test a-worker-destroyed-when-it-has-just-sat-down-leaves-the-bench
+  (destroy-where 'engine::sit-down (constantly t) (constantly nil)))
+
+(defun have-one-promoted (engine connection)
+  (wait-for-statistic engine :benched 1)
+  (send connection "w"))
+
+(define-server-test a-worker-destroyed-when-it-was-just-promoted-leaves-the-bench
+  (destroy-where 'engine::await-promotion #'identity #'have-one-promoted))
+
+(define-server-test a-worker-destroyed-when-it-has-just-got-up-leaves-the-bench
+  (destroy-where 'engine::get-up (constantly t) #'have-one-promoted))
+
+(define-server-test a-worker-destroyed-on-the-bench-leaves-it
+  (with-one-awake (engine gate connections 1)
+    (let ((victim (eventually ("a worker to sit down") (first (engine::engine-benched engine)))))
+      (bt:destroy-thread (engine::worker-thread victim))
+      (eventually ("it to leave the bench")
+        (not (member victim (engine::engine-benched engine))))
+      (check-bench engine))))
+
+;;; No /proc
+
+(define-server-test the-pool-grows-where-the-system-does-not-tell-of-threads
+  (with-globals ((platform::*tasks* "/nowhere/"))
+    (with-gated-engine (engine gate blocked 6)
+      (send-each blocked "w")
+      (wait-for-statistic engine :busy 6)
+      (with-connection (connection *port*)
+        (is (equal "q" (exchange-octets connection "q"))))
+      (is (= 1 (recorded-count (fake-notes *service*))) "It is noted once.")
+      (open-gate gate)
+      (expect-each blocked "w"))))
+
+(define-server-test the-pool-grows-with-no-descriptor-left
+  (with-gated-engine (engine gate blocked 6)
+    (dolist (connection blocked)
+      (exchange-octets connection "x"))
+    (call-while-exhausted
+     0
+     (lambda (clients give-back)
+       (declare (ignore clients give-back))
+       (send-each blocked "w")
+       (wait-for-statistic engine :busy 6)
+       (open-gate gate)
+       (expect-each blocked "w")))))
+
+(define-server-test only-who-is-awake-has-a-descriptor-for-its-status
+  (with-globals ((engine::*tick* 1/100))
+    (with-gated-engine (engine gate blocked 6 :standby 8)
+      (send-each blocked "w")
+      (wait-for-statistic engine :busy 6)
+      (open-gate gate)
+      (expect-each blocked "w")
+      (eventually ("the descriptors of the benched to be given back")
+        (let ((benched (engine::engine-benched engine)))
+          (and (>= (length benched) (- 8 (engine::usable-processors)))
+               (notany #'engine::ready-worker-status benched)
+               (null (engine::engine-status-descriptors engine))))))))
+
+;;; No thread
+
+(define-server-test threads-that-cannot-be-made-are-tried-again-after-a-tick-and-noted-once
+  (let ((allowed (make-gate)) (first-failure nil))
+    (with-gated-engine (engine gate blocked 4
+                               :standby 1
+                               :making (lambda (number)
+                                         (when (and (> number 1) (not (open-p allowed)))
+                                           (unless first-failure
+                                             (setf first-failure (platform:milliseconds)))
+                                           (error "No more threads."))))
+      (send-each blocked "w")
+      (eventually ("several failures") (>= (statistic engine :failed) 4))
+      (is (>= (- (platform:milliseconds) first-failure) (* 3 900 engine::*tick*))
+          "A tick lies between two.")
+      (is (= 1 (length (error-notes *service*))))
+      (open-gate allowed)
+      (wait-for-statistic engine :busy 4)
+      (is (= 1 (length (error-notes *service*)))))))
+
+;;; What accept(2) says
+
+(defun failing-accepts (number times)
+  "A replacement for ACCEPT-DESCRIPTOR that fails with the error NUMBER at first, TIMES times."
+  (let ((left (platform:make-counter)))
+    (platform:counter-add left times)
+    (lambda (original listener)
+      (cond ((plusp (platform:counter-count left))
+             (platform:counter-add left -1)
+             (- number))
+            (t
+             (funcall original listener))))))
+
+(defmacro with-failing-accepts ((engine number times) &body body)
+  "Evaluates BODY while a ready ENGINE runs, the first TIMES accepts of which fail with error NUMBER."
+  `(with-globals ((engine::*tick* 1/100))
+     (where-supported
+      (call-with-function 'platform:accept-descriptor (failing-accepts ,number ,times)
+                          (lambda ()
+                            (with-ready-engine (,engine (constantly nil))
+                              ,@body))))))
+
+(define-server-test a-connection-that-was-aborted-has-the-next-one-accepted-at-once
+  (with-failing-accepts (engine 103 3)  ; ECONNABORTED
+    (with-connection (connection *port*)
+      (is (equal "x" (exchange-octets connection "x"))))
+    (is (zerop (statistic engine :failed)))
+    (is (null (recorded (fake-notes *service*))))))
+
+(define-server-test network-trouble-passes-and-harms-no-idle-connection
+  (with-failing-accepts (engine 100 3)  ; ENETDOWN
+    (with-connection (connection *port*)
+      (is (equal "x" (exchange-octets connection "x")))
+      (is (not (engine:winding-down-p engine)))
+      (is (= 3 (statistic engine :failed)))
+      (is (= 1 (length (error-notes *service*))))
+      (is (zerop (statistic engine :expired))))))
+
+(define-server-test what-keeps-failing-is-told-once-and-ends-no-connection
+  (let ((refused (make-gate)))
+    (where-supported
+     (with-globals ((engine::*tick* 1/100))
+       (with-ready-engine (engine (constantly nil))
+         (with-connection (idle *port*)
+           (exchange-octets idle "i")
+           (with-function (platform:accept-descriptor (original listener)
+                            (if (open-p refused)
+                                (funcall original listener)
+                                -1))    ; EPERM
+             (with-connection (connection *port*)
+               (eventually ("several failures") (>= (statistic engine :failed) 3))
+               (is (not (engine:winding-down-p engine)))
+               (is (= 1 (length (error-notes *service*))))
+               (open-gate refused)
+               (is (equal "x" (exchange-octets connection "x")))))
+           (is (zerop (statistic engine :expired)))
+           (is (equal "j" (exchange-octets idle "j")))))))))
+
+(define-server-test a-descriptor-beyond-the-table-is-refused
+  (with-resting-engine (engine)
+    (with-function (platform:accept-descriptor (original listener) engine::+most-descriptors+)
+      (is (equal '(nil t) (multiple-value-list (engine::take-connection engine nil)))))
+    (is (= 1 (statistic engine :refused)))
+    (is (zerop (statistic engine :open)))))
+
+(define-server-test who-was-accepted-first-is-served-though-accepting-the-second-fails
+  (where-supported
+   (with-globals ((engine::*processors* 4))
+     (with-ready-engine (engine (constantly nil) :standby 4)
+       (eventually ("several to wait")
+         (< 2 (platform:counter-count (engine::pace-waiting (engine::engine-pace engine)))))
+       (with-function (engine::accept-and-park (original engine worker) (error "Broken."))
+         (with-connection (connection *port*)
+           (is (equal "x" (exchange-octets connection "x"))))
+         (is (plusp (statistic engine :failed))))))))
+
+(define-server-test who-is-refused-by-a-program-that-unwinds-is-closed
+  (with-resting-engine (engine)
+    (with-descriptor (descriptor client)
+      (with-function (engine:refuse (original service connection) (throw 'unwound nil))
+        (catch 'unwound
+          (engine::refuse-connection engine (engine::open-connection engine descriptor nil))))
+      (is (closed-by-server-p client))
+      (is (zerop (statistic engine :open)))
+      ;; WITH-DESCRIPTOR closes it, too: that number must still be nobody's.
+      (is (null (descriptor-target descriptor))))))
+
+;;; A start that fails
+
+(define-server-test a-listener-that-cannot-be-watched-fails-the-start
+  (where-supported
+   (with-listener (listener)
+     (let ((engine (engine:make-ready-engine
+                    (make-instance 'octet-service :meanings (constantly nil)) listener :standby 1)))
+       (with-function (platform:watch (original poller descriptor token &rest more)
+                        (if (eql descriptor token)
+                            -1
+                            (apply original poller descriptor token more)))
+         (signals engine::listener-not-watched (engine:start-engine engine)))
+       (is (zerop (statistic engine :threads)))))))
+
+(define-server-test a-start-that-fails-early-leaves-no-descriptor
+  (where-supported
+   (with-listener (listener)
+     (let ((engine (engine:make-ready-engine
+                    (make-instance 'octet-service :meanings (constantly nil)
+                                                  :idle-seconds "no number")
+                    listener :standby 1)))
+       (signals error (engine:start-engine engine))
+       (is (null (engine:accounting-problems engine)))))))
+
+(define-server-test an-engine-that-was-never-started-has-no-descriptors
+  (where-supported
+   (with-listener (listener)
+     (let ((before (length (open-descriptors))))
+       (engine:make-ready-engine (make-instance 'octet-service :meanings (constantly nil))
+                                 listener :standby 1)
+       (is (= before (length (open-descriptors))))))))

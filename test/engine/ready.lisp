@@ -16,7 +16,13 @@
    (write-seconds :initarg :write-seconds :initform nil :reader engine:write-seconds)
    (notice :initarg :notice :initform nil :reader octet-notice
            :documentation "What is said to those who are late, a string.")
+   (making :initarg :making :initform (constantly nil) :reader fake-making
+           :documentation "Called before a thread is made.")
    (notes :initform (make-recorder) :reader fake-notes)))
+
+(defmethod engine:make-worker-thread :before ((service octet-service) thunk number)
+  (declare (ignore thunk))
+  (funcall (fake-making service) number))
 
 (defmethod engine:give-notice ((service octet-service) connection)
   (let ((notice (octet-notice service)))
@@ -61,12 +67,14 @@
 (defun call-with-ready-engine (function meanings &key (standby 2) thread-limit
                                                    (accept-limit :unlimited) idle-seconds
                                                    write-seconds notice
+                                                   (making (constantly nil))
                                                    (service-class 'octet-service))
   (with-listener (listener)
     (let* ((*port* (usocket:get-local-port listener))
            (*service* (make-instance service-class :meanings meanings
                                                     :idle-seconds idle-seconds
                                                     :write-seconds write-seconds
+                                                    :making making
                                                     :notice notice))
            (engine (engine:make-ready-engine *service* listener
                                              :standby standby :thread-limit thread-limit
@@ -135,7 +143,7 @@ COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers,
     (expect-each blocked "w")))
 
 (define-server-test handlers-that-block-for-less-than-a-nap-are-noticed
-  (let* ((processors (platform:processor-count))
+  (let* ((processors (engine::usable-processors))
          (inside (platform:make-counter))
          (crowd (make-gate "more handlers at once than there are processors")))
     (with-globals ((engine::*watchful-ticks* 0)
@@ -251,15 +259,30 @@ COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers,
       (is (equal "x" (decode (receive-rest connection)))))
     (wait-for-statistic engine :open 0)))
 
-(define-server-test open-connections-beyond-the-limit-are-refused
-  (with-ready-engine (engine (constantly nil) :thread-limit 5 :accept-limit 2)
-    (with-connection (first *port*)
-      (with-connection (second *port*)
-        (exchange-octets first "x")
-        (exchange-octets second "x")
-        (with-connection (third *port*)
-          (is (equal "!" (decode (receive-rest third)))))
-        (is (= 1 (statistic engine :refused)))))))
+(define-server-test idle-connections-do-not-count-against-the-accept-limit
+  (with-ready-engine (engine (constantly nil) :thread-limit 2 :accept-limit 3)
+    (with-connections (connections 8 *port*)
+      (dolist (connection connections)
+        (is (equal "x" (exchange-octets connection "x"))))
+      (is (zerop (statistic engine :refused))))))
+
+(define-server-test who-finds-as-many-served-or-waiting-as-may-be-is-refused
+  (with-gated-engine (engine gate busy 2 :thread-limit 2 :accept-limit 3)
+    (with-connections (idle 4 *port*)
+      (dolist (connection idle)
+        (exchange-octets connection "i"))
+      (send-each busy "w")
+      (wait-for-statistic engine :busy 2)
+      (with-connection (waiting *port*)
+        (send waiting "x")
+        (wait-for-statistic engine :open 7)
+        (eventually ("the waiting one to be told of")
+          (= 3 (engine::wanting-count engine 9)))
+        (with-connection (late *port*)
+          (is (equal "!" (decode (receive-rest late)))))
+        (is (= 1 (statistic engine :refused)))
+        (open-gate gate)
+        (is (equal "x" (decode (read-octets waiting 1))))))))
 
 (define-server-test ready-workers-destroyed-from-outside-are-replaced
   (with-ready-engine (engine (constantly nil))
@@ -312,7 +335,7 @@ COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers,
         (is (>= (statistic engine :ready-wait-sum) 1/5))))))
 
 (define-server-test promotions-and-benchings-are-counted
-  (let ((many (+ 2 (platform:processor-count))))
+  (let ((many (+ 2 (engine::usable-processors))))
     (with-gated-engine (engine gate connections many :standby many)
       (eventually ("some to rest") (plusp (statistic engine :benchings)))
       (send-each connections "w")

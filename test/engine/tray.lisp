@@ -9,6 +9,7 @@
   (with-listener (listener)
     (let ((engine (engine:make-ready-engine (make-instance 'octet-service :meanings (constantly nil))
                                             listener :standby 1)))
+      (setf (engine::engine-poller engine) (platform:make-poller))
       (unwind-protect (funcall function engine)
         (platform:close-poller (engine::engine-poller engine))))))
 
@@ -119,3 +120,11 @@ nothing."
                (is (equal "q" (exchange-octets connection "q")))))
     (open-gate gate)
     (expect-each blocked "w")))
+
+(define-server-test what-lies-on-the-tray-is-taken-before-the-poller-is-asked
+  (with-resting-engine (engine)
+    (with-globals ((engine::*wait-milliseconds* (* 1000 (ceiling *patience*))))
+      (let ((worker (engine::make-pool-worker engine 1)))
+        (engine::leave-on-tray engine (list 7))
+        (is (eql 7 (engine::await-token engine worker)))
+        (is (null (engine::somebody-waits-p engine)))))))

@@ -226,9 +226,9 @@ its CLIENT."
      (let ((status (platform:open-thread-status identity)))
        (unwind-protect
             (progn
-              (is (not (platform:thread-blocked-p status)))
+              (is (eq :running (platform:thread-state status)))
               (setf stop t)
-              (eventually ("the subject to block") (platform:thread-blocked-p status)))
+              (eventually ("the subject to block") (eq :blocked (platform:thread-state status))))
          (open-gate gate)
          (task-result thread)
          (platform:close-descriptor status))))))

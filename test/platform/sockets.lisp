@@ -167,3 +167,19 @@ has ended."
 
 (test there-is-a-processor
   (is (plusp (platform:processor-count))))
+
+(test what-accept-says-is-known-by-its-number
+  (let ((kinds (if (uiop:featurep :linux)
+                   '((11 :none) (4 :gone) (103 :gone) (71 :again) (100 :again) (101 :again)
+                     (112 :again) (113 :again) (24 :exhausted) (23 :exhausted) (105 :exhausted)
+                     (12 :exhausted) (22 :closed) (9 :closed) (1 :other) (9999 :other) (nil :other))
+                   '((35 :none) (53 :gone) (24 :exhausted) (22 :closed) (1 :other)))))
+    (loop for (number kind) in kinds
+          do (is (eq kind (platform:accept-failure-kind number)) "~A" number))))
+
+(test failures-to-accept-are-conditions-of-their-kind
+  (loop for (kind class) in '((:again platform:network-trouble)
+                              (:exhausted platform:descriptors-exhausted)
+                              (:closed platform:listener-closed)
+                              (:other platform:accept-failed))
+        do (is (eq class (type-of (platform:make-accept-failure kind "why"))))))

@@ -107,3 +107,26 @@ when the body has not ended within PATIENCE seconds."
   (if (task-condition task)
       (error (task-condition task))
       (values-list (task-values task))))
+
+;;; What the system tells of threads
+
+(defun task-identities ()
+  "The numbers of the threads of this process."
+  (mapcar (lambda (folder) (parse-integer (first (last (pathname-directory folder)))))
+          (uiop:subdirectories "/proc/self/task/")))
+
+(defun task-switches (identity)
+  "How often the thread IDENTITY has gone to sleep; 0 when it is gone."
+  (handler-case
+      (with-open-file (stream (format nil "/proc/self/task/~D/status" identity))
+        (loop for line = (read-line stream nil)
+              while line
+              when (uiop:string-prefix-p "voluntary_ctxt_switches:" line)
+                return (parse-integer line :start (1+ (position #\: line)))))
+    (file-error () 0)))
+
+(defun switches-of (identities seconds)
+  "How often the threads IDENTITIES go to sleep within SECONDS."
+  (let ((before (mapcar #'task-switches identities)))
+    (poll (constantly nil) seconds)
+    (reduce #'+ (mapcar #'- (mapcar #'task-switches identities) before))))

@@ -1,0 +1,162 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite sentinels :in engine
+  :description "The sentinel: its death, its failures, and what it does at rest.")
+
+(in-suite sentinels)
+
+(defun successor (engine sentinel)
+  "Waits until another thread than SENTINEL is that of ENGINE, and returns it."
+  (eventually ("a successor")
+    (let ((thread (engine::engine-sentinel engine)))
+      (and thread (not (eq thread sentinel)) (bt:thread-alive-p thread) thread))))
+
+(define-server-test a-destroyed-sentinel-has-a-successor
+  (with-globals ((engine::*tick* 1/100))
+    (with-ready-engine (engine (constantly nil) :idle-seconds 1/5)
+      (let ((sentinel (engine:engine-sentinel engine)))
+        (platform:destroy-thread sentinel)
+        (successor engine sentinel)
+        (with-connection (connection *port*)
+          (exchange-octets connection "x")
+          (is (closed-by-server-p connection) "Deadlines count again."))))))
+
+(define-server-test a-sentinel-destroyed-while-all-are-busy-has-a-successor
+  (with-gated-engine (engine gate busy 2 :thread-limit 2)
+    (send-each busy "w")
+    (wait-for-statistic engine :busy 2)
+    (let ((sentinel (engine:engine-sentinel engine)))
+      (platform:destroy-thread sentinel)
+      (eventually ("its end") (not (bt:thread-alive-p sentinel)))
+      (open-gate gate)
+      (expect-each busy "w")
+      (is-true (successor engine sentinel)))))
+
+(define-server-test the-portable-engine-makes-a-successor-at-the-next-connection
+  (with-running-engine (engine (constantly :close))
+    (let ((sentinel (engine:engine-sentinel engine)))
+      (platform:destroy-thread sentinel)
+      (eventually ("its end") (engine::lost-sentinel-p engine))
+      (is (closed-p (connect-fake *listener*)))
+      (is-true (successor engine sentinel)))))
+
+(define-server-test stopping-an-engine-whose-sentinel-was-destroyed-signals-nothing
+  (with-running-engine (engine (constantly :close))
+    (platform:destroy-thread (engine:engine-sentinel engine))
+    (is (null (engine:stop-engine engine)))
+    (is (null (engine:accounting-problems engine)))))
+
+(define-server-test a-soft-stop-does-not-need-the-sentinel-that-was-destroyed
+  (with-ready-engine (engine (constantly nil))
+    (with-connection (connection *port*)
+      (exchange-octets connection "x")
+      (let ((sentinel (engine:engine-sentinel engine)))
+        (platform:destroy-thread sentinel)
+        (eventually ("its end") (not (bt:thread-alive-p sentinel))))
+      (is (null (engine:stop-engine engine :soft t :timeout *patience*)))
+      (is (closed-by-server-p connection)))))
+
+(define-server-test a-sentinel-that-stumbles-goes-on-and-says-so-once
+  (with-globals ((engine::*tick* 1/100))
+    (with-ready-engine (engine (constantly nil))
+      (let ((sentinel (engine:engine-sentinel engine)))
+        (dolist (place '(engine::sweep engine::rest-between-ticks))
+          (let ((before (statistic engine :failed)))
+            (call-with-function place (lambda (&rest arguments)
+                                        (declare (ignore arguments))
+                                        (error "Broken."))
+                                (lambda ()
+                                  (eventually ("several failures")
+                                    (> (statistic engine :failed) (+ 3 before)))))
+            (eventually ("it to recover") (not (engine::engine-stumbling-p engine)))))
+        (is (eq sentinel (engine:engine-sentinel engine)))
+        (is (bt:thread-alive-p sentinel))
+        (is (= 2 (recorded-count (fake-notes *service*))))))))
+
+(define-server-test the-sentinel-does-not-wait-for-programs-that-hold-up-a-workers-end
+  (let ((gate (make-gate)) (held (make-gate)))
+    (with-running-engine (engine (lambda (socket) (declare (ignore socket)) (await gate) :close)
+                                 :ending (lambda () (await held)))
+      (unwind-protect
+           (progn
+             (loop repeat 3 do (connect-fake *listener*))
+             (wait-for-statistic engine :busy 3)
+             (open-gate gate)
+             (eventually ("some to leave the pool") (plusp (statistic engine :ended)))
+             (engine::join-leavers engine)
+             (is (plusp (length (engine::engine-leavers engine))) "They are kept for later.")
+             (platform:destroy-thread (engine::worker-thread
+                                       (first (engine::engine-workers engine))))
+             (is (closed-p (connect-fake *listener*)) "It is replaced."))
+        (open-gate held)))))
+
+(define-server-test stop-waits-no-longer-than-it-may-for-whom-nobody-can-wake
+  (with-running-engine (engine (constantly :close))
+    (setf (fake-deaf *listener*) t)
+    (let ((begun (platform:milliseconds)))
+      (is (null (engine:stop-engine engine :timeout 0)))
+      (is (< (- (platform:milliseconds) begun) 2000)))
+    (setf (fake-woken *listener*) t)
+    (wait-for-statistic engine :threads 0)))
+
+(define-server-test stop-waits-no-longer-than-it-may-for-programs-that-hold-up-a-workers-end
+  (let ((held (make-gate)))
+    (with-running-engine (engine (constantly :close) :ending (lambda () (await held)))
+      (unwind-protect
+           (let ((begun (platform:milliseconds)))
+             (is (null (engine:stop-engine engine :timeout 1/5)))
+             (is (< (- (platform:milliseconds) begun) 2000)))
+        (open-gate held)))))
+
+;;; At rest
+
+(defun check-rest (identities)
+  "Checks that the threads IDENTITIES, once they have come to rest, wake twice a second at most."
+  (let ((seconds 2))
+    (is-true (eventually ("all to rest")
+               (<= (switches-of identities seconds) (* 2 seconds))))))
+
+(define-server-test at-rest-nobody-wakes-more-than-twice-a-second
+  (let ((others (task-identities)))
+    (with-ready-engine (engine (constantly nil) :standby 8 :idle-seconds 100)
+      (flet ((check ()
+               (check-rest (set-difference (task-identities) others))))
+        (check)
+        (with-connections (connections 20 *port*)
+          (dolist (connection connections)
+            (exchange-octets connection "x"))
+          (check)
+          (is (= 20 (statistic engine :parked))))))))
+
+(define-server-test at-rest-deadlines-count
+  (with-ready-engine (engine (constantly nil) :idle-seconds 2)
+    (eventually ("the sentinel to doze")
+      (engine::pace-dozing-p (engine::engine-pace engine)))
+    (with-connection (connection *port*)
+      (exchange-octets connection "x")
+      (let ((begun (platform:milliseconds)))
+        (is (closed-by-server-p connection))
+        (is (<= 1900 (- (platform:milliseconds) begun)) "Not before its time.")))))
+
+(define-server-test after-a-rest-blocked-handlers-hold-up-nobody
+  (with-gated-engine (engine gate blocked 6)
+    (eventually ("the sentinel to doze")
+      (engine::pace-dozing-p (engine::engine-pace engine)))
+    (send-each blocked "w")
+    (with-connection (connection *port*)
+      (is (equal "q" (exchange-octets connection "q"))))
+    (wait-for-statistic engine :busy 6)))
+
+(define-server-test the-time-of-a-request-is-right-while-the-sentinel-dozes
+  (with-gated-engine (engine gate connections 1 :standby 4)
+    (eventually ("the sentinel to doze")
+      (engine::pace-dozing-p (engine::engine-pace engine)))
+    (let ((begun (platform:milliseconds)))
+      (send-each connections "w")
+      (wait-for-statistic engine :busy 1)
+      (let ((served (platform:milliseconds)))
+        (poll (constantly nil) 1/2)
+        (let ((least (/ (- (platform:milliseconds) served) 1000.0))
+              (seconds (getf (first (engine:list-engine-connections engine)) :seconds))
+              (most (/ (- (platform:milliseconds) begun) 1000.0)))
+          (is (<= (- least 0.1) seconds (+ most 0.1)) "~A to ~A: ~A" least most seconds))))))

@@ -1,0 +1,53 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite processors-of-the-platform :in platform
+  :description "How many processors this process may use.")
+
+(in-suite processors-of-the-platform)
+
+(defun call-with-cgroups (membership files function)
+  "Calls FUNCTION while the system seems to tell MEMBERSHIP, lines, of control groups, and to have FILES,
+pairs of name and contents, for them."
+  (with-directory (root)
+    (write-file root "membership" membership)
+    (loop for (name contents) in files
+          do (write-file root name contents))
+    (with-globals ((platform::*cgroup-membership* (namestring (merge-pathnames "membership" root)))
+                   (platform::*cgroup-root* (namestring root)))
+      (funcall function))))
+
+(defmacro share-is (share membership &rest files)
+  "Checks that with MEMBERSHIP and FILES the least limit is SHARE."
+  `(where-supported
+    (call-with-cgroups ,membership ',files
+                       (lambda () (is (eql ,share (platform::cgroup-share)))))))
+
+(test without-a-quota-control-groups-limit-nothing
+  (share-is nil "0::/" ("cpu.max" "max 100000"))
+  (share-is nil "0::/none-there")
+  (share-is nil "1:cpu,cpuacct:/" ("cpu/cpu.cfs_quota_us" "-1") ("cpu/cpu.cfs_period_us" "100000")))
+
+(test a-quota-of-either-version-counts
+  (share-is 3/2 "0::/" ("cpu.max" "150000 100000"))
+  (share-is 1/2 "0::/a/b" ("unified/a/b/cpu.max" "50000 100000"))
+  (share-is 2 "3:cpu,cpuacct:/docker" ("cpu,cpuacct/docker/cpu.cfs_quota_us" "200000")
+            ("cpu,cpuacct/docker/cpu.cfs_period_us" "100000"))
+  (share-is 2 (format nil "4:memory:/m~%3:cpu:/docker/x~%0::/")
+            ("cpu/cpu.cfs_quota_us" "200000") ("cpu/cpu.cfs_period_us" "100000")))
+
+(test the-least-quota-of-all-groups-above-counts
+  (share-is 2 "0::/a/b" ("a/b/cpu.max" "400000 100000") ("a/cpu.max" "200000 100000")
+            ("cpu.max" "max 100000")))
+
+(test a-part-of-a-processor-counts-as-one
+  (where-supported
+   (call-with-cgroups "0::/" '(("cpu.max" "10000 100000"))
+                      (lambda () (is (= 1 (platform:processor-count)))))))
+
+(test files-that-make-no-sense-limit-nothing
+  (share-is nil "0::/" ("cpu.max" "")) (share-is nil "0::/" ("cpu.max" "0 0"))
+  (share-is nil "nonsense" ("cpu.max" "x y")))
+
+(test affinity-counts
+  (where-supported
+   (is (<= 1 (platform:processor-count) (platform::affinity-count)))))
