@@ -6,13 +6,15 @@
 #   ADDRESS=127.0.0.1    on which address it listens      (0.0.0.0: all)
 #   SUITE=engine         run one test suite only          (default: all)
 #   FILE=parser          mutants of files so called only  (default: all)
+#   PROCESSORS=64        test as if there were so many    (default: as there are)
 
 LISP    ?= sbcl
 PORT    ?= 4242
 ADDRESS ?= 127.0.0.1
 SUITE   ?=
 FILE    ?=
-export LISP PORT ADDRESS SUITE FILE
+PROCESSORS ?=
+export LISP PORT ADDRESS SUITE FILE PROCESSORS
 
 SYSTEM   := hunchentoot-recycling-taskmaster
 INSTALL  := scripts/install-dependencies

@@ -1,4 +1,5 @@
-;;;; Runs the tests: all of them, or the one suite or test that SUITE names.  The
+;;;; Runs the tests: all of them, or the one suite or test that SUITE names; as if there were as many
+;;;; processors as PROCESSORS says, if it says anything.  The
 ;;;; test runner prints "N passed, N failed" as its last line; the exit code is 0
 ;;;; only when nothing failed.  A run that hangs fails after TEST_MINUTES.
 
@@ -19,18 +20,20 @@
                       (uiop:quit 1 nil))
                     :name "time limit of the tests")))
 
-(defun run-tests (&optional suite)
-  "Runs SUITE, or all; true if nothing failed.  Leaves when there is no SUITE."
+(defun run-tests (&optional suite processors)
+  "Runs SUITE, or all, as if there were PROCESSORS, a number in a string, or as many as there are;
+true if nothing failed.  Leaves when there is no SUITE."
   (handler-bind ((error (lambda (condition)
                           (when (typep condition
                                        (uiop:find-symbol* '#:unknown-suite
                                                           '#:hunchentoot-recycling-taskmaster-test))
                             (leave "~A" condition)))))
     (apply #'uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all
+           :processors (and processors (parse-integer processors))
            (when suite (list :suite suite)))))
 
 (limit-run (parse-integer (setting "TEST_MINUTES" "15")))
-(let ((passed (run-tests (setting "SUITE"))))
+(let ((passed (run-tests (setting "SUITE") (setting "PROCESSORS"))))
   (finish-output)
   (finish-output *error-output*)
   ;; At once: a thread that some test left behind can't hold this up.
