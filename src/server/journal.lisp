@@ -71,7 +71,10 @@ people what went wrong, and must not signal; LOST is where the count of lost lin
 
 (defun await-journal (journal condition-variable seconds predicate)
   "Waits for CONDITION-VARIABLE of JOURNAL as WAIT-UNTIL does for PREDICATE, up to SECONDS."
-  (wait-until predicate condition-variable (journal-lock journal) seconds *flush-seconds*))
+  (wait-until predicate condition-variable (journal-lock journal) seconds
+              ;; Only the journal's own thread waits for WANTED: nobody else takes its notification.
+              (unless (eq condition-variable (journal-wanted journal))
+                *flush-seconds*)))
 
 ;;; Appending
 
@@ -87,7 +90,8 @@ the thread.  Under the lock."
            (encode-octets gathered (output-octets line) 0 (output-fill line))
            (incf (journal-lines journal))
            (incf (journal-kept journal))
-           (< before *batch-octets* (output-fill gathered))))))
+           (or (zerop before)
+               (< before *batch-octets* (output-fill gathered)))))))
 
 (defun append-line (journal line)
   "Has LINE, an OUTPUT that ends in a line feed, written by JOURNAL: before long by its thread, or
@@ -237,10 +241,15 @@ destination."
 ;;; The thread
 
 (defun await-lines (journal)
-  "Waits until it is time to write."
-  (flet ((urgent-p ()
+  "Waits until it is time to write: for a line as long as it takes, and then for more, for a while."
+  (flet ((something-p ()
+           (or (eq :ending (journal-phase journal))
+               (plusp (journal-lines journal))
+               (plusp (journal-batch-lines journal)))) ; that could not be written
+         (urgent-p ()
            (or (eq :ending (journal-phase journal))
                (> (output-fill (journal-gathered journal)) *batch-octets*))))
+    (await-journal journal (journal-wanted journal) nil #'something-p)
     (await-journal journal (journal-wanted journal) *flush-seconds* #'urgent-p)))
 
 (defun end-when-asked (journal written-p)

@@ -308,3 +308,14 @@ so many times."))
   (is (equal '(("status" . 200) ("user_agent" . "a\"b") ("referer"))
              (parse-json (line-text #'server:encode-json
                                     '(:status 200 :user-agent "a\"b" :referer nil))))))
+
+(define-server-test a-journal-without-lines-wakes-nobody
+  (with-log-file (file)
+    (let ((others (task-identities)))
+      (with-journal-running (journal file)
+        (let ((thread (set-difference (task-identities) others)))
+          (when thread                  ; the system tells of threads
+            (is-true (eventually ("it to rest") (zerop (switches-of thread 1)))))
+          (note-line journal "one")
+          (eventually ("the line to be written")
+            (equal '("one") (lines-of file))))))))
