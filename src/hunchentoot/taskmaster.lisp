@@ -9,14 +9,16 @@ nothing to do, an integer above 0.")
     :initarg :max-thread-count
     :accessor hunchentoot:taskmaster-max-thread-count
     :documentation "How many threads may serve at a time, an integer above 0, or NIL for no
-limit.")
+limit.  When it is set below the standby count, that becomes the same.")
    (max-accept-count
     :initarg :max-accept-count
     :accessor hunchentoot:taskmaster-max-accept-count
     :documentation "What happens to a connection when MAX-THREAD-COUNT threads serve:
-  :UNLIMITED   it waits, unaccepted, for its turn;
+  :UNLIMITED   it waits for its turn;
   an integer   greater than MAX-THREAD-COUNT: it waits, but is answered 503 when that many
-               connections are open already;
+               connections are served or wait for a thread already.  With parked connections, one
+               that waits for its client's next request does not count; otherwise each that is open
+               counts;
   NIL          it is answered 503.
 Over TLS a connection that would be answered 503 is closed without an answer.")
    (worker-thread-name-format
@@ -59,8 +61,10 @@ the need.
   :STANDBY-THREAD-COUNT       an integer above 0; default *DEFAULT-STANDBY-THREAD-COUNT*, or
                               MAX-THREAD-COUNT where that is less
   :MAX-THREAD-COUNT           an integer above 0, or NIL for no limit; default Hunchentoot's
-  :MAX-ACCEPT-COUNT           an integer greater than MAX-THREAD-COUNT, NIL, or :UNLIMITED,
-                              the default
+  :MAX-ACCEPT-COUNT           what happens to a connection when MAX-THREAD-COUNT threads serve:
+                              :UNLIMITED, the default, lets it wait; NIL answers 503; an integer
+                              greater than MAX-THREAD-COUNT lets as many be served or wait for a
+                              thread, and answers others 503
   :WORKER-THREAD-NAME-FORMAT  a control string that prints its one argument, the acceptor's address and
                               port and the thread's number, or NIL for the default.  A thread serves
                               many clients: which one, LIST-CONNECTIONS tells
@@ -78,7 +82,9 @@ Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
 
 (defgeneric taskmaster-standby-thread-count (taskmaster)
   (:documentation "How many threads of TASKMASTER are made at start, and stay when there is nothing
-to do, an integer above 0.")
+to do, an integer above 0.  Can be set with SETF, also while the server runs: more threads are made at
+once, and who is too many ends when it has nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR for a
+value that is greater than MAX-THREAD-COUNT.")
   (:method ((taskmaster recycling-taskmaster))
     (slot-value taskmaster 'standby-thread-count)))
 
@@ -161,22 +167,47 @@ of one argument, a string with address, port and number.")
                    max-thread-count max-accept-count
                    (or worker-thread-name-format *default-worker-thread-name-format*)))
 
+(defun resize-engine (taskmaster)
+  "Lets the engine of TASKMASTER, if it has one, have as many threads as that says now."
+  (when (taskmaster-engine taskmaster)
+    (resize-pool (taskmaster-engine taskmaster)
+                 :standby (taskmaster-standby-thread-count taskmaster)
+                 :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster))))
+
 (defmethod reinitialize-instance :after ((taskmaster recycling-taskmaster) &key)
   (fill-defaults taskmaster)
   (let ((engine (taskmaster-engine taskmaster)))
     (when engine
-      (setf (engine-thread-limit engine) (hunchentoot:taskmaster-max-thread-count taskmaster)
-            (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster)))))
+      (setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster))
+      (resize-engine taskmaster))))
+
+;;; Changing them at run time
+
+(defgeneric (setf taskmaster-standby-thread-count) (count taskmaster)
+  (:documentation "Lets COUNT threads of TASKMASTER stay when there is nothing to do.")
+  (:method (count (taskmaster recycling-taskmaster))
+    (check-thread-counts count (hunchentoot:taskmaster-max-thread-count taskmaster))
+    (setf (slot-value taskmaster 'standby-thread-count) count)
+    (resize-engine taskmaster)
+    count))
+
+(defun standby-below (maximum taskmaster)
+  "The standby count of TASKMASTER, or MAXIMUM, where that is less."
+  (let ((standby (taskmaster-standby-thread-count taskmaster)))
+    (if (typep maximum '(integer 1))
+        (min standby maximum)
+        standby)))
 
 (defmethod (setf hunchentoot:taskmaster-max-thread-count) :before
     (value (taskmaster recycling-taskmaster))
-  (check-thread-counts (taskmaster-standby-thread-count taskmaster) value)
+  (check-thread-counts (standby-below value taskmaster) value)
   (check-accept-count (hunchentoot:taskmaster-max-accept-count taskmaster) value))
 
 (defmethod (setf hunchentoot:taskmaster-max-thread-count) :after
     (value (taskmaster recycling-taskmaster))
-  (when (taskmaster-engine taskmaster)
-    (setf (engine-thread-limit (taskmaster-engine taskmaster)) value)))
+  ;; Whoever wants no more than so many threads wants no more of them at rest.
+  (setf (slot-value taskmaster 'standby-thread-count) (standby-below value taskmaster))
+  (resize-engine taskmaster))
 
 (defmethod (setf hunchentoot:taskmaster-max-accept-count) :before
     (value (taskmaster recycling-taskmaster))
@@ -227,6 +258,9 @@ are served by what is its acceptor."
     (note-engine acceptor engine)
     (setf (taskmaster-engine taskmaster) engine
           (taskmaster-process taskmaster) (engine-sentinel engine))))
+
+(defmethod sentinel-began ((taskmaster recycling-taskmaster) thread)
+  (setf (taskmaster-process taskmaster) thread))
 
 (defmethod hunchentoot:shutdown ((taskmaster recycling-taskmaster))
   (when (taskmaster-engine taskmaster)

@@ -62,6 +62,25 @@ still serves."
         (and (= (length victims) (getf (recycling:stats *server*) :ended))
              (plusp (getf (recycling:stats *server*) :standby)))))))
 
+(defun process-of (acceptor)
+  "The thread that programs wait for when they wait for the end of ACCEPTOR."
+  (hunchentoot::acceptor-process (hunchentoot::acceptor-taskmaster acceptor)))
+
+(define-server-test (a-sentinel-destroyed-from-outside-has-a-successor :needs :our-engine)
+  (serving (:taskmaster (taskmaster :standby-thread-count 2)) (("/yo" "Hey!"))
+    (let ((sentinel (process-of *server*)))
+      (platform:destroy-thread sentinel)
+      (eventually ("the taskmaster to have another process")
+        (ask-text "/yo")
+        (not (eq sentinel (process-of *server*))))
+      (is (bt:thread-alive-p (process-of *server*))))))
+
+(define-server-test (stop-signals-nothing-when-the-sentinel-was-destroyed :needs :our-engine)
+  (with-acceptor (acceptor)
+    (platform:destroy-thread (process-of acceptor))
+    (finishes (hunchentoot:stop acceptor))
+    (is (not (hunchentoot:started-p acceptor)))))
+
 ;;; Around methods that programs have
 
 (defclass wrapping-acceptor () ((wrapped :initform (make-recorder) :reader wrapped)))

@@ -42,11 +42,24 @@
 
 (test nonsense-is-refused-later-too
   (let ((taskmaster (taskmaster :max-thread-count 10)))
-    (signals hunchentoot:parameter-error
-      (setf (hunchentoot:taskmaster-max-thread-count taskmaster) 2))
+    (dolist (nonsense '(0 "2" 1/2))
+      (signals hunchentoot:parameter-error
+        (setf (hunchentoot:taskmaster-max-thread-count taskmaster) nonsense))
+      (signals hunchentoot:parameter-error
+        (setf (recycling:taskmaster-standby-thread-count taskmaster) nonsense)))
     (signals hunchentoot:parameter-error
       (setf (hunchentoot:taskmaster-max-accept-count taskmaster) 10))
+    (signals hunchentoot:parameter-error
+      (setf (recycling:taskmaster-standby-thread-count taskmaster) 11))
+    (is (= 8 (recycling:taskmaster-standby-thread-count taskmaster)))
     (is (= 10 (hunchentoot:taskmaster-max-thread-count taskmaster)))))
+
+(test a-maximum-below-the-standby-count-lowers-that
+  (let ((taskmaster (taskmaster :max-thread-count 10)))
+    (setf (hunchentoot:taskmaster-max-thread-count taskmaster) 3)
+    (is (= 3 (recycling:taskmaster-standby-thread-count taskmaster)))
+    (setf (hunchentoot:taskmaster-max-thread-count taskmaster) nil)
+    (is (= 3 (recycling:taskmaster-standby-thread-count taskmaster)))))
 
 ;;; What they do
 
@@ -128,6 +141,28 @@
            (hunchentoot::acceptor-taskmaster acceptor))
           2)
     (is (equal "quick" (ask-text "/quick")))))
+
+(define-server-test (more-standby-threads-are-made-at-once :needs :our-engine)
+  (with-acceptor (acceptor :taskmaster (taskmaster :standby-thread-count 2))
+    (setf (recycling:taskmaster-standby-thread-count
+           (hunchentoot::acceptor-taskmaster acceptor))
+          5)
+    (eventually ("three more threads")
+      (= 5 (getf (recycling:stats acceptor) :threads)))))
+
+(define-server-test (threads-beyond-a-lowered-maximum-end :needs :our-engine)
+  (with-globals ((engine::*bench-seconds* 1/10)
+                 (engine::*wait-milliseconds* 20))
+    (with-busy-threads (acceptor 6 :standby-thread-count 6)
+      (setf (hunchentoot:taskmaster-max-thread-count
+             (hunchentoot::acceptor-taskmaster acceptor))
+            2)
+      (open-gate release)
+      (eventually ("the others to end, as they come by")
+        (or (= 2 (getf (recycling:stats acceptor) :threads))
+            ;; Those of the portable engine come by when they have accepted.
+            (and (not recycling::*parking-by-default*)
+                 (progn (ask-text "/quick") nil)))))))
 
 (defun be-client (requests)
   "Makes REQUESTS requests, on one connection while the server keeps it; returns the texts."
