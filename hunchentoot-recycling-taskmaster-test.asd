@@ -113,6 +113,9 @@
                  (:file "subclasses")
                  (:file "detaching")
                  (:file "listener-thread")
+                 (:file "libraries")
+                 (:file "connection-methods")
+                 (:file "mixins")
                  (:file "defects")
                  (:file "confidence")))
    (:module "logs"                      ; these use tools of the conformance tests

@@ -58,6 +58,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "default-initargs")
                  (:file "sockets")
                  (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux))
+                 (:file "streams-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "usockets-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "epoll-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "listeners-sbcl" :if-feature (:and :sbcl :linux))
@@ -126,6 +127,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "wire-input")
                  (:file "wire-output")
                  (:file "stream")
+                 (:file "lending")      ; streams of the Lisp's own beside ours
                  (:file "content")      ; of a request, whole or in pieces
                  (:file "requests")
                  (:file "chunks")
@@ -137,6 +139,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
     :serial t
     :components ((:file "specials")
                  (:file "internals")    ; the only file that knows what Hunchentoot hides
+                 (:file "surroundings") ; methods of programs beside ours
                  (:file "taskmaster")
                  (:file "listening")    ; on paths, inherited descriptors, shared ports
                  (:file "arguments")

@@ -20,7 +20,8 @@ may be of different moments."
   (ownership 1 :type fixnum)            ; :OWNED; see ownership.lisp
   (watched-p nil)                       ; the poller knows it
   (output '() :type list)               ; parts that the socket did not take: see output.lisp
-  (outcome :park :type keyword)         ; what is to become of it when these are sent
+  ;; What is to become of it when these are sent; :DETACHED already, when a service gave it away.
+  (outcome :park :type keyword)
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
   (unsent nil :type (or null fixnum))   ; octets that the kernel held, when last asked: see writing.lisp
   ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still

@@ -14,6 +14,7 @@ subclasses SERVICE and is called through its generic functions.")
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
    #:connection-descriptor #:connection-peer #:connection-deadline #:connection-deadline-kind
+   #:connection-outcome
    #:call-with-deadline #:set-deadline
    ;; output that the socket did not take yet
    #:connection-output #:send-parts #:drop-parts

@@ -11,7 +11,8 @@
 become of the connection:
   :CLOSE     close it;
   :PARK      another request may follow;
-  :DETACHED  forget it, somebody else owns its socket now.
+  :DETACHED  forget it, somebody else owns its socket now;
+  :BROKEN    close its descriptor at once: its peer is gone, or somebody else has another one.
 What the socket did not take of the answer may be left in CONNECTION-OUTPUT: the engine sends
 it, without a worker that waits, before the outcome counts.  It may be told of input meanwhile,
 so that SERVICE does not know any more whether it has read all.

@@ -197,7 +197,8 @@ serve."
       (with-engine (engine)
         (setf (worker-connection worker) nil)
         (counter-add (engine-open-count engine) -1))
-      (unless (eq outcome :detached)
+      ;; It may have been given away before the service was left by a non-local exit.
+      (unless (eq :detached (or outcome (connection-outcome connection)))
         (dispose engine connection (eq outcome :close))))))
 
 (defmethod work ((engine sharing-engine) worker)

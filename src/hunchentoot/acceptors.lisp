@@ -23,7 +23,11 @@ It is kept here, since the taskmaster may be replaced while it runs.")
    (journal-lock
     :initform (bt:make-lock "access log")
     :reader journal-lock
-    :documentation "Held while JOURNAL is replaced."))
+    :documentation "Held while JOURNAL is replaced.")
+   (surroundings
+    :initform nil
+    :accessor acceptor-surroundings
+    :documentation "What methods the program has beside ours; see surroundings.lisp."))
   (:default-initargs
    :access-log-format :combined
    :taskmaster (make-instance 'recycling-taskmaster))
@@ -38,7 +42,8 @@ too.  Where it listens, :ADDRESS and :PORT say as with Hunchentoot, or on SBCL u
   :LISTEN-FD    a descriptor number: on a socket, TCP or Unix-domain, that listens already and
                 was inherited; :SYSTEMD: on the first that the service manager handed over, see
                 sd_listen_fds(3).  A duplicate is used; stopping closes that, and leaves the
-                socket open and listening, for others and for the next start
+                socket open and listening, for others and for the next start.  Not to be mixed with
+                classes that mean something else by an initarg of this name
   :REUSE-PORT   true: on a port that other processes of the same user may have too, if they want
                 to; the system spreads connections over them (SO_REUSEPORT)
 
@@ -100,9 +105,11 @@ the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
 
 (defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))
   "In a worker's thread, does its work; otherwise what Hunchentoot does."
-  (if *work*
-      (funcall *work*)
-      (call-next-method)))
+  (in-place-of-hunchentoots ((primaries-after-ours #'hunchentoot:accept-connections (list acceptor))
+                             #'hunchentoot:accept-connections (acceptor))
+    (if *work*
+        (funcall *work*)
+        (hunchentoots))))
 
 (defmethod hunchentoot:acceptor-persistent-connections-p :around ((acceptor parallel-acceptor))
   "False for the request at hand when its connection should not be kept: asked by Hunchentoot
@@ -177,14 +184,16 @@ it waits when it must, up to five seconds each.  Returns ACCEPTOR and a list of 
 each thread that had to be left to finish its request by itself.  Does nothing when ACCEPTOR is
 not started.
 Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
-  (cond ((not (hunchentoot:started-p acceptor))
-         (values acceptor '()))
-        ((not (acceptor-engine acceptor)) ; some other taskmaster started it
-         (multiple-value-prog1 (call-next-method)
-           (settle-access-log acceptor)))
-        (t
-         (let ((left (stop-engine (acceptor-engine acceptor) :soft soft :timeout timeout)))
-           (set-shutdown acceptor)
-           (stop-listening acceptor)
-           (settle-access-log acceptor)
-           (values acceptor left)))))
+  (in-place-of-hunchentoots ((primaries-after-ours #'hunchentoot:stop (list acceptor))
+                             #'hunchentoot:stop (acceptor) :soft soft :timeout timeout)
+    (cond ((not (hunchentoot:started-p acceptor))
+           (values acceptor '()))
+          ((not (acceptor-engine acceptor)) ; some other taskmaster started it
+           (multiple-value-prog1 (hunchentoots)
+             (settle-access-log acceptor)))
+          (t
+           (let ((left (stop-engine (acceptor-engine acceptor) :soft soft :timeout timeout)))
+             (set-shutdown acceptor)
+             (stop-listening acceptor)
+             (settle-access-log acceptor)
+             (values acceptor left))))))

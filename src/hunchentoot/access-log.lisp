@@ -5,8 +5,9 @@
 ;;;; In the format :COMBINED a request has its line when its reply begins, as with Hunchentoot.  In
 ;;;; the others it tells how long the request took, so it is made at the end.
 ;;;;
-;;;; The lines of one destination are written by a journal, whose thread lives while the acceptor
-;;;; runs.  Without a destination there is none.
+;;;; The lines of one destination are written by a journal.  For a file it has a thread, which lives
+;;;; while the acceptor runs; what goes to a stream is written at once, in order with what the program
+;;;; itself writes there.
 
 (defun check-access-log-function (acceptor)
   "Checks that the format of ACCEPTOR, if it is the name of a function, names one by now."
@@ -132,15 +133,17 @@ never harms the request."
     (write-access-line acceptor destination #'encode)))
 
 (defmethod hunchentoot:acceptor-log-access ((acceptor parallel-acceptor) &key return-code)
-  "Writes the line that Hunchentoot would write, or one in another :ACCESS-LOG-FORMAT, by way of a
-thread of its own; see REOPEN-LOGS."
-  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
-    (cond ((null destination))
-          (*access*
-           (note-access *access* return-code))
-          (t
-           (log-access acceptor destination hunchentoot:*request* hunchentoot:*reply*
-                       return-code nil)))))
+  "Writes the line that Hunchentoot would write, or one in another :ACCESS-LOG-FORMAT: to a stream at
+once, to a file by way of a thread of its own; see REOPEN-LOGS."
+  (in-place-of-hunchentoots ((surroundings-loggers (surroundings-of acceptor))
+                             #'hunchentoot:acceptor-log-access (acceptor) :return-code return-code)
+    (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
+      (cond ((null destination))
+            (*access*
+             (note-access *access* return-code))
+            (t
+             (log-access acceptor destination hunchentoot:*request* hunchentoot:*reply*
+                         return-code nil))))))
 
 ;;; Requests whose line is made at their end
 

@@ -37,36 +37,133 @@ stall, happens here, under a deadline."
                      (process-one-request acceptor
                                           (lambda (&rest parts)
                                             (apply #'make-request acceptor link parts))))
-             (count-request connection))))
+             (count-request connection)))
+         (lambda ()
+           (setf *outcome* (give-away acceptor connection link))))
       (setf (link-stream link) stream)
-      (if (eq outcome :detached)
-          (give-away link)
-          outcome))))
+      (cond ((eq outcome :detached) (give-away acceptor connection link))
+            ((and (link-wire link) (not (settle-lent (link-wire link)))) :close)
+            (t outcome)))))
 
-(defun give-away (link)
-  "Leaves the socket of LINK to the program; returns what is to become of the connection."
+(defun give-away (acceptor connection link)
+  "Leaves the socket of CONNECTION, with LINK, to the program; returns what is to become of the
+connection."
   (let ((wire (link-wire link)))
-    (if (or (null wire) (hand-descriptor-over wire))
-        :detached
-        :close)))
+    (cond ((null wire)
+           (setf (connection-outcome connection) :detached))
+          ((null (wire-descriptor wire)) :close)
+          ((hunchentoot:acceptor-ssl-p acceptor)
+           ;; OpenSSL has the number of the descriptor, so it must be that.
+           (if (hand-descriptor-over wire) :detached :close))
+          (t
+           (usocket:socket-stream (connection-usocket connection)) ; lends that
+           (if (lent-open-p wire)
+               (leave-to-program connection wire)
+               :close)))))
+
+(defun leave-to-program (connection wire)
+  "Leaves the streams of CONNECTION, with WIRE, to the program; returns what is to become of the
+connection: its own descriptor is closed, but nobody says good-bye."
+  (leave-to-lent wire)
+  (setf (connection-data connection) nil
+        (connection-socket connection) nil)
+  :broken)
+
+;;; Whose turn it is to read
+
+(defun serve-connection (acceptor socket connection)
+  "Serves what the current call of PROCESS-CONNECTION is for, after what the program has done before;
+returns what is to become of CONNECTION."
+  (let ((wire (socket-wire socket)))
+    (cond ((ecase (connection-kind acceptor)
+             (:own nil)
+             (:wrapped (socket-asked-p socket))
+             (:foreign t))
+           ;; The program has read something, or might, and expects to be called once.
+           (serve-to-the-end acceptor socket connection))
+          (*head*
+           (drop-head wire)
+           (serve-request acceptor socket connection))
+          (t
+           (serve-next acceptor socket connection)))))
+
+(defun serve-next (acceptor socket connection)
+  "Serves the next request of CONNECTION, in the current call, after waiting for it if need be."
+  (let ((link (or (connection-data connection)
+                  (establish-link acceptor socket connection))))
+    (flet ((serve-it (head)
+             (let ((*head* head))
+               (serve-request acceptor socket connection))))
+      (cond ((ours-to-read-p link)
+             (let ((head (await-request acceptor socket connection link)))
+               (if (eq head :end) :close (serve-it head))))
+            ((or (zerop (connection-served connection)) ; then there is somebody who wants something
+                 (await-more acceptor socket connection link))
+             (setf (connection-deadline connection) nil)
+             (serve-it nil))
+            (t :close)))))
+
+(defun serve-to-the-end (acceptor socket connection)
+  "Serves all requests of CONNECTION in the current call; returns what is to become of it then."
+  (flet ((serve-it ()
+           (serve-next acceptor socket connection)))
+    (loop for outcome = (if (timed-p acceptor) (call-timed acceptor #'serve-it) (serve-it))
+          while (and (eq outcome :park) (not (winding-down-p (worker-engine *worker*))))
+          finally (return (if (eq outcome :park) :close outcome)))))
+
+(defparameter *look-milliseconds* 250
+  "How often a worker that waits for the next request of its connection looks whether it still should.")
+
+(defun await-request (acceptor socket connection link)
+  "Waits for the head of the next request of CONNECTION, over LINK; :END when none comes."
+  (loop for input = (waiting-request connection acceptor link)
+        while (eq input :none)
+        unless (await-more acceptor socket connection link)
+          return :end
+        finally (setf (connection-deadline connection) nil)
+                (return input)))
+
+(defun await-more (acceptor socket connection link)
+  "Waits until more of CONNECTION comes by SOCKET, over LINK.  NIL when nobody should wait for a request
+any more."
+  (unless (ours-to-read-p link)         ; else what was buffered has been read
+    (when (listen-or-end-p (link-stream link))
+      (return-from await-more t)))
+  (finish-output (link-stream link))
+  (unless (connection-deadline connection)
+    ;; The sentinel will end it, so that its input is at the end.
+    (set-deadline connection :idle (hunchentoot:acceptor-read-timeout acceptor) (milliseconds)))
+  (loop until (await-input socket :until (+ (milliseconds) *look-milliseconds*))
+        never (and (null (link-parser link))
+                   (winding-down-p (worker-engine *worker*)))))
 
 (defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
-  "Serves one request when called by our taskmaster, who calls again for the next one;
-otherwise all of them, as Hunchentoot does."
-  (if *connection*
-      (setf *outcome* (serve-request acceptor socket *connection*))
-      (call-next-method)))
+  "Serves one request when called by our taskmaster, who calls again for the next one, or all of them
+where a method of the program expects that; otherwise all of them, as Hunchentoot does."
+  (in-place-of-hunchentoots ((and (eq :foreign (connection-kind acceptor))
+                                  (primaries-after-ours #'hunchentoot:process-connection
+                                                        (list acceptor socket)))
+                             #'hunchentoot:process-connection (acceptor socket))
+    (if *connection*
+        (setf *outcome* :close          ; if this fails
+              *outcome* (serve-connection acceptor socket *connection*))
+        (hunchentoots))))
 
 ;;; Before and between
 
 (defun waiting-input (connection acceptor)
   "What a worker that was told of CONNECTION finds: the head of a request, which we have read;
-:SOME input, which Hunchentoot is to read; :NONE yet; or the :END."
+:SOME input, which whoever comes first is to read; :NONE yet; or the :END."
   (let ((link (connection-data connection)))
-    (cond ((and link (ours-to-read-p link))
-           (waiting-request connection acceptor link))
-          ((minusp (connection-descriptor connection)) ; blocking reads
+    (cond ((minusp (connection-descriptor connection)) ; blocking reads
            :some)
+          ((eq :foreign (connection-kind acceptor))
+           (if (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
+               :some
+               :none))
+          ((and link (ours-to-read-p link))
+           (waiting-request connection acceptor link
+                            :ahead-p (eq :wrapped (connection-kind acceptor))))
           ((hunchentoot:acceptor-ssl-p acceptor)
            (waiting-encrypted-input connection))
           (link
@@ -144,4 +241,5 @@ one was asked nothing, and is told nothing."
                (when (open-stream-p socket-stream)
                  (finish-output socket-stream)))
           (when wire
-            (drop-descriptor wire)))))))
+            (drop-descriptor wire)
+            (close-lent wire)))))))

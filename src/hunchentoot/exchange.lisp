@@ -7,16 +7,23 @@
 ;;;;   octets -> *HEAD* (waiting-request) -> PROCESS-CONNECTION (process-head)
 ;;;;          -> PROCESS-REQUEST (reply.lisp) -> octets
 
-(defun waiting-request (connection acceptor link)
+(defun waiting-request (connection acceptor link &key ahead-p)
   "The head of the next request over LINK; :NONE when it has not come whole; :END when none will
-come, or when what came was refused."
-  (let* ((parser (or (shiftf (link-parser link) nil) (take-parser (acceptor-limits acceptor))))
+come, or when what came was refused.  When AHEAD-P, what came is left to be read by whoever comes
+first, and where it does not begin a request that is :SOME."
+  (let* ((wire (link-wire link))
+         (parser (or (shiftf (link-parser link) nil) (take-parser (acceptor-limits acceptor))))
          (head nil)
-         (result (handler-case (acceptable-head (setf head (read-head (link-wire link) parser)))
+         (result (handler-case (acceptable-head (setf head (if ahead-p
+                                                               (read-head-ahead wire parser)
+                                                               (read-head wire parser))))
                    (protocol-error (refusal)
-                     (reject acceptor link parser head refusal)
-                     :end)
+                     (cond (ahead-p :some)
+                           (t (reject acceptor link parser head refusal)
+                              :end)))
                    (descriptor-broken () :end))))
+    (when ahead-p
+      (setf result (leave-to-others wire result)))
     (case result
       (:none (keep-parser connection acceptor link parser))
       (t (setf (link-head-deadline link) nil)
@@ -32,6 +39,16 @@ REFUSAL."
       (if head
           (values (head-method head) (head-uri head) (head-protocol head))
           (known-request-line parser)))))
+
+(defun leave-to-others (wire result)
+  "RESULT, what looking ahead in WIRE has found; also octets that are no request can be read."
+  (cond ((and (eq result :end) (input-left-p wire))
+         (begin-anew wire)
+         :some)
+        (t
+         (when (eq result :some)
+           (begin-anew wire))
+         result)))
 
 (defun acceptable-head (head)
   "HEAD, or what READ-HEAD returned in place of one.  Signals PROTOCOL-ERROR for a method that
@@ -110,7 +127,8 @@ STREAM.  True."
                 (make-request acceptor link (head-headers head) (head-method head)
                               (head-uri head) (head-protocol head) content))))
         (declare (dynamic-extent #'process-it))
-        (call-with-content content #'process-it)))
+        (call-with-content content #'process-it))
+      (finish-if-switched))
     (if *cut-short-p*
         (abandon-reply stream)
         (finish-exchange acceptor link content))

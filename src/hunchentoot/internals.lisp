@@ -232,6 +232,12 @@ and a backtrace."
   "Makes this the last request of its connection."
   (setf hunchentoot::*finish-processing-socket* t))
 
+(defun finish-if-switched ()
+  "Makes this the last request of its connection if the protocol was switched: what comes after the
+program's talk is no request, but a rest of that."
+  (when (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+    (finish-connection)))
+
 (defun abandon-reply (stream)
   "Ends the connection, whose socket STREAM carries, without the end of the reply: what was
 written is sent, but no last chunk."
@@ -333,19 +339,26 @@ True when there was a request."
               content
               (lambda ()
                 (hunchentoot:process-request
-                 (funcall make-request headers method uri protocol content))))))))
+                 (funcall make-request headers method uri protocol content)))))))
+        (finish-if-switched))
       (finish-request acceptor)
       t)))
 
-(defun call-with-connection-stream (stream thunk)
+(defun call-with-connection-stream (stream thunk left)
   "Calls THUNK, which processes requests on STREAM, in the dynamic context that handlers
 expect.  Returns what is to become of the connection, :PARK, :CLOSE or :DETACHED, and the
-stream for its next request.  THUNK returns true when there was a request."
+stream for its next request.  THUNK returns true when there was a request.  When a program leaves
+THUNK by a non-local exit after it has detached the socket, calls the function LEFT."
   (let ((hunchentoot::*hunchentoot-stream* stream)
         (hunchentoot::*close-hunchentoot-stream* t)
-        (hunchentoot::*finish-processing-socket* t))
-    (let ((request-p (funcall thunk)))
-      (values (cond ((not hunchentoot::*close-hunchentoot-stream*) :detached)
-                    ((or hunchentoot::*finish-processing-socket* (not request-p)) :close)
-                    (t :park))
-              hunchentoot::*hunchentoot-stream*))))
+        (hunchentoot::*finish-processing-socket* t)
+        (returned-p nil))
+    (unwind-protect
+         (let ((request-p (funcall thunk)))
+           (setf returned-p t)
+           (values (cond ((not hunchentoot::*close-hunchentoot-stream*) :detached)
+                         ((or hunchentoot::*finish-processing-socket* (not request-p)) :close)
+                         (t :park))
+                   hunchentoot::*hunchentoot-stream*))
+      (unless (or returned-p hunchentoot::*close-hunchentoot-stream*)
+        (funcall left)))))

@@ -25,6 +25,10 @@
               (descriptor-socket descriptor (make-descriptor-stream descriptor)
                                  (connection-peer connection))))))
 
+(defun socket-wire (socket)
+  "The wire of SOCKET; NIL where it is none of ours."
+  (stream-wire (socket-octet-stream socket)))
+
 (defun current-link ()
   "The link over which the current request came; only where our own code has read it."
   (connection-data *connection*))

@@ -144,14 +144,16 @@ place.  Returns where there is none."
     (call-next-method)))
 
 (defmethod hunchentoot:start-listening ((acceptor listening-acceptor))
-  (let ((listener (and (not (hunchentoot:started-p acceptor)) (open-listener acceptor))))
-    (cond (listener
-           (setf (acceptor-listener acceptor) listener)
-           (unless (acceptor-reuse-port-p acceptor)
-             (multiple-value-call #'set-acceptor-name acceptor (local-name listener)))
-           (values))
-          (t
-           (call-next-method)))))
+  (in-place-of-hunchentoots ((primaries-after-ours #'hunchentoot:start-listening (list acceptor))
+                             #'hunchentoot:start-listening (acceptor))
+    (let ((listener (and (not (hunchentoot:started-p acceptor)) (open-listener acceptor))))
+      (cond (listener
+             (setf (acceptor-listener acceptor) listener)
+             (unless (acceptor-reuse-port-p acceptor)
+               (multiple-value-call #'set-acceptor-name acceptor (local-name listener)))
+             (values))
+            (t
+             (hunchentoots))))))
 
 (defun sole-name (listener)
   "Address and port of LISTENER, in a list; NIL where it listens on all addresses."

@@ -11,7 +11,8 @@
          (call-as-request request (lambda () (answer hunchentoot:*acceptor* request *head*)))
          ;; Methods after this one, of WebSocket libraries, talk on with the client.
          (when (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
-           (open-content-stream request (link-socket-stream (current-link)))))))
+           (open-content-stream request
+                                (usocket:socket-stream (connection-usocket *connection*)))))))
 
 (defun answer (acceptor request head)
   (multiple-value-bind (content condition backtrace)
@@ -89,7 +90,9 @@ it would be a second framing (RFC 9112, section 6.1)."
 (defun connection-headers (acceptor request head)
   "Decides whether the connection is kept after REQUEST, with HEAD.  Returns the values of the
 headers Connection and Keep-Alive that a reply should have if it has none."
-  (cond ((not (and (hunchentoot:acceptor-persistent-connections-p acceptor)
+  (cond ((eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+         (values nil nil))              ; what is to be said of the new protocol, the program says
+        ((not (and (hunchentoot:acceptor-persistent-connections-p acceptor)
                    (head-keep-alive-p head)
                    (not (content-in-the-way-p request head))))
          (values "Close" nil))

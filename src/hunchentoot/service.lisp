@@ -18,18 +18,36 @@
       (leave-output connection))))
 
 (defun serve-input (taskmaster acceptor connection head)
-  "Serves a request of CONNECTION, whose HEAD was read or, when NIL, is Hunchentoot's to read;
-returns what is to become of it."
+  "Serves a request of CONNECTION, whose HEAD was read or, when NIL, is to be read by whoever comes
+first; returns what is to become of it."
   (let ((socket (connection-usocket connection))
         (*connection* connection)
         (*head* head)
         (*last-request-p* nil)
-        ;; A foreign acceptor's PROCESS-CONNECTION closes or keeps the socket by itself.
-        (*outcome* (if (or head (typep acceptor 'parallel-acceptor)) :close :detached)))
-    (if (zerop (connection-served connection))
-        (hunchentoot:handle-incoming-connection taskmaster socket)
-        (hunchentoot:process-connection acceptor socket))
-    *outcome*))
+        (*outcome* :unknown))
+    (when (eq :wrapped (connection-kind acceptor))
+      (watch-socket socket))
+    (cond ((plusp (connection-served connection))
+           (hunchentoot:process-connection acceptor socket))
+          (t
+           (hunchentoot:handle-incoming-connection taskmaster socket)))
+    (if (eq *outcome* :unknown)
+        (outcome-without-us acceptor connection socket)
+        *outcome*)))
+
+(defun outcome-without-us (acceptor connection socket)
+  "What is to become of CONNECTION, with SOCKET, where our own method of PROCESS-CONNECTION was not
+called: some other closes the socket, or leaves it to somebody else."
+  (let ((wire (socket-wire socket)))
+    (cond (wire
+           (if (and (socket-asked-p socket) (lent-open-p wire))
+               (leave-to-program connection wire)
+               :close))
+          ((or (not (typep acceptor 'parallel-acceptor))
+               (and (eq :foreign (connection-kind acceptor))
+                    (socket-open-p socket)))
+           :detached)
+          (t :close))))
 
 (defmethod idle-seconds ((taskmaster recycling-taskmaster))
   (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))

@@ -42,6 +42,29 @@ left those of BASE as they are."
   "True when the generic FUNCTION has one method only."
   (null (rest (sb-mop:generic-function-methods function))))
 
+(defun superclasses (class)
+  "CLASS and all classes that it is made of, save those that every class is."
+  (classes-between class (find-class 'standard-object)))
+
+;;; Calling methods
+
+(defun method-calls-supported-p ()
+  "True: methods can be called in another order than their generic function's."
+  t)
+
+(defun make-calling-method (function)
+  "A method that calls FUNCTION with the arguments that it is called with."
+  (make-instance 'standard-method
+                 :qualifiers '() :lambda-list '(object &rest arguments)
+                 :specializers (list (find-class t))
+                 :function (lambda (arguments next-methods)
+                             (declare (ignore next-methods))
+                             (apply function arguments))))
+
+(defun call-methods (methods arguments)
+  "Calls the first of METHODS with the list ARGUMENTS; the others are its next methods."
+  (funcall (sb-mop:method-function (first methods)) arguments (rest methods)))
+
 ;;; Changes
 
 (defclass watcher ()

@@ -37,6 +37,9 @@ no signal interrupts it."
            (unless (= result (- +eintr+))
              (return result)))))))
 
+;; Those descriptors are non-blocking; but what was given to a program is as the program wants it.
+(defconstant +msg-dontwait+ #x40)
+
 (declaim (ftype (function (descriptor octets index index) fixnum)
                 receive-octets send-octets send-octets-before-more)
          (ftype (function (descriptor index) fixnum) drop-octets))
@@ -46,7 +49,7 @@ no signal interrupts it."
 number, 0 at the end of input, or minus an error number; see WOULD-BLOCK-P."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
-  (transfer-octets "recv" 0))
+  (transfer-octets "recv" +msg-dontwait+))
 
 (defconstant +most-dropped+ (* 64 1024)
   "The most octets that DROP-OCTETS drops at once.")
@@ -63,16 +66,17 @@ what RECEIVE-OCTETS does."
   (declare (type descriptor descriptor) (type index count) #.*hot-policy*)
   ;; TCP does not even copy them, see tcp(7).
   (let ((octets *dregs*) (start 0) (end count))
-    (transfer-octets "recv" +msg-trunc+)))
+    (transfer-octets "recv" (logior +msg-dontwait+ +msg-trunc+))))
 
 (defconstant +msg-nosignal+ #x4000)
+(defconstant +msg-at-once+ (logior +msg-nosignal+ +msg-dontwait+))
 
 (defun send-octets (descriptor octets start end)
   "Writes OCTETS from START to END to DESCRIPTOR, as many as it takes now.  Returns their
 number or minus an error number; see WOULD-BLOCK-P."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
-  (transfer-octets "send" +msg-nosignal+))
+  (transfer-octets "send" +msg-at-once+))
 
 (defconstant +msg-more+ #x8000)
 
@@ -81,7 +85,7 @@ number or minus an error number; see WOULD-BLOCK-P."
 system does not send a segment to DESCRIPTOR that these could fill."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
-  (transfer-octets "send" (logior +msg-nosignal+ +msg-more+)))
+  (transfer-octets "send" (logior +msg-at-once+ +msg-more+)))
 
 ;;; Connections
 
@@ -134,12 +138,23 @@ an error number."
                                ((* sb-alien:int) (sb-alien:addr count)))))
       (if (minusp result) result count))))
 
-(defun set-non-blocking (descriptor)
-  "Makes no call on DESCRIPTOR block any more.  Returns 0 or minus an error number."
+(defun change-flags (descriptor function)
+  "Makes the flags of DESCRIPTOR, see fcntl(2), what FUNCTION makes of them.  Returns 0 or minus an
+error number."
   (let ((flags (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
                             (sb-alien:int 3) (sb-alien:int 0))))
-    (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
-                 (sb-alien:int 4) (sb-alien:int (logior flags +sock-nonblock+)))))
+    (if (minusp flags)
+        flags
+        (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
+                     (sb-alien:int 4) (sb-alien:int (funcall function flags))))))
+
+(defun set-non-blocking (descriptor)
+  "Makes no call on DESCRIPTOR block any more.  Returns 0 or minus an error number."
+  (change-flags descriptor (lambda (flags) (logior flags +sock-nonblock+))))
+
+(defun set-blocking (descriptor)
+  "Makes calls on DESCRIPTOR block, save those of this file.  Returns 0 or minus an error number."
+  (change-flags descriptor (lambda (flags) (logandc2 flags +sock-nonblock+))))
 
 (defun listener-descriptor (listener)
   "The descriptor of LISTENER, a usocket."

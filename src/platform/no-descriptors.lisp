@@ -31,7 +31,9 @@
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
                receive-octets drop-octets send-octets send-octets-before-more
                accept-descriptor close-descriptor shut-descriptor
-               set-no-delay set-non-blocking #-sbcl await-descriptor unsent-octets
+               set-no-delay set-non-blocking set-blocking #-sbcl await-descriptor unsent-octets
+               lisp-stream-descriptor lisp-stream-milliseconds
+               (setf lisp-stream-milliseconds) take-read-ahead put-read-ahead
                systemd-descriptor open-path-listener open-inherited-listener
                open-shared-port-listener
                native-name open-file file-facts read-file-octets send-file

@@ -19,13 +19,16 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:open-path-listener #:open-inherited-listener #:open-shared-port-listener
    ;; connections
    #:await-input #:limit-waits #:shut-down #:socket-open-p #:close-socket #:send-without-delay
-   #:peer-name #:local-name #:socket-octet-stream #:close-gently
+   #:peer-name #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket #:close-gently
    ;; readiness: non-blocking descriptors, and pollers that tell who is ready
    #:readiness-supported-p
    #:descriptor #:token #:would-block-p #:error-text
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
+   ;; streams of the Lisp's own on descriptors
+   #:octet-stream-descriptor #:accompany #:hand-octets-over #:lisp-stream-descriptor #:lisp-stream-milliseconds
+   #:take-read-ahead #:put-read-ahead #:set-blocking
    #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor #:unsent-octets
    #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence #:send-probe
    #:summon #:await-ready #:token-hangup-p #:plain-token
@@ -41,6 +44,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:schedule-as-batch #:let-timers-be-late #:nap
    ;; classes: how instances are made
    #:*making-functions* #:class-making #:classes-between #:extra-slots #:sole-method-p
+   #:superclasses #:method-calls-supported-p #:make-calling-method #:call-methods
    #:call-when-redefined
    #:default-arguments #:missing-arguments
    ;; atomics

@@ -184,9 +184,48 @@ Unix-domain socket \"unix:\" before its path, and 0.")
   (:method (socket)
     (multiple-value-call #'name-values (usocket:get-local-name socket))))
 
-(defun socket-octet-stream (socket)
-  "The stream that reads and writes the octets of SOCKET.  In the ready engine it takes no characters."
-  (usocket:socket-stream socket))
+(defgeneric socket-octet-stream (socket)
+  (:documentation "The stream that reads and writes the octets of SOCKET.  In the ready engine it takes
+no characters.")
+  (:method (socket)
+    (usocket:socket-stream socket)))
+
+;;; Sockets that tell whether a program wants to read or write them
+
+(defclass watched-usocket (usocket:stream-usocket)
+  ((asked-p
+    :initform nil
+    :accessor socket-asked-p
+    :documentation "True when somebody has asked for the stream since this was set to NIL."))
+  (:documentation "A usocket that notes when somebody asks for its stream, save by
+SOCKET-OCTET-STREAM."))
+
+(defmethod usocket:socket-stream :before ((socket watched-usocket))
+  (setf (socket-asked-p socket) t))
+
+(defmethod socket-octet-stream ((socket watched-usocket))
+  (slot-value socket 'usocket::stream))
+
+(defgeneric watch-socket (socket)
+  (:documentation "Makes SOCKET one that tells by SOCKET-ASKED-P whether somebody has asked for its
+stream from now on.")
+  (:method ((socket usocket:stream-usocket))
+    (change-class socket 'watched-usocket))
+  (:method ((socket watched-usocket))
+    (setf (socket-asked-p socket) nil)))
+
+;;; A socket that we read and write ourselves may get a stream of the Lisp's own beside ours.
+
+(defgeneric octet-stream-descriptor (octet-stream)
+  (:documentation "The descriptor of OCTET-STREAM; NIL when it is closed."))
+
+(defgeneric accompany (octet-stream stream)
+  (:documentation "Notes that programs have STREAM, one of the Lisp's own, for the socket of
+OCTET-STREAM."))
+
+(defgeneric hand-octets-over (octet-stream)
+  (:documentation "Makes what OCTET-STREAM has received and not handed out what the Lisp's own stream
+beside it hands out next, and sends what was written."))
 
 (defparameter *discard-seconds* 1
   "For how long in all, in seconds, what a peer still sends is dropped before its connection is

@@ -2,15 +2,16 @@
 
 ;;;; Usockets made of descriptors, for programs that want one, for SBCL on Linux.
 
-(defclass descriptor-usocket (usocket:stream-usocket)
+(defclass descriptor-usocket (watched-usocket)
   ((descriptor :initarg :descriptor :reader usocket-descriptor)
+   (octet-stream :initarg :octet-stream :reader socket-octet-stream)
    (peer :initarg :peer :reader usocket-peer))
-  (:documentation "A connection's socket as programs see it.  What usocket needs of the Lisp's
-own sockets is made when it is asked for, which is seldom."))
+  (:documentation "A connection's socket as programs see it.  The socket and the stream of the Lisp's
+own, which programs and libraries take it for, are made when they are asked for, which is seldom."))
 
 (defun descriptor-socket (descriptor stream &optional peer)
-  "A usocket for the open DESCRIPTOR, whose stream is STREAM, and of which PEER is known."
-  (make-instance 'descriptor-usocket :descriptor descriptor :stream stream :peer peer))
+  "A usocket for the open DESCRIPTOR, whose octets STREAM carries, and of which PEER is known."
+  (make-instance 'descriptor-usocket :descriptor descriptor :octet-stream stream :peer peer))
 
 (defun socket-option (descriptor option)
   "The value, an integer, of the OPTION of the socket DESCRIPTOR; or minus an error number."
@@ -34,7 +35,25 @@ own sockets is made when it is asked for, which is seldom."))
 
 (defmethod slot-unbound (class (instance descriptor-usocket) (slot (eql 'usocket::socket)))
   (declare (ignore class))
-  (setf (slot-value instance slot) (lisp-socket (usocket-descriptor instance))))
+  (let* ((octet-stream (socket-octet-stream instance))
+         (descriptor (octet-stream-descriptor octet-stream)))
+    ;; The number may be another connection's by now.
+    (unless descriptor
+      (error 'usocket:bad-file-descriptor-error :socket instance))
+    (multiple-value-bind (socket stream) (open-lisp-stream descriptor)
+      (accompany octet-stream stream)
+      (setf (slot-value instance 'usocket::stream) stream
+            (slot-value instance slot) socket))))
+
+(defmethod usocket:socket-stream ((socket descriptor-usocket))
+  (usocket:socket socket)               ; makes the stream
+  (hand-octets-over (socket-octet-stream socket))
+  (slot-value socket 'usocket::stream))
+
+(defmethod await-input ((socket descriptor-usocket) &key until)
+  (let ((descriptor (octet-stream-descriptor (socket-octet-stream socket))))
+    (or (null descriptor)
+        (await-descriptor descriptor :input :until until))))
 
 (defmethod peer-name ((socket descriptor-usocket))
   (descriptor-peer-name (usocket-descriptor socket) (usocket-peer socket)))
@@ -43,7 +62,7 @@ own sockets is made when it is asked for, which is seldom."))
   (descriptor-local-name (usocket-descriptor socket)))
 
 (defmethod limit-waits ((socket descriptor-usocket) seconds)
-  (limit-waits (usocket:socket-stream socket) seconds))
+  (limit-waits (socket-octet-stream socket) seconds))
 
 (defmethod usocket:socket-close ((socket descriptor-usocket))
-  (close (usocket:socket-stream socket)))
+  (close (socket-octet-stream socket)))

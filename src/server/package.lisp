@@ -16,9 +16,12 @@ heads, content and replies on a non-blocking descriptor, and logs.  Knows nothin
    #:fill-input #:input-waiting-p
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
    #:flushed-p #:take-left
+   ;; streams of the Lisp's own beside wires
+   #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
    ;; requests
-   #:take-parser #:return-parser #:read-head
+   #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
+   #:input-left-p
    #:content #:content-size #:content-invite #:content-refused-p #:invite-content #:drop-content
    #:refuse-content #:read-all-content #:reserve-memory #:release-memory
    #:make-content-stream #:*no-content* #:make-chunked-content #:make-counted-content

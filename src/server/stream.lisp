@@ -19,25 +19,34 @@
     (setf (wire-stream wire) (make-instance 'descriptor-stream :wire wire))))
 
 (defmethod limit-waits ((stream descriptor-stream) seconds)
-  (setf (wire-milliseconds (stream-wire stream)) (or (as-milliseconds seconds) -1)))
+  (let* ((wire (stream-wire stream))
+         (milliseconds (or (as-milliseconds seconds) -1)))
+    (setf (wire-milliseconds wire) milliseconds)
+    (when (wire-lent wire)
+      (setf (lisp-stream-milliseconds (wire-lent wire)) milliseconds))))
 
 (defmethod stream-element-type ((stream descriptor-stream))
   '(unsigned-byte 8))
 
 (defmethod close ((stream descriptor-stream) &key abort)
-  (let* ((wire (stream-wire stream))
-         (descriptor (wire-descriptor wire)))
-    (when descriptor
-      (unwind-protect
-           (unless abort (send-output wire))
-        (drop-descriptor wire)
-        (if (wire-own-p wire)
-            (close-descriptor descriptor)
-            (shut-descriptor descriptor :io)))
-      t)))
+  (let ((wire (stream-wire stream)))
+    (forget-closed-lent wire)
+    (let ((descriptor (wire-descriptor wire)))
+      (when descriptor
+        (unwind-protect
+             (unless abort (send-output wire))
+          (drop-descriptor wire)
+          (ecase (wire-owner wire)
+            (:engine (shut-descriptor descriptor :io))
+            (:stream (close-descriptor descriptor))
+            (:lent))
+          (close-lent wire))
+        t))))
 
 (defmethod open-stream-p ((stream descriptor-stream))
-  (and (wire-descriptor (stream-wire stream)) t))
+  (let ((wire (stream-wire stream)))
+    (forget-closed-lent wire)
+    (and (wire-descriptor wire) t)))
 
 ;;; Input
 

@@ -2,10 +2,18 @@
 
 ;;;; What a wire receives.
 
+(declaim (inline receive))
+(defun receive (wire octets start end)
+  "Like RECEIVE-OCTETS, from the descriptor of WIRE."
+  (if (wire-lent wire)
+      (receive-beside-lent wire octets start end)
+      (receive-octets (wire-descriptor wire) octets start end)))
+
 (defun note-received (wire count room)
   "What COUNT, which RECEIVE-OCTETS has returned for WIRE when there was ROOM for so many octets,
 says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
-  (setf (wire-drained-p wire) (< count room))
+  (setf (wire-drained-p wire) (and (< count room)
+                                   (null (wire-lent wire)))) ; which may have been read meanwhile
   (cond ((plusp count) :some)
         ((zerop count) :end)
         ((would-block-p count) :none)
@@ -19,7 +27,7 @@ nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-B
         (t
          (let* ((buffer (or (wire-input wire)
                             (setf (wire-input wire) (take-buffer :input))))
-                (count (receive-octets (wire-descriptor wire) buffer 0 (length buffer)))
+                (count (receive wire buffer 0 (length buffer)))
                 (outcome (note-received wire count (length buffer))))
            (when (eq :some outcome)
              (setf (wire-start wire) 0
@@ -32,7 +40,7 @@ nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-B
       (fill-input wire)
       (let* ((buffer (make-room-for-input wire))
              (end (wire-end wire))
-             (count (receive-octets (wire-descriptor wire) buffer end (length buffer)))
+             (count (receive wire buffer end (length buffer)))
              (outcome (note-received wire count (- (length buffer) end))))
         (when (eq :some outcome)
           (setf (wire-end wire) (+ end count)))
@@ -96,7 +104,7 @@ RECEIVE-OCTETS does, until there are any.  Returns how many, 0 at the end."
   "Receives octets for WIRE, which has none buffered, to OCTETS from START, up to END; waits for
 the first.  Returns how many, 0 at the end."
   (await-octets (wire (- end start))
-    (receive-octets (wire-descriptor wire) octets start end)))
+    (receive wire octets start end)))
 
 (defun drop-input (wire count)
   "Drops some of what WIRE has or receives, at most COUNT octets; waits for the first.  Returns how
@@ -106,6 +114,8 @@ many, 0 at the end."
     (cond ((plusp buffered)
            (incf (wire-start wire) buffered)
            buffered)
+          ((wire-lent wire)
+           (if (await-input-of wire) (drop-input wire count) 0))
           ((wire-descriptor wire)
            (await-octets (wire room)
              (drop-octets (wire-descriptor wire) room)))

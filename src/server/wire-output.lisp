@@ -5,7 +5,8 @@
 (defun send-all (wire octets start end)
   "Sends OCTETS from START to END, waiting for the peer of WIRE where it is slow."
   (loop while (< start end)
-        do (let ((count (send-octets (wire-descriptor wire) octets start end)))
+        do (let ((count (send-octets (or (wire-descriptor wire) (fail-as-closed wire))
+                                     octets start end)))
              (cond ((>= count 0) (incf start count))
                    ((would-block-p count) (await-peer wire :output))
                    (t (fail-as-broken wire (- count)))))))
@@ -43,9 +44,11 @@ sent, save what is LEFT, which the engine will take over."
            (wire-left wire))))
 
 (defun send-output (wire)
-  "Sends what was written to WIRE."
+  "Sends what was written to WIRE, and to the stream beside it."
   (when (wire-left wire)
     (send-left wire))
+  (when (wire-lent wire)
+    (flush-lent wire))
   (let ((fill (wire-fill wire)))
     (when (plusp fill)
       (setf (wire-fill wire) 0)         ; not to be sent twice when this fails

@@ -18,13 +18,15 @@
   "A non-blocking descriptor and its buffers."
   (descriptor nil :type (or null descriptor)) ; NIL when it was closed
   (stream nil)                          ; of which this is the wire
-  ;; True when the descriptor is the stream's to close; else CLOSE only ends it, and the engine,
-  ;; which watches it, closes it.
-  (own-p nil)
+  ;; Who closes the descriptor: the :ENGINE, which watches it, so that CLOSE only ends it; the
+  ;; :STREAM; or LENT, whose descriptor it is then.
+  (owner :engine :type (member :engine :stream :lent))
+  (lent nil)                            ; the Lisp's own stream beside it, see lending.lisp
   (milliseconds -1 :type fixnum)        ; how long one wait may take; -1 for no limit
   (input nil :type (or null octets))
   (start 0 :type index)
   (end 0 :type index)
+  (kept 0 :type index)                  ; so many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
   (left '() :type list)
   (output nil :type (or null octets))
@@ -64,9 +66,9 @@
   (:documentation "Reading or writing took longer than it may."))
 
 (define-condition descriptor-broken (stream-error)
-  ((number :initarg :number :reader broken-number))
+  ((number :initarg :number :initform nil :reader broken-number))
   (:report (lambda (condition stream)
-             (format stream "~A is broken: error number ~D."
+             (format stream "~A is ~:[closed~;broken: error number ~:*~D~]."
                      (stream-error-stream condition) (broken-number condition))))
   (:documentation "The connection was reset, or the like."))
 
@@ -74,10 +76,13 @@
   "Signals that the descriptor of WIRE failed with the error NUMBER."
   (error 'descriptor-broken :stream (wire-stream wire) :number number))
 
+(defun fail-as-closed (wire)
+  (error 'descriptor-broken :stream (wire-stream wire)))
+
 (defun await-peer (wire direction)
   "Waits until the descriptor of WIRE is ready in DIRECTION; signals STREAM-TIMEOUT when that takes
 too long.  The limit is one for each wait: who goes on reading or writing gets it anew."
-  (let ((limit (wire-milliseconds wire)))
+  (let ((limit (if (wire-lent wire) (lent-milliseconds wire) (wire-milliseconds wire))))
     (unless (await-descriptor (wire-descriptor wire) direction
                               :until (unless (minusp limit) (+ (milliseconds) limit)))
       (error 'stream-timeout :stream (wire-stream wire)))))
@@ -97,7 +102,7 @@ too long.  The limit is one for each wait: who goes on reading or writing gets i
   "Makes the descriptor of WIRE its stream's own, to be closed with that, after what is LEFT was
 sent.  NIL when it was closed already."
   (send-left wire)
-  (setf (wire-own-p wire) t)
+  (setf (wire-owner wire) :stream)
   (and (wire-descriptor wire) t))
 
 (defun drop-descriptor (wire)
@@ -105,5 +110,6 @@ sent.  NIL when it was closed already."
   (drop-left wire)
   (setf (wire-descriptor wire) nil
         (wire-start wire) (wire-end wire)
+        (wire-kept wire) 0
         (wire-fill wire) 0)
   (lend-no-buffers wire))

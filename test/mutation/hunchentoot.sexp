@@ -4,7 +4,7 @@
  :suites (conformance/connections conformance/request-bodies limits acceptor-faults)
  :mutants
  (("waiting-request" "(shiftf (link-parser link) nil)" "(link-parser link)")
-  ("waiting-request" "(send-refusal (link-socket-stream link) refusal)" "")
+  ("reject" "(send-refusal (link-socket-stream link) refusal)" "")
   ("waiting-request" "(descriptor-broken () :end)" "")
   ("acceptable-head" "(not (method-served-p (head-method head)))" "nil")
   ("acceptable-head" "(eq :connect (head-method head))" "nil")

@@ -3,7 +3,7 @@
 (:file "src/server/wire-input.lisp" :suites (wires contents)
  :mutants
  (("note-received" "(< count room)" "(<= count room)")
-  ("note-received" "(setf (wire-drained-p wire) (< count room))" "")
+  ("note-received" "(< count room)" "nil")
   ("note-received" "((would-block-p count) :none)" "")
   ("fill-input" "((< (wire-start wire) (wire-end wire)) :some)" "")
   ("fill-input" "((null (wire-descriptor wire)) :end)" "")
@@ -58,7 +58,7 @@
   ("lend-no-buffers" "(wire-start wire) 0" "")
   ("lend-no-buffers" "(zerop (wire-fill wire))" "t")
   ("hand-descriptor-over" "(send-left wire)" "")
-  ("hand-descriptor-over" "(setf (wire-own-p wire) t)" "" :suites (wires conformance/detaching))
+  ("hand-descriptor-over" "(setf (wire-owner wire) :stream)" "" :suites (wires conformance/detaching))
   ("drop-descriptor" "(drop-left wire)" "")
   ("drop-descriptor" "(setf (wire-descriptor wire) nil (wire-start wire) (wire-end wire)"
    "(setf (wire-descriptor wire) nil")

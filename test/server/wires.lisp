@@ -243,7 +243,7 @@
                      (receive-many client (1- (length reply))))))
       (is (server:hand-descriptor-over wire))
       (is (null (server:wire-left wire)))
-      (setf (server::wire-own-p wire) nil) ; it is the test's to close
+      (setf (server::wire-owner wire) :engine) ; it is the test's to close
       (is (equalp (subseq reply 1) (task-result reader))))))
 
 (define-server-test the-files-of-what-is-left-are-closed-with-the-wire
