@@ -89,7 +89,10 @@ destination.")
     (let ((destination (hunchentoot:acceptor-access-log-destination acceptor))
           (journal (acceptor-journal acceptor)))
       (cond ((and destination (hunchentoot:started-p acceptor))
-             (start-journal (replace-journal acceptor destination)))
+             (let ((journal (replace-journal acceptor destination)))
+               ;; A stream may be others' too: a line is written to it by who appends it, at once.
+               (unless (streamp destination)
+                 (start-journal journal))))
             (journal
              (end-journal acceptor journal))))))
 

@@ -99,6 +99,22 @@
       (ask "/")
       (eventually ("the line to be written") (= 1 (length (lines-of file)))))))
 
+(define-server-test (lines-for-a-stream-keep-their-order :needs :our-engine)
+  (let ((stream (make-string-output-stream)))
+    (serving (:access-log-destination stream)
+        (("/" (format stream "begins ~A~%" (hunchentoot:get-parameter "n"))
+              "body"))
+      (is (zerop (log-threads)))
+      (with-connection (connection)
+        (loop for number below 5
+              do (exchange connection (format nil "/?n=~D" number))))
+      (let ((lines (log-lines (get-output-stream-string stream))))
+        (is (= 10 (length lines)))
+        (loop for (begin access) on lines by #'cddr
+              for number from 0
+              do (is (string= (format nil "begins ~D" number) begin))
+                 (is (search (format nil "GET /?n=~D " number) access)))))))
+
 (define-server-test (reopened-logs-are-new-files :needs :our-engine)
   (with-log-file (file)
     (let ((old (merge-pathnames "old.log" file)))
