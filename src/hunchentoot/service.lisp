@@ -30,6 +30,9 @@ first; returns what is to become of it."
     (cond ((plusp (connection-served connection))
            (hunchentoot:process-connection acceptor socket))
           (t
+           (unless (typep acceptor 'parallel-acceptor)
+             ;; What Hunchentoot does when it accepts.
+             (limit-waits socket (hunchentoot:acceptor-read-timeout acceptor)))
            (hunchentoot:handle-incoming-connection taskmaster socket)))
     (if (eq *outcome* :unknown)
         (outcome-without-us acceptor connection socket)

@@ -128,3 +128,14 @@ still serves."
     (with-connection (connection)
       (is (equal "Hey!" (exchange-text connection "/yo")))
       (is (equal "Hey!" (exchange-text connection "/yo"))))))
+
+(define-server-test (our-taskmaster-keeps-the-timeouts-of-a-foreign-acceptor :needs :our-engine)
+  (let ((*acceptor-class* 'hunchentoot:easy-acceptor))
+    (serving (:taskmaster (taskmaster) :read-timeout 1/2 :write-timeout 1/2) (("/" "body"))
+      (with-connections (connections 3)
+        (destructuring-bind (silent half idle) connections
+          (declare (ignorable silent))
+          (send half "GET / HTTP/1.1")
+          (is (string= "body" (exchange-text idle "/")))
+          (loop for connection in connections
+                do (is (closed-by-server-p connection))))))))
