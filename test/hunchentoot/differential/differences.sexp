@@ -254,6 +254,14 @@ Hunchentoot does the same after 1.3.1."
          "kept for GET /status?x=304" "chunks at /status?x=204" "text at /status?x=204"
          "unobserved, GET /status?x=204" "unobserved, GET /status?x=304" "overridden, GET /status?x=204")
  :differs ((:header "Content-Length" :any ()) (:rest :any "") (:log) (:answers)))
+(:name "after a switch of protocols"
+ :stock "Up to 1.3.1 reads on for the next request."
+ :ours "Reads nothing more, and closes the connection when the program is done with it."
+ :why "RFC 9110, section 7.8: what comes after a 101 is of the other protocol."
+ :unless bodies-of-bodyless-statuses-dropped-p
+ :cases ("status 101 at /status")
+ :at (:parked :portable)
+ :differs ((:connection :kept :closed)))
 (:name "Transfer-Encoding set by a program"
  :stock "Sends it, beside Content-Length."
  :ours "Drops it, and answers 500."
