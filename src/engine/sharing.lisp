@@ -12,6 +12,11 @@
 ;;;; A connection keeps its worker between two requests.  So that nobody starves when all
 ;;;; workers are kept, a crowd (a queued connection, or one that the kernel holds for us)
 ;;;; makes connections end with their current request, and the sentinel ends idle ones.
+;;;;
+;;;; A connection that was accepted or taken off the queue is nobody else's to close or to count, so
+;;;; a thread that is to be destroyed dies only where it says INTERRUPTIBLY: while it has no
+;;;; connection, and while its connection is served, waited for or flushed, which ATTEND and DISPOSE
+;;;; survive.  The waits in between are short.
 
 (defparameter *grace* 250
   "Milliseconds for which a connection may be idle in a crowd.")
@@ -88,8 +93,12 @@ serve."
          (error () (count-failure engine)))
     (close-socket (connection-socket connection))))
 
+(defmethod open-doors ((engine sharing-engine))
+  (prepare-listener (engine-listener engine)))
+
 (defun accept-one (engine worker)
   "Waits for a connection.  Returns the one that WORKER is to serve, or NIL."
+  (interruptibly)
   (let ((socket (accept-connection (engine-listener engine))))
     (when socket
       (let ((connection (make-connection socket)))
@@ -157,15 +166,16 @@ serve."
   (let ((service (engine-service engine)))
     (or (input-buffered-p service connection)
         (and (become-idle engine worker)
-             (prog1 (await-input (connection-socket connection)
-                                 :until (end-after (idle-seconds service)))
+             (prog1 (interruptibly
+                      (await-input (connection-socket connection)
+                                   :until (end-after (idle-seconds service))))
                (with-engine (engine)
                  (move worker :serving)))))))
 
 (defun serve-to-the-end (engine worker connection)
   "Serves the requests of CONNECTION; returns :CLOSE or :DETACHED."
   (handler-case
-      (loop for outcome = (serve (engine-service engine) connection)
+      (loop for outcome = (interruptibly (serve (engine-service engine) connection))
             unless (and (eq outcome :park) (next-request-p engine worker connection))
               return (if (eq outcome :park) :close outcome))
     (error (condition)
@@ -177,7 +187,8 @@ serve."
   "Closes CONNECTION; gently when it was served to an ORDERLY end."
   (let ((socket (connection-socket connection)))
     (unwind-protect
-         (let-go engine connection)
+         (interruptibly (let-go engine connection))
+      (survive-cleanup)
       (if orderly
           (close-gently socket)
           (close-socket socket)))))
@@ -202,15 +213,16 @@ serve."
         (dispose engine connection (eq outcome :close))))))
 
 (defmethod work ((engine sharing-engine) worker)
-  (loop for step = (progn
-                     (ensure-sentinel engine)
-                     (next-step engine worker))
-        for connection = (case step
-                           (:end (return))
-                           (:accept (accept-or-back-off engine worker))
-                           (t step))
-        when connection
-          do (attend engine worker connection)))
+  (deferring-interrupts
+    (loop for step = (progn
+                       (ensure-sentinel engine)
+                       (next-step engine worker))
+          for connection = (case step
+                             (:end (return))
+                             (:accept (accept-or-back-off engine worker))
+                             (t step))
+          when connection
+            do (attend engine worker connection))))
 
 ;;; The crowd
 

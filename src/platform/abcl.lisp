@@ -74,6 +74,10 @@ for."
   (declare (ignore condition))
   nil)
 
+(defun %prepare-listener (listener seconds)
+  (declare (ignore listener seconds))
+  nil)
+
 (defun %accept (listener)
   (usocket:socket-accept listener :element-type 'octet))
 

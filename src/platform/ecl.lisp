@@ -83,6 +83,10 @@ for."
                  ((and (minusp count) (/= count (- +eintr+)))
                   (error "poll failed: error number ~D." (- count))))))
 
+(defun limit-receiving (socket seconds)
+  "Lets no read and no accept on SOCKET wait for more than SECONDS, or for ever where that is 0."
+  (setf (sb-bsd-sockets:sockopt-receive-timeout socket) seconds))
+
 (defun %limit-waits (usocket seconds)
   (let ((socket (usocket:socket usocket)))
     (setf (sb-bsd-sockets:sockopt-receive-timeout socket) (or seconds 0)

@@ -180,11 +180,14 @@ socket down.  Signals LISTEN-FAILED when DESCRIPTOR does not listen."
         (watch poller own own)
         (make-listener 'inherited-listener own :poller poller)))))
 
+(defmethod prepare-listener ((listener inherited-listener))
+  nil)                                  ; its waits are the poller's
+
 (defmethod accept-connection ((listener inherited-listener))
   (let ((poller (listener-poller listener))
         (descriptor (listener-descriptor listener)))
     (unwind-protect
-         (case (await-ready poller -1)
+         (case (interruptibly (await-ready poller -1))
            (:bell (error 'listener-closed :cause "it was woken"))
            ((nil) nil)
            (t (call-next-method)))

@@ -11,7 +11,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:end-after #:milliseconds-left #:wait-on #:wait-until
    #:destroy-thread #:join-thread #:survive-cleanup
    ;; listeners
-   #:accept-connection #:pending-connection-p #:wake-listener #:stop-arrivals #:close-listener
+   #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener
+   #:stop-arrivals #:close-listener
    #:accept-failed #:listener-closed #:descriptors-exhausted #:network-trouble
    #:accept-failure-kind #:make-accept-failure
    ;; listeners that usocket cannot make

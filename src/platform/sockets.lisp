@@ -5,9 +5,18 @@
 
 ;;; Listeners
 
+(defgeneric prepare-listener (listener)
+  (:documentation "Called once before the first ACCEPT-CONNECTION on LISTENER, to make its waits
+short enough.")
+  (:method (listener)
+    (declare (ignore listener))
+    nil))
+
 (defgeneric accept-connection (listener)
   (:documentation "Waits for the next connection on LISTENER and returns its socket, or
-NIL when the one that came was gone again (ECONNABORTED) or the wait was cut short.
+NIL when the one that came was gone again (ECONNABORTED) or the wait was cut short.  Called
+within DEFERRING-INTERRUPTS, so that no connection is lost on its way to the caller: the wait is
+then cut short where another thread wants to interrupt or destroy this one, or after a few seconds.
 Signals LISTENER-CLOSED once the listener was woken or closed, DESCRIPTORS-EXHAUSTED
 when the system has no room for a connection, NETWORK-TROUBLE when the network failed under it,
 and ACCEPT-FAILED for anything else."))
@@ -83,6 +92,13 @@ has begun come, and are to be accepted.  NIL where what comes is not for us alon
           (usocket:invalid-argument-error :closed)
           (usocket:no-buffers-error :exhausted)
           (t :other)))))
+
+(defparameter *accept-seconds* 2
+  "After how many seconds, an integer, a wait for a connection is cut short: an interrupt that comes
+just before the wait begins cuts nothing short.")
+
+(defmethod prepare-listener ((listener usocket:stream-server-usocket))
+  (%prepare-listener listener *accept-seconds*))
 
 (defmethod accept-connection ((listener usocket:stream-server-usocket))
   (handler-case (let ((socket (%accept listener)))

@@ -54,3 +54,17 @@ passed, only looks.  Signals do not move the end of the wait."
   ;; poll(2), so that descriptors above select's FD_SETSIZE are fine.
   (await-descriptor (sb-bsd-sockets:socket-file-descriptor (usocket:socket usocket)) :input
                     :until until))
+
+#+linux
+(defun limit-receiving (socket seconds)
+  "Lets no read and no accept on SOCKET, of the Lisp's own, wait for more than SECONDS, or for ever
+where that is 0."
+  (sb-alien:with-alien ((limit (array sb-alien:long 2))) ; struct timeval
+    (setf (sb-alien:deref limit 0) seconds
+          (sb-alien:deref limit 1) 0)
+    (system-call "setsockopt" sb-alien:int
+                 (sb-alien:int (sb-bsd-sockets:socket-file-descriptor socket))
+                 (sb-alien:int 1)       ; SOL_SOCKET
+                 (sb-alien:int #+(or ppc ppc64) 18 #-(or ppc ppc64) 20) ; SO_RCVTIMEO
+                 ((* (array sb-alien:long 2)) (sb-alien:addr limit))
+                 (sb-alien:int (sb-alien:alien-size (array sb-alien:long 2) :bytes)))))

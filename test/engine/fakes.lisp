@@ -62,8 +62,9 @@
 (defmethod platform:accept-connection ((listener fake-listener))
   (let ((taken (loop for taken = (take-from-backlog listener)
                      until (or taken (fake-woken listener))
-                     do (poll (lambda () (or (fake-backlog listener) (fake-woken listener)))
-                              1)
+                     do (platform:interruptibly
+                          (poll (lambda () (or (fake-backlog listener) (fake-woken listener)))
+                                1))
                      finally (return taken))))
     (cond ((null taken) (error 'platform:listener-closed :cause "it was woken"))
           ((typep (first taken) 'condition) (error (first taken)))

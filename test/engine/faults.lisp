@@ -132,3 +132,47 @@
         (is (= 1 (statistic engine :expired)))
         (is (= 1 (getf (statistic engine :expired-by) :handshake)))
         (setf (engine::worker-connection (first (engine::engine-workers engine))) nil)))))
+
+;;; A thread may be destroyed at any line
+
+(defun destroy-here (thread)
+  "Has THREAD, the current one, destroyed by another, and gives it the time to die here."
+  (task-result (in-background ("destroyer") (platform:destroy-thread thread))))
+
+(defun call-with-destruction (name moment function)
+  "Calls FUNCTION while the first worker that calls the function NAME is destroyed there, :BEFORE
+or :AFTER that call as MOMENT says; checks that one was."
+  (let ((original (fdefinition name))
+        (armed (list t)))
+    (flet ((strike (now)
+             (when (and (eq now moment) engine:*worker* (pop armed))
+               (destroy-here (bt:current-thread)))))
+      (with-globals (((fdefinition name)
+                      (lambda (&rest arguments)
+                        (strike :before)
+                        (multiple-value-prog1 (apply original arguments)
+                          (strike :after)))))
+        (funcall function))
+      (is (null armed) "No worker called ~A." name))))
+
+(defparameter *steps-of-a-connection*
+  '(platform:accept-connection engine::make-connection engine::admit engine::take-up
+    engine::attend engine::serve-to-the-end engine::become-idle engine::dispose engine::let-go
+    engine::next-step)
+  "Functions that a worker of the portable engine calls for a connection.")
+
+(define-server-test a-worker-destroyed-at-any-step-leaks-no-connection
+  (dolist (name *steps-of-a-connection*)
+    (dolist (moment '(:before :after))
+      (with-running-engine (engine (constantly :park) :standby 2)
+        (let ((sockets '()))
+          (call-with-destruction name moment
+                                 (lambda ()
+                                   (loop repeat 3 do (push (connect-fake *listener*) sockets))
+                                   (dolist (socket sockets)
+                                     (setf (fake-ended socket) t))
+                                   (is (every #'closed-p sockets) "~A ~A" moment name)
+                                   (eventually ("the worker to end")
+                                     (plusp (statistic engine :ended))))))
+        (wait-for-statistic engine :open 0)
+        (wait-for-statistic engine :standby 2)))))
