@@ -215,7 +215,7 @@ serve."
 (defmethod work ((engine sharing-engine) worker)
   (deferring-interrupts
     (loop for step = (progn
-                       (ensure-sentinel engine)
+                       (interruptibly (ensure-sentinel engine))
                        (next-step engine worker))
           for connection = (case step
                              (:end (return))

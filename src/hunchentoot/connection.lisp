@@ -6,7 +6,7 @@
 
 (defun establish-link (acceptor socket connection)
   "Prepares CONNECTION for its first request.  The handshake of a TLS connection, which may
-stall, happens here, under a deadline."
+stall, happens here, under a deadline.  Signals PEER-GONE where nobody is there any more."
   (let* ((seconds (hunchentoot:acceptor-read-timeout acceptor))
          (socket-stream (socket-octet-stream socket))
          (link (make-link :socket-stream socket-stream
@@ -146,7 +146,8 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
                              #'hunchentoot:process-connection (acceptor socket))
     (if *connection*
         (setf *outcome* :close          ; if this fails
-              *outcome* (serve-connection acceptor socket *connection*))
+              *outcome* (handler-case (serve-connection acceptor socket *connection*)
+                          (peer-gone () :close))) ; a client may leave before we ask who it is
         (hunchentoots))))
 
 ;;; Before and between
@@ -168,10 +169,11 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
            (waiting-encrypted-input connection))
           (link
            (fill-input (link-wire link)))
-          (t
-           (let ((hunchentoot:*acceptor* acceptor))
-             (establish-link acceptor (connection-usocket connection) connection))
-           (waiting-input connection acceptor)))))
+          ((handler-case (let ((hunchentoot:*acceptor* acceptor))
+                           (establish-link acceptor (connection-usocket connection) connection))
+             (peer-gone () nil))
+           (waiting-input connection acceptor))
+          (t :end))))
 
 (defun waiting-encrypted-input (connection)
   (let ((link (connection-data connection)))

@@ -14,14 +14,16 @@ first, and where it does not begin a request that is :SOME."
   (let* ((wire (link-wire link))
          (parser (or (shiftf (link-parser link) nil) (take-parser (acceptor-limits acceptor))))
          (head nil)
-         (result (handler-case (acceptable-head (setf head (if ahead-p
-                                                               (read-head-ahead wire parser)
-                                                               (read-head wire parser))))
-                   (protocol-error (refusal)
-                     (cond (ahead-p :some)
-                           (t (reject acceptor link parser head refusal)
-                              :end)))
-                   (descriptor-broken () :end))))
+         (result (handler-case
+                     (handler-case
+                         (acceptable-head (setf head (if ahead-p
+                                                         (read-head-ahead wire parser)
+                                                         (read-head wire parser))))
+                       (protocol-error (refusal)
+                         (cond (ahead-p :some)
+                               (t (reject acceptor link parser head refusal)
+                                  :end))))
+                   (descriptor-broken () :end)))) ; read from, or written to
     (when ahead-p
       (setf result (leave-to-others wire result)))
     (case result

@@ -98,22 +98,24 @@ where there is no better way."
   "Replies with the file PATHNAME if that is a regular file that can be read; else NIL.  CALLBACK, a
 function, is called when all is decided, as Hunchentoot does since 1.3."
   (let* ((known (known-file pathname))
-         (part (and (known-file-name known) (open-file-part (known-file-name known)))))
-    (when part
-      (unwind-protect
-           (let ((version (version-of known (file-part-file part)))
-                 (content-type (or content-type (hunchentoot:mime-type pathname))))
-             (when version
-               (settle-file-headers content-type (version-date version))
-               (settle-conditions version)
-               (when callback
-                 (funcall callback pathname content-type))
-               (settle-range part version)
-               (send-part-of-file part)
-               t))
-        ;; If some of it is left to be sent, it is the stream's.
-        (unless (member part (wire-left (link-wire (current-link))))
-          (drop-parts (list part)))))))
+         (name (known-file-name known)))
+    (with-acquired (part (and name (open-file-part name)) (close-unless-left part))
+      (let ((version (and part (version-of known (file-part-file part))))
+            (content-type (or content-type (hunchentoot:mime-type pathname))))
+        (when version
+          (settle-file-headers content-type (version-date version))
+          (settle-conditions version)
+          (when callback
+            (funcall callback pathname content-type))
+          (settle-range part version)
+          (send-part-of-file part)
+          t)))))
+
+(defun close-unless-left (part)
+  "Closes the file of PART, if any, unless some of it is left to be sent: then it is the wire's."
+  (unless (or (null part)
+              (member part (wire-left (link-wire (current-link)))))
+    (drop-parts (list part))))
 
 ;;; The head of the reply
 

@@ -31,3 +31,8 @@ another connection."))
                      (listen-failure-place condition) (listen-failure-reason condition))))
   (:documentation "No connection can be accepted on a path or a descriptor that was given for
 that."))
+
+(define-condition peer-gone (recycling-error)
+  ()
+  (:report "The peer has left, and its address with it.")
+  (:documentation "Who is at the other end of a connection cannot be told any more."))

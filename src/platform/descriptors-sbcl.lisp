@@ -245,6 +245,15 @@ exec, and its PEER; or minus an error number."
     (dotimes (position count octets)
       (setf (aref octets position) (ldb (byte 8 (* 8 (- count position 1))) integer)))))
 
+(defconstant +enotconn+ 107)
+
+(defun check-name-call (result name)
+  "Like CHECK-CALL, for a call that asks for the name of a socket; PEER-GONE where nobody is at its
+other end."
+  (if (= result (- +enotconn+))
+      (error 'peer-gone)
+      (check-call result name)))
+
 (defmacro socket-name (function descriptor)
   "Address and port that the C function FUNCTION tells of DESCRIPTOR.  Signals an error when it
 tells nothing."
@@ -252,16 +261,16 @@ tells nothing."
      (declare (dynamic-extent octets))
      (sb-alien:with-alien ((size sb-alien:int 128))
        (sb-sys:with-pinned-objects (octets)
-         (check-call (system-call ,function sb-alien:int
-                                  (sb-alien:int ,descriptor)
-                                  (sb-sys:system-area-pointer (sb-sys:vector-sap octets))
-                                  ((* sb-alien:int) (sb-alien:addr size)))
-                     ,function))
+         (check-name-call (system-call ,function sb-alien:int
+                                       (sb-alien:int ,descriptor)
+                                       (sb-sys:system-area-pointer (sb-sys:vector-sap octets))
+                                       ((* sb-alien:int) (sb-alien:addr size)))
+                          ,function))
        (name-of octets size))))
 
 (defun descriptor-peer-name (descriptor &optional peer)
   "Address, a string, and port of the peer of DESCRIPTOR, of which PEER is known; see PEER-NAME.
-Signals an error when it must be asked for and is gone."
+Signals PEER-GONE when it is too late to ask."
   (declare (type descriptor descriptor) (type peer peer))
   (if peer
       (values (dotted-text (integer-octets (ash peer -16) 4) 0) (ldb (byte 16 0) peer))

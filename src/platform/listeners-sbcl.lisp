@@ -201,23 +201,45 @@ socket down.  Signals LISTEN-FAILED when DESCRIPTOR does not listen."
 (defmethod close-listener :before ((listener inherited-listener))
   (close-poller (listener-poller listener)))
 
+(defvar *handed-over* nil
+  "A list of the number of the process to which a service manager handed descriptors over, once it
+has taken them, and of their count.")
+
+(defun environment-integer (name)
+  "The integer that the environment variable NAME is; NIL when it is none."
+  (let ((value (sb-ext:posix-getenv name)))
+    (and value (parse-integer value :junk-allowed t))))
+
+(defun close-on-exec (descriptor)
+  "Lets DESCRIPTOR be closed in programs that this process turns into or starts."
+  (check-call (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
+                           (sb-alien:int 2) (sb-alien:int 1)) ; F_SETFD, FD_CLOEXEC
+              "fcntl"))
+
+(defun take-handed-over (process count)
+  "Makes COUNT descriptors this PROCESS's alone, as sd_listen_fds(3) does: what it starts inherits
+neither them nor the variables that tell of them."
+  (loop for descriptor from *first-inherited-descriptor*
+        repeat count do (close-on-exec descriptor))
+  (dolist (name '("LISTEN_PID" "LISTEN_FDS" "LISTEN_FDNAMES"))
+    (system-call "unsetenv" sb-alien:int (sb-alien:c-string name)))
+  (setf *handed-over* (list process count)))
+
 (defun systemd-descriptor ()
   "The first descriptor that a service manager handed over to this process, by the protocol of
 sd_listen_fds(3).  Signals LISTEN-FAILED when there is none."
-  (flet ((setting (name)
-           (let ((value (sb-ext:posix-getenv name)))
-             (and value (parse-integer value :junk-allowed t)))))
-    (let ((process (setting "LISTEN_PID"))
-          (count (setting "LISTEN_FDS")))
-      (unless (eql process (sb-unix:unix-getpid))
-        (fail-to-listen "a socket of systemd"
-                        (format nil "LISTEN_PID is ~:[not set~;~:*~D~], and this is process ~D"
-                                process (sb-unix:unix-getpid))))
-      (unless (and count (plusp count))
-        (fail-to-listen "a socket of systemd"
-                        (format nil "LISTEN_FDS, the number of sockets, is ~:[not set~;~:*~D~]"
-                                count)))
-      *first-inherited-descriptor*)))
+  (let ((self (sb-unix:unix-getpid))
+        (process (environment-integer "LISTEN_PID"))
+        (count (environment-integer "LISTEN_FDS")))
+    (flet ((refuse (control value)
+             (fail-to-listen "a socket of systemd" (format nil control value self))))
+      (cond ((and (null process) (eql self (first *handed-over*)))) ; at an earlier start
+            ((not (eql process self))
+             (refuse "LISTEN_PID is ~:[not set~;~:*~D~], and this is process ~D" process))
+            ((not (and count (plusp count)))
+             (refuse "LISTEN_FDS, the number of sockets, is ~:[not set~;~:*~D~]" count))
+            (t (take-handed-over self count))))
+    *first-inherited-descriptor*))
 
 ;;; On a port that several share
 

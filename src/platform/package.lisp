@@ -20,10 +20,11 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:open-path-listener #:open-inherited-listener #:open-shared-port-listener
    ;; connections
    #:await-input #:limit-waits #:shut-down #:socket-open-p #:close-socket #:send-without-delay
-   #:peer-name #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket #:close-gently
+   #:peer-name #:peer-gone #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket
+   #:close-gently
    ;; readiness: non-blocking descriptors, and pollers that tell who is ready
    #:readiness-supported-p
-   #:descriptor #:token #:would-block-p #:error-text
+   #:descriptor #:token #:would-block-p #:error-text #:+ebadf+
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor

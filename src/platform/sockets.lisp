@@ -40,6 +40,9 @@ has begun come, and are to be accepted.  NIL where what comes is not for us alon
 (defgeneric close-listener (listener)
   (:documentation "Closes LISTENER and so frees its port.  Nobody may be waiting on it."))
 
+(defconstant +ebadf+ 9
+  "The error number of who uses a descriptor that is closed.")
+
 ;;; What it means that accepting failed.
 ;;;
 ;;;   kind         means                                        what helps
@@ -190,9 +193,12 @@ IPv6 gets its IPv4 address, by which programs know it."
 
 (defgeneric peer-name (socket)
   (:documentation "The address, a string, and the port of the peer of SOCKET; of a Unix-domain
-socket \"unix:\" and 0.  Signals an error when the peer is gone.")
+socket \"unix:\" and 0.  Signals PEER-GONE when it is too late to ask.")
   (:method (socket)
-    (multiple-value-call #'name-values (usocket:get-peer-name socket))))
+    (multiple-value-call #'name-values
+      (handler-case (usocket:get-peer-name socket)
+        ;; The only thing that can be wrong with the question.
+        (error () (error 'peer-gone))))))
 
 (defgeneric local-name (socket)
   (:documentation "The address, a string, and the port of our own end of SOCKET; of a

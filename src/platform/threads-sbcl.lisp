@@ -8,7 +8,9 @@
   "The system's number of the current thread."
   (sb-alien:alien-funcall
    (sb-alien:extern-alien "syscall" (function sb-alien:long sb-alien:long))
-   #+x86-64 186 #-x86-64 178))
+   ;; Not the C function, which old C libraries lack.  178 is the number of all processors that
+   ;; Linux learnt to know since 2012: arm64, riscv, loongarch.
+   #+x86-64 186 #+ppc64 207 #-(or x86-64 ppc64) 178))
 
 (defparameter *tasks* "/proc/self/task/"
   "The folder in which the system tells of the threads of this process, see proc(5).  It is not there

@@ -127,18 +127,25 @@ started again, or gets another line, and its destination takes them then."
 
 ;;; Taking turns
 
+(defun take-turn (journal)
+  "True when nobody wrote for JOURNAL, and now the caller does."
+  (with-journal (journal)
+    (unless (journal-turn-taken-p journal)
+      (setf (journal-turn-taken-p journal) t))))
+
+(defun end-turn (journal)
+  (with-journal (journal)
+    (setf (journal-turn-taken-p journal) nil)
+    (bt:condition-notify (journal-done journal))))
+
 (defun call-with-turn (journal function)
   "Calls FUNCTION while no other thread writes for JOURNAL."
-  (loop until (with-journal (journal)
-                (unless (journal-turn-taken-p journal)
-                  (setf (journal-turn-taken-p journal) t)))
-        do (await-journal journal (journal-done journal) nil
-                          (lambda () (not (journal-turn-taken-p journal)))))
-  (unwind-protect (funcall function)
-    (survive-cleanup)
-    (with-journal (journal)
-      (setf (journal-turn-taken-p journal) nil)
-      (bt:condition-notify (journal-done journal)))))
+  (loop
+    (with-acquired (taken-p (take-turn journal) (when taken-p (end-turn journal)))
+      (when taken-p
+        (return (funcall function)))
+      (await-journal journal (journal-done journal) nil
+                     (lambda () (not (journal-turn-taken-p journal)))))))
 
 (defun take-batch (journal)
   "Makes what has gathered the batch, unless there is one left that could not be written.  True

@@ -65,8 +65,7 @@
 (defun flush-lent (wire)
   "Sends what was written to the stream beside WIRE.  Signals DESCRIPTOR-BROKEN when that is closed."
   (forget-closed-lent wire)
-  (unless (wire-descriptor wire)
-    (fail-as-closed wire))
+  (open-descriptor wire)                ; or it was closed
   (finish-output (wire-lent wire)))
 
 (defun close-lent (wire)

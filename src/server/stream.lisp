@@ -31,17 +31,20 @@
 (defmethod close ((stream descriptor-stream) &key abort)
   (let ((wire (stream-wire stream)))
     (forget-closed-lent wire)
-    (let ((descriptor (wire-descriptor wire)))
+    (with-acquired (descriptor (wire-descriptor wire) (when descriptor (end-descriptor wire)))
       (when descriptor
-        (unwind-protect
-             (unless abort (send-output wire))
-          (drop-descriptor wire)
-          (ecase (wire-owner wire)
-            (:engine (shut-descriptor descriptor :io))
-            (:stream (close-descriptor descriptor))
-            (:lent))
-          (close-lent wire))
+        (unless abort (send-output wire))
         t))))
+
+(defun end-descriptor (wire)
+  "Closes the descriptor of WIRE where that is the stream's to close; the engine's is shut down."
+  (let ((descriptor (wire-descriptor wire)))
+    (drop-descriptor wire)
+    (ecase (wire-owner wire)
+      (:engine (shut-descriptor descriptor :io))
+      (:stream (close-descriptor descriptor))
+      (:lent))
+    (close-lent wire)))
 
 (defmethod open-stream-p ((stream descriptor-stream))
   (let ((wire (stream-wire stream)))

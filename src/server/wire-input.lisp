@@ -7,7 +7,7 @@
   "Like RECEIVE-OCTETS, from the descriptor of WIRE."
   (if (wire-lent wire)
       (receive-beside-lent wire octets start end)
-      (receive-octets (wire-descriptor wire) octets start end)))
+      (receive-octets (open-descriptor wire) octets start end)))
 
 (defun note-received (wire count room)
   "What COUNT, which RECEIVE-OCTETS has returned for WIRE when there was ROOM for so many octets,
@@ -118,5 +118,5 @@ many, 0 at the end."
            (if (await-input-of wire) (drop-input wire count) 0))
           ((wire-descriptor wire)
            (await-octets (wire room)
-             (drop-octets (wire-descriptor wire) room)))
+             (drop-octets (open-descriptor wire) room)))
           (t 0))))

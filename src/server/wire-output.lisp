@@ -5,8 +5,7 @@
 (defun send-all (wire octets start end)
   "Sends OCTETS from START to END, waiting for the peer of WIRE where it is slow."
   (loop while (< start end)
-        do (let ((count (send-octets (or (wire-descriptor wire) (fail-as-closed wire))
-                                     octets start end)))
+        do (let ((count (send-octets (open-descriptor wire) octets start end)))
              (cond ((>= count 0) (incf start count))
                    ((would-block-p count) (await-peer wire :output))
                    (t (fail-as-broken wire (- count)))))))
@@ -17,7 +16,7 @@
 (defun send-parts-now (wire parts)
   "Sends what the descriptor of WIRE takes now of PARTS; what it does not take is LEFT.  Does
 not block.  Signals DESCRIPTOR-BROKEN."
-  (multiple-value-bind (left sent-p error) (send-parts (wire-descriptor wire) parts)
+  (multiple-value-bind (left sent-p error) (send-parts (open-descriptor wire) parts)
     (declare (ignore sent-p))
     (setf (wire-left wire) left)
     (when error

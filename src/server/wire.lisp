@@ -76,14 +76,16 @@
   "Signals that the descriptor of WIRE failed with the error NUMBER."
   (error 'descriptor-broken :stream (wire-stream wire) :number number))
 
-(defun fail-as-closed (wire)
-  (error 'descriptor-broken :stream (wire-stream wire)))
+(defun open-descriptor (wire)
+  "The descriptor of WIRE for a call of the system; signals DESCRIPTOR-BROKEN when it was closed."
+  (or (wire-descriptor wire)
+      (fail-as-broken wire +ebadf+)))
 
 (defun await-peer (wire direction)
   "Waits until the descriptor of WIRE is ready in DIRECTION; signals STREAM-TIMEOUT when that takes
 too long.  The limit is one for each wait: who goes on reading or writing gets it anew."
   (let ((limit (if (wire-lent wire) (lent-milliseconds wire) (wire-milliseconds wire))))
-    (unless (await-descriptor (wire-descriptor wire) direction
+    (unless (await-descriptor (open-descriptor wire) direction
                               :until (unless (minusp limit) (+ (milliseconds) limit)))
       (error 'stream-timeout :stream (wire-stream wire)))))
 

@@ -139,3 +139,25 @@ still serves."
           (is (string= "body" (exchange-text idle "/")))
           (loop for connection in connections
                 do (is (closed-by-server-p connection))))))))
+
+(define-server-test (a-client-whose-address-cannot-be-asked-for-any-more-is-no-failure
+                     :needs :our-engine)
+  (serving () (("/yo" "Hey!"))
+    (with-globals (((fdefinition 'platform:peer-name)
+                    (lambda (socket)
+                      (declare (ignore socket))
+                      (error 'platform:peer-gone))))
+      (with-connection (connection)
+        (try-to-send connection (request-octets "/yo"))
+        (is (closed-by-server-p connection))))
+    (is (string= "Hey!" (ask-text "/yo")))
+    (is (zerop (figure :failed)))))
+
+(define-server-test (a-client-that-does-not-wait-for-its-refusal-is-no-failure :needs :our-http)
+  (serving () (("/yo" "Hey!"))
+    (with-globals (((fdefinition 'platform:send-octets) (constantly -32))) ; EPIPE
+      (with-connection (connection)
+        (send connection (format nil "No request~C~C~:*~:*~C~C" #\Return #\Newline))
+        (is (closed-by-server-p connection))))
+    (is (string= "Hey!" (ask-text "/yo")))
+    (is (zerop (figure :failed)))))

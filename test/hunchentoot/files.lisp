@@ -154,13 +154,26 @@ besides ROUTES, by an acceptor made of INITARGS."
       (hunchentoot:stop *server*)
       (is (not (large-file-follows-p slow))))))
 
+(define-server-test (a-worker-destroyed-when-it-has-opened-a-file-closes-it :needs :our-http)
+  ;; The test for leaks looks for its descriptor.
+  (serving-file ((octets "text")) (path)
+    (call-with-destruction 'engine:open-file-part :after
+                           (lambda ()
+                             (with-connection (connection)
+                               (send-request connection "/file")
+                               (is (closed-by-server-p connection)))))
+    (is (string= "text" (ask-text "/file")))))
+
 (define-server-test (a-file-that-becomes-shorter-is-not-taken-for-whole :needs :our-http)
-  (serving-file (*large-answer*) (path)
+  (serving-file (*large-answer* :write-timeout (* 6 *patience*)) (path)
     (with-connection (slow)
       (send-request slow "/file")
       (wait-until-held-up 1)
       (uiop:run-program (list "truncate" "-s" "1000" (uiop:native-namestring path)))
-      (is (not (large-file-follows-p slow))))))
+      (is (not (large-file-follows-p slow)))
+      ;; At once, and not because the client took too long.
+      (eventually ("the connection to be closed") (zerop (figure :open)))
+      (is (zerop (figure :expired))))))
 
 ;;; Paths
 

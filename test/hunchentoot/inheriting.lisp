@@ -92,10 +92,33 @@ unsets them."
 
 (define-server-test (the-first-descriptor-of-systemd-is-served :needs :our-engine)
   (with-inherited (descriptor port)
-    (with-globals ((platform::*first-inherited-descriptor* descriptor))
+    (with-globals ((platform::*first-inherited-descriptor* descriptor)
+                   (platform::*handed-over* nil))
       (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "1"))
         (serving-descriptor (:systemd) (("/yo" "Hey!"))
           (is (= port (hunchentoot:acceptor-port *server*)))
+          (is (equal "Hey!" (ask-text "/yo"))))))))
+
+(defun closed-on-exec-p (descriptor)
+  "Whether programs that this process starts do not get DESCRIPTOR, as /proc tells."
+  (let ((flags (find "flags:" (uiop:read-file-lines (format nil "/proc/self/fdinfo/~D" descriptor))
+                     :test #'uiop:string-prefix-p)))
+    (logtest #o2000000 (parse-integer flags :start 6 :radix 8))))
+
+(define-server-test (what-systemd-handed-over-is-passed-on-to-nobody :needs :our-engine)
+  (with-inherited (descriptor port)
+    (with-globals ((platform::*first-inherited-descriptor* descriptor)
+                   (platform::*handed-over* nil))
+      (with-environment (("LISTEN_PID" (princ-to-string (process-number)))
+                         ("LISTEN_FDS" "1") ("LISTEN_FDNAMES" "http"))
+        (is (not (closed-on-exec-p descriptor)))
+        (serving-descriptor (:systemd) (("/yo" "Hey!"))
+          (is (closed-on-exec-p descriptor))
+          (dolist (name '("LISTEN_PID" "LISTEN_FDS" "LISTEN_FDNAMES"))
+            (is (null (uiop:getenv name)) "~A" name))
+          ;; It is still ours.
+          (hunchentoot:stop *server*)
+          (hunchentoot:start *server*)
           (is (equal "Hey!" (ask-text "/yo"))))))))
 
 (define-server-test (what-systemd-handed-to-others-or-did-not-hand-over-is-refused

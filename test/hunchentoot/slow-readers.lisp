@@ -110,3 +110,16 @@ under /word, and ROUTES."
       (read-head slow)
       (is (whole-answer-p slow))
       (is (closed-by-server-p slow)))))
+
+(define-server-test (what-was-written-is-sent-before-more-is-read :needs :our-http)
+  (serving-large (("/turns" (let ((stream (hunchentoot:send-headers))
+                                  (content (hunchentoot:raw-post-data :want-stream t)))
+                              (write-sequence (octets "early ") stream) ; and not flushed
+                              (write-byte (read-byte content) stream))))
+    (with-connection (connection)
+      (send connection (format nil "POST /turns HTTP/1.0~C~C~2:*Content-Length: 1~C~C~2:*~C~C"
+                               #\Return #\Newline))
+      (is (= 200 (response-status (read-head connection))))
+      (is (equalp (octets "early ") (read-octets connection 6)))
+      (send connection "x")
+      (is (equalp (octets "x") (receive-rest connection))))))

@@ -65,3 +65,19 @@
       (is (= 11 (funcall 'doubled 5)))
       (platform:wrap-function 'doubled #'wrapper)
       (is (= 11 (funcall 'doubled 5))))))
+
+(define-server-test a-file-for-a-client-that-left-sends-no-signal
+  (where-supported
+   (with-directory (directory)
+     (let ((signals 0)
+           (path (write-file directory "file.bin" (test-octets 100000))))
+       (with-descriptor (descriptor client)
+         (let ((file (platform:open-file (platform:native-name path))))
+           (unwind-protect
+                (calling-on-broken-pipes ((lambda () (incf signals)))
+                  (is (plusp (platform:send-file descriptor file 0 1000)))
+                  (platform:shut-descriptor descriptor :output)
+                  (is (= -32 (platform:send-file descriptor file 1000 100000)))) ; EPIPE
+             (platform:close-descriptor file)))
+         (is (equalp (subseq (test-octets 100000) 0 1000) (receive-rest client))))
+       (is (zerop signals))))))

@@ -170,6 +170,52 @@ its CLIENT."
                            (handler-case (read-byte stream nil)
                              (server:stream-timeout () :timeout))))))))))
 
+(test the-ready-engine-is-there-where-its-words-are-wide-enough
+  (is (eq (and (uiop:featurep '(:and :sbcl :linux :64-bit :little-endian)) t)
+          (platform:readiness-supported-p))))
+
+(define-server-test a-thread-knows-its-number
+  (where-supported
+   (is (gone-p (format nil "/proc/self/task/~D/no-such" (platform:thread-identity))))
+   (is (not (gone-p (format nil "/proc/self/task/~D/stat" (platform:thread-identity)))))))
+
+(defmacro recording-descriptors ((recorder) &body body)
+  "Evaluates BODY while RECORDER records the first arguments of the calls that trust them."
+  `(with-globals ,(loop for name in '(platform:receive-octets platform:drop-octets
+                                      platform:send-octets platform:send-octets-before-more)
+                        collect `((fdefinition ',name)
+                                  (lambda (descriptor &rest arguments)
+                                    (declare (ignore arguments))
+                                    (record ,recorder descriptor)
+                                    -9)))
+     ,@body))
+
+(defun uses-of-a-closed-stream (stream)
+  "Functions that use STREAM, a descriptor stream that is closed, in all ways there are."
+  (let ((wire (server:stream-wire stream)) (many (test-octets 100000)))
+    (list (lambda () (write-byte 1 stream) (finish-output stream))
+          (lambda () (write-sequence many stream))
+          (lambda ()
+            (server:with-reply (reply)
+              (http:encode-string reply "text" :latin-1)
+              (server:send-reply-on wire reply many)))
+          (lambda () (server:send-refusal-at-once wire (http:make-refusal :request-timeout)))
+          (lambda () (server:send-refusal stream (http:make-refusal :request-timeout)))
+          (lambda () (server:send-continue stream)))))
+
+(define-server-test nobody-uses-a-descriptor-that-was-closed
+  (where-supported
+   (with-descriptor (descriptor client)
+     (let ((stream (server:make-descriptor-stream descriptor))
+           (used (make-recorder)))
+       (close stream)
+       (recording-descriptors (used)
+         (dolist (use (uses-of-a-closed-stream stream))
+           (signals server:descriptor-broken (funcall use)))
+         (is (eq :end (read-byte stream nil :end)))
+         (is (zerop (read-sequence (test-octets 100000) stream))))
+       (is (null (recorded used)))))))
+
 (define-server-test octets-go-both-ways-without-blocking
   (where-supported
    (with-descriptor (descriptor client)

@@ -36,6 +36,13 @@ CLIENT, of the tests' client."
                (multiple-value-list (platform:peer-name server))))
     (is (equal "127.0.0.1" (platform:local-name server)))))
 
+(define-server-test a-peer-that-has-left-has-no-name
+  (with-accepted (server client)
+    (if (reset client)
+        (progn (platform:await-input server :until (platform:end-after *patience*))
+               (signals platform:peer-gone (platform:peer-name server)))
+        (skip "This Lisp cannot reset a connection."))))
+
 (define-server-test waking-a-listener-ends-an-accept
   (with-listener (listener)
     (let ((waiting (in-background ("accept")

@@ -286,6 +286,24 @@ so many times."))
           (is (= 1 (server:journal-unwritten journal)))))
       (skip "Nobody knows how to limit the size of files here.")))
 
+(define-server-test a-thread-destroyed-when-it-has-its-turn-gives-that-back
+  (with-log-file (file)
+    (let* ((journal (journal file))
+           (original (fdefinition 'server::take-turn))
+           (victim nil))
+      (with-globals (((fdefinition 'server::take-turn)
+                      (lambda (journal)
+                        (prog1 (funcall original journal)
+                          (when (eq victim (bt:current-thread))
+                            (destroy-here victim))))))
+        (let ((task (in-background ("victim")
+                      (setf victim (bt:current-thread))
+                      (server:flush-journal journal))))
+          (eventually ("the victim to end") (task-done-p task))
+          (note-line journal "one")
+          (is (task-result (in-background ("next one") (server:flush-journal journal))))))
+      (is (equal '("one") (lines-of file))))))
+
 ;;; Lines
 
 (defun line-text (encode value)

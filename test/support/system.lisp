@@ -141,6 +141,18 @@ next one fails."
   #-(and sbcl linux)
   (error "Nobody knows how to keep files below ~D octets here, for ~A." octets function))
 
+(defmacro calling-on-broken-pipes ((function) &body body)
+  "Evaluates BODY while this process does not ignore SIGPIPE, but calls FUNCTION for it, where this
+Lisp can."
+  #+sbcl `(unwind-protect
+               (progn (sb-sys:enable-interrupt sb-unix:sigpipe
+                                               (lambda (&rest arguments)
+                                                 (declare (ignore arguments))
+                                                 (funcall ,function)))
+                      ,@body)
+            (sb-sys:enable-interrupt sb-unix:sigpipe :ignore))
+  #-sbcl `(progn ,function ,@body))
+
 (defun file-mode (path)
   "The permissions of the file PATH, an integer, where this Lisp can tell."
   #+sbcl (logand #o777 (nth-value 3 (sb-unix:unix-stat (uiop:native-namestring path))))
