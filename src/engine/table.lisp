@@ -30,8 +30,8 @@
     (or (svref pages number)
         (bt:with-lock-held ((table-lock table))
           (or (svref pages number)
-              (setf (svref pages number)
-                    (make-array (ash 1 +page-bits+) :initial-element nil)))))))
+              (publish (svref pages number)
+                       (make-array (ash 1 +page-bits+) :initial-element nil)))))))
 
 (defun next-generation (table)
   "A number that no late event of TABLE carries."
@@ -43,8 +43,8 @@
 (defun enter-connection (table connection)
   "Makes CONNECTION the one of its descriptor."
   (let ((descriptor (connection-descriptor connection)))
-    (setf (svref (table-page table descriptor) (ldb (byte +page-bits+ 0) descriptor))
-          connection)))
+    (publish (svref (table-page table descriptor) (ldb (byte +page-bits+ 0) descriptor))
+             connection)))
 
 (defun forget-connection (table connection)
   "Makes the descriptor of CONNECTION, which is still open, nobody's; unless it is another's already."

@@ -37,8 +37,8 @@ that second.  VARIABLE, global, is (NIL) at first."
   (let ((pair (gensym "PAIR")) (now (gensym "SECOND")))
     `(let ((,pair ,variable) (,now ,second))
        (unless (eql ,now (car ,pair))
-         (setf ,pair (cons ,now (funcall ,render ,now))
-               ,variable ,pair))
+         (setf ,pair (cons ,now (funcall ,render ,now)))
+         (publish ,variable ,pair))
        (cdr ,pair))))
 
 (defvar *date-line* '(nil)

@@ -144,7 +144,7 @@ second, where the delimiter ends, or NIL."
     (if (= 2 (the index (matching-octets line-end 0 octets start end)))
         (+ start 2)
         (multiple-value-bind (position found-p)
-            (find-octets empty-line octets (+ start (multipart-judged parser)) end)
+            (find-octets empty-line octets (min end (+ start (multipart-judged parser))) end)
           (declare (type index position))
           (cond (found-p (+ position 4))
                 (t (setf (multipart-judged parser) (- position start))

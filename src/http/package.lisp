@@ -2,7 +2,8 @@
   (:documentation "Private.  HTTP/1.1 without I/O: octets in, request heads and
 body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
-  (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group)
+  (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group
+                #:publish)
   (:export
    ;; refusals
    #:protocol-error #:protocol-error-refusal #:protocol-error-status
@@ -35,7 +36,9 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encode-chunk #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
    #:reason-phrase #:imf-fixdate #:rendered-second
    ;; texts and octets
-   #:text-position #:text-part #:latin-1-text #:octet-count))
+   #:text-position #:text-part #:latin-1-text #:octet-count
+   ;; ranges that a caller cannot vouch for
+   #:check-range))
 
 (in-package #:hunchentoot-recycling-taskmaster.http)
 

@@ -284,8 +284,8 @@ server's name.")
           ((eq version (car known))
            (cdr known))
           (t
-           (cdr (setf *server-name*
-                      (cons version (hunchentoot::acceptor-server-name acceptor))))))))
+           (cdr (publish *server-name*
+                         (cons version (hunchentoot::acceptor-server-name acceptor))))))))
 
 ;;; One request, by Hunchentoot's own code
 

@@ -33,9 +33,9 @@
         (known-path-pathname known)
         (let ((pathname (funcall function request prefix)))
           (when pathname
-            (setf (svref *known-paths* place)
-                  (make-known-path (copy-seq path) (and prefix (copy-seq prefix))
-                                   *default-pathname-defaults* pathname)))
+            (publish (svref *known-paths* place)
+                     (make-known-path (copy-seq path) (and prefix (copy-seq prefix))
+                                      *default-pathname-defaults* pathname)))
           pathname))))
 
 (defvar *hunchentoots-request-pathname* (fdefinition 'hunchentoot:request-pathname)

@@ -83,8 +83,8 @@ it would be a second framing (RFC 9112, section 6.1)."
   "What the header Keep-Alive says of SECONDS."
   (let ((known *keep-alive*))
     (unless (eql seconds (car known))
-      (setf known (cons seconds (format nil "timeout=~D" seconds))
-            *keep-alive* known))
+      (setf known (cons seconds (format nil "timeout=~D" seconds)))
+      (publish *keep-alive* known))
     (cdr known)))
 
 (defun connection-headers (acceptor request head)
@@ -172,7 +172,7 @@ the memory, so there are never more than sixteen.")
                :header (content-type-with-charset content-type external-format)
                :encoding (encoding-of external-format)))
         (others *content-kinds*))
-    (setf *content-kinds* (cons kind (subseq others 0 (min 15 (length others)))))
+    (publish *content-kinds* (cons kind (subseq others 0 (min 15 (length others)))))
     kind))
 
 (defun settle-content (content)

@@ -27,6 +27,10 @@ left, the form RELEASE."
        (survive-cleanup)
        ,release)))
 
+(defmacro publish (place value)
+  "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
+  `(setf ,place ,value))
+
 (defun nanoseconds ()
   (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
                 "java.lang.System"))

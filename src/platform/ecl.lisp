@@ -28,6 +28,10 @@ interrupted where the caller can."
        (unwind-protect (mp:with-local-interrupts ,@body)
          ,release))))
 
+(defmacro publish (place value)
+  "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
+  `(setf ,place ,value))
+
 (ffi:clines "#include <time.h>" "#include <unistd.h>" "#include <sys/socket.h>"
             "#include <errno.h>" "#include <poll.h>"
             "static long long hrt_microseconds(void) {

@@ -22,6 +22,10 @@ left, the form RELEASE."
        (survive-cleanup)
        ,release)))
 
+(defmacro publish (place value)
+  "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
+  `(setf ,place ,value))
+
 (defun milliseconds ()
   "Milliseconds of the Lisp's real-time clock."
   (values (floor (* 1000 (get-internal-real-time)) internal-time-units-per-second)))

@@ -50,7 +50,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:call-when-redefined
    #:default-arguments #:missing-arguments
    ;; atomics
-   #:compare-and-set #:order-memory #:make-counter #:counter-add #:counter-count))
+   #:publish #:compare-and-set #:order-memory #:make-counter #:counter-add #:counter-count))
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 

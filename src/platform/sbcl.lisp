@@ -28,6 +28,16 @@ interrupted where the caller can."
        (unwind-protect (sb-sys:with-local-interrupts ,@body)
          ,release))))
 
+(defmacro publish (place value)
+  "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that: whoever
+finds it there finds it whole.  What reads PLACE once and then what is in it needs nothing besides:
+every processor that we know reads the object after the pointer to it."
+  ;; On x86-64 stores are seen in their order, and this is a store and nothing else.
+  (let ((fresh (gensym "VALUE")))
+    `(let ((,fresh ,value))
+       (sb-thread:barrier (:write))
+       (setf ,place ,fresh))))
+
 (defconstant +clock-monotonic+ #+linux 1 #+darwin 6 #-(or linux darwin) 4
   "The CLOCK_MONOTONIC of the system's <time.h>.")
 

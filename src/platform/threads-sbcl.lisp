@@ -89,12 +89,17 @@ inherit that.  Returns 0 or minus an error number."
   ;; Those of x86-64 see to that themselves.
   #-x86-64 `(sb-thread:barrier (:memory)))
 
+(defmacro order-writes ()
+  "Before an atomic instruction, whose effect is to be seen after all that was written before."
+  #-x86-64 `(sb-thread:barrier (:write)))
+
 (defmacro compare-and-set (place old new)
   "Sets PLACE, a slot of a structure, to NEW if it is EQ to OLD, at once; true when it was.  What
-is read afterwards, is read after that."
-  (let ((expected (gensym "OLD")))
-    `(let ((,expected ,old))
-       (prog1 (eq ,expected (sb-ext:compare-and-swap ,place ,expected ,new))
+was written before, is seen by whoever finds NEW; what is read afterwards, is read after that."
+  (let ((expected (gensym "OLD")) (replacement (gensym "NEW")))
+    `(let ((,expected ,old) (,replacement ,new))
+       (order-writes)
+       (prog1 (eq ,expected (sb-ext:compare-and-swap ,place ,expected ,replacement))
          (order-reads)))))
 
 (defstruct (counter (:include opaque) (:constructor make-counter ()))

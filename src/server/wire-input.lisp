@@ -103,6 +103,8 @@ RECEIVE-OCTETS does, until there are any.  Returns how many, 0 at the end."
 (defun receive-directly (wire octets start end)
   "Receives octets for WIRE, which has none buffered, to OCTETS from START, up to END; waits for
 the first.  Returns how many, 0 at the end."
+  ;; The range is a program's, and what follows checks nothing.
+  (check-range octets start end)
   (await-octets (wire (- end start))
     (receive wire octets start end)))
 

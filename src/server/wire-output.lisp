@@ -73,5 +73,7 @@ returns how many octets."
 
 (defun write-directly (wire octets start end)
   "Sends OCTETS from START to END to WIRE after what was written before, without a copy."
+  ;; The range is a program's, and what follows checks nothing.
+  (check-range octets start end)
   (send-output wire)
   (send-all wire octets start end))

@@ -112,8 +112,8 @@ under /word, and ROUTES."
       (is (closed-by-server-p slow)))))
 
 (define-server-test (what-was-written-is-sent-before-more-is-read :needs :our-http)
-  (serving-large (("/turns" (let ((stream (hunchentoot:send-headers))
-                                  (content (hunchentoot:raw-post-data :want-stream t)))
+  (serving-large (("/turns" (let* ((content (hunchentoot:raw-post-data :want-stream t))
+                                   (stream (hunchentoot:send-headers)))
                               (write-sequence (octets "early ") stream) ; and not flushed
                               (write-byte (read-byte content) stream))))
     (with-connection (connection)

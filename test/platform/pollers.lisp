@@ -216,6 +216,17 @@ its CLIENT."
          (is (zerop (read-sequence (test-octets 100000) stream))))
        (is (null (recorded used)))))))
 
+(define-server-test ranges-beyond-a-vector-are-refused-before-the-system-sees-them
+  (where-supported
+   (with-descriptor (descriptor client)
+     (let* ((stream (server:make-descriptor-stream descriptor))
+            (wire (server:stream-wire stream))
+            (few (test-octets 10)))
+       (signals error (server::receive-directly wire few 0 100000))
+       (signals error (server::write-directly wire few 0 100000))
+       (signals error (server::write-directly wire few 5 4))
+       (is (equalp (test-octets 10) few))))))
+
 (define-server-test octets-go-both-ways-without-blocking
   (where-supported
    (with-descriptor (descriptor client)
