@@ -47,6 +47,11 @@
       (is (server:drop-content content 4))
       (is (zerop (server::content-remaining content)))
       (is (eql (char-code #\f) (read-byte stream))))
+    (clear-input stream)
+    (send-and-fill wire client "ab")
+    (send client "cdef")
+    (is (server:drop-content (content-of-length stream 5) 5) "Though it came in pieces.")
+    (is (eql (char-code #\f) (read-byte stream)))
     (is (server:drop-content (content-of-length stream 0) 0))))
 
 (define-server-test a-peer-that-takes-too-long-over-its-content-is-refused-once
@@ -60,7 +65,11 @@
         (is (equal '(:request-timeout) (mapcar #'http:protocol-error-refusal refusals)))
         (is (not (server:drop-content content 5)) "It is not waited for again.")
         (is (not (listen content)))
-        (is (= 1 (length refusals)))))))
+        (is (= 1 (length refusals)))))
+    (let ((content (content-of-length stream 5)))
+      (signals http:protocol-error (read-byte content))
+      (signals end-of-file (read-byte content nil))
+      (signals end-of-file (read-up-to content 5)))))
 
 (define-server-test a-peer-that-holds-its-content-back-is-asked-for-it-once
   (with-wire (wire stream client)
@@ -75,7 +84,13 @@
       (let ((chunked (chunked wire :invite (lambda () (incf asked) (send client "0" :crlf :crlf)))))
         (is (not (server:drop-content chunked 100)))
         (is (zerop (length (all-content chunked))))
-        (is (= 2 asked))))))
+        (is (= 2 asked))))
+    ;; Who asks whether something has come wants it.
+    (dolist (make (list (lambda (invite) (content-of-length stream 3 :invite invite))
+                        (lambda (invite) (chunked wire :invite invite))))
+      (let ((asked 0))
+        (is (not (listen (funcall make (lambda () (incf asked))))))
+        (is (= 1 asked))))))
 
 (define-server-test content-of-a-length-is-read-whole-if-it-may-be
   (with-wire (wire stream client)
@@ -98,9 +113,43 @@
         (server:release-memory content)
         (server:release-memory content)
         (is (= before (platform:counter-count server::*reserved-memory*)))
-        (let ((much (1+ (server::memory-for-content))))
-          (signals http:protocol-error (all-content (content-of-length stream much)))
-          (is (= before (platform:counter-count server::*reserved-memory*))))))))
+        (is (eq :body-too-large
+                (refusal-of (lambda ()
+                              (all-content (content-of-length
+                                            stream (1+ (server::memory-for-content)))))))
+            "No request may have so much.")
+        (is (= before (platform:counter-count server::*reserved-memory*)))))))
+
+(defun refusal-of (thunk)
+  "The keyword of the refusal that THUNK signals, or NIL."
+  (handler-case (progn (funcall thunk) nil)
+    (http:protocol-error (refusal) (http:protocol-error-refusal refusal))))
+
+(define-server-test when-others-have-the-heap-content-is-refused
+  (with-wire (wire stream client)
+    (let ((room (server::memory-for-content))
+          (before (platform:counter-count server::*reserved-memory*)))
+      (when room
+        (unwind-protect
+             (progn
+               (platform:counter-add server::*reserved-memory* room)
+               (is (eq :no-memory
+                       (refusal-of (lambda ()
+                                     (all-content (content-of-length
+                                                   stream (1+ server::*uncounted-octets*)))))))
+               (is (= (+ before room) (platform:counter-count server::*reserved-memory*))))
+          (platform:counter-add server::*reserved-memory* (- room)))))))
+
+(define-server-test content-that-is-refused-gives-its-memory-back
+  (with-wire (wire stream client)
+    (let ((before (platform:counter-count server::*reserved-memory*))
+          (sender (in-background ("client")
+                    (try-to-send client (chunks-of (test-octets 200000) 1000)))))
+      (is (eq :body-too-large (refusal-of (lambda () (all-content (chunked wire) 150000)))))
+      (is (= before (platform:counter-count server::*reserved-memory*)))
+      (server:drop-descriptor wire)
+      (disconnect client)
+      (task-result sender))))
 
 ;;; Chunks
 
@@ -126,17 +175,22 @@
     (let ((content (chunked wire)))
       (is (eql (char-code #\a) (read-byte content)))
       (is (equalp (octets "bcde") (read-up-to content 4)))
-      (await-arrival-or-input wire)
-      (is (listen content))
       (is (equalp (octets "fgh") (read-up-to content 10)))
       (is (null (read-byte content nil)))
       (is (not (listen content)))
       (is (eql (char-code #\r) (read-byte stream))))))
 
-(defun await-arrival-or-input (wire)
-  "Waits until WIRE has input, received or not."
-  (unless (server:input-waiting-p wire)
-    (await-arrival wire)))
+(define-server-test a-stream-of-chunks-tells-whether-there-is-something-to-be-read
+  (with-wire (wire stream client)
+    (let ((content (chunked wire)))
+      (is (not (listen content)))
+      (send-and-fill wire client (octets "1" :crlf))
+      (is (not (listen content)) "That is no content.")
+      (send-and-fill wire client (octets "a" :crlf "0" :crlf :crlf "rest"))
+      (is (listen content))
+      (is (eql (char-code #\a) (read-byte content)))
+      (is (not (listen content)))
+      (is (null (read-byte content nil))))))
 
 (define-server-test all-of-a-body-is-read-whatever-its-size
   (dolist (size '(0 1 8191 8192 8193 16384 40000))
@@ -220,3 +274,52 @@
       (is (null (read-byte content nil)))
       (is (zerop (length (read-up-to content 3))))
       (is (not (listen content))))))
+
+(defclass stream-that-ends-once (trivial-gray-streams:fundamental-binary-input-stream
+                                 trivial-gray-streams:trivial-gray-stream-mixin)
+  ((ended :initform nil :accessor ended))
+  (:documentation "Has no octets.  Who asks for its end a second time waits for ever, or nearly so."))
+
+(defmethod stream-element-type ((stream stream-that-ends-once))
+  '(unsigned-byte 8))
+
+(defmethod trivial-gray-streams:stream-read-byte ((stream stream-that-ends-once))
+  (if (shiftf (ended stream) t)
+      (lose-patience "a stream that has ended")
+      :eof))
+
+(defmethod trivial-gray-streams:stream-read-sequence
+    ((stream stream-that-ends-once) sequence start end &key)
+  (declare (ignore sequence end))
+  (read-byte stream nil)
+  start)
+
+(test another-stream-is-asked-for-its-end-once
+  (flet ((content ()
+           (server:make-counted-content (make-instance 'stream-that-ends-once) nil
+                                        (http:make-limits) (constantly nil))))
+    (let ((content (content)))
+      (is (null (read-byte content nil)))
+      (is (null (read-byte content nil)))
+      (is (server:drop-content content 10)))
+    (let ((content (content)))
+      (is (zerop (length (read-up-to content 5))))
+      (is (zerop (length (read-up-to content 5))))
+      (is (null (read-byte content nil))))))
+
+(define-server-test what-another-stream-reads-may-have-a-length
+  (with-wire (wire stream client)
+    (flet ((content (size)
+             (server:make-counted-content stream size (http:make-limits) (constantly nil))))
+      (send client "abcdefgh")
+      (let ((content (content 3)))
+        (is (equalp (octets "ab") (read-up-to content 2)))
+        (is (equalp (octets "c") (read-up-to content 5)))
+        (is (not (listen content)))
+        (is (null (read-byte content nil))))
+      (is (server:drop-content (content 2) 2))
+      (is (not (server:drop-content (content 2) 1)))
+      (is (eql (char-code #\f) (read-byte stream)))
+      (end-sending client)
+      (signals end-of-file (all-content (content 5)))
+      (is (null (read-byte (content 1) nil))))))

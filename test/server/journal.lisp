@@ -312,6 +312,60 @@ so many times."))
     (funcall encode line value)
     (decode (subseq (http:output-octets line) 0 (http:output-fill line)))))
 
+(define-server-test a-journal-that-cannot-be-written-ends-all-the-same-and-keeps-its-lines
+  (with-directory (directory)
+    (let* ((file (merge-pathnames "not-there/lines.log" directory))
+           (journal (journal file)))
+      (server:start-journal journal)
+      (note-line journal "kept")
+      (is (server:stop-journal journal *patience*))
+      (is (zerop (server:journal-lost journal)))
+      (ensure-directories-exist file)
+      (note-line journal "later")
+      (is (equal '("kept" "later") (lines-of file))))))
+
+(define-server-test trouble-and-its-end-are-told-once-each
+  (with-directory (directory)
+    (let* ((file (merge-pathnames "not-there/lines.log" directory))
+           (journal (journal file)))
+      (dotimes (i 2) (note-line journal "in trouble"))
+      (is (equal '(:error) (mapcar #'first (recorded *complaints*))))
+      (ensure-directories-exist file)
+      (dotimes (i 2) (note-line journal "written"))
+      (is (equal '(:error :warning) (mapcar #'first (recorded *complaints*)))))))
+
+(test a-line-that-cannot-be-made-is-counted-and-told-once
+  (with-log-file (file)
+    (let ((journal (journal file)))
+      (dotimes (i 3)
+        (server:lose-line journal (make-condition 'simple-error :format-control "no line")))
+      (is (= 3 (server:journal-lost journal)))
+      (is (= 1 (recorded-count *complaints*)))
+      (is (search "no line" (princ-to-string (recorded *complaints*)))))))
+
+(define-server-test one-thread-writes-for-a-journal-at-a-time
+  (with-log-file (file)
+    (let* ((journal (journal file))
+           (inside (make-gate "a thread to have the turn"))
+           (release (make-gate))
+           (order (make-recorder))
+           (first (in-background ("first")
+                    (server::call-with-turn journal (lambda ()
+                                                      (open-gate inside)
+                                                      (await release)
+                                                      (record order 1)))))
+           (others (progn
+                     (await inside)
+                     (loop repeat 3
+                           collect (in-background ("other")
+                                     (server::call-with-turn journal
+                                                             (lambda () (record order 2))))))))
+      (is (not (poll (lambda () (plusp (recorded-count order))) 1/10)))
+      (open-gate release)
+      (mapc #'task-result (cons first others))
+      (is (equal '(1 2 2 2) (recorded order)))
+      (is (not (server::journal-turn-taken-p journal))))))
+
 (test printed-values-stay-on-their-line
   (loop for (value text) in `(("" "") ("plain" "plain") ("Grüße" "Grüße") (200 "200") (:get "GET")
                               (,(format nil "a~Cb~C" #\Return #\Newline) "a\\x0Db\\x0A")

@@ -67,6 +67,7 @@
     (end-sending client)
     (await-arrival wire)
     (is (eq :end (server:fill-input wire)))
+    (is (not (listen stream)))
     (is (null (read-byte stream nil)))))
 
 (define-server-test a-wire-knows-when-the-poller-will-tell
@@ -190,6 +191,29 @@
                   (task-result reader)))
       (is (not (readable-p client)) "Nothing is sent twice."))))
 
+(define-server-test what-the-socket-does-not-take-at-once-leaves-later
+  (with-wire (wire stream client)
+    (let* ((large (test-octets 9000000))
+           (writer (in-background ("server") (write-sequence large stream) (finish-output stream))))
+      (is (null (octet-difference large (receive-many client (length large)))))
+      (task-result writer))))
+
+(define-server-test who-waits-for-its-peer-sends-first-what-it-has-written
+  (with-wire (wire stream client)
+    (flet ((answer ()
+             (in-background ("client")
+               (next-octet client)
+               (send client "ab"))))
+      (let ((client (answer)))
+        (write-byte 1 stream)
+        (is (eql (char-code #\a) (read-byte stream)))
+        (task-result client))
+      (clear-input stream)
+      (let ((client (answer)))
+        (write-byte 1 stream)
+        (is (plusp (server::drop-input wire 1)))
+        (task-result client)))))
+
 (define-server-test what-was-written-is-kept-until-it-is-flushed-and-may-be-dropped
   (with-wire (wire stream client)
     (write-byte 1 stream)
@@ -210,6 +234,39 @@
       ;; Whoever is served next uses the same buffer.
       (http:encode-octets (http:reset-output reply) (as-octets '(9 9 9))))
     (octets (as-octets '(1 2 3)) body)))
+
+(defun send-reply-of (wire octets)
+  (server:with-reply (reply)
+    (http:encode-octets reply octets)
+    (server:send-reply-on wire reply nil)))
+
+(define-server-test replies-leave-after-what-was-written-and-each-is-made-anew
+  (with-wire (wire stream client)
+    (write-byte 0 stream)
+    (send-reply-of wire (as-octets '(1 2)))
+    (send-reply-of wire (as-octets '(3)))
+    (is (equalp (as-octets '(0 1 2 3)) (read-octets client 4)))
+    (is (not (readable-p client)))))
+
+(define-server-test a-reply-that-is-taken-in-part-arrives-whole
+  (with-wire (wire stream client)
+    (let ((large (test-octets 9000000)))
+      (send-reply-of wire large)
+      (is (server:wire-left wire))
+      (let ((writer (in-background ("server") (finish-output stream))))
+        (is (null (octet-difference large (receive-many client (length large)))))
+        (task-result writer)))))
+
+(define-server-test a-reply-of-which-nothing-is-taken-arrives-whole
+  (with-wire (wire stream client)
+    (fill-socket wire)
+    (send-reply-of wire (as-octets '(1 2 3)))
+    (is (server:wire-left wire))
+    (let ((reader (in-background ("client")
+                    (loop while (zerop (next-octet client)))
+                    (read-octets client 2))))
+      (finish-output stream)
+      (is (equalp (as-octets '(2 3)) (task-result reader))))))
 
 (define-server-test a-reply-that-the-socket-does-not-take-is-left
   (with-wire (wire stream client)
@@ -268,6 +325,39 @@
       (signals server:descriptor-broken (send-large-reply wire 5000))
       (is (null (server:wire-left wire))))))
 
+;;; The end
+
+(define-server-test who-closes-a-stream-ends-the-connection-and-leaves-the-descriptor-open
+  (with-wire (wire stream client)
+    (let ((descriptor (server:wire-descriptor wire)))
+      (write-byte 1 stream)
+      (is (close stream))
+      (is (eql 1 (next-octet client)))
+      (is (closed-by-server-p client))
+      (is (not (open-stream-p stream)))
+      (is (null (server:wire-descriptor wire)))
+      (is (not (close stream)) "It is closed already.")
+      (is (zerop (platform:receive-octets descriptor (octets ".") 0 1))
+          "The engine has still to close it."))))
+
+(define-server-test who-aborts-a-stream-sends-nothing-more
+  (with-wire (wire stream client)
+    (write-byte 1 stream)
+    (is (close stream :abort t))
+    (is (closed-by-server-p client))))
+
+(define-server-test a-stream-that-was-given-its-descriptor-closes-it
+  (where-supported
+   (with-listener (listener)
+     (platform:set-non-blocking (platform:listener-descriptor listener))
+     (with-connection (client (usocket:get-local-port listener))
+       (let ((stream (server:make-descriptor-stream (accepted-descriptor listener))))
+         (is (server:hand-descriptor-over (server:stream-wire stream)))
+         (write-byte 1 stream)
+         (is (close stream))
+         (is (eql 1 (next-octet client)))
+         (is (closed-by-server-p client)))))))
+
 ;;; Buffers and parsers of a worker
 
 (define-server-test buffers-are-lent-for-as-long-as-they-hold-something
@@ -284,7 +374,7 @@
       (server:lend-no-buffers wire)
       (is (null (server::wire-input wire)))
       (is (null (server::wire-output wire)))
-      (is (eq :none (server:fill-input wire)))
+      (is (eq :none (server::fill-more-input wire)))
       (write-byte 1 stream)
       (is (eq input (server::wire-input wire)) "It is used again.")
       (is (eq output (server::wire-output wire)))
