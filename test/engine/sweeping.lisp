@@ -52,15 +52,6 @@ CLIENTS in the same order."
 (defun make-overdue (connection now)
   (engine::set-deadline connection :idle -1 now))
 
-(defmacro with-function ((name replacement) &body body)
-  "Evaluates BODY while the function NAME is what REPLACEMENT, a form in which ORIGINAL is the function
-so far, returns."
-  (let ((old (gensym "OLD")))
-    `(let ((,old (fdefinition ',name)))
-       (unwind-protect (progn (setf (fdefinition ',name) (let ((original ,old)) ,replacement))
-                              ,@body)
-         (setf (fdefinition ',name) ,old)))))
-
 ;;; Overdue
 
 (define-server-test what-is-overdue-is-ended-and-counted
@@ -84,10 +75,9 @@ so far, returns."
     (let ((now (platform:milliseconds)))
       (is (eq :parked (engine::park engine connection)))
       (make-overdue connection now)
-      (with-function (engine::claim-parked
-                      (lambda (connection)
-                        (engine::set-deadline connection :idle 100 now)
-                        (funcall original connection)))
+      (with-function (engine::claim-parked (original connection)
+                       (engine::set-deadline connection :idle 100 now)
+                       (funcall original connection))
         (engine::end-overdue-connection engine connection now))
       (is (engine::parked-p connection) "It can be told of again.")
       (is (zerop (statistic engine :expired))))))
@@ -97,11 +87,10 @@ so far, returns."
     (let ((now (platform:milliseconds)))
       (is (eq :parked (engine::park engine connection)))
       (make-overdue connection now)
-      (with-function (engine::claim-parked
-                      (lambda (connection)
-                        (engine::set-deadline connection :idle 100 now)
-                        (prog1 (funcall original connection)
-                          (is (not (engine::become-owner connection nil)) "Somebody else is told."))))
+      (with-function (engine::claim-parked (original connection)
+                       (engine::set-deadline connection :idle 100 now)
+                       (prog1 (funcall original connection)
+                         (is (not (engine::become-owner connection nil)) "Somebody else is told.")))
         (engine::end-overdue-connection engine connection now))
       (is (engine::parked-p connection))
       (is (eql (engine::connection-token connection) (engine::take-from-tray engine))))))
@@ -110,10 +99,9 @@ so far, returns."
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)))
       (make-overdue connection now)
-      (with-function (engine::call-while-expiring
-                      (lambda (connection function)
-                        (engine::set-deadline connection :write 100 now)
-                        (funcall original connection function)))
+      (with-function (engine::call-while-expiring (original connection function)
+                       (engine::set-deadline connection :write 100 now)
+                       (funcall original connection function))
         (engine::end-overdue-connection engine connection now))
       (is (zerop (statistic engine :expired)))
       (is (not (readable-p client)))

@@ -141,7 +141,6 @@
   ("accept-connections" "(leave-listener engine worker)" "nil")
   ("leave-listener" "(listen-again engine)" "nil")
   ("leave-listener" "(< (incf (ready-worker-accepted worker)) +accept-batch+)" "t")
-  ("listen-again" "(watch-again (engine-poller engine) (engine-listener-descriptor engine) (engine-listener-descriptor engine))" "nil")
   ("accept-for-others" "(listen-again engine)" "nil")))
 
 (:file "src/engine/bench.lisp" :suites (ready ready-faults pacing)
@@ -164,4 +163,5 @@
   ("run-worker" "(close-doors-when-empty engine)" "")
   ("bury" "(give-up-connection engine connection)" "nil")
   ("launch" "(retire worker)" "nil")
-  ("launch" "(count-failure engine)" "")))
+  ("launch" "(note-thread-trouble engine condition)" "")
+  ("launch" "(forget-thread-trouble engine)" "")))
