@@ -61,6 +61,38 @@
                                                 (hot-files))))
         "~A" text)))
 
+;;; Functions that check nothing, and the document that says why they need not
+
+(defun hot-functions (file)
+  "The names of the functions in FILE that are under the hot policy, in lower case."
+  (let ((name nil) (names '()))
+    (dolist (line (uiop:read-file-lines file :external-format :utf-8) (reverse names))
+      (when (uiop:string-prefix-p "(defun " line)
+        (setf name (subseq line 7 (position #\Space line :start 7))))
+      (let ((declaration (search "#.*hot-policy*" line)))
+        (when (and declaration (not (find #\; line :end declaration)))
+          (pushnew name names :test #'equal))))))
+
+(defun explained-functions ()
+  "The names in the first column of the tables of docs/safety.md that are functions'."
+  (loop for line in (uiop:read-file-lines (merge-pathnames "docs/safety.md" (source-root))
+                                          :external-format :utf-8)
+        when (uiop:string-prefix-p "| `" line)
+          collect (subseq line 3 (position #\` line :start 3))))
+
+(test who-checks-nothing-is-explained
+  (let ((hot (loop for file in (source-files)
+                   when (member (source-name file) (hot-files) :test #'string=)
+                     append (hot-functions file)))
+        (explained (explained-functions)))
+    (is (< 30 (length hot)))
+    (is (null (set-difference hot explained :test #'string=))
+        "docs/safety.md lacks ~{~A~^, ~}." (set-difference hot explained :test #'string=))
+    (is (null (set-difference explained hot :test #'string=))
+        "docs/safety.md has ~{~A~^, ~}, which are no such functions."
+        (set-difference explained hot :test #'string=))
+    (is (= (length explained) (length (remove-duplicates explained :test #'string=))))))
+
 (test nobody-sleeps
   (is (null (files-that-say "(sleep "))))
 
