@@ -35,7 +35,7 @@ serve: ## Install what is missing, then serve the demo on http://127.0.0.1:4242/
 
 test: ## Install what is missing, then run the tests
 	@$(INSTALL) --command openssl --system $(SYSTEM)-test
-	@$(RUN) scripts/test.lisp
+	@scripts/run-tests
 
 test-safe: ## The tests, with all of our code compiled at safety 3
 	@SAFETY=3 $(MAKE) --no-print-directory test

@@ -29,6 +29,8 @@
    (:file "architecture")
    (:module "base"
     :components ((:file "policies")))
+   (:module "scripts"
+    :components ((:file "run-tests")))
    (:module "http"                      ; vectors, and octets at random
     :serial t
     :components ((:file "conversation")

@@ -43,7 +43,9 @@
   (uiop:quit 1 nil))
 
 (setf *debugger-hook* #'fail)
+;; What these two look at first, and in threads look at alone.
 #+sbcl (setf sb-ext:*invoke-debugger-hook* #'fail)
+#+ecl (setf ext:*invoke-debugger-hook* #'fail)
 
 
 ;;; Compiled files of this checkout live under build/, those at safety 3 apart.
@@ -105,10 +107,14 @@
      :test #'string=)))
 
 (defun load-quietly (name log)
-  "Loads the system NAME; what its compilation says goes to the stream LOG."
-  (let ((*standard-output* log) (*error-output* log) (*trace-output* log))
-    (handler-bind ((warning #'muffle-warning))
-      (asdf:load-system name))))
+  "Loads the system NAME; what its compilation says goes to the stream LOG, but not why it failed."
+  (let ((failure (let ((*standard-output* log) (*error-output* log) (*trace-output* log))
+                   (handler-case (handler-bind ((warning #'muffle-warning))
+                                   (asdf:load-system name)
+                                   nil)
+                     (error (condition) condition)))))
+    (when failure
+      (error "The system ~A could not be loaded: ~A" name failure))))
 
 (defun load-dependencies (system)
   "Loads what our SYSTEM needs from others, telling what takes so long the first time."

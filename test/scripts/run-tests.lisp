@@ -1,0 +1,56 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; What `make test` makes of a Lisp that ends, however it ends.
+
+(def-suite scripts :in all
+  :description "The commands that the Makefile calls.")
+
+(in-suite scripts)
+
+(defun write-program (path lines)
+  "Makes the file PATH a shell script of LINES that can be run."
+  (with-open-file (out path :direction :output)
+    (format out "#!/bin/sh~%~{~A~%~}" lines))
+  (uiop:run-program (list "chmod" "+x" (uiop:native-namestring path))))
+
+(defun run-tests-with (&rest lines)
+  "The status of scripts/run-tests with a Lisp that is a shell script of LINES, and what it says."
+  (with-directory (directory)
+    (let ((lisp (merge-pathnames "sbcl" directory)))
+      (write-program lisp lines)
+      (multiple-value-bind (output errors status)
+          (uiop:run-program (list "env"
+                                  (format nil "LISP=~A" (uiop:native-namestring lisp))
+                                  (uiop:native-namestring
+                                   (merge-pathnames "scripts/run-tests" (source-root))))
+                            :output :string :error-output :string :ignore-error-status t)
+        (values status output errors)))))
+
+(defmacro with-tests-run-by ((&rest lines) &body body)
+  "Evaluates BODY with what RUN-TESTS-WITH of LINES gives as STATUS, OUTPUT and ERRORS."
+  `(multiple-value-bind (status output errors) (run-tests-with ,@lines)
+     (declare (ignorable status output errors))
+     ,@body))
+
+(test a-run-without-failures-succeeds
+  (dolist (result '("12 passed, 0 failed" "12 passed, 0 failed, 3 skipped"))
+    (with-tests-run-by ("echo before" (format nil "echo '~A'" result))
+      (is (eql 0 status))
+      (is (search (format nil "before~%~A" result) output)))))
+
+(test a-run-without-its-result-line-fails
+  (dolist (line '("exit 0" "echo 'Segmentation fault'" "echo '12 passed, 0 failed'; echo later"
+                  "echo 'Not 12 passed, 0 failed'" "kill -SEGV $$"))
+    (with-tests-run-by ("echo before" line)
+      (is (not (eql 0 status)) "~A is taken for success" line)
+      (is (search "before" output))
+      (is (search "without a result" errors)))))
+
+(test a-run-in-which-something-failed-or-nothing-passed-fails
+  (dolist (result '("12 passed, 1 failed" "0 passed, 0 failed" "0 passed, 0 failed, 5 skipped"))
+    (with-tests-run-by ((format nil "echo '~A'" result))
+      (is (not (eql 0 status)) "~A is taken for success" result))))
+
+(test a-lisp-that-fails-after-its-result-line-fails
+  (with-tests-run-by ("echo '12 passed, 0 failed'" "exit 7")
+    (is (eql 7 status))))
