@@ -152,23 +152,29 @@
           (is (string= part (http::text-part (coerce wanted 'http::text)
                                              start (+ start size)))))))))
 
+(defun distances (keywords hash)
+  "How far each of KEYWORDS, a table, is from the place that the function HASH gives it."
+  (loop for keyword across keywords
+        for place from 0
+        when keyword
+          collect (mod (- place (funcall hash keyword)) http::+place-count+)))
+
 (test lookups-of-known-words-are-short
-  (flet ((farthest (keywords hash)
-           (loop for keyword across keywords
-                 for place from 0
-                 when keyword
-                   maximize (mod (- place (funcall hash keyword)) http::+place-count+)))
-         (hash-of-name (keyword)
+  (flet ((hash-of-name (keyword)
            (let ((octets (http::ascii-octets (string-downcase keyword))))
              (http::word-hash octets 0 (length octets) 32)))
          (hash-of-method (keyword)
            (let ((octets (http::ascii-octets (string keyword))))
              (http::word-hash octets 0 (length octets) 0))))
-    (is (<= (farthest (http::word-table-keywords http::*headers*) #'hash-of-name) 3))
-    (is (<= (farthest (http::word-table-keywords http::*methods*) #'hash-of-method) 1))
-    ;; The hash is the Lisp's: 4 with SBCL, from 4 to 13 in several runs of ABCL.
-    (is (<= (farthest (http::line-starts-keywords http::*line-starts*) #'http::keyword-hash)
-            30))))
+    (is (>= 3 (reduce #'max (distances (http::word-table-keywords http::*headers*)
+                                       #'hash-of-name))))
+    (is (>= 1 (reduce #'max (distances (http::word-table-keywords http::*methods*)
+                                       #'hash-of-method))))
+    ;; This hash is the Lisp's, and on ABCL another one in each process.  Where it is as good as
+    ;; chance, the mean is near 0.4, whatever the worst is.
+    (let ((distances (distances (http::line-starts-keywords http::*line-starts*)
+                                #'http::keyword-hash)))
+      (is (>= 2 (/ (reduce #'+ distances) (length distances)))))))
 
 (test a-head-keeps-nothing-of-the-buffer
   (let* ((octets (request-octets-of "GET /a HTTP/1.1" "Host: a" "X-Unheard-Of-2: b" ""))
