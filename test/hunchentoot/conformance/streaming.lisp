@@ -138,15 +138,17 @@
       (is (null (response-header response "x-after"))))))
 
 (define-server-test the-header-stream-gets-a-copy-of-the-headers
-  (let ((copy (make-string-output-stream)))
-    (with-globals ((hunchentoot:*header-stream* copy))
-      (serving () (("/" (setf (hunchentoot:header-out :x-out) "out")
-                        "body"))
-        (ask "/" :headers '(("X-In" . "in")))))
-    (let ((copied (get-output-stream-string copy)))
-      (dolist (expected '("GET / HTTP/1.1" "X-In: in" "200 OK" "X-Out: out"))
-        (is (search expected copied :test #'char-equal) "~S was not copied." expected))
-      (is (not (search "body" copied))))))
+  (if (header-stream-works-p)
+      (let ((copy (make-string-output-stream)))
+        (with-globals ((hunchentoot:*header-stream* copy))
+          (serving () (("/" (setf (hunchentoot:header-out :x-out) "out")
+                            "body"))
+            (ask "/" :headers '(("X-In" . "in")))))
+        (let ((copied (get-output-stream-string copy)))
+          (dolist (expected '("GET / HTTP/1.1" "X-In: in" "200 OK" "X-Out: out"))
+            (is (search expected copied :test #'char-equal) "~S was not copied." expected))
+          (is (not (search "body" copied)))))
+      (skip "Broadcast streams of this Lisp reach no Gray streams.")))
 
 ;;; Errors
 

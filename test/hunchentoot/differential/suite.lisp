@@ -35,9 +35,15 @@
                        do (check-case usages contestant (world-name world) case
                                       stock-one our-one)))))))
 
+(defun possible-worlds ()
+  "Those worlds in which Hunchentoot's own acceptor answers on this Lisp."
+  (if (header-stream-works-p)
+      *worlds*
+      (remove :headers-traced *worlds* :key #'world-name)))
+
 (defun check-all-worlds (usages)
   (let ((cases (all-cases)))
-    (dolist (world *worlds*)
+    (dolist (world (possible-worlds))
       (let ((here (remove-if-not (lambda (case) (member (world-name world) (case-worlds case)))
                                  cases)))
         (check-world usages world here)))))
