@@ -84,7 +84,7 @@
   ("dismiss" "(let-go engine connection) (begin-to-linger connection now)" "(let-go engine connection)")
   ("dismiss" "(tend-connection-later engine connection)" "nil")
   ("notice-given-p" "(count-failure engine)" "")
-  ("sweep" "(listen-again engine)" "nil" :suites (ready-faults))
+  ("sweep" "(accept-again engine)" "nil" :suites (ready-faults))
   ("longest-idle" "#'<" "#'>")
   ("make-room" "(await-descriptor (connection-descriptor connection) :input :until (milliseconds))" "nil")
   ("make-room" "(tend-connection-later engine connection)" "nil")

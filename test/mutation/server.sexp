@@ -68,12 +68,10 @@
 (:file "src/server/stream.lisp" :suites (wires contents)
  :mutants
  (("limit-waits" "(or (as-milliseconds seconds) -1)" "-1")
-  ("close ((stream descriptor-stream)" "(unless abort (send-output wire))" "nil"
-   :suites (wires conformance/detaching))
-  ("close ((stream descriptor-stream)" "(drop-descriptor wire)" ""
-   :suites (wires conformance/detaching))
-  ("close ((stream descriptor-stream)" "(shut-descriptor descriptor :io)" "nil"
-   :suites (wires conformance/detaching))
+  ("close ((stream descriptor-stream)" "(unless abort (send-output wire))" "nil")
+  ("end-descriptor" "(drop-descriptor wire)" "")
+  ("end-descriptor" "(shut-descriptor descriptor :io)" "nil")
+  ("end-descriptor" "(close-descriptor descriptor)" "nil")
   ("trivial-gray-streams:stream-read-byte" "(incf (wire-start wire))" "")
   ("trivial-gray-streams:stream-read-byte" "(< (wire-start wire) (wire-end wire))" "nil"
    :equivalent "AWAIT-INPUT-OF asks it first.")
@@ -120,7 +118,7 @@
   ("drop-content" "(null (content-invite content))" "t")
   ("reserve-memory" "(> (+ octets (content-memory content)) room)" "nil")
   ("reserve-memory" "(incf (content-memory content) octets)" "")
-  ("reserve-memory" "(> (counter-count *reserved-memory*) room)" "nil")
+  ("reserve-memory" "(<= (counter-count *reserved-memory*) room)" "t")
   ("release-memory" "(setf (content-memory content) 0)" "")
   ("release-memory" "(counter-add *reserved-memory* (- octets))" "")
   ("read-known-content" "(error 'end-of-file :stream content)" "nil")
@@ -173,8 +171,10 @@
   ("append-line" "(flush-journal journal)" "nil")
   ("lose-line" "(incf (journal-lost journal))" "")
   ("lose-line" "(shiftf (journal-unmade-p journal) t)" "nil")
-  ("call-with-turn" "(setf (journal-turn-taken-p journal) t)" "t")
-  ("call-with-turn" "(setf (journal-turn-taken-p journal) nil)" "")
+  ("take-turn" "(setf (journal-turn-taken-p journal) t)" "t")
+  ("end-turn" "(setf (journal-turn-taken-p journal) nil)" "")
+  ("end-turn" "(bt:condition-notify (journal-done journal))" ""
+   :equivalent "Who waits looks every *FLUSH-SECONDS*, too.")
   ("take-batch" "(when (zerop (journal-batch-lines journal))" "(progn")
   ("take-batch" "(rotatef (journal-lines journal) (journal-batch-lines journal))" "(setf (journal-batch-lines journal) (journal-lines journal))")
   ("drop-batch" "(reset-output (journal-batch journal))" "")
