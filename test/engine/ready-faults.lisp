@@ -81,7 +81,7 @@ arguments."
     (unwind-protect (funcall function)
       (setf (fdefinition name) original))))
 
-(defmacro with-replaced-function ((name (original &rest arguments) &body replacement) &body body)
+(defmacro with-function ((name (original &rest arguments) &body replacement) &body body)
   "Evaluates BODY while the function NAME of ARGUMENTS, called ORIGINAL here, is REPLACEMENT."
   `(call-with-function ',name (lambda (,original ,@arguments)
                                 (declare (ignorable ,original ,@(remove '&rest arguments)))
@@ -323,7 +323,7 @@ engine and a connection; and checks the engine."
        (with-ready-engine (engine (constantly nil))
          (with-connection (idle *port*)
            (exchange-octets idle "i")
-           (with-replaced-function (platform:accept-descriptor (original listener)
+           (with-function (platform:accept-descriptor (original listener)
                             (if (open-p refused)
                                 (funcall original listener)
                                 -1))    ; EPERM
@@ -338,7 +338,7 @@ engine and a connection; and checks the engine."
 
 (define-server-test a-descriptor-beyond-the-table-is-refused
   (with-resting-engine (engine)
-    (with-replaced-function (platform:accept-descriptor (original listener) engine::+most-descriptors+)
+    (with-function (platform:accept-descriptor (original listener) engine::+most-descriptors+)
       (is (equal '(nil t) (multiple-value-list (engine::take-connection engine nil)))))
     (is (= 1 (statistic engine :refused)))
     (is (zerop (statistic engine :open)))))
@@ -349,7 +349,7 @@ engine and a connection; and checks the engine."
      (with-ready-engine (engine (constantly nil) :standby 4)
        (eventually ("several to wait")
          (< 2 (platform:counter-count (engine::pace-waiting (engine::engine-pace engine)))))
-       (with-replaced-function (engine::accept-and-park (original engine worker) (error "Broken."))
+       (with-function (engine::accept-and-park (original engine worker) (error "Broken."))
          (with-connection (connection *port*)
            (is (equal "x" (exchange-octets connection "x"))))
          (is (plusp (statistic engine :failed))))))))
@@ -357,7 +357,7 @@ engine and a connection; and checks the engine."
 (define-server-test who-is-refused-by-a-program-that-unwinds-is-closed
   (with-resting-engine (engine)
     (with-descriptor (descriptor client)
-      (with-replaced-function (engine:refuse (original service connection) (throw 'unwound nil))
+      (with-function (engine:refuse (original service connection) (throw 'unwound nil))
         (catch 'unwound
           (engine::refuse-connection engine (engine::open-connection engine descriptor nil))))
       (is (closed-by-server-p client))
@@ -372,7 +372,7 @@ engine and a connection; and checks the engine."
    (with-listener (listener)
      (let ((engine (engine:make-ready-engine
                     (make-instance 'octet-service :meanings (constantly nil)) listener :standby 1)))
-       (with-replaced-function (platform:watch (original poller descriptor token &rest more)
+       (with-function (platform:watch (original poller descriptor token &rest more)
                         (if (eql descriptor token)
                             -1
                             (apply original poller descriptor token more)))
