@@ -61,13 +61,16 @@ parameters."
              (find (char type end) #(#\; #\Space #\Tab)))
          t)))
 
+(defun method-with-parameters-p (request)
+  "True when REQUEST has one of the methods with which a form may come."
+  (member (hunchentoot:request-method request) hunchentoot:*methods-for-post-parameters* :test #'eq))
+
 (defun form-wanted-p (request force)
   "True when REQUEST, which has content of ours, has a form without files, and is to have its
 parameters: because nobody has read it, or, if FORCE, once more."
   (let ((read (content-asked-for-p request)))
     (and (or (null read) (and force (typep read 'octets)))
-         (member (hunchentoot:request-method request) hunchentoot:*methods-for-post-parameters*
-                 :test #'eq)
+         (method-with-parameters-p request)
          (form-type-p (hunchentoot:header-in :content-type request)))))
 
 (defun field-counter (content limit)

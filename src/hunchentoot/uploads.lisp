@@ -189,3 +189,27 @@ for malformed ones."
              (form-parameters content boundary external-format (request-limits request)))))))
 
 (wrap-form-parser 'parse-form)
+
+;;; Where functions cannot be wrapped
+
+(defun read-form-first (request)
+  "Gives REQUEST the parameters in its content, if that is ours to read and was not read, before
+Hunchentoot would."
+  (let ((content (own-content request))
+        (type (hunchentoot:header-in :content-type request)))
+    (cond ((null content))
+          ((form-wanted-p request nil)
+           (read-form request content nil))
+          ((and (null (content-asked-for-p request))
+                (method-with-parameters-p request)
+                (eql 0 (search "multipart/form-data" type :test #'char-equal))
+                (boundary-of request))
+           (setf (slot-value request 'hunchentoot:post-parameters)
+                 (parse-form (constantly '()) request
+                             hunchentoot:*hunchentoot-default-external-format*)
+                 (raw-post-data* request) t)))))
+
+(unless (functions-can-be-wrapped-p)
+  (defmethod hunchentoot:post-parameters :around ((request hunchentoot:request))
+    (or-bad-request (read-form-first request))
+    (call-next-method)))

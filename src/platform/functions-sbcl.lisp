@@ -14,6 +14,10 @@
   "Collects all garbage there is.  All threads wait for that."
   (sb-ext:gc :full t))
 
+(defun functions-can-be-wrapped-p ()
+  "True: WRAP-FUNCTION has an effect."
+  t)
+
 (defun wrap-function (name wrapper)
   "From now on, calls of the global function NAME call WRAPPER, a function designator, with the
 function that NAME means otherwise, and the arguments.  Lasts when NAME is defined anew; does

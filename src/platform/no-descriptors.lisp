@@ -76,6 +76,10 @@
   "Does nothing: the Lisp knows best."
   nil)
 
+(defun functions-can-be-wrapped-p ()
+  "NIL: WRAP-FUNCTION has no effect."
+  nil)
+
 (defun wrap-function (name wrapper)
   "Leaves the function NAME as it is: there is nothing here that WRAPPER could do better."
   (declare (ignore wrapper))

@@ -37,7 +37,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; octets by machine words
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
-   #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
+   #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
    #:collect-garbage
    ;; files as descriptors
    #:native-name #:open-file #:file-facts #:read-file-octets #:send-file

@@ -4,8 +4,13 @@
 
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
-NEED is :OUR-ENGINE, :OUR-HTTP, :OCTETS-IN-FORMS, :REDEFINITION or :DESTROYED-ACCEPTS."
+NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :REDEFINITION or
+:DESTROYED-ACCEPTS."
   (ecase need
+    (:our-content
+     (or (unmet-need :our-engine)
+         (unless (platform:functions-can-be-wrapped-p)
+           "Hunchentoot's own reading of raw post data does not keep this promise.")))
     (:our-engine
      (unless (ours-p)
        (format nil "~A is known not to keep this promise." *acceptor-class*)))
