@@ -32,6 +32,12 @@
 
 ;;; Nobody sits at a prompt: an unhandled error ends the process.
 
+(defun leave (code)
+  "Ends this process at once with CODE, from any thread."
+  ;; QUIT, in a thread of ECL that is not the first, ends the process with 0.
+  #+ecl (ext:exit code)
+  #-ecl (uiop:quit code nil))
+
 (defun fail (condition hook)
   "Tells CONDITION and where it happened, and exits with 1.  HOOK as in *DEBUGGER-HOOK*."
   (declare (ignore hook))
@@ -40,7 +46,7 @@
    (uiop:print-backtrace :stream *stderr* :condition condition :count 40))
   (ignore-errors (finish-output *standard-output*))
   (ignore-errors (finish-output *stderr*))
-  (uiop:quit 1 nil))
+  (leave 1))
 
 (setf *debugger-hook* #'fail)
 ;; What these two look at first, and in threads look at alone.

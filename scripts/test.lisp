@@ -17,7 +17,7 @@
                       (sleep (* 60 minutes))
                       (bt:interrupt-thread tests (lambda () (fail condition nil)))
                       (sleep 20)
-                      (uiop:quit 1 nil))
+                      (leave 1))
                     :name "time limit of the tests")))
 
 (defun run-tests (&optional suite processors)
@@ -37,4 +37,4 @@ true if nothing failed.  Leaves when there is no SUITE."
   (finish-output)
   (finish-output *error-output*)
   ;; At once: a thread that some test left behind can't hold this up.
-  (uiop:quit (if passed 0 1) nil))
+  (leave (if passed 0 1)))

@@ -54,3 +54,27 @@
 (test a-lisp-that-fails-after-its-result-line-fails
   (with-tests-run-by ("echo '12 passed, 0 failed'" "exit 7")
     (is (eql 7 status))))
+
+;;; The Lisps themselves
+
+(defparameter *failing-thread*
+  "(flet ((fail-here () (error \"In a thread.\")))
+     #+sbcl (sb-thread:make-thread #'fail-here)
+     #+ecl (mp:process-run-function \"failing\" #'fail-here)
+     #+abcl (threads:make-thread #'fail-here))
+   (sleep 60)"
+  "A script that leaves it to a thread to end the process, before any library is loaded.")
+
+(test an-error-in-any-thread-ends-a-script-with-failure
+  (if (uiop:getenvp "LISP")
+      (with-directory (directory)
+        (let ((script (merge-pathnames "failing.lisp" directory)))
+          (with-open-file (out script :direction :output)
+            (write-string *failing-thread* out))
+          (multiple-value-bind (output errors status)
+              (uiop:run-program (mapcar #'uiop:native-namestring
+                                        (list (merge-pathnames "scripts/lisp" (source-root)) script))
+                                :output :string :error-output :string :ignore-error-status t)
+            (is (eql 1 status) "The status is ~A after ~A" status output)
+            (is (search "In a thread." (concatenate 'string output errors)))))) ; ABCL has one stream
+      (skip "Nobody says which command this Lisp is.")))
