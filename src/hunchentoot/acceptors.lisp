@@ -166,7 +166,9 @@ stopped."
     (unless was-listening
       (check-access-log-function acceptor)
       (take-successor acceptor)
-      (note-engine acceptor nil))
+      (note-engine acceptor nil)
+      ;; Where redefinitions cannot be watched, they count from here on.
+      (setf (acceptor-surroundings acceptor) nil))
     (unwind-protect
          (multiple-value-prog1 (call-next-method)
            (settle-access-log acceptor)
