@@ -8,7 +8,8 @@
 
 (defmacro deferring-interrupts (&body body)
   "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until that is done, or until
-an INTERRUPTIBLY in it.  A wait in the system is cut short, as by any signal."
+an INTERRUPTIBLY in it.  A wait in the system is cut short, as by any signal.  ECL keeps that in part
+only: it ends a thread that is to be destroyed also where BODY leaves a handler."
   `(mp:without-interrupts ,@body))
 
 (defmacro interruptibly (&body body)

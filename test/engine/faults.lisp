@@ -161,7 +161,7 @@ or :AFTER that call as MOMENT says; checks that one was."
     engine::next-step)
   "Functions that a worker of the portable engine calls for a connection.")
 
-(define-server-test a-worker-destroyed-at-any-step-leaks-no-connection
+(define-server-test (a-worker-destroyed-at-any-step-leaks-no-connection :needs :deferred-ends)
   (dolist (name *steps-of-a-connection*)
     (dolist (moment '(:before :after))
       (with-running-engine (engine (constantly :park) :standby 2)

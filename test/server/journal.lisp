@@ -286,7 +286,7 @@ so many times."))
           (is (= 1 (server:journal-unwritten journal)))))
       (skip "Nobody knows how to limit the size of files here.")))
 
-(define-server-test a-thread-destroyed-when-it-has-its-turn-gives-that-back
+(define-server-test (a-thread-destroyed-when-it-has-its-turn-gives-that-back :needs :deferred-ends)
   (with-log-file (file)
     (let* ((journal (journal file))
            (original (fdefinition 'server::take-turn))

@@ -4,7 +4,7 @@
 
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
-NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :REDEFINITION or
+NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :REDEFINITION, :DEFERRED-ENDS or
 :DESTROYED-ACCEPTS."
   (ecase need
     (:our-content
@@ -24,6 +24,10 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :REDEFINITION or
           (unmet-need :our-http)))
     (:redefinition
      (why-redefined-classes-crash))
+    (:deferred-ends
+     ;; ECL ends a thread wherever a handler is left, and ABCL where something is evaluated.
+     (unless (uiop:featurep :sbcl)
+       "This Lisp ends threads that are to be destroyed although they have deferred that."))
     (:destroyed-accepts
      (why-accepting-threads-survive))))
 
