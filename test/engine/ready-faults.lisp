@@ -222,15 +222,16 @@ engine and a connection; and checks the engine."
 ;;; No /proc
 
 (define-server-test the-pool-grows-where-the-system-does-not-tell-of-threads
-  (with-globals ((platform::*tasks* "/nowhere/"))
-    (with-gated-engine (engine gate blocked 6)
-      (send-each blocked "w")
-      (wait-for-statistic engine :busy 6)
-      (with-connection (connection *port*)
-        (is (equal "q" (exchange-octets connection "q"))))
-      (is (= 1 (recorded-count (fake-notes *service*))) "It is noted once.")
-      (open-gate gate)
-      (expect-each blocked "w"))))
+  (where-supported
+   (with-globals ((platform::*tasks* "/nowhere/"))
+     (with-gated-engine (engine gate blocked 6)
+       (send-each blocked "w")
+       (wait-for-statistic engine :busy 6)
+       (with-connection (connection *port*)
+         (is (equal "q" (exchange-octets connection "q"))))
+       (is (= 1 (recorded-count (fake-notes *service*))) "It is noted once.")
+       (open-gate gate)
+       (expect-each blocked "w")))))
 
 (define-server-test the-pool-grows-with-no-descriptor-left
   (with-gated-engine (engine gate blocked 6)
