@@ -66,6 +66,7 @@
                  (:file "progress")
                  (:file "soft-stop")
                  (:file "ownership")
+                 (:file "ownership-model")
                  (:file "sweeping")
                  (:file "processors")
                  (:file "stress")))

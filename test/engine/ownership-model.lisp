@@ -1,0 +1,508 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(in-suite ownership)
+
+;;; An exhaustive search of what can happen to two connections that have the same descriptor number, one
+;;; after the other, while two workers, the sentinel and a hard stop deal with them and their clients send
+;;; octets and end.  Every order of the steps is tried.  What an event makes of an ownership is asked of
+;;; the engine's own table.
+;;;
+;;; A step is what happens at once: one access to shared memory, or one call of the system.  The kernel is
+;;; modelled as epoll(7) describes edge-triggered watching: an arrival makes an event pending where the
+;;; socket is watched; taking it reports the socket to one thread if it still has something.
+;;;
+;;; What must hold:
+;;; - whoever uses the descriptor for a connection finds it to be that connection's;
+;;; - a descriptor is closed once, and only by us if it was not given away;
+;;; - when nobody has anything to do, no connection is parked that has input, an end, or nobody who would
+;;;   get the report of one.
+
+(eval-when (:compile-toplevel :load-toplevel :execute)
+  (defparameter *model-fields*
+    '((:holder 2)                       ; of the descriptor number: 0, a connection 1 or 2, or 3, a program
+      (:entry 2)                        ; of the table: 0, 1 or 2
+      (:coming 2)                       ; the connection that is accepted next: 1, 2, or 3 for none
+      (:stopping 1)
+      ;; Of each connection: ownership, octets that came, an end that came, octets that still will, watched,
+      ;; an event is pending, tokens in the shared queue, the socket was shut down.
+      (:word-1 5) (:data-1 1) (:end-1 1) (:more-1 1)
+      (:watched-1 1) (:pending-1 1) (:queued-1 2) (:shut-1 1)
+      (:word-2 5) (:data-2 1) (:end-2 1) (:more-2 1)
+      (:watched-2 1) (:pending-2 1) (:queued-2 2) (:shut-2 1)
+      ;; Of each thread: where it is, and its connection.
+      (:worker-at 5) (:worker-of 2) (:sibling-at 5) (:sibling-of 2)
+      (:sentinel-at 5) (:sentinel-of 2) (:stop-at 5) (:stop-of 2))
+    "Names and sizes in bits; together a fixnum.")
+
+  (defparameter *model-places*
+    '(:idle :find :find-over :own :own-over :serve :look :watch :park :late
+      :forget :end :close :unwatch :forget-given :leave
+      :claim :claimed :requeue :queue :expire :shut :expired)
+    "Where a thread can be.")
+
+  (defun model-place (name)
+    (position name *model-places*))
+
+  (defun model-field (name &optional connection)
+    "The index of the field NAME, of CONNECTION where it has one for each."
+    (position (if connection
+                  (intern (format nil "~A-~D" name connection) '#:keyword)
+                  name)
+              *model-fields* :key #'first)))
+
+(defmacro define-model-field (accessor name)
+  "Makes ACCESSOR, a function of a world and a connection, access the field NAME of that."
+  `(progn
+     (declaim (inline ,accessor (setf ,accessor)))
+     (defun ,accessor (world connection)
+       (svref world (if (= connection 1)
+                        ,(model-field name 1)
+                        ,(model-field name 2))))
+     (defun (setf ,accessor) (value world connection)
+       (setf (svref world (if (= connection 1)
+                              ,(model-field name 1)
+                              ,(model-field name 2)))
+             value))))
+
+(defmacro shared (world name)
+  `(the fixnum (svref ,world ,(model-field name))))
+
+(define-model-field model-word :word)
+(define-model-field model-data :data)
+(define-model-field model-end :end)
+(define-model-field model-more :more)
+(define-model-field model-watched :watched)
+(define-model-field model-pending :pending)
+(define-model-field model-queued :queued)
+(define-model-field model-shut :shut)
+
+(defun first-world ()
+  "The beginning: the first connection is about to be accepted; each client will send an octet."
+  (let ((world (make-array (length *model-fields*) :initial-element 0)))
+    (setf (shared world :coming) 1)
+    (dolist (connection '(1 2))
+      (setf (model-word world connection) (engine::ownership-word :closed)
+            (model-more world connection) 1))
+    world))
+
+(defun world-number (world)
+  "A number, a fixnum, that tells WORLD from all others; the two workers may change places."
+  (declare (type simple-vector world) (optimize speed))
+  (macrolet ((pack (&rest fields)
+               (loop with form = 0 and shift = 0
+                     for (field . value) in fields
+                     for size = (second (assoc field *model-fields*))
+                     do (setf form `(logior ,form (ash (the (unsigned-byte ,size) ,value) ,shift)))
+                        (incf shift size)
+                     finally (return `(the (unsigned-byte 62) ,form))))
+             (pack-world ()
+               `(pack ,@(loop for (field) in *model-fields*
+                              collect (cons field
+                                            (case field
+                                              (:worker-at 'first-at) (:worker-of 'first-of)
+                                              (:sibling-at 'second-at) (:sibling-of 'second-of)
+                                              (t `(svref world ,(model-field field)))))))))
+    (let* ((worker-at (shared world :worker-at)) (worker-of (shared world :worker-of))
+           (sibling-at (shared world :sibling-at)) (sibling-of (shared world :sibling-of))
+           (swap-p (> (+ (* 4 (the (mod 32) worker-at)) (the (mod 4) worker-of))
+                      (+ (* 4 (the (mod 32) sibling-at)) (the (mod 4) sibling-of))))
+           (first-at (if swap-p sibling-at worker-at)) (first-of (if swap-p sibling-of worker-of))
+           (second-at (if swap-p worker-at sibling-at)) (second-of (if swap-p worker-of sibling-of)))
+      (pack-world))))
+
+(defun number-world (number)
+  "The world of which NUMBER is the number."
+  (declare (type (unsigned-byte 62) number))
+  (macrolet ((unpack ()
+               `(let ((world (make-array ,(length *model-fields*))))
+                  ,@(loop with shift = 0
+                          for (nil size) in *model-fields*
+                          for index from 0
+                          collect `(setf (svref world ,index) (ldb (byte ,size ,shift) number))
+                          do (incf shift size))
+                  world)))
+    (unpack)))
+
+(define-condition model-violation (error)
+  ((what :initarg :what :reader violation-what))
+  (:report (lambda (condition stream)
+             (format stream "~A" (violation-what condition)))))
+
+(defun violate (control &rest arguments)
+  (error 'model-violation :what (apply #'format nil control arguments)))
+
+;;; The steps
+
+(defvar *world*)
+(defvar *thread*)
+
+(define-compiler-macro at (&whole form place &rest more)
+  (if (keywordp place)
+      `(at ,(model-place place) ,@more)
+      form))
+
+(defun at (place &optional (connection (thread-connection)))
+  "The current thread is at PLACE next, with CONNECTION."
+  (setf place (if (keywordp place) (model-place place) place))
+  (setf (svref *world* (car *thread*)) place
+        (svref *world* (cdr *thread*)) (if (eql place 0) 0 connection)))
+
+(defun thread-connection ()
+  (svref *world* (cdr *thread*)))
+
+(defparameter *model-changes*
+  (loop for (event) in engine::*ownership-rules*
+        collect event
+        collect (engine::ownership-changes event))
+  "For each event what the engine's table makes of each ownership.")
+
+(defun model-event (event connection)
+  "EVENT happens to the ownership of CONNECTION, which was as the value tells."
+  (let ((before (model-word *world* connection)))
+    (setf (model-word *world* connection)
+          (aref (the engine::ownership-changes (getf *model-changes* event)) (the fixnum before)))
+    before))
+
+(defmacro bits-p (word &rest bits)
+  "Whether one of BITS is set in WORD."
+  `(logtest ,word ,(apply #'engine::ownership-word bits)))
+
+(defun use (connection what)
+  "A call of the system, WHAT, on the descriptor, for CONNECTION."
+  (unless (= connection (shared *world* :holder))
+    (violate "~A for connection ~D, of a descriptor that is not its own" what connection)))
+
+(defun over-in-model-p (connection)
+  (or (plusp (model-end *world* connection))
+      (plusp (model-shut *world* connection))))
+
+(defun readable-in-model-p (connection)
+  (or (plusp (model-data *world* connection))
+      (over-in-model-p connection)))
+
+(defun mark-pending (connection)
+  (when (and (plusp (model-watched *world* connection))
+             (readable-in-model-p connection))
+    (setf (model-pending *world* connection) 1)))
+
+(defun close-in-model (connection)
+  (use connection "close")
+  (setf (shared *world* :holder) 0
+        (model-watched *world* connection) 0
+        (model-pending *world* connection) 0))
+
+(defun accept-in-model ()
+  "Accepts the next connection, if its descriptor number is to be had; its owner serves it at once."
+  (let ((connection (shared *world* :coming)))
+    (when (and (< connection 3)
+               (zerop (shared *world* :holder))
+               (zerop (shared *world* :stopping)))
+      (setf (shared *world* :holder) connection
+            (shared *world* :coming) (1+ connection)
+            (model-word *world* connection) (engine::ownership-word :owned)
+            (shared *world* :entry) connection)
+      (at :serve connection))))
+
+(defun take-event (connection)
+  (when (plusp (model-pending *world* connection))
+    (setf (model-pending *world* connection) 0)
+    (when (readable-in-model-p connection)
+      (at (if (over-in-model-p connection) :find-over :find) connection))))
+
+(defun take-queued (connection)
+  (when (plusp (model-queued *world* connection))
+    (decf (model-queued *world* connection))
+    (at :find connection)))
+
+(defun read-in-model (connection)
+  "Takes all that came; the owner knows then that it has read all, but not whether an end came with it."
+  (use connection "recv")
+  (cond ((plusp (model-data *world* connection))
+         (setf (model-data *world* connection) 0)
+         (at :look))
+        ((readable-in-model-p connection)
+         (at :forget))
+        (t
+         (at :look))))
+
+(defun worker-choices (place)
+  "Functions, each of which makes the step that a thread at PLACE may make."
+  (let ((connection (thread-connection)))
+    (macrolet ((choices (&rest forms)
+                 `(list ,@(loop for form in forms collect `(lambda () ,form)))))
+      (ecase place
+        (:idle (choices (accept-in-model) (take-event 1) (take-event 2)
+                        (take-queued 1) (take-queued 2)))
+        ((:find :find-over)
+         (choices (at (cond ((/= connection (shared *world* :entry)) :idle)
+                            ((eq place :find) :own)
+                            (t :own-over)))))
+        ((:own :own-over)
+         (choices (at (if (bits-p (model-event (if (eq place :own) :ready :ready-over) connection)
+                                  :owned :closed)
+                          :idle
+                          :serve))))
+        ;; The first connection may also be closed or given away at any time.  What may happen to the
+        ;; second one is that it is mistaken for the first.
+        (:serve (if (= connection 1)
+                    (choices (read-in-model connection) (at :forget) (at :unwatch))
+                    (choices (read-in-model connection))))
+        (:look (choices (let ((word (model-word *world* connection)))
+                          (at (cond ((bits-p word :arrived)
+                                     (if (bits-p (model-event :park connection) :arrived)
+                                         :serve
+                                         (violate "an owner parks when it wants to look again")))
+                                    ((bits-p word :read-closed) :forget)
+                                    ((plusp (shared *world* :stopping)) :forget)
+                                    ((plusp (model-watched *world* connection)) :park)
+                                    (t :watch))))))
+        (:watch (choices (progn (use connection "epoll_ctl")
+                                (setf (model-watched *world* connection) 1)
+                                (mark-pending connection)
+                                (at :park))))
+        (:park (choices (at (if (bits-p (model-event :park connection) :arrived) :serve :late))))
+        (:late (choices (at (cond ((zerop (shared *world* :stopping)) :idle)
+                                  ((bits-p (model-event :claim connection) :owned :closed) :idle)
+                                  (t :forget)))))
+        ;; Ending
+        (:forget (choices (progn (when (= connection (shared *world* :entry))
+                                   (setf (shared *world* :entry) 0))
+                                 (at :end))))
+        (:end (choices (at (if (bits-p (model-event :end connection) :expiring) :idle :close))))
+        (:close (choices (progn (close-in-model connection) (at :idle))))
+        ;; Giving away
+        (:unwatch (choices (progn (use connection "epoll_ctl")
+                                  (setf (model-watched *world* connection) 0
+                                        (model-pending *world* connection) 0)
+                                  (at :forget-given))))
+        (:forget-given (choices (progn (when (= connection (shared *world* :entry))
+                                         (setf (shared *world* :entry) 0))
+                                       (at :leave))))
+        (:leave (choices (unless (bits-p (model-event :leave connection) :expiring)
+                           (setf (shared *world* :holder) 3)
+                           (at :idle))))))))
+
+(defun ender-choices (place)
+  "The same for a thread that ends connections: the sentinel, or who stops the engine."
+  (let ((connection (thread-connection)))
+    (macrolet ((choices (&rest forms)
+                 `(list ,@(loop for form in forms collect `(lambda () ,form)))))
+      (case place
+        (:claim (choices (at (if (bits-p (model-event :claim connection) :owned :closed)
+                                 :expire
+                                 :claimed))))
+        ;; It drops the connection, parks it again as it was, or has somebody look at it.
+        (:claimed (choices (at :forget)
+                           (at (if (bits-p (model-event :park connection) :arrived) :requeue :idle))
+                           (at :requeue)))
+        (:requeue (choices (unless (bits-p (model-event :park connection) :arrived)
+                             (at :queue))))
+        (:queue (choices (progn (setf (model-queued *world* connection)
+                                      1)
+                                (at :idle))))
+        (:expire (choices (let ((before (model-event :expire connection)))
+                            (at (if (and (bits-p before :owned) (not (bits-p before :expiring)))
+                                    :shut
+                                    :idle)))))
+        ;; The deadline may have changed meanwhile.
+        (:shut (choices (progn (use connection "shutdown")
+                               (setf (model-shut *world* connection) 1)
+                               (mark-pending connection)
+                               (at :expired))
+                        (at :expired)))
+        (:expired (choices (at (if (bits-p (model-event :expired connection) :closed)
+                                   :close
+                                   :idle))))
+        (t (worker-choices place))))))
+
+(defun sentinel-choices (place)
+  (if (eq place :idle)
+      (list (lambda ()
+              (unless (zerop (shared *world* :entry))
+                (at :claim (shared *world* :entry)))))
+      (ender-choices place)))
+
+(defun stop-choices (place)
+  "It says that the engine stops, and then deals with what the table has."
+  (if (eq place :idle)
+      (list (lambda ()
+              (setf (shared *world* :stopping) 1)
+              (unless (zerop (shared *world* :entry))
+                (at :claim (shared *world* :entry)))))
+      (ender-choices place)))
+
+(defun client-choices ()
+  (append
+   (loop for each in '(1 2)
+         collect (let ((connection each))
+                   (lambda ()
+                     (when (and (plusp (model-more *world* connection))
+                                (< connection (shared *world* :coming))
+                                (zerop (model-end *world* connection)))
+                       (decf (model-more *world* connection))
+                       (incf (model-data *world* connection))
+                       (mark-pending connection))))
+         collect (let ((connection each))
+                   (lambda ()
+                     (when (and (= connection 1)
+                                (< connection (shared *world* :coming)))
+                       (setf (model-end *world* connection) 1)
+                       (mark-pending connection)))))
+   ;; A program closes what it was given.
+   (list (lambda ()
+           (when (= 3 (shared *world* :holder))
+             (setf (shared *world* :holder) 0))))))
+
+(defparameter *model-threads*
+  (loop for (name at of choices) in '((:worker :worker-at :worker-of worker-choices)
+                                      (:sibling :sibling-at :sibling-of worker-choices)
+                                      (:sentinel :sentinel-at :sentinel-of sentinel-choices)
+                                      (:stop :stop-at :stop-of stop-choices))
+        collect (list name (model-field at) (model-field of) choices))
+  "For each thread its name, its fields, and the function that tells what it may do.")
+
+(defvar *active-threads* *model-threads*
+  "Those of *MODEL-THREADS* that do anything.")
+
+(defun step-worlds (world choices)
+  "The numbers of the worlds that CHOICES make of WORLD, without itself."
+  (loop for choice in choices
+        for next = (copy-seq world)
+        do (let ((*world* next))
+             (funcall (the function choice)))
+        unless (loop for index of-type fixnum below (length (the simple-vector world))
+                     always (eq (svref next index) (svref world index)))
+          collect (world-number next)))
+
+(defun next-worlds (world)
+  "The numbers of what one step of anybody makes of WORLD; and true when no worker could make one."
+  (let ((workers '()) (others '()) (*world* world))
+    (loop for (nil at of choices) in *active-threads*
+          do (let* ((*thread* (cons at of))
+                    (nexts (step-worlds world (funcall choices (nth (svref world at)
+                                                                    *model-places*)))))
+               (if (eq choices 'worker-choices)
+                   (setf workers (append nexts workers))
+                   (setf others (append nexts others)))))
+    (values (append workers others (step-worlds world (client-choices)))
+            (null workers))))
+
+;;; What must hold when nobody has anything to do
+
+(defun enders-idle-p (world)
+  (and (zerop (shared world :sentinel-at))
+       (zerop (shared world :stop-at))))
+
+(defun check-rest (*world*)
+  "Checks *WORLD*, in which no worker, nor who ends connections, is at anything."
+  (dolist (connection '(1 2))
+    (let ((word (model-word *world* connection)))
+      (unless (bits-p word :closed)
+        (when (bits-p word :owned)
+          (violate "connection ~D is owned by nobody who does anything" connection))
+        (when (zerop (model-watched *world* connection))
+          (violate "connection ~D is parked, and nobody would get its report" connection))
+        (when (readable-in-model-p connection)
+          (violate "something came on connection ~D, and waits unseen" connection))))))
+
+;;; The search
+
+(defstruct (number-set (:constructor make-number-set (size-bits)))
+  "Numbers above 0, in an open hash table of a fixed size: there are too many for one of the Lisp's."
+  (size-bits 0 :type (mod 32))
+  (count 0 :type fixnum)
+  (numbers (make-array (ash 1 size-bits) :element-type '(unsigned-byte 62) :initial-element 0)
+   :type (simple-array (unsigned-byte 62) (*))))
+
+(defun note-number (set number)
+  "Puts NUMBER into SET; true when it was not there."
+  (declare (type number-set set) (type (unsigned-byte 62) number) (optimize speed))
+  (let* ((numbers (number-set-numbers set))
+         (mask (1- (length numbers))))
+    (loop for place of-type fixnum = (logand mask (logxor number (ash number -17) (ash number -31)
+                                                          (ash number -43)))
+            then (logand mask (1+ place))
+          do (let ((there (aref numbers place)))
+               (cond ((= there number) (return nil))
+                     ((zerop there)
+                      (setf (aref numbers place) number)
+                      (when (> (incf (number-set-count set)) (* 7/8 (length numbers)))
+                        (error "The model has more worlds than were expected."))
+                      (return t)))))))
+
+(defun describe-world (world)
+  "A list of what in WORLD is not 0."
+  (loop for (name) in *model-fields*
+        for value across world
+        unless (eql value 0)
+          collect (list name (cond ((search "-AT" (string name)) (nth value *model-places*))
+                                   ((search "WORD" (string name))
+                                    (loop for bit in engine::*ownership-bits*
+                                          when (logtest value (engine::ownership-word bit))
+                                            collect bit))
+                                   (t value)))))
+
+(defun explain-path (numbers)
+  "Text for people: what is new in each of the worlds with NUMBERS, the first one first."
+  (format nil "~{~S~^~%~}"
+          (loop for last = '() then next
+                for number in numbers
+                for next = (describe-world (number-world number))
+                collect (set-difference next last :test #'equal))))
+
+(defun search-worlds (size-bits &optional (threads (mapcar #'first *model-threads*)))
+  "Tries every order of steps of THREADS and the clients.  Returns how many worlds there are, which must be
+fewer than 7/8 of 2^SIZE-BITS; or, when one is not as it must be, text that explains how it came to be."
+  (let ((*active-threads* (remove-if-not (lambda (name) (member name threads)) *model-threads*
+                                         :key #'first))
+        (set (make-number-set size-bits))
+        (path '()))                     ; lists: a number, and those that are to be tried after it
+    (flet ((enter (number)
+             (when (note-number set number)
+               (let ((world (number-world number)))
+                 (multiple-value-bind (nexts rest-p) (next-worlds world)
+                   (push (cons number nexts) path)
+                   (when (and rest-p (enders-idle-p world))
+                     (check-rest world)))))))
+      (handler-case
+          (loop initially (enter (world-number (first-world)))
+                while path
+                do (if (rest (first path))
+                       (enter (pop (rest (first path))))
+                       (pop path))
+                finally (return (number-set-count set)))
+        (model-violation (violation)
+          (format nil "~A:~%~A" violation
+                  (explain-path (reverse (mapcar #'first path)))))))))
+
+(test no-order-of-steps-breaks-the-rules-of-ownership
+  (if (platform:readiness-supported-p)
+      ;; With all four threads there are tens of millions: (search-worlds 26).
+      (dolist (threads '((:worker :sibling :sentinel) (:worker :sibling :stop)))
+        (let ((result (search-worlds 22 threads)))
+          (is (integerp result) "~A: ~A" threads result)))
+      (skip "There is no ready engine here.")))
+
+(defun broken-rules (event place value)
+  "The rules of ownership, with VALUE in the place of what EVENT makes of the ownership PLACE."
+  (let ((changes (copy-seq (engine::ownership-changes event))))
+    (setf (aref changes place) value)
+    (append (list event changes) *model-changes*)))
+
+(defmacro finds-the-mistake (event place value)
+  "Checks that the search notices when EVENT makes VALUE of the ownership PLACE."
+  `(let ((*model-changes* (broken-rules ,event (engine::ownership-word ,@place)
+                                        (engine::ownership-word ,@value))))
+     (is (stringp (search-worlds 22 '(:worker :sibling :sentinel)))
+         "~A of ~A" ,event ',place)))
+
+(test the-search-notices-mistakes-in-the-rules
+  (if (platform:readiness-supported-p)
+      (progn
+        (finds-the-mistake :ready (:owned) (:owned)) ; no mark is left
+        (finds-the-mistake :ready (:owned :expiring) (:owned :expiring))
+        (finds-the-mistake :ready-over (:owned) (:owned :arrived))
+        (finds-the-mistake :park (:owned :arrived) ())
+        (finds-the-mistake :expire (:owned) (:owned)) ; the owner does not see it
+        (finds-the-mistake :leave (:owned :expiring) (:closed :expiring)))
+      (skip "There is no ready engine here.")))
