@@ -125,6 +125,7 @@
     :pathname "hunchentoot/"
     :components ((:file "hand-over")
                  (:file "stray-octets")
+                 (:file "exchanges")
                  (:file "access-log")
                  (:file "forms")
                  (:file "limits")

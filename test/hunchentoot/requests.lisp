@@ -117,3 +117,12 @@
       (is (not (remembered-p)))
       (make-recipe)
       (is (remembered-p)))))
+
+(define-server-test a-class-that-gets-anothers-name-is-used-by-the-next-request
+  (with-request-class (renamed-request (mark :initform "before" :reader renamed-mark-of))
+    (serving (:request-class 'renamed-request)
+        (("/" (funcall 'renamed-mark-of hunchentoot:*request*)))
+      (is (string= "before" (ask-text "/")))
+      (with-request-class (other-request (mark :initform "after" :reader renamed-mark-of))
+        (setf (find-class 'renamed-request) (find-class 'other-request))
+        (is (string= "after" (ask-text "/")))))))

@@ -1,12 +1,14 @@
 ;;;; Requests and replies of Hunchentoot's.  See mutants.lisp for the form.
 
 (:file "src/hunchentoot/exchange.lisp"
- :suites (conformance/connections conformance/request-bodies limits acceptor-faults)
+ :suites (exchanges conformance/connections conformance/request-bodies limits
+          content-that-does-not-come stray-octets rejections acceptor-faults conformance/streaming)
  :mutants
  (("waiting-request" "(shiftf (link-parser link) nil)" "(link-parser link)")
   ("reject" "(send-refusal (link-socket-stream link) refusal)" "")
   ("waiting-request" "(descriptor-broken () :end)" "")
-  ("acceptable-head" "(not (method-served-p (head-method head)))" "nil")
+  ("acceptable-head" "(not (method-served-p (head-method head)))" "nil"
+   :equivalent "Hunchentoot 1.2 serves all methods; later ones do not.")
   ("acceptable-head" "(eq :connect (head-method head))" "nil")
   ("keep-parser" "(setf (link-parser link) parser)" "")
   ("keep-parser" "(if (parser-begun-p parser) :head :idle)" ":head")
@@ -14,15 +16,16 @@
   ("settle-head-deadline" "(eq kind (link-awaited link))" "t")
   ("settle-head-deadline" "(connection-deadline connection) (link-head-deadline link)))" "))")
   ("content-of" "(if (head-upgrade head) stream *no-content*)" "*no-content*"
-   :suites (conformance/detaching conformance/connections))
+   :suites (exchanges))
   ("invitation" "(unless (headers-sent-p)" "(progn")
   ("call-with-content" "(release-memory content)" "nil")
-  ("process-head" "(if *cut-short-p*" "(if nil" :suites (conformance/streaming conformance/errors))
+  ("process-head" "(if *cut-short-p*" "(if nil" :suites (exchanges conformance/streaming conformance/errors))
   ("finish-exchange" "(finish-connection)" "nil")
   ("finish-exchange" "(drop-content content *unread-limit*)" "t")))
 
 (:file "src/hunchentoot/connection.lisp"
- :suites (conformance/connections conformance/detaching slow-replies acceptor-faults)
+ :suites (exchanges conformance/connections conformance/detaching slow-replies acceptor-faults
+          stray-octets content-that-does-not-come)
  :mutants
  (("establish-link" "(limit-waits socket seconds)" "")
   ("establish-link" ":handshake seconds" ":handshake nil" :suites (tls))
@@ -35,7 +38,8 @@
   ("release" "(finish-output socket-stream)" "nil")))
 
 (:file "src/hunchentoot/content.lisp"
- :suites (conformance/request-bodies conformance/parameters limits forms conformance/connections)
+ :suites (exchanges conformance/request-bodies conformance/parameters limits form-limits
+          content-that-does-not-come forms conformance/connections)
  :mutants
  (("form-type-p" "(find (char type end) #(#\\; #\\Space #\\Tab))" "t")
   ("form-type-p" "string-equal" "string=")

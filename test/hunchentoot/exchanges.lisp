@@ -1,0 +1,156 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite exchanges :in acceptors
+  :description "Where one request ends and the next begins, and what a connection owes its client.")
+
+(in-suite exchanges)
+
+(defun ask-parts (&rest parts)
+  "The text of all that *SERVER* sends in answer to PARTS, after which the client sends no more."
+  (with-connection (connection)
+    (apply #'send connection parts)
+    (end-sending connection)
+    (map 'string #'code-char (receive-rest connection))))
+
+(define-server-test (nobody-is-connected-to-others :needs :our-http)
+  (serving () (("/" "Hey!"))
+    (with-connection (connection)
+      (send connection "CONNECT localhost:80 HTTP/1.1" :crlf "Host: localhost" :crlf :crlf)
+      (is (= 501 (response-status (read-response connection))))
+      (try-to-send connection (request-octets "/"))
+      (is-true (closed-by-server-p connection)))))
+
+(define-server-test (who-has-begun-no-request-is-not-told-that-it-took-too-long :needs :our-http)
+  (serving (:read-timeout 1) (("/" "Hey!"))
+    (loop for (parts status) in '((("") nil) ((:crlf) nil) ((:crlf "GET / HT") 408)
+                                  (("GET / HTTP/1.1" :crlf "Ho") 408))
+          do (with-connection (connection)
+               (is (string= "Hey!" (exchange-text connection "/")))
+               (apply #'send connection parts)
+               (if status
+                   (is (= status (response-status (read-response connection))) "~S" parts)
+                   (is (zerop (length (receive-rest connection))) "~S" parts))))))
+
+(define-server-test (a-head-that-follows-an-empty-line-has-its-own-time :needs :our-http)
+  (serving (:read-timeout 1) (("/" "Hey!"))
+    (with-connection (connection)
+      (send connection :crlf)
+      (eventually ("an idle connection") (= 1 (figure :parked)))
+      (send connection "GET / HTTP/1.1" :crlf)
+      (is (= 408 (response-status (read-response connection))))
+      (is (= 1 (getf (figure :expired-by) :head)))
+      (is (zerop (getf (figure :expired-by) :idle))))))
+
+(define-server-test (a-head-octet-by-octet-gets-no-more-time-than-another :needs :our-http)
+  (serving (:read-timeout 1) (("/" "Hey!"))
+    (with-connection (connection)
+      (send connection "GET / HTTP/1.1" :crlf)
+      (let ((sender (in-background ("a slow head")
+                      (loop until (readable-p connection)
+                            do (try-to-send connection "A: b" :crlf)
+                               (poll (constantly nil) 1/20)))))
+        (is (= 408 (response-status (read-response connection))))
+        (task-result sender)))))
+
+;;; Content that a handler read in part, or not
+
+(defparameter *smuggled*
+  (format nil "GET /smuggled HTTP/1.1~C~CHost: localhost~C~C~C~C"
+          #\Return #\Linefeed #\Return #\Linefeed #\Return #\Linefeed)
+  "What must not be taken for a request where it is content.")
+
+(defun smuggling-content (size)
+  "SIZE octets, or a few more, of requests."
+  (octets "x" (loop repeat (ceiling size (length *smuggled*)) collect *smuggled*)))
+
+(defmacro with-partial-readers ((smuggled) &body body)
+  "Evaluates BODY while /one reads the first octet of its content, /none nothing, and SMUGGLED records
+requests that were none."
+  `(let ((,smuggled (make-recorder)))
+     (serving ()
+         (("/one" (princ-to-string
+                   (read-byte (hunchentoot:raw-post-data :want-stream t))))
+          ("/none" "none")
+          ("/smuggled" (record ,smuggled :smuggled) "smuggled"))
+       ,@body)))
+
+(defun framings-of (octets)
+  "OCTETS as the content of requests by their length and in chunks: keyword arguments."
+  (list (list :content octets)
+        (list :chunks (loop for start from 0 below (length octets) by 10000
+                            collect (subseq octets start (min (length octets) (+ start 10000)))))))
+
+(define-server-test (what-a-handler-leaves-of-its-content-is-no-request :needs :our-http)
+  (with-partial-readers (smuggled)
+    (dolist (framing (framings-of (smuggling-content 1000)))
+      (dolist (target '("/one" "/none"))
+        (with-connection (connection)
+          (loop repeat 3
+                do (is (= 200 (response-status (apply #'exchange connection target :method :post
+                                                      framing)))))
+          (is (string= "none" (exchange-text connection "/none"))))))
+    (is (zerop (recorded-count smuggled)))))
+
+(define-server-test (content-that-is-too-much-to-be-dropped-ends-the-connection :needs :our-http)
+  (with-globals ((recycling::*unread-limit* 20000)
+                 (recycling::*unasked-limit* 20000))
+    (with-partial-readers (smuggled)
+      (dolist (framing (framings-of (smuggling-content 60000)))
+        (dolist (target '("/one" "/none"))
+          (with-connection (connection)
+            (let ((octets (octets (apply #'request-octets target :method :post framing)
+                                  (request-octets "/smuggled"))))
+              (in-background ("sender") (try-to-send connection octets))
+              (is (= 200 (response-status (read-response connection))) "~A" target)
+              (ignore-errors (end-sending connection))
+              (is (zerop (length (receive-rest connection))) "~A" target)))))
+      (is (zerop (recorded-count smuggled))))))
+
+(define-server-test (content-that-was-read-whole-is-not-in-the-way-whatever-its-size :needs :our-http)
+  (with-globals ((recycling::*unread-limit* 1000)
+                 (recycling::*unasked-limit* 1000))
+    (serving () (("/" (princ-to-string (length (hunchentoot:raw-post-data)))))
+      (with-connection (connection)
+        (loop repeat 3
+              do (is (string= "30000" (exchange-text connection "/" :method :post
+                                                     :content (test-octets 30000)))))))))
+
+(define-server-test (memory-for-content-is-given-back-with-the-reply :needs :our-http)
+  (serving () (("/" (princ-to-string (length (hunchentoot:raw-post-data))))
+               ("/error" (hunchentoot:raw-post-data) (error "after the content")))
+    (let ((before (platform:counter-count server::*reserved-memory*)))
+      (dolist (target '("/" "/error"))
+        (ask target :method :post :content (test-octets (* 2 server::*uncounted-octets*))))
+      (eventually ("the memory to be given back")
+        (= before (platform:counter-count server::*reserved-memory*))))))
+
+;;; Replies
+
+(define-server-test (nothing-interim-comes-after-the-reply-has-begun :needs :our-http)
+  (serving () (("/" (setf (hunchentoot:content-length*) 4)
+                    (let ((reply (hunchentoot:send-headers)))
+                      (finish-output reply)
+                      (loop with content = (slot-value hunchentoot:*request*
+                                                       'hunchentoot::content-stream)
+                            repeat 4 do (write-byte (read-byte content) reply)))))
+    (let ((text (ask-parts "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 4" :crlf
+                           "Expect: 100-continue" :crlf :crlf "body")))
+      (is (= 1 (count-of "HTTP/1.1 " text)) "~A" text)
+      (is (uiop:string-suffix-p text "body")))))
+
+(defun count-of (part text)
+  "How often PART is in TEXT."
+  (loop for start = (search part text) then (search part text :start2 (1+ start))
+        while start count t))
+
+(define-server-test (a-reply-that-breaks-off-is-not-taken-for-whole :needs :our-http)
+  (serving () (("/" (let ((reply (hunchentoot:send-headers)))
+                      (write-sequence (octets "half") reply)
+                      (finish-output reply)
+                      (error "amid the reply"))))
+    (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
+      (is (search "half" text))
+      (is (not (uiop:string-suffix-p text (format nil "0~C~C~C~C" #\Return #\Linefeed
+                                                  #\Return #\Linefeed)))
+          "The end of chunks is missing.")
+      (is (= 1 (count-of "HTTP/1.1 " text)) "Nothing more is answered."))))
