@@ -67,12 +67,14 @@
                  (:file "soft-stop")
                  (:file "ownership")
                  (:file "ownership-model")
+                 (:file "steps")
                  (:file "sweeping")
                  (:file "processors")
                  (:file "stress")))
    (:module "server"
     :serial t
     :components ((:file "wires")
+                 (:file "wire-output")
                  (:file "contents")
                  (:file "journal")))
    (:module "hunchentoot"

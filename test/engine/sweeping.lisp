@@ -5,53 +5,6 @@
 
 (in-suite sweeping)
 
-;;; An engine without threads, whose connections a test takes through their states by hand
-
-(defun accept-at-rest (engine)
-  "A connection that ENGINE, which has no threads, has accepted and owns."
-  (platform:set-non-blocking (engine::engine-listener-descriptor engine))
-  (engine::open-connection engine (accepted-descriptor (engine::engine-listener engine)) nil))
-
-(defun call-with-connections-at-rest (function count)
-  (with-resting-engine (engine)
-    (setf (engine::engine-phase engine) :running)
-    (let ((clients '()) (connections '()))
-      (unwind-protect
-           (progn
-             ;; One after the other: a listener has room for a few only.
-             (loop repeat count
-                   do (push (connect (usocket:get-local-port (engine::engine-listener engine)))
-                            clients)
-                      (push (accept-at-rest engine) connections))
-             (funcall function engine connections clients))
-        (dolist (connection connections)
-          (unless (engine::gone-p connection)
-            (engine::claim-parked connection)
-            (engine::drop-connection engine connection)))
-        (mapc #'disconnect clients)))))
-
-(defmacro with-connections-at-rest ((engine connections clients count) &body body)
-  "Evaluates BODY with an ENGINE without threads, COUNT CONNECTIONS that the caller owns, and their
-CLIENTS in the same order."
-  `(call-with-connections-at-rest (lambda (,engine ,connections ,clients)
-                                    (declare (ignorable ,engine ,clients))
-                                    ,@body)
-                                  ,count))
-
-(defmacro with-connection-at-rest ((engine connection client) &body body)
-  `(with-connections-at-rest (,engine connections clients 1)
-     (let ((,connection (first connections)) (,client (first clients)))
-       (declare (ignorable ,client))
-       ,@body)))
-
-(defun await-input-at-rest (connection)
-  "Waits until something has come for CONNECTION."
-  (is (platform:await-descriptor (engine:connection-descriptor connection) :input
-                                 :until (patient-end))))
-
-(defun make-overdue (connection now)
-  (engine::set-deadline connection :idle -1 now))
-
 ;;; Overdue
 
 (define-server-test what-is-overdue-is-ended-and-counted
@@ -160,6 +113,21 @@ CLIENTS in the same order."
           (plusp (getf (statistic engine :expired-by) :write)))
         (wait-for-statistic engine :open 0)))))
 
+(define-server-test a-request-that-came-by-the-end-of-a-drain-is-served
+  (with-connections-at-rest (engine connections clients 2)
+    (destructuring-bind (idle waiting) connections
+      (send (second clients) "x")
+      (await-input-at-rest waiting)
+      (dolist (connection connections)
+        (is (eq :parked (engine::park engine connection))))
+      (with-replaced-function (engine::drained-p (original &rest arguments)
+                                (progn t))
+        (dolist (connection connections)
+          (engine::end-overdue-connection engine connection (platform:milliseconds))))
+      (is (engine::gone-p idle))
+      (is (engine::parked-p waiting))
+      (is (eql (engine::connection-token waiting) (engine::take-from-tray engine))))))
+
 ;;; Room for others
 
 (define-server-test room-is-made-of-those-who-idle-and-of-nobody-else
@@ -171,6 +139,8 @@ CLIENTS in the same order."
       (engine::begin-to-linger lingering (platform:milliseconds))
       (dolist (connection (list idle waiting slow lingering))
         (is (eq :parked (engine::park engine connection))))
+      (is (null (set-exclusive-or (list idle waiting)
+                                  (engine::parked-connections (engine::engine-table engine)))))
       (engine::make-room engine)
       (is (engine::gone-p idle))
       (is (closed-by-server-p (first clients)))
@@ -190,86 +160,3 @@ CLIENTS in the same order."
     (engine::make-room engine)
     (is (notany #'engine::gone-p (subseq connections 0 4)))
     (is (every #'engine::gone-p (subseq connections 4)))))
-
-;;; What is told late, or to somebody else
-
-(test a-late-token-of-a-descriptor-that-was-used-again-finds-nothing
-  (dolist (descriptor '(5 1023 1024 5000))
-    (let* ((table (engine::make-table))
-           (connections (loop repeat 3
-                              collect (engine::make-connection
-                                       nil :descriptor descriptor
-                                           :generation (engine::next-generation table)))))
-      (destructuring-bind (first second third) connections
-        (engine::enter-connection table first)
-        (is (eq first (engine::find-connection table (engine::connection-token first))))
-        (engine::forget-connection table first)
-        (is (null (engine::find-connection table (engine::connection-token first))))
-        (engine::enter-connection table second)
-        (is (null (engine::find-connection table (engine::connection-token first))))
-        (is (null (engine::find-connection table (engine::connection-token third))))
-        (is (eq second (engine::find-connection table (engine::connection-token second))))))))
-
-(test generations-begin-again-when-there-are-no-more
-  (let ((table (engine::make-table)))
-    (setf (engine::table-generation table) (- (expt 2 30) 2))
-    (is (= (1- (expt 2 30)) (engine::next-generation table)))
-    (is (zerop (engine::next-generation table)))))
-
-(define-server-test who-is-told-of-an-owned-connection-leaves-it-and-its-owner-looks-again
-  (with-connection-at-rest (engine connection client)
-    (let ((token (engine::connection-token connection)))
-      (is (null (engine::own-connection engine token)))
-      (is (not (engine::give-up-ownership connection)))
-      (is (not (engine::parked-p connection)))
-      (is (engine::give-up-ownership connection) "Nothing more has come.")
-      (is (eq connection (engine::own-connection engine token)))
-      (is (not (engine::read-closed-p connection))))))
-
-(defclass satisfied-service (octet-service)
-  ()
-  (:documentation "Serves whatever has come as one request, and says that it has read all."))
-
-(defmethod engine:serve ((service satisfied-service) connection)
-  (engine:count-request connection)
-  :park)
-
-(define-server-test the-end-of-the-input-is-not-forgotten-by-who-does-not-own-the-connection
-  (loop for (over-p expected) in '((t :close) (nil :parked))
-        do (with-connection-at-rest (engine connection client)
-             (change-class (engine::engine-service engine) 'satisfied-service)
-             (is (not (engine::become-owner connection over-p)))
-             (is (eq expected (loop for result = (engine::serve-once engine connection)
-                                    unless (eq result :again) return result))))))
-
-;;; The listener
-
-(defmacro with-listening-engine ((engine descriptor) &body body)
-  "Evaluates BODY with an ENGINE without threads that has been told of a connection to its listener,
-which is DESCRIPTOR."
-  `(with-resting-engine (,engine)
-     (let ((,descriptor (engine::engine-listener-descriptor ,engine)))
-       (setf (engine::engine-phase ,engine) :running)
-       (platform:watch (engine::engine-poller ,engine) ,descriptor ,descriptor)
-       (with-connection (client (usocket:get-local-port (engine::engine-listener ,engine)))
-         (eventually ("a connection to be told of")
-           (eql ,descriptor (told-now ,engine)))
-         (is (null (told-now ,engine)) "It is told once.")
-         ,@body))))
-
-(define-server-test a-listener-that-is-listened-to-again-tells-of-who-waits
-  (with-listening-engine (engine descriptor)
-    (engine::listen-again engine)
-    (is (eql descriptor (told-now engine)))
-    (is (null (told-now engine)))))
-
-(define-server-test after-many-connections-what-else-is-ready-has-its-turn
-  (with-listening-engine (engine descriptor)
-    (let ((worker (engine::make-pool-worker engine 1)))
-      (loop repeat (1- engine::+accept-batch+)
-            do (engine::leave-listener engine worker)
-               (is (eql descriptor (engine::take-from-tray engine)))
-               (is (null (told-now engine))))
-      (engine::leave-listener engine worker)
-      (is (null (engine::take-from-tray engine)))
-      (is (eql descriptor (told-now engine))))))

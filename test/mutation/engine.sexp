@@ -1,6 +1,6 @@
 ;;;; Threads and connections.  See mutants.lisp for the form.
 
-(:file "src/engine/ownership.lisp" :suites (ownership sweeping progress ready slow-readers stress)
+(:file "src/engine/ownership.lisp" :suites (ownership steps sweeping progress ready slow-readers stress)
  :mutants
  (("become-owner" "(if over-p (change-ownership connection :ready-over) (change-ownership connection :ready))"
    "(change-ownership connection :ready)")
@@ -13,7 +13,7 @@
   ("call-while-expiring" "(close-descriptor (connection-descriptor connection))" "nil")
   ("parked-p" ":owned :closed)" ":owned)")))
 
-(:file "src/engine/table.lisp" :suites (ownership sweeping ready)
+(:file "src/engine/table.lisp" :suites (ownership steps sweeping ready)
  :mutants
  (("find-connection" "(= (connection-generation connection) (ash token -32))" "t")
   ("next-generation" "(ldb (byte +generation-bits+ 0) (1+ (the fixnum last)))" "(1+ (the fixnum last))")
@@ -35,7 +35,7 @@
   ("summon-if-somebody-waits" "(compare-and-set (engine-summoned-p engine) nil t)" "t")
   ("answer-summons" "(compare-and-set (engine-summoned-p engine) t nil)" "nil")))
 
-(:file "src/engine/ready.lisp" :suites (ready tray sweeping progress slow-readers ready-faults)
+(:file "src/engine/ready.lisp" :suites (ready tray steps sweeping progress slow-readers ready-faults)
  :mutants
  (("await-token" "(counter-add waiting -1)" "")
   ("await-token" "(or (take-from-tray engine)" "(or nil" :suites (tray ready stress))
@@ -45,7 +45,7 @@
   ("next-token" "(answer-summons engine)" "nil")
   ("look-for-work" "(setf (ready-worker-stamp worker) 0)" "nil"
    :suites (ready pacing tray))
-  ("own-connection" "(token-hangup-p token)" "nil" :suites (ready sweeping differential))
+  ("own-connection" "(token-hangup-p token)" "nil" :suites (ready steps sweeping differential))
   ("tend-connection" "(connection-lingering-p connection)" "nil")
   ("serve-while-ready" "(setf (worker-connection worker) nil)" "")
   ("serve-while-ready" "(end-if-parked-too-late engine connection)" "nil"
@@ -54,7 +54,8 @@
   ("serve-until-parked" "(count-failure engine)" "")
   ("serve-once" "(setf (connection-deadline connection) nil)" "")
   ("serve-once" "(or (/= served (connection-served connection)) (note-stall engine))" "t")
-  ("serve-once" "(and (arrived-p connection) (not (give-up-ownership connection)))" "nil")
+  ("serve-once" "(and (arrived-p connection) (not (give-up-ownership connection)))" "nil"
+   :equivalent "PARK finds it out, too, and answers :AGAIN.")
   ("serve-once" "(read-closed-p connection)" "nil")
   ("serve-once" "(not (serving-p engine))" "nil" :suites (ready soft-stop slow-readers))
   ("park" "(unless (connection-deadline connection)" "(progn"
@@ -64,7 +65,7 @@
   ("end-if-parked-too-late" "(drop-connection engine connection)" "nil"
    :suites (ready soft-stop ready-faults))))
 
-(:file "src/engine/sweeping.lisp" :suites (sweeping ready slow-readers progress soft-stop ready-faults)
+(:file "src/engine/sweeping.lisp" :suites (steps sweeping ready slow-readers progress soft-stop ready-faults)
  :mutants
  (("end-overdue-connection" "(overdue-p connection now) (end-parked-connection engine connection now)"
    "t (end-parked-connection engine connection now)")
@@ -90,7 +91,7 @@
   ("make-room" "(tend-connection-later engine connection)" "nil")
   ("make-room" "(count-expired engine :crowd)" "nil")))
 
-(:file "src/engine/writing.lisp" :suites (slow-readers sweeping progress)
+(:file "src/engine/writing.lisp" :suites (slow-readers steps sweeping progress)
  :mutants
  (("send-what-is-left" "(setf (connection-output connection) left)" "")
   ("send-what-is-left" "(error :broken)" "")
@@ -104,7 +105,7 @@
    "(connection-output-watched-p connection)")
   ("park-until-writable" "(watch-connection-again engine connection)" "")))
 
-(:file "src/engine/closing.lisp" :suites (ready sweeping slow-readers progress)
+(:file "src/engine/closing.lisp" :suites (ready steps sweeping slow-readers progress)
  :mutants
  (("forget-owned" "(drop-parts (shiftf (connection-output connection) '()))" ""
    :suites (slow-readers sent-files))
@@ -130,7 +131,7 @@
   ("send-parts" "(drop-parts (list (pop parts)))" "(pop parts)")
   ("send-parts" "((zerop count) (return (values parts sent-p +eio+)))" "")))
 
-(:file "src/engine/accepting.lisp" :suites (ready sweeping tray ready-faults)
+(:file "src/engine/accepting.lisp" :suites (ready steps sweeping tray ready-faults)
  :mutants
  (("open-connection" "(counter-add (engine-open-count engine) 1)" "")
   ("open-connection" "(counter-add (engine-accept-count engine) 1)" "")

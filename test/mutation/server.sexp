@@ -1,6 +1,6 @@
 ;;;; Octets between a descriptor and a request.  See mutants.lisp for the form.
 
-(:file "src/server/wire-input.lisp" :suites (wires contents)
+(:file "src/server/wire-input.lisp" :suites (wires wire-output contents)
  :mutants
  (("note-received" "(< count room)" "(<= count room)")
   ("note-received" "(< count room)" "nil")
@@ -31,7 +31,7 @@
   ("drop-input" "(min count +most-dropped+)" "+most-dropped+")
   ("drop-input" "(incf (wire-start wire) buffered)" "")))
 
-(:file "src/server/wire-output.lisp" :suites (wires contents)
+(:file "src/server/wire-output.lisp" :suites (wires wire-output contents)
  :mutants
  (("send-all" "(incf start count)" "(setf start end)")
   ("send-all" "((would-block-p count) (await-peer wire :output))" "")
@@ -50,7 +50,7 @@
   ("buffer-output" ":start1 fill" "")
   ("write-directly" "(send-output wire)" "")))
 
-(:file "src/server/wire.lisp" :suites (wires contents)
+(:file "src/server/wire.lisp" :suites (wires wire-output contents)
  :mutants
  (("return-buffer" "(= (length (the octets buffer)) +input-size+)" "t")
   ("await-peer" "(minusp limit)" "t")
@@ -58,14 +58,14 @@
   ("lend-no-buffers" "(wire-start wire) 0" "")
   ("lend-no-buffers" "(zerop (wire-fill wire))" "t")
   ("hand-descriptor-over" "(send-left wire)" "")
-  ("hand-descriptor-over" "(setf (wire-owner wire) :stream)" "" :suites (wires conformance/detaching))
+  ("hand-descriptor-over" "(setf (wire-owner wire) :stream)" "" :suites (wires wire-output conformance/detaching))
   ("drop-descriptor" "(drop-left wire)" "")
   ("drop-descriptor" "(setf (wire-descriptor wire) nil (wire-start wire) (wire-end wire)"
    "(setf (wire-descriptor wire) nil")
   ("drop-descriptor" "(wire-fill wire) 0" "")
   ("drop-descriptor" "(wire-descriptor wire) nil" "")))
 
-(:file "src/server/stream.lisp" :suites (wires contents)
+(:file "src/server/stream.lisp" :suites (wires wire-output contents)
  :mutants
  (("limit-waits" "(or (as-milliseconds seconds) -1)" "-1")
   ("close ((stream descriptor-stream)" "(unless abort (send-output wire))" "nil")
@@ -88,7 +88,7 @@
    "(send-all wire sequence start end)")
   ("trivial-gray-streams:stream-clear-output" "(setf (wire-fill (stream-wire stream)) 0)" "")))
 
-(:file "src/server/requests.lisp" :suites (wires contents)
+(:file "src/server/requests.lisp" :suites (wires wire-output contents)
  :mutants
  (("take-parser" "(reset-parser parser limits)" "parser")
   ("take-parser" "(shiftf (kit-parser *kit*) nil)" "(kit-parser *kit*)")
@@ -155,7 +155,7 @@
    "(if size (min end (+ start size)) end)" "end")
   ("drop-content ((content counted-content)" "(or (null size) (<= size limit))" "t")))
 
-(:file "src/server/replies.lisp" :suites (wires)
+(:file "src/server/replies.lisp" :suites (wires wire-output)
  :mutants
  (("with-reply" "(reset-output (if *kit* (kit-reply *kit*) (make-output)))"
    "(if *kit* (kit-reply *kit*) (make-output))")
