@@ -9,13 +9,16 @@
 
 (defun peer-text (connection)
   "Address and port of the peer of CONNECTION, a string; NIL when it is gone."
-  (handler-case
-      (multiple-value-call #'peer-string
-        (if (connection-socket connection)
-            (peer-name (connection-socket connection))
-            (descriptor-peer-name (connection-descriptor connection)
-                                  (connection-peer connection))))
-    (error () nil)))
+  (let ((text (handler-case
+                  (multiple-value-call #'peer-string
+                    (if (connection-socket connection)
+                        (peer-name (connection-socket connection))
+                        (descriptor-peer-name (connection-descriptor connection)
+                                              (connection-peer connection))))
+                (error () nil))))
+    ;; Nobody keeps its owner from closing it meanwhile: then that may be the name of another's peer.
+    (unless (gone-p connection)
+      text)))
 
 (defun describe-connection (connection state &optional worker)
   "A plist about CONNECTION, which is in STATE, with WORKER where it has one."

@@ -16,3 +16,16 @@
     (is (null (engine::find-connection table (engine::connection-token first))))
     (engine::forget-connection table second)
     (is (null (engine::find-connection table (engine::connection-token second))))))
+
+(define-server-test a-connection-that-is-closed-while-it-is-listed-has-no-peer
+  (with-ready-engine (engine (constantly nil))
+    (with-connection (connection *port*)
+      (is (equal "a" (exchange-octets connection "a")))
+      (wait-for-statistic engine :parked 1)
+      (let ((listed (first (engine::parked-connections (engine::engine-table engine)))))
+        (is (stringp (engine::peer-text listed)))
+        (disconnect connection)
+        (wait-for-statistic engine :open 0)
+        (with-connection (other *port*)
+          (is (equal "a" (exchange-octets other "a")))
+          (is (null (engine::peer-text listed))))))))
