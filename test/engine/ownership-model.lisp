@@ -393,7 +393,7 @@
   (and (zerop (shared world :sentinel-at))
        (zerop (shared world :stop-at))))
 
-(defun check-rest (*world*)
+(defun check-resting-world (*world*)
   "Checks *WORLD*, in which no worker, nor who ends connections, is at anything."
   (dolist (connection '(1 2))
     (let ((word (model-word *world* connection)))
@@ -463,7 +463,7 @@ fewer than 7/8 of 2^SIZE-BITS; or, when one is not as it must be, text that expl
                  (multiple-value-bind (nexts rest-p) (next-worlds world)
                    (push (cons number nexts) path)
                    (when (and rest-p (enders-idle-p world))
-                     (check-rest world)))))))
+                     (check-resting-world world)))))))
       (handler-case
           (loop initially (enter (world-number (first-world)))
                 while path

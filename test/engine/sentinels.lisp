@@ -85,8 +85,9 @@
              (eventually ("some to leave the pool") (plusp (statistic engine :ended)))
              (engine::join-leavers engine)
              (is (plusp (length (engine::engine-leavers engine))) "They are kept for later.")
-             (platform:destroy-thread (engine::worker-thread
-                                       (first (engine::engine-workers engine))))
+             (platform:destroy-thread
+              (eventually ("the thread of a worker")
+                (some #'engine::worker-thread (engine::engine-workers engine))))
              (is (closed-p (connect-fake *listener*)) "It is replaced."))
         (open-gate held)))))
 

@@ -124,15 +124,16 @@ unsets them."
 (define-server-test (what-systemd-handed-to-others-or-did-not-hand-over-is-refused
                      :needs :our-engine)
   (where-special
-   (flet ((reason ()
-            (handler-case (hunchentoot:start (make-test-acceptor :address nil
-                                                                 :listen-fd :systemd))
-              (platform:listen-failed (condition) (princ-to-string condition)))))
-     (is (search "LISTEN_PID" (reason)))
-     (with-environment (("LISTEN_PID" "1") ("LISTEN_FDS" "1"))
-       (is (search "LISTEN_PID" (reason))))
-     (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "0"))
-       (is (search "LISTEN_FDS" (reason)))))))
+   (with-globals ((platform::*handed-over* nil))
+     (flet ((reason ()
+              (handler-case (hunchentoot:start (make-test-acceptor :address nil
+                                                                   :listen-fd :systemd))
+                (platform:listen-failed (condition) (princ-to-string condition)))))
+       (is (search "LISTEN_PID" (reason)))
+       (with-environment (("LISTEN_PID" "1") ("LISTEN_FDS" "1"))
+         (is (search "LISTEN_PID" (reason))))
+       (with-environment (("LISTEN_PID" (princ-to-string (process-number))) ("LISTEN_FDS" "0"))
+         (is (search "LISTEN_FDS" (reason))))))))
 
 ;;; Shared ports
 
