@@ -139,11 +139,21 @@
                        usocket:address-in-use-error)
                       (princ-to-string port) "all addresses"))))
 
+(defparameter *missing-addresses-told-p*
+  ;; Asked once: where usocket fails in its own code, as on ECL, it loses a descriptor.  192.0.2.0/24
+  ;; is for documents (RFC 5737).
+  (handler-case (progn (usocket:socket-close (usocket:socket-listen "192.0.2.1" 0)) nil)
+    (usocket:socket-error () t)
+    (condition () nil))
+  "True where usocket signals an error of its own for an address that this machine has not.")
+
 (define-server-test (a-missing-address-is-named :needs :our-engine)
-  ;; 192.0.2.0/24 is for documents (RFC 5737).
-  (check-sentence ((hunchentoot:start (make-test-acceptor :address "192.0.2.1"))
-                   usocket:socket-error)
-                  "192.0.2.1" "port 0")
-  (check-sentence ((hunchentoot:start (make-test-acceptor :address "no-such-host.invalid"))
-                   error)
-                  "no-such-host.invalid"))
+  (cond (*missing-addresses-told-p*
+         (check-sentence ((hunchentoot:start (make-test-acceptor :address "192.0.2.1"))
+                          usocket:socket-error)
+                         "192.0.2.1" "port 0")
+         (check-sentence ((hunchentoot:start (make-test-acceptor :address "no-such-host.invalid"))
+                          error)
+                         "no-such-host.invalid"))
+        (t
+         (skip "usocket does not tell here that an address is missing."))))
