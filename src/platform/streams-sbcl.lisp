@@ -60,7 +60,8 @@ It closes the duplicate when it is closed, or when nobody has it any more."
     (dotimes (position count)
       (setf (aref octets position)
             (sb-sys:sap-ref-8 (sb-impl::buffer-sap buffer) (+ head position))))
-    (sb-impl::reset-buffer buffer)
+    (setf (sb-impl::buffer-head buffer) 0
+          (sb-impl::buffer-tail buffer) 0)
     (if (zerop (length (sb-impl::fd-stream-instead stream)))
         octets
         (concatenate 'octets (pushed-back-octets stream) octets))))
