@@ -189,12 +189,12 @@ not take that, it is tried again."
       (note-accept-trouble engine (make-accept-failure :other (error-text (- result)))))))
 
 (defmethod accept-rest ((engine ready-engine))
-  (loop while (accept-and-park engine nil)))
+  (loop while (uninterruptibly (accept-and-park engine nil))))
 
 (defun accept-for-others (engine)
   "What the sentinel does when no worker of ENGINE is free to accept: parks what comes, or refuses
 it."
   (loop repeat +accept-batch+
-        unless (accept-and-park engine nil)
+        unless (uninterruptibly (accept-and-park engine nil))
           return nil
         finally (listen-again engine)))

@@ -136,16 +136,21 @@ NIL for as long as it should."
     (accept-rest engine))
   (end-accepting engine))
 
+(defun worked-off-p (engine)
+  "True when ENGINE has no connection, and no worker that serves."
+  (and (zerop (open-count engine))
+       (zerop (attended-count engine))
+       ;; Who waits in an accept may have got a connection from it already.
+       (zerop (worker-count engine :starting :waiting))
+       (null (engine-queue engine))))
+
 (defun await-end-of-work (engine seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE, which drains, has no connection and no
-worker that serves.  True when it has none."
+  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE has nothing to do, or somebody else stops
+it without waiting for that."
   (wait-for-change engine seconds
                    (lambda ()
-                     (and (zerop (open-count engine))
-                          (zerop (attended-count engine))
-                          ;; Who waits in an accept may have got a connection from it already.
-                          (zerop (worker-count engine :starting :waiting))
-                          (null (engine-queue engine))))))
+                     (or (worked-off-p engine)
+                         (not (draining-p engine))))))
 
 (defun drain (engine seconds)
   "Has everything answered that has come to ENGINE, and takes up to SECONDS, a real or NIL for no limit.
@@ -156,9 +161,13 @@ True when it is."
       (with-engine (engine)
         (setf (engine-drain-end engine)
               (+ (milliseconds) (as-milliseconds *drain-seconds*)))
-        (bt:condition-notify (engine-bell engine)))
+        (bt:condition-notify (engine-bell engine))))
+    ;; Also by who comes second: the first one may give up before that is done.
+    (when (engine-accepting-p engine)
       (end-arrivals engine (funcall left)))
-    (await-end-of-work engine (funcall left))))
+    (await-end-of-work engine (funcall left))
+    (with-engine (engine)
+      (worked-off-p engine))))
 
 (defun end-work (engine seconds)
   "Makes ENGINE begin nothing more, and the workers end that have nothing to finish: waits for them up to

@@ -181,7 +181,8 @@ of ENGINE rang because nobody waits any more."
                       (somebody-waits-p engine))
              (wait-on (engine-bell engine) (engine-lock engine) seconds))
            (not (pace-dozing-p pace)))
-      (setf (pace-dozing-p pace) nil))))
+      (setf (pace-clock pace) (milliseconds)
+            (pace-dozing-p pace) nil))))
 
 (defun rest-between-ticks (engine pacemaker found)
   "Rests after a tick that FOUND what PACE-WORKERS returns."

@@ -47,16 +47,21 @@
 
 (defmethod end-input ((engine ready-engine) &rest states)
   (map-connections (lambda (connection)
-                     (cond ((and (member (if (unfinished-p connection) :writing :idling)
-                                         states)
-                                 (claim-parked connection))
-                            (drop-connection engine connection))
-                           ((member :serving states)
-                            (call-while-expiring
-                             connection
-                             (lambda ()
-                               (shut-descriptor (connection-descriptor connection) :input))))))
+                     ;; What was claimed is closed, even if the caller is destroyed.
+                     (uninterruptibly
+                       (end-input-of engine connection states)))
                    (engine-table engine)))
+
+(defun end-input-of (engine connection states)
+  "Closes CONNECTION of ENGINE if it is parked in one of STATES; else, if those that are served are among
+these, has its owner read nothing more."
+  (cond ((and (member (if (unfinished-p connection) :writing :idling) states)
+              (claim-parked connection))
+         (drop-connection engine connection))
+        ((member :serving states)
+         (call-while-expiring connection
+                              (lambda ()
+                                (shut-descriptor (connection-descriptor connection) :input))))))
 
 (defmethod close-doors ((engine ready-engine))
   (end-input engine :idling :writing)   ; whatever is left

@@ -31,10 +31,13 @@
 
 (defun leave-others (engine others)
   "Leaves OTHERS, tokens that came with the one that the caller follows, to who is free next.  A
-summons among them reached nobody who waits, so it is answered first: they are summoned again."
+summons among them reached nobody who waits, so it is answered first, and another one sent: for them, or
+for what lay on the tray already."
   (when (member :summons others)        ; seldom
     (answer-summons engine)
-    (setf others (remove :summons others)))
+    (setf others (remove :summons others))
+    (when (and (null others) (engine-tray engine))
+      (summon-if-somebody-waits engine)))
   (when others
     (leave-on-tray engine others))
   (when (engine-sentinel-lost-p engine)
@@ -55,7 +58,10 @@ not waiting before, and reads whether the sentinel dozes afterwards; see DOZE."
 
 (defun ring-sentinel (engine)
   (with-engine (engine)
-    (when (shiftf (pace-dozing-p (engine-pace engine)) nil)
+    (when (pace-dozing-p (engine-pace engine))
+      ;; Deadlines that are set before the sentinel has woken count from now, not from when it dozed off.
+      (setf (pace-clock (engine-pace engine)) (milliseconds)
+            (pace-dozing-p (engine-pace engine)) nil)
       (bt:condition-notify (engine-bell engine)))))
 
 (defparameter *timer-slack-microseconds* 100

@@ -12,8 +12,13 @@
 
 (defun end-overdue-connection (engine connection now)
   "Ends CONNECTION if it is overdue at NOW."
-  (cond ((not (or (overdue-p connection now) (drained-p engine connection now))))
-        ((claim-parked connection)
+  (when (or (overdue-p connection now) (drained-p engine connection now))
+    ;; Or it might be nobody's to close: the sentinel, too, can be destroyed.
+    (uninterruptibly
+      (end-late-connection engine connection now))))
+
+(defun end-late-connection (engine connection now)
+  (cond ((claim-parked connection)
          ;; It may have been served and parked again since: look again, as its owner.
          (cond ((overdue-p connection now)
                 (end-parked-connection engine connection now))
@@ -107,13 +112,18 @@
   "Ends some connections of ENGINE that only idle: without descriptors nobody else comes in."
   (loop repeat +accept-batch+
         for connection in (longest-idle engine)
-        when (claim-parked connection)
-          do (cond ((await-descriptor (connection-descriptor connection) :input :until (milliseconds))
-                    (tend-connection-later engine connection))
-                   (t
-                    (with-engine (engine)
-                      (count-expired engine :crowd))
-                    (drop-connection engine connection)))))
+        do (uninterruptibly
+             (end-if-idle engine connection))))
+
+(defun end-if-idle (engine connection)
+  "Ends CONNECTION unless somebody owns it or something has come."
+  (when (claim-parked connection)
+    (cond ((await-descriptor (connection-descriptor connection) :input :until (milliseconds))
+           (tend-connection-later engine connection))
+          (t
+           (with-engine (engine)
+             (count-expired engine :crowd))
+           (drop-connection engine connection)))))
 
 (defun close-status-descriptors (engine)
   (gather-status-descriptors engine)

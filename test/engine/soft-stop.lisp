@@ -50,3 +50,26 @@
   (with-ready-engine (engine (constantly nil))
     (with-globals ((engine::*drain-seconds* 1000))
       (is (null (task-result (stop-softly engine)))))))
+
+(define-server-test who-stops-softly-while-another-does-cuts-nothing-off
+  (with-globals ((engine::*drain-seconds* 10))
+    (with-gated-engine (engine gate connections 6 :standby 1 :thread-limit 1)
+      (send (first connections) "w")
+      (wait-for-statistic engine :busy 1)
+      (send-each (rest connections) "a")
+      (let ((first-stop (stop-softly engine))
+            (second-stop (stop-softly engine)))
+        (open-gate gate)
+        (expect-each (rest connections) "a")
+        (mapc #'disconnect connections)
+        (is (null (task-result first-stop)))
+        (is (null (task-result second-stop)))))))
+
+(define-server-test a-soft-stop-ends-with-a-hard-one
+  (with-globals ((engine::*drain-seconds* 1000))
+    (with-ready-engine (engine (constantly nil))
+      (with-connection (idle *port*)
+        (is (equal "a" (exchange-octets idle "a")))
+        (let ((stop (stop-softly engine)))
+          (is (null (engine:stop-engine engine)))
+          (is (null (task-result stop))))))))

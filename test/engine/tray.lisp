@@ -64,6 +64,15 @@ nothing."
     (is (eq :summons (told-now engine)))
     (is (equal '(1 2 3) (take-all engine)))))
 
+(define-server-test a-summons-that-came-alone-to-a-busy-worker-is-sent-again
+  (with-resting-engine (engine)
+    (pretend-to-wait engine)
+    (engine::leave-on-tray engine (list 1))
+    (is (eq :summons (told-now engine)))
+    (engine::leave-others engine (list :summons))
+    (is (eq :summons (told-now engine)))
+    (is (equal '(1) (take-all engine)))))
+
 (define-server-test who-takes-one-of-several-summons-another
   (with-resting-engine (engine)
     (engine::leave-on-tray engine (list 1 2))
