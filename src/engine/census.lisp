@@ -96,11 +96,11 @@ left?).  Who does not get on for a tick or two counts as blocked, so there may b
 
 (defun check-sight (engine)
   "Notes it if the system does not tell of threads at all."
-  (let ((status (open-thread-status (thread-identity))))
-    (unwind-protect (unless (and status (thread-state status))
-                      (note-blindness engine))
-      (when status
-        (close-descriptor status)))))
+  (with-acquired (status (open-thread-status (thread-identity))
+                         (when status
+                           (close-descriptor status)))
+    (unless (and status (thread-state status))
+      (note-blindness engine))))
 
 (defun ask-state (worker)
   "What the kernel tells of the thread of WORKER: :BLOCKED, :RUNNING, or NIL for nothing."

@@ -127,5 +127,6 @@
 
 (defun close-status-descriptors (engine)
   (gather-status-descriptors engine)
-  (mapc #'close-descriptor
-        (with-engine (engine) (shiftf (engine-status-descriptors engine) '()))))
+  (uninterruptibly
+    (mapc #'close-descriptor
+          (with-engine (engine) (shiftf (engine-status-descriptors engine) '())))))
