@@ -34,7 +34,7 @@
   "Evaluates BODY with an ENGINE without threads, COUNT CONNECTIONS that the caller owns, and their
 CLIENTS in the same order."
   `(call-with-connections-at-rest (lambda (,engine ,connections ,clients)
-                                    (declare (ignorable ,engine ,clients))
+                                    (declare (ignorable ,engine ,connections ,clients))
                                     ,@body)
                                   ,count))
 
@@ -120,6 +120,7 @@ CLIENTS in the same order."
     (is (not (descriptor-open-p connection)))
     (is (closed-by-server-p client))
     (is (not (engine::parked-p connection)))
+    (is (null (engine::parked-connections (engine::engine-table engine))))
     (is (not (engine::claim-parked connection)))
     (is (not (engine::call-while-expiring connection (lambda () (fail "It is gone.")))))))
 
@@ -178,31 +179,40 @@ CLIENTS in the same order."
         (is (null (engine::worker-connection worker)))))))
 
 (defclass giving-service (octet-service)
-  ((engine :accessor giving-engine))
-  (:documentation "Gives connections away, and then wants to have them closed."))
+  ((engine :accessor giving-engine)
+   (ending :accessor giving-ending :documentation "Called then; what it returns is the outcome."))
+  (:documentation "Gives connections away."))
 
 (defmethod engine:serve ((service giving-service) connection)
   (engine::detach (giving-engine service) connection)
-  :close)
+  (funcall (giving-ending service)))
+
+(defun check-given-away (engine connection client ending)
+  "Checks that the descriptor of CONNECTION stays open when its service gives it away and then does what
+ENDING does."
+  (let ((worker (engine::make-pool-worker engine 1))
+        (service (change-class (engine::engine-service engine) 'giving-service)))
+    (setf (giving-engine service) engine
+          (giving-ending service) ending)
+    (engine::watch-connection engine connection)
+    (catch 'away (engine::serve-while-ready engine worker connection))
+    (is (engine::gone-p connection))
+    (is (descriptor-open-p connection))
+    (is (zerop (statistic engine :open)))
+    (is (null (engine::worker-connection worker)))
+    (is (null (engine::find-connection (engine::engine-table engine)
+                                       (engine::connection-token connection))))
+    (loop while (told-now engine))      ; what was told before
+    (send client "x")
+    (await-input-at-rest connection)
+    (is (null (told-now engine)) "It is not watched any more.")
+    (platform:close-descriptor (engine:connection-descriptor connection))))
 
 (define-server-test a-connection-that-was-given-away-is-not-the-engines-to-close
-  (with-connection-at-rest (engine connection client)
-    (let ((worker (engine::make-pool-worker engine 1)))
-      (change-class (engine::engine-service engine) 'giving-service)
-      (setf (giving-engine (engine::engine-service engine)) engine)
-      (engine::watch-connection engine connection)
-      (engine::serve-while-ready engine worker connection)
-      (is (engine::gone-p connection))
-      (is (descriptor-open-p connection))
-      (is (zerop (statistic engine :open)))
-      (is (null (engine::worker-connection worker)))
-      (is (null (engine::find-connection (engine::engine-table engine)
-                                         (engine::connection-token connection))))
-      (loop while (told-now engine))    ; what was told before
-      (send client "x")
-      (await-input-at-rest connection)
-      (is (null (told-now engine)) "It is not watched any more.")
-      (platform:close-descriptor (engine:connection-descriptor connection)))))
+  (dolist (ending (list (constantly :close) (constantly :park) (constantly :detached)
+                        (lambda () (throw 'away nil)) (lambda () (error "Of a test."))))
+    (with-connection-at-rest (engine connection client)
+      (check-given-away engine connection client ending))))
 
 (define-server-test errors-of-a-service-are-counted-and-end-the-connection
   (with-ready-engine (engine (lambda (char) (when (char= char #\e) (error "Of a test."))))

@@ -34,7 +34,14 @@
      (let ((flexi-streams:*substitution-char* #\?))
        (hunchentoot::form-url-encoded-list-to-alist (cl-ppcre:split "&" query)
                                                     hunchentoot::+utf-8+)))
-   "ab&&==%4+~C3"))
+   ;; What is no ASCII, too: a client may send it, though it should not.
+   (concatenate 'string "ab&&==%4+~C3" (list (code-char 233)))))
+
+(test escapes-end-with-their-element
+  (let ((text (coerce "a=%41" '(simple-array character (*)))))
+    (is (equal "A" (recycling::decoded-ascii text 2 5)))
+    (is (null (recycling::decoded-ascii text 2 4)))
+    (is (null (recycling::decoded-ascii text 2 3)))))
 
 (test cookies-are-split-as-by-hunchentoot
   (check-same-outcomes
@@ -126,3 +133,14 @@
       (with-request-class (other-request (mark :initform "after" :reader renamed-mark-of))
         (setf (find-class 'renamed-request) (find-class 'other-request))
         (is (string= "after" (ask-text "/")))))))
+
+(define-server-test a-slot-added-later-begins-as-the-program-says
+  (with-request-class (growing-request (mark :initform "first" :reader growing-mark-of))
+    (serving (:request-class 'growing-request)
+        (("/" (funcall 'growing-mark-of hunchentoot:*request*))
+         ("/added" (funcall 'added-mark-of hunchentoot:*request*)))
+      (is (string= "first" (ask-text "/")))
+      (eval '(defclass growing-request (hunchentoot:request)
+              ((mark :initform "first" :reader growing-mark-of)
+               (added :initform "added" :reader added-mark-of))))
+      (is (string= "added" (ask-text "/added"))))))

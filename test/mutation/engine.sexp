@@ -11,7 +11,8 @@
   ("end-ownership" ":expiring)" ":closed)")
   ("call-while-expiring" "(ownership-test before :owned)" "t")
   ("call-while-expiring" "(close-descriptor (connection-descriptor connection))" "nil")
-  ("parked-p" ":owned :closed)" ":owned)")))
+  ("parked-p" ":owned :closed)" ":owned)"
+   :equivalent "What is closed is in no table any more, or will not be in a moment.")))
 
 (:file "src/engine/table.lisp" :suites (ownership steps sweeping ready)
  :mutants

@@ -122,7 +122,8 @@
   ("cookie-alist" "(min end (1+ equals))" "(1+ equals)")))
 
 (:file "src/hunchentoot/reply.lisp"
- :suites (conformance/content conformance/errors conformance/connections conformance/streaming)
+ :suites (exchanges conformance/content conformance/errors conformance/connections
+          conformance/streaming)
  :mutants
  (("answer" "(unless (headers-sent-p)" "(progn")
   ("report-error" "(drop-header (invalid-header-name condition))" "nil")
@@ -132,7 +133,8 @@
   ("keep-alive-of" "(eql seconds (car known))" "(car known)")
   ("connection-headers" "(head-keep-alive-p head)" "t")
   ("connection-headers" "(hunchentoot:acceptor-persistent-connections-p acceptor)" "t")
-  ("connection-headers" "(not (eq (head-protocol head) :http/1.1))" "nil")
+  ("connection-headers" "(not (eq (head-protocol head) :http/1.1))" "nil"
+   :equivalent "Connections of HTTP/1.0 are kept only where that was asked for.")
   ("settle-headers" "(unless (entry :server)" "(progn")
   ("settle-headers" "(when (entry :date)" "(when nil")
   ("content-kind (content-type external-format)" "(eq (content-kind-content-type kind) content-type)" "t")
