@@ -28,7 +28,11 @@
 (defun file-lines (path)
   "The lines of the file PATH; none where it cannot be read: such a limit is not known to us."
   (handler-case
-      (with-open-file (stream (sb-ext:parse-native-namestring path) :if-does-not-exist nil)
+      ;; Not WITH-OPEN-FILE: a thread that is destroyed after the file was opened, and before a cleanup
+      ;; form is there, would leave the descriptor open.
+      (with-acquired (stream (open (sb-ext:parse-native-namestring path) :if-does-not-exist nil)
+                             (when stream
+                               (close stream)))
         (and stream
              (loop for line = (read-line stream nil) while line collect line)))
     ((or file-error stream-error) () '())))

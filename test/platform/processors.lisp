@@ -51,3 +51,14 @@ pairs of name and contents, for them."
 (test affinity-counts
   (where-supported
    (is (<= 1 (platform:processor-count) (platform::affinity-count)))))
+
+(define-server-test a-thread-that-dies-while-it-reads-what-limits-processors-leaves-no-file-open
+  (where-supported
+   (loop repeat 100
+         do (let* ((begun (make-gate "a thread to read"))
+                   (thread (bt:make-thread (lambda ()
+                                             (loop (platform::cgroup-share)
+                                                   (open-gate begun))))))
+              (await begun)
+              (platform:destroy-thread thread)
+              (platform:join-thread thread *patience*)))))
