@@ -49,6 +49,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "other" :if-feature (:not (:or :sbcl :ecl :abcl)))
                  (:file "bsd-sockets" :if-feature (:or :sbcl :ecl))
                  (:file "not-abcl" :if-feature (:not :abcl))
+                 (:file "not-sbcl-or-ecl" :if-feature (:not (:or :sbcl :ecl)))
                  (:file "waiting")      ; with an end that signals do not move
                  (:file "system-calls-sbcl" :if-feature :sbcl)
                  (:file "octets-sbcl" :if-feature (:and :sbcl :64-bit :little-endian))

@@ -7,30 +7,6 @@
   `(java:jcall (load-time-value (java:jmethod ,class ,method ,@argument-classes))
                ,object ,@arguments))
 
-(defmacro uninterruptibly (&body body)
-  "Runs BODY; the JVM interrupts threads only where they wait, so nothing is needed."
-  `(progn ,@body))
-
-(defmacro deferring-interrupts (&body body)
-  "Runs BODY."
-  `(progn ,@body))
-
-(defmacro interruptibly (&body body)
-  "Runs BODY."
-  `(progn ,@body))
-
-(defmacro with-acquired ((variable acquire release) &body body)
-  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
-left, the form RELEASE."
-  `(let ((,variable ,acquire))
-     (unwind-protect (progn ,@body)
-       (survive-cleanup)
-       ,release)))
-
-(defmacro publish (place value)
-  "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
-  `(setf ,place ,value))
-
 (defun nanoseconds ()
   (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
                 "java.lang.System"))
@@ -46,12 +22,6 @@ left, the form RELEASE."
 (defun processor-count ()
   "How many processors the virtual machine may use, at least 1."
   (java:jcall "availableProcessors" (java:jstatic "getRuntime" "java.lang.Runtime")))
-
-(defun wait-on (condition-variable lock seconds)
-  "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
-CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
-for."
-  (bt:condition-wait condition-variable lock :timeout seconds))
 
 (defun destroy-thread (thread)
   "Makes THREAD unwind and end, where it waits or evaluates: compiled code that computes goes on."
@@ -73,17 +43,6 @@ for."
   "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
   ;; The mark would end it at the next call of a generic function, many of which evaluate.
   (java:jcall *set-destroyed* (threads:current-thread) java:+false+))
-
-(defun %error-number (condition)
-  (declare (ignore condition))
-  nil)
-
-(defun %prepare-listener (listener seconds)
-  (declare (ignore listener seconds))
-  nil)
-
-(defun %accept (listener)
-  (usocket:socket-accept listener :element-type 'octet))
 
 (defun %closed-p (listener)
   (jcall-method ("java.net.ServerSocket" "isClosed") (usocket:socket listener)))

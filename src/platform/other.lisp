@@ -2,30 +2,6 @@
 
 ;;;; Any other Lisp, by what usocket offers everywhere.
 
-(defmacro uninterruptibly (&body body)
-  "Runs BODY; nothing portable protects it from BT:DESTROY-THREAD."
-  `(progn ,@body))
-
-(defmacro deferring-interrupts (&body body)
-  "Runs BODY."
-  `(progn ,@body))
-
-(defmacro interruptibly (&body body)
-  "Runs BODY."
-  `(progn ,@body))
-
-(defmacro with-acquired ((variable acquire release) &body body)
-  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
-left, the form RELEASE."
-  `(let ((,variable ,acquire))
-     (unwind-protect (progn ,@body)
-       (survive-cleanup)
-       ,release)))
-
-(defmacro publish (place value)
-  "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
-  `(setf ,place ,value))
-
 (defun milliseconds ()
   "Milliseconds of the Lisp's real-time clock."
   (values (floor (* 1000 (get-internal-real-time)) internal-time-units-per-second)))
@@ -37,23 +13,6 @@ left, the form RELEASE."
 (defun processor-count ()
   "How many processors to count on: 2, since nobody can tell."
   2)
-
-(defun wait-on (condition-variable lock seconds)
-  "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
-CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
-for."
-  (bt:condition-wait condition-variable lock :timeout seconds))
-
-(defun %error-number (condition)
-  (declare (ignore condition))
-  nil)
-
-(defun %prepare-listener (listener seconds)
-  (declare (ignore listener seconds))
-  nil)
-
-(defun %accept (listener)
-  (usocket:socket-accept listener :element-type 'octet))
 
 (defun %wake-listener (listener)
   (declare (ignore listener))

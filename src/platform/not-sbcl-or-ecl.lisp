@@ -1,0 +1,46 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; What only SBCL and ECL have to do in another way: here nothing defers interrupts, and waits and
+;;;; sockets are those of Bordeaux Threads and usocket.
+
+(defmacro uninterruptibly (&body body)
+  "Runs BODY; nothing protects it from BT:DESTROY-THREAD, which on ABCL has an effect only where a
+thread waits or evaluates."
+  `(progn ,@body))
+
+(defmacro deferring-interrupts (&body body)
+  "Runs BODY: interrupts cannot be deferred."
+  `(progn ,@body))
+
+(defmacro interruptibly (&body body)
+  "Runs BODY: interrupts were not deferred."
+  `(progn ,@body))
+
+(defmacro with-acquired ((variable acquire release) &body body)
+  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
+left, the form RELEASE."
+  `(let ((,variable ,acquire))
+     (unwind-protect (progn ,@body)
+       (survive-cleanup)
+       ,release)))
+
+(defmacro publish (place value)
+  "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
+  `(setf ,place ,value))
+
+(defun wait-on (condition-variable lock seconds)
+  "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
+CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
+for."
+  (bt:condition-wait condition-variable lock :timeout seconds))
+
+(defun %error-number (condition)
+  (declare (ignore condition))
+  nil)
+
+(defun %prepare-listener (listener seconds)
+  (declare (ignore listener seconds))
+  nil)
+
+(defun %accept (listener)
+  (usocket:socket-accept listener :element-type 'octet))
