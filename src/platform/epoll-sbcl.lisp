@@ -29,7 +29,7 @@ in which the poller tells that the peer has sent all it will."
   (logandc2 token (ash 1 +hangup-bit+)))
 
 (defstruct (poller (:include opaque) (:constructor %make-poller (descriptor bell probe summons)))
-  "A ready set: an epoll instance; an eventfd that is readable while it is being rung; and two
+  "A ready set: an epoll instance; an eventfd that is readable once it has been rung; and two
 that are always readable, and told of when they are sent."
   (descriptor 0 :type descriptor :read-only t)
   (bell 0 :type descriptor :read-only t)
@@ -79,7 +79,7 @@ number."
       (mapc #'close-descriptor made)
       (check-call (min epoll bell probe summons) "epoll_create1 or eventfd"))
     (let* ((poller (%make-poller epoll bell probe summons))
-           ;; Level-triggered: everybody who waits sees it, until it is silenced.
+           ;; Level-triggered: everybody who waits sees it.
            (failed (find-if #'minusp (list (epoll-control poller 1 bell +epollin+ +bell-token+)
                                            (watch poller probe +probe-token+)
                                            (watch poller summons +summons-token+)))))
@@ -116,17 +116,10 @@ WATCH with OUTPUT-P does."
   (epoll-control poller 2 descriptor 0 0))
 
 (defun ring (poller)
-  "Makes everybody who waits on POLLER, now or later, return :BELL until SILENCE."
+  "Makes everybody who waits on POLLER, now or later, return :BELL."
   (sb-alien:with-alien ((one (sb-alien:unsigned 64) 1))
     (system-call "write" sb-alien:long (sb-alien:int (poller-bell poller))
                  ((* (sb-alien:unsigned 64)) (sb-alien:addr one))
-                 (sb-alien:unsigned-long 8))))
-
-(defun silence (poller)
-  "Ends the effect of RING on POLLER."
-  (sb-alien:with-alien ((count (sb-alien:unsigned 64) 0))
-    (system-call "read" sb-alien:long (sb-alien:int (poller-bell poller))
-                 ((* (sb-alien:unsigned 64)) (sb-alien:addr count))
                  (sb-alien:unsigned-long 8))))
 
 (defun send-probe (poller)
@@ -158,8 +151,8 @@ before that has happened."
           (t token))))
 
 (defun await-ready (poller milliseconds &optional (most 1))
-  "Waits until something that POLLER watches is ready, and returns its token; :BELL while the
-bell is rung; :PROBE after SEND-PROBE; :SUMMONS after SUMMON; NIL after MILLISECONDS, an integer or
+  "Waits until something that POLLER watches is ready, and returns its token; :BELL once the
+bell was rung; :PROBE after SEND-PROBE; :SUMMONS after SUMMON; NIL after MILLISECONDS, an integer or
 -1 for no limit, or when interrupted.  When more is ready, tells of up to MOST, an integer from 1 to
 16, and returns the others in their order as its second value, a fresh list.  What is told to one
 caller is told to no other."

@@ -37,7 +37,7 @@
                systemd-descriptor open-path-listener open-inherited-listener
                open-shared-port-listener
                native-name open-file file-facts read-file-octets send-file
-               make-poller close-poller watch watch-again unwatch ring silence send-probe summon
+               make-poller close-poller watch watch-again unwatch ring send-probe summon
                await-ready
                thread-identity open-thread-status thread-state thread-run-time
                schedule-as-batch let-timers-be-late nap))

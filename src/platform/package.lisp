@@ -32,7 +32,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:octet-stream-descriptor #:accompany #:hand-octets-over #:lisp-stream-descriptor #:lisp-stream-milliseconds
    #:take-read-ahead #:put-read-ahead #:set-blocking
    #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor #:unsent-octets
-   #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:silence #:send-probe
+   #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:send-probe
    #:summon #:await-ready #:token-hangup-p #:plain-token
    ;; octets by machine words
    #:+group-size+ #:octet-group
