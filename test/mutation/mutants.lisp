@@ -92,7 +92,7 @@
   (let ((object (test::find-suite name)))
     (setf object (fiveam:get-test object))
     (if (typep object 'fiveam::test-suite)
-        (loop for each being the hash-keys of (fiveam::tests object)
+        (loop for each in (test::names-in object)
               append (tests-of each))
         (list name))))
 
