@@ -23,7 +23,7 @@
   (let ((value (uiop:getenv name)))
     (if (or (null value) (string= value "")) default value)))
 
-(defun leave (control &rest arguments)
+(defun give-up (control &rest arguments)
   "Tells why it can't go on, and exits with 1."
   (format *error-output* "~&~?~%" control arguments)
   (finish-output *error-output*)

@@ -5,11 +5,11 @@
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 
 (defun port ()
-  "The number in PORT; leaves if there is none."
+  "The number in PORT; gives up if there is none."
   (let ((number (ignore-errors (parse-integer (setting "PORT" "4242")))))
     (if (typep number '(integer 0 65535))
         number
-        (leave "PORT is ~S; it must be a number from 0 to 65535." (setting "PORT")))))
+        (give-up "PORT is ~S; it must be a number from 0 to 65535." (setting "PORT")))))
 
 (defvar *port* (port))
 (defvar *address* (setting "ADDRESS" "127.0.0.1"))
@@ -50,11 +50,11 @@
                                                                 "handle" (symbol-function handler)))))
 
 (defun start-demo ()
-  "The demo's acceptor, accepting; leaves if the address is not to be had."
+  "The demo's acceptor, accepting; gives up if the address is not to be had."
   (handler-case
       (hunchentoot-recycling-taskmaster-demo:serve :port *port* :address *address*)
     ((or usocket:socket-error usocket:ns-error) (condition)
-      (leave "~A  Try other values of PORT and ADDRESS." condition))))
+      (give-up "~A  Try other values of PORT and ADDRESS." condition))))
 
 (handle-signals)
 (defvar *acceptor* (start-demo))

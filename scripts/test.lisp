@@ -22,12 +22,12 @@
 
 (defun run-tests (&optional suite processors)
   "Runs SUITE, or all, as if there were PROCESSORS, a number in a string, or as many as there are;
-true if nothing failed.  Leaves when there is no SUITE."
+true if nothing failed.  Gives up when there is no SUITE."
   (handler-bind ((error (lambda (condition)
                           (when (typep condition
                                        (uiop:find-symbol* '#:unknown-suite
                                                           '#:hunchentoot-recycling-taskmaster-test))
-                            (leave "~A" condition)))))
+                            (give-up "~A" condition)))))
     (apply #'uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all
            :processors (and processors (parse-integer processors))
            (when suite (list :suite suite)))))

@@ -4,10 +4,11 @@
   :description "Everything that is promised.")
 
 (defun names-in (suite)
-  "The names of the tests and suites of SUITE, a FiveAM suite, in their order."
-  ;; What a suite keeps them in depends on the version of FiveAM, and is what it binds here itself.
-  (let ((fiveam::*test* (fiveam::tests suite)))
-    (remove-duplicates (test-names))))
+  "The names of the tests and suites of SUITE, a FiveAM suite."
+  ;; Since 1.4.3 FiveAM keeps the table in an object.
+  (let* ((tests (fiveam::tests suite))
+         (table (if (hash-table-p tests) tests (slot-value tests 'fiveam::tests))))
+    (loop for name being the hash-keys of table collect name)))
 
 (defun suite-names (&optional (suite 'all) (depth 0))
   "The names of SUITE and of those in it, in lower case, indented by DEPTH and more."

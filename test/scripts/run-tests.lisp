@@ -65,16 +65,35 @@
    (sleep 60)"
   "A script that leaves it to a thread to end the process, before any library is loaded.")
 
+(defun run-script (script &rest settings)
+  "The status of SCRIPT, a pathname, run by this Lisp with SETTINGS, strings such as \"PORT=1\", and
+all that it says."
+  (multiple-value-bind (output errors status)
+      (uiop:run-program `("env" ,@settings
+                                ,(uiop:native-namestring (merge-pathnames "scripts/lisp" (source-root)))
+                                ,(uiop:native-namestring script))
+                        :output :string :error-output :string :ignore-error-status t)
+    ;; ABCL has one stream.
+    (values status (concatenate 'string output errors))))
+
+(defmacro with-script-run ((script &rest settings) &body body)
+  "Evaluates BODY with what RUN-SCRIPT gives as STATUS and OUTPUT, where the command is known."
+  `(if (uiop:getenvp "LISP")
+       (multiple-value-bind (status output) (run-script ,script ,@settings)
+         ,@body)
+       (skip "Nobody says which command this Lisp is.")))
+
 (test an-error-in-any-thread-ends-a-script-with-failure
-  (if (uiop:getenvp "LISP")
-      (with-directory (directory)
-        (let ((script (merge-pathnames "failing.lisp" directory)))
-          (with-open-file (out script :direction :output)
-            (write-string *failing-thread* out))
-          (multiple-value-bind (output errors status)
-              (uiop:run-program (mapcar #'uiop:native-namestring
-                                        (list (merge-pathnames "scripts/lisp" (source-root)) script))
-                                :output :string :error-output :string :ignore-error-status t)
-            (is (eql 1 status) "The status is ~A after ~A" status output)
-            (is (search "In a thread." (concatenate 'string output errors)))))) ; ABCL has one stream
-      (skip "Nobody says which command this Lisp is.")))
+  (with-directory (directory)
+    (let ((script (merge-pathnames "failing.lisp" directory)))
+      (with-open-file (out script :direction :output)
+        (write-string *failing-thread* out))
+      (with-script-run (script)
+        (is (eql 1 status) "The status is ~A after ~A" status output)
+        (is (search "In a thread." output))))))
+
+(test a-script-that-gives-up-says-why-in-one-sentence
+  (with-script-run ((merge-pathnames "scripts/serve.lisp" (source-root)) "PORT=nonsense")
+    (is (eql 1 status) "The status is ~A after ~A" status output)
+    (is (search "PORT is \"nonsense\"; it must be a number" output))
+    (is (not (search "Unhandled" output)) "~A" output)))
