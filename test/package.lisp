@@ -1,6 +1,7 @@
 (defpackage #:hunchentoot-recycling-taskmaster-test
   (:documentation "The tests.  RUN-ALL runs them.")
   (:use #:common-lisp #:fiveam)
+  (:shadow #:test)
   (:local-nicknames (#:base #:hunchentoot-recycling-taskmaster.base)
                     (#:platform #:hunchentoot-recycling-taskmaster.platform)
                     (#:http #:hunchentoot-recycling-taskmaster.http)

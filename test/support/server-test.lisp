@@ -53,6 +53,6 @@ reason.  BODY may begin with a documentation string.  The name is also a functio
          (defun ,name ()
            ,@(and documentation (list documentation))
            (call-server-test ',(uiop:ensure-list needs) (lambda () ,@forms)))
-         (test ,name
+         (fiveam:test ,name
            ,@(and documentation (list documentation))
            (,name))))))

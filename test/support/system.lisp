@@ -4,6 +4,19 @@
 ;;; reader conditionals.
 ;;; CFFI comes with Hunchentoot, save where Hunchentoot is built without TLS.
 
+(defmacro test (name &body body)
+  "Defines the FiveAM test NAME, a symbol, of BODY, which may begin with a documentation string."
+  ;; FiveAM has BODY evaluated when it is loaded.  ABCL would interpret it, so there it is a
+  ;; function, which is compiled with the file.
+  #-abcl `(fiveam:test ,name ,@body)
+  #+abcl (multiple-value-bind (forms declarations documentation)
+             (alexandria:parse-body body :documentation t)
+           `(progn
+              (defun ,name () ,@declarations ,@forms)
+              (fiveam:test ,name
+                ,@(and documentation (list documentation))
+                (,name)))))
+
 (defun descriptor-target (number)
   "What descriptor NUMBER of this process is open on, as Linux names it, such as
 \"socket:[4711]\"; NIL when it is closed, or when the system doesn't tell."
