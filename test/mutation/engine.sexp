@@ -68,9 +68,10 @@
 
 (:file "src/engine/sweeping.lisp" :suites (steps sweeping ready slow-readers progress soft-stop ready-faults)
  :mutants
- (("end-overdue-connection" "(overdue-p connection now) (end-parked-connection engine connection now)"
+ (("end-overdue-connection" "(drained-p engine connection now)" "nil")
+  ("end-late-connection" "(overdue-p connection now) (end-parked-connection engine connection now)"
    "t (end-parked-connection engine connection now)")
-  ("end-overdue-connection" "(when (overdue-p connection now) (expire-owned engine connection))"
+  ("end-late-connection" "(when (overdue-p connection now) (expire-owned engine connection))"
    "(expire-owned engine connection)")
   ("drained-p" "(not (unfinished-p connection))" "t")
   ("drained-p" "(drain-over-p engine now)" "nil")
@@ -88,9 +89,9 @@
   ("notice-given-p" "(count-failure engine)" "")
   ("sweep" "(accept-again engine)" "nil" :suites (ready-faults))
   ("longest-idle" "#'<" "#'>")
-  ("make-room" "(await-descriptor (connection-descriptor connection) :input :until (milliseconds))" "nil")
-  ("make-room" "(tend-connection-later engine connection)" "nil")
-  ("make-room" "(count-expired engine :crowd)" "nil")))
+  ("end-if-idle" "(await-descriptor (connection-descriptor connection) :input :until (milliseconds))" "nil")
+  ("end-if-idle" "(tend-connection-later engine connection)" "nil")
+  ("end-if-idle" "(count-expired engine :crowd)" "nil")))
 
 (:file "src/engine/writing.lisp" :suites (slow-readers steps sweeping progress)
  :mutants
