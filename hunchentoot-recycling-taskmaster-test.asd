@@ -69,6 +69,7 @@
                  (:file "ownership-model")
                  (:file "steps")
                  (:file "sweeping")
+                 (:file "looks")
                  (:file "processors")
                  (:file "stress")))
    (:module "server"
