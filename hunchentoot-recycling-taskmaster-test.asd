@@ -15,6 +15,7 @@
     :components ((:file "system")
                  (:file "patience")
                  (:file "threads")
+                 (:file "functions")
                  (:file "leaks")
                  (:file "octets")
                  (:file "files")
@@ -53,7 +54,8 @@
     :components ((:file "sockets")
                  (:file "pollers")
                  (:file "processors")
-                 (:file "files")))
+                 (:file "files")
+                 (:file "calls")))
    (:module "ready-engine"
     :pathname "engine/"
     :serial t

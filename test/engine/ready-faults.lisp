@@ -73,21 +73,6 @@ that connect to *PORT* all the same, and with a function that ends the want."
     (open-gate (ambush-reached ambush))
     (await (ambush-gate ambush))))
 
-(defun call-with-function (name replacement function)
-  "Calls FUNCTION while the function NAME is REPLACEMENT, a function of the one it replaces and of the
-arguments."
-  (let ((original (fdefinition name)))
-    (setf (fdefinition name) (lambda (&rest arguments) (apply replacement original arguments)))
-    (unwind-protect (funcall function)
-      (setf (fdefinition name) original))))
-
-(defmacro with-function ((name (original &rest arguments) &body replacement) &body body)
-  "Evaluates BODY while the function NAME of ARGUMENTS, called ORIGINAL here, is REPLACEMENT."
-  `(call-with-function ',name (lambda (,original ,@arguments)
-                                (declare (ignorable ,original ,@(remove '&rest arguments)))
-                                ,@replacement)
-                       (lambda () ,@body)))
-
 (defun call-with-ambush (name test function)
   "Calls FUNCTION with an ambush for the first thread to which the function NAME returns a value
 that meets TEST."

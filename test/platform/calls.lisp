@@ -1,0 +1,218 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; Calls of the system one by one: their flags, their errors, and the names they tell.
+
+(in-suite platform)
+
+;;; What is opened
+
+(defun descriptor-flags (descriptor)
+  "The flags of DESCRIPTOR, as the system tells them (proc(5)), close-on-exec among them."
+  (with-open-file (stream (format nil "/proc/self/fdinfo/~D" descriptor))
+    (loop for line = (read-line stream)
+          when (uiop:string-prefix-p "flags:" line)
+            return (parse-integer line :start (length "flags:") :radix 8))))
+
+(defun closed-on-exec-p (descriptor)
+  (logtest #o2000000 (descriptor-flags descriptor)))
+
+(defun blocking-p (descriptor)
+  (not (logtest #o4000 (descriptor-flags descriptor))))
+
+(define-server-test what-is-opened-is-not-inherited-by-programs-that-are-started
+  (with-poller (poller)
+    (dolist (descriptor (list (platform::poller-descriptor poller) (platform::poller-bell poller)
+                              (platform::poller-probe poller) (platform::poller-summons poller)))
+      (is (closed-on-exec-p descriptor))))
+  (where-supported
+   (with-descriptor (descriptor client)
+     (is (closed-on-exec-p descriptor))
+     (is (not (blocking-p descriptor)))
+     (let ((duplicate (platform::duplicate-descriptor descriptor)))
+       (is (closed-on-exec-p duplicate))
+       (platform:close-descriptor duplicate)))
+   (with-file-descriptor (file (octets "file"))
+     (is (closed-on-exec-p file)))
+   (dolist (descriptor (list (platform::path-socket)
+                             (platform:open-thread-status (platform:thread-identity))))
+     (is (closed-on-exec-p descriptor))
+     (platform:close-descriptor descriptor))))
+
+(define-server-test a-poller-that-cannot-be-made-keeps-no-descriptor
+  (where-supported
+   ;; It has one of epoll, and three more, each of which may be the one that is not to be had.
+   (dolist (allowed '(0 1 2))
+     (let ((left allowed) (opened '()))
+       (with-function (platform::make-eventfd (original count)
+                        (cond ((minusp (decf left)) -24) ; EMFILE
+                              (t (first (push (funcall original count) opened)))))
+         (signals error (platform:make-poller)))
+       (is (= allowed (length opened)))
+       (is (every #'null (mapcar #'descriptor-target opened)))))
+   (with-function (platform:watch (original poller descriptor token &rest more) -28) ; ENOSPC
+     (signals error (platform:make-poller)))))
+
+(define-server-test calls-that-fail-say-so
+  (where-supported
+   (signals error (platform::check-call -9 "test"))
+   (is (= 3 (platform::check-call 3 "test")))
+   (with-descriptor (descriptor client)
+     (is (zerop (platform:unsent-octets descriptor))))
+   (with-file-descriptor (file (octets "file"))
+     (is (minusp (platform:unsent-octets file)) "That is no socket.")
+     (is (minusp (platform::socket-option file platform::+so-type+)))
+     (is (minusp (platform:send-file file file 0 4))))
+   (is (null (platform:open-thread-status 1)) "That is a thread of another process.")
+   (is (zerop (platform:thread-run-time 1)))))
+
+;;; What does not wait, and what sends no signal
+
+(define-server-test nothing-waits-on-a-descriptor-that-a-program-has-made-blocking
+  (where-supported
+   (with-descriptor (descriptor client)
+     (platform:set-blocking descriptor)
+     (is (blocking-p descriptor))
+     (let ((task (in-background ("caller")
+                   (list (platform:receive-octets descriptor (octets "....") 0 4)
+                         (platform:drop-octets descriptor 4)
+                         (loop with many = (test-octets 65536)
+                               for result = (platform:send-octets descriptor many 0 65536)
+                               unless (plusp result) return result)
+                         (platform:send-octets-before-more descriptor (octets "x") 0 1)))))
+       (unwind-protect
+            (progn
+              (eventually ("the calls to return") (task-done-p task))
+              (is (every #'platform:would-block-p (task-result task))))
+         (platform:shut-descriptor descriptor :io)
+         (task-result task)))
+     (platform:set-non-blocking descriptor)
+     (is (not (blocking-p descriptor))))))
+
+(define-server-test octets-for-a-client-that-left-send-no-signal
+  (where-supported
+   (let ((signals 0))
+     (with-descriptor (descriptor client)
+       (platform:shut-descriptor descriptor :output)
+       (calling-on-broken-pipes ((lambda () (incf signals)))
+         (is (= -32 (platform:send-octets descriptor (octets "x") 0 1))) ; EPIPE
+         (is (= -32 (platform:send-octets-before-more descriptor (octets "x") 0 1)))))
+     (is (zerop signals)))))
+
+(define-server-test a-wait-for-output-is-not-ended-by-input
+  (where-supported
+   (with-descriptor (descriptor client)
+     (let ((many (test-octets 65536)))
+       (loop while (plusp (platform:send-octets descriptor many 0 65536)))
+       (send client "x")
+       (is (platform:await-descriptor descriptor :input :until (patient-end)))
+       (is (not (platform:await-descriptor descriptor :output :until (platform:milliseconds))))
+       (is (platform:await-descriptor descriptor :input
+                                      :until (+ (platform:milliseconds) (expt 2 40)))
+           "So long a time is more than the system can be told.")))))
+
+;;; What is told by a poller
+
+(define-server-test many-are-told-at-a-time-in-their-order-and-not-more-than-asked-for
+  (with-poller (poller)
+    (with-descriptor (first first-client)
+      (with-descriptor (second second-client)
+        (with-descriptor (third third-client)
+          (let ((tokens (list 1 (1+ (ash 1 60)) (+ 3 (ash 5 32)))))
+            (flet ((tell-all (most)
+                     (loop for client in (list first-client second-client third-client)
+                           for descriptor in (list first second third)
+                           do (send client "x")
+                              (platform:await-descriptor descriptor :input :until (patient-end)))
+                     (multiple-value-list (platform:await-ready poller 0 most))))
+              (mapc (lambda (descriptor token) (platform:watch poller descriptor token))
+                    (list first second third) tokens)
+              (is (equal (list (first tokens) (rest tokens)) (tell-all 16)))
+              (is (equal (list (first tokens) (list (second tokens))) (tell-all 2)))
+              (is (eql (third tokens) (platform:await-ready poller 0))))))))))
+
+(define-server-test what-is-unwatched-can-be-watched-anew
+  (with-poller (poller)
+    (with-descriptor (descriptor client)
+      (is (zerop (platform:watch poller descriptor 1)))
+      (is (minusp (platform:watch poller descriptor 2)) "It is watched already.")
+      (is (zerop (platform:unwatch poller descriptor)))
+      (is (minusp (platform:unwatch poller descriptor)))
+      (is (zerop (platform:watch poller descriptor 3)))
+      (send client "x")
+      (is (eql 3 (platform:await-ready poller (patient-milliseconds)))))))
+
+(define-server-test who-waits-for-input-is-not-told-of-room-for-output
+  (with-poller (poller)
+    (with-descriptor (descriptor client)
+      (platform:watch poller descriptor 1)
+      (is (null (platform:await-ready poller 0)))
+      (platform:watch-again poller descriptor 1 t)
+      (is (eql 1 (platform:await-ready poller 0)))
+      (platform:watch-again poller descriptor 1)
+      (is (null (platform:await-ready poller 0))))))
+
+;;; Names
+
+(test addresses-are-written-as-people-write-them
+  (where-supported
+   (loop for (octets text) in '(((0 0 0 0) "0.0.0.0") ((127 0 0 1) "127.0.0.1")
+                                ((9 10 99 100) "9.10.99.100") ((101 109 200 255) "101.109.200.255"))
+         do (is (string= text (platform::dotted-text (as-octets (append '(7) octets)) 1)))
+            (is (string= text (platform::address-string (as-octets octets)))))))
+
+(test addresses-of-ipv6-are-written-as-people-write-them
+  (flet ((text (&rest octets)
+           (platform::address-string (coerce octets '(simple-array (unsigned-byte 8) (16))))))
+    (is (string= "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 0 255 255 10 2 3 4)) "It is mapped.")
+    (is (not (search "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 1 255 255 10 2 3 4))))
+    (is (not (string= "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 0 255 254 10 2 3 4))))
+    (is (search "abcd" (text #xab #xcd 0 1 0 2 0 3 0 4 0 5 0 6 0 7)))))
+
+(test names-of-sockets-are-told-whole
+  (where-supported
+   (flet ((name (&rest octets)
+            (let ((vector (platform::make-octets 128)))
+              (replace vector octets)
+              (multiple-value-list (platform::name-of vector (length octets))))))
+     (is (equal '("10.1.2.3" 258) (name 2 0 1 2 10 1 2 3 0 0 0 0 0 0 0 0)))
+     (is (equal '("10.1.2.3" 65535)
+                (apply #'name (append '(10 0 255 255 0 0 0 0) '(0 0 0 0 0 0 0 0 0 0 255 255 10 1 2 3)
+                                      '(0 0 0 0)))))
+     (is (equal '("unix:" 0) (name 1 0)) "It has none.")
+     (is (equal '("unix:/a" 0) (name 1 0 47 97 0)))
+     (is (equal '("unix:/a" 0) (name 1 0 47 97 0 98)))
+     (is (equal '("unix:@a" 0) (name 1 0 0 97)) "It is in no file system."))))
+
+(define-server-test what-is-known-of-a-peer-is-what-the-system-tells
+  (where-supported
+   (with-listener (listener)
+     (platform:set-non-blocking (platform:listener-descriptor listener))
+     (with-connection (client (usocket:get-local-port listener))
+       (destructuring-bind (descriptor peer)
+           (eventually ("a connection")
+             (let ((accepted (multiple-value-list
+                              (platform:accept-descriptor
+                               (platform:listener-descriptor listener)))))
+               (and (>= (first accepted) 0) accepted)))
+         (dolist (known (list peer nil))
+           (is (equal (list "127.0.0.1" (client-port client))
+                      (multiple-value-list (platform:descriptor-peer-name descriptor known)))))
+         (platform:close-descriptor descriptor))))))
+
+;;; Time
+
+(test seconds-are-rounded-up-and-a-past-end-is-no-time
+  (is (null (platform:as-milliseconds nil)))
+  (is (= 1 (platform:as-milliseconds 1/10000)))
+  (is (= 1500 (platform:as-milliseconds 3/2)))
+  (is (null (platform:end-after nil)))
+  (is (null (platform:milliseconds-left nil)))
+  (is (zerop (platform:milliseconds-left (- (platform:milliseconds) 1000))))
+  (is (<= 1 (platform:milliseconds-left (+ (platform:milliseconds) 100000)) 100000)))
+
+(test both-clocks-are-one
+  (where-supported
+   (let* ((before (platform:milliseconds))
+          (between (platform::microseconds))
+          (after (platform:milliseconds)))
+     (is (<= before (floor between 1000) after)))))
