@@ -53,7 +53,7 @@ worker is free for; MOST where they are more."
 
 (defun refused-p (engine worker)
   "True when ENGINE has no room for the connection that was just opened by WORKER, who may serve
-it, or by the sentinel, when NIL, because all workers serve."
+it, or, when that is T, for another worker who may; NIL when all workers serve."
   (let ((limit (engine-accept-limit engine)))
     (and (null worker)
          (case limit
@@ -188,8 +188,19 @@ not take that, it is tried again."
     (when (and (minusp result) (engine-accepting-p engine))
       (note-accept-trouble engine (make-accept-failure :other (error-text (- result)))))))
 
-(defmethod accept-rest ((engine ready-engine))
-  (loop while (uninterruptibly (accept-and-park engine nil))))
+(defun all-serve-p (engine)
+  "True when no worker of ENGINE is free, and none may be made."
+  (with-engine (engine)
+    (not (or (room-p engine) (plusp (coming-count engine))))))
+
+(defmethod accept-rest ((engine ready-engine) seconds)
+  (let ((left (countdown seconds)))
+    (loop while (plusp (funcall left))
+          do (unless (uninterruptibly (accept-and-park engine (not (all-serve-p engine))))
+               (unless (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+                 (return))
+               (make-room engine)       ; the sentinel and who is served make some, too
+               (wait-for-change engine 1/100 (constantly nil))))))
 
 (defun accept-for-others (engine)
   "What the sentinel does when no worker of ENGINE is free to accept: parks what comes, or refuses

@@ -117,23 +117,21 @@ NIL for no limit.  They have nothing to finish, so five seconds are plenty."
 ;;; for it; and so has a client whose connection the system has accepted, and we have not.
 
 (defparameter *drain-seconds* 1
-  "How long a soft stop waits for a request on a connection that idles, or for the rest of a head.")
+  "How long a soft stop waits for a request on a connection that idles, or for the rest of a head; and how
+long for what has come to be accepted.")
 
 (defparameter *arrival-seconds* 1/5
   "How long a soft stop waits for connections that the system is about to accept.")
-
-(defgeneric accept-rest (engine)
-  (:documentation "Accepts what has come to the listener of ENGINE and was not accepted.  Does not wait.")
-  (:method ((engine engine))
-    nil))                               ; its workers wait in the accept itself
 
 (defun end-arrivals (engine seconds)
   "Makes ENGINE, which drains, accept what has come, and nothing more.  Takes up to SECONDS, a real or
 NIL for as long as it should."
   (when (stop-arrivals (engine-listener engine))
-    (wait-for-change engine (if seconds (min seconds *arrival-seconds*) *arrival-seconds*)
-                     (constantly nil))
-    (accept-rest engine))
+    (let ((left (countdown seconds)))
+      (flet ((at-most (seconds)
+               (min seconds (or (funcall left) seconds))))
+        (wait-for-change engine (at-most *arrival-seconds*) (constantly nil))
+        (accept-rest engine (at-most *drain-seconds*)))))
   (end-accepting engine))
 
 (defun worked-off-p (engine)

@@ -113,8 +113,8 @@ RESERVE more than lack."
 (defun keep-the-door (engine)
   "Where connections are limited, accepts them when no worker may, only to refuse or park them."
   (unless (or (eq (engine-accept-limit engine) :unlimited)
-              (with-engine (engine)
-                (or (room-p engine) (plusp (coming-count engine)) (not (engine-accepting-p engine)))))
+              (not (engine-accepting-p engine))
+              (not (all-serve-p engine)))
     (accept-for-others engine)))
 
 (defun pace-workers (engine pacemaker)

@@ -12,9 +12,12 @@
 
 (defgeneric doorkeeper-needed-p (engine)
   (:documentation "True when, besides the workers that may serve, ENGINE needs one that accepts
-connections only to queue or to refuse them.")
+connections only to queue or to refuse them.  While it drains it does: what waits in the kernel would be
+reset with the listener.")
   (:method ((engine engine))
-    (not (eq (engine-accept-limit engine) :unlimited))))
+    (and (engine-accepting-p engine)
+         (not (and (eq (engine-accept-limit engine) :unlimited)
+                   (running-p engine))))))
 
 (defun pool-limit (engine)
   "How many workers ENGINE may have, or NIL."
@@ -39,17 +42,16 @@ connections only to queue or to refuse them.")
 
 (defun missing-workers (engine)
   "How many workers ENGINE should make now.  Under the lock."
-  (cond ((not (and (running-p engine) (room-p engine) (may-launch-p engine))) 0)
-        ((< (pool-size engine) (engine-standby engine))
+  (cond ((not (and (serving-p engine) (room-p engine) (may-launch-p engine))) 0)
+        ((and (engine-accepting-p engine)
+              (< (pool-size engine) (engine-standby engine)))
          (let ((limit (pool-limit engine)) (floor (engine-standby engine)))
            (- (if limit (min floor limit) floor) (pool-size engine))))
         ((short-handed-p engine) 1)
         (t 0)))
 
 (defgeneric short-handed-p (engine)
-  (:documentation "True when ENGINE should make another worker at once.  Under the lock.")
-  (:method ((engine engine))
-    (zerop (coming-count engine))))
+  (:documentation "True when ENGINE should make another worker at once.  Under the lock."))
 
 (defun reserve-worker (engine)
   "A new worker, counted as :STARTING before its thread exists.  Under the lock."

@@ -41,7 +41,7 @@ serve."
                 (not (eq (engine-phase engine) :stopping))
                 (or (eq (worker-state worker) :serving) ; it gives its own place up
                     (not (full-p engine))))
-           (take-up worker (pop (engine-queue engine))))
+           (take-from-queue engine worker))
           ((or (not (engine-accepting-p engine)) (enough-waiting-p engine worker))
            (retire worker)
            :end)
@@ -62,6 +62,30 @@ serve."
   (move worker :serving)
   connection)
 
+(defun take-from-queue (engine worker)
+  "Makes WORKER the one that serves the oldest connection in the queue of ENGINE.  Under the lock."
+  (prog1 (take-up worker (pop (engine-queue engine)))
+    (when (unattended-queue-p engine)   ; another worker is missing as well
+      (bt:condition-notify (engine-bell engine)))))
+
+(defun unattended-queue-p (engine)
+  "True when a connection is queued that may be served, and nobody is about to take it: those who wait
+in an accept do not look.  So it is when who served before has died, or may be more.  Under the lock."
+  (and (engine-queue engine)
+       (not (full-p engine))
+       (zerop (worker-count engine :starting))))
+
+(defmethod short-handed-p ((engine sharing-engine))
+  (or (unattended-queue-p engine)
+      (and (engine-accepting-p engine)
+           (zerop (coming-count engine)))))
+
+(defun queue-p (engine)
+  "True when a connection of ENGINE, as many of which are served as may be, is to wait for a worker."
+  (let ((limit (engine-accept-limit engine)))
+    (cond ((eq limit :unlimited) t)     ; accepted by who waited when the thread limit changed, or to drain
+          (limit (< (open-count engine) limit)))))
+
 (defun admit (engine worker connection)
   "Decides about CONNECTION, which WORKER accepted.  Returns :SERVE, :QUEUED, :REFUSED or
 :LATE, and a sibling to be launched or NIL."
@@ -77,8 +101,7 @@ serve."
              (bt:condition-notify (engine-bell engine)))
            (values :serve
                    (when (plusp (missing-workers engine)) (reserve-worker engine))))
-          ((and (integerp (engine-accept-limit engine))
-                (< (open-count engine) (engine-accept-limit engine)))
+          ((queue-p engine)
            (counter-add (engine-open-count engine) 1)
            (setf (engine-queue engine) (append (engine-queue engine) (list connection))
                  (engine-crowded-p engine) t)
@@ -141,6 +164,14 @@ serve."
       (wait-on (engine-changed engine) (engine-lock engine) *tick*)
       ;; Pass on what may have been meant for another who waits.
       (bt:condition-notify (engine-changed engine)))))
+
+(defmethod accept-rest ((engine sharing-engine) seconds)
+  ;; Its workers accept, and make siblings for it.
+  (loop with left = (countdown seconds)
+        while (and (engine-accepting-p engine)
+                   (pending-connection-p (engine-listener engine))
+                   (plusp (funcall left)))
+        do (wait-for-change engine 1/100 (constantly nil))))
 
 (defun accept-or-back-off (engine worker)
   (handler-case (accept-one engine worker)

@@ -75,6 +75,61 @@
       (is (fake-closed queued))
       (is (= 2 (statistic engine :served))))))
 
+(define-server-test who-waits-to-be-accepted-is-served-by-a-soft-stop-though-no-worker-may-serve
+  (with-requests-in-progress (engine 1 release :thread-limit 1)
+    (let ((sockets (loop repeat 5 collect (connect-fake *listener*)))
+          (stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
+      (wait-for-statistic engine :accepted 6)
+      (open-gate release)
+      (is (null (task-result stopping)))
+      (is (every #'fake-closed sockets))
+      (is (= 6 (statistic engine :served)))
+      (is (zerop (statistic engine :refused)))
+      (is (null (engine:accounting-problems engine))))))
+
+(define-server-test those-who-come-when-a-soft-stop-begins-are-served-though-no-worker-waits
+  (with-globals ((engine::*arrival-seconds* 2))
+    (with-requests-in-progress (engine 1 release)
+      (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
+        (eventually ("the engine to drain") (engine::draining-p engine))
+        (let ((sockets (loop repeat 5 collect (connect-fake *listener*))))
+          (wait-for-statistic engine :accepted 6)
+          (open-gate release)
+          (is (null (task-result stopping)))
+          (is (every #'fake-closed sockets))
+          (is (= 6 (statistic engine :served))))))))
+
+(defun destroy-who-serves (engine)
+  "Destroys the worker of ENGINE that serves, and waits until it has left the pool."
+  (let ((worker (find :serving (engine::engine-workers engine) :key #'engine::worker-state)))
+    (platform:destroy-thread (engine::worker-thread worker))
+    (eventually ("the worker to end") (eq :ended (engine::worker-state worker)))))
+
+(define-server-test a-queue-whose-last-worker-was-destroyed-is-served
+  (with-requests-in-progress (engine 1 release :thread-limit 1 :accept-limit 9)
+    (let ((queued (loop repeat 2 collect (connect-fake *listener*))))
+      (wait-for-statistic engine :queued 2)
+      (destroy-who-serves engine)
+      (open-gate release)
+      (loop for count from 1 to 2       ; they are kept, and each keeps its worker
+            do (wait-for-statistic engine :served count)
+               (mapc (lambda (socket) (platform:shut-down socket :input)) queued))
+      (is (every #'closed-p queued)))))
+
+(define-server-test a-queue-whose-last-worker-was-destroyed-is-served-by-a-soft-stop
+  (with-requests-in-progress (engine 1 release :thread-limit 1 :accept-limit 9)
+    (let ((queued (loop repeat 2 collect (connect-fake *listener*))))
+      (wait-for-statistic engine :queued 2)
+      (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
+        (eventually ("the engine to accept no more") (not (engine::engine-accepting-p engine)))
+        (wait-for-statistic engine :threads 1)
+        (destroy-who-serves engine)
+        (open-gate release)
+        (is (null (task-result stopping)))
+        (is (every #'fake-closed queued))
+        (is (= 2 (statistic engine :served)))
+        (is (null (engine:accounting-problems engine)))))))
+
 (define-server-test queued-connections-are-closed-by-a-hard-stop
   (with-requests-in-progress (engine 1 release :thread-limit 1 :accept-limit 9)
     (let ((queued (connect-fake *listener*)))

@@ -38,6 +38,36 @@
         (mapc #'disconnect connections)
         (is (null (task-result stop)))))))
 
+(define-server-test without-descriptors-a-soft-stop-waits-for-some-and-loses-no-connection
+  (with-globals ((engine::*drain-seconds* 10))
+    (with-ready-engine (engine (constantly nil))
+      (call-while-exhausted
+       12
+       (lambda (clients give-back)
+         (let ((waiting (mapcar #'funcall clients)))
+           (send-each waiting "x")
+           (eventually ("accepting to fail") (engine::engine-accept-trouble engine))
+           (with-function (engine::make-room (original engine)
+                            ;; The sentinel makes some as well, but then the stop would find no want.
+                            (unless (eq (bt:current-thread) (engine:engine-sentinel engine))
+                              (funcall give-back))
+                            (funcall original engine))
+             (let ((stop (stop-softly engine)))
+               (expect-each waiting "x")
+               (mapc #'disconnect waiting)
+               (is (null (task-result stop)))
+               (is (null (engine:accounting-problems engine)))))))))))
+
+(define-server-test where-connections-keep-coming-a-soft-stop-accepts-no-longer-than-it-may
+  (with-resting-engine (engine)
+    (let ((count 0))
+      (with-function (engine::accept-and-park (original engine worker)
+                       (< (incf count) 100000000))
+        (let ((begun (platform:milliseconds)))
+          (engine::accept-rest engine 1/10)
+          (is (<= 100 (- (platform:milliseconds) begun)))
+          (is (< 1 count 100000000)))))))
+
 (define-server-test idle-connections-hold-up-a-soft-stop-for-a-moment-only
   (with-ready-engine (engine (constantly nil))
     (with-connection (idle *port*)

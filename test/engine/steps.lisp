@@ -292,6 +292,17 @@ which is DESCRIPTOR."
                (is (not (engine::refused-p engine worker)) "~A" limit)
                (is (eq refused-p (and (engine::refused-p engine nil) t)) "~A" limit)))))
 
+(define-server-test a-soft-stop-refuses-nobody-whom-a-worker-may-serve
+  (loop for (limit refused) in '((nil 0) (0 1))
+        do (with-listening-engine (engine descriptor)
+             (setf (engine::engine-accept-limit engine) nil
+                   (engine::engine-thread-limit engine) limit)
+             (platform:set-non-blocking descriptor)
+             (engine::accept-rest engine 1)
+             (is (= 1 (statistic engine :accepted)))
+             (is (= refused (statistic engine :refused)))
+             (engine::end-input engine :idling :writing))))
+
 (define-server-test trouble-with-accepting-is-over-when-it-succeeds-unless-descriptors-lack
   (with-resting-engine (engine)
     (loop for (trouble left) in '((engine::accept-failed nil)

@@ -21,6 +21,26 @@
       (is (null (nth-value 1 (hunchentoot:stop *server* :soft t))))
       (is (every #'task-result clients)))))
 
+(define-server-test (a-soft-stop-answers-those-whom-nobody-has-accepted :needs :our-engine)
+  (let ((gate (make-gate)))
+    (serving (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1))
+        (("/slow" (await gate) "Hey!"))
+      (with-connections (connections 5)
+        (unwind-protect
+             (progn
+               (dolist (connection connections)
+                 (send-request connection "/slow"))
+               (eventually ("a request to be served")
+                 (= 1 (getf (recycling:stats *server*) :busy)))
+               (let ((stop (in-background ("soft stop") (hunchentoot:stop *server* :soft t))))
+                 (eventually ("all to be accepted")
+                   (= 5 (getf (recycling:stats *server*) :accepted)))
+                 (open-gate gate)
+                 (dolist (connection connections)
+                   (is (equal "Hey!" (response-text (read-response connection)))))
+                 (task-result stop)))
+          (open-gate gate))))))
+
 (defun ask-afresh (port stop-p)
   "Asks PORT for /yo on a new connection each time until STOP-P is true.  Returns how often the answer was
 right; signals an error when it was not."
