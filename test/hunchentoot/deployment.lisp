@@ -53,7 +53,8 @@ systemd hands it over."
                   (funcall (shop '#:ask-stop))
                   (task-result ,task))))))))))
 
-(define-server-test (the-service-of-the-document-serves-and-ends-with-sigterm :needs :our-engine)
+(define-server-test (the-service-of-the-document-serves-and-ends-with-sigterm
+                     :needs (:our-engine :systemd))
   (call-with-shop
    (lambda (output)
      (with-main-running (main port)
@@ -70,7 +71,8 @@ systemd hands it over."
          (is (not (hunchentoot:started-p acceptor)))
          (is (search "\"GET / HTTP/1.1\" 200" (get-output-stream-string output))))))))
 
-(define-server-test (the-service-answers-what-runs-when-it-is-told-to-end :needs :our-engine)
+(define-server-test (the-service-answers-what-runs-when-it-is-told-to-end
+                     :needs (:our-engine :systemd))
   (call-with-shop
    (lambda (output)
      (declare (ignore output))

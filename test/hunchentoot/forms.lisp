@@ -131,15 +131,15 @@
 (defun our-form (body)
   (first (form-as-seen-by *acceptor-class* "multipart/form-data; boundary=b" body)))
 
-(define-server-test (the-last-line-end-of-a-form-may-be-missing :needs :our-http)
+(define-server-test (the-last-line-end-of-a-form-may-be-missing :needs :our-engine)
   (let ((text (our-form (octets (form-lines "--b" (disposition "name=\"a\"") "" "1") "--b--"))))
     (is (string= (shown '("a" "1")) text))))
 
-(define-server-test (delimiters-begin-a-line :needs :our-http)
+(define-server-test (delimiters-begin-a-line :needs :our-engine)
   (let ((text (our-form (form-lines "--b" (disposition "name=\"a\"") "" "1--b" "2 --b--" "--b--"))))
     (is (string= (shown (list "a" (octet-text (octets "1--b" :crlf "2 --b--")))) text))))
 
-(define-server-test (heads-of-parts-are-not-larger-than-we-take :needs :our-http)
+(define-server-test (heads-of-parts-are-not-larger-than-we-take :needs :our-engine)
   (let ((text (our-form (form-lines "--b" (disposition "name=\"a\"")
                                   (list "X: " (make-string http:+part-head-octets+
                                                            :initial-element #\x))
@@ -152,7 +152,7 @@
   (multipart (form-part "before" "1") (file-part :contents (test-octets size))
              (form-part "after" "2")))
 
-(define-server-test (ten-mebibytes-arrive-as-they-were-sent :needs :octets-in-forms)
+(define-server-test ten-mebibytes-arrive-as-they-were-sent
   (let* ((size (* 10 1024 1024)) (contents nil) (path nil)
          (form (large-form size)))
     (serving-uploads (("/" (setf path (first (hunchentoot:post-parameter "file"))

@@ -4,7 +4,7 @@
 
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
-NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :REDEFINITION, :DEFERRED-ENDS or
+NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :SYSTEMD, :REDEFINITION, :DEFERRED-ENDS or
 :DESTROYED-ACCEPTS."
   (ecase need
     (:our-content
@@ -17,11 +17,9 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :REDEFINITION, :
     (:our-http
      (unless (and (ours-p) *own-http-p*)
        "Hunchentoot's own reading and writing of HTTP does not keep this promise."))
-    (:octets-in-forms
-     ;; Elsewhere rfc2388 writes characters of the default encoding, and takes a minute for
-     ;; what here takes seconds.
-     (and (not (uiop:featurep :sbcl))
-          (unmet-need :our-http)))
+    (:systemd
+     (unless (platform:special-listeners-supported-p)
+       "On this Lisp nobody accepts on a socket that systemd hands over."))
     (:redefinition
      (why-redefined-classes-crash))
     (:deferred-ends

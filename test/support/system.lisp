@@ -187,12 +187,6 @@ Lisp can."
     #+sbcl (sb-sys:enable-interrupt sb-unix:sigterm #'sb-unix::sigterm-handler)
     #-sbcl nil))
 
-(defun uploads-stored-as-sent-p ()
-  "True where RFC2388, with which Hunchentoot reads forms with files, knows an external format of this
-Lisp that writes each octet as it was sent."
-  #+sbcl t
-  #-sbcl nil)
-
 (defun await-octets (socket seconds)
   "Waits up to SECONDS for octets on SOCKET, a usocket, or for its end; true when they came."
   ;; On ABCL, zero seconds would be no limit.

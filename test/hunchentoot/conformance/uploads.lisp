@@ -42,23 +42,6 @@
      (with-globals ((hunchentoot:*tmp-directory* directory))
        (serving () ,routes ,@body))))
 
-;;; Elsewhere RFC2388 copies files as characters with the codes of the octets, in whatever external
-;;; format is the Lisp's default.
-
-(defun copied-as-characters (octets)
-  "What the Lisp's default external format makes of OCTETS."
-  (with-directory (directory)
-    (let ((copy (merge-pathnames "copy" directory)))
-      (with-open-file (out copy :direction :output)
-        (write-string (octet-text octets) out))
-      (file-octets copy))))
-
-(defun stored-contents ()
-  "What a program finds in the file of an upload of *FILE-CONTENTS*."
-  (if (uploads-stored-as-sent-p)
-      *file-contents*
-      (copied-as-characters *file-contents*)))
-
 ;;; Promises
 
 (define-server-test an-upload-is-a-file-while-the-handler-runs
@@ -67,7 +50,7 @@
                                            (first (hunchentoot:post-parameter "file"))))
                            "taken"))
       (is (string= "taken" (response-text (upload "/" (file-part)))))
-      (is (null (octet-difference (stored-contents) contents))))))
+      (is (null (octet-difference *file-contents* contents))))))
 
 (define-server-test an-upload-comes-with-its-name-and-content-type
   (serving-uploads (("/" (shown (rest (hunchentoot:post-parameter "file")))))
@@ -102,7 +85,7 @@
                                    :content (multipart (file-part)))
           ;; A second request on the connection comes after the end of the first.
           (exchange connection "/nowhere"))
-        (is (null (octet-difference (stored-contents) (file-octets kept))))))))
+        (is (null (octet-difference *file-contents* (file-octets kept))))))))
 
 (define-server-test files-and-fields-may-be-mixed
   (serving-uploads (("/" (shown (hunchentoot:post-parameter "before")
@@ -127,7 +110,7 @@
                                          :chunks (list (subseq form 0 100)
                                                        (subseq form 100 9999)
                                                        (subseq form 9999)))))
-      (is (null (octet-difference (stored-contents) contents))))))
+      (is (null (octet-difference *file-contents* contents))))))
 
 (define-server-test the-upload-hook-is-called-for-every-file
   (let ((paths (make-recorder)))
