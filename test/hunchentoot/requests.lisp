@@ -116,7 +116,8 @@
              (recycling::recipe 'restless-request (find-class 'hunchentoot:request)))
            (remembered-p ()
              (and (assoc 'restless-request recycling::*recipes*) t)))
-      (call-with-definition 'recycling::new-recipe
+      ;; Of another file than who calls it: ECL calls the functions of one file directly.
+      (call-with-definition 'platform:class-making
                             (lambda (former &rest arguments)
                               (prog1 (apply former arguments)
                                 (recycling::forget-recipes)))

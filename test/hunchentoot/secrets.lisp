@@ -55,12 +55,13 @@
 (defparameter *secret* "xyzzy")
 
 (defun secret-request (target type)
-  (octets (format nil "POST ~A?query=~A HTTP/1.1" target *secret*) :crlf "Host: localhost" :crlf
-          "Authorization: Bearer " *secret* :crlf "Cookie: session=" *secret* :crlf
-          "X-Unknown: " *secret* :crlf "Content-Type: " type :crlf
-          "Transfer-Encoding: chunked" :crlf :crlf
-          "c;extension=" *secret* :crlf "field=" *secret* "1" :crlf
-          "0" :crlf "Trailer: " *secret* :crlf :crlf))
+  (flet ((where-read (&rest parts) (and (extensions-read-p) parts)))
+    (octets (format nil "POST ~A?query=~A HTTP/1.1" target *secret*) :crlf "Host: localhost" :crlf
+            "Authorization: Bearer " *secret* :crlf "Cookie: session=" *secret* :crlf
+            "X-Unknown: " *secret* :crlf "Content-Type: " type :crlf
+            "Transfer-Encoding: chunked" :crlf :crlf
+            "c" (where-read ";extension=" *secret*) :crlf "field=" *secret* "1" :crlf
+            "0" :crlf (where-read "Trailer: " *secret* :crlf) :crlf)))
 
 (defun secrets-in (text)
   "What TEXT, a string, tells of *SECRET*, as characters or as numbers."
@@ -90,7 +91,9 @@
                   (is (search "A reason." (response-text response)) "~A" target)
                   (is (equal '() (secrets-in (response-text response))) "~A" target))))))
         (let ((text (uiop:read-file-string log)))
-          (is (search "HANDLE-REQUEST" text))
+          (is (or (search "HANDLE-REQUEST" text)
+                  (search "backtrace output unavailable" text)) ; trivial-backtrace, on ECL
+              "There is no backtrace.")
           (is (equal '() (secrets-in text))))))))
 
 (define-server-test (octets-that-a-handler-passes-on-stand-in-no-backtrace :needs :our-http)

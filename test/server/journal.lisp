@@ -381,7 +381,7 @@ so many times."))
              (parse-json (line-text #'server:encode-json
                                     '(:status 200 :user-agent "a\"b" :referer nil))))))
 
-(define-server-test a-journal-without-lines-wakes-nobody
+(define-server-test (a-journal-without-lines-wakes-nobody :needs :quiet-waits)
   (with-log-file (file)
     (let ((others (task-identities)))
       (with-journal-running (journal file)

@@ -37,3 +37,13 @@ slashes, in DIRECTORY; returns its pathname."
   "Whether there is no file PATHNAME.  PROBE-FILE of SBCL signals an error when the file goes
 just while it looks."
   (not (ignore-errors (probe-file pathname))))
+
+(defun files-of-forms-changed-p ()
+  "True where rfc2388, with which Hunchentoot reads forms with files, stores others than were sent: it
+writes characters with the codes of the octets, save on SBCL in the Lisp's default encoding."
+  (unless (uiop:featurep :sbcl)
+    (with-directory (directory)
+      (let ((file (merge-pathnames "characters" directory)))
+        (with-open-file (out file :direction :output)
+          (write-char (code-char 255) out))
+        (not (equalp #(255) (file-octets file)))))))

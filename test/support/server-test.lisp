@@ -4,8 +4,8 @@
 
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
-NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :SYSTEMD, :REDEFINITION, :DEFERRED-ENDS or
-:DESTROYED-ACCEPTS."
+NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD,
+:REDEFINITION, :DEFERRED-ENDS or :DESTROYED-ACCEPTS."
   (ecase need
     (:our-content
      (or (unmet-need :our-engine)
@@ -17,6 +17,13 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :SYSTEMD, :REDEFINITION, :DEFERRED
     (:our-http
      (unless (and (ours-p) *own-http-p*)
        "Hunchentoot's own reading and writing of HTTP does not keep this promise."))
+    (:octets-in-forms
+     (when (and (not (ours-p)) (files-of-forms-changed-p))
+       "rfc2388 writes files as characters of the default encoding of this Lisp."))
+    (:quiet-waits
+     ;; See WAIT-ON in src/platform/ecl.lisp.
+     (when (uiop:featurep :ecl)
+       "A thread of ECL that waits looks again every few milliseconds."))
     (:systemd
      (unless (platform:special-listeners-supported-p)
        "On this Lisp nobody accepts on a socket that systemd hands over."))

@@ -44,7 +44,7 @@
 
 ;;; Promises
 
-(define-server-test an-upload-is-a-file-while-the-handler-runs
+(define-server-test (an-upload-is-a-file-while-the-handler-runs :needs :octets-in-forms)
   (let ((contents nil))
     (serving-uploads (("/" (setf contents (file-octets
                                            (first (hunchentoot:post-parameter "file"))))
@@ -74,7 +74,7 @@
       (eventually ("the temporary file to be deleted")
         (gone-p path)))))
 
-(define-server-test the-file-of-an-upload-stays-when-it-is-moved
+(define-server-test (the-file-of-an-upload-stays-when-it-is-moved :needs :octets-in-forms)
   (with-directory (elsewhere)
     (let ((kept (merge-pathnames "kept" elsewhere)))
       (serving-uploads (("/" (uiop:rename-file-overwriting-target
@@ -100,7 +100,7 @@
                           (form-part "between" "")
                           (file-part :name "two" :file-name "2.bin" :contents "")))))))
 
-(define-server-test a-multipart-form-may-come-in-chunks
+(define-server-test (a-multipart-form-may-come-in-chunks :needs :octets-in-forms)
   (let ((form (multipart (file-part) (form-part "field" "value")))
         (contents nil))
     (serving-uploads (("/" (setf contents (file-octets

@@ -234,6 +234,15 @@ connection is closed; 417 for any other expectation."
  :cases ("upload without its last line end")
  :at (:parked :portable)
  :differs ((:body) (:header "Content-Length") (:log) (:messages)))
+(:name "octets of uploads, elsewhere than on SBCL"
+ :stock "Stores them as characters with their codes, in the Lisp's default encoding: in UTF-8, others than were sent."
+ :ours "Stores what was sent."
+ :why "A defect: files are octets."
+ :if files-of-forms-changed-p
+ :cases ("upload of text/plain at /upload" "upload of image/png at /upload"
+         "upload of application/octet-stream at /upload" "upload of  at /upload")
+ :at (:portable)
+ :differs ((:body) (:header "Content-Length") (:log)))
 (:name "delimiters of uploads"
  :stock "Ends a part at two hyphens and the boundary wherever they are."
  :ours "Only at the beginning of a line."
