@@ -7,7 +7,7 @@
 (defpackage #:hunchentoot-recycling-taskmaster-scripts
   (:documentation "Private to scripts/.")
   (:use #:common-lisp)
-  (:export #:*root* #:setting #:load-dependencies #:load-own #:dependencies #:load-quicklisp))
+  (:export #:*root* #:setting #:load-dependencies #:load-own #:load-tests #:dependencies #:load-quicklisp))
 
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 
@@ -102,15 +102,17 @@
   "True if the system NAME is defined at the top of this checkout."
   (probe-file (uiop:subpathname *root* (concatenate 'string name ".asd"))))
 
+(defun direct-dependencies (name)
+  "Names of the systems that our system NAME asks for itself."
+  (remove nil (mapcar #'dependency-name
+                      (asdf:component-sideway-dependencies (asdf:find-system name)))))
+
 (defun dependencies (name)
   "Names of other people's systems that our system NAME needs, directly or through ours."
-  (let ((needed (remove nil (mapcar #'dependency-name
-                                    (asdf:component-sideway-dependencies
-                                     (asdf:find-system name))))))
-    (remove-duplicates
-     (loop for each in needed
-           append (if (ours-p each) (dependencies each) (list each)))
-     :test #'string=)))
+  (remove-duplicates
+   (loop for each in (direct-dependencies name)
+         append (if (ours-p each) (dependencies each) (list each)))
+   :test #'string=))
 
 (defun load-quietly (name log)
   "Loads the system NAME; what its compilation says goes to the stream LOG, but not why it failed."
@@ -140,16 +142,43 @@
     #+sbcl (sb-ext:restrict-compiler-policy 'safety level)
     #-sbcl (setf uiop:*optimization-settings* `((safety ,level)))))
 
+(defun load-ours (systems)
+  "Loads our SYSTEMS, for which everything of other people's is there."
+  (when *safety*
+    (demand-safety))
+  ;; The compiler's notes on what it could not optimise are for who works on that.
+  (handler-bind (#+sbcl (sb-ext:compiler-note #'muffle-warning))
+    (mapc #'asdf:load-system systems)))
+
+(defmacro from-user-package (&body body)
+  "Evaluates BODY while the current package is not this one.  Files of other projects are compiled on
+the way, into a cache that others use too, and some remember the package that is current."
+  `(let ((*package* (find-package '#:common-lisp-user)))
+     ,@body))
+
 (defun load-own (system)
   "Loads our SYSTEM and, before it, what it needs."
-  ;; Files of other projects are compiled on the way, into a cache that others use too; some
-  ;; remember the package that is current, which must not be this one.
-  (let ((*package* (find-package '#:common-lisp-user)))
+  (from-user-package
     (load-dependencies system)
-    (when *safety*
-      (demand-safety))
-    ;; The compiler's notes on what it could not optimise are for who works on that.
-    (handler-bind (#+sbcl (sb-ext:compiler-note #'muffle-warning))
-      (asdf:load-system system))))
+    (load-ours (list system))))
+
+(defun source-files (system)
+  "The files of our SYSTEM alone, in the order in which they are to be loaded."
+  (mapcar #'asdf:component-pathname
+          (asdf:required-components system :other-systems nil
+                                           :keep-operation 'asdf:load-op
+                                           :keep-component 'asdf:cl-source-file)))
+
+(defun load-tests (system)
+  "Loads our SYSTEM, of tests, and before it what it needs, as LOAD-OWN does."
+  #-ecl (load-own system)
+  ;; ECL's compiler takes minutes for the tests, more than for all that they test.  So they are
+  ;; evaluated, form by form, for which ECL has a compiler to codes of a machine of its own.
+  #+ecl
+  (from-user-package
+    (load-dependencies system)
+    (load-ours (remove-if-not #'ours-p (direct-dependencies system)))
+    (dolist (file (source-files system))
+      (load file :external-format :utf-8))))
 
 (in-package #:common-lisp-user)

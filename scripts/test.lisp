@@ -5,7 +5,7 @@
 
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 
-(load-own "hunchentoot-recycling-taskmaster-test")
+(load-tests "hunchentoot-recycling-taskmaster-test")
 
 (defun limit-run (minutes)
   "Ends this process if it still runs after MINUTES, telling where the tests hang."
