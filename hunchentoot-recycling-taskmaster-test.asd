@@ -48,7 +48,8 @@
     :components ((:file "fakes")
                  (:file "sharing")
                  (:file "faults")
-                 (:file "lifecycle")))
+                 (:file "lifecycle")
+                 (:file "decisions")))
    (:module "platform"
     :serial t
     :components ((:file "sockets")

@@ -204,7 +204,31 @@ engine and a connection; and checks the engine."
         (not (member victim (engine::engine-benched engine))))
       (check-bench engine))))
 
+(define-server-test nobody-who-belongs-to-the-floor-leaves-the-bench
+  (with-globals ((engine::*bench-seconds* 0))
+    (with-one-awake (engine gate connections 1)
+      (wait-for-statistic engine :benched 1)
+      (engine:resize-pool engine)       ; has it look around
+      (is (not (poll (lambda () (plusp (statistic engine :ended))) 1/5))))))
+
+(define-server-test a-worker-that-was-left-behind-gives-the-poller-back-when-it-ends
+  (with-gated-engine (engine gate connections 1)
+    (send-each connections "w")
+    (wait-for-statistic engine :busy 1)
+    (is (= 1 (length (engine:stop-engine engine :timeout 0))))
+    (is (engine::engine-doors-open-p engine) "It uses it still.")
+    (open-gate gate)
+    (is-true (eventually ("the poller to be given back")
+               (not (engine::engine-doors-open-p engine))))))
+
 ;;; No /proc
+
+(define-server-test who-does-not-see-threads-says-so-at-the-start
+  (where-supported
+   (with-globals ((platform::*tasks* "/nowhere/"))
+     (with-ready-engine (engine (constantly nil))
+       (eventually ("a note") (recorded (fake-notes *service*)))
+       (is (eq :warning (first (first (recorded (fake-notes *service*))))))))))
 
 (define-server-test the-pool-grows-where-the-system-does-not-tell-of-threads
   (where-supported

@@ -311,6 +311,15 @@ which is DESCRIPTOR."
              (engine::note-accepted engine)
              (is (eq left (engine::engine-accept-trouble engine))))))
 
+(define-server-test who-is-accepted-ends-the-trouble-with-accepting
+  (with-connection-at-rest (engine connection client)
+    (setf (engine::engine-accept-trouble engine) 'engine::accept-failed)
+    (with-connection (second (usocket:get-local-port (engine::engine-listener engine)))
+      (let ((accepted (eventually ("a connection")
+                        (engine::take-connection engine (engine::make-pool-worker engine 1)))))
+        (is (null (engine::engine-accept-trouble engine)))
+        (engine::drop-connection engine accepted)))))
+
 (define-server-test a-connection-is-closed-if-its-worker-dies-while-it-sees-to-others
   (with-connection-at-rest (engine connection client)
     (let ((worker (engine::make-pool-worker engine 1)))

@@ -41,6 +41,47 @@
       (is (= 1 (getf (figure :expired-by) :head)))
       (is (zerop (getf (figure :expired-by) :idle))))))
 
+(define-server-test a-head-has-its-own-time-and-its-octets-have-none
+  (let* ((acceptor (make-test-acceptor :read-timeout 7))
+         (connection (engine::make-connection nil))
+         (link (recycling::make-link))
+         (now (platform:milliseconds)))
+    (flet ((deadline (kind)
+             (recycling::settle-head-deadline connection acceptor link kind)
+             (is (eq kind (engine:connection-deadline-kind connection)))
+             (engine:connection-deadline connection)))
+      (when (typep acceptor 'recycling:parallel-acceptor)
+        (let ((first (deadline :idle)))
+          (is (<= (+ now 7000) first (+ now 60000)))
+          (eventually ("time to pass") (> (+ 7000 (platform:milliseconds)) first))
+          (is (= first (deadline :idle)) "More empty lines give no more time.")
+          (let ((second (deadline :head)))
+            (is (> second first) "A head is something else.")
+            (eventually ("time to pass") (> (+ 7000 (platform:milliseconds)) second))
+            (is (= second (deadline :head)))))))))
+
+(defclass stream-that-ended (trivial-gray-streams:fundamental-binary-input-stream)
+  ()
+  (:documentation "A stream that signals its end already to who listens, as TLS streams do."))
+
+(defmethod trivial-gray-streams:stream-listen ((stream stream-that-ended))
+  (error 'end-of-file :stream stream))
+
+(test the-end-of-a-stream-is-something-to-be-read
+  (is (recycling::listen-or-end-p (make-instance 'stream-that-ended))))
+
+(define-server-test (what-a-program-keeps-of-a-connection-has-no-descriptor-when-that-has-ended
+                     :needs :our-http)
+  (let ((kept nil))
+    (serving () (("/" (setf kept hunchentoot::*hunchentoot-stream*) "Hey!"))
+      (with-connection (connection)
+        (is (string= "Hey!" (exchange-text connection "/")))
+        (is (platform:octet-stream-descriptor kept)))
+      (eventually ("the connection to be closed") (zerop (figure :open)))
+      (is (null (platform:octet-stream-descriptor kept)))
+      (with-connection (other)
+        (is (string= "Hey!" (exchange-text other "/")))))))
+
 (define-server-test (a-head-octet-by-octet-gets-no-more-time-than-another :needs :our-http)
   (serving (:read-timeout 1) (("/" "Hey!"))
     (with-connection (connection)

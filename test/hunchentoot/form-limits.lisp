@@ -51,6 +51,7 @@ many octets of content /raw gets, and serves /next; what they take, RUNS records
     (is (= 413 (form-status (octets "a=345678901"))))
     (is (= 200 (form-status (octets "a=34567890") :chunked t)))
     (is (= 413 (form-status (octets "a=345678901") :chunked t)))
+    (is (= 413 (form-status (octets "a=345678901") :type (string-upcase *urlencoded*))))
     (is (= 2 (recorded-count runs :form)))))
 
 (define-server-test (forms-have-a-limit-on-fields :needs :our-engine)

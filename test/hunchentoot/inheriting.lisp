@@ -99,12 +99,6 @@ unsets them."
           (is (= port (hunchentoot:acceptor-port *server*)))
           (is (equal "Hey!" (ask-text "/yo"))))))))
 
-(defun closed-on-exec-p (descriptor)
-  "Whether programs that this process starts do not get DESCRIPTOR, as /proc tells."
-  (let ((flags (find "flags:" (uiop:read-file-lines (format nil "/proc/self/fdinfo/~D" descriptor))
-                     :test #'uiop:string-prefix-p)))
-    (logtest #o2000000 (parse-integer flags :start 6 :radix 8))))
-
 (define-server-test (what-systemd-handed-over-is-passed-on-to-nobody :needs :our-engine)
   (with-inherited (descriptor port)
     (with-globals ((platform::*first-inherited-descriptor* descriptor)

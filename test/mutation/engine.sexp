@@ -125,19 +125,22 @@
   ("linger" "(overdue-p connection (milliseconds))" "nil")
   ("tend-connection-later" "(leave-on-tray engine (list (connection-token connection)))" "nil")))
 
-(:file "src/engine/output.lisp" :suites (slow-readers wires sent-files)
+(:file "src/engine/output.lisp" :suites (slow-readers wires wire-output sent-files)
  :mutants
  (("drop-parts" "(close-descriptor file)" "nil")
   ("drop-parts" "(shiftf (file-part-file part) nil)" "(file-part-file part)")
   ("send-part" "(setf (part-position part) (+ position count))" "")
   ("send-parts" "(drop-parts (list (pop parts)))" "(pop parts)")
-  ("send-parts" "((zerop count) (return (values parts sent-p +eio+)))" "")))
+  ("send-parts" "((zerop count) (return (values parts sent-p +eio+)))" ""
+   :equivalent "0 is taken for an error number then.")
+  ("send-parts" "+eio+" "nil")))
 
 (:file "src/engine/accepting.lisp" :suites (ready steps sweeping tray ready-faults)
  :mutants
  (("open-connection" "(counter-add (engine-open-count engine) 1)" "")
   ("open-connection" "(counter-add (engine-accept-count engine) 1)" "")
-  ("refused-p" "(> (open-count engine) limit)" "(>= (open-count engine) limit)")
+  ("refused-p" "(> (open-count engine) limit)" "(>= (open-count engine) limit)"
+   :equivalent "The new one is open, and does not want anything yet, so fewer than the limit do.")
   ("refuse-connection" "(incf (engine-refused engine))" "")
   ("take-connection" "(note-accepted engine)" "")
   ("note-accepted" "(not (eq (engine-accept-trouble engine) 'descriptors-exhausted))" "t")
@@ -167,7 +170,7 @@
   ("retire" "(incf (engine-served-before engine) (worker-served worker))" "")
   ("retire" "(unless (eq (worker-state worker) :ended)" "(progn")
   ("run-worker" "(close-doors-when-empty engine)" "")
-  ("bury" "(give-up-connection engine connection)" "nil")
+  ("bury" "(give-up-connection engine connection)" "nil" :suites (sharing))
   ("launch" "(retire worker)" "nil")
   ("launch" "(note-thread-trouble engine condition)" "")
   ("launch" "(forget-thread-trouble engine)" "")))

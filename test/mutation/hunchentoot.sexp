@@ -16,7 +16,7 @@
   ("settle-head-deadline" "(eq kind (link-awaited link))" "t")
   ("settle-head-deadline" "(connection-deadline connection) (link-head-deadline link)))" "))")
   ("content-of" "(if (head-upgrade head) stream *no-content*)" "*no-content*"
-   :suites (exchanges))
+   :suites (exchanges conformance/libraries))
   ("invitation" "(unless (headers-sent-p)" "(progn")
   ("call-with-content" "(release-memory content)" "nil")
   ("process-head" "(if *cut-short-p*" "(if nil" :suites (exchanges conformance/streaming conformance/errors))

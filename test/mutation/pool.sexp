@@ -108,7 +108,7 @@
   ("probe-wait" "(if (zerop sent) nil" "(if t nil")
   ("probe-wait" "1000000.0" "1000.0")))
 
-(:file "src/engine/sharing.lisp" :suites (sharing faults lifecycle)
+(:file "src/engine/sharing.lisp" :suites (sharing faults)
  :mutants
  (("next-step" "(not (eq (engine-phase engine) :stopping))" "t")
   ("next-step" "(eq (worker-state worker) :serving)" "nil")
