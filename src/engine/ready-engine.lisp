@@ -94,8 +94,8 @@ STAMP tells."
   (count-if (lambda (worker) (plusp (ready-worker-stamp worker))) (engine-workers engine)))
 
 (defmethod coming-count ((engine ready-engine))
-  (+ (worker-count engine :starting :benched)
-     (counter-count (pace-waiting (engine-pace engine)))))
+  ;; Not by who waits: a worker that was promoted is on its way there.
+  (- (pool-size engine) (attended-count engine)))
 
 (defmethod parking-statistics ((engine ready-engine))
   (let ((probe (engine-probe engine)))
