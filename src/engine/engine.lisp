@@ -123,7 +123,8 @@ lock.")
 
 (defun serving-p (engine)
   "True when what comes to ENGINE is served."
-  (or (running-p engine) (draining-p engine)))
+  (case (engine-phase engine)
+    ((:running :draining) t)))
 
 (defun drain-over-p (engine now)
   "True when ENGINE drains and has, NOW, waited long enough for requests that were under way."

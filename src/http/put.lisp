@@ -35,8 +35,14 @@
     (declare (type index count))
     ;; The lines of a head are short: less work than to call what copies whole blocks.
     (if (< count 64)
-        (dotimes (i count)
-          (setf (aref target (the index (+ position i))) (aref source (the index (+ start i)))))
+        (let ((done 0))
+          (declare (type index done))
+          (loop while (<= done (- count +group-size+))
+                do (setf (octet-group target (+ position done)) (octet-group source (+ start done)))
+                   (incf done +group-size+))
+          (loop while (< done count)
+                do (setf (aref target (+ position done)) (aref source (+ start done)))
+                   (incf done)))
         (replace target source :start1 position :start2 start :end2 end))
     (the index (+ position count))))
 

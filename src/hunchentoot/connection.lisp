@@ -74,18 +74,18 @@ connection: its own descriptor is closed, but nobody says good-bye."
 (defun serve-connection (acceptor socket connection)
   "Serves what the current call of PROCESS-CONNECTION is for, after what the program has done before;
 returns what is to become of CONNECTION."
-  (let ((wire (socket-wire socket)))
-    (cond ((ecase (connection-kind acceptor)
-             (:own nil)
-             (:wrapped (socket-asked-p socket))
-             (:foreign t))
-           ;; The program has read something, or might, and expects to be called once.
-           (serve-to-the-end acceptor socket connection))
-          (*head*
-           (drop-head wire)
-           (serve-request acceptor socket connection))
-          (t
-           (serve-next acceptor socket connection)))))
+  (cond ((ecase *connection-kind*
+           (:own nil)
+           (:wrapped (socket-asked-p socket))
+           (:foreign t))
+         ;; The program has read something, or might, and expects to be called once.
+         (serve-to-the-end acceptor socket connection))
+        (*head*
+         (when (eq :wrapped *connection-kind*)
+           (drop-head (socket-wire socket)))
+         (serve-request acceptor socket connection))
+        (t
+         (serve-next acceptor socket connection))))
 
 (defun serve-next (acceptor socket connection)
   "Serves the next request of CONNECTION, in the current call, after waiting for it if need be."
@@ -140,7 +140,7 @@ any more."
 (defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
   "Serves one request when called by our taskmaster, who calls again for the next one, or all of them
 where a method of the program expects that; otherwise all of them, as Hunchentoot does."
-  (in-place-of-hunchentoots ((and (eq :foreign (connection-kind acceptor))
+  (in-place-of-hunchentoots ((and (eq :foreign (or *connection-kind* (connection-kind acceptor)))
                                   (primaries-after-ours #'hunchentoot:process-connection
                                                         (list acceptor socket)))
                              #'hunchentoot:process-connection (acceptor socket))
@@ -152,19 +152,19 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
 
 ;;; Before and between
 
-(defun waiting-input (connection acceptor)
-  "What a worker that was told of CONNECTION finds: the head of a request, which we have read;
+(defun waiting-input (connection acceptor kind)
+  "What a worker that was told of CONNECTION, of KIND, finds: the head of a request, which we have read;
 :SOME input, which whoever comes first is to read; :NONE yet; or the :END."
   (let ((link (connection-data connection)))
     (cond ((minusp (connection-descriptor connection)) ; blocking reads
            :some)
-          ((eq :foreign (connection-kind acceptor))
+          ((eq :foreign kind)
            (if (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
                :some
                :none))
           ((and link (ours-to-read-p link))
            (waiting-request connection acceptor link
-                            :ahead-p (eq :wrapped (connection-kind acceptor))))
+                            (eq :wrapped kind)))
           ((hunchentoot:acceptor-ssl-p acceptor)
            (waiting-encrypted-input connection))
           (link
@@ -172,7 +172,7 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
           ((handler-case (let ((hunchentoot:*acceptor* acceptor))
                            (establish-link acceptor (connection-usocket connection) connection))
              (peer-gone () nil))
-           (waiting-input connection acceptor))
+           (waiting-input connection acceptor kind))
           (t :end))))
 
 (defun waiting-encrypted-input (connection)

@@ -7,7 +7,7 @@
 ;;;;   octets -> *HEAD* (waiting-request) -> PROCESS-CONNECTION (process-head)
 ;;;;          -> PROCESS-REQUEST (reply.lisp) -> octets
 
-(defun waiting-request (connection acceptor link &key ahead-p)
+(defun waiting-request (connection acceptor link &optional ahead-p)
   "The head of the next request over LINK; :NONE when it has not come whole; :END when none will
 come, or when what came was refused.  When AHEAD-P, what came is left to be read by whoever comes
 first, and where it does not begin a request that is :SOME."
@@ -108,7 +108,7 @@ empty lines before it, or a client could send an octet a second for ever."
 (defun call-with-content (content thunk)
   "Calls THUNK, which processes the request with CONTENT; what that has in memory counts as garbage
 then."
-  (if (and (typep content 'content) (not (eq content *no-content*)))
+  (if (and (not (eq content *no-content*)) (typep content 'content))
       (unwind-protect (funcall thunk)
         (release-memory content))
       (funcall thunk)))

@@ -87,10 +87,10 @@ it would be a second framing (RFC 9112, section 6.1)."
       (publish *keep-alive* known))
     (cdr known)))
 
-(defun connection-headers (acceptor request head)
-  "Decides whether the connection is kept after REQUEST, with HEAD.  Returns the values of the
-headers Connection and Keep-Alive that a reply should have if it has none."
-  (cond ((eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+(defun connection-headers (acceptor request head status)
+  "Decides whether the connection is kept after REQUEST, with HEAD, was answered with STATUS.  Returns
+the values of the headers Connection and Keep-Alive that a reply should have if it has none."
+  (cond ((eql status hunchentoot:+http-switching-protocols+)
          (values nil nil))              ; what is to be said of the new protocol, the program says
         ((not (and (hunchentoot:acceptor-persistent-connections-p acceptor)
                    (head-keep-alive-p head)
@@ -107,13 +107,16 @@ headers Connection and Keep-Alive that a reply should have if it has none."
 
 (defgeneric settle-headers (reply server connection keep-alive content-type content-length)
   (:documentation "Gives REPLY those of the headers SERVER, CONNECTION and KEEP-ALIVE that are not
-NIL and that it should have, and CONTENT-TYPE and CONTENT-LENGTH unless they are NIL.")
+NIL and that it should have, and CONTENT-TYPE and CONTENT-LENGTH unless they are NIL.  Signals
+INVALID-HEADER, see CHECK-TRANSFER-ENCODING.")
   ;; As (SETF HEADER-OUT) does it, but all at once.
   (:method ((reply hunchentoot:reply) server connection keep-alive content-type content-length)
     (let ((headers (slot-value reply 'hunchentoot:headers-out)))
       (flet ((entry (name)
                (assoc name headers :test #'eq)))
         (declare (inline entry))
+        (when (entry :transfer-encoding)
+          (check-transfer-encoding))
         (macrolet ((put (name value)
                      `(let ((entry (entry ,name)))
                         (if entry
@@ -236,10 +239,9 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
   "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is the header, or NIL to
 leave that as it is.  APPEND, a function of the OUTPUT that the reply is made in, appends the content,
 or returns what is to be sent after it."
-  (if (body-allowed-p status)
-      (check-transfer-encoding)
-      (mapc #'drop-header '(:content-length :transfer-encoding)))
-  (multiple-value-bind (connection keep-alive) (connection-headers acceptor request head)
+  (unless (body-allowed-p status)
+    (mapc #'drop-header '(:content-length :transfer-encoding)))
+  (multiple-value-bind (connection keep-alive) (connection-headers acceptor request head status)
     (settle-headers hunchentoot:*reply* (server-name-of acceptor) connection keep-alive
                     content-type (and (body-allowed-p status) length)))
   (with-reply (reply)

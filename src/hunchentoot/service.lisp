@@ -4,28 +4,30 @@
 
 (defmethod serve ((taskmaster recycling-taskmaster) connection)
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-         (input (waiting-input connection acceptor)))
+         (kind (connection-kind acceptor))
+         (input (waiting-input connection acceptor kind)))
     (prog1 (case input
              (:none :park)
              (:end :close)
              (t
               (flet ((serve-it ()
-                       (serve-input taskmaster acceptor connection
+                       (serve-input taskmaster acceptor connection kind
                                     (if (eq input :some) nil input))))
                 (if (timed-p acceptor)
                     (call-timed acceptor #'serve-it)
                     (serve-it)))))
       (leave-output connection))))
 
-(defun serve-input (taskmaster acceptor connection head)
-  "Serves a request of CONNECTION, whose HEAD was read or, when NIL, is to be read by whoever comes
-first; returns what is to become of it."
+(defun serve-input (taskmaster acceptor connection kind head)
+  "Serves a request of CONNECTION, which is of KIND, and whose HEAD was read or, when NIL, is to be read
+by whoever comes first; returns what is to become of it."
   (let ((socket (connection-usocket connection))
         (*connection* connection)
+        (*connection-kind* kind)
         (*head* head)
         (*last-request-p* nil)
         (*outcome* :unknown))
-    (when (eq :wrapped (connection-kind acceptor))
+    (when (eq :wrapped kind)
       (watch-socket socket))
     (cond ((plusp (connection-served connection))
            (hunchentoot:process-connection acceptor socket))
@@ -35,11 +37,11 @@ first; returns what is to become of it."
              (limit-waits socket (hunchentoot:acceptor-read-timeout acceptor)))
            (hunchentoot:handle-incoming-connection taskmaster socket)))
     (if (eq *outcome* :unknown)
-        (outcome-without-us acceptor connection socket)
+        (outcome-without-us acceptor connection kind socket)
         *outcome*)))
 
-(defun outcome-without-us (acceptor connection socket)
-  "What is to become of CONNECTION, with SOCKET, where our own method of PROCESS-CONNECTION was not
+(defun outcome-without-us (acceptor connection kind socket)
+  "What is to become of CONNECTION, of KIND and with SOCKET, where our own method of PROCESS-CONNECTION was not
 called: some other closes the socket, or leaves it to somebody else."
   (let ((wire (socket-wire socket)))
     (cond (wire
@@ -47,7 +49,7 @@ called: some other closes the socket, or leaves it to somebody else."
                (leave-to-program connection wire)
                :close))
           ((or (not (typep acceptor 'parallel-acceptor))
-               (and (eq :foreign (connection-kind acceptor))
+               (and (eq :foreign kind)
                     (socket-open-p socket)))
            :detached)
           (t :close))))

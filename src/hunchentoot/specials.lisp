@@ -26,6 +26,9 @@ of keeping the connection; where there are more, it is closed.")
 (defvar *connection* nil
   "The engine's connection whose request the current thread serves, or NIL.")
 
+(defvar *connection-kind* nil
+  "How *CONNECTION* is read, as CONNECTION-KIND has it.")
+
 (defvar *head* nil
   "The head of the request that the current thread serves, where our own code has read it.")
 

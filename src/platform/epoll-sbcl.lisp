@@ -46,10 +46,6 @@ that are always readable, and told of when they are sent."
 (defconstant +event-size+ #+x86-64 3 #-x86-64 4)
 (defconstant +data-offset+ #+x86-64 1 #-x86-64 2)
 
-(deftype event-words (size)
-  "SIZE words of events."
-  `(sb-alien:alien (array (sb-alien:unsigned 32) ,size)))
-
 (defun epoll-control (poller operation descriptor events token)
   (declare (type descriptor descriptor) (type token token) (type (unsigned-byte 32) events))
   (sb-alien:with-alien ((event (array (sb-alien:unsigned 32) 4)))
@@ -132,21 +128,26 @@ that is ready now.  Has no effect before that has happened."
 before that has happened."
   (watch-again poller (poller-summons poller) +summons-token+))
 
+(declaim (inline event-word))
+(defun event-word (events index)
+  "Word INDEX of those at EVENTS, an address."
+  (declare (type sb-sys:system-area-pointer events) (type (mod 66) index) #.*hot-policy*)
+  (sb-sys:sap-ref-32 events (* 4 index)))
+
 (declaim (inline event-token))
 (defun event-token (events place)
-  "What the event whose words begin at PLACE of EVENTS tells: a token, :BELL, :PROBE or :SUMMONS."
-  (declare (type (event-words 64) events) (type (mod 64) place) #.*hot-policy*)
-  (let ((token (logior (sb-alien:deref events (+ place +data-offset+))
-                       (ash (ldb (byte 30 0)
-                                 (sb-alien:deref events (+ place +data-offset+ 1)))
-                            32))))
+  "What the event whose words begin at PLACE of those at EVENTS, an address, tells: a token, :BELL,
+:PROBE or :SUMMONS."
+  (declare (type sb-sys:system-area-pointer events) (type (mod 64) place) #.*hot-policy*)
+  (let ((token (logior (event-word events (+ place +data-offset+))
+                       (ash (ldb (byte 30 0) (event-word events (+ place +data-offset+ 1))) 32))))
     (declare (type token token))
     (cond ((>= token +summons-token+)
            (case token
              (#.+bell-token+ :bell)
              (#.+probe-token+ :probe)
              (t :summons)))
-          ((logtest +epoll-over+ (sb-alien:deref events place))
+          ((logtest +epoll-over+ (event-word events place))
            (logior token (ash 1 +hangup-bit+)))
           (t token))))
 
@@ -166,10 +167,12 @@ caller is told to no other."
                               (sb-alien:int milliseconds))))
       (declare (type (integer -4095 16) count))
       (when (plusp count)
-        (let ((others '()))
+        ;; As an address: who passes EVENTS itself makes an object of it, in memory.
+        (let ((address (sb-alien:alien-sap events))
+              (others '()))
           (loop for index of-type (mod 17) from (1- count) above 0
-                do (push (event-token events (* index +event-size+)) others))
-          (values (event-token events 0) others))))))
+                do (push (event-token address (* index +event-size+)) others))
+          (values (event-token address 0) others))))))
 
 (defun readiness-supported-p ()
   "True where this platform has pollers."

@@ -16,3 +16,10 @@
   (declare (type octets octets) (type index position) #.*hot-policy*)
   (sb-sys:with-pinned-objects (octets)
     (sb-sys:sap-ref-64 (sb-sys:vector-sap octets) position)))
+
+(declaim (inline (setf octet-group)))
+(defun (setf octet-group) (group octets position)
+  "Makes GROUP the octets that OCTETS has from POSITION on, of which there must be enough."
+  (declare (type octet-group group) (type octets octets) (type index position) #.*hot-policy*)
+  (sb-sys:with-pinned-objects (octets)
+    (setf (sb-sys:sap-ref-64 (sb-sys:vector-sap octets) position) group)))

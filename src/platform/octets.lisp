@@ -18,3 +18,10 @@
           (ash (aref octets (+ position 1)) 8)
           (ash (aref octets (+ position 2)) 16)
           (ash (aref octets (+ position 3)) 24)))
+
+(declaim (inline (setf octet-group)))
+(defun (setf octet-group) (group octets position)
+  "Makes GROUP the octets that OCTETS has from POSITION on, of which there must be enough."
+  (declare (type octet-group group) (type octets octets) (type index position))
+  (dotimes (place +group-size+ group)
+    (setf (aref octets (+ position place)) (ldb (byte 8 (* 8 place)) group))))

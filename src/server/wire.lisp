@@ -76,6 +76,7 @@
   "Signals that the descriptor of WIRE failed with the error NUMBER."
   (error 'descriptor-broken :stream (wire-stream wire) :number number))
 
+(declaim (inline open-descriptor))
 (defun open-descriptor (wire)
   "The descriptor of WIRE for a call of the system; signals DESCRIPTOR-BROKEN when it was closed."
   (or (wire-descriptor wire)
