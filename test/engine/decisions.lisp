@@ -219,7 +219,7 @@
       (is (= 0 (missing)) "A thread could not be made a moment ago.")
       (setf (engine::engine-launch-after engine) (- (platform:milliseconds) 1))
       (is (= 1 (missing)))
-      (setf (engine::engine-phase engine) :draining)
+      (setf (engine::engine-phase engine) :stopping)
       (is (= 0 (missing))))))
 
 (define-server-test trouble-with-threads-is-noted-once-until-it-is-over
