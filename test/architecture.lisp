@@ -27,8 +27,15 @@
   "FILE as it is named from the root of the project."
   (uiop:unix-namestring (uiop:enough-pathname file (truename (source-root)))))
 
+(defvar *source-texts* (make-hash-table :test 'equal)
+  "The texts of files, and when each was written: ABCL takes long to read them.")
+
 (defun source-text (file)
-  (uiop:read-file-string file :external-format :utf-8))
+  (let ((known (gethash file *source-texts*)) (written (file-write-date file)))
+    (if (eql written (car known))
+        (cdr known)
+        (cdr (setf (gethash file *source-texts*)
+                   (cons written (uiop:read-file-string file :external-format :utf-8)))))))
 
 (defun files-that-say (text &key (except '()))
   "The names of the source files that contain TEXT, without those in EXCEPT."
