@@ -236,6 +236,25 @@
       (fail-to-launch)
       (is (= 2 (length (error-notes *service*)))))))
 
+(define-server-test trouble-with-accepting-is-noted-once-of-each-kind-until-it-is-over
+  (with-still-engine (engine)
+    (flet ((fail-to-accept (class)
+             (engine::note-accept-trouble engine (make-condition class :cause "Of a test."))))
+      (is (not (fail-to-accept 'platform:accept-failed)))
+      (is (fail-to-accept 'platform:accept-failed) "It lasts.")
+      (is (not (engine:winding-down-p engine)))
+      (is (not (fail-to-accept 'platform:descriptors-exhausted)))
+      (is (engine:winding-down-p engine) "Others are to go.")
+      (is (= 2 (length (error-notes *service*))))
+      (is (= 3 (statistic engine :failed)))
+      (is (engine::engine-accept-again-p engine))
+      (engine::forget-accept-trouble engine)
+      (is (not (engine:winding-down-p engine)))
+      (is (not (engine::engine-accept-again-p engine)))
+      (is (not (fail-to-accept 'platform:descriptors-exhausted)))
+      (is (not (fail-to-accept 'platform:listener-closed)))
+      (is (not (engine::engine-accept-again-p engine)) "It will never give another."))))
+
 (define-server-test a-worker-that-was-given-back-does-not-begin
   (with-still-engine (engine)
     (let ((worker (still-worker engine)) (begun nil))

@@ -93,6 +93,20 @@
         (is (= 408 (response-status (read-response connection))))
         (task-result sender)))))
 
+(define-server-test (who-is-granted-another-protocol-may-talk-on-as-content :needs :our-http)
+  (serving () (("/" (setf (hunchentoot:return-code*) 101
+                          (hunchentoot:header-out :upgrade) "talk"
+                          (hunchentoot:header-out :connection) "Upgrade")
+                    (let ((content (slot-value hunchentoot:*request* 'hunchentoot::content-stream))
+                          (reply (hunchentoot:send-headers)))
+                      (loop repeat 3 do (write-byte (read-byte content) reply))
+                      (finish-output reply))))
+    (let ((text (ask-parts (request-octets "/" :headers '(("Connection" . "Upgrade")
+                                                          ("Upgrade" . "talk")))
+                           "abc")))
+      (is (search " 101 " text))
+      (is (search "abc" text) "~A" text))))
+
 ;;; Content that a handler read in part, or not
 
 (defparameter *smuggled*

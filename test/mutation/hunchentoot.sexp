@@ -31,7 +31,7 @@
   ("establish-link" ":handshake seconds" ":handshake nil" :suites (tls))
   ("serve-request" "(count-request connection)" "nil" :suites (stats-tell-what-happened))
   ("serve-request" "(eq outcome :detached)" "nil")
-  ("listen-or-end-p" "(error () t)" "(error () nil)" :suites (tls))
+  ("listen-or-end-p" "(error () t)" "(error () nil)" :suites (exchanges tls))
   ("leave-output" "(setf (connection-output connection) (take-left wire))" "")
   ("give-notice" "(parser-begun-p (link-parser link))" "t")
   ("release" "(drop-descriptor wire)" "nil")

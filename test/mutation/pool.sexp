@@ -115,7 +115,8 @@
   ("next-step" "(not (full-p engine))" "t")
   ("next-step" "(not (engine-accepting-p engine))" "nil")
   ("next-step" "(enough-waiting-p engine worker)" "nil")
-  ("next-step" "(bt:condition-notify (engine-changed engine))" "")
+  ("next-step" "(bt:condition-notify (engine-changed engine))" ""
+   :equivalent "Who waits for a worker looks at each tick, too.")
   ("next-step" "(retire worker)" "")
   ("enough-waiting-p" ">=" ">")
   ("enough-waiting-p" "'(:starting :waiting)" "'(:waiting)")
@@ -180,7 +181,8 @@
   ("await-first-worker" "(or (engine-last-error engine) 'no-workers)" "'no-workers")
   ("await-first-worker" "(zerop (pool-size engine)) (plusp" "nil (plusp")
   ("leave-phase" "(< (position" "(<= (position")
-  ("leave-phase" "(bt:condition-notify (engine-changed engine))" "")
+  ("leave-phase" "(bt:condition-notify (engine-changed engine))" ""
+   :equivalent "Who waits for that looks at each tick, too.")
   ("end-input (engine" "(member (worker-state worker) states)" "t")
   ("drop-queue" "(counter-add (engine-open-count engine) (- (length (engine-queue engine))))" "")
   ("drop-queue" "(close-socket (connection-socket connection))" "nil")
@@ -276,7 +278,8 @@
   ("quiet-p" "(full-p engine)" "nil")
   ("quiet-p" "(engine-thread-trouble-p engine)" "nil")
   ("rest-a-tick" "(plusp (missing-workers engine))" "nil")
-  ("run-sentinel" "(bt:condition-notify (engine-changed engine))" "")
+  ("run-sentinel" "(bt:condition-notify (engine-changed engine))" ""
+   :equivalent "Who waits for it looks at each tick, too.")
   ("run-sentinel" "(error () (count-failure engine))" "(error () nil)")
   ("run-sentinel" "(setf (engine-sentinel-lost-p engine) (not (eq (engine-phase engine) :stopped)))" "nil")
   ("run-sentinel" "(call-for-sentinel engine)" "nil" :suites (sentinels ready-faults acceptor-faults))
@@ -336,7 +339,8 @@
   ("missing-workers" "((short-handed-p engine) 1)" "")
   ("reserve-worker" "(incf (engine-made engine))" "1")
   ("leave-behind (engine worker)" "(push (worker-thread worker) (engine-leavers engine))" "nil")
-  ("retire" "(bt:condition-notify (engine-changed engine))" "")
+  ("retire" "(bt:condition-notify (engine-changed engine))" ""
+   :equivalent "Who waits for that looks at each tick, too.")
   ("retire" "(bt:condition-notify (engine-bell engine))" "nil")
   ("run-worker" "(unless (eq (worker-state worker) :ended)" "(progn")
   ("run-worker" "(with-engine (engine) (retire worker))" "")

@@ -110,6 +110,35 @@
                                       :until (+ (platform:milliseconds) (expt 2 40)))
            "So long a time is more than the system can be told.")))))
 
+(define-server-test an-accept-is-cut-short-although-nobody-comes
+  (where-supported
+   (with-globals ((platform::*accept-seconds* 1))
+     (with-listener (listener)
+       (platform:prepare-listener listener)
+       (let ((task (in-background ("accept") (platform:accept-connection listener))))
+         (eventually ("the accept to return") (task-done-p task))
+         (is (null (task-result task)))
+         (with-connection (client (usocket:get-local-port listener))
+           (let ((server (platform:accept-connection listener)))
+             (let ((reader (in-background ("read")
+                             (read-byte (platform:socket-octet-stream server)))))
+               (poll (lambda () (task-done-p reader)) 3/2)
+               (send client "x")
+               (is (eql (char-code #\x) (task-result reader)) "What it reads may take longer."))
+             (platform:close-socket server))))))))
+
+(define-server-test nobody-waits-for-who-writes-to-a-pipe
+  (where-supported
+   (with-directory (directory)
+     (let ((pipe (merge-pathnames "pipe" directory)))
+       (uiop:run-program (list "mkfifo" (uiop:native-namestring pipe)))
+       (let ((task (in-background ("open") (platform:open-file (platform:native-name pipe)))))
+         (eventually ("the file to be open") (task-done-p task))
+         (let ((file (task-result task)))
+           (is (not (minusp file)))
+           (is (null (platform:file-facts file)) "It is no regular file.")
+           (platform:close-descriptor file)))))))
+
 ;;; What is told by a poller
 
 (define-server-test many-are-told-at-a-time-in-their-order-and-not-more-than-asked-for
