@@ -8,6 +8,7 @@
 (define-server-test start-returns-when-a-worker-accepts
   (with-running-engine (engine (constantly :close) :standby 4)
     (is (plusp (statistic engine :standby)))
+    (is (<= 0 (statistic engine :uptime) 100))
     (wait-for-statistic engine :standby 4)))
 
 (define-server-test stop-leaves-nothing-a-hundred-times

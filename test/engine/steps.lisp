@@ -312,13 +312,14 @@ which is DESCRIPTOR."
              (is (eq left (engine::engine-accept-trouble engine))))))
 
 (define-server-test who-is-accepted-ends-the-trouble-with-accepting
-  (with-connection-at-rest (engine connection client)
+  (with-resting-engine (engine)
+    (platform:set-non-blocking (engine::engine-listener-descriptor engine))
     (setf (engine::engine-accept-trouble engine) 'engine::accept-failed)
-    (with-connection (second (usocket:get-local-port (engine::engine-listener engine)))
-      (let ((accepted (eventually ("a connection")
-                        (engine::take-connection engine (engine::make-pool-worker engine 1)))))
+    (with-connection (client (usocket:get-local-port (engine::engine-listener engine)))
+      (let* ((worker (engine::make-pool-worker engine 1))
+             (connection (eventually ("a connection") (engine::take-connection engine worker))))
         (is (null (engine::engine-accept-trouble engine)))
-        (engine::drop-connection engine accepted)))))
+        (engine::drop-connection engine connection)))))
 
 (define-server-test a-connection-is-closed-if-its-worker-dies-while-it-sees-to-others
   (with-connection-at-rest (engine connection client)

@@ -84,7 +84,7 @@
   ("let-system-send-file" "(- end position)" "(1+ (- end position))")
   ("let-system-send-file" "(sb-alien:signed 64) position" "(sb-alien:signed 64) 0")))
 
-(:file "src/platform/listeners-sbcl.lisp" :suites (listening platform)
+(:file "src/platform/listeners-sbcl.lisp" :suites (platform listening)
  :mutants
  (("closing-unless-complete" "(unless ,complete" "(progn")
   ("closing-unless-complete" "(close-descriptor ,descriptor)" "nil")
@@ -140,7 +140,7 @@
   ("groups-above" "(remove \"\"" "(identity")
   ("hierarchies" "\"cpu\"" "\"cpuset\"")
   ("cgroup-share" "#'min" "#'max")
-  ("line-integers" "(parse-error () nil)" "(parse-error () 0)")
+  ("line-integers" "(parse-error () nil)" "(parse-error () 0)" :equivalent "0 is no limit either.")
   ("processor-count" "(ceiling share)" "(floor share)")
   ("processor-count" "(min affinity (ceiling share))" "(ceiling share)")
   ("processor-count" "(min affinity (ceiling share))" "(max affinity (ceiling share))")))

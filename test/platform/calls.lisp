@@ -139,6 +139,41 @@
            (is (null (platform:file-facts file)) "It is no regular file.")
            (platform:close-descriptor file)))))))
 
+;;; Unix-domain sockets
+
+(define-server-test paths-are-as-long-as-the-system-takes-them
+  (where-supported
+   (flet ((address (length)
+            (platform::path-address (make-string length :initial-element #\x))))
+     (is (= 110 (length (address 107))) "A family before it, and a zero behind.")
+     (signals platform:listen-failed (address 108)))))
+
+(defun connect-without-waiting (path)
+  "A descriptor connected to PATH; NIL when nobody can connect now."
+  (let ((descriptor (platform::path-socket platform::+sock-nonblock+)))
+    (cond ((zerop (platform::call-with-path "connect" descriptor path))
+           descriptor)
+          (t
+           (platform:close-descriptor descriptor)
+           nil))))
+
+(define-server-test who-has-no-room-for-another-client-answers-all-the-same
+  (where-supported
+   (with-directory (directory)
+     (let* ((path (uiop:native-namestring (merge-pathnames "socket" directory)))
+            (listener (path-listener path))
+            (clients (loop for descriptor = (connect-without-waiting path)
+                           while descriptor collect descriptor))
+            (task (in-background ("look") (platform::abandoned-p path))))
+       (unwind-protect
+            (progn
+              (is (plusp (length clients)))
+              (eventually ("somebody to look") (task-done-p task))
+              (is (not (task-result task))))
+         (mapc #'platform:close-descriptor clients)
+         (usocket:socket-close listener))
+       (is-true (platform::abandoned-p path))))))
+
 ;;; What is told by a poller
 
 (define-server-test many-are-told-at-a-time-in-their-order-and-not-more-than-asked-for

@@ -46,19 +46,26 @@ pairs of name and contents, for them."
 
 (test files-that-make-no-sense-limit-nothing
   (share-is nil "0::/" ("cpu.max" "")) (share-is nil "0::/" ("cpu.max" "0 0"))
+  (share-is nil "0::/" ("cpu.max" "5 0"))
   (share-is nil "nonsense" ("cpu.max" "x y")))
+
+(test parts-of-processors-are-rounded-up-and-the-affinity-is-the-most
+  (where-supported
+   (with-function (platform::affinity-count (original) 8)
+     (loop for (quota count) in '(("150000 100000" 2) ("200000 100000" 2) ("max 100000" 8)
+                                  ("2000000 100000" 8))
+           do (call-with-cgroups "0::/" `(("cpu.max" ,quota))
+                                 (lambda () (is (= count (platform:processor-count)) quota)))))))
+
+(defun allowed-processors ()
+  "How many processors the system says that the current thread may run on."
+  (with-open-file (stream (format nil "/proc/self/task/~D/status" (platform:thread-identity)))
+    (loop for line = (read-line stream)
+          when (uiop:string-prefix-p "Cpus_allowed:" line)
+            return (logcount (parse-integer (remove #\, line) :start (length "Cpus_allowed:")
+                                                              :radix 16)))))
 
 (test affinity-counts
   (where-supported
+   (is (= (allowed-processors) (platform::affinity-count)))
    (is (<= 1 (platform:processor-count) (platform::affinity-count)))))
-
-(define-server-test a-thread-that-dies-while-it-reads-what-limits-processors-leaves-no-file-open
-  (where-supported
-   (loop repeat 100
-         do (let* ((begun (make-gate "a thread to read"))
-                   (thread (bt:make-thread (lambda ()
-                                             (loop (platform::cgroup-share)
-                                                   (open-gate begun))))))
-              (await begun)
-              (platform:destroy-thread thread)
-              (platform:join-thread thread *patience*)))))
