@@ -98,4 +98,5 @@
 (defun tend-connection-later (engine connection)
   "Parks CONNECTION, which the caller owns and must not serve now, for whoever is free next."
   (loop until (give-up-ownership connection)) ; whatever has come: it is looked at again anyway
-  (leave-on-tray engine (list (connection-token connection))))
+  (leave-on-tray engine (list (connection-token connection)))
+  (end-if-parked-too-late engine connection))

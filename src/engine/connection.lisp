@@ -23,6 +23,7 @@ may be of different moments."
   ;; What is to become of it when these are sent; :DETACHED already, when a service gave it away.
   (outcome :park :type keyword)
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
+  (left-waiting '() :type list)         ; what the sentinel found as it left input to workers: see sweeping.lisp
   (unsent nil :type (or null fixnum))   ; octets that the kernel held, when last asked: see writing.lisp
   ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
   ;; come, and are dropped.

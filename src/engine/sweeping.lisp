@@ -4,11 +4,12 @@
 ;;;;
 ;;;;   a connection that is                and                            is
 ;;;;   overdue, parked, with output left   its peer took some of that     given as much time again
+;;;;   overdue, parked, with none left     something has come that no    left to the workers, however long they
+;;;;                                       worker has looked at           are busy
 ;;;;   overdue, parked                     the service gives notice       told so, and closed gently
 ;;;;   overdue, parked                     otherwise                      closed
 ;;;;   overdue, owned                                                     shut down; its owner closes it
-;;;;   idle when a drain is over           something has come             served
-;;;;   idle when a drain is over           otherwise                      as if it were overdue
+;;;;   idle when a drain is over                                          as if it were overdue
 
 (defun end-overdue-connection (engine connection now)
   "Ends CONNECTION if it is overdue at NOW."
@@ -48,24 +49,47 @@
     (count-expired engine (connection-deadline-kind connection))))
 
 (defun end-parked-connection (engine connection now)
-  "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress."
+  "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress, or waits for us."
   (cond ((and (connection-output connection) (peer-took-some-p connection))
          (renew-write-deadline engine connection now)
          (park-again engine connection))
+        ((left-to-workers-p engine connection now))
         (t
          (count-expiry engine connection)
          (dismiss engine connection now))))
 
 (defun end-drained-connection (engine connection now)
   "Ends CONNECTION, which is the sentinel's, unless a request has come."
-  (if (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
-      (tend-connection-later engine connection)
-      (dismiss engine connection now)))
+  (unless (left-to-workers-p engine connection now)
+    (dismiss engine connection now)))
+
+(defun left-to-workers-p (engine connection now)
+  "True when something has come for CONNECTION, which is the sentinel's, that no worker has looked at; it
+is parked again then."
+  (when (and (not (unfinished-p connection))
+             (await-descriptor (connection-descriptor connection) :input :until now))
+    ;; A worker that serves something counts it, and one that serves nothing gives the connection another
+    ;; deadline.  So as long as both are as they were, the token lies on the tray; and a service that was
+    ;; called for that input, and did not want it, is not called for it again.
+    (unless (overdue-p connection now)
+      (set-deadline-in connection :idle 0 now))
+    (let* ((before (connection-left-waiting connection))
+           (found (list (connection-deadline connection) (connection-served connection))))
+      (cond ((equal before found)
+             (park-again engine connection)
+             t)
+            ((eql (second before) (second found))
+             nil)
+            (t
+             (setf (connection-left-waiting connection) found)
+             (tend-connection-later engine connection)
+             t)))))
 
 (defun park-again (engine connection)
   "Parks CONNECTION, which the sentinel owns."
-  (unless (give-up-ownership connection)
-    (tend-connection-later engine connection)))
+  (if (give-up-ownership connection)
+      (end-if-parked-too-late engine connection)
+      (tend-connection-later engine connection)))
 
 (defun dismiss (engine connection now)
   "Ends CONNECTION, which is the sentinel's.  Where its peer was told why, gently."
@@ -117,13 +141,11 @@
 
 (defun end-if-idle (engine connection)
   "Ends CONNECTION unless somebody owns it or something has come."
-  (when (claim-parked connection)
-    (cond ((await-descriptor (connection-descriptor connection) :input :until (milliseconds))
-           (tend-connection-later engine connection))
-          (t
-           (with-engine (engine)
-             (count-expired engine :crowd))
-           (drop-connection engine connection)))))
+  (when (and (claim-parked connection)
+             (not (left-to-workers-p engine connection (milliseconds))))
+    (with-engine (engine)
+      (count-expired engine :crowd))
+    (drop-connection engine connection)))
 
 (defun close-status-descriptors (engine)
   (gather-status-descriptors engine)

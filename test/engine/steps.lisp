@@ -62,6 +62,14 @@ CLIENTS in the same order."
   (engine:count-request connection)
   :park)
 
+(defclass indifferent-service (octet-service)
+  ()
+  (:documentation "Wants nothing of what comes."))
+
+(defmethod engine:serve ((service indifferent-service) connection)
+  (declare (ignore connection))
+  :park)
+
 (define-server-test who-lingers-has-a-time-and-a-number-of-octets
   (with-connections-at-rest (engine connections clients 2)
     (destructuring-bind (first second) connections

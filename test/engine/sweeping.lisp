@@ -128,6 +128,62 @@
       (is (engine::parked-p waiting))
       (is (eql (engine::connection-token waiting) (engine::take-from-tray engine))))))
 
+(define-server-test a-request-that-came-before-its-deadline-waits-for-a-worker-however-long
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (send client "x")
+      (await-input-at-rest connection)
+      (is (eq :parked (engine::park engine connection)))
+      (make-overdue connection now)
+      (loop repeat 3
+            do (engine::end-overdue-connection engine connection now)
+               (is (engine::parked-p connection)))
+      (is (equal (list (engine::connection-token connection)) (take-all engine))
+          "It is told of once.")
+      (is (zerop (statistic engine :expired))))))
+
+(define-server-test what-a-service-was-told-of-and-did-not-want-does-not-wait-for-ever
+  (dolist (seconds '(nil 100))
+    (with-connection-at-rest (engine connection client)
+      (change-class (engine::engine-service engine) 'indifferent-service)
+      (setf (engine::pace-idle (engine::engine-pace engine)) (and seconds (* 1000 seconds)))
+      (send client "x")
+      (await-input-at-rest connection)
+      (let ((now (platform:milliseconds)))
+        (flet ((sweep ()
+                 (with-function (engine::drained-p (original &rest arguments) t)
+                   (setf (engine::pace-clock (engine::engine-pace engine)) (incf now 1000))
+                   (engine::end-overdue-connection engine connection now))))
+          (is (eq :parked (engine::park engine connection)))
+          (sweep)
+          (is (not (engine::gone-p connection)))
+          (engine::follow-token engine (engine::make-pool-worker engine 1)
+                                (engine::take-from-tray engine))
+          (is (engine::parked-p connection))
+          (sweep)
+          (is (engine::gone-p connection)))))))
+
+(define-server-test who-sends-while-all-workers-are-held-is-served-after-its-deadline
+  (with-globals ((engine::*tick* 1/100))
+    (with-gated-engine (engine gate connections 2 :standby 1 :thread-limit 1 :idle-seconds 1)
+      (destructuring-bind (held waiting) connections
+        (is (equal "a" (exchange-octets waiting "a")))
+        (send held "w")
+        (wait-for-statistic engine :busy 1)
+        (send waiting "b")
+        (is (not (readable-p waiting 3/2)))
+        (open-gate gate)
+        (is (equal "b" (decode (read-octets waiting 1))))))))
+
+(define-server-test what-is-parked-again-when-all-stops-is-closed
+  (with-connections-at-rest (engine connections clients 2)
+    (setf (engine::engine-phase engine) :stopping)
+    (destructuring-bind (again later) connections
+      (engine::park-again engine again)
+      (engine::tend-connection-later engine later)
+      (is (every #'engine::gone-p connections))
+      (is (every #'closed-by-server-p clients)))))
+
 ;;; Room for others
 
 (define-server-test room-is-made-of-those-who-idle-and-of-nobody-else
