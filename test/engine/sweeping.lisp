@@ -7,6 +7,15 @@
 
 ;;; Overdue
 
+(defmacro with-overdue-connection ((engine connection client now) &body body)
+  "Evaluates BODY with an ENGINE without threads, and CONNECTION, to CLIENT, which is parked and overdue at
+NOW."
+  `(with-connection-at-rest (,engine ,connection ,client)
+     (let ((,now (platform:milliseconds)))
+       (is (eq :parked (engine::park ,engine ,connection)))
+       (make-overdue ,connection ,now)
+       ,@body)))
+
 (define-server-test what-is-overdue-is-ended-and-counted
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)))
@@ -24,29 +33,23 @@
       (is (zerop (statistic engine :open))))))
 
 (define-server-test a-deadline-that-is-renewed-before-the-sentinel-owns-its-connection-holds
-  (with-connection-at-rest (engine connection client)
-    (let ((now (platform:milliseconds)))
-      (is (eq :parked (engine::park engine connection)))
-      (make-overdue connection now)
-      (with-function (engine::claim-parked (original connection)
-                       (engine::set-deadline connection :idle 100 now)
-                       (funcall original connection))
-        (engine::end-overdue-connection engine connection now))
-      (is (engine::parked-p connection) "It can be told of again.")
-      (is (zerop (statistic engine :expired))))))
+  (with-overdue-connection (engine connection client now)
+    (with-function (engine::claim-parked (original connection)
+                     (engine::set-deadline connection :idle 100 now)
+                     (funcall original connection))
+      (engine::end-overdue-connection engine connection now))
+    (is (engine::parked-p connection) "It can be told of again.")
+    (is (zerop (statistic engine :expired)))))
 
 (define-server-test what-comes-while-the-sentinel-owns-a-connection-is-looked-at-later
-  (with-connection-at-rest (engine connection client)
-    (let ((now (platform:milliseconds)))
-      (is (eq :parked (engine::park engine connection)))
-      (make-overdue connection now)
-      (with-function (engine::claim-parked (original connection)
-                       (engine::set-deadline connection :idle 100 now)
-                       (prog1 (funcall original connection)
-                         (is (not (engine::become-owner connection nil)) "Somebody else is told.")))
-        (engine::end-overdue-connection engine connection now))
-      (is (engine::parked-p connection))
-      (is (eql (engine::connection-token connection) (engine::take-from-tray engine))))))
+  (with-overdue-connection (engine connection client now)
+    (with-function (engine::claim-parked (original connection)
+                     (engine::set-deadline connection :idle 100 now)
+                     (prog1 (funcall original connection)
+                       (is (not (engine::become-owner connection nil)) "Somebody else is told.")))
+      (engine::end-overdue-connection engine connection now))
+    (is (engine::parked-p connection))
+    (is (eql (engine::connection-token connection) (engine::take-from-tray engine)))))
 
 (define-server-test a-deadline-that-a-worker-renews-before-it-is-shut-down-holds
   (with-connection-at-rest (engine connection client)
