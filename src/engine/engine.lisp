@@ -40,7 +40,7 @@ its bell.")
   (sentinel nil)                        ; its thread, which lives from start to stop
   (sentinel-count 0 :type fixnum)       ; sentinels that have not ended: 1, save when one is lost
   (sentinel-lost-p nil)                 ; it died, and has no successor yet
-  (stumbling-p nil)                     ; what it did last failed, and that was noted
+  (stumbling '() :type list)            ; parts of its work that failed last, and that was noted
   (doors-open-p nil)                    ; true while CLOSE-DOORS may have something to give back
   (accepting-p nil)                     ; what comes to LISTENER is this engine's to accept
   (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, in MILLISECONDS

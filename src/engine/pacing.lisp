@@ -232,13 +232,23 @@ each sample would wake a thread."
 
 (defmethod watch-over ((engine ready-engine))
   (prepare-thread engine)
+  (resume-clock (engine-pace engine))
   (check-sight engine)
   (loop with pacemaker = (make-engine-pacemaker engine)
         until (eq (engine-phase engine) :stopped)
-        do (call-surviving engine (lambda ()
-                                    (sweep engine pacemaker)
-                                    (rest-between-ticks engine pacemaker
-                                                        (pace-workers engine pacemaker))))))
+        do (call-surviving engine :sweep (lambda () (sweep engine pacemaker)))
+        unless (call-surviving engine :pace
+                               (lambda ()
+                                 (rest-between-ticks engine pacemaker
+                                                     (pace-workers engine pacemaker))))
+          do (pause-after-failure engine)))
+
+(defun resume-clock (pace)
+  "Lets PACE-NOW be what the current thread, the sentinel's, says from now on."
+  (setf (pace-clock pace) (milliseconds)
+        (pace-dozing-p pace) nil))
 
 (defmethod call-for-sentinel ((engine ready-engine))
+  ;; As long as nobody ticks, deadlines must not count from the last tick.
+  (setf (pace-dozing-p (engine-pace engine)) t)
   (summon (engine-poller engine)))

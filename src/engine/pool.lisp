@@ -151,6 +151,16 @@ nobody try again before a tick has passed."
       (setf (engine-thread-trouble-p engine) nil
             (engine-launch-after engine) 0))))
 
+(defparameter *trouble-seconds* 5
+  "After how many seconds in which no thread failed to be made that trouble counts as over, though none was
+needed since.")
+
+(defun outlive-thread-trouble (engine)
+  "Forgets that a thread could not be made where no other one was missing for long."
+  (when (and (engine-thread-trouble-p engine)
+             (< (+ (engine-launch-after engine) (as-milliseconds *trouble-seconds*)) (milliseconds)))
+    (forget-thread-trouble engine)))
+
 (defun launch (worker)
   "Makes the thread of WORKER, which was reserved.  True when that succeeded; else the
 reservation is given back, and the sentinel will try again.  Never under the lock."
@@ -163,10 +173,19 @@ reservation is given back, and the sentinel will try again.  Never under the loc
         (with-engine (engine)
           (retire worker))
         nil)
-      (:no-error (&rest values)
+      (:no-error (&optional thread &rest values)
         (declare (ignore values))
+        (note-thread worker thread)
         (forget-thread-trouble engine)
         t))))
+
+(defun note-thread (worker thread)
+  "Notes THREAD as that of WORKER.  It does so itself when it begins; but if it is destroyed before that,
+somebody has to find out."
+  (when (bt:threadp thread)             ; a program's method may return something else
+    (with-engine ((worker-engine worker))
+      (unless (or (worker-thread worker) (eq (worker-state worker) :ended))
+        (setf (worker-thread worker) thread)))))
 
 (defun launch-all (engine workers)
   "Makes the threads of WORKERS of ENGINE, which were reserved, until one cannot be made.  True when all

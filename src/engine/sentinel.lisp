@@ -28,23 +28,29 @@ itself.  Under the lock, so that the socket cannot be closed, and its descriptor
 none failed."
   (bury-dead-workers engine)
   (join-leavers engine)
+  (outlive-thread-trouble engine)
   (refill engine))
 
-(defun call-surviving (engine function)
-  "What FUNCTION, a part of the sentinel's work, returns.  When it fails, notes that, unless the last
-part failed as well, waits for a tick, and returns NIL."
+(defun call-surviving (engine part function)
+  "Calls FUNCTION, which does PART, a keyword, of the sentinel's work.  True when it succeeds; when it fails,
+notes that, unless it failed the last time as well."
   (handler-case (funcall function)
     (serious-condition (condition)
       (count-failure engine)
-      (unless (shiftf (engine-stumbling-p engine) t)
+      (unless (member part (engine-stumbling engine))
+        (push part (engine-stumbling engine))
         (tell engine :error "The sentinel stumbled: ~A" condition))
-      (bt:with-lock-held ((engine-lock engine))
-        (unless (eq (engine-phase engine) :stopped)
-          (wait-on (engine-bell engine) (engine-lock engine) *tick*)))
       nil)
     (:no-error (&rest values)
-      (setf (engine-stumbling-p engine) nil)
-      (values-list values))))
+      (declare (ignore values))
+      (when (engine-stumbling engine)
+        (setf (engine-stumbling engine) (remove part (engine-stumbling engine))))
+      t)))
+
+(defun pause-after-failure (engine)
+  (bt:with-lock-held ((engine-lock engine))
+    (unless (eq (engine-phase engine) :stopped)
+      (wait-on (engine-bell engine) (engine-lock engine) *tick*))))
 
 (defun look-after (engine)
   "What the sentinel of ENGINE does at a tick.  True when all that was missing was made."
@@ -70,9 +76,10 @@ part failed as well, waits for a tick, and returns NIL."
 
 (defmethod watch-over ((engine engine))
   (loop until (eq (engine-phase engine) :stopped)
-        do (call-surviving engine (lambda ()
-                                    (look-after engine)
-                                    (rest-a-tick engine)))))
+        unless (call-surviving engine :look-after (lambda ()
+                                                    (look-after engine)
+                                                    (rest-a-tick engine)))
+          do (pause-after-failure engine)))
 
 ;;; Its thread
 ;;;
@@ -124,16 +131,26 @@ part failed as well, waits for a tick, and returns NIL."
 (defun ensure-sentinel (engine)
   "Makes a sentinel for ENGINE where the last one died.  Called now and then by whoever has a moment;
 not under the lock."
-  (when (and (lost-sentinel-p engine) (replace-sentinel-p engine))
-    (handler-case (start-sentinel engine)
-      (error (condition)
-        (note-thread-trouble engine condition)
+  (let ((counted-p nil))
+    (unwind-protect
+         (when (uninterruptibly
+                 (and (lost-sentinel-p engine)
+                      (setf counted-p (replace-sentinel-p engine))
+                      (succeed-sentinel engine)
+                      (not (setf counted-p nil))))
+           (tell engine :warning "The sentinel died, and has a successor."))
+      (survive-cleanup)                 ; whoever makes it may die as well
+      (when counted-p
         (with-engine (engine)
           (setf (engine-sentinel-lost-p engine) t)
-          (discount-sentinel engine)))
-      (:no-error (thread)
-        (declare (ignore thread))
-        (tell engine :warning "The sentinel died, and has a successor.")))))
+          (discount-sentinel engine))))))
+
+(defun succeed-sentinel (engine)
+  "Makes another sentinel of ENGINE.  True when that succeeded."
+  (handler-case (progn (start-sentinel engine) t)
+    (error (condition)
+      (note-thread-trouble engine condition)
+      nil)))
 
 (defun await-sentinel (engine seconds)
   "Waits up to SECONDS, a real or NIL for no limit, for the end of the sentinel of ENGINE, however it

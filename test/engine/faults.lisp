@@ -45,6 +45,32 @@
       (is (= 1 (recorded-count (fake-notes *service*))) "It is noted once.")
       (open-gate gate))))
 
+(define-server-test trouble-with-threads-is-over-when-none-was-missing-for-long
+  (with-globals ((engine::*tick* 1/100)
+                 (engine::*trouble-seconds* 1/10))
+    (with-running-engine (engine (constantly :close))
+      (engine::note-thread-trouble engine (make-condition 'simple-error :format-control "None."))
+      (eventually ("the trouble to be over") (not (engine::engine-thread-trouble-p engine)))
+      (setf engine::*trouble-seconds* 1000)
+      (engine::note-thread-trouble engine (make-condition 'simple-error :format-control "None."))
+      (is (= 2 (recorded-count (fake-notes *service*))) "It is noted again.")
+      (engine::look-after engine)
+      (is-true (engine::engine-thread-trouble-p engine) "It may last.")
+      (engine::forget-thread-trouble engine))))
+
+(define-server-test a-thread-that-dies-before-its-worker-begins-is-replaced
+  (with-running-engine (engine (constantly :close) :standby 2)
+    (with-globals ((engine::*tick* 1/100))
+      (wait-for-statistic engine :standby 2)
+      (let ((dead (bt:make-thread (constantly nil))))
+        (eventually ("a thread to end") (not (bt:thread-alive-p dead)))
+        (let ((worker (engine::with-engine (engine) (engine::reserve-worker engine))))
+          (with-function (engine:make-worker-thread (original &rest arguments) dead)
+            (is-true (engine::launch worker)))
+          (engine::tend-pool engine)
+          (is (eq :ended (engine::worker-state worker)))
+          (wait-for-statistic engine :standby 2))))))
+
 (define-server-test start-signals-when-no-thread-can-be-made
   (let* (*listener* *service*
          (engine (make-engine (constantly :close)

@@ -21,6 +21,17 @@
           (exchange-octets connection "x")
           (is (closed-by-server-p connection) "Deadlines count again."))))))
 
+(define-server-test the-clock-goes-on-without-a-sentinel
+  (with-resting-engine (engine)
+    (let ((pace (engine::engine-pace engine)))
+      (flet ((lag () (- (platform:milliseconds) (engine::pace-now pace))))
+        (is (< (* 1000 *patience*) (lag)) "Nobody has ticked.")
+        (engine::call-for-sentinel engine)
+        (is (<= 0 (lag) (* 1000 *patience*)))
+        (engine::resume-clock pace)
+        (is (<= 0 (lag) (* 1000 *patience*)))
+        (is (not (engine::pace-dozing-p pace)))))))
+
 (define-server-test a-sentinel-destroyed-while-all-are-busy-has-a-successor
   (with-gated-engine (engine gate busy 2 :thread-limit 2)
     (send-each busy "w")
@@ -68,10 +79,53 @@
                                 (lambda ()
                                   (eventually ("several failures")
                                     (> (statistic engine :failed) (+ 3 before)))))
-            (eventually ("it to recover") (not (engine::engine-stumbling-p engine)))))
+            (eventually ("it to recover") (null (engine::engine-stumbling engine)))))
         (is (eq sentinel (engine:engine-sentinel engine)))
         (is (bt:thread-alive-p sentinel))
         (is (= 2 (recorded-count (fake-notes *service*))))))))
+
+(define-server-test a-sweep-that-fails-keeps-nobody-from-pacing
+  (with-gated-engine (engine gate blocked 6)
+    (with-function (engine::sweep (original &rest arguments) (error "Broken."))
+      (eventually ("the failure to be noted") (error-notes *service*))
+      (send-each blocked "w")
+      (with-connection (connection *port*)
+        (is (equal "q" (exchange-octets connection "q"))))
+      (wait-for-statistic engine :busy 6)
+      (is (= 1 (length (error-notes *service*)))))))
+
+(define-server-test (who-dies-amid-the-making-of-a-sentinel-leaves-that-to-others :needs :deferred-ends)
+  (dolist (name '(engine::replace-sentinel-p engine::start-sentinel))
+    (let* (*listener* *service* (made 0)
+           (engine (make-engine (constantly :close))))
+      (setf (engine::engine-phase engine) :running
+            (engine::engine-sentinel-lost-p engine) t)
+      (with-function (engine::start-sentinel (original engine) (incf made))
+        (call-with-function
+         name (lambda (original &rest arguments)
+                (prog1 (apply original arguments)
+                  (destroy-here (bt:current-thread))))
+         (lambda ()
+           (platform:join-thread (bt:make-thread (lambda ()
+                                                   (engine::ensure-sentinel engine)
+                                                   (await (make-gate))))
+                                 *patience*))))
+      (is (= made (engine::engine-sentinel-count engine)))
+      (is (eq (zerop made) (engine::engine-sentinel-lost-p engine))))))
+
+(define-server-test a-sentinel-that-cannot-be-made-is-lost-still
+  (let* (*listener* *service*
+         (engine (make-engine (constantly :close))))
+    (setf (engine::engine-phase engine) :running
+          (engine::engine-sentinel-lost-p engine) t)
+    (dolist (fail (list (lambda (original engine) (declare (ignore original engine)) (error "No thread."))
+                        (lambda (original engine) (declare (ignore original engine)) (throw 'away nil))))
+      (setf (engine::engine-launch-after engine) 0)
+      (catch 'away
+        (call-with-function 'engine::start-sentinel fail
+                            (lambda () (engine::ensure-sentinel engine))))
+      (is-true (engine::engine-sentinel-lost-p engine))
+      (is (zerop (engine::engine-sentinel-count engine))))))
 
 (define-server-test the-sentinel-does-not-wait-for-programs-that-hold-up-a-workers-end
   (let ((gate (make-gate)) (held (make-gate)))
