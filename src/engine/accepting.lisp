@@ -36,6 +36,13 @@ closed."
     (counter-add (engine-open-count engine) 1)
     connection))
 
+(defun wanting-p (engine connection)
+  "True when CONNECTION of ENGINE is parked and has something to be read.  Asks as its owner: else the
+descriptor might be another's by then."
+  (and (claim-parked connection)
+       (prog1 (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
+         (park-again engine connection))))
+
 (defun wanting-count (engine most)
   "How many connections of ENGINE are served, or are parked and have something to be read, which no
 worker is free for; MOST where they are more."
@@ -44,9 +51,7 @@ worker is free for; MOST where they are more."
       (map-connections (lambda (connection)
                          (when (>= count most)
                            (return-from counting))
-                         (when (and (parked-p connection)
-                                    (await-descriptor (connection-descriptor connection) :input
-                                                      :until (milliseconds)))
+                         (when (uninterruptibly (wanting-p engine connection))
                            (incf count)))
                        (engine-table engine)))
     (min count most)))
@@ -134,9 +139,13 @@ trouble only the next connection tells whether it lasts."
 
 (defun accept-again (engine)
   "What the sentinel does about connections of ENGINE that could not be accepted."
-  (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
-    (make-room engine))
-  (listen-again engine))
+  (cond ((not (await-descriptor (engine-listener-descriptor engine) :input :until (milliseconds)))
+         ;; They are gone, or went to another process that has the same listener.
+         (note-backlog-empty engine))
+        (t
+         (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+           (make-room engine))
+         (listen-again engine))))
 
 (defun accept-connections (engine worker)
   "Accepts a connection and serves it: its request is most often there already.  See above for

@@ -25,11 +25,22 @@
     (let-go engine connection)
     (close-owned engine connection)))
 
+(defun unwatch-connection (engine connection)
+  "Makes the poller of ENGINE forget CONNECTION, which the caller owns."
+  (when (shiftf (connection-watched-p connection) nil)
+    (unwatch (engine-poller engine) (connection-descriptor connection))))
+
+(defun break-off (engine connection)
+  "Closes the descriptor of CONNECTION, which the caller owns, at once.  Somebody else may have another one of
+its socket, and as long as that is open the poller would tell of it, unless it forgets it."
+  (uninterruptibly
+    (unwatch-connection engine connection)
+    (drop-connection engine connection)))
+
 (defmethod detach ((engine ready-engine) connection)
   (uninterruptibly
     (unless (gone-p connection)
-      (when (connection-watched-p connection)
-        (unwatch (engine-poller engine) (connection-descriptor connection)))
+      (unwatch-connection engine connection)
       (forget-owned engine connection)
       (leave-ownership connection))))
 

@@ -20,7 +20,8 @@ may be of different moments."
   (ownership 1 :type fixnum)            ; :OWNED; see ownership.lisp
   (watched-p nil)                       ; the poller knows it
   (output '() :type list)               ; parts that the socket did not take: see output.lisp
-  ;; What is to become of it when these are sent; :DETACHED already, when a service gave it away.
+  ;; What is to become of it when these are sent; :DETACHED or :BROKEN already, when a service gave it
+  ;; away.
   (outcome :park :type keyword)
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
   (left-waiting '() :type list)         ; what the sentinel found as it left input to workers: see sweeping.lisp
@@ -64,6 +65,11 @@ keyword, says what was waited for."
 (defun overdue-p (connection now)
   (let ((deadline (connection-deadline connection)))
     (and deadline (< deadline now))))
+
+(defun given-away-outcome (connection)
+  "What is to become of CONNECTION, :DETACHED or :BROKEN, though its service failed, when that had given
+its socket away before; else NIL."
+  (find (connection-outcome connection) '(:detached :broken)))
 
 (defun unfinished-p (connection)
   "True when the peer of CONNECTION may not have got its answer yet."

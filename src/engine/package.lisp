@@ -25,5 +25,5 @@ subclasses SERVICE and is called through its generic functions.")
    #:engine-service #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
-   #:winding-down-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:tell
+   #:winding-down-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:tell
    #:*worker* #:worker-engine))

@@ -59,9 +59,13 @@ these, has its owner read nothing more."
               (claim-parked connection))
          (drop-connection engine connection))
         ((member :serving states)
-         (call-while-expiring connection
-                              (lambda ()
-                                (shut-descriptor (connection-descriptor connection) :input))))))
+         ;; Another thread that is about to shut it down may find that it need not.
+         (loop until (or (call-while-expiring connection
+                                              (lambda ()
+                                                (shut-descriptor (connection-descriptor connection)
+                                                                 :input)))
+                         (not (expiring-p connection)))
+               do (bt:thread-yield)))))
 
 (defmethod close-doors ((engine ready-engine))
   (end-input engine :idling :writing)   ; whatever is left

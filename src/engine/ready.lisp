@@ -135,10 +135,11 @@ request may have to wait for the slices of several others.  Unless its service w
              (end-if-parked-too-late engine connection))
             ((gone-p connection))       ; it was given away before its service was done with it
             (t
-             (ecase outcome
+             (ecase (or outcome (given-away-outcome connection))
                (:detached (detach engine connection))
                (:close (say-good-bye engine connection))
-               ((:broken nil) (drop-connection engine connection))))))))
+               (:broken (break-off engine connection))
+               ((nil) (drop-connection engine connection))))))))
 
 (defun serve-until-parked (engine connection)
   "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN."
@@ -151,7 +152,7 @@ request may have to wait for the slices of several others.  Unless its service w
     (error (condition)
       (count-failure engine)
       (tell engine :error "Serving a connection failed: ~A" condition)
-      :close)))
+      (or (given-away-outcome connection) :close))))
 
 (defun serve-once (engine connection)
   "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, else

@@ -212,7 +212,7 @@ in an accept do not look.  So it is when who served before has died, or may be m
     (error (condition)
       (count-failure engine)
       (tell engine :error "Serving a connection failed: ~A" condition)
-      :close)))
+      (or (given-away-outcome connection) :close))))
 
 (defun dispose (engine connection orderly)
   "Closes CONNECTION; gently when it was served to an ORDERLY end."
@@ -240,7 +240,7 @@ in an accept do not look.  So it is when who served before has died, or may be m
         (setf (worker-connection worker) nil)
         (counter-add (engine-open-count engine) -1))
       ;; It may have been given away before the service was left by a non-local exit.
-      (unless (eq :detached (or outcome (connection-outcome connection)))
+      (unless (eq :detached (or outcome (given-away-outcome connection)))
         (dispose engine connection (eq outcome :close))))))
 
 (defmethod work ((engine sharing-engine) worker)

@@ -54,7 +54,9 @@ connection."
           ((null (wire-descriptor wire)) :close)
           ((hunchentoot:acceptor-ssl-p acceptor)
            ;; OpenSSL has the number of the descriptor, so it must be that.
-           (if (hand-descriptor-over wire) :detached :close))
+           (if (hand-descriptor-over wire)
+               (setf (connection-outcome connection) :detached)
+               :close))
           (t
            (usocket:socket-stream (connection-usocket connection)) ; lends that
            (if (lent-open-p wire)
@@ -64,6 +66,8 @@ connection."
 (defun leave-to-program (connection wire)
   "Leaves the streams of CONNECTION, with WIRE, to the program; returns what is to become of the
 connection: its own descriptor is closed, but nobody says good-bye."
+  ;; So it is also if what follows fails.
+  (setf (connection-outcome connection) :broken)
   (leave-to-lent wire)
   (setf (connection-data connection) nil
         (connection-socket connection) nil)
@@ -134,8 +138,10 @@ any more."
     ;; The sentinel will end it, so that its input is at the end.
     (set-deadline connection :idle (hunchentoot:acceptor-read-timeout acceptor) (milliseconds)))
   (loop until (await-input socket :until (+ (milliseconds) *look-milliseconds*))
-        never (and (null (link-parser link))
-                   (winding-down-p (worker-engine *worker*)))))
+        never (or (and (null (link-parser link))
+                       (winding-down-p (worker-engine *worker*)))
+                  ;; Nor for the rest of a head, when there was time enough for it.
+                  (drain-over-p (worker-engine *worker*) (milliseconds)))))
 
 (defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
   "Serves one request when called by our taskmaster, who calls again for the next one, or all of them

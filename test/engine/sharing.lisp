@@ -140,6 +140,20 @@
       (wait-for-statistic engine :open 0)
       (is (not (fake-closed socket))))))
 
+(define-server-test a-connection-that-was-given-away-is-left-open-though-its-service-fails
+  (with-running-engine (engine (lambda (socket)
+                                 (declare (ignore socket))
+                                 (setf (engine:connection-outcome
+                                        (engine::worker-connection engine:*worker*))
+                                       :detached)
+                                 (error "Of a test.")))
+    (let ((socket (connect-fake *listener*)))
+      (wait-for-statistic engine :failed 1)
+      (wait-for-statistic engine :open 0)
+      (is (closed-p (let ((other (connect-fake *listener* 0))) (platform:shut-down other :input) other))
+          "The worker goes on.")
+      (is (not (fake-closed socket))))))
+
 (define-server-test an-idle-connection-gives-way-when-others-wait
   (with-running-engine (engine (constantly :park) :thread-limit 2)
     (let ((idle (list (connect-fake *listener*) (connect-fake *listener*))))

@@ -222,6 +222,41 @@ ENDING does."
     (with-connection-at-rest (engine connection client)
       (check-given-away engine connection client ending))))
 
+(defclass duplicating-service (giving-service)
+  ((duplicate :accessor duplicate-descriptor))
+  (:documentation "Gives away other descriptors of what its connections have."))
+
+(defmethod engine:serve ((service duplicating-service) connection)
+  (setf (duplicate-descriptor service)
+        (platform::duplicate-descriptor (engine:connection-descriptor connection))
+        (engine:connection-outcome connection) :broken)
+  (funcall (giving-ending service)))
+
+(defun check-other-descriptor (engine connection client ending)
+  "Checks that the other descriptor of the socket of CONNECTION can be used when its service gives that away
+and then does what ENDING does, and that nobody is told of it."
+  (let ((service (change-class (engine::engine-service engine) 'duplicating-service)))
+    (setf (giving-ending service) ending)
+    (engine::watch-connection engine connection)
+    (catch 'away (engine::serve-while-ready engine (engine::make-pool-worker engine 1) connection))
+    (is (engine::gone-p connection))
+    (loop while (told-now engine))
+    (let ((duplicate (duplicate-descriptor service)))
+      (unwind-protect
+           (progn
+             (send client "x")
+             (is (platform:await-descriptor duplicate :input :until (patient-end)))
+             (is (null (told-now engine)) "It is not watched any more.")
+             (is (= 1 (platform:send-octets duplicate (octets "y") 0 1)))
+             (is (equal "y" (decode (read-octets client 1)))))
+        (platform:close-descriptor duplicate)))))
+
+(define-server-test the-other-descriptor-of-a-socket-that-was-given-away-is-left-alone
+  (dolist (ending (list (constantly :broken)
+                        (lambda () (throw 'away nil)) (lambda () (error "Of a test."))))
+    (with-connection-at-rest (engine connection client)
+      (check-other-descriptor engine connection client ending))))
+
 (define-server-test errors-of-a-service-are-counted-and-end-the-connection
   (with-ready-engine (engine (lambda (char) (when (char= char #\e) (error "Of a test."))))
     (with-connection (connection *port*)
@@ -328,6 +363,34 @@ which is DESCRIPTOR."
              (connection (eventually ("a connection") (engine::take-connection engine worker))))
         (is (null (engine::engine-accept-trouble engine)))
         (engine::drop-connection engine connection)))))
+
+(define-server-test trouble-with-accepting-is-over-when-nobody-waits-any-more
+  (with-resting-engine (engine)
+    (loop for (trouble left) in '((engine::accept-failed engine::accept-failed)
+                                  (engine::descriptors-exhausted nil))
+          do (setf (engine::engine-accept-trouble engine) trouble
+                   (engine::engine-accept-again-p engine) t)
+             (engine::accept-again engine)
+             (is (not (engine::engine-accept-again-p engine)) "Another process had them.")
+             (is (eq left (engine::engine-accept-trouble engine))))))
+
+(define-server-test who-ends-input-does-not-rely-on-another-who-may-not
+  (with-connection-at-rest (engine connection client)
+    (let* ((gate (make-gate)) (within (make-gate))
+           (other (in-background ("another who ends it")
+                    (engine::call-while-expiring connection (lambda ()
+                                                              (open-gate within)
+                                                              (await gate))))))
+      (await within)
+      (let ((ender (in-background ("who ends input")
+                     (engine::end-input-of engine connection '(:serving)))))
+        (is (not (poll (lambda () (task-done-p ender)) 1/10)))
+        (open-gate gate)
+        (task-result ender)
+        (task-result other))
+      (is (zerop (platform:receive-octets (engine:connection-descriptor connection)
+                                          (octets ".") 0 1))
+          "Its input is at the end."))))
 
 (define-server-test a-connection-is-closed-if-its-worker-dies-while-it-sees-to-others
   (with-connection-at-rest (engine connection client)

@@ -41,6 +41,21 @@
                  (task-result stop)))
           (open-gate gate))))))
 
+(defclass called-once () ()
+  (:documentation "Has a primary method of its own, so all requests of a connection are served within it."))
+
+(defmethod hunchentoot:process-connection ((acceptor called-once) socket)
+  (declare (ignore socket))
+  (call-next-method))
+
+(define-server-test (half-a-head-holds-up-a-soft-stop-for-a-moment-only :needs :our-http)
+  (dolist (mixin '(nil called-once))
+    (serving (:mixin mixin :read-timeout 1000) (("/yo" "Hey!"))
+      (with-connection (connection)
+        (is (equal "Hey!" (exchange-text connection "/yo")))
+        (send connection (subseq (request-octets "/yo") 0 9))
+        (task-result (in-background ("soft stop") (hunchentoot:stop *server* :soft t)))))))
+
 (defun ask-afresh (port stop-p)
   "Asks PORT for /yo on a new connection each time until STOP-P is true.  Returns how often the answer was
 right; signals an error when it was not."

@@ -120,7 +120,8 @@
   ("forget-owned" "(forget-connection (engine-table engine) connection)" "")
   ("forget-owned" "(counter-add (engine-open-count engine) -1)" "")
   ("close-owned" "(close-descriptor (connection-descriptor connection))" "nil")
-  ("detach" "(unwatch (engine-poller engine) (connection-descriptor connection))" "nil"
+  ("break-off" "(unwatch-connection engine connection)" "" :suites (steps))
+  ("detach" "(unwatch-connection engine connection)" "nil"
    :suites (ready progress conformance/detaching))
   ("say-good-bye" "(linger engine connection)" "nil")
   ("say-good-bye" "(cond (unread-p" "(cond (nil")
