@@ -171,7 +171,7 @@
   ("end-drained-connections" "(drain-over-p engine (milliseconds))" "(draining-p engine)")
   ("tend ((engine sharing-engine))" "(end-drained-connections engine)" "")))
 
-(:file "src/engine/lifecycle.lisp" :suites (lifecycle soft-stop faults sentinels)
+(:file "src/engine/lifecycle.lisp" :suites (sharing lifecycle soft-stop faults sentinels)
  :mutants
  (("start-engine" "(stop-engine engine :timeout 0)" "nil")
   ("start-engine" "(setf (engine-sentinel-count engine) 0)" "nil")
@@ -260,7 +260,7 @@
   ("resting-p ((worker ready-worker))" "(zerop (ready-worker-stamp worker))" "t")
   ("leave-behind :after ((engine ready-engine)" "(push (ready-worker-status worker) (engine-status-descriptors engine))" "nil")))
 
-(:file "src/engine/sentinel.lisp" :suites (sentinels faults sharing lifecycle ready-faults)
+(:file "src/engine/sentinel.lisp" :suites (sharing sentinels faults lifecycle ready-faults)
  :mutants
  (("count-expired" "(incf (engine-expired engine))" "")
   ("count-expired" "(incf (getf (engine-expired-by engine) kind 0))" "")
