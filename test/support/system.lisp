@@ -228,7 +228,7 @@ where the Lisp would enter its debugger."
 
 (defun why-redefined-classes-crash ()
   "Why nobody can redefine the class of an acceptor here, as a sentence; NIL when one can."
-  #+ecl "Compiled code of ECL may crash on an instance whose class has been redefined."
+  #+ecl "ECL goes on to call methods of the superclasses that a class had before it was redefined."
   #-ecl nil)
 
 (defun function-parameters (symbol)
