@@ -7,7 +7,8 @@
 (defpackage #:hunchentoot-recycling-taskmaster-scripts
   (:documentation "Private to scripts/.")
   (:use #:common-lisp)
-  (:export #:*root* #:setting #:load-dependencies #:load-own #:load-tests #:dependencies #:load-quicklisp))
+  (:export #:*root* #:setting #:load-dependencies #:load-own #:load-tests #:dependencies
+           #:load-quicklisp))
 
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 
