@@ -73,14 +73,22 @@ else in UTF-8."
 
 ;;; The body
 
+(defun receive-few (connection count)
+  "The next COUNT octets from CONNECTION, read one by one; fewer at its end."
+  (coerce (loop repeat count
+                for octet = (next-octet connection)
+                while octet collect octet)
+          'wire))
+
 (defun read-octets (connection count)
   "The next COUNT octets from CONNECTION."
-  (let ((octets (make-array count :element-type '(unsigned-byte 8))))
-    (dotimes (index count octets)
-      (setf (aref octets index)
-            (or (next-octet connection)
-                (error 'broken-response
-                       :what (format nil "it ends after ~D of ~D octets" index count)))))))
+  (let ((octets (if (< count 10000)
+                    (receive-few connection count)
+                    (receive-many connection count))))
+    (unless (= count (length octets))
+      (error 'broken-response
+             :what (format nil "it ends after ~D of ~D octets" (length octets) count)))
+    octets))
 
 (defun read-chunk (connection)
   "The next chunk of a chunked body from CONNECTION; NIL for the last, empty one,
