@@ -293,13 +293,13 @@
                                  :claimed))))
         ;; It drops the connection, parks it again as it was, or has somebody look at it.
         (:claimed (choices (at :forget)
-                           (at (if (bits-p (model-event :park connection) :arrived) :requeue :idle))
+                           (at (if (bits-p (model-event :park connection) :arrived) :requeue :late))
                            (at :requeue)))
         (:requeue (choices (unless (bits-p (model-event :park connection) :arrived)
                              (at :queue))))
         (:queue (choices (progn (setf (model-queued *world* connection)
                                       1)
-                                (at :idle))))
+                                (at :late))))
         (:expire (choices (let ((before (model-event :expire connection)))
                             (at (if (and (bits-p before :owned) (not (bits-p before :expiring)))
                                     :shut
