@@ -110,10 +110,14 @@ clears.  Where none counts, or one that says neither, nothing changes.")
 
 ;;; What the engine asks
 
-(declaim (inline parked-p arrived-p read-closed-p expiring-p gone-p))
+(declaim (inline parked-p owned-p arrived-p read-closed-p gone-p))
 (defun parked-p (connection)
   "True when nobody owns CONNECTION, and it is not closed."
   (not (ownership-test (connection-ownership connection) :owned :closed)))
+
+(defun owned-p (connection)
+  "True when somebody owns CONNECTION."
+  (ownership-test (connection-ownership connection) :owned))
 
 (defun arrived-p (connection)
   "True when the kernel reported an event of CONNECTION since its owner looked last."
@@ -122,10 +126,6 @@ clears.  Where none counts, or one that says neither, nothing changes.")
 (defun read-closed-p (connection)
   "True when the kernel reported that the peer of CONNECTION will send no more."
   (ownership-test (connection-ownership connection) :read-closed))
-
-(defun expiring-p (connection)
-  "True while a thread that does not own CONNECTION may shut it down."
-  (ownership-test (connection-ownership connection) :expiring))
 
 (defun gone-p (connection)
   "True when CONNECTION was closed or given away."

@@ -59,12 +59,13 @@ these, has its owner read nothing more."
               (claim-parked connection))
          (drop-connection engine connection))
         ((member :serving states)
-         ;; Another thread that is about to shut it down may find that it need not.
+         ;; Another thread that is about to shut it down may find that it need not; so this one waits until
+         ;; it is done, and ends the input itself.
          (loop until (or (call-while-expiring connection
                                               (lambda ()
                                                 (shut-descriptor (connection-descriptor connection)
                                                                  :input)))
-                         (not (expiring-p connection)))
+                         (not (owned-p connection)))
                do (bt:thread-yield)))))
 
 (defmethod close-doors ((engine ready-engine))
