@@ -123,7 +123,8 @@ one, and its reason."
 (define-listening-errors *listening-errors*
   (usocket:address-in-use-error port-taken "something else listens there")
   (usocket:address-not-available-error address-missing "this machine has no such address")
-  (usocket:operation-not-permitted-error port-forbidden "this is not permitted")
+  (usocket:operation-not-permitted-error port-forbidden
+   "this is not permitted (ABCL says so too where something else listens there)")
   (usocket:ns-error address-unknown "nobody knows that address")
   (usocket:unknown-error listening-failed nil))
 

@@ -129,15 +129,23 @@
 
 ;;; Places where nobody can listen
 
+(deftype port-taken-error ()
+  "What usocket signals for a port that is taken: on ABCL it cannot tell that from a forbidden one."
+  (if (uiop:featurep :abcl)
+      'usocket:operation-not-permitted-error
+      'usocket:address-in-use-error))
+
 (define-server-test (a-taken-port-is-named-with-its-address :needs :our-engine)
   (with-acceptor (acceptor)
     (let ((port (hunchentoot:acceptor-port acceptor)))
-      (check-sentence ((hunchentoot:start (make-test-acceptor :port port))
-                       usocket:address-in-use-error)
-                      (princ-to-string port) "127.0.0.1")
-      (check-sentence ((hunchentoot:start (make-test-acceptor :port port :address nil))
-                       usocket:address-in-use-error)
-                      (princ-to-string port) "all addresses"))))
+      (loop for (address name) in '(("127.0.0.1" "127.0.0.1") (nil "all addresses"))
+            for condition = (nth-value 1 (ignore-errors
+                                          (hunchentoot:start
+                                           (make-test-acceptor :port port :address address))))
+            do (is (typep condition 'port-taken-error) "~A" condition)
+               (is (search (princ-to-string port) (princ-to-string condition)))
+               (is (search name (princ-to-string condition)))
+               (is (search "something else listens there" (princ-to-string condition)))))))
 
 (defparameter *missing-addresses-told-p*
   ;; Asked once: where usocket fails in its own code, as on ECL, it loses a descriptor.  192.0.2.0/24
