@@ -29,4 +29,5 @@
 
 (defun %shut-down (usocket direction)
   (unless (eq direction :output) (usocket:socket-shutdown usocket :input))
-  (unless (eq direction :input) (usocket:socket-shutdown usocket :output)))
+  (unless (eq direction :input) (usocket:socket-shutdown usocket :output))
+  t)

@@ -85,4 +85,5 @@ it has."
         (and seconds (coerce seconds 'single-float))))
 
 (defun %shut-down (usocket direction)
-  (sb-bsd-sockets:socket-shutdown (usocket:socket usocket) :direction direction))
+  (sb-bsd-sockets:socket-shutdown (usocket:socket usocket) :direction direction)
+  t)

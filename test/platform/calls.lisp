@@ -139,6 +139,78 @@
            (is (null (platform:file-facts file)) "It is no regular file.")
            (platform:close-descriptor file)))))))
 
+;;; What a peer sends after the last answer
+
+(defmacro with-slow-closing ((server client closing) &body body)
+  "Evaluates BODY while CLOSING, a task, closes SERVER gently, whose CLIENT has sent more than was read, and
+is waited for as long as it takes."
+  `(with-globals ((platform::*discard-seconds* *patience*)
+                  (platform::*discard-pause* *patience*))
+     (with-accepted (,server ,client)
+       (send ,client "x")
+       (is (platform:await-input ,server :until (patient-end)))
+       (let ((,closing (in-background ("closing") (platform:close-gently ,server))))
+         ,@body))))
+
+(define-server-test who-is-closed-gently-sees-the-end-and-has-time-to-end-too
+  (with-slow-closing (server client closing)
+    (is (closed-by-server-p client) "It sees our end at once.")
+    (is (not (poll (lambda () (task-done-p closing)) 1/5)) "It may send more.")
+    (end-sending client)
+    (task-result closing)
+    (is (not (platform:socket-open-p server)))))
+
+(define-server-test shutting-down-tells-whether-somebody-was-there
+  (with-accepted (server client)
+    (is-true (platform:shut-down server :output))
+    (is (closed-by-server-p client))
+    (is-true (platform:shut-down server :io))
+    (platform:close-socket server)
+    (is (null (platform:shut-down server :io)))))
+
+(define-server-test who-is-silent-after-the-last-answer-is-not-waited-for-for-long
+  (with-globals ((platform::*discard-seconds* *patience*))
+    (with-accepted (server client)
+      (send client "x")
+      (is (platform:await-input server :until (patient-end)))
+      (let ((begun (platform:milliseconds)))
+        (platform:close-gently server)
+        (is (< (- (platform:milliseconds) begun) 5000))))))
+
+(define-server-test no-more-than-so-many-octets-are-dropped
+  (with-globals ((platform::*discard-octets* 10))
+    (with-accepted (server client)
+      (send client (test-octets 100))
+      (is (platform:await-input server :until (patient-end)))
+      (platform::discard-input server)
+      (is (= (aref (test-octets 100) 10)
+             (read-byte (platform:socket-octet-stream server)))))))
+
+(test what-is-there-is-dropped-up-to-a-number-and-a-time
+  (flet ((dropped (count most end)
+           (let ((stream (flexi-streams:make-in-memory-input-stream (test-octets count))))
+             (list (platform::discard-available-input stream most end)
+                   (loop while (read-byte stream nil) count t)))))
+    (let ((later (+ (platform:milliseconds) 1000000)))
+      (is (equal '(4 6) (dropped 10 4 later)))
+      (is (equal '(10 0) (dropped 10 20 later)))
+      (is (equal '(nil 0) (dropped 0 4 later)) "That is its end.")
+      (is (equal '(4096 904) (dropped 5000 10000 0)) "The clock is asked seldom."))))
+
+(define-server-test what-usocket-signals-is-known-for-what-it-means
+  (where-supported
+   (with-listener (listener)
+     (flet ((accepted (class)
+              (with-function (platform::%accept (original listener)
+                               (error class :socket listener))
+                (handler-case (platform:accept-connection listener)
+                  (platform:accept-failed (condition) (type-of condition))))))
+       (is (null (accepted 'usocket:connection-aborted-error)))
+       (is (eq 'platform:listener-closed (accepted 'usocket:bad-file-descriptor-error)))
+       (is (eq 'platform:listener-closed (accepted 'usocket:invalid-argument-error)))
+       (is (eq 'platform:descriptors-exhausted (accepted 'usocket:no-buffers-error)))
+       (is (eq 'platform:accept-failed (accepted 'usocket:operation-not-permitted-error)))))))
+
 ;;; Unix-domain sockets
 
 (define-server-test paths-are-as-long-as-the-system-takes-them
