@@ -252,8 +252,7 @@
  :mutants
  (("pace-now" "(pace-dozing-p pace)" "nil")
   ("attended-count ((engine ready-engine))" "(plusp (ready-worker-stamp worker))" "t")
-  ("coming-count ((engine ready-engine))" ":starting :benched" ":starting")
-  ("coming-count ((engine ready-engine))" "(counter-count (pace-waiting (engine-pace engine)))" "0")
+  ("coming-count ((engine ready-engine))" "(attended-count engine)" "0")
   ("parking-statistics ((engine ready-engine))" "(engine-promotions engine)" "0")
   ("parking-statistics ((engine ready-engine))" "(engine-benchings engine)" "0")
   ("resting-p ((worker ready-worker))" "(eq (worker-state worker) :benched)" "nil")
@@ -361,7 +360,7 @@
 
 (:file "src/engine/engine.lisp" :suites (sharing lifecycle ready soft-stop)
  :mutants
- (("serving-p" "(draining-p engine)" "nil")
+ (("serving-p" "(:running :draining)" "(:running)")
   ("drain-over-p" "(>= now end)" "t")
   ("drain-over-p" "(draining-p engine)" "t")
   ("winding-down-p" "(engine-crowded-p engine)" "nil")
