@@ -105,7 +105,8 @@ the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
 
 (defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))
   "In a worker's thread, does its work; otherwise what Hunchentoot does."
-  (in-place-of-hunchentoots ((primaries-after-ours #'hunchentoot:accept-connections (list acceptor))
+  (in-place-of-hunchentoots ((call-next-method)
+                             (primaries-after-ours #'hunchentoot:accept-connections (list acceptor))
                              #'hunchentoot:accept-connections (acceptor))
     (if *work*
         (funcall *work*)
@@ -186,7 +187,8 @@ it waits when it must, up to five seconds each.  Returns ACCEPTOR and a list of 
 each thread that had to be left to finish its request by itself.  Does nothing when ACCEPTOR is
 not started.
 Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
-  (in-place-of-hunchentoots ((primaries-after-ours #'hunchentoot:stop (list acceptor))
+  (in-place-of-hunchentoots ((call-next-method)
+                             (primaries-after-ours #'hunchentoot:stop (list acceptor))
                              #'hunchentoot:stop (acceptor) :soft soft :timeout timeout)
     (cond ((not (hunchentoot:started-p acceptor))
            (values acceptor '()))

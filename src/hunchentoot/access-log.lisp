@@ -138,7 +138,8 @@ never harms the request."
 (defmethod hunchentoot:acceptor-log-access ((acceptor parallel-acceptor) &key return-code)
   "Writes the line that Hunchentoot would write, or one in another :ACCESS-LOG-FORMAT: to a stream at
 once, to a file by way of a thread of its own; see REOPEN-LOGS."
-  (in-place-of-hunchentoots ((surroundings-loggers (surroundings-of acceptor))
+  (in-place-of-hunchentoots ((call-next-method)
+                             (surroundings-loggers (surroundings-of acceptor))
                              #'hunchentoot:acceptor-log-access (acceptor) :return-code return-code)
     (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
       (cond ((null destination))

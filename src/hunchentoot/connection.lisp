@@ -146,7 +146,8 @@ any more."
 (defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
   "Serves one request when called by our taskmaster, who calls again for the next one, or all of them
 where a method of the program expects that; otherwise all of them, as Hunchentoot does."
-  (in-place-of-hunchentoots ((and (eq :foreign (or *connection-kind* (connection-kind acceptor)))
+  (in-place-of-hunchentoots ((call-next-method)
+                             (and (eq :foreign (or *connection-kind* (connection-kind acceptor)))
                                   (primaries-after-ours #'hunchentoot:process-connection
                                                         (list acceptor socket)))
                              #'hunchentoot:process-connection (acceptor socket))

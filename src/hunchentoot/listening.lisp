@@ -145,7 +145,8 @@ place.  Returns where there is none."
     (call-next-method)))
 
 (defmethod hunchentoot:start-listening ((acceptor listening-acceptor))
-  (in-place-of-hunchentoots ((primaries-after-ours #'hunchentoot:start-listening (list acceptor))
+  (in-place-of-hunchentoots ((call-next-method)
+                             (primaries-after-ours #'hunchentoot:start-listening (list acceptor))
                              #'hunchentoot:start-listening (acceptor))
     (let ((listener (and (not (hunchentoot:started-p acceptor)) (open-listener acceptor))))
       (cond (listener

@@ -133,17 +133,18 @@ program's, and Hunchentoot's."
   (let ((*ours* ours))
     (call-methods (append methods (list *innermost-method*)) arguments)))
 
-(defmacro in-place-of-hunchentoots ((hidden function required &rest more) &body body)
+(defmacro in-place-of-hunchentoots ((next hidden function required &rest more) &body body)
   "Evaluates BODY, of our method of the generic FUNCTION, after the methods of the program that it
 hides, when the last of them calls the next.  HIDDEN is a form for a list of these.  The arguments are
-the list of forms REQUIRED, and MORE.  In BODY, (HUNCHENTOOTS) calls Hunchentoot's method."
+the list of forms REQUIRED, and MORE.  In BODY, (HUNCHENTOOTS) calls Hunchentoot's method.  NEXT is
+the form (CALL-NEXT-METHOD): ABCL finds none that only an expansion has."
   (let ((methods (gensym "METHODS")))
     `(let ((,methods ,hidden))
        (flet ((hunchentoots ()
                 (if ,methods
                     (call-methods (nth-value 1 (primaries-after-ours ,function (list ,@required)))
                                   (list ,@required ,@more))
-                    (call-next-method))))
+                    ,next)))
          (declare (ignorable #'hunchentoots))
          (flet ((ours () ,@body))
            (declare (dynamic-extent #'ours))
