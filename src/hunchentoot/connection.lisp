@@ -147,7 +147,8 @@ any more."
   "Serves one request when called by our taskmaster, who calls again for the next one, or all of them
 where a method of the program expects that; otherwise all of them, as Hunchentoot does."
   (in-place-of-hunchentoots ((call-next-method)
-                             (and (eq :foreign (or *connection-kind* (connection-kind acceptor)))
+                             ;; Of this acceptor: one that the engine knows may pass its connections on.
+                             (and (eq :foreign (surroundings-kind (surroundings-of acceptor)))
                                   (primaries-after-ours #'hunchentoot:process-connection
                                                         (list acceptor socket)))
                              #'hunchentoot:process-connection (acceptor socket))

@@ -78,6 +78,23 @@ this order."
               do (is (string= "body" (exchange-text connection "/")))))
       (is (= 1 (calls-of 'hunchentoot:process-connection))))))
 
+(defclass delegating ()
+  ((other :initform nil :accessor other-acceptor))
+  (:documentation "A mixin for an acceptor whose connections another one serves."))
+
+(defmethod hunchentoot:process-connection :around ((acceptor delegating) socket)
+  (hunchentoot:process-connection (other-acceptor acceptor) socket))
+
+(define-server-test who-serves-for-another-acceptor-does-so-with-its-own-methods
+  (where-methods-can-be-called
+    (noting
+      (serving (:mixin 'delegating) (("/" "body"))
+        (setf (other-acceptor *server*)
+              (let ((*acceptor-class* (class-mixed-into 'tracing-connections)))
+                (make-test-acceptor)))
+        (is (string= "body" (ask-text "/")))
+        (is (= 1 (calls-of 'hunchentoot:process-connection)))))))
+
 (defclass silent (hunchentoot:acceptor) ())
 
 (defmethod hunchentoot:acceptor-log-access ((acceptor silent) &key return-code)
