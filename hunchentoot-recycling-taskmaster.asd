@@ -136,7 +136,8 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "chunks")
                  (:file "replies")
                  (:file "lines")
-                 (:file "journal")))    ; lines for files, written behind the requests' backs
+                 (:file "journal")      ; lines for files, written behind the requests' backs
+                 (:file "journal-thread")))
    (:file "package")                    ; the public names
    (:module "hunchentoot"
     :serial t

@@ -186,8 +186,11 @@
   ("write-batch" "(drop-batch journal)" "")
   ("lose-batch" "(lose-lines journal (journal-batch-lines journal))" "")
   ("note-trouble" "(shiftf (journal-trouble-p journal) t)" "nil")
-  ("note-recovery" "(shiftf (journal-trouble-p journal) nil)" "(journal-trouble-p journal)")
-  ("end-when-asked" "(or (not written-p) (zerop (journal-lines journal)))" "t")
+  ("note-recovery" "(shiftf (journal-trouble-p journal) nil)" "(journal-trouble-p journal)")))
+
+(:file "src/server/journal-thread.lisp" :suites (journal)
+ :mutants
+ (("end-when-asked" "(or (not written-p) (zerop (journal-lines journal)))" "t")
   ("end-when-asked" "(or (not written-p)" "(or nil")
   ("leave-journal" "(setf (journal-phase journal) :off)" "")
   ("stop-journal" "(setf (journal-phase journal) :ending)" "")))

@@ -1,0 +1,86 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; The thread of a journal, which writes what has gathered; see journal.lisp for its phases.
+
+(defun await-lines (journal)
+  "Waits until it is time to write: for a line as long as it takes, and then for more, for a while."
+  (flet ((something-p ()
+           (or (eq :ending (journal-phase journal))
+               (plusp (journal-lines journal))
+               (plusp (journal-batch-lines journal)))) ; that could not be written
+         (urgent-p ()
+           (or (eq :ending (journal-phase journal))
+               (> (output-fill (journal-gathered journal)) *batch-octets*))))
+    (await-journal journal (journal-wanted journal) nil #'something-p)
+    (await-journal journal (journal-wanted journal) *flush-seconds* #'urgent-p)))
+
+(defun end-when-asked (journal written-p)
+  "True when JOURNAL is to end and has nothing more to write, or could not write it, as WRITTEN-P
+says: what is left then is for the next start."
+  (with-journal (journal)
+    (when (and (eq :ending (journal-phase journal))
+               (or (not written-p) (zerop (journal-lines journal))))
+      (leave-journal journal))))
+
+(defun tell-what-is-left (journal)
+  "Tells of the lines that JOURNAL, which has ended, could not write."
+  (let ((kept (with-journal (journal) (journal-kept journal))))
+    (when (plusp kept)
+      (funcall (journal-complain journal) :error "~A did not take the last ~D line~:P."
+               (journal-destination journal) kept))))
+
+(defun leave-journal (journal)
+  "Makes whoever appends a line to JOURNAL write it.  Under the lock."
+  (setf (journal-phase journal) :off)
+  (bt:condition-notify (journal-done journal))
+  t)
+
+(defun keep-journal (journal)
+  "The life of the thread of JOURNAL."
+  (let ((ended-p nil))
+    (unwind-protect
+         (progn
+           (with-journal (journal)
+             (setf (journal-thread journal) (bt:current-thread))
+             (bt:condition-notify (journal-done journal)))
+           (loop do (await-lines journal)
+                 until (end-when-asked journal (flush-journal journal)))
+           (setf ended-p t)
+           (tell-what-is-left journal))
+      (survive-cleanup)
+      (unless ended-p                   ; destroyed, as all threads are when a Lisp exits
+        (with-journal (journal)
+          (leave-journal journal))
+        (flush-journal journal)))))
+
+(defun start-journal (journal)
+  "Lets a thread write the lines of JOURNAL.  Does nothing when there is one; where none can be
+made, lines are written by who appends them."
+  (when (with-journal (journal)
+          (case (shiftf (journal-phase journal) :running)
+            (:off t)))
+    (handler-case (bt:make-thread (lambda () (keep-journal journal)) :name (journal-name journal))
+      (error (condition)
+        (with-journal (journal)
+          (leave-journal journal))
+        (funcall (journal-complain journal) :warning "~A has no thread: ~A"
+                 (journal-name journal) condition))
+      (:no-error (thread)
+        (declare (ignore thread))
+        ;; From here on its cleanup forms run, whatever becomes of it.
+        (await-journal journal (journal-done journal) 1 (lambda () (journal-thread journal)))))))
+
+(defun stop-journal (journal seconds)
+  "Has the thread of JOURNAL write what it was given so far and end, and waits for that up to
+SECONDS, a real.  NIL when it takes longer: it will end later.  Does nothing when there is none."
+  (with-journal (journal)
+    (when (eq :running (journal-phase journal))
+      (setf (journal-phase journal) :ending)
+      (bt:condition-notify (journal-wanted journal))))
+  (when (await-journal journal (journal-done journal) seconds
+                       (lambda () (eq :off (journal-phase journal))))
+    (let ((thread (with-journal (journal) (shiftf (journal-thread journal) nil))))
+      (when (and thread (not (eq thread (bt:current-thread))))
+        (handler-case (bt:join-thread thread)
+          (error () nil))))             ; SBCL signals when the thread was destroyed
+    t))
