@@ -173,7 +173,8 @@ of ENGINE rang because nobody waits any more."
         (seconds (doze-seconds engine)))
     (unwind-protect
          (bt:with-lock-held ((engine-lock engine))
-           (setf (pace-dozing-p pace) t)
+           (setf (pace-clock-stands-p pace) t
+                 (pace-dozing-p pace) t)
            ;; Who takes the last seat counts itself off, and then reads DOZING-P; so DOZING-P must be
            ;; seen by all before the count is read here, or each might miss what the other wrote.
            (order-memory)
@@ -181,8 +182,8 @@ of ENGINE rang because nobody waits any more."
                       (somebody-waits-p engine))
              (wait-on (engine-bell engine) (engine-lock engine) seconds))
            (not (pace-dozing-p pace)))
-      (setf (pace-clock pace) (milliseconds)
-            (pace-dozing-p pace) nil))))
+      (setf (pace-dozing-p pace) nil)
+      (resume-clock pace))))
 
 (defun rest-between-ticks (engine pacemaker found)
   "Rests after a tick that FOUND what PACE-WORKERS returns."
@@ -241,14 +242,17 @@ each sample would wake a thread."
                                (lambda ()
                                  (rest-between-ticks engine pacemaker
                                                      (pace-workers engine pacemaker))))
-          do (pause-after-failure engine)))
+          ;; PACE-WORKERS may have failed before it set the clock.
+          do (setf (pace-clock-stands-p (engine-pace engine)) t)
+             (pause-after-failure engine)
+             (resume-clock (engine-pace engine))))
 
 (defun resume-clock (pace)
-  "Lets PACE-NOW be what the current thread, the sentinel's, says from now on."
+  "Lets PACE-NOW be what the current thread, the sentinel's, says from now on.  Nobody else does."
   (setf (pace-clock pace) (milliseconds)
-        (pace-dozing-p pace) nil))
+        (pace-clock-stands-p pace) nil))
 
 (defmethod call-for-sentinel ((engine ready-engine))
   ;; As long as nobody ticks, deadlines must not count from the last tick.
-  (setf (pace-dozing-p (engine-pace engine)) t)
+  (setf (pace-clock-stands-p (engine-pace engine)) t)
   (summon (engine-poller engine)))

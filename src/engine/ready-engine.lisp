@@ -32,17 +32,18 @@
 the sentinel, save SURPLUS, DOZING-P and WAITING."
   (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0
   (clock 0 :type fixnum)                ; MILLISECONDS at that tick
+  (clock-stands-p nil)                  ; nobody ticks: the sentinel dozes, waits after a failure, or is lost
   (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the service, as milliseconds
   (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
   (target 1 :type fixnum)               ; how many workers may wait
   (surplus 0 :type fixnum)              ; how many should sit down; who does counts it down
-  (dozing-p nil)                        ; the sentinel does not tick, and is to be rung
+  (dozing-p nil)                        ; the sentinel is to be rung when nobody waits
   (waiting (make-counter) :read-only t)) ; how many workers wait
 
 (declaim (inline pace-now))
 (defun pace-now (pace)
   "MILLISECONDS, a tick or so ago.  Asks the clock only while the sentinel does not."
-  (if (pace-dozing-p pace)
+  (if (pace-clock-stands-p pace)
       (milliseconds)
       (pace-clock pace)))
 

@@ -40,8 +40,8 @@ for what lay on the tray already."
       (summon-if-somebody-waits engine)))
   (when others
     (leave-on-tray engine others))
-  (when (engine-sentinel-lost-p engine)
-    (call-for-sentinel engine)))
+  (when (engine-sentinel-lost-p engine) ; the summons may have been its
+    (summon (engine-poller engine))))
 
 (defun long-patience (pace)
   "How long a worker waits that found nothing to do: so long that all who wait at rest look around once
@@ -58,10 +58,8 @@ not waiting before, and reads whether the sentinel dozes afterwards; see DOZE."
 
 (defun ring-sentinel (engine)
   (with-engine (engine)
-    (when (pace-dozing-p (engine-pace engine))
-      ;; Deadlines that are set before the sentinel has woken count from now, not from when it dozed off.
-      (setf (pace-clock (engine-pace engine)) (milliseconds)
-            (pace-dozing-p (engine-pace engine)) nil)
+    ;; The clock stands until the sentinel has woken, so PACE-NOW asks the system until then.
+    (when (shiftf (pace-dozing-p (engine-pace engine)) nil)
       (bt:condition-notify (engine-bell engine)))))
 
 (defparameter *timer-slack-microseconds* 100

@@ -295,7 +295,8 @@ dozes."
         (within-a-second
           (engine::wake-sentinel-if-nobody-waits engine pace)
           (is (task-result task)))
-        (is (not (engine::pace-dozing-p pace)))))))
+        (is (not (engine::pace-dozing-p pace)))
+        (is (not (engine::pace-clock-stands-p pace)))))))
 
 (define-server-test the-sentinel-dozes-until-the-next-deadline
   (with-globals ((engine::*tick* 1/4) (engine::*rest* 20))

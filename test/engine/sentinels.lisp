@@ -30,7 +30,30 @@
         (is (<= 0 (lag) (* 1000 *patience*)))
         (engine::resume-clock pace)
         (is (<= 0 (lag) (* 1000 *patience*)))
-        (is (not (engine::pace-dozing-p pace)))))))
+        (is (not (engine::pace-clock-stands-p pace)))))))
+
+(defun await-progress-of-clock (pace)
+  "Waits until what the workers take for the time has moved on."
+  (let ((before (engine::pace-now pace)))
+    (is-true (eventually ("the clock to go on")
+               (< (+ before 100) (engine::pace-now pace))))))
+
+(define-server-test the-clock-goes-on-when-a-worker-misses-the-sentinel-that-is-lost
+  (with-resting-engine (engine)
+    (let ((pace (engine::engine-pace engine)))
+      (engine::call-for-sentinel engine)
+      (engine::wake-sentinel-if-nobody-waits engine pace)
+      (await-progress-of-clock pace)
+      (engine::ring-sentinel engine)
+      (await-progress-of-clock pace))))
+
+(define-server-test the-clock-goes-on-while-the-sentinel-waits-after-a-failure
+  (with-globals ((engine::*tick* (* 2 *patience*)))
+    (with-ready-engine (engine (constantly nil))
+      (with-function (engine::take-census (original &rest arguments) (error "Broken."))
+        (eventually ("the failure to be noted") (error-notes *service*))
+        (await-progress-of-clock (engine::engine-pace engine))
+        (is (= 1 (statistic engine :failed)) "It waits.")))))
 
 (define-server-test a-sentinel-destroyed-while-all-are-busy-has-a-successor
   (with-gated-engine (engine gate busy 2 :thread-limit 2)

@@ -44,10 +44,12 @@
   ("doze-seconds" "(not (running-p engine))" "nil")
   ("doze-seconds" "(max *tick* (min *rest* (/ (- deadline (milliseconds)) 1000)))" "*rest*")
   ("doze-seconds" "(max *tick* (min" "(max 0 (min")
-  ("doze" "(setf (pace-dozing-p pace) t)" "")
+  ("doze" "(pace-dozing-p pace) t)" ")")
+  ("doze" "(pace-clock-stands-p pace) t" "")
   ("doze" "(not (eq (engine-phase engine) :stopped))" "t")
   ("doze" "(somebody-waits-p engine)" "t")
-  ("doze" "(setf (pace-clock pace) (milliseconds) (pace-dozing-p pace) nil)" "(setf (pace-clock pace) (milliseconds))")
+  ("doze" "(setf (pace-dozing-p pace) nil)" "")
+  ("doze" "(resume-clock pace)" "")
   ("rest-between-ticks" "(draining-p engine)" "nil")
   ("rest-between-ticks" "(> (pacemaker-steady-looks pacemaker) *steady-looks*)" "t")
   ("rest-between-ticks" "(not (calm-p pacemaker))" "nil")
@@ -58,6 +60,8 @@
   ("sample-wait-when-busy" "(/= done (shiftf (pacemaker-work-done pacemaker) done))" "nil")
   ("sample-wait-when-busy" "(/= done (shiftf (pacemaker-work-done pacemaker) done))" "t")
   ("watch-over ((engine ready-engine))" "(check-sight engine)" "")
+  ("watch-over ((engine ready-engine))" "(setf (pace-clock-stands-p (engine-pace engine)) t)" "")
+  ("call-for-sentinel ((engine ready-engine))" "(setf (pace-clock-stands-p (engine-pace engine)) t)" "")
   ("call-for-sentinel ((engine ready-engine))" "(summon (engine-poller engine))" "nil" :suites (sentinels ready acceptor-faults))))
 
 (:file "src/engine/census.lisp" :suites (pacing only-who-is-awake-has-a-descriptor-for-its-status the-pool-grows-where-the-system-does-not-tell-of-threads)
@@ -250,7 +254,7 @@
 
 (:file "src/engine/ready-engine.lisp" :suites (ready pacing processors soft-stop)
  :mutants
- (("pace-now" "(pace-dozing-p pace)" "nil")
+ (("pace-now" "(pace-clock-stands-p pace)" "nil")
   ("attended-count ((engine ready-engine))" "(plusp (ready-worker-stamp worker))" "t")
   ("coming-count ((engine ready-engine))" "(attended-count engine)" "0")
   ("parking-statistics ((engine ready-engine))" "(engine-promotions engine)" "0")
