@@ -204,7 +204,8 @@ not take that, it is tried again."
 
 (defmethod accept-rest ((engine ready-engine) seconds)
   (let ((left (countdown seconds)))
-    (loop while (plusp (funcall left))
+    ;; Somebody else may stop ENGINE, and waits until this is done, to close the listener.
+    (loop while (and (engine-accepting-p engine) (plusp (funcall left)))
           do (unless (uninterruptibly (accept-and-park engine (not (all-serve-p engine))))
                (unless (eq (engine-accept-trouble engine) 'descriptors-exhausted)
                  (return))

@@ -43,6 +43,7 @@ its bell.")
   (stumbling '() :type list)            ; parts of its work that failed last, and that was noted
   (doors-open-p nil)                    ; true while CLOSE-DOORS may have something to give back
   (accepting-p nil)                     ; what comes to LISTENER is this engine's to accept
+  (listener-users 0 :type fixnum)       ; threads that stop it, and use LISTENER meanwhile
   (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, in MILLISECONDS
   (workers '() :type list)              ; every one that has not ended
   (leavers '() :type list)              ; threads of those that ended and were not joined yet
@@ -169,7 +170,7 @@ is gone.")
 
 (defgeneric accept-rest (engine seconds)
   (:documentation "Has what has come to the listener of ENGINE, which drains, accepted.  Takes up to SECONDS, a
-real: others may come as fast, and descriptors may lack."))
+real, while ENGINE accepts: others may come as fast, and descriptors may lack."))
 
 (defgeneric watch-over (engine)
   (:documentation "The life of the sentinel of ENGINE, until that is stopped."))

@@ -90,9 +90,32 @@ it dies."
   (:documentation "Makes ENGINE accept nothing more.  Who comes now is refused by the system, or waits
 for others where the listener is theirs too.")
   (:method ((engine engine))
-    (when (shiftf (engine-accepting-p engine) nil)
+    (when (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
       (wake-listener (engine-listener engine)
                      (with-engine (engine) (worker-count engine :waiting))))))
+
+;;; Several threads may stop an engine.  The first to return may close the listener, and its descriptor
+;;; number may soon be another listener's.  So nobody returns while another may still use it.
+
+(defun call-while-accepting (engine function)
+  "Calls FUNCTION if ENGINE accepts, and lets nobody have stopped it before that returns."
+  (let ((entered-p nil))
+    (unwind-protect
+         (progn
+           (uninterruptibly
+             (setf entered-p (with-engine (engine)
+                               (when (engine-accepting-p engine)
+                                 (incf (engine-listener-users engine))))))
+           (when entered-p
+             (funcall function)))
+      (when entered-p
+        (with-engine (engine)
+          (decf (engine-listener-users engine))
+          (bt:condition-notify (engine-changed engine)))))))
+
+(defun await-listener-users (engine)
+  "Waits until nobody who stops ENGINE, which accepts nothing more, uses its listener.  They find that soon."
+  (wait-for-change engine 5 (lambda () (zerop (engine-listener-users engine)))))
 
 (defgeneric wake-workers (engine)
   (:documentation "Makes the workers of ENGINE that wait for something look around.")
@@ -103,10 +126,9 @@ for others where the listener is theirs too.")
   "Seconds that STOP waits, however short its time is, for threads that have nothing to finish: so that
 nobody accepts from a listener that is closed next.")
 
-(defun send-home-waiting (engine seconds)
-  "Makes the workers of ENGINE that have no connection end, and waits for that up to SECONDS, a real or
-NIL for no limit.  They have nothing to finish, so five seconds are plenty."
-  (wake-workers engine)
+(defun await-resting-workers (engine seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, until the workers of ENGINE, which stops, that have no
+connection have ended.  They have nothing to finish, so five seconds are plenty."
   (wait-for-change engine (min 5 (max *least-patience* (or seconds 5)))
                    (lambda () (<= (pool-size engine) (attended-count engine)))))
 
@@ -123,6 +145,11 @@ long for what has come to be accepted.")
 (defparameter *arrival-seconds* 1/5
   "How long a soft stop waits for connections that the system is about to accept.")
 
+(defun await-arrivals (engine seconds)
+  "Waits for connections that the system is about to accept for ENGINE, which drains, and for SECONDS at
+most, unless somebody else stops it."
+  (wait-for-change engine seconds (lambda () (not (draining-p engine)))))
+
 (defun end-arrivals (engine seconds)
   "Makes ENGINE, which drains, accept what has come, and nothing more.  Takes up to SECONDS, a real or
 NIL for as long as it should."
@@ -130,7 +157,7 @@ NIL for as long as it should."
     (let ((left (countdown seconds)))
       (flet ((at-most (seconds)
                (min seconds (or (funcall left) seconds))))
-        (wait-for-change engine (at-most *arrival-seconds*) (constantly nil))
+        (await-arrivals engine (at-most *arrival-seconds*))
         (accept-rest engine (at-most *drain-seconds*)))))
   (end-accepting engine))
 
@@ -161,8 +188,7 @@ True when it is."
               (+ (milliseconds) (as-milliseconds *drain-seconds*)))
         (bt:condition-notify (engine-bell engine))))
     ;; Also by who comes second: the first one may give up before that is done.
-    (when (engine-accepting-p engine)
-      (end-arrivals engine (funcall left)))
+    (call-while-accepting engine (lambda () (end-arrivals engine (funcall left))))
     (await-end-of-work engine (funcall left))
     (with-engine (engine)
       (worked-off-p engine))))
@@ -170,10 +196,13 @@ True when it is."
 (defun end-work (engine seconds)
   "Makes ENGINE begin nothing more, and the workers end that have nothing to finish: waits for them up to
 SECONDS, a real or NIL for no limit."
-  (when (leave-phase engine :stopping)
-    (end-accepting engine)
-    (end-input engine :idling)
-    (send-home-waiting engine seconds)))
+  (let ((first-p (leave-phase engine :stopping)))
+    ;; Also by who comes second: else its listener might be closed before the first one has done it.
+    (call-while-accepting engine (lambda () (end-accepting engine)))
+    (when first-p
+      (end-input engine :idling)
+      (wake-workers engine)))
+  (await-resting-workers engine seconds))
 
 (defun describe-worker (worker)
   "A plist about WORKER, for people."
@@ -190,6 +219,7 @@ the lock.")
 (defun lay-down (engine seconds)
   "The last step of stopping: ends the sentinel, joins what ended, waiting for that up to SECONDS, a
 real or NIL for no limit, and reports who did not end."
+  (await-listener-users engine)
   (let ((left (countdown (and seconds (max *least-patience* seconds)))))
     (when (leave-phase engine :stopped)
       (with-engine (engine)

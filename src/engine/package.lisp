@@ -22,7 +22,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:open-file-part #:file-part-file
    ;; engines
    #:engine #:sharing-engine #:make-sharing-engine #:make-ready-engine
-   #:engine-service #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
+   #:engine-service #:engine-listener #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
    #:winding-down-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:tell

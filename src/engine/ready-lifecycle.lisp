@@ -33,7 +33,7 @@
       (bt:condition-notify (ready-worker-bell worker)))))
 
 (defmethod end-accepting ((engine ready-engine))
-  (when (and (shiftf (engine-accepting-p engine) nil)
+  (when (and (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
              (engine-poller engine))    ; else it did not even begin to start
     (unwatch (engine-poller engine) (engine-listener-descriptor engine))
     (wake-listener (engine-listener engine) 0)))

@@ -153,10 +153,11 @@ when it writes the head of a reply, which then says so."
   (format nil "~A:~A" (or (hunchentoot:acceptor-address acceptor) "*")
           (hunchentoot:acceptor-port acceptor)))
 
-(defun stop-listening (acceptor)
-  "Frees the port of ACCEPTOR."
-  (let ((listener (forget-listener acceptor)))
-    (when listener
+(defun stop-listening (acceptor listener)
+  "Frees the port of ACCEPTOR, if that listens on LISTENER, or NIL, still: otherwise somebody else has
+done so, and it may have been started since."
+  (uninterruptibly                      ; a listener that was taken is nobody else's to close
+    (when (and (take-listener acceptor listener) listener)
       (close-listener listener))))
 
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
@@ -175,8 +176,7 @@ stopped."
            (settle-access-log acceptor)
            (setf complete t))
       (unless (or complete was-listening)
-        (set-shutdown acceptor)
-        (stop-listening acceptor)
+        (stop-listening acceptor (acceptor-listener acceptor))
         (settle-access-log acceptor)))))
 
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor) &key soft (timeout (if soft nil 1)))
@@ -190,14 +190,14 @@ Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (in-place-of-hunchentoots ((call-next-method)
                              (primaries-after-ours #'hunchentoot:stop (list acceptor))
                              #'hunchentoot:stop (acceptor) :soft soft :timeout timeout)
-    (cond ((not (hunchentoot:started-p acceptor))
-           (values acceptor '()))
-          ((not (acceptor-engine acceptor)) ; some other taskmaster started it
-           (multiple-value-prog1 (hunchentoots)
-             (settle-access-log acceptor)))
-          (t
-           (let ((left (stop-engine (acceptor-engine acceptor) :soft soft :timeout timeout)))
-             (set-shutdown acceptor)
-             (stop-listening acceptor)
-             (settle-access-log acceptor)
-             (values acceptor left))))))
+    (let ((engine (acceptor-engine acceptor))) ; by its end there may be another
+      (cond ((not (hunchentoot:started-p acceptor))
+             (values acceptor '()))
+            ((not engine)               ; some other taskmaster started it
+             (multiple-value-prog1 (hunchentoots)
+               (settle-access-log acceptor)))
+            (t
+             (let ((left (stop-engine engine :soft soft :timeout timeout)))
+               (stop-listening acceptor (engine-listener engine))
+               (settle-access-log acceptor)
+               (values acceptor left)))))))

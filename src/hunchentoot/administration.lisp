@@ -92,8 +92,7 @@ RECYCLING-TASKMASTER has started ACCEPTOR, whose threads only that knows."
     (loop
       (when engine
         (abandon-engine engine))
-      (set-shutdown acceptor)
-      (stop-listening acceptor)
+      (stop-listening acceptor (and engine (engine-listener engine)))
       (settle-access-log acceptor)
       (restart-case (progn
                       (when engine (check-accounts acceptor engine))

@@ -26,14 +26,14 @@ Hunchentoot has none to give."
   (setf (slot-value acceptor 'hunchentoot::address) address
         (slot-value acceptor 'hunchentoot::port) port))
 
-(defun forget-listener (acceptor)
-  "Makes ACCEPTOR count as not listening; returns what it listened on, or NIL."
-  (shiftf (slot-value acceptor 'hunchentoot::listen-socket) nil))
-
-(defun set-shutdown (acceptor)
-  "Tells ACCEPTOR's connections, as STOP does, that no further request is to be read."
+(defun take-listener (acceptor listener)
+  "Makes ACCEPTOR, if it listens on LISTENER still, count as not listening, and tells its connections, as
+STOP does, that no further request is to be read.  True then, for one caller only."
   (hunchentoot::with-lock-held ((hunchentoot::acceptor-shutdown-lock acceptor))
-    (setf (hunchentoot::acceptor-shutdown-p acceptor) t)))
+    (when (eq listener (acceptor-listener acceptor))
+      (setf (hunchentoot::acceptor-shutdown-p acceptor) t ; first: a START may follow what comes next
+            (slot-value acceptor 'hunchentoot::listen-socket) nil)
+      t)))
 
 (defun (setf taskmaster-process) (thread taskmaster)
   "Makes THREAD the one that programs wait for when they wait for the server to end."

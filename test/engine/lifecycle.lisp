@@ -163,6 +163,28 @@
       (open-gate release)
       (is (every #'null (mapcar #'task-result stops))))))
 
+(defun check-waiting-for-who-accepts (engine)
+  "Checks that nobody has stopped ENGINE while another who stops it may use its listener."
+  (let ((within (make-gate)) (gate (make-gate)) (others '()))
+    (with-function (engine::accept-rest (original engine seconds)
+                     (open-gate within)
+                     (await gate))
+      (let ((soft (in-background ("soft stop") (engine:stop-engine engine :soft t))))
+        (await within)
+        (dolist (stop (list (lambda () (engine:stop-engine engine :timeout 0))
+                            (lambda () (engine:stop-engine engine :soft t :timeout 0))
+                            (lambda () (engine:abandon-engine engine))))
+          (let ((other (start-task "another stop" stop)))
+            (is (not (poll (lambda () (task-done-p other)) 1/4)))
+            (push other others)))
+        (open-gate gate)
+        (mapc #'task-result (cons soft others))
+        (is (zerop (engine::engine-listener-users engine)))))))
+
+(define-server-test nobody-has-stopped-an-engine-while-another-who-stops-it-may-accept
+  (with-running-engine (engine (constantly :close))
+    (check-waiting-for-who-accepts engine)))
+
 (define-server-test abandoning-destroys-whatever-runs
   (with-requests-in-progress (engine 2 release)
     (engine:abandon-engine engine)

@@ -60,6 +60,7 @@
 
 (define-server-test where-connections-keep-coming-a-soft-stop-accepts-no-longer-than-it-may
   (with-resting-engine (engine)
+    (setf (engine::engine-accepting-p engine) t)
     (let ((count 0))
       (with-function (engine::accept-and-park (original engine worker)
                        (< (incf count) 100000000))
@@ -103,3 +104,18 @@
         (let ((stop (stop-softly engine)))
           (is (null (engine:stop-engine engine)))
           (is (null (task-result stop))))))))
+
+;;; Beside another stop
+;;;
+;;; Who stops a server may close its listener next, and the number of that may be a new listener's then.
+
+(define-server-test nobody-has-stopped-a-ready-engine-while-another-who-stops-it-may-accept
+  (with-ready-engine (engine (constantly nil))
+    (check-waiting-for-who-accepts engine)))
+
+(define-server-test a-hard-stop-ends-the-wait-of-a-soft-one-for-arrivals
+  (with-globals ((engine::*arrival-seconds* 1000))
+    (with-ready-engine (engine (constantly nil))
+      (let ((stop (stop-softly engine)))
+        (is (null (engine:stop-engine engine)))
+        (is (null (task-result stop)))))))

@@ -339,12 +339,23 @@ which is DESCRIPTOR."
   (loop for (limit refused) in '((nil 0) (0 1))
         do (with-listening-engine (engine descriptor)
              (setf (engine::engine-accept-limit engine) nil
-                   (engine::engine-thread-limit engine) limit)
+                   (engine::engine-thread-limit engine) limit
+                   (engine::engine-accepting-p engine) t)
              (platform:set-non-blocking descriptor)
              (engine::accept-rest engine 1)
              (is (= 1 (statistic engine :accepted)))
              (is (= refused (statistic engine :refused)))
              (engine::end-input engine :idling :writing))))
+
+(define-server-test a-soft-stop-accepts-nothing-more-once-another-stop-has-ended-that
+  (with-listening-engine (engine descriptor)
+    (platform:set-non-blocking descriptor)
+    (dolist (trouble '(nil platform:descriptors-exhausted))
+      (setf (engine::engine-accept-trouble engine) trouble)
+      (let ((begun (platform:milliseconds)))
+        (engine::accept-rest engine 10)
+        (is (< (- (platform:milliseconds) begun) 5000))))
+    (is (zerop (statistic engine :accepted)))))
 
 (define-server-test trouble-with-accepting-is-over-when-it-succeeds-unless-descriptors-lack
   (with-resting-engine (engine)

@@ -91,6 +91,48 @@
       (is (search "another thread" (ask-text "/stop")))
       (is (hunchentoot:started-p *server*)))))
 
+;;; Two who stop, and a start in between
+
+(defmacro holding-who-leaves ((function reached gate) &body body)
+  "Evaluates BODY while the first thread that returns from FUNCTION, a name, opens the gate REACHED and is
+held until GATE opens, which it does at the end."
+  (let ((first-p (gensym "FIRST-P")) (lock (gensym "LOCK")))
+    `(let ((,reached (make-gate)) (,gate (make-gate)) (,first-p t) (,lock (bt:make-lock "first")))
+       (with-function (,function (original &rest arguments)
+                        (multiple-value-prog1 (apply original arguments)
+                          (when (bt:with-lock-held (,lock) (shiftf ,first-p nil))
+                            (open-gate ,reached)
+                            (await ,gate))))
+         (unwind-protect (progn ,@body)
+           (open-gate ,gate))))))
+
+(defun stop-and-start-beside (acceptor first-stop reached gate)
+  "Stops ACCEPTOR and starts it again while FIRST-STOP, a task, is held where REACHED tells, until GATE opens.
+Checks that it then serves, whatever FIRST-STOP does."
+  (await reached)
+  (hunchentoot:stop acceptor)
+  (hunchentoot:start acceptor)
+  (open-gate gate)
+  (task-result first-stop)
+  (is (hunchentoot:started-p acceptor))
+  (is (not (hunchentoot::acceptor-shutdown-p acceptor)))
+  (is (equal "Hey!" (ask-text "/yo"))))
+
+(define-server-test (a-stop-that-returns-late-leaves-alone-what-was-started-meanwhile
+                     :needs :our-engine)
+  (serving () (("/yo" "Hey!"))
+    (holding-who-leaves (engine:stop-engine reached gate)
+      (stop-and-start-beside *server* (in-background ("the first stop")
+                                        (hunchentoot:stop *server* :soft t))
+                             reached gate))))
+
+(define-server-test (abandoning-late-leaves-alone-what-was-started-meanwhile :needs :our-engine)
+  (serving () (("/yo" "Hey!"))
+    (holding-who-leaves (engine:abandon-engine reached gate)
+      (stop-and-start-beside *server* (in-background ("abandoning")
+                                        (recycling:abandon-acceptor *server*))
+                             reached gate))))
+
 ;;; The last resort
 
 (define-server-test (abandoning-frees-port-and-threads-whatever-they-do :needs :our-engine)

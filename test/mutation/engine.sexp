@@ -156,6 +156,7 @@
   ("see-to-others" "(leave-listener engine worker)" "nil")
   ("see-to-others" "(drop-connection engine connection)" "nil")
   ("leave-listener" "(listen-again engine)" "nil")
+  ("accept-rest" "(engine-accepting-p engine)" "t" :suites (steps))
   ("leave-listener" "(< (incf (ready-worker-accepted worker)) +accept-batch+)" "t")
   ("accept-for-others" "(listen-again engine)" "nil")))
 
