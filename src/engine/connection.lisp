@@ -4,7 +4,7 @@
             (:constructor make-connection
                 (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer)))
   "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp says.
-The sentinel reads DEADLINE and DEADLINE-KIND, and who makes statistics reads them all: what these see
+The sentinel reads DEADLINE, DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them all: what these see
 may be of different moments."
   (socket nil)                          ; NIL until somebody wants one, see DESCRIPTOR
   (opened 0 :type fixnum :read-only t)  ; in MILLISECONDS
@@ -24,7 +24,10 @@ may be of different moments."
   ;; away.
   (outcome :park :type keyword)
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
-  (left-waiting '() :type list)         ; what the sentinel found as it left input to workers: see sweeping.lisp
+  ;; :PARKED from when it is parked until a worker begins to look at what has come, and :LEFT when the
+  ;; sentinel left that to the workers meanwhile; else NIL.  See sweeping.lisp.
+  (untouched nil :type (member nil :parked :left))
+  (served-when-left nil :type (or null fixnum)) ; requests, when the sentinel did so last
   (unsent nil :type (or null fixnum))   ; octets that the kernel held, when last asked: see writing.lisp
   ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
   ;; come, and are dropped.

@@ -155,7 +155,8 @@ request may have to wait for the slices of several others.  Unless its service w
 (defun serve-once (engine connection)
   "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, else
 what became of it, :PARKED, or is to become of it."
-  (setf (connection-deadline connection) nil)
+  (setf (connection-deadline connection) nil
+        (connection-untouched connection) nil) ; in this order: see HELD-P
   (let* ((service (engine-service engine))
          (served (connection-served connection))
          (outcome (interruptibly (serve service connection))))
@@ -195,6 +196,7 @@ caller's still."
   "What PARK does, without a deadline."
   ;; It is watched before it is anybody else's: whoever owned it then could close the descriptor, and
   ;; the next connection might have the same number.
+  (setf (connection-untouched connection) :parked)
   (cond ((not (or (connection-watched-p connection)
                   (watch-connection engine connection)))
          :broken)

@@ -4,11 +4,13 @@
 ;;;;
 ;;;;   a connection that is                and                            is
 ;;;;   overdue, parked, with output left   its peer took some of that     given as much time again
-;;;;   overdue, parked, with none left     something has come that no    left to the workers, however long they
+;;;;   overdue, parked, with none left     something has come that no     left to the workers, however long they
 ;;;;                                       worker has looked at           are busy
 ;;;;   overdue, parked                     the service gives notice       told so, and closed gently
 ;;;;   overdue, parked                     otherwise                      closed
-;;;;   overdue, owned                                                     shut down; its owner closes it
+;;;;   overdue, owned                      its owner has not begun to      left to its owner
+;;;;                                       look at what has come
+;;;;   overdue, owned                      otherwise                      shut down; its owner closes it
 ;;;;   idle when a drain is over                                          as if it were overdue
 
 (defun end-overdue-connection (engine connection now)
@@ -30,8 +32,16 @@
         ((overdue-p connection now)
          (call-while-expiring connection
                               (lambda ()
-                                (when (overdue-p connection now)
+                                (when (and (held-p connection)
+                                           (overdue-p connection now))
                                   (expire-owned engine connection)))))))
+
+(defun held-p (connection)
+  "True when the owner of CONNECTION, who is not the caller, may be waiting for its peer.  An owner that has
+not begun to look at what has come waits for a processor only; before it begins it takes the deadline
+away, so a deadline that is read after this holds."
+  (or (null (connection-untouched connection))
+      (unfinished-p connection)))
 
 (defun drained-p (engine connection now)
   "True when ENGINE drains and has waited long enough for a request of CONNECTION."
@@ -68,22 +78,22 @@
 is parked again then."
   (when (and (not (unfinished-p connection))
              (await-descriptor (connection-descriptor connection) :input :until now))
-    ;; A worker that serves something counts it, and one that serves nothing gives the connection another
-    ;; deadline.  So as long as both are as they were, the token lies on the tray; and a service that was
-    ;; called for that input, and did not want it, is not called for it again.
-    (unless (overdue-p connection now)
-      (set-deadline-in connection :idle 0 now))
-    (let* ((before (connection-left-waiting connection))
-           (found (list (connection-deadline connection) (connection-served connection))))
-      (cond ((equal before found)
-             (park-again engine connection)
-             t)
-            ((eql (second before) (second found))
-             nil)
-            (t
-             (setf (connection-left-waiting connection) found)
-             (tend-connection-later engine connection)
-             t)))))
+    (cond ((eq :left (connection-untouched connection)) ; a worker is told, and does not get to it
+           (park-again engine connection)
+           t)
+          ((unwanted-p engine connection)
+           nil)
+          (t
+           (setf (connection-untouched connection) :left
+                 (connection-served-when-left connection) (connection-served connection))
+           (tend-connection-later engine connection)
+           t))))
+
+(defun unwanted-p (engine connection)
+  "True when the service of ENGINE was called for what has come of CONNECTION, which the caller owns, and left
+it where it was: it is not called for that again."
+  (and (eql (connection-served-when-left connection) (connection-served connection))
+       (not (all-read-p (engine-service engine) connection))))
 
 (defun park-again (engine connection)
   "Parks CONNECTION, which the sentinel owns."

@@ -68,6 +68,45 @@ NOW."
       (is (closed-by-server-p client))
       (is (not (engine::gone-p connection)) "It is its owner's to close."))))
 
+;;; A worker may own a connection and lose its processor before it begins to serve it.
+
+(define-server-test who-sent-before-its-deadline-is-not-shut-down-when-a-worker-has-just-come-to-own-it
+  (with-overdue-connection (engine connection client now)
+    (send client "x")
+    (await-input-at-rest connection)
+    (dolist (left-p '(nil t))
+      (when left-p
+        (engine::end-overdue-connection engine connection now)
+        (is (eql (engine::connection-token connection) (engine::take-from-tray engine))))
+      (is (engine::become-owner connection nil))
+      (engine::end-overdue-connection engine connection now)
+      (is (zerop (statistic engine :expired)))
+      (is (engine::give-up-ownership connection)))
+    (is (engine::become-owner connection nil))
+    (engine::tend-connection engine (engine::make-pool-worker engine 1) connection)
+    (is (equal "x" (decode (read-octets client 1))))))
+
+(define-server-test who-is-served-has-a-deadline-though-it-was-left-to-workers
+  (with-overdue-connection (engine connection client now)
+    (send client "x")
+    (await-input-at-rest connection)
+    (engine::end-overdue-connection engine connection now)
+    (is (engine::become-owner connection nil))
+    (with-function (engine:serve (original service connection)
+                     (make-overdue connection now)
+                     (engine::end-overdue-connection engine connection now)
+                     :close)
+      (engine::tend-connection engine (engine::make-pool-worker engine 1) connection))
+    (is (= 1 (statistic engine :expired)))
+    (is (closed-by-server-p client))))
+
+(define-server-test who-takes-none-of-its-answer-is-shut-down-though-a-worker-has-just-come-to-own-it
+  (with-overdue-connection (engine connection client now)
+    (setf (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))
+    (is (engine::become-owner connection nil))
+    (engine::end-overdue-connection engine connection now)
+    (is (= 1 (statistic engine :expired)))))
+
 (defun give-notice-of (engine text)
   (setf (slot-value (engine::engine-service engine) 'notice) text))
 
@@ -165,6 +204,39 @@ NOW."
           (is (engine::parked-p connection))
           (sweep)
           (is (engine::gone-p connection)))))))
+
+(defclass piecemeal-service (octet-service)
+  ()
+  (:documentation "Reads all that has come of a request that never comes whole, and is overdue."))
+
+(defmethod engine:serve ((service piecemeal-service) connection)
+  (loop until (platform:would-block-p
+               (platform:receive-octets (engine:connection-descriptor connection) (octets ".") 0 1)))
+  (engine::set-deadline connection :head -1 (platform:milliseconds))
+  :park)
+
+(defmethod engine:all-read-p ((service piecemeal-service) connection)
+  (declare (ignore connection))
+  t)
+
+(define-server-test what-came-after-a-service-had-read-all-is-left-to-workers-again
+  (with-overdue-connection (engine connection client now)
+    (change-class (engine::engine-service engine) 'piecemeal-service)
+    (loop repeat 3
+          for worker = (engine::make-pool-worker engine 1)
+          do (send client "x")
+             (await-input-at-rest connection)
+             (loop repeat 2
+                   do (engine::end-overdue-connection engine connection (platform:milliseconds)))
+             (is (engine::parked-p connection))
+             (let ((tokens (take-all engine)))
+               (is (equal (list (engine::connection-token connection)) tokens))
+               (poll (constantly nil) 1/100) ; so that the next deadline is another
+               (engine::follow-token engine worker (engine::connection-token connection))))
+    (is (not (platform:await-descriptor (engine:connection-descriptor connection) :input
+                                        :until (platform:milliseconds))))
+    (engine::end-overdue-connection engine connection (+ now 10000))
+    (is (engine::gone-p connection) "Nothing more has come.")))
 
 (define-server-test who-sends-while-all-workers-are-held-is-served-after-its-deadline
   (with-globals ((engine::*tick* 1/100))

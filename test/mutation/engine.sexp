@@ -53,7 +53,8 @@
    :suites (ready soft-stop ready-faults))
   ("serve-while-ready" "((gone-p connection))" "" :suites (ready progress conformance/detaching))
   ("serve-until-parked" "(count-failure engine)" "")
-  ("serve-once" "(setf (connection-deadline connection) nil)" "")
+  ("serve-once" "(setf (connection-deadline connection) nil" "(setf")
+  ("serve-once" "(connection-untouched connection) nil)" ")")
   ("serve-once" "(or (/= served (connection-served connection)) (note-stall engine))" "t")
   ("serve-once" "(and (arrived-p connection) (not (give-up-ownership connection)))" "nil"
    :equivalent "PARK finds it out, too, and answers :AGAIN.")
@@ -62,6 +63,7 @@
   ("park" "(unless (connection-deadline connection)" "(progn"
    :suites (ready progress conformance/connections acceptor-faults))
   ("park" "(if (zerop (connection-served connection)) :first-byte :idle)" ":idle")
+  ("leave-to-poller" "(setf (connection-untouched connection) :parked)" "")
   ("watch-connection" "(setf (connection-watched-p connection) t)" "t")
   ("end-if-parked-too-late" "(drop-connection engine connection)" "nil"
    :suites (ready soft-stop ready-faults))))
@@ -71,8 +73,10 @@
  (("end-overdue-connection" "(drained-p engine connection now)" "nil")
   ("end-late-connection" "(overdue-p connection now) (end-parked-connection engine connection now)"
    "t (end-parked-connection engine connection now)")
-  ("end-late-connection" "(when (overdue-p connection now) (expire-owned engine connection))"
-   "(expire-owned engine connection)")
+  ("end-late-connection" "(and (held-p connection) (overdue-p connection now))" "(held-p connection)")
+  ("end-late-connection" "(and (held-p connection) (overdue-p connection now))" "(overdue-p connection now)")
+  ("held-p" "(null (connection-untouched connection))" "nil")
+  ("held-p" "(unfinished-p connection)" "nil")
   ("drained-p" "(not (unfinished-p connection))" "t")
   ("drained-p" "(drain-over-p engine now)" "nil")
   ("expire-owned" "(count-expiry engine connection)" "")
@@ -84,10 +88,12 @@
   ("end-parked-connection" "((left-to-workers-p engine connection now))" "")
   ("end-drained-connection" "(left-to-workers-p engine connection now)" "nil")
   ("left-to-workers-p" "(not (unfinished-p connection))" "t")
-  ("left-to-workers-p" "((eql (second before) (second found)) nil)" "")
-  ("left-to-workers-p" "((equal before found) (park-again engine connection) t)" "")
+  ("left-to-workers-p" "((unwanted-p engine connection) nil)" "")
+  ("left-to-workers-p" "(park-again engine connection) t)" "nil)")
+  ("left-to-workers-p" "(connection-untouched connection) :left" "")
+  ("unwanted-p" "(eql (connection-served-when-left connection) (connection-served connection))" "t")
+  ("unwanted-p" "(not (all-read-p (engine-service engine) connection))" "t")
   ("left-to-workers-p" "(tend-connection-later engine connection)" "(park-again engine connection)")
-  ("left-to-workers-p" "(unless (overdue-p connection now) (set-deadline-in connection :idle 0 now))" "")
   ("park-again" "(end-if-parked-too-late engine connection)" "nil")
   ("park-again" "(tend-connection-later engine connection)" "nil")
   ("dismiss" "(not (unfinished-p connection))" "t")
