@@ -122,30 +122,37 @@ is not the end of that."
     (case kind
       (:gone t)
       (:none
-       (when (engine-accept-again-p engine)
-         (note-backlog-empty engine))
-       nil)
+       (and (engine-accept-again-p engine)
+            (note-backlog-empty engine)))
       (t
        (when (engine-accepting-p engine) ; the sentinel will try again
          (note-accept-trouble engine (make-accept-failure kind (error-text number))))
        nil))))
 
+(defun somebody-to-accept-p (engine)
+  "True when a connection waits to be accepted by ENGINE."
+  (await-descriptor (engine-listener-descriptor engine) :input :until (milliseconds)))
+
 (defun note-backlog-empty (engine)
-  "Notes that nobody waits to be accepted by ENGINE.  If descriptors lacked, that is over; of other
-trouble only the next connection tells whether it lasts."
+  "Notes that nobody waited to be accepted by ENGINE.  If descriptors lacked, that is over; of other
+trouble only the next connection tells whether it lasts.  True when somebody waits all the same, of whom
+the poller need not tell."
   (if (eq (engine-accept-trouble engine) 'descriptors-exhausted)
       (forget-accept-trouble engine)
-      (setf (engine-accept-again-p engine) nil)))
+      (with-engine (engine)
+        (setf (engine-accept-again-p engine) nil)))
+  ;; Another thread may have been told of somebody who came since, failed to accept that connection, and
+  ;; noted so before: that was just forgotten.
+  (somebody-to-accept-p engine))
 
 (defun accept-again (engine)
   "What the sentinel does about connections of ENGINE that could not be accepted."
-  (cond ((not (await-descriptor (engine-listener-descriptor engine) :input :until (milliseconds)))
-         ;; They are gone, or went to another process that has the same listener.
-         (note-backlog-empty engine))
-        (t
-         (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
-           (make-room engine))
-         (listen-again engine))))
+  (when (or (somebody-to-accept-p engine)
+            ;; They are gone, or went to another process that has the same listener.
+            (note-backlog-empty engine))
+    (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+      (make-room engine))
+    (listen-again engine)))
 
 (defun accept-connections (engine worker)
   "Accepts a connection and serves it: its request is most often there already.  See above for

@@ -385,6 +385,43 @@ which is DESCRIPTOR."
              (is (not (engine::engine-accept-again-p engine)) "Another process had them.")
              (is (eq left (engine::engine-accept-trouble engine))))))
 
+(defun fail-to-accept (engine)
+  (engine::note-failed-accept engine 24)) ; EMFILE
+
+(defun call-with-a-failed-accept-beside (function)
+  (with-listening-engine (engine descriptor)
+    (let ((client nil))
+      (platform:set-non-blocking descriptor)
+      (platform:close-descriptor (platform:accept-descriptor descriptor))
+      (setf (engine::engine-accepting-p engine) t)
+      (fail-to-accept engine)
+      (with-function (engine::note-backlog-empty (original engine)
+                       (setf client (connect (usocket:get-local-port
+                                              (engine::engine-listener engine))))
+                       (eventually ("another connection to be told of")
+                         (eql descriptor (told-now engine)))
+                       (fail-to-accept engine)
+                       (funcall original engine))
+        (unwind-protect (funcall function engine descriptor)
+          (when client (disconnect client)))))))
+
+(defmacro with-a-failed-accept-beside ((engine descriptor) &body body)
+  "Evaluates BODY with an ENGINE without threads that could not accept.  Just after its listener, DESCRIPTOR,
+was seen to be empty, somebody comes; another thread fails to accept that connection, and notes it, before
+what was seen is noted."
+  `(call-with-a-failed-accept-beside (lambda (,engine ,descriptor)
+                                       (declare (ignorable ,descriptor))
+                                       ,@body)))
+
+(define-server-test who-comes-as-trouble-with-accepting-ends-is-accepted-though-another-could-not
+  (with-a-failed-accept-beside (engine descriptor)
+    (is (equal '(nil t) (multiple-value-list (engine::take-connection engine nil)))
+        "It is tried again.")
+    (is (null (engine::engine-accept-trouble engine))))
+  (with-a-failed-accept-beside (engine descriptor)
+    (engine::accept-again engine)
+    (is (eql descriptor (told-now engine)) "Somebody is told of it again.")))
+
 (define-server-test who-ends-input-does-not-rely-on-another-who-may-not
   (with-connection-at-rest (engine connection client)
     (let* ((gate (make-gate)) (within (make-gate))

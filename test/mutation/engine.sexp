@@ -159,6 +159,8 @@
   ("note-accepted" "(not (eq (engine-accept-trouble engine) 'descriptors-exhausted))" "t")
   ("note-failed-accept" "(:gone t)" "(:gone nil)")
   ("note-backlog-empty" "(forget-accept-trouble engine)" "nil")
+  ("note-backlog-empty" "(somebody-to-accept-p engine)" "nil")
+  ("accept-again" "(note-backlog-empty engine)" "(progn (note-backlog-empty engine) nil)")
   ("see-to-others" "(leave-listener engine worker)" "nil")
   ("see-to-others" "(drop-connection engine connection)" "nil")
   ("leave-listener" "(listen-again engine)" "nil")
