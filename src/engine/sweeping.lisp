@@ -150,12 +150,15 @@ it where it was: it is not called for that again."
              (end-if-idle engine connection))))
 
 (defun end-if-idle (engine connection)
-  "Ends CONNECTION unless somebody owns it or something has come."
-  (when (and (claim-parked connection)
-             (not (left-to-workers-p engine connection (milliseconds))))
-    (with-engine (engine)
-      (count-expired engine :crowd))
-    (drop-connection engine connection)))
+  "Ends CONNECTION unless somebody owns it, something has come, or it is being answered."
+  (when (claim-parked connection)
+    (cond ((unfinished-p connection)    ; it was served, and parked again, since it was found to idle
+           (park-again engine connection))
+          ((left-to-workers-p engine connection (milliseconds)))
+          (t
+           (with-engine (engine)
+             (count-expired engine :crowd))
+           (drop-connection engine connection)))))
 
 (defun close-status-descriptors (engine)
   (gather-status-descriptors engine)

@@ -282,6 +282,23 @@ NOW."
           "Its request is served.")
       (is (null (engine::take-from-tray engine))))))
 
+(define-server-test who-is-being-answered-when-room-is-made-gets-all-of-it
+  (with-connections-at-rest (engine connections clients 2)
+    (destructuring-bind (slow lingering) connections
+      (dolist (connection connections)
+        (is (eq :parked (engine::park engine connection))))
+      (with-function (engine::longest-idle (original engine)
+                       (prog1 (funcall original engine)
+                         ;; Meanwhile each sends a request, and is parked as it takes its answer.
+                         (is (every #'engine::claim-parked connections))
+                         (setf (engine:connection-output slow)
+                               (list (engine:make-octets-part (octets "rest"))))
+                         (engine::begin-to-linger lingering (platform:milliseconds))
+                         (is (every #'engine::give-up-ownership connections))))
+        (engine::make-room engine))
+      (is (every #'engine::parked-p connections))
+      (is (zerop (getf (statistic engine :expired-by) :crowd))))))
+
 (define-server-test those-who-have-idled-for-longest-give-way-first
   (with-connections-at-rest (engine connections clients 20)
     (loop for connection in (reverse connections)

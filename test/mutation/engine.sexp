@@ -102,7 +102,9 @@
   ("notice-given-p" "(count-failure engine)" "")
   ("sweep" "(accept-again engine)" "nil" :suites (ready-faults))
   ("longest-idle" "#'<" "#'>")
-  ("end-if-idle" "(not (left-to-workers-p engine connection (milliseconds)))" "t")
+  ("end-if-idle" "((left-to-workers-p engine connection (milliseconds)))" "")
+  ("end-if-idle" "(unfinished-p connection)" "nil")
+  ("end-if-idle" "(park-again engine connection)" "nil")
   ("end-if-idle" "(count-expired engine :crowd)" "nil")))
 
 (:file "src/engine/writing.lisp" :suites (slow-readers steps sweeping progress)
