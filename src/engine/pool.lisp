@@ -40,9 +40,20 @@ reset with the listener.")
   (let ((limit (engine-thread-limit engine)))
     (and limit (>= (attended-count engine) limit))))
 
+(defun unattended-queue-p (engine)
+  "True when a connection is queued that may be served, and nobody is about to take it: those who wait
+in an accept do not look.  So it is when who served before has died, or may be more.  Under the lock."
+  (and (engine-queue engine)
+       (not (full-p engine))
+       (zerop (worker-count engine :starting))))
+
 (defun missing-workers (engine)
   "How many workers ENGINE should make now.  Under the lock."
-  (cond ((not (and (serving-p engine) (room-p engine) (may-launch-p engine))) 0)
+  (cond ((not (and (serving-p engine) (may-launch-p engine))) 0)
+        ((not (room-p engine))
+         ;; One that served may have died while all others wait in an accept.  That makes one too many,
+         ;; who ends when as many wait as should.
+         (if (unattended-queue-p engine) 1 0))
         ((and (engine-accepting-p engine)
               (< (pool-size engine) (engine-standby engine)))
          (let ((limit (pool-limit engine)) (floor (engine-standby engine)))

@@ -5,7 +5,8 @@
 ;;;;   a worker that ...           and finds that ...                    does
 ;;;;   accepted a connection       nobody else waits, and it may         makes a sibling
 ;;;;   accepted a connection       all that may serve do                 queues or refuses it
-;;;;   is done with a connection   a connection is queued                takes it
+;;;;   is done with a connection   a connection is queued, and no more   takes it
+;;;;                               serve than may
 ;;;;   is done with a connection   enough siblings wait                  ends
 ;;;;   is done with a connection   otherwise                             accepts again
 ;;;;
@@ -39,8 +40,7 @@ serve."
   (with-engine (engine)
     (cond ((and (engine-queue engine)
                 (not (eq (engine-phase engine) :stopping))
-                (or (eq (worker-state worker) :serving) ; it gives its own place up
-                    (not (full-p engine))))
+                (may-serve-p engine worker))
            (take-from-queue engine worker))
           ((or (not (engine-accepting-p engine)) (enough-waiting-p engine worker))
            (retire worker)
@@ -50,6 +50,13 @@ serve."
              (move worker :waiting)
              (bt:condition-notify (engine-changed engine)))
            :accept))))
+
+(defun may-serve-p (engine worker)
+  "True when WORKER, which has no connection, may serve one.  It may count as serving still, and then gives
+its own place up; but the limit may be lower by now.  Under the lock."
+  (let ((limit (engine-thread-limit engine))
+        (own (if (eq (worker-state worker) :serving) 1 0)))
+    (or (null limit) (< (- (attended-count engine) own) limit))))
 
 (defun enough-waiting-p (engine worker)
   (>= (- (coming-count engine)
@@ -67,13 +74,6 @@ serve."
   (prog1 (take-up worker (pop (engine-queue engine)))
     (when (unattended-queue-p engine)   ; another worker is missing as well
       (bt:condition-notify (engine-bell engine)))))
-
-(defun unattended-queue-p (engine)
-  "True when a connection is queued that may be served, and nobody is about to take it: those who wait
-in an accept do not look.  So it is when who served before has died, or may be more.  Under the lock."
-  (and (engine-queue engine)
-       (not (full-p engine))
-       (zerop (worker-count engine :starting))))
 
 (defmethod short-handed-p ((engine sharing-engine))
   (or (unattended-queue-p engine)

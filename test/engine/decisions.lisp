@@ -57,6 +57,26 @@
                    (is (eq :ended (engine::worker-state worker)))
                    (is (not (member worker (engine::engine-workers engine))))))))))
 
+(define-server-test nobody-takes-who-is-queued-when-more-serve-than-a-lowered-limit-allows
+  (with-still-engine (engine :thread-limit 4 :accept-limit 60)
+    (let* ((queued (queue-connections engine 2))
+           (doorkeeper (still-worker engine :waiting))
+           (workers (loop repeat 4 collect (still-worker engine :serving))))
+      (engine:resize-pool engine :thread-limit 2)
+      (flet ((next-steps (workers)
+               (mapcar (lambda (worker) (engine::next-step engine worker)) workers)))
+        (is (equal '(:end :end) (next-steps (subseq workers 0 2))))
+        (is (equal queued (next-steps (subseq workers 2))))
+        (is (eq :accept (engine::next-step engine doorkeeper)))
+        (is (= 3 (statistic engine :threads)))))))
+
+(define-server-test who-is-beyond-a-lowered-limit-accepts-where-nobody-else-does
+  (with-still-engine (engine :thread-limit 2 :accept-limit 60)
+    (queue-connections engine 1)
+    (let ((workers (loop repeat 2 collect (still-worker engine :serving))))
+      (engine:resize-pool engine :thread-limit 1)
+      (is (eq :accept (engine::next-step engine (first workers)))))))
+
 (define-server-test who-is-free-waits-where-too-few-do-and-ends-where-enough-do
   (with-still-engine (engine :standby 2)
     (let ((workers (loop repeat 3 collect (still-worker engine :serving))))
@@ -221,6 +241,23 @@
       (is (= 1 (missing)))
       (setf (engine::engine-phase engine) :stopping)
       (is (= 0 (missing))))))
+
+(define-server-test one-more-is-made-for-who-is-queued-where-all-others-wait-in-an-accept
+  (with-still-engine (engine :standby 2 :thread-limit 2 :accept-limit 60)
+    (flet ((missing () (engine::with-engine (engine) (engine::missing-workers engine))))
+      (let ((workers (loop repeat 2 collect (still-worker engine :serving)))
+            (queued (first (queue-connections engine 1))))
+        (loop repeat 2 do (still-worker engine :waiting))
+        (is (= 0 (missing)) "As many serve as may.")
+        (engine::with-engine (engine) (engine::retire (first workers)))
+        (is (= 1 (missing)))
+        (setf (engine::engine-launch-after engine) (+ (platform:milliseconds) 100000))
+        (is (= 0 (missing)) "A thread could not be made a moment ago.")
+        (setf (engine::engine-launch-after engine) 0)
+        (let ((another (still-worker engine)))
+          (is (= 0 (missing)) "It is about to take it.")
+          (is (eq queued (engine::next-step engine another))))
+        (is (= 0 (missing)) "Nobody is queued.")))))
 
 (define-server-test trouble-with-threads-is-noted-once-until-it-is-over
   (with-still-engine (engine)

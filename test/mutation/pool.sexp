@@ -115,8 +115,9 @@
 (:file "src/engine/sharing.lisp" :suites (sharing faults)
  :mutants
  (("next-step" "(not (eq (engine-phase engine) :stopping))" "t")
-  ("next-step" "(eq (worker-state worker) :serving)" "nil")
-  ("next-step" "(not (full-p engine))" "t")
+  ("next-step" "(may-serve-p engine worker)" "t")
+  ("may-serve-p" "(if (eq (worker-state worker) :serving) 1 0)" "0")
+  ("may-serve-p" "(if (eq (worker-state worker) :serving) 1 0)" "1")
   ("next-step" "(not (engine-accepting-p engine))" "nil")
   ("next-step" "(enough-waiting-p engine worker)" "nil")
   ("next-step" "(bt:condition-notify (engine-changed engine))" ""
@@ -340,7 +341,9 @@
  (("may-launch-p" "(<= after (milliseconds))" "t")
   ("missing-workers" "(serving-p engine)" "t")
   ("missing-workers" "(engine-accepting-p engine)" "t")
-  ("missing-workers" "(room-p engine)" "t")
+  ("missing-workers" "(not (room-p engine))" "nil")
+  ("missing-workers" "(if (unattended-queue-p engine) 1 0)" "0")
+  ("unattended-queue-p" "(not (full-p engine))" "t")
   ("missing-workers" "(may-launch-p engine)" "t")
   ("missing-workers" "(if limit (min floor limit) floor)" "floor")
   ("missing-workers" "((short-handed-p engine) 1)" "")
