@@ -27,8 +27,10 @@
   "Makes THREAD unwind and end, where it waits or evaluates: compiled code that computes goes on."
   ;; Bordeaux Threads only sets a mark, at which nothing but EVAL looks; so whoever waits is
   ;; interrupted and sent there.  An interrupted wait in a channel closes the channel.
-  (threads:destroy-thread thread)
-  (threads:interrupt-thread thread (lambda () (eval nil))))
+  ;; EVAL looks at the mark under this lock: who sees it has been interrupted.
+  (threads:synchronized-on thread
+    (threads:destroy-thread thread)
+    (threads:interrupt-thread thread (lambda () (eval nil)))))
 
 (defparameter *set-destroyed*
   (let ((method (java:jcall "getDeclaredMethod" (java:jclass "org.armedbear.lisp.LispThread")
@@ -39,10 +41,23 @@
     method)
   "The Java method that marks a thread as destroyed, or no longer so.")
 
+(defun heed-interrupt ()
+  "Does what the current thread was interrupted for, if it was: until then no wait would last, and
+a file would be closed when it is read or written."
+  (when (jcall-method ("java.lang.Thread" "isInterrupted")
+                      (java:jstatic (load-time-value
+                                     (java:jmethod "java.lang.Thread" "currentThread"))
+                                    "java.lang.Thread"))
+    ;; A wait that is interrupted before it begins.
+    (let ((thread (threads:current-thread)))
+      (threads:synchronized-on thread
+        (threads:object-wait thread 1/1000)))))
+
 (defun survive-cleanup ()
   "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
   ;; The mark would end it at the next call of a generic function, many of which evaluate.
-  (java:jcall *set-destroyed* (threads:current-thread) java:+false+))
+  (java:jcall *set-destroyed* (threads:current-thread) java:+false+)
+  (heed-interrupt))
 
 (defun %closed-p (listener)
   (jcall-method ("java.net.ServerSocket" "isClosed") (usocket:socket listener)))
@@ -85,13 +100,6 @@ meanwhile."
                               selector milliseconds))
                (t
                 (jcall-method ("java.nio.channels.Selector" "selectNow") selector)))))
-
-(defun heed-interrupt ()
-  "Does what the current thread was interrupted for, if it was: until the mark of that is taken
-away, no wait would last."
-  (when (java:jstatic (load-time-value (java:jmethod "java.lang.Thread" "interrupted"))
-                      "java.lang.Thread")
-    (eval nil)))
 
 (defun %await-input (usocket until)
   ;; Not usocket's, whose wait of zero seconds, and every wait while octets are buffered
