@@ -22,17 +22,18 @@ mean something, but not yet."
                                             :initial-element (char-code #\-)))
         (position 0))
     (handler-case
-        (dolist (end ends)
-          (replace buffer octets :start1 position :start2 position :end2 end)
-          (loop
-            (multiple-value-bind (event from to next)
-                (http:parse-multipart parser buffer position end)
-              (setf position next)
-              (unless event
-                (return))
-              (push (list* event (unless (eq event :end)
-                                   (list (octet-text (subseq octets from to)))))
-                    events))))
+        (loop for start = 0 then end
+              for end in ends
+              do (replace buffer octets :start1 start :start2 start :end2 end)
+                 (loop
+                   (multiple-value-bind (event from to next)
+                       (http:parse-multipart parser buffer position end)
+                     (setf position next)
+                     (unless event
+                       (return))
+                     (push (list* event (unless (eq event :end)
+                                          (list (octet-text (subseq octets from to)))))
+                           events))))
       (http:malformed-multipart ()
         (push '(:malformed) events))
       (:no-error (value)

@@ -11,7 +11,7 @@
          (result (make-array (* (length octets) (floor size (length octets)))
                              :element-type '(unsigned-byte 8))))
     (loop for start from 0 below (length result) by (length octets)
-          do (replace result octets :start1 start))
+          do (copy-octets result start octets))
     result))
 
 (defun form-head (type framing)

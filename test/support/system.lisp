@@ -17,6 +17,17 @@
                 ,@(and documentation (list documentation))
                 (,name)))))
 
+(defun copy-octets (target start source &optional (end (length source)))
+  "Copies what SOURCE has up to END to TARGET from START on, as far as there is room; both are
+vectors of octets."
+  ;; ABCL's REPLACE is evaluated, which takes a microsecond for each octet.
+  #-abcl (replace target source :start1 start :end2 end)
+  #+abcl (let ((end (min end (- (length target) start))))
+           (declare (type (simple-array (unsigned-byte 8) (*)) target source)
+                    (type fixnum start end))
+           (dotimes (index end target)
+             (setf (aref target (+ start index)) (aref source index)))))
+
 (defun descriptor-target (number)
   "What descriptor NUMBER of this process is open on, as Linux names it, such as
 \"socket:[4711]\"; NIL when it is closed, or when the system doesn't tell."
