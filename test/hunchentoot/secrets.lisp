@@ -34,7 +34,9 @@
           "~A" class))))
 
 (test objects-do-not-print-their-contents
-  (dolist (class (our-classes 'standard-class))
+  ;; Conditions print what they report; their classes are standard classes on ABCL.
+  (dolist (class (remove-if (lambda (class) (subtypep class 'condition))
+                            (our-classes 'standard-class)))
     (is (null (find-method #'print-object '() (list class (find-class t)) nil)) "~A" class)))
 
 (test heads-and-buffers-do-not-print-what-they-have

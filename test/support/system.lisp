@@ -239,8 +239,9 @@ where the Lisp would enter its debugger."
 
 (defun why-redefined-classes-crash ()
   "Why nobody can redefine the class of an acceptor here, as a sentence; NIL when one can."
-  #+ecl "ECL goes on to call methods of the superclasses that a class had before it was redefined."
-  #-ecl nil)
+  (when (or (uiop:featurep :ecl) (uiop:featurep :abcl))
+    (format nil "~A goes on to call methods of the superclasses that a class had before it was ~
+                 redefined." (lisp-implementation-type))))
 
 (defun function-parameters (symbol)
   "The lambda list of the function that SYMBOL names; NIL where the Lisp doesn't tell."
