@@ -32,7 +32,8 @@ true if nothing failed.  Gives up when there is no SUITE."
            :processors (and processors (parse-integer processors))
            (when suite (list :suite suite)))))
 
-(limit-run (parse-integer (setting "TEST_MINUTES" "15")))
+;; ABCL compiles what it runs often only while it runs.
+(limit-run (parse-integer (setting "TEST_MINUTES" #+abcl "30" #-abcl "15")))
 (let ((passed (run-tests (setting "SUITE") (setting "PROCESSORS"))))
   (finish-output)
   (finish-output *error-output*)
