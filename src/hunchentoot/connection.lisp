@@ -222,7 +222,11 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
 
 (defmethod all-read-p ((taskmaster recycling-taskmaster) connection)
   (let ((link (connection-data connection)))
-    (and link (ours-to-read-p link) (wire-all-read-p (link-wire link)))))
+    (and link
+         (ours-to-read-p link)
+         (if (link-parser link)         ; the part of a head that has come stays in the wire
+             (wire-drained-p (link-wire link))
+             (wire-all-read-p (link-wire link))))))
 
 (defmethod give-notice ((taskmaster recycling-taskmaster) connection)
   "A request whose head came in part is answered 408 (RFC 9110, section 15.5.9); who has not begun

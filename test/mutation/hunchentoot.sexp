@@ -27,7 +27,9 @@
  :suites (exchanges conformance/connections conformance/detaching slow-replies acceptor-faults
           stray-octets content-that-does-not-come)
  :mutants
- (("establish-link" "(limit-waits socket seconds)" "")
+ (("all-read-p" "(wire-drained-p (link-wire link))" "nil"
+   :suites (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free))
+  ("establish-link" "(limit-waits socket seconds)" "")
   ("establish-link" ":handshake seconds" ":handshake nil" :suites (tls))
   ("serve-request" "(count-request connection)" "nil" :suites (stats-tell-what-happened))
   ("serve-request" "(eq outcome :detached)" "nil")

@@ -163,6 +163,35 @@ has closed it."
         (is (= 408 (response-status (read-response connection))))))
     (is (string= "served" (ask-text "/")))))
 
+(define-server-test (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free :needs :our-http)
+  (let ((first-gate (make-gate)) (second-gate (make-gate)))
+    (serving (:read-timeout 1
+              :taskmaster (make-instance 'recycling:recycling-taskmaster
+                                         :standby-thread-count 1 :max-thread-count 1))
+        (("/" "served")
+         ("/first" (await first-gate) "first")
+         ("/second" (await second-gate) "second"))
+      (flet ((ask-held (connection target)
+               (send-request connection target)
+               (eventually ("the worker to be held")
+                 (eql 1 (getf (recycling:stats *server*) :busy)))))
+        (with-connections (connections 2)
+          (destructuring-bind (late other) connections
+            (is (string= "served" (exchange-text late "/")))
+            (ask-held other "/first")
+            (send late "GET / HTTP/1.1" :crlf "Host: loc")
+            (is (not (readable-p late 3/2)))
+            (open-gate first-gate)
+            (is (string= "first" (response-text (read-response other))))
+            ;; Whose turn is after that of the other one, so part of its head has been read by then.
+            (is (string= "served" (exchange-text other "/")))
+            (with-connection (another)
+              (ask-held another "/second")
+              (send late "alhost" :crlf :crlf)
+              (is (not (readable-p late 3/2)))
+              (open-gate second-gate)
+              (is (string= "served" (response-text (read-response late)))))))))))
+
 (define-server-test (who-has-asked-nothing-is-told-nothing :needs :our-http)
   (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
     (dolist (beginning (list (octets) (octets :crlf :crlf)))
