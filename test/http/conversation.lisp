@@ -17,14 +17,6 @@ been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status r
   (body '())
   (events '()))
 
-(defun as-octets (list)
-  "LIST as a vector of octets.  In some Lisps COERCE takes quadratic time to do this."
-  (let ((octets (make-array (length list) :element-type '(unsigned-byte 8))))
-    (loop for octet in list
-          for i from 0
-          do (setf (aref octets i) octet))
-    octets))
-
 (defun octet-text (octets)
   "OCTETS as a string of the characters with these codes."
   (map 'string #'code-char octets))

@@ -116,6 +116,5 @@ Signals PATIENCE-LOST when nothing comes."
 
 (defun receive-rest (connection)
   "All octets from CONNECTION until its end."
-  (coerce (loop for octet = (next-octet connection)
-                while octet collect octet)
-          'wire))
+  (as-octets (loop for octet = (next-octet connection)
+                   while octet collect octet)))

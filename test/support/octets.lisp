@@ -9,6 +9,14 @@
 (defparameter *crlf* (coerce '(13 10) 'wire)
   "The end of a line of HTTP.")
 
+(defun as-octets (list)
+  "LIST as a vector of octets.  In some Lisps COERCE takes quadratic time to do this."
+  (let ((octets (make-array (length list) :element-type '(unsigned-byte 8))))
+    (loop for octet in list
+          for i from 0
+          do (setf (aref octets i) octet))
+    octets))
+
 (defun encode (string &optional (charset :utf-8))
   "The octets of STRING in CHARSET."
   (coerce (flexi-streams:string-to-octets string :external-format charset) 'wire))

@@ -75,10 +75,9 @@ else in UTF-8."
 
 (defun receive-few (connection count)
   "The next COUNT octets from CONNECTION, read one by one; fewer at its end."
-  (coerce (loop repeat count
-                for octet = (next-octet connection)
-                while octet collect octet)
-          'wire))
+  (as-octets (loop repeat count
+                   for octet = (next-octet connection)
+                   while octet collect octet)))
 
 (defun read-octets (connection count)
   "The next COUNT octets from CONNECTION."
