@@ -43,4 +43,5 @@ for."
   nil)
 
 (defun %accept (listener)
-  (usocket:socket-accept listener :element-type 'octet))
+  ;; The stream tells its element type as it is given here, so Hunchentoot's words for it.
+  (usocket:socket-accept listener :element-type '(unsigned-byte 8)))
