@@ -243,6 +243,7 @@ NOW."
     (with-gated-engine (engine gate connections 2 :standby 1 :thread-limit 1 :idle-seconds 1)
       (destructuring-bind (held waiting) connections
         (is (equal "a" (exchange-octets waiting "a")))
+        (wait-for-statistic engine :busy 0) ; its worker may have answered, and not be done
         (send held "w")
         (wait-for-statistic engine :busy 1)
         (send waiting "b")
