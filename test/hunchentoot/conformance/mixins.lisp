@@ -93,7 +93,8 @@ this order."
               (let ((*acceptor-class* (class-mixed-into 'tracing-connections)))
                 (make-test-acceptor)))
         (is (string= "body" (ask-text "/")))
-        (is (= 1 (calls-of 'hunchentoot:process-connection)))))))
+        ;; Again for the next request, where each has a call.
+        (is (plusp (calls-of 'hunchentoot:process-connection)))))))
 
 (defclass silent (hunchentoot:acceptor) ())
 
