@@ -30,7 +30,6 @@
   (finish-output *error-output*)
   (uiop:quit 1))
 
-
 ;;; Nobody sits at a prompt: an unhandled error ends the process.
 
 (defun leave (code)

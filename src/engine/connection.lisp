@@ -4,8 +4,8 @@
             (:constructor make-connection
                 (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer)))
   "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp says.
-The sentinel reads DEADLINE, DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them all: what these see
-may be of different moments."
+The sentinel reads DEADLINE, DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them all: what
+these see may be of different moments."
   (socket nil)                          ; NIL until somebody wants one, see DESCRIPTOR
   (opened 0 :type fixnum :read-only t)  ; in MILLISECONDS
   (served 0 :type fixnum)               ; requests answered

@@ -99,19 +99,21 @@ for others where the listener is theirs too.")
 
 (defun call-while-accepting (engine function)
   "Calls FUNCTION if ENGINE accepts, and lets nobody have stopped it before that returns."
-  (let ((entered-p nil))
-    (unwind-protect
-         (progn
-           (uninterruptibly
-             (setf entered-p (with-engine (engine)
-                               (when (engine-accepting-p engine)
-                                 (incf (engine-listener-users engine))))))
-           (when entered-p
-             (funcall function)))
-      (when entered-p
-        (with-engine (engine)
-          (decf (engine-listener-users engine))
-          (bt:condition-notify (engine-changed engine)))))))
+  (with-acquired (entered-p (begin-using-listener engine)
+                            (when entered-p (end-using-listener engine)))
+    (when entered-p
+      (funcall function))))
+
+(defun begin-using-listener (engine)
+  "Counts the caller among those who use the listener of ENGINE, if that accepts; else NIL."
+  (with-engine (engine)
+    (when (engine-accepting-p engine)
+      (incf (engine-listener-users engine)))))
+
+(defun end-using-listener (engine)
+  (with-engine (engine)
+    (decf (engine-listener-users engine))
+    (bt:condition-notify (engine-changed engine))))
 
 (defun await-listener-users (engine)
   "Waits until nobody who stops ENGINE, which accepts nothing more, uses its listener.  They find that soon."

@@ -87,7 +87,8 @@ a quarter of the heap; who would take more is answered 503, or 413 when it could
 
 Over TLS, and where connections are not parked, Hunchentoot reads requests, and those limits alone
 hold that have to do with content, but not with chunks (and, elsewhere than on SBCL under Linux, not
-:MAX-RAW-OCTETS); under another taskmaster than ours none does.  REINITIALIZE-INSTANCE takes these too; requests that have begun keep the old ones.
+:MAX-RAW-OCTETS); under another taskmaster than ours none does.  REINITIALIZE-INSTANCE takes these
+too; requests that have begun keep the old ones.
 
 :LISTEN-BACKLOG, how many connections may wait in the kernel, is 1024 by default; the kernel cuts
 it to its own maximum, on Linux net.core.somaxconn.

@@ -171,8 +171,7 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
                :some
                :none))
           ((and link (ours-to-read-p link))
-           (waiting-request connection acceptor link
-                            (eq :wrapped kind)))
+           (waiting-request connection acceptor link (eq :wrapped kind)))
           ((hunchentoot:acceptor-ssl-p acceptor)
            (waiting-encrypted-input connection))
           (link
