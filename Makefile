@@ -23,7 +23,7 @@ DIAGRAMS := $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test test-safe test-20 mutation-test lint diagrams clean
+.PHONY: help serve compile test test-safe test-20 mutation-test lint diagrams clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ help: ## Print this list
 serve: ## Install what is missing, then serve the demo on http://127.0.0.1:4242/
 	@$(INSTALL) --command openssl --system $(SYSTEM)
 	@$(RUN) scripts/serve.lisp
+
+compile: ## Install what is missing, then compile what the tests need
+	@$(INSTALL) --command openssl --system $(SYSTEM)-test
+	@$(RUN) scripts/compile-tests.lisp
 
 test: ## Install what is missing, then run the tests
 	@$(INSTALL) --command openssl --system $(SYSTEM)-test

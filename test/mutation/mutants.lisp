@@ -71,15 +71,39 @@
       (member name (tests-of suite))
       (subsetp (tests-of name) (tests-of suite))))
 
+(defun seed ()
+  "The number that says which mutants a sample has: SEED, or one that every process of this run gets."
+  (parse-integer (or (setting "SEED")
+                     (setf (uiop:getenv "SEED")
+                           (princ-to-string (random 1000000 (make-random-state t)))))))
+
+(defun sample (list)
+  "As many elements of LIST, in their order, as SAMPLE says, by chance; all, if it says nothing."
+  (let ((size (setting "SAMPLE")))
+    (if size
+        (let ((state (sb-ext:seed-random-state (seed)))
+              (left (length list))
+              (wanted (parse-integer size)))
+          ;; Each is taken with the probability that fills the sample by those that are left.
+          (remove-if-not (lambda (element)
+                           (declare (ignore element))
+                           (prog1 (when (< (random left state) wanted)
+                                    (decf wanted)
+                                    t)
+                             (decf left)))
+                         list))
+        list)))
+
 (defun wanted-mutants ()
-  "Those that FILE, a part of a file's name, and SUITE leave."
+  "Those that FILE, a part of a file's name, and SUITE leave, or a SAMPLE of them."
   (let ((file (setting "FILE" "")) (suite (wanted-suite)))
-    (remove-if-not (lambda (mutant)
-                     (and (search file (mutant-file mutant))
-                          (or (null suite)
-                              (some (lambda (name) (or (below-p name suite) (below-p suite name)))
-                                    (mutant-suites mutant)))))
-                   (all-mutants))))
+    (sample (remove-if-not (lambda (mutant)
+                             (and (search file (mutant-file mutant))
+                                  (or (null suite)
+                                      (some (lambda (name)
+                                              (or (below-p name suite) (below-p suite name)))
+                                            (mutant-suites mutant)))))
+                           (all-mutants)))))
 
 (defun suites-to-meet (mutant)
   (let ((suite (wanted-suite)))

@@ -177,6 +177,8 @@ plist."
     (unless mutants
       (format t "~&No mutant is in such a file and concerns such a suite.~%")
       (uiop:quit 1))
+    (when (setting "SAMPLE")
+      (format t "~&SAMPLE=~A SEED=~D~%" (setting "SAMPLE") (seed)))
     (check-tables mutants)
     (when (setting "CHECK")
       (format t "~&~D mutants fit the source.~%" (length mutants))
