@@ -73,9 +73,9 @@
 
 (defun seed ()
   "The number that says which mutants a sample has: SEED, or one that every process of this run gets."
-  (parse-integer (or (setting "SEED")
-                     (setf (uiop:getenv "SEED")
-                           (princ-to-string (random 1000000 (make-random-state t)))))))
+  (unless (setting "SEED")
+    (setf (uiop:getenv "SEED") (princ-to-string (random 1000000 (make-random-state t)))))
+  (parse-integer (setting "SEED")))
 
 (defun sample (list)
   "As many elements of LIST, in their order, as SAMPLE says, by chance; all, if it says nothing."
