@@ -23,7 +23,7 @@ DIAGRAMS := $(patsubst %.dot,%.svg,$(wildcard docs/diagrams/*.dot))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve compile test test-safe test-20 mutation-test lint diagrams clean
+.PHONY: help serve dependencies compile test test-safe test-20 mutation-test lint diagrams clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,12 +33,13 @@ serve: ## Install what is missing, then serve the demo on http://127.0.0.1:4242/
 	@$(INSTALL) --command openssl --system $(SYSTEM)
 	@$(RUN) scripts/serve.lisp
 
-compile: ## Install what is missing, then compile what the tests need
+dependencies: ## Install what the tests need and is missing
 	@$(INSTALL) --command openssl --system $(SYSTEM)-test
+
+compile: dependencies ## Install what is missing, then compile what the tests need
 	@$(RUN) scripts/compile-tests.lisp
 
-test: ## Install what is missing, then run the tests
-	@$(INSTALL) --command openssl --system $(SYSTEM)-test
+test: dependencies ## Install what is missing, then run the tests
 	@scripts/run-tests
 
 test-safe: ## The tests, with all of our code compiled at safety 3
@@ -49,8 +50,7 @@ test-20: ## The tests twenty times in a row; stops at the first failure
 	   echo "Run $$i of 20"; $(MAKE) --no-print-directory test || exit 1; i=$$((i + 1)); \
 	 done
 
-mutation-test: ## Do the tests notice small changes?  FILE=parser SUITE=http JOBS=2 narrow it
-	@$(INSTALL) --command openssl --system $(SYSTEM)-test
+mutation-test: dependencies ## Do the tests notice small changes?  FILE=parser SUITE=http JOBS=2 narrow it
 	@$(RUN) scripts/mutation-core.lisp
 	@sbcl --core build/mutation.core --noinform
 
