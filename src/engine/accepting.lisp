@@ -217,7 +217,7 @@ not take that, it is tried again."
                (unless (eq (engine-accept-trouble engine) 'descriptors-exhausted)
                  (return))
                (make-room engine)       ; the sentinel and who is served make some, too
-               (wait-for-change engine 1/100 (constantly nil))))))
+               (await-kernel engine)))))
 
 (defun accept-for-others (engine)
   "What the sentinel does when no worker of ENGINE is free to accept: parks what comes, or refuses

@@ -92,7 +92,8 @@ awake has one."
   (unless (shiftf (engine-blind-p engine) t)
     (tell engine :warning
           "The system does not tell which threads are blocked (is /proc mounted, and are descriptors
-left?).  Who does not get on for a tick or two counts as blocked, so there may be more threads than needed.")))
+left?).  Who does not get on for a tick or two counts as blocked, so there may be more threads than
+needed.")))
 
 (defun check-sight (engine)
   "Notes it if the system does not tell of threads at all."

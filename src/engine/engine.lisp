@@ -169,8 +169,8 @@ is gone.")
     nil))
 
 (defgeneric accept-rest (engine seconds)
-  (:documentation "Has what has come to the listener of ENGINE, which drains, accepted.  Takes up to SECONDS, a
-real, while ENGINE accepts: others may come as fast, and descriptors may lack."))
+  (:documentation "Has what has come to the listener of ENGINE, which drains, accepted.  Takes up to
+SECONDS, a real, while ENGINE accepts: others may come as fast, and descriptors may lack."))
 
 (defgeneric watch-over (engine)
   (:documentation "The life of the sentinel of ENGINE, until that is stopped."))

@@ -18,6 +18,12 @@ Call STOP from another thread.")
 returns its last value."
   (wait-until predicate (engine-changed engine) (engine-lock engine) seconds *tick*))
 
+;; Nobody tells who does not wait for connections what becomes of the kernel's queue of them, nor of its
+;; descriptors.
+(defun await-kernel (engine)
+  "Waits for ten milliseconds, or until ENGINE accepts nothing more."
+  (wait-for-change engine 1/100 (lambda () (not (engine-accepting-p engine)))))
+
 ;;; Start
 
 (defun start-engine (engine)

@@ -3,9 +3,9 @@
 ;;;; How long what is ready waits for a worker, sampled at no cost to requests.
 ;;;;
 ;;;; Of a connection only the kernel knows when it became ready.  So the sentinel, a few times a
-;;;; second while there is work, makes something ready whose moment it knows: the poller's probe.  It takes its place
-;;;; at the end of the ready set, as a connection does to which octets come then, and a worker
-;;;; that gets to it notes how long that took.
+;;;; second while there is work, makes something ready whose moment it knows: the poller's probe.
+;;;; It takes its place at the end of the ready set, as a connection does to which octets come
+;;;; then, and a worker that gets to it notes how long that took.
 ;;;;
 ;;;; One probe is under way at a time, so its slots have one writer at a time: while SENT is 0, the
 ;;;; sentinel, which sets it; then the worker that is told, which sets it to 0 last.  A probe that

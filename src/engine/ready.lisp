@@ -155,8 +155,9 @@ request may have to wait for the slices of several others.  Unless its service w
 (defun serve-once (engine connection)
   "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, else
 what became of it, :PARKED, or is to become of it."
-  (setf (connection-deadline connection) nil
-        (connection-untouched connection) nil) ; in this order: see HELD-P
+  (setf (connection-deadline connection) nil)
+  (order-writes)                        ; see HELD-P
+  (setf (connection-untouched connection) nil)
   (let* ((service (engine-service engine))
          (served (connection-served connection))
          (outcome (interruptibly (serve service connection))))

@@ -171,7 +171,7 @@ its own place up; but the limit may be lower by now.  Under the lock."
         while (and (engine-accepting-p engine)
                    (pending-connection-p (engine-listener engine))
                    (plusp (funcall left)))
-        do (wait-for-change engine 1/100 (constantly nil))))
+        do (await-kernel engine)))
 
 (defun accept-or-back-off (engine worker)
   (handler-case (accept-one engine worker)

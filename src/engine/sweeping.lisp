@@ -4,8 +4,8 @@
 ;;;;
 ;;;;   a connection that is                and                            is
 ;;;;   overdue, parked, with output left   its peer took some of that     given as much time again
-;;;;   overdue, parked, with none left     something has come that no     left to the workers, however long they
-;;;;                                       worker has looked at           are busy
+;;;;   overdue, parked, with none left     something has come that no     left to the workers, however long
+;;;;                                       worker has looked at           they are busy
 ;;;;   overdue, parked                     the service gives notice       told so, and closed gently
 ;;;;   overdue, parked                     otherwise                      closed
 ;;;;   overdue, owned                      its owner has not begun to      left to its owner
@@ -40,8 +40,9 @@
   "True when the owner of CONNECTION, who is not the caller, may be waiting for its peer.  An owner that has
 not begun to look at what has come waits for a processor only; before it begins it takes the deadline
 away, so a deadline that is read after this holds."
-  (or (null (connection-untouched connection))
-      (unfinished-p connection)))
+  (prog1 (or (null (connection-untouched connection))
+             (unfinished-p connection))
+    (order-reads)))
 
 (defun drained-p (engine connection now)
   "True when ENGINE drains and has waited long enough for a request of CONNECTION."

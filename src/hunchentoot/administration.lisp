@@ -23,9 +23,10 @@ are taken a few times a second: :READY-WAIT, the latest, or the one under way if
 
 :SERVED requests; :REJECTED, those that were answered with an error for what they are, and not by a
 program: no HTTP, beyond a limit, too slow; :REJECTED-BY-STATUS, the same as a plist of statuses and
-numbers, in which connections that were :REFUSED do not count; :FAILED counts errors outside of handlers; :STALLS, how often a connection was parked
-because serving it made no progress, which is a defect of ours; :UPTIME in seconds; :UNLOGGED lines
-of the access log, of all starts, that its destination did not take.  (Lines that it did not take at
+numbers, in which connections that were :REFUSED do not count; :FAILED counts errors outside of
+handlers; :STALLS, how often a connection was parked because serving it made no progress, which is a
+defect of ours; :UPTIME in seconds; :UNLOGGED lines of the access log, of all starts, that its
+destination did not take.  (Lines that it did not take at
 the last stop are among them, and tried again after the next start.)  What an acceptor with another
 taskmaster than ours cannot tell is NIL.")
   (:method ((acceptor hunchentoot:acceptor))

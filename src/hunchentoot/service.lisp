@@ -41,8 +41,8 @@ by whoever comes first; returns what is to become of it."
         *outcome*)))
 
 (defun outcome-without-us (acceptor connection kind socket)
-  "What is to become of CONNECTION, of KIND and with SOCKET, where our own method of PROCESS-CONNECTION was not
-called: some other closes the socket, or leaves it to somebody else."
+  "What is to become of CONNECTION, of KIND and with SOCKET, where our own method of
+PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to somebody else."
   (let ((wire (socket-wire socket)))
     (cond (wire
            (if (and (socket-asked-p socket) (lent-open-p wire))

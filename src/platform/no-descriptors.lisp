@@ -46,6 +46,14 @@
   "Has no effect: nobody needs it."
   nil)
 
+(defmacro order-reads ()
+  "Has no effect: nobody needs it."
+  nil)
+
+(defmacro order-writes ()
+  "Has no effect: nobody needs it."
+  nil)
+
 (defmacro compare-and-set (place old new)
   "Sets PLACE to NEW if it is EQ to OLD; true when it was.  Atomic only where it is needed."
   `(when (eq ,place ,old)

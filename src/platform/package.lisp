@@ -29,7 +29,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
    ;; streams of the Lisp's own on descriptors
-   #:octet-stream-descriptor #:accompany #:hand-octets-over #:lisp-stream-descriptor #:lisp-stream-milliseconds
+   #:octet-stream-descriptor #:accompany #:hand-octets-over
+   #:lisp-stream-descriptor #:lisp-stream-milliseconds
    #:take-read-ahead #:put-read-ahead #:set-blocking
    #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor #:unsent-octets
    #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:send-probe
@@ -50,7 +51,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:call-when-redefined
    #:default-arguments #:missing-arguments
    ;; atomics
-   #:publish #:compare-and-set #:order-memory #:make-counter #:counter-add #:counter-count))
+   #:publish #:compare-and-set #:order-memory #:order-reads #:order-writes
+   #:make-counter #:counter-add #:counter-count))
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 

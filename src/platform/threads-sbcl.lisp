@@ -85,12 +85,14 @@ inherit that.  Returns 0 or minus an error number."
   `(sb-thread:barrier (:memory)))
 
 (defmacro order-reads ()
-  "After an atomic instruction, whose effect is to be seen before anything is read."
-  ;; Those of x86-64 see to that themselves.
+  "What the current thread reads, or changes at once, before this is read before what it reads after."
+  ;; x86-64 reads in order, and its atomic instructions come before what is read after them.
   #-x86-64 `(sb-thread:barrier (:memory)))
 
 (defmacro order-writes ()
-  "Before an atomic instruction, whose effect is to be seen after all that was written before."
+  "What the current thread wrote before this is seen by others before what it writes, or changes at
+once, after."
+  ;; x86-64 writes in order.
   #-x86-64 `(sb-thread:barrier (:write)))
 
 (defmacro compare-and-set (place old new)

@@ -53,8 +53,8 @@
    :suites (ready soft-stop ready-faults))
   ("serve-while-ready" "((gone-p connection))" "" :suites (ready progress conformance/detaching))
   ("serve-until-parked" "(count-failure engine)" "")
-  ("serve-once" "(setf (connection-deadline connection) nil" "(setf")
-  ("serve-once" "(connection-untouched connection) nil)" ")")
+  ("serve-once" "(setf (connection-deadline connection) nil)" "")
+  ("serve-once" "(setf (connection-untouched connection) nil)" "")
   ("serve-once" "(or (/= served (connection-served connection)) (note-stall engine))" "t")
   ("serve-once" "(and (arrived-p connection) (not (give-up-ownership connection)))" "nil"
    :equivalent "PARK finds it out, too, and answers :AGAIN.")
