@@ -107,6 +107,14 @@ NOW."
     (engine::end-overdue-connection engine connection now)
     (is (= 1 (statistic engine :expired)))))
 
+(define-server-test who-takes-none-of-its-answer-is-closed-though-more-has-come
+  (with-overdue-connection (engine connection client now)
+    (setf (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))
+    (send client "x")
+    (await-input-at-rest connection)
+    (engine::end-overdue-connection engine connection now)
+    (is (= 1 (statistic engine :expired)))))
+
 (defun give-notice-of (engine text)
   (setf (slot-value (engine::engine-service engine) 'notice) text))
 
