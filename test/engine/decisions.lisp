@@ -115,6 +115,17 @@
       (loop for (name value) in '((:accepted 4) (:open 3) (:queued 2) (:refused 1) (:busy 1))
             do (is (eql value (statistic engine name)) "~A" name)))))
 
+(define-server-test who-cannot-accept-backs-off-unless-the-network-is-in-trouble
+  (with-still-engine (engine)
+    (loop for (trouble times) in `((,(exhausted) 1)
+                                   (,(make-condition 'platform:network-trouble :cause "ENETDOWN") 0))
+          do (let ((count 0))
+               (engine::forget-accept-trouble engine)
+               (hand-over *listener* trouble)
+               (with-function (engine::back-off (original engine) (incf count))
+                 (is (null (engine::accept-or-back-off engine (still-worker engine :waiting)))))
+               (is (= times count) "~A" trouble)))))
+
 (define-server-test who-comes-when-the-engine-stops-is-late
   (with-still-engine (engine)
     (setf (engine::engine-phase engine) :stopping)

@@ -191,6 +191,14 @@
     (is (null (engine:accounting-problems engine)))
     (is (zerop (statistic engine :served)))))
 
+(define-server-test abandoning-closes-who-is-queued
+  (with-requests-in-progress (engine 1 release :thread-limit 1 :accept-limit 9)
+    (let ((queued (connect-fake *listener*)))
+      (wait-for-statistic engine :queued 1)
+      (engine:abandon-engine engine)
+      (is (fake-closed queued))
+      (is (zerop (statistic engine :open))))))
+
 (define-server-test counts-that-do-not-add-up-are-told
   (with-running-engine (engine (constantly :close))
     (engine:stop-engine engine)

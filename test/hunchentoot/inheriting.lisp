@@ -54,6 +54,16 @@ and PORT to where."
            (is (equal (client-port connection) (nth-value 1 (platform:peer-name socket))))
            (platform:close-socket socket)))))))
 
+(define-server-test who-is-woken-at-an-inherited-descriptor-is-told-so
+  (with-inherited (descriptor port)
+    (let ((listener (platform:open-inherited-listener descriptor)))
+      (unwind-protect
+           (progn
+             (platform:prepare-listener listener)
+             (platform:wake-listener listener 1)
+             (signals platform:listener-closed (platform:accept-connection listener)))
+        (platform:close-listener listener)))))
+
 (define-server-test (two-servers-share-an-inherited-descriptor :needs :our-engine)
   (with-inherited (descriptor port)
     (serving-descriptor (descriptor) (("/yo" "Hey!"))
@@ -142,6 +152,13 @@ unsets them."
        (signals usocket:address-in-use-error
          (hunchentoot:start (make-test-acceptor :port port)))
        (is (equal "Hey!" (ask-text "/yo")))))))
+
+(define-server-test a-shared-port-may-be-taken-again-at-once
+  (where-special
+   (let ((listener (platform:open-shared-port-listener "127.0.0.1" 0 5)))
+     (unwind-protect (is (eql 1 (platform::socket-option (platform:listener-descriptor listener)
+                                                         2))) ; SO_REUSEADDR
+       (platform:close-listener listener)))))
 
 (define-server-test (an-ipv6-port-is-shared-too :needs :our-engine)
   (where-special

@@ -178,6 +178,24 @@
                                (is (not (gone-p path))))
           (usocket:socket-close other))))))
 
+(define-server-test (a-path-may-have-letters-that-mean-something-else-in-pathnames :needs :our-engine)
+  (where-special
+   (with-directory (directory)
+     (let ((path (uiop:parse-native-namestring
+                  (format nil "~Aa[b]*c" (uiop:native-namestring directory)))))
+       (serving-path (path) (("/yo" "Hey!"))
+         (is (equal "Hey!" (ask-path path "/yo"))))))))
+
+(define-server-test a-path-on-which-nobody-can-listen-leaves-no-file
+  (with-path (path)
+    (let ((name (uiop:native-namestring path))
+          (descriptor (platform::path-socket)))
+      (platform::bind-path descriptor name)
+      (platform:close-descriptor descriptor)
+      (is (not (gone-p path)))
+      (signals platform:listen-failed (platform::listen-with-mode -1 name nil 5))
+      (is (gone-p path)))))
+
 ;;; Arguments
 
 (test nonsense-about-listening-is-refused

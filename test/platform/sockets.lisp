@@ -30,6 +30,17 @@ CLIENT, of the tests' client."
       (finish-output stream)
       (is (equalp (octets "pong") (read-octets client 4))))))
 
+(define-server-test what-is-put-before-a-stream-is-read-before-what-that-had-read-ahead
+  (where-supported
+   (with-accepted (server client)
+     (let ((stream (platform:socket-octet-stream server))
+           (read (make-array 4 :element-type '(unsigned-byte 8))))
+       (send client "xyz")
+       (is (= (char-code #\x) (read-byte stream)))
+       (platform:put-read-ahead stream (octets "-ab-") 1 3)
+       (is (= 4 (read-sequence read stream)))
+       (is (equalp (octets "abyz") read))))))
+
 (define-server-test both-ends-are-named
   (with-accepted (server client)
     (is (equal (list "127.0.0.1" (client-port client))
@@ -173,6 +184,14 @@ has ended."
   (let ((before (platform:milliseconds)))
     (is (integerp before))
     (eventually ("time to pass") (> (platform:milliseconds) before))))
+
+(define-server-test who-joins-a-thread-learns-whether-it-has-ended
+  (let* ((gate (make-gate))
+         (thread (bt:make-thread (lambda () (await gate)))))
+    (is (not (platform:join-thread thread 1/100)))
+    (open-gate gate)
+    (is (platform:join-thread thread *patience*))
+    (is (platform:join-thread thread 0) "It has ended already.")))
 
 (test there-is-a-processor
   (is (plusp (platform:processor-count))))
