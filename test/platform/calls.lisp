@@ -335,6 +335,19 @@ is waited for as long as it takes."
                       (multiple-value-list (platform:descriptor-peer-name descriptor known)))))
          (platform:close-descriptor descriptor))))))
 
+;;; Streams of the Lisp's own
+
+(define-server-test what-is-put-before-a-stream-is-read-before-what-that-had-read-ahead
+  (where-supported
+   (with-accepted (server client)
+     (let ((stream (platform:socket-octet-stream server))
+           (read (make-array 4 :element-type '(unsigned-byte 8))))
+       (send client "xyz")
+       (is (= (char-code #\x) (read-byte stream)))
+       (platform:put-read-ahead stream (octets "-ab-") 1 3)
+       (is (= 4 (read-sequence read stream)))
+       (is (equalp (octets "abyz") read))))))
+
 ;;; Time
 
 (test seconds-are-rounded-up-and-a-past-end-is-no-time

@@ -30,17 +30,6 @@ CLIENT, of the tests' client."
       (finish-output stream)
       (is (equalp (octets "pong") (read-octets client 4))))))
 
-(define-server-test what-is-put-before-a-stream-is-read-before-what-that-had-read-ahead
-  (where-supported
-   (with-accepted (server client)
-     (let ((stream (platform:socket-octet-stream server))
-           (read (make-array 4 :element-type '(unsigned-byte 8))))
-       (send client "xyz")
-       (is (= (char-code #\x) (read-byte stream)))
-       (platform:put-read-ahead stream (octets "-ab-") 1 3)
-       (is (= 4 (read-sequence read stream)))
-       (is (equalp (octets "abyz") read))))))
-
 (define-server-test both-ends-are-named
   (with-accepted (server client)
     (is (equal (list "127.0.0.1" (client-port client))
