@@ -199,6 +199,12 @@
       (is (fake-closed queued))
       (is (zerop (statistic engine :open))))))
 
+(test an-engine-that-did-nothing-has-all-statistics
+  (let ((statistics (engine:no-statistics)))
+    (is (equal (engine::no-expirations) (getf statistics :expired-by)))
+    (is (null (getf statistics :ready-wait)))
+    (is (eql 0 (getf statistics :served)))))
+
 (define-server-test counts-that-do-not-add-up-are-told
   (with-running-engine (engine (constantly :close))
     (engine:stop-engine engine)

@@ -187,6 +187,26 @@
              (is (< (- (platform:milliseconds) begun) 2000)))
         (open-gate held)))))
 
+(define-server-test the-doors-are-closed-when-the-sentinel-is-the-last-to-leave
+  (with-ready-engine (engine (constantly nil))
+    (with-function (engine::await-sentinel (original engine seconds) nil)
+      (engine:stop-engine engine)
+      (eventually ("the doors to be closed") (not (engine::engine-doors-open-p engine))))))
+
+(define-server-test the-doors-are-closed-though-the-sentinel-died-before-its-last-act
+  (with-ready-engine (engine (constantly nil))
+    (with-function (engine::discount-sentinel (original engine) nil)
+      (engine:stop-engine engine)
+      (is (not (engine::engine-doors-open-p engine))))))
+
+(define-server-test workers-that-have-nothing-to-finish-are-not-reported-by-a-stop
+  (with-ready-engine (engine (constantly nil))
+    (let ((worker (engine::make-pool-worker engine 1)))
+      (loop for (state stamp rests-p) in '((:benched 5 t) (:active 0 t) (:active 5 nil))
+            do (setf (engine::worker-state worker) state
+                     (engine::ready-worker-stamp worker) stamp)
+               (is (eq rests-p (engine::resting-p worker)) "~A ~A" state stamp)))))
+
 ;;; At rest
 
 (defun check-rest (identities)
