@@ -196,6 +196,18 @@
       (signals platform:listen-failed (platform::listen-with-mode -1 name nil 5))
       (is (gone-p path)))))
 
+(define-server-test a-path-that-cannot-get-its-mode-is-not-listened-on
+  (with-path (path)
+    (let ((name (uiop:native-namestring path))
+          (descriptor (platform::path-socket)))
+      (unwind-protect
+           (progn
+             (platform::bind-path descriptor name)
+             (delete-file path)
+             (signals platform:listen-failed
+               (platform::listen-with-mode descriptor name #o600 5)))
+        (platform:close-descriptor descriptor)))))
+
 ;;; Arguments
 
 (test nonsense-about-listening-is-refused

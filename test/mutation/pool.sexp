@@ -373,7 +373,7 @@
  :mutants
  (("serving-p" "(:running :draining)" "(:running)")
   ("drain-over-p" "(>= now end)" "t")
-  ("drain-over-p" "(draining-p engine)" "t")
+  ("drain-over-p" "(draining-p engine)" "t" :equivalent "An engine that stops keeps nobody for another request.")
   ("winding-down-p" "(engine-crowded-p engine)" "nil")
   ("winding-down-p" "(not (running-p engine))" "nil")
   ("inside-worker-p" "(eq (worker-engine *worker*) engine)" "t")
