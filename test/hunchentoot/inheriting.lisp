@@ -54,15 +54,45 @@ and PORT to where."
            (is (equal (client-port connection) (nth-value 1 (platform:peer-name socket))))
            (platform:close-socket socket)))))))
 
+(defmacro with-inherited-listener ((listener port) &body body)
+  "Evaluates BODY with LISTENER bound to one of an inherited descriptor, and PORT to where."
+  (let ((descriptor (gensym "DESCRIPTOR")))
+    `(with-inherited (,descriptor ,port)
+       (let ((,listener (platform:open-inherited-listener ,descriptor)))
+         (unwind-protect (progn
+                           (platform:prepare-listener ,listener)
+                           ,@body)
+           (platform:close-listener ,listener))))))
+
+(define-server-test an-inherited-descriptor-accepts-one-after-another-and-waits-in-between
+  (with-inherited-listener (listener port)
+    (is (not (blocking-p (platform:listener-descriptor listener))))
+    (loop repeat 3
+          do (let ((task (in-background ("who accepts") (platform:accept-connection listener))))
+               (with-connection (client port)
+                 (platform:close-socket (task-result task)))))))
+
+(define-server-test a-descriptor-that-is-no-stream-socket-that-listens-is-refused
+  (where-special
+   (with-listener (listener)
+     (with-connection (client (usocket:get-local-port listener))
+       (let ((accepted (platform:accept-connection listener)))
+         (signals platform:listen-failed
+           (platform:open-inherited-listener (platform:listener-descriptor accepted)))
+         (platform:close-socket accepted))))
+   (with-path (path)
+     (let ((packets (platform::path-socket 4))) ; SOCK_STREAM becomes SOCK_SEQPACKET
+       (unwind-protect
+            (progn
+              (platform::bind-path packets (uiop:native-namestring path))
+              (platform::listen-with-mode packets (uiop:native-namestring path) nil 5)
+              (signals platform:listen-failed (platform:open-inherited-listener packets)))
+         (platform:close-descriptor packets))))))
+
 (define-server-test who-is-woken-at-an-inherited-descriptor-is-told-so
-  (with-inherited (descriptor port)
-    (let ((listener (platform:open-inherited-listener descriptor)))
-      (unwind-protect
-           (progn
-             (platform:prepare-listener listener)
-             (platform:wake-listener listener 1)
-             (signals platform:listener-closed (platform:accept-connection listener)))
-        (platform:close-listener listener)))))
+  (with-inherited-listener (listener port)
+    (platform:wake-listener listener 1)
+    (signals platform:listener-closed (platform:accept-connection listener))))
 
 (define-server-test (two-servers-share-an-inherited-descriptor :needs :our-engine)
   (with-inherited (descriptor port)

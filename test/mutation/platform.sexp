@@ -114,7 +114,8 @@
   ("open-inherited-listener" "(check-listening descriptor)" "")
   ("accept-connection ((listener inherited-listener))" "(watch-again poller descriptor descriptor)" "nil" :parking nil)
   ("accept-connection ((listener inherited-listener))" "(:bell (error 'listener-closed :cause \"it was woken\"))" "(:bell nil)" :parking nil)
-  ("accept-connection ((listener inherited-listener))" "((nil) nil)" "" :parking nil)
+  ("accept-connection ((listener inherited-listener))" "((nil) nil)" "" :parking nil
+    :equivalent "Nobody waits to be accepted then, and that is found without waiting.")
   ("wake-listener ((listener inherited-listener)" "(ring (listener-poller listener))" "nil" :parking nil)
   ("close-listener :before ((listener inherited-listener))" "(close-poller (listener-poller listener))" "nil")
   ("take-handed-over" "(close-on-exec descriptor)" "descriptor")
