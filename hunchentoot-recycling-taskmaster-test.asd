@@ -79,6 +79,7 @@
     :serial t
     :components ((:file "wires")
                  (:file "wire-output")
+                 (:file "lending")
                  (:file "contents")
                  (:file "journal")))
    (:module "hunchentoot"
