@@ -372,6 +372,14 @@ so many times."))
                               (,(string (code-char 127)) "\\x7F"))
         do (is (string= text (line-text #'server:encode-printed value)))))
 
+(test values-are-printed-in-base-10-whatever-a-program-has-bound
+  (let ((*print-base* 2) (*print-radix* t))
+    (loop for (value text) in '((5 "5") (-5 "-5") (1/5 "1/5"))
+          do (is (string= text (line-text #'server:encode-printed value)))
+             (is (string= text (string-trim "\"" (line-text #'server:encode-json value))))))
+  (let ((*print-case* :downcase))
+    (is (string= "get" (line-text #'server:encode-printed :get)) "That is what PRINC prints.")))
+
 (test json-can-be-read-back
   (loop for value in (list "" "plain" "Grüße" 0 1234567890123 nil
                            (format nil "\"quoted\" \\ and ~C ~C ~C" #\Tab #\Newline (code-char 1))
