@@ -77,6 +77,14 @@
       (hunchentoot:stop acceptor)
       (fmakunbound 'format-defined-later))))
 
+(define-server-test (a-format-that-names-no-function-is-refused-at-the-start :needs :our-engine)
+  (dolist (format '(when progn))
+    (let ((acceptor (make-test-acceptor :access-log-format format)))
+      (unwind-protect
+           (check-sentence ((hunchentoot:start acceptor) hunchentoot:parameter-error)
+                           "ACCESS-LOG-FORMAT" (string format))
+        (stop-if-started acceptor)))))
+
 ;;; The taskmaster
 
 (test what-else-a-count-may-be-is-told

@@ -165,3 +165,48 @@
    :suites (requests conformance/parameters conformance/request-bodies forms))
   ("fill-parameters" "(slot-value request 'hunchentoot:session) hunchentoot:*session*" "")
   ("fill-parameters" "(< path-end (length uri))" "t")))
+
+(:file "src/hunchentoot/access-line.lisp" :suites (access-log conformance/logs)
+ :mutants
+ (("local-time-text" "year month day hour" "year day month hour")
+  ("utc-time-text" "year month day hour" "year day month hour")
+  ("user-of" "(error () nil)" "(warning () nil)")
+  ("content-octets" "(body-wanted-p request status)" "t")
+  ("content-octets" "(body-wanted-p request status)" "nil")
+  ("access-facts" "(hunchentoot:request-uri request)" "(hunchentoot:script-name request)")
+  ("encode-combined" "(when query" "(progn")
+  ("encode-combined" "(when forwarded" "(when nil")
+  ("encode-line-in-format" "(return-from encode-line-in-format nil)" "nil")
+  ("encode-line-in-format" "(end-line line)" "nil")))
+
+(:file "src/hunchentoot/access-log.lisp" :suites (access-log arguments)
+ :mutants
+ (("check-access-log-function" "(not (fboundp format))" "nil")
+  ("check-access-log-function" "(macro-function format)" "nil")
+  ("check-access-log-function" "(not (keywordp format))" "t")
+  ("replace-journal" "(if journal (journal-unwritten journal) 0)" "0"
+   :equivalent "What is not counted here is added at the end.")
+  ("replace-journal" "(- (journal-unwritten predecessor) lost)" "(journal-unwritten predecessor)")
+  ("replace-journal" "(- (journal-unwritten predecessor) lost)" "0")
+  ("replace-journal" "(end-journal acceptor predecessor)" "")
+  ("end-journal" "(unless (stop-journal journal *log-patience*)" "(when (null (stop-journal journal 0))")
+  ("end-journal" "(unless (stop-journal journal *log-patience*)"
+   "(unless (or (stop-journal journal *log-patience*) t)")
+  ("journal-for" "(settle-access-log acceptor)" "nil"
+   :equivalent "Lines are then written by who has them: a matter of speed.")
+  ("lines-lost" "(typep acceptor 'parallel-acceptor)" "t")
+  ("settle-access-log" "(hunchentoot:started-p acceptor)" "t")
+  ("settle-access-log" "(unless (streamp destination)" "(progn")
+  ("settle-access-log" "(end-journal acceptor journal)" "nil")
+  ("reopen-logs" "(flush-journal journal)" "nil")
+  ("write-access-line" "(lose-line journal condition)" "nil")
+  ("write-access-line" "(error (condition)" "(warning (condition)")
+  ("hunchentoot:acceptor-log-access" "((null destination))" "")
+  ("note-access" "(access-status access) status" "")
+  ("timed-p" "(hunchentoot:acceptor-access-log-destination acceptor)" "t"
+   :equivalent "FINISH-ACCESS asks for it, too.")
+  ("timed-p" "(typep acceptor 'parallel-acceptor)" "t")
+  ("timed-p" "(not (eq :combined (access-log-format acceptor)))" "t")
+  ("finish-access" "(and destination (access-request access))" "(access-request access)")
+  ("finish-access" "(and destination (access-request access))" "destination")
+  ("finish-access" "(- (microseconds) (access-began access))" "(access-began access)")))

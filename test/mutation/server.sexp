@@ -218,7 +218,8 @@
 
 (:file "src/server/lines.lisp" :suites (journal access-log)
  :mutants
- (("with-line" "(reset-output (if *kit* (kit-line *kit*) (make-output)))" "(if *kit* (kit-line *kit*) (make-output))")
+ (("with-line" "(reset-output (if *kit* (kit-line *kit*) (make-output)))"
+   "(if *kit* (kit-line *kit*) (make-output))")
   ("control-p" "(< code 32)" "(= code 10)")
   ("control-p" "(= code 127)" "nil")
   ("encode-run" "(= end (length text))" "t")
