@@ -59,7 +59,24 @@
       (is (typep refusal 'base:recycling-error))
       (is (= 408 (http:protocol-error-status refusal)))
       (is (search "RFC 9110" (http:protocol-error-section refusal)))
+      (is (not (search "RFC" (http:protocol-error-reason refusal))) "The client gets a sentence.")
       (is (search (http:protocol-error-reason refusal) (princ-to-string refusal))))))
+
+(test refusals-by-storeys-above-have-the-status-of-their-rule
+  (loop for (refusal status) in '((:request-timeout 408) (:form-too-large 413) (:too-many-fields 413)
+                                  (:no-memory 503) (:connect-not-served 501))
+        do (is (= status (http:protocol-error-status (http:make-refusal refusal))) "~S" refusal))
+  (signals error (http:make-refusal :no-such-refusal)))
+
+(test limits-are-those-that-are-documented-unless-others-are-given
+  (let ((limits (http:make-limits)))
+    (loop for (reader default) in '((http:limits-request-line-octets 16384)
+                                    (http:limits-header-octets 131072) (http:limits-header-count 128)
+                                    (http:limits-body-octets nil)
+                                    (http:limits-chunk-extension-octets 16384)
+                                    (http:limits-trailer-octets 8192) (http:limits-raw-octets 67108864)
+                                    (http:limits-form-octets 2097152) (http:limits-field-count 10000))
+          do (is (eql default (funcall reader limits)) "~S is ~S." reader (funcall reader limits)))))
 
 (defun request-octets-of (&rest lines)
   "The octets of LINES, each with its line end."

@@ -253,3 +253,64 @@
  (("imf-fixdate" "(nth (1- month) *months*)" "(nth (mod month 12) *months*)")
   ("imf-fixdate" "(decode-universal-time universal-time 0)" "(decode-universal-time universal-time 1)")
   ("rendered-second" "(eql ,now (car ,pair))" "(car ,pair)")))
+
+(:file "src/http/status.lisp" :suites (http-reply)
+ :mutants
+ (("*status-lines*" "(status-line status reason)" "(status-line status \"\")")
+  ("*status-lines*" "(svref lines status)" "(svref lines (1- status))")
+  ("status-line" "HTTP/1.1 ~D ~A" "HTTP/1.0 ~D ~A")
+  ("reason-phrase" "(cdr (assoc status *reason-phrases*))" "nil")
+  ("*reason-phrases*" "(404 . \"Not Found\")" "(404 . \"Gone\")" :suites (http-reply exchanges))))
+
+(:file "src/http/refusals.lisp" :suites (http-head http-body)
+ :mutants
+ ((":method-too-long" "501" "400")
+  (":target-too-long" "414" "413")
+  (":unsupported-version" "505" "400")
+  (":headers-too-large" "431" "413")
+  (":unknown-expectation" "417" "400")
+  (":unknown-transfer-coding" "501" "400")
+  (":body-too-large" "413" "400")
+  (":trailers-too-large" "431" "413")
+  (":request-timeout" "408" "400")
+  (":form-too-large" "413" "400" :suites (http-head form-limits limits))
+  (":too-many-fields" "413" "400" :suites (http-head form-limits limits))
+  (":no-memory" "503" "413" :suites (http-head limits))
+  (":connect-not-served" "501" "400" :suites (http-head exchanges conformance/methods))
+  ("define-refusal" "(setf *refusals* (remove refusal *refusals* :key #'first))" ""
+   :equivalent "Each is defined once, save by who loads the file again.")
+  ("make-refusal" ":section section" ":section reason")
+  ("make-refusal" ":reason reason" ":reason section")))
+
+(:file "src/http/limits.lisp" :suites (http-head http-body limits)
+ :mutants
+ (("limits" "(request-line-octets (* 16 1024)" "(request-line-octets (* 8 1024)")
+  ("limits" "(header-octets (* 128 1024)" "(header-octets (* 64 1024)")
+  ("limits" "(header-count 128" "(header-count 127")
+  ("limits" "(body-octets nil" "(body-octets 0")
+  ("limits" "(chunk-extension-octets (* 16 1024)" "(chunk-extension-octets (* 8 1024)")
+  ("limits" "(trailer-octets (* 8 1024)" "(trailer-octets (* 16 1024)")
+  ("limits" "(raw-octets (* 64 1024 1024)" "(raw-octets (* 32 1024 1024)")
+  ("limits" "(form-octets (* 2 1024 1024)" "(form-octets (* 1 1024 1024)")
+  ("limits" "(field-count 10000" "(field-count 1000")))
+
+(:file "src/http/head.lisp" :suites (http-head)
+ :mutants
+ (("find-field" "(and (stringp other) (text-equal name other))" "(stringp other)")
+  ("head-header" "#'string-equal" "#'string=")
+  ("head-header" "(if (symbolp name) (find-field name headers) (assoc name headers :test #'string-equal))"
+   "(find-field name headers)")
+  ("head-header" "(check-type head head)" "" :equivalent "HEAD-HEADERS signals an error, too.")))
+
+(:file "src/http/words.lisp" :suites (http-head http-reply)
+ :mutants
+ (("*headers*" "(shared-role number)" "0")
+  ("*headers*" "(shared-role number)" "(ash 1 (mod number 25))")
+  ("*headers*" "(in-each 32)" "(in-each 0)")
+  ("*headers*" "(string-downcase name)" "name")
+  ("*methods*" "\"GET\"" "" :equivalent "The keyword exists, and is found more slowly.")
+  ("*protocols*" "\"HTTP/1.0\"" "\"HTTP/2.0\"")
+  ("*line-starts*" "(string-capitalize name)" "name")
+  ("*line-starts*" "(unless (svref (line-starts-keywords table) place)" "(progn"
+   :equivalent "What is not in the table is made anew each time.")
+  ("header-keyword" "(string-upcase name)" "name" :equivalent "It is called when the file is loaded only.")))
