@@ -198,7 +198,7 @@
   ("wait-until" "until (or value (eql left 0))" "until value")
   ("wait-until" "(period (min period (/ left 1000)))" "(period (max period (/ left 1000)))")))
 
-(:file "src/platform/streams-sbcl.lisp" :suites (conformance/detaching conformance/libraries wires)
+(:file "src/platform/streams-sbcl.lisp" :suites (platform conformance/detaching conformance/libraries wires)
  :mutants
  (("pushed-back-octets" "(setf (fill-pointer characters) 0)" "")
   ("pushed-back-octets" "reverse" "identity")

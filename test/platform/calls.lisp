@@ -348,6 +348,23 @@ is waited for as long as it takes."
        (is (= 4 (read-sequence read stream)))
        (is (equalp (octets "abyz") read))))))
 
+(define-server-test characters-that-were-unread-are-taken-with-what-a-stream-had-read-ahead
+  (where-supported
+   (with-accepted (server client)
+     (let ((stream (uiop:symbol-call '#:sb-sys '#:make-fd-stream
+                                     (platform:listener-descriptor server)
+                                     :input t :element-type :default :buffering :full
+                                     :external-format :latin-1)))
+       (send client "vwxyz")
+       (is (char= #\v (read-char stream)))
+       (is (char= #\w (read-char stream)))
+       (unread-char #\w stream)
+       (is (equalp (octets "wxyz") (platform:take-read-ahead stream)))
+       (is (equalp (octets "") (platform:take-read-ahead stream)) "It has them no more.")
+       (setf (platform:lisp-stream-milliseconds stream) 1500)
+       (is (eql 1500 (platform:lisp-stream-milliseconds stream)))
+       (is (= 1.5 (uiop:symbol-call '#:sb-impl '#:fd-stream-timeout stream)))))))
+
 ;;; Time
 
 (test seconds-are-rounded-up-and-a-past-end-is-no-time
