@@ -91,7 +91,7 @@ the thread.  Under the lock."
            (incf (journal-lines journal))
            (incf (journal-kept journal))
            (or (zerop before)
-               (< before *batch-octets* (output-fill gathered)))))))
+               (<= before *batch-octets* (1- (output-fill gathered))))))))
 
 (defun append-line (journal line)
   "Has LINE, an OUTPUT that ends in a line feed, written by JOURNAL: before long by its thread, or

@@ -102,6 +102,16 @@
         (is (server:flush-journal journal))
         (is (equal '("one") (lines-of file)))))))
 
+(test a-thread-is-told-of-the-first-line-and-of-the-one-that-makes-too-many
+  (with-globals ((server::*batch-octets* 100))
+    ;; Lines of 10 octets come to 100 exactly, those of 30 do not.
+    (loop for (size told) in '((10 (0 10)) (30 (0 3)))
+          do (let ((journal (journal "unused")) (line (http:make-output)))
+               (server:encode-printed line (make-string (1- size) :initial-element #\x))
+               (server:end-line line)
+               (is (equal told (loop for number below 12
+                                     when (server::gather journal line) collect number)))))))
+
 (define-server-test a-file-that-was-renamed-gets-nothing-more
   (with-log-file (file)
     (let ((old (merge-pathnames "old.log" file)))
