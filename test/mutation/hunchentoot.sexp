@@ -210,3 +210,9 @@
   ("finish-access" "(and destination (access-request access))" "(access-request access)")
   ("finish-access" "(and destination (access-request access))" "destination")
   ("finish-access" "(- (microseconds) (access-began access))" "(access-began access)")))
+
+(:file "src/hunchentoot/backtraces.lisp" :suites (conformance/logs conformance/debugging secrets)
+ :mutants
+ (("short-backtrace" "(typep hunchentoot:*acceptor* 'parallel-acceptor)" "t")
+  ("short-backtrace" "(typep hunchentoot:*acceptor* 'parallel-acceptor)" "nil")
+  ("*backtrace-print-length*" "100" "nil")))

@@ -99,6 +99,15 @@ DESTINATION while BODY is evaluated."
      (is (search "0 0 0 ...)" log))
      (is (< (length log) 50000)))))
 
+(define-server-test a-backtrace-of-a-stock-acceptor-is-left-as-it-is
+  (where-supported
+   (let* ((*acceptor-class* 'hunchentoot:easy-acceptor)
+          (log (logged (:message-log-destination)
+                   (("/" (list (fail-with (make-list 1000 :initial-element 0) '()))))
+                 (ask "/"))))
+     (is (search "[ERROR]] The reason" log))
+     (is (not (search "0 0 0 ...)" log))))))
+
 (define-server-test backtraces-and-errors-can-be-kept-out-of-the-log
   (with-globals ((hunchentoot:*log-lisp-backtraces-p* nil))
     (let ((log (logged (:message-log-destination) (("/" (error "The reason.")))
