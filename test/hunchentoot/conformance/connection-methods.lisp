@@ -52,6 +52,21 @@
                             (response-text (read-response connection))))))
     (is (equal (list *proxy-line*) (recorded *proxy-lines*)))))
 
+(defclass behind-another-proxy () ())
+
+(defmethod hunchentoot:process-connection :before ((acceptor behind-another-proxy) socket)
+  (record *proxy-lines* (string-right-trim '(#\Return #\Newline) (read-proxy-line socket))))
+
+(define-server-test a-method-before-may-read-a-line-first
+  (with-globals ((*proxy-lines* (make-recorder)))
+    (serving (:mixin 'behind-another-proxy) (("/" "body"))
+      (with-connection (connection)
+        (send connection *proxy-line* :crlf (request-octets "/"))
+        (is (string= "body" (response-text (read-response connection))))
+        (send connection (request-octets "/"))
+        (is (string= "body" (response-text (read-response connection))))))
+    (is (equal (list *proxy-line*) (recorded *proxy-lines*)))))
+
 (define-server-test such-a-line-and-many-requests-may-come-at-once
   (serving-behind-a-proxy
     (with-connection (connection)
@@ -194,6 +209,44 @@ connections."
                     (hunchentoot:start *server*))
                   (check-conversation))
         (remove-method #'hunchentoot:process-connection method)))))
+
+(defclass mixed-later () ())
+
+(define-server-test (what-is-mixed-in-later-counts-at-once :needs (:our-engine :redefinition))
+  (serving-numbers ('mixed-later)
+    (with-connection (connection)
+      (is (string= (numbered-answer 2)
+                   (exchange-text connection "/?n=2" :headers '(("Connection" . "close")))))
+      (is (closed-by-server-p connection)))
+    (unwind-protect
+         ;; Elsewhere it counts from the next start on.
+         (progn (eval '(defclass mixed-later (passing-on) ()))
+                (unless (uiop:featurep :sbcl)
+                  (hunchentoot:stop *server*)
+                  (hunchentoot:start *server*))
+                (check-conversation))
+      (eval '(defclass mixed-later () ())))))
+
+;;; One that keeps the connection
+
+(defclass keeping-connections () ((kept :initform (make-recorder) :reader kept))
+  (:documentation "A mixin for an acceptor that serves no connection, but keeps its stream."))
+
+(defmethod hunchentoot:process-connection :around ((acceptor keeping-connections) socket)
+  (record (kept acceptor) (usocket:socket-stream socket)))
+
+(define-server-test a-connection-that-a-method-keeps-stays-open
+  (serving (:mixin 'keeping-connections) ()
+    (with-connection (connection)
+      (send connection "x" :crlf)
+      (let ((stream (eventually ("the connection to be kept") (first (recorded (kept *server*))))))
+        (is (not (readable-p connection 1/10)))
+        (write-part stream "one")
+        (finish-output stream)
+        (is (string= "one" (read-text connection 3)))
+        (is (eql 120 (read-byte stream)))
+        (close stream)
+        (is (closed-by-server-p connection))))))
 
 ;;; One that is left
 
