@@ -8,6 +8,7 @@
 (defparameter *bad-arguments*
   '((:port "4242") (:port 70000) (:port -1) (:port nil) (:port 80.5)
     (:address 127) (:address "") (:address :localhost) (:address #(127 0 0))
+    (:address #(127 0 0 256)) (:address #(127 0 0 -1))
     (:listen-backlog "x") (:listen-backlog -1) (:listen-backlog nil)
     (:read-timeout "x") (:read-timeout -1) (:write-timeout :never)
     (:taskmaster nil) (:taskmaster hunchentoot:one-thread-per-connection-taskmaster)
@@ -84,6 +85,18 @@
            (check-sentence ((hunchentoot:start acceptor) hunchentoot:parameter-error)
                            "ACCESS-LOG-FORMAT" (string format))
         (stop-if-started acceptor)))))
+
+(test parking-is-taken-for-the-taskmaster
+  (dolist (parking '(nil t))
+    (let ((taskmaster (taskmaster :parking (not parking))))
+      (make-instance 'recycling:parallel-acceptor :taskmaster taskmaster :parking parking)
+      (is (eq parking (recycling::taskmaster-parking-p taskmaster)))
+      (is (report-p (error-of (lambda ()
+                                (make-instance 'recycling:parallel-acceptor
+                                               :parking parking
+                                               :taskmaster (make-instance
+                                                            'hunchentoot:single-threaded-taskmaster))))
+                    "PARKING" "RECYCLING-TASKMASTER")))))
 
 ;;; The taskmaster
 

@@ -112,6 +112,13 @@ still serves."
       (is (closed-by-server-p connection)))
     (is (equal "Hey!" (ask-text "/yo")))))
 
+(define-server-test (a-taskmaster-is-asked-once-for-a-connection :needs :our-engine)
+  (let ((taskmaster (make-instance 'picky-taskmaster)))
+    (serving (:taskmaster taskmaster) (("/yo" "Hey!"))
+      (with-connection (connection)
+        (loop repeat 3 do (is (equal "Hey!" (exchange-text connection "/yo")))))
+      (is (= 1 (recorded-count (seen taskmaster)))))))
+
 ;;; Our taskmaster under a foreign acceptor, and a foreign taskmaster under ours
 
 (define-server-test hunchentoots-acceptor-runs-on-our-taskmaster

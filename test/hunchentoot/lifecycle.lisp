@@ -34,7 +34,10 @@
 
 (define-server-test (starting-twice-is-refused-and-harmless :needs :our-engine)
   (serving () (("/yo" "Hey!"))
-    (signals hunchentoot:hunchentoot-error (hunchentoot:start *server*))
+    (let ((condition (nth-value 1 (ignore-errors (hunchentoot:start *server*)))))
+      (is (typep condition 'hunchentoot:hunchentoot-error))
+      (is (search "already listening" (princ-to-string condition))))
+    (is (plusp (getf (recycling:stats *server*) :threads)))
     (is (equal "Hey!" (ask-text "/yo")))))
 
 (define-server-test (a-port-in-use-is-told-by-start :needs :our-engine)
@@ -64,6 +67,24 @@
       (open-gate release)
       (is (equal (list acceptor '()) (multiple-value-list (task-result stopping)))))))
 
+(define-server-test (the-last-reply-before-a-soft-stop-says-so :needs :our-engine)
+  (let ((entered (make-gate)) (release (make-gate)))
+    (serving () (("/slow" (open-gate entered) (await release) "slow"))
+      (with-connection (connection)
+        (send-request connection "/slow")
+        (await entered)
+        (let* ((acceptor *server*)
+               (port (hunchentoot:acceptor-port acceptor))
+               (stopping (in-background ("stop") (hunchentoot:stop acceptor :soft t))))
+          (eventually ("the port to be shut")
+            (handler-case (progn (disconnect (connect port)) nil)
+              (error () t)))
+          (open-gate release)
+          (let ((response (read-response connection)))
+            (is (equal "slow" (response-text response)))
+            (is (equalp "close" (response-header response "connection"))))
+          (task-result stopping))))))
+
 (define-server-test (soft-stop-of-an-acceptor-reports-what-it-leaves :needs :our-engine)
   (with-busy-threads (acceptor 2)
     (is (= 2 (length (nth-value 1 (hunchentoot:stop acceptor :soft t :timeout 1/10)))))
@@ -74,6 +95,11 @@
     (is (= 1 (length (nth-value 1 (hunchentoot:stop acceptor :timeout 0)))))
     (hunchentoot:start acceptor)
     (is (equal "quick" (ask-text "/quick")) "It starts again beside what was left.")))
+
+(define-server-test (a-hard-stop-gives-a-long-request-up-by-itself :needs :our-engine)
+  (with-busy-threads (acceptor 1)
+    (let ((stopping (in-background ("stop") (length (nth-value 1 (hunchentoot:stop acceptor))))))
+      (is (= 1 (task-result stopping))))))
 
 (define-server-test (stopping-ends-idle-connections :needs :our-engine)
   (serving () (("/yo" "Hey!"))
@@ -230,5 +256,10 @@ Checks that it then serves, whatever FIRST-STOP does."
 (define-server-test stats-work-on-any-acceptor
   (let ((acceptor (make-instance 'hunchentoot:easy-acceptor :port 0 :address "127.0.0.1")))
     (hunchentoot:start acceptor)
-    (unwind-protect (is (integerp (getf (recycling:stats acceptor) :threads)))
+    (unwind-protect
+         (flet ((names (acceptor)
+                  (loop for name in (recycling:stats acceptor) by #'cddr collect name)))
+           (is (integerp (getf (recycling:stats acceptor) :threads)))
+           (is (null (set-exclusive-or (names acceptor)
+                                       (names (make-instance 'recycling:parallel-acceptor))))))
       (hunchentoot:stop acceptor))))

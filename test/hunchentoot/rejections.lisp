@@ -57,8 +57,21 @@ arguments, returns the lines of its access log so far."
     (ask-raw "GET /secret HTTP/1.1" :crlf "Bad Name: 1" :crlf :crlf)
     (let ((line (eventually ("the line") (first (lines)))))
       (is (search "\"status\":400" line))
+      (is (search "\"remote_address\":\"127.0.0.1\"" line))
+      (is (search "\"method\":\"GET\"" line))
       (is (search "\"uri\":\"/secret\"" line))
       (is (search "\"protocol\":\"HTTP/1.1\"" line)))))
+
+(define-server-test (functions-that-log-are-told-of-rejected-requests-in-strings :needs :our-http)
+  (with-access-log (lines :access-log-format
+                          (lambda (facts)
+                            (format nil "~{~S~^ ~}"
+                                    (loop for name in '(:remote-address :method :uri :protocol :status)
+                                          collect (getf facts name)))))
+      (("/" "body"))
+    (ask-raw "GET /secret HTTP/1.1" :crlf "Bad Name: 1" :crlf :crlf)
+    (is (equal "\"127.0.0.1\" \"GET\" \"/secret\" \"HTTP/1.1\" 400"
+               (eventually ("the line") (first (lines)))))))
 
 (define-server-test (rejected-requests-over-hunchentoots-reader-are-counted :needs :our-engine)
   (with-access-log (lines :max-body-octets 1000) (("/" "body"))
@@ -83,11 +96,42 @@ arguments, returns the lines of its access log so far."
 
 (define-server-test (what-limits-reject-within-handlers-is-counted :needs :our-engine)
   (serving (:max-form-octets 10) (("/" (hunchentoot:post-parameters*)))
-    (is (= 413 (response-status (ask "/" :method :post :form '(("a" . "123456789"))))))
+    (let ((response (ask "/" :method :post :form '(("a" . "123456789")))))
+      (is (= 413 (response-status response)))
+      (is (null (response-header response "retry-after")) "It would not help."))
     (is (equal '((413 . 1)) (rejections)))
     ;; What a program answers by itself is no rejection.
     (is (= 404 (response-status (ask "/nowhere"))))
     (is (= 1 (getf (recycling:stats *server*) :rejected)))))
+
+(define-server-test (a-length-that-is-no-number-is-answered :needs :our-engine)
+  (serving () (("/" "body"))
+    (with-connection (connection)
+      (send connection (octets "GET / HTTP/1.1" :crlf "Host: localhost" :crlf
+                               "Content-Length: none" :crlf :crlf))
+      (is (member (response-status (read-response connection)) '(200 400))))
+    (is (zerop (getf (recycling:stats *server*) :failed)))))
+
+(define-server-test (without-an-access-log-no-lines-of-rejected-requests-are-lost :needs :our-engine)
+  (serving (:max-body-octets 10) (("/" "body"))
+    (is (= 413 (response-status (ask "/" :method :post :content (test-octets 11)))))
+    (eventually ("the rejection to be counted") (equal '((413 . 1)) (rejections)))
+    (is (zerop (getf (recycling:stats *server*) :unlogged)))))
+
+(define-server-test (rejections-under-a-replaced-taskmaster-are-answered :needs :our-engine)
+  (serving (:max-body-octets 10) (("/" "body"))
+    (reinitialize-instance *server* :taskmaster (make-instance
+                                                 'hunchentoot:one-thread-per-connection-taskmaster))
+    (is (= 413 (response-status (ask "/" :method :post :content (test-octets 11)))))
+    (is (zerop (getf (recycling:stats *server*) :failed)))))
+
+(define-server-test (counts-of-rejections-begin-anew-with-each-start :needs :our-engine)
+  (serving (:max-body-octets 10) (("/" "body"))
+    (is (= 413 (response-status (ask "/" :method :post :content (test-octets 11)))))
+    (eventually ("the rejection to be counted") (equal '((413 . 1)) (rejections)))
+    (hunchentoot:stop *server*)
+    (hunchentoot:start *server*)
+    (is (null (rejections)))))
 
 ;;; Overload
 
@@ -107,6 +151,33 @@ arguments, returns the lines of its access log so far."
                      (lines)))
           (open-gate leave)
           (is (string= "slow" (response-text (read-response first)))))))))
+
+(define-server-test (a-stock-acceptor-on-our-threads-refuses-and-has-no-line :needs :our-engine)
+  (let ((*acceptor-class* 'hunchentoot:easy-acceptor))
+    (with-directory (directory)
+      (with-busy-threads (acceptor 1 :max-thread-count 1 :max-accept-count nil)
+        (setf (hunchentoot:acceptor-access-log-destination acceptor)
+              (merge-pathnames "access" directory))
+        (is (= 503 (response-status (ask "/quick"))))
+        (is (zerop (getf (recycling:stats acceptor) :failed)))))))
+
+(define-server-test (who-refuses-a-connection-warns :needs :our-engine)
+  (let ((log (make-string-output-stream)))
+    (with-busy-threads (acceptor 1 :max-thread-count 1 :max-accept-count nil)
+      (setf (hunchentoot:acceptor-message-log-destination acceptor) log)
+      (is (= 503 (response-status (ask "/quick"))))
+      (let ((text (get-output-stream-string log)))
+        (is (search "[WARNING]" text))
+        (is (search "A connection was refused" text))))))
+
+(define-server-test (a-client-is-refused-whose-address-cannot-be-asked-for :needs :our-engine)
+  (with-busy-threads (acceptor 1 :max-thread-count 1 :max-accept-count nil)
+    (with-globals (((fdefinition 'platform:peer-name)
+                    (lambda (socket)
+                      (declare (ignore socket))
+                      (error 'platform:peer-gone))))
+      (is (= 503 (response-status (ask "/quick")))))
+    (is (zerop (getf (recycling:stats acceptor) :failed)))))
 
 (test warnings-of-refused-connections-come-once-a-second-with-their-number
   (let ((unsaid (recycling::make-unsaid)))

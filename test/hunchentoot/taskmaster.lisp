@@ -54,6 +54,15 @@
     (is (= 8 (recycling:taskmaster-standby-thread-count taskmaster)))
     (is (= 10 (hunchentoot:taskmaster-max-thread-count taskmaster)))))
 
+(test a-maximum-that-is-not-below-the-accept-count-is-refused
+  (let ((taskmaster (taskmaster :max-thread-count 10 :max-accept-count 12)))
+    (dolist (maximum '(12 13 nil))
+      (signals hunchentoot:parameter-error
+        (setf (hunchentoot:taskmaster-max-thread-count taskmaster) maximum)))
+    (is (= 10 (hunchentoot:taskmaster-max-thread-count taskmaster)))
+    (setf (hunchentoot:taskmaster-max-thread-count taskmaster) 11)
+    (is (= 11 (hunchentoot:taskmaster-max-thread-count taskmaster)))))
+
 (test a-maximum-below-the-standby-count-lowers-that
   (let ((taskmaster (taskmaster :max-thread-count 10)))
     (setf (hunchentoot:taskmaster-max-thread-count taskmaster) 3)
@@ -103,6 +112,22 @@
              (open-gate release)
              (is (every (lambda (task) (equal "slow" (task-result task))) slow))))))))
 
+(define-server-test (threads-have-names-of-their-own :needs :our-engine)
+  (with-busy-threads (acceptor 3)
+    (let ((names (remove-if-not (lambda (name)
+                                  (search (format nil ":~D-" (hunchentoot:acceptor-port acceptor)) name))
+                                (mapcar #'bt:thread-name (bt:all-threads)))))
+      (is (<= 3 (length names)))
+      (is (equal names (remove-duplicates names :test #'string=))))))
+
+(define-server-test (without-parking-an-idle-connection-keeps-its-thread :needs :our-engine)
+  (serving (:parking nil) (("/yo" "Hey!"))
+    (with-connection (connection)
+      (is (equal "Hey!" (exchange-text connection "/yo")))
+      (eventually ("the connection to be idle")
+        (equal '(:idle) (mapcar (lambda (plist) (getf plist :state))
+                                (recycling:list-connections *server*)))))))
+
 (define-server-test (a-busy-thread-keeps-nobody-waiting :needs :our-engine)
   (with-busy-threads (acceptor 3 :standby-thread-count 1)
     (is (equal "quick" (ask-text "/quick")))))
@@ -142,13 +167,23 @@
           2)
     (is (equal "quick" (ask-text "/quick")))))
 
+(define-server-test (a-changed-accept-count-counts-at-once :needs :our-engine)
+  (dolist (change (list (lambda (taskmaster count)
+                          (setf (hunchentoot:taskmaster-max-accept-count taskmaster) count))
+                        (lambda (taskmaster count)
+                          (reinitialize-instance taskmaster :max-accept-count count))))
+    (with-busy-threads (acceptor 1 :max-thread-count 1)
+      (funcall change (hunchentoot::acceptor-taskmaster acceptor) nil)
+      (is (= 503 (response-status (ask "/quick")))))))
+
 (define-server-test (more-standby-threads-are-made-at-once :needs :our-engine)
   (with-acceptor (acceptor :taskmaster (taskmaster :standby-thread-count 2))
-    (setf (recycling:taskmaster-standby-thread-count
-           (hunchentoot::acceptor-taskmaster acceptor))
-          5)
+    (is (= 5 (setf (recycling:taskmaster-standby-thread-count
+                    (hunchentoot::acceptor-taskmaster acceptor))
+                   5)))
     (eventually ("three more threads")
-      (= 5 (getf (recycling:stats acceptor) :threads)))))
+      (= 5 (getf (recycling:stats acceptor) :threads)))
+    (is (= 5 (hunchentoot:taskmaster-thread-count (hunchentoot::acceptor-taskmaster acceptor))))))
 
 (define-server-test (threads-beyond-a-lowered-maximum-end :needs :our-engine)
   (with-globals ((engine::*bench-seconds* 1/10)

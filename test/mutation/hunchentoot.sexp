@@ -216,3 +216,104 @@
  (("short-backtrace" "(typep hunchentoot:*acceptor* 'parallel-acceptor)" "t")
   ("short-backtrace" "(typep hunchentoot:*acceptor* 'parallel-acceptor)" "nil")
   ("*backtrace-print-length*" "100" "nil")))
+
+(:file "src/hunchentoot/taskmaster.lisp" :suites (taskmaster arguments)
+ :mutants
+ (("check-thread-counts" "(> standby maximum)" "(>= standby maximum)")
+  ("check-accept-count" "(> accept maximum)" "(>= accept maximum)")
+  ("check-accept-count" "(unless maximum" "(unless t")
+  ("default-standby" "(min *default-standby-thread-count* maximum)" "*default-standby-thread-count*")
+  ("initialize-instance :after ((taskmaster" "(fill-defaults taskmaster)" "")
+  ("reinitialize-instance :before" "(check-arguments" "(list")
+  ("reinitialize-instance :after" "(fill-defaults taskmaster)" "")
+  ("reinitialize-instance :after" "(resize-engine taskmaster)" "")
+  ("reinitialize-instance :after"
+   "(setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster))" "")
+  ("resize-engine" ":standby (taskmaster-standby-thread-count taskmaster)" ":standby 1")
+  ("setf taskmaster-standby-thread-count" "(resize-engine taskmaster)" "")
+  ("setf taskmaster-standby-thread-count" "(resize-engine taskmaster) count" "(resize-engine taskmaster) nil")
+  ("setf hunchentoot:taskmaster-max-thread-count) :before"
+   "(check-accept-count (hunchentoot:taskmaster-max-accept-count taskmaster) value)" "")
+  ("setf hunchentoot:taskmaster-max-thread-count) :after"
+   "(setf (slot-value taskmaster 'standby-thread-count) (standby-below value taskmaster))" "")
+  ("setf hunchentoot:taskmaster-max-accept-count) :before" "(check-accept-count" "(list")
+  ("setf hunchentoot:taskmaster-max-accept-count) :after" "(when (taskmaster-engine taskmaster)" "(when nil")
+  ("setf hunchentoot:taskmaster-acceptor" "(not (engine-stopped-p engine))" "t" :suites (mistakes))
+  ("setf hunchentoot:taskmaster-acceptor" "(not (eq acceptor (hunchentoot:taskmaster-acceptor taskmaster)))"
+   "t" :suites (mistakes starting-twice-is-refused-and-harmless))
+  ("make-engine" "(taskmaster-parking-p taskmaster)" "t")
+  ("make-engine" ":accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)"
+   ":accept-limit :unlimited")
+  ("hunchentoot:execute-acceptor" "(setf (taskmaster-rejections taskmaster) (make-rejections))" ""
+   :suites (rejections stats-tell-what-happened))
+  ("hunchentoot:execute-acceptor" "(note-engine acceptor engine)" "" :suites (mistakes))
+  ("hunchentoot:execute-acceptor" "(taskmaster-process taskmaster) (engine-sentinel engine)" ""
+   :suites (acceptor-faults conformance/listener-thread))
+  ("sentinel-began" "(setf (taskmaster-process taskmaster) thread)" "" :suites (acceptor-faults))
+  ("hunchentoot:shutdown" "(stop-engine (taskmaster-engine taskmaster))" "nil" :suites (acceptor-faults))
+  ("hunchentoot:taskmaster-thread-count" "(if engine" "(if nil")
+  ("hunchentoot:too-many-taskmaster-requests" "(when count" "(unless count" :suites (rejections))))
+
+(:file "src/hunchentoot/limits.lisp"
+ :suites (limits rejections form-limits acceptor-faults conformance/request-bodies)
+ :mutants
+ (("check-limit" "(member name *limits-of-content*)" "t" :suites (limits))
+  ("check-limit" "(typep value '(or null content-size))" "t" :suites (limits))
+  ("check-limit" "(typep value '(and index (integer 1)))" "(typep value '(and index (integer 0)))"
+   :suites (limits))
+  ("changed-limits" "(funcall reader limits)" "(funcall reader (make-limits))"
+   :suites (limits arguments changing))
+  ("answer-refusal" "(setf *last-request-p* t)" "")
+  ("answer-refusal" "(finish-connection)" "" :parking nil)
+  ("answer-refusal" "(unless (headers-sent-p)" "(progn"
+   :suites (limits rejections conformance/streaming exchanges content-that-does-not-come))
+  ("answer-refusal" "(count-rejection hunchentoot:*acceptor* status)" "" :suites (rejections))
+  ("answer-refusal" "(eql status hunchentoot:+http-service-unavailable+)" "t" :suites (limits rejections))
+  ("answer-refusal" "(setf (hunchentoot:header-out :retry-after) *retry-seconds*)" ""
+   :suites (limits rejections form-limits))
+  ("refusal-of" "(> (content-length-of headers) limit)" "(>= (content-length-of headers) limit)"
+   :suites (limits) :parking nil)
+  ("refusal-of" "(eq method :connect)" "nil" :suites (connect-is-not-served) :parking nil)
+  ("acceptable-request-p" "(note-rejection acceptor (current-link) refusal method uri protocol)" ""
+   :suites (rejections) :parking nil)
+  ("acceptable-request-p" "(send-refusal stream refusal)" "" :suites (limits) :parking nil)
+  ("content-length-of" ":junk-allowed t" ":junk-allowed nil"
+   :suites (limits rejections conformance/request-bodies) :parking nil)
+  ("counted-content" "(plusp length)" "t" :suites (limits conformance/libraries conformance/detaching)
+   :parking nil)
+  ("counted-content" "(make-counted-content stream nil limits #'answer-refusal)" "stream"
+   :suites (limits) :parking nil)))
+
+(:file "src/hunchentoot/rejections.lisp" :suites (rejections)
+ :mutants
+ (("count-rejection" "(typep taskmaster 'recycling-taskmaster)" "t"
+   :suites (rejections acceptor-faults mistakes))
+  ("count-rejection" "(when counter" "(progn"
+   :equivalent "Nobody rejects with a status that has no counter.")
+  ("rejection-statistics" "(list :rejected nil :rejected-by-status nil)" "'()"
+   :suites (stats-work-on-any-acceptor rejections))
+  ("rejection-statistics" "sum count into sum" "maximize count into sum")
+  ("rejection-facts" ":status status" ":status nil")
+  ("rejection-facts" ":remote-address address" ":remote-address nil")
+  ("rejection-facts" "(and method (princ-to-string method))" "method")
+  ("encode-rejected-combined" "(or-dash method)" "method")
+  ("encode-rejected-combined" "(when uri" "(progn")
+  ("log-rejection" "(and destination (typep acceptor 'parallel-acceptor))" "destination"
+   :suites (rejections acceptor-faults))
+  ("log-rejection" "(and destination (typep acceptor 'parallel-acceptor))"
+   "(typep acceptor 'parallel-acceptor)"
+   :suites (rejections limits))
+  ("note-rejection" "(count-rejection acceptor status)" "")
+  ("count-unsaid" "(< now (unsaid-silent-until unsaid))" "(<= now (unsaid-silent-until unsaid))")
+  ("count-unsaid" "(shiftf (unsaid-count unsaid) 0)" "(unsaid-count unsaid)")))
+
+(:file "src/hunchentoot/arguments.lisp" :suites (arguments)
+ :mutants
+ (("address-p" "(plusp (length value))" "t")
+  ("address-p" "'(4 16)" "'(4)")
+  ("address-p" "(member (length value) '(4 16))" "t")
+  ("address-p" "(typep element 'octet)" "(integerp element)")
+  ("access-log-format-p" "(functionp value)" "nil" :suites (arguments access-log))
+  ("access-log-format-p" "(not (keywordp value))" "t")
+  ("access-log-format-p" "(and value (symbolp value)" "(and (symbolp value)")
+  ("shared-initialize :before" "(eq value unknown)" "(null value)")))
