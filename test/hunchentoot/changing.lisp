@@ -89,6 +89,49 @@
     (is (hunchentoot:acceptor-persistent-connections-p acceptor))
     (is (serves-p acceptor))))
 
+(define-server-test (connections-are-not-kept-where-the-program-wants-none-kept :needs :our-engine)
+  (let ((acceptor (stock-acceptor :persistent-connections-p nil)))
+    (change-class acceptor 'recycling:parallel-easy-acceptor)
+    (is (not (hunchentoot:acceptor-persistent-connections-p acceptor)))))
+
+(define-server-test (a-taskmaster-of-ours-stays-when-its-acceptor-becomes-ours :needs :our-engine)
+  (let* ((taskmaster (taskmaster :max-thread-count 7))
+         (acceptor (stock-acceptor :taskmaster taskmaster)))
+    (change-class acceptor 'recycling:parallel-easy-acceptor)
+    (is (eq taskmaster (taskmaster-of acceptor)))
+    (is (serves-p acceptor))))
+
+(define-server-test (a-taskmaster-that-is-replaced-after-the-next-start-stays-replaced
+                     :needs :our-engine)
+  (serving-stock (acceptor)
+    (change-class acceptor 'recycling:parallel-easy-acceptor)
+    (hunchentoot:stop acceptor)
+    (is (serves-p acceptor))
+    (let ((taskmaster (taskmaster)))
+      (reinitialize-instance acceptor :taskmaster taskmaster)
+      (is (serves-p acceptor))
+      (is (eq taskmaster (taskmaster-of acceptor))))))
+
+(defclass acceptor-of-a-program (recycling:parallel-easy-acceptor)
+  ()
+  (:default-initargs :max-body-octets 5))
+
+(define-server-test (what-an-acceptor-of-ours-has-it-keeps-among-our-classes :needs :our-engine)
+  (serving (:max-body-octets 6) (("/yo" "Hey!"))
+    (let ((taskmaster (taskmaster-of *server*)))
+      (flet ((check ()
+               (is (eq taskmaster (taskmaster-of *server*)))
+               (is (eql 6 (http:limits-body-octets (recycling::acceptor-limits *server*))))))
+        ;; While it is started, and while it is stopped.
+        (change-class *server* 'acceptor-of-a-program)
+        (is (equal "Hey!" (ask-text "/yo")))
+        (check)
+        (hunchentoot:stop *server*)
+        (change-class *server* 'recycling:parallel-easy-acceptor)
+        (change-class *server* 'acceptor-of-a-program)
+        (check)
+        (is (serves-p *server*))))))
+
 ;;; Redefinition of a program's class
 
 (defun define-shop (superclass &rest default-initargs)
@@ -178,3 +221,18 @@ DEFAULT-INITARGS."
     (is (= 8 (recycling:taskmaster-standby-thread-count taskmaster)))
     (is (eq :unlimited (hunchentoot:taskmaster-max-accept-count taskmaster)))
     (is (serves-p acceptor))))
+
+(define-server-test (the-class-of-a-taskmaster-may-be-redefined-to-ours :needs (:our-engine :redefinition))
+  (flet ((define-crew (superclass)
+           (eval `(defclass crew (,superclass) ()))))
+    (unwind-protect
+         (progn (setf (find-class 'crew) nil)
+                (define-crew 'hunchentoot:one-thread-per-connection-taskmaster)
+                (let* ((taskmaster (make-instance 'crew))
+                       (acceptor (stock-acceptor :taskmaster taskmaster)))
+                  (is (serves-p acceptor))
+                  (define-crew 'recycling:recycling-taskmaster)
+                  (is (= 8 (recycling:taskmaster-standby-thread-count taskmaster)))
+                  (is (eq :unlimited (hunchentoot:taskmaster-max-accept-count taskmaster)))
+                  (is (serves-p acceptor))))
+      (setf (find-class 'crew) nil))))

@@ -92,6 +92,25 @@
     (ask-raw "GET /yo HTTP/1.1" :crlf "Host: localhost" :crlf :crlf)
     (is (search "Hey!" (ask-tls)))))
 
+(define-server-test (over-tls-who-is-refused-is-told-nothing :needs :our-engine)
+  (let ((entered (make-gate)) (release (make-gate)))
+    (with-routes (("/slow" (open-gate entered) (await release) "slow"))
+      (serving-tls (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1
+                                            :max-accept-count nil))
+        (with-connections (connections 2)
+          (destructuring-bind (first second) connections
+            (let ((stream (cl+ssl:make-ssl-client-stream (connection-stream first) :verify nil)))
+              (write-sequence (request-octets "/slow" :headers '(("Connection" . "close"))) stream)
+              (finish-output stream)
+              (await entered)
+              (try-to-send second (request-octets "/yo"))
+              (is (closed-by-server-p second))
+              (open-gate release)
+              (is (search "slow" (read-everything stream)))
+              (close stream))))
+        (eventually ("the refusal to be counted")
+          (= 1 (getf (recycling:stats *server*) :refused)))))))
+
 (defmacro refuses-files (name path &rest initargs)
   "Checks that a TLS acceptor of INITARGS is refused with a sentence with NAME and PATH."
   `(let ((condition (nth-value 1 (ignore-errors
@@ -108,7 +127,7 @@
           (key (write-file directory "key.pem" "-----BEGIN RSA PRIVATE KEY-----")))
       (refuses-files "SSL-CERTIFICATE-FILE" "RSA PRIVATE KEY"
                      :ssl-certificate-file key :ssl-privatekey-file pem)
-      (refuses-files "SSL-PRIVATEKEY-FILE" "has no PRIVATE KEY, but CERTIFICATE"
+      (refuses-files "SSL-PRIVATEKEY-FILE" "has no PRIVATE KEY, but CERTIFICATE."
                      :ssl-certificate-file pem :ssl-privatekey-file pem)
       (refuses-files "SSL-CERTIFICATE-FILE" "/nowhere/c.pem"
                      :ssl-certificate-file "/nowhere/c.pem" :ssl-privatekey-file pem)
@@ -116,4 +135,55 @@
                      :ssl-certificate-file pem :ssl-privatekey-file "/nowhere/k.pem")
       (refuses-files "SSL-PRIVATEKEY-FILE" "text.pem"
                      :ssl-certificate-file pem :ssl-privatekey-file text)
+      (refuses-files "SSL-PRIVATEKEY-FILE" "is not in PEM format"
+                     :ssl-certificate-file pem :ssl-privatekey-file text)
+      (refuses-files "SSL-CERTIFICATE-FILE" "does not name an existing file"
+                     :ssl-certificate-file directory :ssl-privatekey-file key)
       (refuses-files "SSL-PRIVATEKEY-FILE" "NIL" :ssl-certificate-file pem))))
+
+(test a-file-that-cannot-be-opened-is-named-at-once
+  (with-path (path)
+    ;; Not even the superuser can open a socket.
+    (let ((listener (path-listener path)))
+      (unwind-protect
+           (refuses-files "SSL-CERTIFICATE-FILE" "cannot be read"
+                          :ssl-certificate-file path :ssl-privatekey-file path)
+        (usocket:socket-close listener)))))
+
+(defun fake-ssl-acceptor (&rest initargs)
+  "A TLS acceptor of INITARGS, never to be started."
+  (apply #'make-instance 'recycling:parallel-ssl-acceptor :port 0 initargs))
+
+(test one-file-may-have-the-key-and-the-certificate
+  (with-directory (directory)
+    (let ((both (write-file directory "both.pem" (format nil "-----BEGIN PRIVATE KEY-----~%~
+                                                              -----BEGIN CERTIFICATE-----~%"))))
+      (is (typep (fake-ssl-acceptor :ssl-certificate-file both :ssl-privatekey-file both)
+                 'recycling:parallel-ssl-acceptor)))))
+
+(test keys-and-certificates-are-checked-when-they-are-replaced
+  (with-directory (directory)
+    (let* ((certificate (write-file directory "some.pem" "-----BEGIN CERTIFICATE-----"))
+           (key (write-file directory "key.pem" "-----BEGIN PRIVATE KEY-----"))
+           (acceptor (fake-ssl-acceptor :ssl-certificate-file certificate
+                                        :ssl-privatekey-file key)))
+      (loop for (name path) in `((:ssl-certificate-file "/nowhere/c.pem") (:ssl-certificate-file ,key)
+                                 (:ssl-privatekey-file "/nowhere/k.pem")
+                                 (:ssl-privatekey-file ,certificate))
+            do (is (report-p (error-of (lambda () (reinitialize-instance acceptor name path)))
+                             (string name) (princ-to-string path))
+                   "~S ~A" name path))
+      (is (eq 'shop (hunchentoot:acceptor-name (reinitialize-instance acceptor :name 'shop)))))))
+
+(test the-default-port-of-tls-is-no-other-place-than-a-path
+  (with-path (path)
+    (let* ((directory (uiop:pathname-directory-pathname path))
+           (both (write-file directory "both.pem" (format nil "-----BEGIN PRIVATE KEY-----~%~
+                                                              -----BEGIN CERTIFICATE-----~%"))))
+      (flet ((complaint (&rest initargs)
+               (error-of (lambda ()
+                           (apply #'make-instance 'recycling:parallel-ssl-acceptor
+                                  :ssl-certificate-file both :ssl-privatekey-file both
+                                  :listen-path path initargs)))))
+        (is (null (complaint)))
+        (is (report-p (complaint :port 80) "LISTEN-PATH"))))))

@@ -307,6 +307,51 @@
   ("count-unsaid" "(< now (unsaid-silent-until unsaid))" "(<= now (unsaid-silent-until unsaid))")
   ("count-unsaid" "(shiftf (unsaid-count unsaid) 0)" "(unsaid-count unsaid)")))
 
+(:file "src/hunchentoot/tls.lisp" :suites (tls)
+ :mutants
+ (("pem-labels" "(length mark)" "0")
+  ("check-pem-file" "(pathname-name (probe-file pathname))" "t")
+  ("check-pem-file" "(file-error () (refuse-it \"cannot be read\"))" "")
+  ("check-pem-file" "(null labels)" "nil")
+  ("check-pem-file" "(notany" "(notevery")
+  ("check-pem-file" "(string-right-trim '(#\\- #\\Return) label)" "label")
+  ("initialize-instance :before" "\"PRIVATE KEY\"" "\"RSA PRIVATE KEY\"")
+  ("reinitialize-instance :before" "(when certificate-p" "(when nil")
+  ("reinitialize-instance :before" "(when certificate-p" "(progn")
+  ("reinitialize-instance :before" "(when key-p" "(when nil")))
+
+(:file "src/hunchentoot/changing.lisp" :suites (changing)
+ :mutants
+ (("replace-taskmaster" "(unless (chosen-p old)" "(progn")
+  ("replace-taskmaster" "(setf (hunchentoot:acceptor-persistent-connections-p acceptor) t)" "")
+  ("replace-taskmaster" "(when (typep old 'hunchentoot:single-threaded-taskmaster)" "(when t")
+  ("take-successor" "(shiftf successor nil)" "successor")
+  ("become-ours" ":slotless t" ":slotless nil")
+  ("become-ours" "(get-properties defaults '(:parking))" "nil")
+  ("become-ours" "((typep (acceptor-taskmaster* acceptor) 'recycling-taskmaster))" "")
+  ("become-ours" "(or (default-taskmaster acceptor) (make-instance 'recycling-taskmaster))"
+   "(make-instance 'recycling-taskmaster)")
+  ("become-ours" "(hunchentoot:started-p acceptor)" "nil")
+  ("update-instance-for-different-class :after ((previous hunchentoot:acceptor)"
+   "(unless (typep previous 'parallel-acceptor)" "(progn")
+  ("update-instance-for-redefined-class :after ((acceptor parallel-acceptor)"
+   "(member 'limits added)" "t")
+  ("update-instance-for-redefined-class :after ((acceptor parallel-acceptor)"
+   "(apply #'shared-initialize acceptor '() (missing-arguments acceptor))" "nil")
+  ("change-class :before" "(not (subtypep class 'parallel-acceptor))" "t")
+  ("change-class :before" "(hunchentoot:started-p acceptor)" "t")
+  ("become-foreign" "(unless (hunchentoot:started-p acceptor)" "(progn")
+  ("update-instance-for-different-class :after ((previous parallel-acceptor)"
+   "(unless (typep current 'parallel-acceptor)" "(progn")
+  ("update-instance-for-redefined-class :after ((acceptor hunchentoot:acceptor)"
+   "(stop-journal journal 0)" "nil")
+  ("update-instance-for-different-class :after ((previous hunchentoot:taskmaster)"
+   "(fill-defaults current)" "")
+  ("update-instance-for-redefined-class :after ((taskmaster recycling-taskmaster)"
+   "(apply #'shared-initialize taskmaster '() (missing-arguments taskmaster))" "")
+  ("update-instance-for-redefined-class :after ((taskmaster recycling-taskmaster)"
+   "(fill-defaults taskmaster)" "")))
+
 (:file "src/hunchentoot/arguments.lisp" :suites (arguments)
  :mutants
  (("address-p" "(plusp (length value))" "t")
