@@ -29,6 +29,13 @@ and PORT to where."
       (with-connection (connection)
         (loop repeat 3 do (is (equal "Hey!" (exchange-text connection "/yo"))))))))
 
+(define-server-test (an-inherited-descriptor-accepts-as-its-maker-wants-it :needs :our-engine)
+  (with-inherited (descriptor port)
+    (serving-descriptor (descriptor :defer-accept 60) (("/yo" "Hey!"))
+      (with-connection (connection port)
+        (is (equal "Hey!" (ask-text "/yo")))
+        (is (= 2 (getf (recycling:stats *server*) :accepted)))))))
+
 (define-server-test (stopping-leaves-an-inherited-descriptor-listening :needs :our-engine)
   (with-inherited (descriptor port)
     (serving-descriptor (descriptor) (("/yo" "Hey!"))

@@ -46,6 +46,25 @@
        (check-names "::" "127.0.0.1" "127.0.0.1")
        (skip "Sockets for IPv6 take no IPv4 here."))))
 
+;;; IPv4
+
+(define-server-test (all-addresses-of-ipv4-are-served :needs :our-engine)
+  (check-names "0.0.0.0" "127.0.0.1" "127.0.0.1"))
+
+(define-server-test (after-a-restart-elsewhere-our-end-has-the-new-port :needs :our-engine)
+  (serving () (("/who" (who-talks)))
+    (let* ((acceptor *server*)
+           (port (hunchentoot:acceptor-port acceptor)))
+      (flet ((check ()
+               (is (uiop:string-suffix-p (ask-text "/who")
+                                         (format nil " ~D" (hunchentoot:acceptor-port acceptor))))))
+        (check)
+        (hunchentoot:stop acceptor)
+        (with-acceptor (other :port port)
+          (reinitialize-instance acceptor :port 0)
+          (hunchentoot:start acceptor)
+          (let ((*server* acceptor)) (check)))))))
+
 (defun dual-stack-p ()
   (let ((listener (usocket:socket-listen "::" 0)))
     (unwind-protect
@@ -106,6 +125,23 @@
         (is (equal (format nil "unix: 0 ~A 0" name) (ask-path path "/who")))
         (is (equal name (hunchentoot:acceptor-address *server*)))
         (is (eql 0 (hunchentoot:acceptor-port *server*)))))))
+
+(define-server-test (an-acceptor-of-a-path-has-no-port-before-it-starts :needs :our-engine)
+  (with-path (path)
+    (is (eql 0 (hunchentoot:acceptor-port (make-instance 'recycling:parallel-acceptor
+                                                         :listen-path path))))))
+
+(define-server-test (starting-twice-is-refused-on-special-listeners-too :needs :our-engine)
+  (with-path (path)
+    (dolist (initargs `((:listen-path ,path) (:reuse-port t)))
+      (with-routes (("/yo" "Hey!"))
+        (let ((acceptor (apply #'make-test-acceptor :address nil initargs)))
+          (hunchentoot:start acceptor)
+          (unwind-protect
+               (let ((listener (recycling::acceptor-listener acceptor)))
+                 (signals hunchentoot:hunchentoot-error (hunchentoot:start acceptor))
+                 (is (eq listener (recycling::acceptor-listener acceptor))))
+            (stop-if-started acceptor)))))))
 
 (define-server-test (the-file-of-a-path-has-the-mode-asked-for :needs :our-engine)
   (with-path (path)

@@ -49,6 +49,14 @@
     (is (equal "Hey!" (ask-text "/yo")))
     (is (zerop (getf (recycling:stats second) :served)))))
 
+(define-server-test (a-stock-acceptor-that-does-not-run-has-no-power-over-who-does :needs :our-engine)
+  (with-shared-taskmaster (first second :class 'hunchentoot:easy-acceptor)
+    (is (equal "Hey!" (ask-text "/yo")))
+    (recycling:abandon-acceptor second)
+    (is (null (recycling:list-connections second)))
+    (is (equal "Hey!" (ask-text "/yo")))
+    (is (zerop (getf (recycling:stats second) :accepted)))))
+
 (defmacro with-replaced-taskmaster ((acceptor taskmaster) &body body)
   "Evaluates BODY while ACCEPTOR, of /yo, runs, which has got TASKMASTER since."
   `(serving () (("/yo" "Hey!"))
@@ -115,6 +123,8 @@
         (is (= 3 (getf (recycling:stats acceptor) :unlogged)))
         (ensure-directories-exist hidden)
         (hunchentoot:start acceptor)
+        (eventually ("the lines to be written, although there is no other")
+          (and (probe-file hidden) (= 3 (length (lines-of hidden)))))
         (hunchentoot:stop acceptor :soft t)
         (is (= 3 (length (lines-of hidden))) "They are written after all.")
         (is (zerop (getf (recycling:stats acceptor) :unlogged)))))))

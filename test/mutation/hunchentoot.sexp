@@ -320,6 +320,66 @@
   ("reinitialize-instance :before" "(when certificate-p" "(progn")
   ("reinitialize-instance :before" "(when key-p" "(when nil")))
 
+(:file "src/hunchentoot/surroundings.lisp"
+ :suites (conformance/connection-methods conformance/subclasses)
+ :mutants
+ (("note-redefinition" "(incf *redefinitions*)" "")
+  ("watch-redefinitions" "(push metaobject *watched*)" ""
+   :equivalent "It is watched twice, and counted twice.")
+  ("methods-of-program" "'(() (:around) (:after))" "'(() (:around))"
+   :equivalent "A method that comes after is of no kind.")
+  ("methods-of-program" "(list* 'hunchentoot:acceptor t *own-classes*)" "*own-classes*"
+   :suites (stats-tell-of-connections-between-requests nobody-starves-behind-idle-connections))
+  ("primaries-after-ours" "(set-difference-in-order (subseq after 0 end) ours)" "(subseq after 0 end)"
+   :equivalent "No function has methods of ours on both classes.")
+  ("primaries-after-ours" "(subseq after 0 end)" "after")
+  ("process-connection-kind" "((some #'primary-p methods) :foreign)" "")
+  ("process-connection-kind" "'(:around :before)" "'(:around)")
+  ("look-around" "(superclasses (class-of acceptor))" "'()")
+  ("look-around" "#'hunchentoot:process-connection #'hunchentoot:acceptor-log-access"
+   "#'hunchentoot:process-connection")
+  ("look-around" "(primaries-after-ours #'hunchentoot:acceptor-log-access (list acceptor))" "'()")
+  ("surroundings-of" "(eql (surroundings-redefinitions known) *redefinitions*)" "t")
+  ("call-before-ours" "(append methods (list *innermost-method*))" "methods")
+  ("in-place-of-hunchentoots" "(list ,@required ,@more) #'ours)" "(list ,@required) #'ours)")))
+
+(:file "src/hunchentoot/listening.lisp" :suites (listening)
+ :mutants
+ (("check-listen-mode" "(integer 0 #o777)" "(integer 0 #o7777)")
+  ("check-listen-fd" "(unsigned-byte 31)" "integer")
+  ("own-place-p" "(hunchentoot:acceptor-address acceptor)" "nil")
+  ("own-place-p" "443" "80" :suites (listening tls))
+  ("check-place" "(when (acceptor-reuse-port-p acceptor)" "(when nil")
+  ("check-listening" "(when (and path descriptor)" "(when nil")
+  ("initialize-instance :after" "(set-acceptor-name acceptor nil 0)" "")
+  ("open-listener" "(acceptor-listen-mode acceptor)" "nil")
+  ("open-listener" "(hunchentoot:acceptor-address acceptor)" "nil")
+  ("tell-where" "(apply #'error subclass" "(apply #'list subclass" :suites (mistakes))
+  ("hunchentoot:start-listening ((acceptor" "(not (hunchentoot:started-p acceptor))" "t"
+   :suites (listening starting-twice-is-refused-and-harmless))
+  ("hunchentoot:start-listening ((acceptor"
+   "(multiple-value-call #'set-acceptor-name acceptor (local-name listener))" "")
+  ("sole-name" "\"0.0.0.0\"" "" :suites (listening conformance/request-facts))
+  ("sole-name" "\"::\"" "" :suites (listening conformance/request-facts))
+  ("defer-accepts-of" "(or (acceptor-listen-path acceptor) (acceptor-listen-fd acceptor))" "nil")
+  ("defer-accepts-of" "(or (acceptor-listen-path acceptor) (acceptor-listen-fd acceptor))"
+   "(acceptor-listen-path acceptor)")
+  ("defer-accepts-of" "(or (acceptor-defer-accept acceptor) 0)" "1")
+  ("hunchentoot:start-listening :after"
+   "(setf (acceptor-sole-name acceptor) (sole-name (acceptor-listener acceptor)))"
+   "(unless (acceptor-sole-name acceptor)
+      (setf (acceptor-sole-name acceptor) (sole-name (acceptor-listener acceptor))))")
+  ("name-of-our-end" "(acceptor-sole-name acceptor)" "nil"
+   :equivalent "A matter of speed.")))
+
+(:file "src/hunchentoot/link.lisp" :suites (exchanges conformance/libraries conformance/detaching)
+ :mutants
+ (("connection-usocket" "(or (connection-socket connection)" "(or nil")
+  ("link-address" "(first (link-remote link))" "nil" :suites (rejections))
+  ("ours-to-read-p" "(link-wire link)" "t" :suites (exchanges conformance/connections) :parking nil)
+  ("ours-to-read-p" "(eq (link-stream link) (link-socket-stream link))" "t"
+   :suites (tls exchanges conformance/subclasses conformance/content))))
+
 (:file "src/hunchentoot/changing.lisp" :suites (changing)
  :mutants
  (("replace-taskmaster" "(unless (chosen-p old)" "(progn")

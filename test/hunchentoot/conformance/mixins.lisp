@@ -108,3 +108,23 @@ this order."
         (ask "/")
         (is (= 1 (calls-of 200))))
       (is (string= "" (get-output-stream-string log))))))
+
+(defclass logging-later (hunchentoot:acceptor) ())
+
+(define-server-test (a-log-of-a-class-after-ours-that-is-defined-later-counts-at-once :needs :our-engine)
+  (where-methods-can-be-called
+    (let ((log (make-string-output-stream)))
+      (serving-mixed ('logging-later :access-log-destination log)
+        (ask "/")
+        (let ((method (defmethod hunchentoot:acceptor-log-access ((acceptor logging-later)
+                                                                  &key return-code)
+                        (note return-code))))
+          (unwind-protect
+               ;; Elsewhere it counts from the next start on.
+               (progn (unless (uiop:featurep :sbcl)
+                        (hunchentoot:stop *server*)
+                        (hunchentoot:start *server*))
+                      (ask "/")
+                      (is (= 1 (calls-of 200))))
+            (remove-method #'hunchentoot:acceptor-log-access method)))
+        (is (= 1 (length (log-lines (get-output-stream-string log)))))))))
