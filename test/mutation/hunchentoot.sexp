@@ -307,6 +307,63 @@
   ("count-unsaid" "(< now (unsaid-silent-until unsaid))" "(<= now (unsaid-silent-until unsaid))")
   ("count-unsaid" "(shiftf (unsaid-count unsaid) 0)" "(unsaid-count unsaid)")))
 
+(:file "src/hunchentoot/acceptors.lisp" :suites (mistakes arguments)
+ :mutants
+ (("hunchentoot:accept-connections" "(if *work* (funcall *work*) (hunchentoots))" "(funcall *work*)"
+   :suites (our-acceptor-runs-on-hunchentoots-taskmaster))
+  ("hunchentoot:acceptor-persistent-connections-p" "(not *last-request-p*)" "t"
+   :suites (limits conformance/request-bodies conformance/connections) :parking nil)
+  ("hunchentoot:acceptor-persistent-connections-p"
+   "(not (and *connection* (winding-down-p (worker-engine *worker*))))" "t"
+   :suites (the-last-reply-before-a-soft-stop-says-so) :parking nil)
+  ("initialize-instance :after" "(when parking-supplied-p" "(when parking"
+   :suites (arguments changing threads-interrupt-nobody-unless-the-program-wants-it exchanges
+            conformance/connections))
+  ("initialize-instance :after" "(unless (typep taskmaster 'recycling-taskmaster)" "(unless t"
+   :suites (arguments mistakes listening))
+  ("acceptor-engine" "(eq acceptor (hunchentoot:taskmaster-acceptor taskmaster))" "t"
+   :suites (mistakes))
+  ("hunchentoot:start" "(check-access-log-function acceptor)" "" :suites (arguments))
+  ("hunchentoot:start" "(take-successor acceptor)" "" :suites (changing))
+  ("hunchentoot:start" "(note-engine acceptor nil)" "" :suites (mistakes))
+  ("hunchentoot:start" "(unless was-listening" "(progn"
+   :suites (starting-twice-is-refused-and-harmless mistakes changing))
+  ("hunchentoot:start" "(unless (or complete was-listening)" "(unless complete"
+   :suites (starting-twice-is-refused-and-harmless mistakes))
+  ("hunchentoot:start" "(stop-listening acceptor (acceptor-listener acceptor))" ""
+   :suites (start-without-threads-leaves-the-port-free))
+  ("hunchentoot:start" "(multiple-value-prog1 (call-next-method) (settle-access-log acceptor)"
+   "(multiple-value-prog1 (call-next-method)" :suites (mistakes access-log))
+  ("stop-listening" "(take-listener acceptor listener)" "t"
+   :suites (started-p-tells-the-truth stopping-what-is-not-started-is-harmless
+            stopping-frees-the-port-a-hundred-times
+            soft-stop-waits-for-every-request-and-answers-it
+            soft-stop-of-an-acceptor-reports-what-it-leaves
+            hard-stop-does-not-wait-for-a-long-request stopping-ends-idle-connections
+            a-stop-that-returns-late-leaves-alone-what-was-started-meanwhile))
+  ("hunchentoot:stop" "(not (hunchentoot:started-p acceptor))" "nil"
+   :suites (started-p-tells-the-truth stopping-what-is-not-started-is-harmless
+            stopping-frees-the-port-a-hundred-times
+            soft-stop-waits-for-every-request-and-answers-it
+            soft-stop-of-an-acceptor-reports-what-it-leaves
+            hard-stop-does-not-wait-for-a-long-request stopping-ends-idle-connections
+            a-stop-that-returns-late-leaves-alone-what-was-started-meanwhile mistakes))
+  ("hunchentoot:stop" ":soft soft :timeout timeout))) (stop-listening"
+   ":soft soft))) (stop-listening"
+   :suites (started-p-tells-the-truth stopping-what-is-not-started-is-harmless
+            stopping-frees-the-port-a-hundred-times
+            soft-stop-waits-for-every-request-and-answers-it
+            soft-stop-of-an-acceptor-reports-what-it-leaves
+            hard-stop-does-not-wait-for-a-long-request stopping-ends-idle-connections
+            a-stop-that-returns-late-leaves-alone-what-was-started-meanwhile))
+  ("hunchentoot:stop" "(if soft nil 1)" "nil"
+   :suites (a-hard-stop-gives-a-long-request-up-by-itself))
+  ("hunchentoot:stop" "(values acceptor left)" "acceptor"
+   :suites (soft-stop-of-an-acceptor-reports-what-it-leaves mistakes))
+  ("hunchentoot:stop" "(settle-access-log acceptor) (values acceptor left)" "(values acceptor left)"
+   :suites (access-log mistakes))
+  ("hunchentoot:stop" "(settle-access-log acceptor))) (t" ")) (t" :suites (access-log mistakes))))
+
 (:file "src/hunchentoot/tls.lisp" :suites (tls)
  :mutants
  (("pem-labels" "(length mark)" "0")
