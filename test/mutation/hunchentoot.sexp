@@ -400,6 +400,42 @@
   ("call-before-ours" "(append methods (list *innermost-method*))" "methods")
   ("in-place-of-hunchentoots" "(list ,@required ,@more) #'ours)" "(list ,@required) #'ours)")))
 
+(:file "src/hunchentoot/service.lisp" :suites (exchanges acceptor-faults conformance/connection-methods)
+ :mutants
+ (("serve" "(if (timed-p acceptor)" "(if nil" :suites (access-log))
+  ("serve" "(leave-output connection)" "" :suites (slow-readers slow-replies))
+  ("serve-input" "(when (eq :wrapped kind)" "(when nil"
+   :suites (conformance/connection-methods) :parking nil)
+  ("serve-input" "(plusp (connection-served connection))" "nil"
+   :suites (acceptor-faults conformance/connections))
+  ("serve-input" "(limit-waits socket (hunchentoot:acceptor-read-timeout acceptor))" "")
+  ("outcome-without-us" "(and (socket-asked-p socket) (lent-open-p wire))" "nil")
+  ("outcome-without-us" "(and (socket-asked-p socket) (lent-open-p wire))" "(lent-open-p wire)")
+  ("outcome-without-us" "(not (typep acceptor 'parallel-acceptor))" "nil"
+   :equivalent "What Hunchentoot has closed may be closed again.")
+  ("outcome-without-us" "(and (eq :wrapped kind) (socket-asked-p socket))" "nil"
+   :suites (conformance/connection-methods) :parking nil)
+  ("idle-seconds" "hunchentoot:acceptor-read-timeout" "hunchentoot:acceptor-write-timeout"
+   :suites (exchanges acceptor-faults conformance/defects slow-heads-and-slow-content-are-counted
+            read-and-write-timeouts-may-differ))
+  ("write-seconds" "hunchentoot:acceptor-write-timeout" "hunchentoot:acceptor-read-timeout"
+   :suites (slow-readers slow-replies read-and-write-timeouts-may-differ))
+  ("make-worker-thread" "number)))))" "0)))))" :suites (taskmaster arguments))
+  ("make-sentinel-thread" "hunchentoot-listener-~A" "listener-~A"
+   :suites (conformance/listener-thread))
+  ("call-as-worker" "(lambda () (hunchentoot:accept-connections acceptor))" "thunk")
+  ("note" "level control arguments" ":info control arguments"
+   :suites (rejections access-log conformance/logs acceptor-faults))
+  ("refusal" "(\"Connection\" \"close\")" "" :suites (taskmaster))
+  ("refusal" "(length body)" "(1+ (length body))" :suites (taskmaster rejections))
+  ("refusal" "(\"Retry-After\" ,*retry-seconds*)" "" :suites (taskmaster))
+  ("peer-address" "(error () nil)" "" :suites (rejections acceptor-faults))
+  ("refuse" "(hunchentoot:too-many-taskmaster-requests taskmaster socket)" ""
+   :suites (rejections taskmaster))
+  ("refuse" "(log-rejection acceptor (peer-address socket) hunchentoot:+http-service-unavailable+)" ""
+   :suites (rejections))
+  ("refuse" "(unless (hunchentoot:acceptor-ssl-p acceptor)" "(progn" :suites (tls))))
+
 (:file "src/hunchentoot/listening.lisp" :suites (listening)
  :mutants
  (("check-listen-mode" "(integer 0 #o777)" "(integer 0 #o7777)")
