@@ -115,7 +115,8 @@
       (loop for (name value) in '((:accepted 4) (:open 3) (:queued 2) (:refused 1) (:busy 1))
             do (is (eql value (statistic engine name)) "~A" name)))))
 
-(define-server-test who-cannot-accept-backs-off-unless-the-network-is-in-trouble
+(define-server-test (who-cannot-accept-backs-off-unless-the-network-is-in-trouble
+                     :needs :calls-by-name)
   (with-still-engine (engine)
     (loop for (trouble times) in `((,(exhausted) 1)
                                    (,(make-condition 'platform:network-trouble :cause "ENETDOWN") 0))

@@ -236,7 +236,7 @@ stream, after a request whose line is written when GATE is opened."
                                ,@body)
                (open-gate ,gate))))))))
 
-(define-server-test (a-stop-waits-for-the-last-lines :needs :our-engine)
+(define-server-test (a-stop-waits-for-the-last-lines :needs (:our-engine :calls-by-name))
   (with-log-held-up (gate file messages)
     (let ((stop (in-background ("stop") (hunchentoot:stop *server*))))
       (is (not (poll (lambda () (task-done-p stop)) 1/10)))
@@ -245,7 +245,8 @@ stream, after a request whose line is written when GATE is opened."
       (is (= 1 (length (lines-of file))))
       (is (not (search "last lines" (get-output-stream-string messages)))))))
 
-(define-server-test (a-stop-that-leaves-lines-to-their-thread-tells-so :needs :our-engine)
+(define-server-test (a-stop-that-leaves-lines-to-their-thread-tells-so
+                     :needs (:our-engine :calls-by-name))
   (with-globals ((recycling::*log-patience* 1/100))
     (with-log-held-up (gate file messages)
       (hunchentoot:stop *server*)

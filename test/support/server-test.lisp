@@ -5,7 +5,7 @@
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
 NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD,
-:REDEFINITION, :DEFERRED-ENDS or :DESTROYED-ACCEPTS."
+:REDEFINITION, :DEFERRED-ENDS, :DESTROYED-ACCEPTS or :CALLS-BY-NAME."
   (ecase need
     (:our-content
      (or (unmet-need :our-engine)
@@ -34,7 +34,10 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
      (unless (uiop:featurep :sbcl)
        "This Lisp ends threads that are to be destroyed although they have deferred that."))
     (:destroyed-accepts
-     (why-accepting-threads-survive))))
+     (why-accepting-threads-survive))
+    (:calls-by-name
+     (when (uiop:featurep :ecl)
+       "On this Lisp a function that its own file calls cannot be replaced."))))
 
 (defun call-server-test (needs function)
   "Calls FUNCTION without leaks, or records why it is skipped for want of one of NEEDS."
