@@ -46,6 +46,13 @@
        (check-names "::" "127.0.0.1" "127.0.0.1")
        (skip "Sockets for IPv6 take no IPv4 here."))))
 
+(defun dual-stack-p ()
+  (let ((listener (usocket:socket-listen "::" 0)))
+    (unwind-protect
+         (handler-case (progn (disconnect (connect (usocket:get-local-port listener))) t)
+           (error () nil))
+      (usocket:socket-close listener))))
+
 ;;; IPv4
 
 (define-server-test (all-addresses-of-ipv4-are-served :needs :our-engine)
@@ -64,13 +71,6 @@
           (reinitialize-instance acceptor :port 0)
           (hunchentoot:start acceptor)
           (let ((*server* acceptor)) (check)))))))
-
-(defun dual-stack-p ()
-  (let ((listener (usocket:socket-listen "::" 0)))
-    (unwind-protect
-         (handler-case (progn (disconnect (connect (usocket:get-local-port listener))) t)
-           (error () nil))
-      (usocket:socket-close listener))))
 
 ;;; Paths
 
