@@ -25,7 +25,9 @@
                  (:file "client")
                  (:file "json")
                  (:file "acceptors")
-                 (:file "server-test")))
+                 (:file "server-test")
+                 (:file "markdown")
+                 (:file "examples")))
    (:file "run")                        ; the entry point
    (:file "architecture")
    (:module "base"
@@ -39,6 +41,7 @@
                  (:file "heads")
                  (:file "fuzz")
                  (:file "replies")
+                 (:file "chunking")
                  (:file "dates")
                  (:file "conditional")
                  (:file "bodies")
@@ -46,10 +49,10 @@
    (:module "engine"
     :serial t
     :components ((:file "fakes")
-                 (:file "sharing")
+                 (:file "blocking-engine")
                  (:file "faults")
                  (:file "lifecycle")
-                 (:file "decisions")))
+                 (:file "blocking-decisions")))
    (:module "platform"
     :serial t
     :components ((:file "sockets")
@@ -61,8 +64,8 @@
     :pathname "engine/"
     :serial t
     :components ((:file "ready")
-                 (:file "tray")
-                 (:file "pacing")
+                 (:file "event-queue")
+                 (:file "pool-sizing")
                  (:file "ready-faults")
                  (:file "sentinels")
                  (:file "slow-readers")
@@ -71,16 +74,21 @@
                  (:file "ownership")
                  (:file "ownership-model")
                  (:file "steps")
-                 (:file "sweeping")
-                 (:file "looks")
+                 (:file "connection-time-outs")
+                 (:file "pool-decisions")
+                 (:file "ready-sentinel")
+                 (:file "latency-probe")
+                 (:file "worker-sample")
                  (:file "processors")
                  (:file "stress")))
    (:module "server"
     :serial t
     :components ((:file "wires")
                  (:file "wire-output")
+                 (:file "reply-stream")
                  (:file "lending")
                  (:file "contents")
+                 (:file "transports")
                  (:file "journal")))
    (:module "hunchentoot"
     :serial t
@@ -96,6 +104,8 @@
                  (:file "inheriting")
                  (:file "deployment")
                  (:file "slow-readers")
+                 (:file "slow-streams")
+                 (:file "last-answers")
                  (:file "files")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))))
    (:module "conformance"               ; all that a Hunchentoot application relies on
@@ -133,6 +143,7 @@
     :components ((:file "hand-over")
                  (:file "stray-octets")
                  (:file "exchanges")
+                 (:file "own-output")
                  (:file "access-log")
                  (:file "forms")
                  (:file "limits")
@@ -152,7 +163,9 @@
                  (:file "comparing")
                  (:file "worlds")
                  (:file "suite")
-                 (:file "document"))))
+                 (:file "document")))
+   (:file "guide")                      ; the README and docs/guide, example by example
+   (:file "documents"))                 ; their tables and links
   :perform (test-op (operation system)
              (declare (ignore operation system))
              (unless (uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all)

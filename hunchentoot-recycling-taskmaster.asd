@@ -38,7 +38,8 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "policies")
                  (:file "types")
                  (:file "opaque")       ; structures that do not print their contents
-                 (:file "conditions")))
+                 (:file "records")      ; structures whose slots have docstrings
+                 (:file "root-condition")))
    (:module "platform"                  ; the door to the operating system
     :serial t
     :components ((:file "package")
@@ -66,6 +67,8 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "epoll-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "listeners-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "arrivals-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
+                 (:file "tls-sbcl"
+                  :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                  (:file "files-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "functions-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
@@ -76,7 +79,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
     :components ((:file "package")
                  (:file "tools")
                  (:file "refusals")
-                 (:file "limits")
+                 (:file "request-limits")
                  (:file "grammar")
                  (:file "words")
                  (:file "scan")
@@ -89,52 +92,72 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "body")
                  (:file "multipart")    ; forms with files
                  (:file "put")
-                 (:file "output")
+                 (:file "reply-buffer")
+                 (:file "chunking")     ; of a reply, where its octets leave from
                  (:file "status")
                  (:file "date")
-                 (:file "reply")
+                 (:file "reply-head")
                  (:file "conditional")))
    (:module "engine"                    ; threads and connections, nothing of HTTP
     :serial t
-    :components ((:file "package")
-                 (:file "service")      ; what it asks of the storey above
-                 (:file "output")       ; what a socket did not take yet
-                 (:file "connection")
-                 (:file "worker")
-                 (:file "engine")
-                 (:file "pool")         ; how workers come and go
-                 (:file "sentinel")
-                 (:file "sharing")      ; the portable engine
-                 (:file "lifecycle")
-                 (:file "statistics")
-                 (:file "ownership")    ; the ready engine
-                 (:file "table")
-                 (:file "probe")
-                 (:file "ready-engine")
-                 (:file "tray")
-                 (:file "bench")
-                 (:file "writing")      ; slow readers
-                 (:file "closing")      ; how connections end
-                 (:file "ready")
-                 (:file "accepting")
-                 (:file "census")
-                 (:file "pacing")
-                 (:file "sweeping")
-                 (:file "ready-lifecycle")
-                 (:file "listing")))
+    :components
+    ((:file "package")
+     (:module "common"                  ; to both engines
+      :serial t
+      :components ((:file "service-protocol") ; what an engine asks of the storey above
+                   (:file "output-parts") ; what a socket did not take yet
+                   (:file "connection-state")
+                   (:file "worker")     ; its states
+                   (:file "engine")     ; its phases
+                   (:file "worker-pool") ; how workers come and go
+                   (:file "sentinel")   ; the housekeeping thread
+                   (:file "accept-failures")
+                   (:file "lifecycle")  ; start, drain, stop
+                   (:file "statistics")
+                   (:file "connection-list")))
+     (:module "blocking"                ; a worker for each connection: every Lisp
+      :serial t
+      :components ((:file "blocking-engine") ; who accepts, who serves
+                   (:file "blocking-worker")
+                   (:file "blocking-sentinel")))
+     (:module "ready"                   ; workers share a poller, connections are parked: epoll
+      :serial t
+      :components ((:file "ownership")  ; who may touch a connection
+                   (:file "connection-table") ; by descriptor
+                   (:file "latency-probe") ; how long what is ready waits
+                   (:file "ready-engine") ; who does what
+                   (:file "event-queue") ; events for whoever is free next
+                   (:file "suspended-workers")
+                   (:file "pending-output") ; slow readers
+                   (:file "closing-connections")
+                   (:file "worker-loop")
+                   (:file "accepting-connections")
+                   (:file "worker-sample") ; what the sentinel sees of the workers
+                   (:file "pool-sizing") ; how many workers are awake: all decisions
+                   (:file "ready-sentinel")
+                   (:file "connection-time-outs")
+                   (:file "ready-lifecycle")
+                   (:file "ready-statistics")))))
    (:module "server"                    ; a connection's life
     :serial t
     :components ((:file "package")
                  (:file "kit")          ; what a worker lends to the connection it serves
+                 (:file "transport")    ; what carries octets
                  (:file "wire")
                  (:file "wire-input")
                  (:file "wire-output")
+                 (:file "keeping")      ; what a slow client does not take of a streamed reply
                  (:file "stream")
+                 (:file "stream-transport")
+                 (:file "tls-transport"
+                  :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                  (:file "lending")      ; streams of the Lisp's own beside ours
                  (:file "content")      ; of a request, whole or in pieces
                  (:file "requests")
                  (:file "chunks")
                  (:file "replies")
+                 (:file "exchange")     ; one request and its reply
+                 (:file "reply-stream") ; what handlers write themselves
                  (:file "lines")
                  (:file "journal")      ; lines for files, written behind the requests' backs
                  (:file "journal-thread")))
@@ -154,14 +177,15 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "access-log")   ; where it goes, and when
                  (:file "rejections")   ; requests of which no more is known
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "service")
                  (:file "link")
+                 (:file "service")
                  (:file "constructors")
                  (:file "parameters")   ; of a request: its query and its cookies
                  (:file "requests")     ; making request objects
                  (:file "connection")
-                 (:file "exchange")     ; a request by our own code, from octets to octets
+                 (:file "request-processing") ; by our own code, from octets to octets
                  (:file "reply")
+                 (:file "streaming")    ; replies that handlers write themselves
                  (:file "paths")        ; pathnames that requests ask for
                  (:file "files")        ; by the shortest way
                  (:file "content")      ; of a request: read at once, or dropped

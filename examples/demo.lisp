@@ -35,13 +35,13 @@
  .key i { width: 11px; height: 11px; border-radius: 3px; margin: 0 .3rem 0 .9rem }
  .key i:first-child { margin-left: 0 }
  .serving { background: #d9622b } .idle { background: #eab08f }
- .standby { background: #2f8f6b } .benched { background: #b8b2a7 }
+ .standby { background: #2f8f6b } .suspended { background: #b8b2a7 }
  input { font: inherit; padding: .25rem .5rem; border: 1px solid #b8b2a7; border-radius: 5px }
  button { font: inherit; padding: .25rem .8rem; border: 0; border-radius: 5px;
           color: #fff; background: #0b66a8 }
  @media (prefers-color-scheme: dark) {
    body { color: #e4e0d9; background: #1a1c1f } a { color: #6cb6e8 }
-   .by { color: #9aa3ab } td { border-color: #34383d } .benched { background: #5d5a54 }
+   .by { color: #9aa3ab } td { border-color: #34383d } .suspended { background: #5d5a54 }
    input { color: inherit; background: #26292d; border-color: #4a4f55 } }"
   "The style sheet of the demo's pages.")
 
@@ -68,12 +68,12 @@
   '(:threads "worker threads alive"
     :standby "of them waiting for something to do"
     :busy "of them having a connection"
-    :idling "of the busy ones, waiting for their client's next request"
-    :benched "of those on standby, resting until they are needed"
+    :keep-alive-waiting "of the busy ones, waiting for their client's next request"
+    :suspended "of those on standby, resting until they are needed"
     :made "threads made since the start"
     :ended "threads ended since the start"
-    :promotions "times a resting thread was called back"
-    :benchings "times a thread went to rest"
+    :resumes "times a resting thread was called back"
+    :suspends "times a thread went to rest"
     :accepted "connections accepted"
     :open "connections open now"
     :parked "of them waiting for a request, without a thread"
@@ -90,19 +90,20 @@
     :ready-wait "seconds that a ready connection last waited for a thread"
     :ready-wait-sum "seconds in all samples of that"
     :ready-wait-count "samples of that"
+    :decisions "how often the number of threads was decided about, by kind"
     :uptime "seconds since the start"
-    :unlogged "lines of the access log that could not be written")
+    :log-dropped "lines of the access log that could not be written")
   "A few words for each key of HUNCHENTOOT-RECYCLING-TASKMASTER:STATS.")
 
 (defun thread-squares (stats)
   "One coloured square for each worker thread that STATS counts, as HTML."
-  (let* ((idle (getf stats :idling 0))
+  (let* ((idle (getf stats :keep-alive-waiting 0))
          (busy (getf stats :busy 0))
-         (benched (getf stats :benched 0))
+         (suspended (getf stats :suspended 0))
          (kinds `(("serving" ,(- busy idle))
                   ("idle" ,idle)
-                  ("standby" ,(- (getf stats :threads 0) busy benched))
-                  ("benched" ,benched))))
+                  ("standby" ,(- (getf stats :threads 0) busy suspended))
+                  ("suspended" ,suspended))))
     (format nil "<div class=\"threads\">~{<i class=\"~A\"></i>~}</div>~%~
                  <div class=\"key by\">~:{<i class=\"~A\"></i>~:*~A~}</div>"
             (loop for (kind count) in kinds

@@ -12,6 +12,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:parallel-acceptor #:parallel-easy-acceptor
    #:parallel-ssl-acceptor #:parallel-easy-ssl-acceptor
    #:recycling-taskmaster #:*default-standby-thread-count*
+   #:*high-water-mark*
    #:taskmaster-standby-thread-count #:taskmaster-worker-thread-name-format
    #:stats #:list-connections #:reopen-logs
    #:abandon-acceptor #:recycling-taskmaster-corrupted-error #:retry

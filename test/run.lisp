@@ -47,7 +47,7 @@
   "The results of SUITES, their acceptors being made with PARKING."
   (format t "~&~%With ~:[a thread for each connection~;parked connections~]:" parking)
   (setf recycling::*parking-by-default* parking
-        *own-http-p* parking)           ; see src/hunchentoot/exchange.lisp
+        *parking-p* parking)
   (unwind-protect
        (let ((*on-error* nil) (*on-failure* nil))
          (loop for suite in suites append (run suite)))

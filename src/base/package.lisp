@@ -4,4 +4,4 @@ optimisation policies, the octet types, the root of our conditions.")
   (:use #:common-lisp)
   (:export #:*hot-policy* #:*plain-policy*
            #:octet #:octets #:text #:index #:make-octets
-           #:opaque #:recycling-error))
+           #:opaque #:define-record #:recycling-error))

@@ -7,13 +7,14 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; what the storey above implements
-   #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p
+   #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
    #:idle-seconds #:write-seconds #:give-notice
    #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:call-as-worker
    #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
-   #:connection-descriptor #:connection-peer #:connection-deadline #:connection-deadline-kind
+   #:connection-descriptor #:connection-peer #:connection-parkable-p #:connection-sender
+   #:connection-deadline #:connection-deadline-kind
    #:connection-outcome
    #:call-with-deadline #:set-deadline
    ;; output that the socket did not take yet
@@ -21,9 +22,9 @@ subclasses SERVICE and is called through its generic functions.")
    #:part #:part-position #:part-end #:make-octets-part
    #:open-file-part #:file-part-file
    ;; engines
-   #:engine #:sharing-engine #:make-sharing-engine #:make-ready-engine
+   #:engine #:blocking-engine #:make-blocking-engine #:make-ready-engine
    #:engine-service #:engine-listener #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
-   #:winding-down-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:tell
+   #:winding-down-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message
    #:*worker* #:worker-engine))

@@ -40,6 +40,11 @@
   "True if DECODER has seen the last octet of the body."
   (null (decoder-phase decoder)))
 
+(defun body-octets-due (decoder)
+  "How many octets, at least 1, of the body that DECODER has not seen the end of will come for certain, and
+no more than a buffer may have: who reads as many never waits for what is not sent."
+  (max 1 (min (decoder-remaining decoder) (* 16 1024))))
+
 (defmacro define-step (name (decoder octets position end) documentation &body body)
   "Defines NAME as a phase of DECODER that is given OCTETS from POSITION below END, at
 least one.  BODY answers the position after what it took, and perhaps sets a new phase."

@@ -20,7 +20,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
    #:head-expect-100-continue-p #:*spelling-kept-p*
    ;; request bodies
-   #:body-decoder #:make-body-decoder #:decode-body #:body-done-p
+   #:body-decoder #:make-body-decoder #:decode-body #:body-done-p #:body-octets-due
    ;; multipart bodies
    #:multipart-parser #:make-multipart-parser #:parse-multipart #:multipart-closed-p
    #:multipart-done-p #:boundary-p #:malformed-multipart #:+part-head-octets+ #:+boundary-octets+
@@ -33,7 +33,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encode-date #:encode-end-of-head
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
-   #:encode-chunk #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
+   #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk #:chunk-room #:lengthen-chunk
    #:reason-phrase #:imf-fixdate #:rendered-second
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text #:octet-count

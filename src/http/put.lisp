@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
 ;;; hot: the loops that make every octet of a reply.  Nothing here checks its arguments;
-;;; the functions of output.lisp have made sure that TARGET has room, and of what type
+;;; the functions of reply-buffer.lisp have made sure that TARGET has room, and of what type
 ;;; strings are.  Each answers the position after what it put.
 
 (deftype simple-text ()

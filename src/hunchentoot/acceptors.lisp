@@ -85,10 +85,9 @@ status in parentheses, and the connection closed:
 What the content of all requests together takes in memory is limited too, on SBCL under Linux, to
 a quarter of the heap; who would take more is answered 503, or 413 when it could never have that.
 
-Over TLS, and where connections are not parked, Hunchentoot reads requests, and those limits alone
-hold that have to do with content, but not with chunks (and, elsewhere than on SBCL under Linux, not
-:MAX-RAW-OCTETS); under another taskmaster than ours none does.  REINITIALIZE-INSTANCE takes these
-too; requests that have begun keep the old ones.
+These limits hold over TLS, and where connections are not parked, too (:MAX-RAW-OCTETS only on SBCL
+under Linux); under another taskmaster than ours none does.  REINITIALIZE-INSTANCE takes these too;
+requests that have begun keep the old ones.
 
 :LISTEN-BACKLOG, how many connections may wait in the kernel, is 1024 by default; the kernel cuts
 it to its own maximum, on Linux net.core.somaxconn.
@@ -117,8 +116,9 @@ the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
   "False for the request at hand when its connection should not be kept: asked by Hunchentoot
 when it writes the head of a reply, which then says so."
   (and (call-next-method)
-       (not *last-request-p*)
-       (not (and *connection* (winding-down-p (worker-engine *worker*))))))
+       (not (and *exchange*
+                 (or (exchange-last-p *exchange*)
+                     (winding-down-p (worker-engine *worker*)))))))
 
 ;;; :PARKING, which is the taskmaster's, is taken by the acceptor too: to change it should not
 ;;; need a taskmaster.

@@ -26,7 +26,7 @@
   "Tells in the message log of ACCEPTOR what is wrong.  Never signals."
   (let ((engine (acceptor-engine acceptor)))
     (if engine
-        (apply #'tell engine level control arguments)
+        (apply #'log-message engine level control arguments)
         (handler-case
             (apply #'hunchentoot:acceptor-log-message acceptor level control arguments)
           (error () nil)))))            ; there is nobody else to be told
@@ -143,8 +143,8 @@ once, to a file by way of a thread of its own; see REOPEN-LOGS."
                              #'hunchentoot:acceptor-log-access (acceptor) :return-code return-code)
     (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
       (cond ((null destination))
-            (*access*
-             (note-access *access* return-code))
+            ((and *exchange* (exchange-access *exchange*))
+             (note-access (exchange-access *exchange*) return-code))
             (t
              (log-access acceptor destination hunchentoot:*request* hunchentoot:*reply*
                          return-code nil))))))
@@ -169,12 +169,17 @@ once, to a file by way of a thread of its own; see REOPEN-LOGS."
        (typep acceptor 'parallel-acceptor)
        (not (eq :combined (access-log-format acceptor)))))
 
-(defun call-timed (acceptor thunk)
-  "Calls THUNK, which serves a request, and then writes the line about it, however it ended."
-  (let ((*access* (make-access (microseconds))))
-    (unwind-protect (funcall thunk)
-      (survive-cleanup)
-      (finish-access acceptor *access*))))
+(defun call-timed (acceptor exchange thunk)
+  "Calls THUNK, which serves the request of EXCHANGE.  Where the log of ACCEPTOR tells how long that took,
+writes the line about it afterwards, however it ended."
+  (if (timed-p acceptor)
+      (let ((access (make-access (microseconds))))
+        (setf (exchange-access exchange) access)
+        (unwind-protect (funcall thunk)
+          (survive-cleanup)
+          (setf (exchange-access exchange) nil)
+          (finish-access acceptor access)))
+      (funcall thunk)))
 
 (defun finish-access (acceptor access)
   (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))

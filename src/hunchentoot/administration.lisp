@@ -4,28 +4,32 @@
   (:documentation "A plist of what ACCEPTOR did since its last start, and does, for people and
 for monitors.
 
-Of threads: :THREADS in all, of which :STANDBY wait for something to do (:BENCHED of them until
-they are needed) and :BUSY have a connection (:IDLING of them wait for its next request); how many
-were :MADE and have :ENDED; how often one went to the bench, :BENCHINGS, and was called from there,
-:PROMOTIONS.
+Of threads: :THREADS in all, of which :STANDBY wait for something to do (:SUSPENDED of them until
+they are needed) and :BUSY have a connection (:KEEP-ALIVE-WAITING of them wait for its next request);
+how many were :MADE and have :ENDED; how often one was suspended, :SUSPENDS, and needed again,
+:RESUMES.
 
 Of connections: :ACCEPTED so far; :OPEN, of which :PARKED wait for a request without a thread,
 :WRITING have none while their peers take their time to take the answer, and :QUEUED wait for a
 thread with a request; :REFUSED; :EXPIRED, ended because they took too long or held up others, and
 :EXPIRED-BY, the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new connection, the rest
 of a request's :HEAD, :IDLE between requests, :WRITE, an answer of which nothing more was taken,
-:LINGER, the client's end after the last answer, :CROWD, idle while others waited, and what other
+:LINGER, the client's end after the last answer, :EVICTED, idle while others waited, and what other
 kinds there are.
 
 How long a connection that is ready for a thread waits for one, in seconds, as samples tell that
 are taken a few times a second: :READY-WAIT, the latest, or the one under way if that is longer;
 :READY-WAIT-SUM and :READY-WAIT-COUNT of all.  NIL, 0 and 0 where connections are not parked.
 
+:DECISIONS, a plist: how often each decision about the number of threads was made, :GROW, :SHRINK and
+others, which the table in src/engine/ready/pool-sizing.lisp explains.  NIL where connections are not
+parked.
+
 :SERVED requests; :REJECTED, those that were answered with an error for what they are, and not by a
 program: no HTTP, beyond a limit, too slow; :REJECTED-BY-STATUS, the same as a plist of statuses and
 numbers, in which connections that were :REFUSED do not count; :FAILED counts errors outside of
 handlers; :STALLS, how often a connection was parked because serving it made no progress, which is a
-defect of ours; :UPTIME in seconds; :UNLOGGED lines of the access log, of all starts, that its
+defect of ours; :UPTIME in seconds; :LOG-DROPPED lines of the access log, of all starts, that its
 destination did not take.  (Lines that it did not take at
 the last stop are among them, and tried again after the next start.)  What an acceptor with another
 taskmaster than ours cannot tell is NIL.")
@@ -44,7 +48,7 @@ taskmaster than ours cannot tell is NIL.")
                               (:threads (hunchentoot:taskmaster-thread-count taskmaster))
                               (:busy (requests-in-progress acceptor))))))
        (rejection-statistics acceptor)
-       (list :unlogged (lines-lost acceptor))))))
+       (list :log-dropped (lines-lost acceptor))))))
 
 (defgeneric list-connections (acceptor)
   (:documentation "A list of plists, one for each open connection of ACCEPTOR: :PEER, a string of

@@ -9,58 +9,60 @@
 stall, happens here, under a deadline.  Signals PEER-GONE where nobody is there any more."
   (let* ((seconds (hunchentoot:acceptor-read-timeout acceptor))
          (socket-stream (socket-octet-stream socket))
-         (link (make-link :socket-stream socket-stream
-                          :wire (stream-wire socket-stream)
+         (link (make-link :base (stream-wire socket-stream)
                           :remote (multiple-value-list (peer-name socket))
                           :local (name-of-our-end acceptor socket))))
     (limit-waits socket seconds)
-    (setf (connection-data connection) link)
-    (call-with-deadline connection :handshake seconds
-                        (lambda ()
-                          (setf (link-stream link)
-                                (hunchentoot:initialize-connection-stream
-                                 acceptor socket-stream))))
-    link))
+    (when (link-base link)
+      (limit-writes (link-base link) (hunchentoot:acceptor-write-timeout acceptor)))
+    (settle-wire link socket-stream
+                 (call-with-deadline connection :handshake seconds
+                                     (lambda ()
+                                       (hunchentoot:initialize-connection-stream
+                                        acceptor socket-stream))))
+    (setf (connection-data connection) link)))
+
+(defun link-of (acceptor socket connection)
+  "The link of CONNECTION, established when it has none."
+  (or (connection-data connection)
+      (establish-link acceptor socket connection)))
 
 ;;; Every request
 
-(defun serve-request (acceptor socket connection)
-  "Serves the next request of CONNECTION; returns what is to become of it."
-  (let ((link (or (connection-data connection)
-                  (establish-link acceptor socket connection))))
+(defun serve-request (acceptor socket exchange)
+  "Serves the request of EXCHANGE; returns what is to become of its connection."
+  (let* ((connection (exchange-connection exchange))
+         (link (link-of acceptor socket connection)))
     (multiple-value-bind (outcome stream)
         (call-with-connection-stream
          (link-stream link)
          (lambda ()
-           (when (if *head*
-                     (process-head acceptor *head* link)
-                     (process-one-request acceptor
-                                          (lambda (&rest parts)
-                                            (apply #'make-request acceptor link parts))))
-             (count-request connection)))
+           (process-head acceptor exchange link)
+           (count-request connection))
          (lambda ()
-           (setf *outcome* (give-away acceptor connection link))))
+           (setf (exchange-outcome exchange) (give-away acceptor connection link))))
       (setf (link-stream link) stream)
       (cond ((eq outcome :detached) (give-away acceptor connection link))
-            ((and (link-wire link) (not (settle-lent (link-wire link)))) :close)
+            ((and (link-base link) (not (settle-lent (link-base link)))) :close)
             (t outcome)))))
 
 (defun give-away (acceptor connection link)
   "Leaves the socket of CONNECTION, with LINK, to the program; returns what is to become of the
 connection."
-  (let ((wire (link-wire link)))
-    (cond ((null wire)
+  (let ((base (link-base link)))
+    (cond ((null base)
            (setf (connection-outcome connection) :detached))
-          ((null (wire-descriptor wire)) :close)
+          ((null (wire-descriptor base)) :close)
           ((hunchentoot:acceptor-ssl-p acceptor)
+           (finish-output (link-stream link))
            ;; OpenSSL has the number of the descriptor, so it must be that.
-           (if (hand-descriptor-over wire)
+           (if (hand-descriptor-over base)
                (setf (connection-outcome connection) :detached)
                :close))
           (t
            (usocket:socket-stream (connection-usocket connection)) ; lends that
-           (if (lent-open-p wire)
-               (leave-to-program connection wire)
+           (if (lent-open-p base)
+               (leave-to-program connection base)
                :close)))))
 
 (defun leave-to-program (connection wire)
@@ -74,65 +76,86 @@ connection: its own descriptor is closed, but nobody says good-bye."
   :broken)
 
 ;;; Whose turn it is to read
+;;;
+;;;   the exchange ...              and PROCESS-CONNECTION's caller   in one call
+;;;   has its head                  calls it for each request         that request is served
+;;;   has none, was not asked for   calls it for each request         the next request is read and served;
+;;;                                                                   if none has come and the engine can
+;;;                                                                   park, it does
+;;;   the program has read, or has  expects one call for a            all requests are read and served
+;;;   a method in our place         connection
 
-(defun serve-connection (acceptor socket connection)
-  "Serves what the current call of PROCESS-CONNECTION is for, after what the program has done before;
-returns what is to become of CONNECTION."
-  (cond ((ecase *connection-kind*
+(defun serve-connection (acceptor socket exchange)
+  "Serves what the current call of PROCESS-CONNECTION is for, EXCHANGE, after what the program has done
+before; returns what is to become of its connection."
+  (cond ((ecase (exchange-kind exchange)
            (:own nil)
            (:wrapped (socket-asked-p socket))
            (:foreign t))
-         ;; The program has read something, or might, and expects to be called once.
-         (serve-to-the-end acceptor socket connection))
-        (*head*
-         (when (eq :wrapped *connection-kind*)
-           (drop-head (socket-wire socket)))
-         (serve-request acceptor socket connection))
+         (serve-to-the-end acceptor socket exchange))
+        ((exchange-head exchange)
+         (when (eq :wrapped (exchange-kind exchange))
+           (drop-head (link-wire (exchange-link exchange))))
+         (serve-request acceptor socket exchange))
         (t
-         (serve-next acceptor socket connection))))
+         (serve-next acceptor socket exchange
+                     (not (connection-parkable-p (exchange-connection exchange)))))))
 
-(defun serve-next (acceptor socket connection)
-  "Serves the next request of CONNECTION, in the current call, after waiting for it if need be."
-  (let ((link (or (connection-data connection)
-                  (establish-link acceptor socket connection))))
-    (flet ((serve-it (head)
-             (let ((*head* head))
-               (serve-request acceptor socket connection))))
-      (cond ((ours-to-read-p link)
-             (let ((head (await-request acceptor socket connection link)))
-               (if (eq head :end) :close (serve-it head))))
-            ((or (zerop (connection-served connection)) ; then there is somebody who wants something
-                 (await-more acceptor socket connection link))
-             (setf (connection-deadline connection) nil)
-             (serve-it nil))
-            (t :close)))))
+(defun serve-next (acceptor socket exchange wait-p)
+  "Serves the next request of the connection of EXCHANGE, in the current call; waits for it if WAIT-P.
+Returns what is to become of the connection."
+  (let* ((connection (exchange-connection exchange))
+         (link (link-of acceptor socket connection))
+         (head (if (link-waits-p link)
+                   (read-next-request acceptor socket connection link)
+                   (await-request acceptor socket connection link wait-p))))
+    (case head
+      (:end :close)
+      (:none :park)
+      (t
+       (setf (exchange-head exchange) head)
+       (serve-request acceptor socket exchange)))))
 
-(defun serve-to-the-end (acceptor socket connection)
-  "Serves all requests of CONNECTION in the current call; returns what is to become of it then."
+(defun serve-to-the-end (acceptor socket exchange)
+  "Serves all requests of the connection of EXCHANGE in the current call, one after the other; returns
+what is to become of it then."
   (flet ((serve-it ()
-           (serve-next acceptor socket connection)))
-    (loop for outcome = (if (timed-p acceptor) (call-timed acceptor #'serve-it) (serve-it))
+           (serve-next acceptor socket exchange t)))
+    (loop for outcome = (call-timed acceptor exchange #'serve-it)
           while (and (eq outcome :park) (not (winding-down-p (worker-engine *worker*))))
           finally (return (if (eq outcome :park) :close outcome)))))
 
 (defparameter *look-milliseconds* 250
   "How often a worker that waits for the next request of its connection looks whether it still should.")
 
-(defun await-request (acceptor socket connection link)
-  "Waits for the head of the next request of CONNECTION, over LINK; :END when none comes."
+(defun await-request (acceptor socket connection link wait-p)
+  "The head of the next request of CONNECTION, over LINK, which does not wait; :END when none comes, and
+:NONE when it has not come and WAIT-P is false."
   (loop for input = (waiting-request connection acceptor link)
-        while (eq input :none)
+        while (and wait-p (eq input :none))
         unless (await-more acceptor socket connection link)
           return :end
-        finally (setf (connection-deadline connection) nil)
+        finally (unless (eq input :none)
+                  (setf (connection-deadline connection) nil))
                 (return input)))
+
+(defun read-next-request (acceptor socket connection link)
+  "Like AWAIT-REQUEST, over LINK, which waits."
+  (if (or (zerop (connection-served connection)) ; then there is somebody who wants something
+          (await-more acceptor socket connection link))
+      (let ((seconds (hunchentoot:acceptor-read-timeout acceptor)))
+        (setf (link-head-deadline link) (end-after seconds))
+        (call-with-deadline connection :head seconds
+                            (lambda ()
+                              (waiting-request connection acceptor link))))
+      :end))
 
 (defun await-more (acceptor socket connection link)
   "Waits until more of CONNECTION comes by SOCKET, over LINK.  NIL when nobody should wait for a request
 any more."
-  (unless (ours-to-read-p link)         ; else what was buffered has been read
-    (when (listen-or-end-p (link-stream link))
-      (return-from await-more t)))
+  (when (and (link-waits-p link)        ; else what was buffered has been read
+             (input-waiting-p (link-wire link)))
+    (return-from await-more t))
   (finish-output (link-stream link))
   (unless (connection-deadline connection)
     ;; The sentinel will end it, so that its input is at the end.
@@ -152,10 +175,11 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
                                   (primaries-after-ours #'hunchentoot:process-connection
                                                         (list acceptor socket)))
                              #'hunchentoot:process-connection (acceptor socket))
-    (if *connection*
-        (setf *outcome* :close          ; if this fails
-              *outcome* (handler-case (serve-connection acceptor socket *connection*)
-                          (peer-gone () :close))) ; a client may leave before we ask who it is
+    (if *exchange*
+        (setf (exchange-outcome *exchange*) :close ; if this fails
+              (exchange-outcome *exchange*)
+              (handler-case (serve-connection acceptor socket *exchange*)
+                (peer-gone () :close))) ; a client may leave before we ask who it is
         (hunchentoots))))
 
 ;;; Before and between
@@ -164,65 +188,79 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
   "What a worker that was told of CONNECTION, of KIND, finds: the head of a request, which we have read;
 :SOME input, which whoever comes first is to read; :NONE yet; or the :END."
   (let ((link (connection-data connection)))
-    (cond ((minusp (connection-descriptor connection)) ; blocking reads
+    (cond ((not (connection-parkable-p connection)) ; its worker waits
            :some)
           ((eq :foreign kind)
-           (if (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
-               :some
-               :none))
-          ((and link (ours-to-read-p link))
-           (waiting-request connection acceptor link (eq :wrapped kind)))
-          ((hunchentoot:acceptor-ssl-p acceptor)
-           (waiting-encrypted-input connection))
+           (octets-waiting connection))
+          ((and link (link-waits-p link))
+           (if (input-waiting-p (link-wire link)) :some (octets-waiting connection)))
           (link
-           (fill-input (link-wire link)))
-          ((handler-case (let ((hunchentoot:*acceptor* acceptor))
-                           (establish-link acceptor (connection-usocket connection) connection))
-             (peer-gone () nil))
+           (waiting-request connection acceptor link (eq :wrapped kind)))
+          ((and (hunchentoot:acceptor-ssl-p acceptor) (eq :none (octets-waiting connection)))
+           :none)
+          ((and (hunchentoot:acceptor-ssl-p acceptor) (eq :wrapped kind))
+           :some)                       ; the program may read before the handshake
+          ((established-p acceptor connection)
            (waiting-input connection acceptor kind))
           (t :end))))
 
-(defun waiting-encrypted-input (connection)
-  (let ((link (connection-data connection)))
-    (if (if link
-            (listen-or-end-p (link-stream link))
-            (await-descriptor (connection-descriptor connection) :input
-                              :until (milliseconds)))
-        :some
-        :none)))
+(defun octets-waiting (connection)
+  "Whether the descriptor of CONNECTION has :SOME input, or :NONE."
+  (if (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
+      :some
+      :none))
 
-(defun listen-or-end-p (stream)
-  "True when STREAM has input, or its end."
-  (handler-case (listen stream)
-    ;; TLS streams signal the peer's end already here.  Who reads will see it too, and is
-    ;; prepared for it.
-    (error () t)))
+(defun established-p (acceptor connection)
+  "Establishes the link of CONNECTION, outside of the methods of the program.  NIL when nobody is there any
+more, or the handshake failed."
+  (handler-bind ((error (lambda (condition)
+                          (when (hunchentoot:acceptor-ssl-p acceptor)
+                            (note-failed-handshake acceptor condition)
+                            (return-from established-p nil)))))
+    (handler-case (let ((hunchentoot:*acceptor* acceptor))
+                    (establish-link acceptor (connection-usocket connection) connection))
+      (peer-gone () nil))))
+
+(defun note-failed-handshake (acceptor condition)
+  "Tells in the message log of ACCEPTOR, as Hunchentoot does, of CONDITION, which ended a handshake."
+  (when hunchentoot:*log-lisp-errors-p*
+    (complain acceptor hunchentoot:*lisp-errors-log-level* "~A" condition)))
 
 (defmethod input-buffered-p ((taskmaster recycling-taskmaster) connection)
   (let* ((link (connection-data connection))
          (wire (and link (link-wire link))))
-    (or (cond ((null link) nil)
-              ((not (ours-to-read-p link)) (listen-or-end-p (link-stream link)))
-              ;; A part of a head is no input to be served, and who read it has read all.
-              ((link-parser link) nil)
-              (t (input-waiting-p wire)))
-        (progn (when wire (lend-no-buffers wire))
-               nil))))
+    (cond ((null link) nil)
+          ;; A part of a head is no input to be served, and who read it has read all.
+          ((and (null (link-parser link)) (input-waiting-p wire)) t)
+          (t
+           (lend-no-buffers wire)
+           nil))))
 
-(defun leave-output (connection)
-  "Leaves it to the engine to send what the socket of CONNECTION did not take of the answer."
+(defun output-settled-p (connection)
+  "Leaves it to the engine to send what the socket of CONNECTION did not take of the answer; where a worker
+keeps the connection, it waits for the peer.  NIL when that is gone, or takes none in time."
   (let* ((link (connection-data connection))
          (wire (and link (link-wire link))))
-    (when (and wire (wire-left wire))
-      ;; With the parts go open files, which somebody has to close.
-      (uninterruptibly
-        (setf (connection-output connection) (take-left wire)))
-      (lend-no-buffers wire))))
+    (cond ((not (and wire (wire-left wire))) t)
+          ((connection-parkable-p connection)
+           (leave-output connection wire)
+           t)
+          (t
+           (handler-case (progn (send-left wire) t)
+             ((or descriptor-broken stream-timeout) () nil))))))
+
+(defun leave-output (connection wire)
+  "Leaves it to the engine to send what is LEFT of WIRE, which is that of CONNECTION."
+  ;; With the parts go open files, which somebody has to close.
+  (uninterruptibly
+    (setf (connection-sender connection) (wire-sender wire)
+          (connection-output connection) (take-left wire)))
+  (lend-no-buffers wire))
 
 (defmethod all-read-p ((taskmaster recycling-taskmaster) connection)
   (let ((link (connection-data connection)))
     (and link
-         (ours-to-read-p link)
+         (not (link-waits-p link))
          (if (link-parser link)         ; the part of a head that has come stays in the wire
              (wire-drained-p (link-wire link))
              (wire-all-read-p (link-wire link))))))
@@ -234,7 +272,8 @@ one was asked nothing, and is told nothing."
     (and link
          (link-parser link)
          (parser-begun-p (link-parser link))
-         (wire-descriptor (link-wire link))
+         (wire-open-p (link-wire link))
+         (not (link-waits-p link))      ; nor may we
          (let ((refusal (make-refusal :request-timeout)))
            (multiple-value-call #'note-rejection (hunchentoot:taskmaster-acceptor taskmaster) link
              refusal (known-request-line (link-parser link)))
@@ -248,7 +287,7 @@ one was asked nothing, and is told nothing."
              (wire (stream-wire socket-stream)))
         (unwind-protect
              (progn
-               (when (and link (link-stream link) (not (eq (link-stream link) socket-stream)))
+               (when (and link (not (eq (link-stream link) socket-stream)))
                  (close (link-stream link)))
                ;; TLS streams close what they are made of.
                (when (open-stream-p socket-stream)

@@ -10,7 +10,7 @@
 
 (defparameter *file-copy-limit* (* 32 1024)
   "Files of up to so many octets are read behind the head of the reply, and leave with it by one
-call; larger ones are left to the system to send.  See docs/http.md for the measurement.")
+call; larger ones are left to the system to send.  See docs/measurements.md.")
 
 (defparameter *settled-seconds* 2
   "After how many seconds the time of a file is trusted to change with it: the system's clock for
@@ -81,7 +81,7 @@ files stands still for milliseconds at a time.")
 
 (defun ours-to-send-p ()
   "True when the current request is one that our own code read, and its reply is still to be made."
-  (and *head*
+  (and (current-head)
        (not (headers-sent-p))
        (null hunchentoot:*header-stream*)))
 
@@ -140,7 +140,7 @@ the client has that already, or wants another."
     (setf (hunchentoot:header-out :etag) (version-tag version)))
   (when (conditional-p)
     (multiple-value-bind (decision date-p)
-        (precondition *head* (hunchentoot:header-out :etag))
+        (precondition (current-head) (hunchentoot:header-out :etag))
       (case decision
         (:proceed (when (and date-p (hunchentoot:header-in* :if-modified-since))
                     (hunchentoot:handle-if-modified-since (version-seconds version))))
@@ -159,7 +159,7 @@ the client has that already, or wants another."
          (conditional-p)
          (plusp (version-size version))
          (eq (hunchentoot:request-method*) :get) ; RFC 9110, section 14.2
-         (range-current-p *head* (hunchentoot:header-out :etag)
+         (range-current-p (current-head) (hunchentoot:header-out :etag)
                           (and (version-settled-p version) (version-date version)))
          (parse-range range (version-size version)))))
 
@@ -190,7 +190,7 @@ the header (RFC 9110, section 14.4)."
 
 (defun send-part-of-file (part)
   "Sends the reply with PART as its content."
-  (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* *head* (hunchentoot:return-code*)
+  (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* (current-head) (hunchentoot:return-code*)
                    nil (- (part-end part) (part-position part))
                    (lambda (reply)
                      (append-file reply part)))

@@ -238,11 +238,40 @@ program's talk is no request, but a rest of that."
   (when (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
     (finish-connection)))
 
-(defun abandon-reply (stream)
-  "Ends the connection, whose socket STREAM carries, without the end of the reply: what was
-written is sent, but no last chunk."
+(defun abandon-reply (stream wire)
+  "Ends the connection, which STREAM and WIRE carry, without the end of the reply: what was written is
+sent, but no last chunk."
   (setf hunchentoot::*hunchentoot-stream* stream)
-  (finish-connection))
+  (finish-connection)
+  (when (wire-open-p wire)
+    (leave-output-to-engine wire)))
+
+;;; Replies that handlers stream, see streaming.lisp
+
+(defun current-stream ()
+  "The stream of the current connection, as programs know it."
+  hunchentoot::*hunchentoot-stream*)
+
+(defun (setf current-stream) (stream)
+  (setf hunchentoot::*hunchentoot-stream* stream))
+
+(defun bare-p (stream socket-stream)
+  "True when nothing stands between STREAM and SOCKET-STREAM but what EXPECT-CHUNKED-BODY has put there."
+  (or (eq stream socket-stream)
+      (and (typep stream 'chunga:chunked-stream)
+           (eq socket-stream (chunga:chunked-stream-stream stream)))))
+
+(defmethod chunga:chunked-stream-input-chunking-p ((stream reply-stream))
+  "What HUNCHENTOOT:INPUT-CHUNKING-P asks."
+  (chunga:chunked-stream-input-chunking-p (reply-stream-inner stream)))
+
+(defun without-reply (stream)
+  "The stream beneath STREAM if that is one of a reply, which ends; else STREAM."
+  (cond ((typep stream 'reply-stream)
+         (unless (end-reply stream)
+           (finish-connection))
+         (reply-stream-inner stream))
+        (t stream)))
 
 (defun copy-head (head)
   "Copies HEAD to Hunchentoot's *HEADER-STREAM*, if there is one."
@@ -287,7 +316,6 @@ server's name.")
            (cdr (publish *server-name*
                          (cons version (hunchentoot::acceptor-server-name acceptor))))))))
 
-;;; One request, by Hunchentoot's own code
 
 (defun expect-chunked-body (acceptor)
   "Makes INPUT-CHUNKING-P true for the current stream, and that stream one that decodes chunks."
@@ -298,66 +326,30 @@ server's name.")
         (chunga:make-chunked-stream hunchentoot::*hunchentoot-stream*)
         (chunga:chunked-stream-input-chunking-p hunchentoot::*hunchentoot-stream*) t))
 
-(defun chunked-body-p (headers)
-  "True when the alist HEADERS says that the body comes in chunks (RFC 9112, section 7.1)."
-  (let ((codings (cdr (assoc :transfer-encoding headers))))
-    (and codings
-         (member "chunked" (cl-ppcre:split "\\s*,\\s*" codings) :test #'string-equal))))
-
-(defun count-in-progress (acceptor thunk)
-  "Calls THUNK while ACCEPTOR counts a request more."
-  (hunchentoot::with-acceptor-request-count-incremented (acceptor)
-    (funcall thunk)))
-
-(defun finish-request (acceptor &optional wire)
-  "Flushes the reply, to WIRE where our own code has read the request, and prepares Hunchentoot's
-current stream for the next one."
-  (let ((stream hunchentoot::*hunchentoot-stream*))
-    (unless (and wire (flushed-p wire stream))
-      (finish-output stream)))
-  (setf hunchentoot::*hunchentoot-stream*
-        (hunchentoot:reset-connection-stream acceptor hunchentoot::*hunchentoot-stream*)))
-
-(defun process-one-request (acceptor make-request)
-  "Reads a request from Hunchentoot's current stream and answers it.  MAKE-REQUEST is called
-with headers, method, URI, protocol and stream of the content, and returns the request object.
-True when there was a request."
-  (multiple-value-bind (headers method uri protocol)
-      (hunchentoot::get-request-data hunchentoot::*hunchentoot-stream*)
-    (when (and method
-               (acceptable-request-p acceptor headers method uri protocol
-                                     hunchentoot::*hunchentoot-stream*))
-      (let ((hunchentoot:*reply* (make-instance (hunchentoot:acceptor-reply-class acceptor)))
-            (hunchentoot:*session* nil))
-        (when (chunked-body-p headers)
-          (expect-chunked-body acceptor))
-        (let ((content (counted-content acceptor headers hunchentoot::*hunchentoot-stream*)))
-          (count-in-progress
-           acceptor
-           (lambda ()
-             (call-with-content
-              content
-              (lambda ()
-                (hunchentoot:process-request
-                 (funcall make-request headers method uri protocol content)))))))
-        (finish-if-switched))
-      (finish-request acceptor)
-      t)))
+(defun finish-request (acceptor wire)
+  "Flushes the reply, to WIRE, and prepares Hunchentoot's current stream for the next one."
+  (let ((stream (without-reply hunchentoot::*hunchentoot-stream*)))
+    (unless (flushed-p wire stream)
+      (finish-output stream))
+    ;; Where a program has put its own around that of the reply, its method has taken it off.
+    (setf hunchentoot::*hunchentoot-stream*
+          (without-reply (hunchentoot:reset-connection-stream acceptor stream)))))
 
 (defun call-with-connection-stream (stream thunk left)
   "Calls THUNK, which processes requests on STREAM, in the dynamic context that handlers
 expect.  Returns what is to become of the connection, :PARK, :CLOSE or :DETACHED, and the
-stream for its next request.  THUNK returns true when there was a request.  When a program leaves
-THUNK by a non-local exit after it has detached the socket, calls the function LEFT."
+stream for its next request.  When a program leaves THUNK by a non-local exit after it has detached the
+socket, calls the function LEFT."
   (let ((hunchentoot::*hunchentoot-stream* stream)
         (hunchentoot::*close-hunchentoot-stream* t)
         (hunchentoot::*finish-processing-socket* t)
         (returned-p nil))
     (unwind-protect
-         (let ((request-p (funcall thunk)))
+         (progn
+           (funcall thunk)
            (setf returned-p t)
            (values (cond ((not hunchentoot::*close-hunchentoot-stream*) :detached)
-                         ((or hunchentoot::*finish-processing-socket* (not request-p)) :close)
+                         (hunchentoot::*finish-processing-socket* :close)
                          (t :park))
                    hunchentoot::*hunchentoot-stream*))
       (unless (or returned-p hunchentoot::*close-hunchentoot-stream*)

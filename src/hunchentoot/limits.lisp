@@ -56,7 +56,8 @@
   "Ends the request whose content is not acceptable because of REFUSAL, a PROTOCOL-ERROR: with its
 status, and with the connection.  Returns when a reply has begun already."
   (let ((status (protocol-error-status refusal)))
-    (setf *last-request-p* t)
+    (when *exchange*
+      (setf (exchange-last-p *exchange*) t))
     (finish-connection)
     (unless (headers-sent-p)
       (count-rejection hunchentoot:*acceptor* status)
@@ -64,37 +65,3 @@ status, and with the connection.  Returns when a reply has begun already."
       (when (eql status hunchentoot:+http-service-unavailable+)
         (setf (hunchentoot:header-out :retry-after) *retry-seconds*))
       (hunchentoot:abort-request-handler))))
-
-;;; Where Hunchentoot reads the request
-
-(defun refusal-of (acceptor method headers)
-  "The keyword for why ACCEPTOR does not serve a request with METHOD and HEADERS, or NIL."
-  (let ((limit (limits-body-octets (acceptor-limits acceptor))))
-    (cond ((eq method :connect) :connect-not-served)
-          ((and limit (> (content-length-of headers) limit)) :body-too-large))))
-
-(defun acceptable-request-p (acceptor headers method uri protocol stream)
-  "True when ACCEPTOR serves a request with HEADERS, METHOD, URI and PROTOCOL; otherwise the client is
-told why not on STREAM."
-  (let ((name (refusal-of acceptor method headers)))
-    (or (null name)
-        (let ((refusal (make-refusal name)))
-          (note-rejection acceptor (current-link) refusal method uri protocol)
-          (send-refusal stream refusal)
-          nil))))
-
-(defun content-length-of (headers)
-  "The number of octets that the alist HEADERS announces, as Hunchentoot reads it, or 0."
-  (let ((length (cdr (assoc :content-length headers))))
-    (or (and length (parse-integer length :junk-allowed t)) 0)))
-
-(defun counted-content (acceptor headers stream)
-  "The stream from which the content of the request with HEADERS is read: STREAM itself where there
-is none."
-  (let ((limits (acceptor-limits acceptor))
-        (length (content-length-of headers)))
-    (cond ((chunked-body-p headers)
-           (make-counted-content stream nil limits #'answer-refusal))
-          ((plusp length)
-           (make-counted-content stream length limits #'answer-refusal))
-          (t stream))))

@@ -4,12 +4,16 @@
 
 (defstruct (link (:include opaque))
   "What we keep for a connection between its requests."
-  (socket-stream nil)                   ; carries the octets of the socket
-  (wire nil)                            ; of SOCKET-STREAM; NIL where that is none of ours
-  (stream nil)                          ; as INITIALIZE-CONNECTION-STREAM returned it
+  (base nil)                            ; the wire of the socket's descriptor; NIL where there is none
+  ;; What requests are read off, and replies written to: BASE itself, or one that TLS or a stream
+  ;; carries.
+  (wire nil)
+  ;; The stream that programs get: of WIRE, or the one that INITIALIZE-CONNECTION-STREAM has made.
+  (stream nil)
   (parser nil)                          ; of a head, or empty lines before one, come in part
   (head-deadline nil)                   ; by when all of that must have come
   (awaited :idle :type keyword)         ; :HEAD for the rest of a head, :IDLE for a head
+  (over-p nil)                          ; the peer has said that it would send no more, and all came
   (remote '() :type list)               ; address and port of the peer
   (local '() :type list))               ; address and port of our end
 
@@ -29,11 +33,26 @@
   "The wire of SOCKET; NIL where it is none of ours."
   (stream-wire (socket-octet-stream socket)))
 
+(defun current-head ()
+  "The head of the current request; NIL where our own code has not read it."
+  (and *exchange* (exchange-head *exchange*)))
+
+(defun exchange-link (exchange)
+  "The link over which the request of EXCHANGE came."
+  (connection-data (exchange-connection exchange)))
+
 (defun current-link ()
   "The link over which the current request came; only where our own code has read it."
-  (connection-data *connection*))
+  (exchange-link *exchange*))
 
-(defun ours-to-read-p (link)
-  "True when the octets of LINK come to us as they are: no TLS, no stream of the program's."
-  (and (link-wire link)
-       (eq (link-stream link) (link-socket-stream link))))
+(defun link-waits-p (link)
+  "True when reading LINK waits for the peer, so that a request is not to be read before it has come."
+  (wire-waits-p (link-wire link)))
+
+(defun settle-wire (link socket-stream stream)
+  "Gives LINK its wire for STREAM, which INITIALIZE-CONNECTION-STREAM has made of SOCKET-STREAM."
+  (let* ((base (link-base link))
+         (plain-p (and base (eq stream socket-stream)))
+         (wire (if plain-p base (make-transport-wire (transport-for stream base)))))
+    (setf (link-wire link) wire
+          (link-stream link) (if (wire-waits-p wire) stream (wire-stream wire)))))

@@ -5,14 +5,21 @@
 
 (defmethod hunchentoot:process-request ((request hunchentoot:request))
   "As Hunchentoot does it, but with replies made of octets where our own code read the head."
-  (cond ((null *head*)
+  (cond ((null (current-head))
          (call-next-method))
         (t
-         (call-as-request request (lambda () (answer hunchentoot:*acceptor* request *head*)))
+         (call-as-request request (lambda ()
+                                    (answer hunchentoot:*acceptor* request (current-head))))
          ;; Methods after this one, of WebSocket libraries, talk on with the client.
          (when (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
-           (open-content-stream request
-                                (usocket:socket-stream (connection-usocket *connection*)))))))
+           (open-content-stream request (stream-for-program *exchange*))))))
+
+(defun stream-for-program (exchange)
+  "The stream in which a program may talk on with the client of EXCHANGE, in another protocol."
+  (let ((link (exchange-link exchange)))
+    (if (eq (link-wire link) (link-base link))
+        (usocket:socket-stream (connection-usocket (exchange-connection exchange)))
+        (link-stream link))))
 
 (defun answer (acceptor request head)
   (multiple-value-bind (content condition backtrace)
@@ -37,7 +44,7 @@
   (when (typep condition 'invalid-header)
     (drop-header (invalid-header-name condition)))
   (if (headers-sent-p)
-      (setf *cut-short-p* t)
+      (setf (exchange-cut-short-p *exchange*) t)
       (let ((status hunchentoot:+http-internal-server-error+))
         (send-content acceptor request head status
                       (hunchentoot:acceptor-status-message
@@ -61,17 +68,6 @@ it would be a second framing (RFC 9112, section 6.1)."
       (drop-header :transfer-encoding) ; or the reply that tells of it would have it too
       (error 'invalid-header :name :transfer-encoding :value coding))))
 
-(defun start-known-output (hunchentoots status &rest content)
-  "Sends a reply by HUNCHENTOOTS, a function of STATUS and CONTENT, a list of one or none."
-  (declare (dynamic-extent content))
-  (when (and (typep hunchentoot:*acceptor* 'parallel-acceptor)
-             (not (headers-sent-p))
-             (or content (hunchentoot:content-length*)))
-    (check-transfer-encoding))
-  (apply hunchentoots status content))
-
-(wrap-start-of-output 'start-known-output)
-
 (defun body-allowed-p (status)
   "RFC 9110, sections 15.2, 15.3.5 and 15.4.5: these have no content."
   (not (or (<= 100 status 199) (= status 204) (= status 304))))
@@ -87,12 +83,14 @@ it would be a second framing (RFC 9112, section 6.1)."
       (publish *keep-alive* known))
     (cdr known)))
 
-(defun connection-headers (acceptor request head status)
-  "Decides whether the connection is kept after REQUEST, with HEAD, was answered with STATUS.  Returns
-the values of the headers Connection and Keep-Alive that a reply should have if it has none."
+(defun connection-headers (acceptor request head status framed-p)
+  "Decides whether the connection is kept after REQUEST, with HEAD, was answered with STATUS, and with
+content whose end the client will know if FRAMED-P.  Returns the values of the headers Connection and
+Keep-Alive that a reply should have if it has none."
   (cond ((eql status hunchentoot:+http-switching-protocols+)
          (values nil nil))              ; what is to be said of the new protocol, the program says
-        ((not (and (hunchentoot:acceptor-persistent-connections-p acceptor)
+        ((not (and framed-p
+                   (hunchentoot:acceptor-persistent-connections-p acceptor)
                    (head-keep-alive-p head)
                    (not (content-in-the-way-p request head))))
          (values "Close" nil))
@@ -105,23 +103,27 @@ the values of the headers Connection and Keep-Alive that a reply should have if 
                (values "Keep-Alive" (keep-alive-of seconds))
                (values nil nil))))))
 
-(defgeneric settle-headers (reply server connection keep-alive content-type content-length)
+(defgeneric settle-headers
+    (reply coding server connection keep-alive content-type content-length)
   (:documentation "Gives REPLY those of the headers SERVER, CONNECTION and KEEP-ALIVE that are not
-NIL and that it should have, and CONTENT-TYPE and CONTENT-LENGTH unless they are NIL.  Signals
+NIL and that it should have, and CONTENT-TYPE and CONTENT-LENGTH unless they are NIL.  CODING is the
+transfer coding, NIL where there is to be none, or :ANY for what the program has set, if anything.  Signals
 INVALID-HEADER, see CHECK-TRANSFER-ENCODING.")
   ;; As (SETF HEADER-OUT) does it, but all at once.
-  (:method ((reply hunchentoot:reply) server connection keep-alive content-type content-length)
+  (:method ((reply hunchentoot:reply) coding server connection keep-alive content-type content-length)
     (let ((headers (slot-value reply 'hunchentoot:headers-out)))
       (flet ((entry (name)
                (assoc name headers :test #'eq)))
         (declare (inline entry))
-        (when (entry :transfer-encoding)
+        (when (and (null coding) (entry :transfer-encoding))
           (check-transfer-encoding))
         (macrolet ((put (name value)
                      `(let ((entry (entry ,name)))
                         (if entry
                             (setf (cdr entry) ,value)
                             (push (cons ,name ,value) headers)))))
+          (when (stringp coding)
+            (put :transfer-encoding coding))
           (when connection
             (let ((entry (entry :connection)))
               (cond ((null entry) (push (cons :connection connection) headers))
@@ -235,15 +237,22 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
       (declare (dynamic-extent #'append-it))
       (send-reply-with acceptor request head status content-type length #'append-it))))
 
-(defun send-reply-with (acceptor request head status content-type length append)
-  "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is the header, or NIL to
-leave that as it is.  APPEND, a function of the OUTPUT that the reply is made in, appends the content,
-or returns what is to be sent after it."
+(defun settle-head (acceptor request head status framed-p coding content-type length)
+  "Decides which headers the reply with STATUS to REQUEST, with HEAD, has.  The client will know where its
+content ends if FRAMED-P; CODING is as SETTLE-HEADERS has it; CONTENT-TYPE is the header, or NIL to leave
+that as it is; LENGTH is the number of octets, or NIL."
   (unless (body-allowed-p status)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
-  (multiple-value-bind (connection keep-alive) (connection-headers acceptor request head status)
-    (settle-headers hunchentoot:*reply* (server-name-of acceptor) connection keep-alive
-                    content-type (and (body-allowed-p status) length)))
+  (multiple-value-bind (connection keep-alive)
+      (connection-headers acceptor request head status framed-p)
+    (settle-headers hunchentoot:*reply* coding (server-name-of acceptor) connection keep-alive
+                    content-type (and (body-allowed-p status) length))))
+
+(defun send-reply-with (acceptor request head status content-type length append)
+  "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is as SETTLE-HEAD has it.
+APPEND, a function of the OUTPUT that the reply is made in, appends the content, or returns what is to be
+sent after it."
+  (settle-head acceptor request head status t nil content-type length)
   (with-reply (reply)
     (encode-reply-head reply status)    ; may signal INVALID-HEADER
     (let ((body (and (body-wanted-p request status) (funcall append reply))))

@@ -6,39 +6,40 @@
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
          (kind (connection-kind acceptor))
          (input (waiting-input connection acceptor kind)))
-    (prog1 (case input
-             (:none :park)
-             (:end :close)
-             (t
-              (flet ((serve-it ()
-                       (serve-input taskmaster acceptor connection kind
-                                    (if (eq input :some) nil input))))
-                (if (timed-p acceptor)
-                    (call-timed acceptor #'serve-it)
-                    (serve-it)))))
-      (leave-output connection))))
+    (let ((outcome (case input
+                     (:none :park)
+                     (:end :close)
+                     (t
+                      (serve-exchange taskmaster acceptor
+                                      (make-exchange connection
+                                                     :kind kind
+                                                     :head (if (eq input :some) nil input)))))))
+      (if (output-settled-p connection) outcome :broken))))
 
-(defun serve-input (taskmaster acceptor connection kind head)
-  "Serves a request of CONNECTION, which is of KIND, and whose HEAD was read or, when NIL, is to be read
-by whoever comes first; returns what is to become of it."
-  (let ((socket (connection-usocket connection))
-        (*connection* connection)
-        (*connection-kind* kind)
-        (*head* head)
-        (*last-request-p* nil)
-        (*outcome* :unknown))
-    (when (eq :wrapped kind)
+(defun serve-exchange (taskmaster acceptor exchange)
+  "Serves EXCHANGE, whose head was read or, when NIL, is to be read by whoever comes first; returns what
+is to become of its connection."
+  (let ((*exchange* exchange))
+    (flet ((serve-it ()
+             (process-exchange taskmaster acceptor exchange)))
+      (declare (dynamic-extent #'serve-it))
+      (call-timed acceptor exchange #'serve-it))))
+
+(defun process-exchange (taskmaster acceptor exchange)
+  (let* ((connection (exchange-connection exchange))
+         (socket (connection-usocket connection)))
+    (when (eq :wrapped (exchange-kind exchange))
       (watch-socket socket))
     (cond ((plusp (connection-served connection))
            (hunchentoot:process-connection acceptor socket))
           (t
-           (unless (typep acceptor 'parallel-acceptor)
-             ;; What Hunchentoot does when it accepts.
+           (unless (eq :own (exchange-kind exchange))
+             ;; What Hunchentoot does when it accepts: a method of the program may read before ours.
              (limit-waits socket (hunchentoot:acceptor-read-timeout acceptor)))
            (hunchentoot:handle-incoming-connection taskmaster socket)))
-    (if (eq *outcome* :unknown)
-        (outcome-without-us acceptor connection kind socket)
-        *outcome*)))
+    (if (eq :unknown (exchange-outcome exchange))
+        (outcome-without-us acceptor connection (exchange-kind exchange) socket)
+        (exchange-outcome exchange))))
 
 (defun outcome-without-us (acceptor connection kind socket)
   "What is to become of CONNECTION, of KIND and with SOCKET, where our own method of
@@ -52,8 +53,12 @@ PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to
                (and (or (eq :foreign kind)
                         (and (eq :wrapped kind) (socket-asked-p socket)))
                     (socket-open-p socket)))
-           :detached)
+           (setf (connection-outcome connection) :detached)) ; also if what follows fails
           (t :close))))
+
+(defmethod more-may-come-p ((taskmaster recycling-taskmaster) connection)
+  (let ((link (connection-data connection)))
+    (not (and link (link-over-p link)))))
 
 (defmethod idle-seconds ((taskmaster recycling-taskmaster))
   (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))

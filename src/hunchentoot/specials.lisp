@@ -22,27 +22,3 @@ of keeping the connection; where there are more, it is closed.")
 
 (defvar *work* nil
   "In a worker's thread, the function that is its work.")
-
-(defvar *connection* nil
-  "The engine's connection whose request the current thread serves, or NIL.")
-
-(defvar *connection-kind* nil
-  "How *CONNECTION* is read, as CONNECTION-KIND has it.")
-
-(defvar *head* nil
-  "The head of the request that the current thread serves, where our own code has read it.")
-
-(defvar *cut-short-p* nil
-  "True when the handler of the current request failed after the head of its reply was sent:
-the client is to see that the rest is missing.")
-
-(defvar *last-request-p* nil
-  "True when the reply to the current request is to say that the connection will be closed.")
-
-(defvar *access* nil
-  "What the access log is to tell of the current request at its end; NIL where a line is written
-when the reply begins.")
-
-(defvar *outcome* nil
-  "What is to become of *CONNECTION*: set by PROCESS-CONNECTION, whose value methods around it
-need not pass on.")

@@ -244,7 +244,7 @@ are served by what is its acceptor."
                     (readiness-supported-p)
                     (parks-connections-p acceptor))
                #'make-ready-engine
-               #'make-sharing-engine)
+               #'make-blocking-engine)
            taskmaster (acceptor-listener acceptor)
            :standby (taskmaster-standby-thread-count taskmaster)
            :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)

@@ -52,6 +52,25 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
   (when key-p
     (check-pem-file :ssl-privatekey-file ssl-privatekey-file "PRIVATE KEY")))
 
+(defun file-for-openssl (file)
+  "FILE, a pathname designator, as OpenSSL takes it; FILE itself where there is none, to be refused."
+  (if (and file (probe-file file))
+      (namestring (truename file))
+      file))
+
+(defmethod reinitialize-instance :around ((acceptor parallel-ssl-acceptor) &rest initargs)
+  ;; Hunchentoot does this when an instance is made only, and OpenSSL knows no pathnames.
+  (apply #'call-next-method acceptor
+         (loop for (name value) on initargs by #'cddr
+               collect name
+               collect (if (member name '(:ssl-certificate-file :ssl-privatekey-file))
+                           (file-for-openssl value)
+                           value))))
+
 (defmethod cl+ssl:stream-fd ((stream descriptor-stream))
   ;; So OpenSSL reads and writes the descriptor itself.
   (wire-descriptor (stream-wire stream)))
+
+(defmethod cl+ssl::ssl-stream-handle ((stream descriptor-stream))
+  ;; For HUNCHENTOOT:GET-PEER-SSL-CERTIFICATE and programs that ask the connection's stream.
+  (cl+ssl::ssl-stream-handle (carrying-stream (stream-wire stream))))

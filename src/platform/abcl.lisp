@@ -122,3 +122,8 @@ meanwhile."
     (unless (eq direction :input)
       (jcall-method ("java.net.Socket" "shutdownOutput") socket))
     t))
+
+(defun wait-timed-out-p (condition)
+  "True when CONDITION, which reading or writing a socket's stream has signalled, tells that the wait had its
+time: here it is Java's exception, as text."
+  (and (search "timed out" (princ-to-string condition)) t))

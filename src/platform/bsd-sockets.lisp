@@ -21,7 +21,11 @@
   (let ((socket (wait-and-accept (usocket:socket listener))))
     (when socket
       #+linux (limit-receiving socket 0) ; it has the listener's limit
-      (usocket::make-stream-socket
-       :socket socket
-       :stream (sb-bsd-sockets:socket-make-stream
-                socket :input t :output t :buffering :full :element-type 'octet)))))
+      (accepted-socket socket))))
+
+(defun stream-usocket (socket)
+  "A usocket for SOCKET, one of the Lisp's own, with a stream of octets."
+  (usocket::make-stream-socket
+   :socket socket
+   :stream (sb-bsd-sockets:socket-make-stream
+            socket :input t :output t :buffering :full :element-type 'octet)))

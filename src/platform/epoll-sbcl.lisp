@@ -28,18 +28,18 @@ in which the poller tells that the peer has sent all it will."
   (declare (type token token))
   (logandc2 token (ash 1 +hangup-bit+)))
 
-(defstruct (poller (:include opaque) (:constructor %make-poller (descriptor bell probe summons)))
-  "A ready set: an epoll instance; an eventfd that is readable once it has been rung; and two
-that are always readable, and told of when they are sent."
+(defstruct (poller (:include opaque) (:constructor %make-poller (descriptor broadcast probe wakeup)))
+  "A ready set: an epoll instance; an eventfd that stays readable once WAKE-ALL was called;
+and two that are always readable, of which an event comes each time they are armed."
   (descriptor 0 :type descriptor :read-only t)
-  (bell 0 :type descriptor :read-only t)
+  (broadcast 0 :type descriptor :read-only t)
   (probe 0 :type descriptor :read-only t)
-  (summons 0 :type descriptor :read-only t))
+  (wakeup 0 :type descriptor :read-only t))
 
 ;;; Above all tokens of descriptors, of which none is so large.
-(defconstant +bell-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+)))
-(defconstant +probe-token+ (1- +bell-token+))
-(defconstant +summons-token+ (1- +probe-token+))
+(defconstant +broadcast-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+)))
+(defconstant +probe-token+ (1- +broadcast-token+))
+(defconstant +wakeup-token+ (1- +probe-token+))
 
 ;;; struct epoll_event in words of 32 bits: what is ready, and our data, the low word first.  It is
 ;;; packed on x86-64 only.
@@ -67,18 +67,18 @@ number."
 (defun make-poller ()
   "A new poller.  Signals an error when the system has no descriptor left."
   (let* ((epoll (system-call "epoll_create1" sb-alien:int (sb-alien:int +sock-cloexec+)))
-         (bell (make-eventfd 0))
+         (broadcast (make-eventfd 0))
          (probe (make-eventfd 1))
-         (summons (make-eventfd 1))
-         (made (remove-if #'minusp (list epoll bell probe summons))))
+         (wakeup (make-eventfd 1))
+         (made (remove-if #'minusp (list epoll broadcast probe wakeup))))
     (unless (= 4 (length made))
       (mapc #'close-descriptor made)
-      (check-call (min epoll bell probe summons) "epoll_create1 or eventfd"))
-    (let* ((poller (%make-poller epoll bell probe summons))
+      (check-call (min epoll broadcast probe wakeup) "epoll_create1 or eventfd"))
+    (let* ((poller (%make-poller epoll broadcast probe wakeup))
            ;; Level-triggered: everybody who waits sees it.
-           (failed (find-if #'minusp (list (epoll-control poller 1 bell +epollin+ +bell-token+)
+           (failed (find-if #'minusp (list (epoll-control poller 1 broadcast +epollin+ +broadcast-token+)
                                            (watch poller probe +probe-token+)
-                                           (watch poller summons +summons-token+)))))
+                                           (watch poller wakeup +wakeup-token+)))))
       (when failed
         (close-poller poller)
         (check-call failed "epoll_ctl"))
@@ -87,9 +87,9 @@ number."
 
 (defun close-poller (poller)
   "Gives the descriptors of POLLER back.  Nobody may be waiting on it."
-  (close-descriptor (poller-summons poller))
+  (close-descriptor (poller-wakeup poller))
   (close-descriptor (poller-probe poller))
-  (close-descriptor (poller-bell poller))
+  (close-descriptor (poller-broadcast poller))
   (close-descriptor (poller-descriptor poller)))
 
 (defun edges (output-p)
@@ -102,7 +102,7 @@ with what is so now: edge-triggered.  Ends when DESCRIPTOR is closed.  Returns 0
 error number."
   (epoll-control poller 1 descriptor (edges output-p) token))
 
-(defun watch-again (poller descriptor token &optional output-p)
+(defun rearm (poller descriptor token &optional output-p)
   "Lets POLLER tell TOKEN again if DESCRIPTOR, which is watched, is ready now, and from now on as
 WATCH with OUTPUT-P does."
   (epoll-control poller 3 descriptor (edges output-p) token))
@@ -111,22 +111,22 @@ WATCH with OUTPUT-P does."
   "Makes POLLER forget DESCRIPTOR."
   (epoll-control poller 2 descriptor 0 0))
 
-(defun ring (poller)
-  "Makes everybody who waits on POLLER, now or later, return :BELL."
+(defun wake-all (poller)
+  "Makes everybody who waits on POLLER, now or later, return :BROADCAST."
   (sb-alien:with-alien ((one (sb-alien:unsigned 64) 1))
-    (system-call "write" sb-alien:long (sb-alien:int (poller-bell poller))
+    (system-call "write" sb-alien:long (sb-alien:int (poller-broadcast poller))
                  ((* (sb-alien:unsigned 64)) (sb-alien:addr one))
                  (sb-alien:unsigned-long 8))))
 
 (defun send-probe (poller)
   "Makes one of those who wait on POLLER, now or later, return :PROBE, in its turn: after all
 that is ready now.  Has no effect before that has happened."
-  (watch-again poller (poller-probe poller) +probe-token+))
+  (rearm poller (poller-probe poller) +probe-token+))
 
-(defun summon (poller)
-  "Makes one of those who wait on POLLER, now or later, return :SUMMONS, in its turn.  Has no effect
+(defun wake-one (poller)
+  "Makes one of those who wait on POLLER, now or later, return :WAKEUP, in its turn.  Has no effect
 before that has happened."
-  (watch-again poller (poller-summons poller) +summons-token+))
+  (rearm poller (poller-wakeup poller) +wakeup-token+))
 
 (declaim (inline event-word))
 (defun event-word (events index)
@@ -136,24 +136,24 @@ before that has happened."
 
 (declaim (inline event-token))
 (defun event-token (events place)
-  "What the event whose words begin at PLACE of those at EVENTS, an address, tells: a token, :BELL,
-:PROBE or :SUMMONS."
+  "What the event whose words begin at PLACE of those at EVENTS, an address, tells: a token, :BROADCAST,
+:PROBE or :WAKEUP."
   (declare (type sb-sys:system-area-pointer events) (type (mod 64) place) #.*hot-policy*)
   (let ((token (logior (event-word events (+ place +data-offset+))
                        (ash (ldb (byte 30 0) (event-word events (+ place +data-offset+ 1))) 32))))
     (declare (type token token))
-    (cond ((>= token +summons-token+)
+    (cond ((>= token +wakeup-token+)
            (case token
-             (#.+bell-token+ :bell)
+             (#.+broadcast-token+ :broadcast)
              (#.+probe-token+ :probe)
-             (t :summons)))
+             (t :wakeup)))
           ((logtest +epoll-over+ (event-word events place))
            (logior token (ash 1 +hangup-bit+)))
           (t token))))
 
 (defun await-ready (poller milliseconds &optional (most 1))
-  "Waits until something that POLLER watches is ready, and returns its token; :BELL once the
-bell was rung; :PROBE after SEND-PROBE; :SUMMONS after SUMMON; NIL after MILLISECONDS, an integer or
+  "Waits until something that POLLER watches is ready, and returns its token; :BROADCAST after a
+call of WAKE-ALL; :PROBE after SEND-PROBE; :WAKEUP after WAKE-ONE; NIL after MILLISECONDS, an integer or
 -1 for no limit, or when interrupted.  When more is ready, tells of up to MOST, an integer from 1 to
 16, and returns the others in their order as its second value, a fresh list.  What is told to one
 caller is told to no other."

@@ -150,7 +150,7 @@ which nobody answers is replaced.  Signals LISTEN-FAILED."
 ;;;
 ;;; The socket is not ours alone: other processes may accept on it too, and it is to outlive us.
 ;;; So it is never shut down, and we work on a duplicate of the descriptor, which is closed in
-;;; its place.  Who waits in our ACCEPT-CONNECTION waits on a poller, which can be rung.
+;;; its place.  Who waits in our ACCEPT-CONNECTION waits on a poller, from which it can be woken.
 
 (defclass inherited-listener (descriptor-listener)
   ((poller :initarg :poller :reader listener-poller))
@@ -188,15 +188,15 @@ socket down.  Signals LISTEN-FAILED when DESCRIPTOR does not listen."
         (descriptor (listener-descriptor listener)))
     (unwind-protect
          (case (interruptibly (await-ready poller -1))
-           (:bell (error 'listener-closed :cause "it was woken"))
+           (:broadcast (error 'listener-closed :cause "it was woken"))
            ((nil) nil)
            (t (call-next-method)))
       ;; One was woken for all that wait; another may have the next connection.
-      (watch-again poller descriptor descriptor))))
+      (rearm poller descriptor descriptor))))
 
 (defmethod wake-listener ((listener inherited-listener) waiting-count)
   (declare (ignore waiting-count))
-  (ring (listener-poller listener)))
+  (wake-all (listener-poller listener)))
 
 (defmethod close-listener :before ((listener inherited-listener))
   (close-poller (listener-poller listener)))

@@ -13,9 +13,18 @@
   "NIL: this platform has no pollers."
   nil)
 
+(defun would-block-p (result)
+  "NIL: who reads or writes waits."
+  (declare (ignore result))
+  nil)
+
 (defun special-listeners-supported-p ()
   "NIL: this platform has no other listeners than usocket's."
   nil)
+
+(defun accepted-socket (socket)
+  "What ACCEPT-CONNECTION returns for SOCKET, one of the Lisp's own: a usocket."
+  (stream-usocket socket))
 
 (defun defer-accepts (listener seconds)
   "Has no effect: on this platform connections come when they are made."
@@ -27,7 +36,7 @@
                              collect `(defun ,name (&rest arguments)
                                         (declare (ignore arguments))
                                         (error "~A needs SBCL under Linux." ',name))))))
-  (unsupported would-block-p error-text listener-descriptor descriptor-socket
+  (unsupported error-text listener-descriptor descriptor-socket
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
                receive-octets drop-octets send-octets send-octets-before-more
                accept-descriptor close-descriptor shut-descriptor
@@ -37,7 +46,7 @@
                systemd-descriptor open-path-listener open-inherited-listener
                open-shared-port-listener
                native-name open-file file-facts read-file-octets send-file
-               make-poller close-poller watch watch-again unwatch ring send-probe summon
+               make-poller close-poller watch rearm unwatch wake-all send-probe wake-one
                await-ready
                thread-identity open-thread-status thread-state thread-run-time
                schedule-as-batch let-timers-be-late nap))
@@ -63,6 +72,9 @@
 (defstruct (counter (:include opaque) (:constructor make-counter ()))
   "A number that many threads add to."
   (value 0))
+
+(setf (documentation 'make-counter 'function)
+      "A new counter, of which COUNTER-COUNT is 0.")
 
 (defun counter-add (counter delta)
   "Adds DELTA to COUNTER.  Atomic only where it is needed."

@@ -11,6 +11,11 @@
   "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
   nil)
 
+(defun wait-timed-out-p (condition)
+  "True when CONDITION, which reading or writing a socket's stream has signalled, tells that the wait had its
+time."
+  (typep condition '(or usocket:timeout-error #+sbcl sb-sys:io-timeout)))
+
 (defun %closed-p (listener)
   (declare (ignore listener))
   nil)                                  ; the error number tells

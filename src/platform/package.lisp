@@ -19,12 +19,13 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:special-listeners-supported-p #:listen-failed #:systemd-descriptor
    #:open-path-listener #:open-inherited-listener #:open-shared-port-listener
    ;; connections
-   #:await-input #:limit-waits #:shut-down #:socket-open-p #:close-socket #:send-without-delay
+   #:await-input #:limit-waits #:wait-timed-out-p
+   #:shut-down #:socket-open-p #:close-socket #:send-without-delay
    #:peer-name #:peer-gone #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket
-   #:close-gently
+   #:close-gently #:close-unread
    ;; readiness: non-blocking descriptors, and pollers that tell who is ready
    #:readiness-supported-p
-   #:descriptor #:token #:would-block-p #:error-text #:+ebadf+
+   #:descriptor #:token #:would-block-p #:error-text #:+ebadf+ #:+eio+
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
@@ -33,13 +34,15 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:lisp-stream-descriptor #:lisp-stream-milliseconds
    #:take-read-ahead #:put-read-ahead #:set-blocking
    #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor #:unsent-octets
-   #:poller #:make-poller #:close-poller #:watch #:watch-again #:unwatch #:ring #:send-probe
-   #:summon #:await-ready #:token-hangup-p #:plain-token
+   #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all #:send-probe
+   #:wake-one #:await-ready #:token-hangup-p #:plain-token
    ;; octets by machine words
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
    #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
    #:collect-garbage
+   ;; octets through TLS
+   #:prepare-tls #:tls-on-descriptor-p #:receive-tls #:send-tls
    ;; files as descriptors
    #:native-name #:open-file #:file-facts #:read-file-octets #:send-file
    ;; threads as the system sees them, and the sentinel's tick

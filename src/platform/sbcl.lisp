@@ -81,7 +81,7 @@ it has."
     (sb-bsd-sockets:socket-error () nil)))
 
 (defun %limit-waits (usocket seconds)
-  (setf (sb-impl::fd-stream-timeout (usocket:socket-stream usocket))
+  (setf (sb-impl::fd-stream-timeout (socket-octet-stream usocket))
         (and seconds (coerce seconds 'single-float))))
 
 (defun %shut-down (usocket direction)

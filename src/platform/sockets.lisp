@@ -13,7 +13,8 @@ short enough.")
     nil))
 
 (defgeneric accept-connection (listener)
-  (:documentation "Waits for the next connection on LISTENER and returns its socket, or
+  (:documentation "Waits for the next connection on LISTENER and returns its socket or, where octets can be
+read off descriptors without waiting, see READINESS-SUPPORTED-P, its non-blocking descriptor; or
 NIL when the one that came was gone again (ECONNABORTED) or the wait was cut short.  Called
 within DEFERRING-INTERRUPTS, so that no connection is lost on its way to the caller: the wait is
 then cut short where another thread wants to interrupt or destroy this one, or after a few seconds.
@@ -39,6 +40,9 @@ has begun come, and are to be accepted.  NIL where what comes is not for us alon
 
 (defgeneric close-listener (listener)
   (:documentation "Closes LISTENER and so frees its port.  Nobody may be waiting on it."))
+
+(defconstant +eio+ 5
+  "The error number of a failure of which no more is known.")
 
 (defconstant +ebadf+ 9
   "The error number of who uses a descriptor that is closed.")
@@ -170,10 +174,11 @@ signals; NIL when it was closed already."))
   (handler-case (close (usocket:socket-stream socket) :abort t)
     (error () nil)))
 
-(defun send-without-delay (socket)
-  "Sends small packets of SOCKET at once (TCP_NODELAY); NIL where SOCKET is no TCP socket."
-  (handler-case (progn (setf (usocket:socket-option socket :tcp-nodelay) t) t)
-    (error () nil)))
+(defgeneric send-without-delay (socket)
+  (:documentation "Sends small packets of SOCKET at once (TCP_NODELAY); NIL where SOCKET is no TCP socket.")
+  (:method (socket)
+    (handler-case (progn (setf (usocket:socket-option socket :tcp-nodelay) t) t)
+      (error () nil))))
 
 (defun mapped-p (address)
   "True when ADDRESS is an IPv4 address in an IPv6 one (RFC 4291, section 2.5.5.2)."
@@ -213,6 +218,10 @@ no characters.")
     (usocket:socket-stream socket)))
 
 ;;; Sockets that tell whether a program wants to read or write them
+
+(defgeneric socket-asked-p (socket)
+  (:documentation "True when a program has asked for the stream of SOCKET, which is watched, since
+WATCH-SOCKET was called last."))
 
 (defclass watched-usocket (usocket:stream-usocket)
   ((asked-p
@@ -259,16 +268,18 @@ closed.")
 (defparameter *discard-pause* 1/10
   "After how many seconds without an octet nothing more is expected of a peer.")
 
-(defun discard-available-input (stream most end)
-  "Drops what STREAM has ready, an octet at least and MOST at most, until END, a moment of
-MILLISECONDS.  Returns how many octets; NIL at the end of STREAM."
-  (loop for count from 1 to most
-        unless (read-byte stream nil nil)
-          return nil
-        while (and (or (plusp (mod count 4096)) ; seldom, for the clock's sake
-                       (plusp (milliseconds-left end)))
-                   (listen stream))
-        finally (return (min count most))))
+(defgeneric discard-available-input (socket most end)
+  (:documentation "Drops what SOCKET has ready, an octet at least and MOST at most, until END, a moment of
+MILLISECONDS.  Returns how many octets; NIL at the end of its input.")
+  (:method (socket most end)
+    (loop with stream = (socket-octet-stream socket)
+          for count from 1 to most
+          unless (read-byte stream nil nil)
+            return nil
+          while (and (or (plusp (mod count 4096)) ; seldom, for the clock's sake
+                         (plusp (milliseconds-left end)))
+                     (listen stream))
+          finally (return (min count most)))))
 
 (defun discard-input (socket)
   "Reads and drops what the peer of SOCKET sends until it ends, or pauses, or takes too long, or
@@ -276,20 +287,34 @@ has sent too much: nginx calls this a lingering close."
   (loop with end = (end-after *discard-seconds*)
         with room = *discard-octets*
         for count = (and (await-input socket :until (min end (end-after *discard-pause*)))
-                         (discard-available-input (socket-octet-stream socket) room end))
+                         (discard-available-input socket room end))
         while (and count
                    (plusp (decf room count))
                    (plusp (milliseconds-left end)))))
 
-(defun close-gently (socket)
-  "Closes SOCKET, whose last answer was sent.  When its peer sent more than was read, waits a
-moment for it to see our end: a socket closed with unread input resets its peer, who may
-then lose the answer that is on its way (RFC 9112, section 9.6).  That moment has limits, whatever
-the peer does; see *DISCARD-SECONDS* and *DISCARD-OCTETS*.  Never signals."
+(defun close-after (socket function)
+  "Ends our half of SOCKET, calls FUNCTION, and closes SOCKET, whatever failed.  Never signals."
   ;; A stream around it may have closed it: its descriptor is another connection's by now.
   (when (socket-open-p socket)
     (with-acquired (socket socket (close-socket socket))
       (when (shut-down socket :output)
-        (handler-case (when (await-input socket :until (milliseconds))
-                        (discard-input socket))
+        (handler-case (funcall function)
           (error () nil))))))
+
+(defun close-gently (socket &optional more-p)
+  "Closes SOCKET, whose last answer was sent.  When its peer sent more than was read, or MORE-P tells
+that it may, waits a moment for it to see our end: a socket closed with unread input, or before more
+comes, resets its peer, who may then lose the answer that is on its way (RFC 9112, section 9.6).
+That moment has limits, whatever the peer does; see *DISCARD-PAUSE*, *DISCARD-SECONDS* and
+*DISCARD-OCTETS*.  Never signals."
+  (close-after socket (lambda ()
+                        (when (or more-p (await-input socket :until (milliseconds)))
+                          (discard-input socket)))))
+
+(defun close-unread (socket)
+  "Closes SOCKET, to whose peer something was said though nothing was read, without waiting: what has
+come is dropped, or the peer would be reset; see CLOSE-GENTLY.  Never signals."
+  (close-after socket (lambda ()
+                        (when (await-input socket :until (milliseconds))
+                          (discard-available-input socket *discard-octets*
+                                                   (milliseconds))))))

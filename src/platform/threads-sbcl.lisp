@@ -87,12 +87,14 @@ inherit that.  Returns 0 or minus an error number."
 (defmacro order-reads ()
   "What the current thread reads, or changes at once, before this is read before what it reads after."
   ;; x86-64 reads in order, and its atomic instructions come before what is read after them.
+  #+x86-64 nil
   #-x86-64 `(sb-thread:barrier (:memory)))
 
 (defmacro order-writes ()
   "What the current thread wrote before this is seen by others before what it writes, or changes at
 once, after."
   ;; x86-64 writes in order.
+  #+x86-64 nil
   #-x86-64 `(sb-thread:barrier (:write)))
 
 (defmacro compare-and-set (place old new)
@@ -107,6 +109,9 @@ was written before, is seen by whoever finds NEW; what is read afterwards, is re
 (defstruct (counter (:include opaque) (:constructor make-counter ()))
   "A number that many threads add to."
   (value 0 :type sb-ext:word))
+
+(setf (documentation 'make-counter 'function)
+      "A new counter, of which COUNTER-COUNT is 0.")
 
 (declaim (inline counter-add counter-count))
 (defun counter-add (counter delta)

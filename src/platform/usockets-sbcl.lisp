@@ -33,6 +33,40 @@ own, which programs and libraries take it for, are made when they are asked for,
     (sb-ext:cancel-finalization socket)
     socket))
 
+(defun accepted-socket (socket)
+  "What ACCEPT-CONNECTION returns for SOCKET, one of the Lisp's own: its descriptor, non-blocking, which is
+the caller's to close."
+  (let ((descriptor (sb-bsd-sockets:socket-file-descriptor socket)))
+    (sb-ext:cancel-finalization socket)
+    (set-non-blocking descriptor)
+    descriptor))
+
+;;; A descriptor stands for its socket where nobody wants more than these.
+
+(defmethod await-input ((descriptor integer) &key until)
+  (await-descriptor descriptor :input :until until))
+
+(defmethod shut-down ((descriptor integer) direction)
+  (zerop (shut-descriptor descriptor direction)))
+
+(defmethod socket-open-p ((descriptor integer))
+  t)
+
+(defmethod close-socket ((descriptor integer))
+  (zerop (close-descriptor descriptor)))
+
+(defmethod send-without-delay ((descriptor integer))
+  (zerop (set-no-delay descriptor)))
+
+(defmethod peer-name ((descriptor integer))
+  (descriptor-peer-name descriptor))
+
+(defmethod discard-available-input ((descriptor integer) most end)
+  (let ((count (drop-octets descriptor (min most +most-dropped+))))
+    (cond ((plusp count) count)
+          ((would-block-p count) 0)
+          (t nil))))
+
 (defmethod slot-unbound (class (instance descriptor-usocket) (slot (eql 'usocket::socket)))
   (declare (ignore class))
   (let* ((octet-stream (socket-octet-stream instance))

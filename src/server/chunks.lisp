@@ -44,7 +44,7 @@ PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called 
     (cond ((plusp (content-ready content)) (return t))
           ((content-over-p content) (return nil))
           ((reading-content (content)
-             (await-input-of (content-source content)))
+             (await-input-of (content-source content) (body-octets-due (content-decoder content))))
            (decode-more content))
           (t (error 'end-of-file :stream content)))))
 
@@ -83,70 +83,3 @@ PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called 
         until (content-over-p content)
         do (read-sequence octets content))
   (and (content-over-p content) (not (content-refused-p content))))
-
-;;; Content that another stream reads, and perhaps decodes
-
-(defclass counted-content (content)
-  ((room :initarg :room :accessor content-room
-         :documentation "How many octets may still come, or NIL for no limit.")
-   (size :initarg :size :accessor content-size
-         :documentation "How many octets will come, or NIL: until the other stream ends."))
-  (:documentation "What another stream reads: so many octets, or until its end, up to a limit.  The
-end is asked for once: there are streams that would wait for more, the next time."))
-
-(defun make-counted-content (stream size limits turn-down)
-  "The content that STREAM reads, SIZE octets or, if that is NIL, until its end, under LIMITS, of
-which that on the octets of content holds.  TURN-DOWN is called with the PROTOCOL-ERROR when there
-are more.  Where STREAM ends before SIZE octets, so does the content."
-  (make-instance 'counted-content :source stream :size size :turn-down turn-down
-                                  :room (limits-body-octets limits)))
-
-(defun count-content (content count)
-  "Counts further COUNT octets of CONTENT."
-  (when (content-size content)
-    (decf (content-size content) count))
-  (when (and (content-room content)
-             (minusp (decf (content-room content) count)))
-    (refuse-content content :body-too-large)))
-
-(defun counted-over-p (content)
-  (or (content-refused-p content)
-      (eql 0 (content-size content))))
-
-(defmethod trivial-gray-streams:stream-read-byte ((stream counted-content))
-  (let ((octet (if (counted-over-p stream)
-                   :eof
-                   (reading-content (stream)
-                     (read-byte (content-source stream) nil :eof)))))
-    (if (eq octet :eof)
-        (setf (content-size stream) 0)
-        (count-content stream 1))
-    octet))
-
-(defmethod trivial-gray-streams:stream-read-sequence
-    ((stream counted-content) sequence start end &key)
-  (if (counted-over-p stream)
-      start
-      (let* ((size (content-size stream))
-             (stop (if size (min end (+ start size)) end))
-             (position (reading-content (stream)
-                         (read-sequence sequence (content-source stream)
-                                        :start start :end stop))))
-        (when (< position stop)
-          (setf (content-size stream) (- position start)))
-        (count-content stream (- position start))
-        position)))
-
-(defmethod trivial-gray-streams:stream-listen ((stream counted-content))
-  (and (not (counted-over-p stream))
-       (listen (content-source stream))))
-
-(defmethod drop-content ((content counted-content) limit)
-  (let ((octets (make-octets 4096))
-        (size (content-size content)))
-    (and (or (null size) (<= size limit))
-         (loop repeat (ceiling limit (length octets))
-               for end = (read-sequence octets content)
-               when (< end (length octets))
-                 do (return (not (content-refused-p content)))
-               finally (return (eql 0 (content-size content)))))))

@@ -10,7 +10,8 @@
                (plusp (journal-batch-lines journal)))) ; that could not be written
          (urgent-p ()
            (or (eq :ending (journal-phase journal))
-               (> (output-fill (journal-gathered journal)) *batch-octets*))))
+               (and (zerop (journal-batch-lines journal)) ; else it is tried again after a while
+                    (> (output-fill (journal-gathered journal)) *batch-octets*)))))
     (await-journal journal (journal-wanted journal) nil #'something-p)
     (await-journal journal (journal-wanted journal) *flush-seconds* #'urgent-p)))
 
@@ -57,8 +58,9 @@ says: what is left then is for the next start."
   "Lets a thread write the lines of JOURNAL.  Does nothing when there is one; where none can be
 made, lines are written by who appends them."
   (when (with-journal (journal)
-          (case (shiftf (journal-phase journal) :running)
-            (:off t)))
+          (when (eq :off (shiftf (journal-phase journal) :running))
+            (setf (journal-thread journal) nil) ; one that was destroyed, or was not waited for
+            t))
     (handler-case (bt:make-thread (lambda () (keep-journal journal)) :name (journal-name journal))
       (error (condition)
         (with-journal (journal)
@@ -77,10 +79,11 @@ SECONDS, a real.  NIL when it takes longer: it will end later.  Does nothing whe
     (when (eq :running (journal-phase journal))
       (setf (journal-phase journal) :ending)
       (bt:condition-notify (journal-wanted journal))))
-  (when (await-journal journal (journal-done journal) seconds
-                       (lambda () (eq :off (journal-phase journal))))
-    (let ((thread (with-journal (journal) (shiftf (journal-thread journal) nil))))
-      (when (and thread (not (eq thread (bt:current-thread))))
-        (handler-case (bt:join-thread thread)
-          (error () nil))))             ; SBCL signals when the thread was destroyed
-    t))
+  (let ((end (end-after seconds)))
+    (when (await-journal journal (journal-done journal) seconds
+                         (lambda () (eq :off (journal-phase journal))))
+      (let ((thread (with-journal (journal) (shiftf (journal-thread journal) nil))))
+        (or (null thread)
+            (eq thread (bt:current-thread))
+            ;; One that was destroyed still writes what is left.
+            (join-thread thread (/ (milliseconds-left end) 1000)))))))

@@ -205,22 +205,28 @@ when there is something to be written.  By who has the turn."
 
 (defun write-batch (journal)
   "Writes the batch of JOURNAL; true when that succeeded.  Else it is kept, to be tried again, or
-lost where some of it may have been written: a line is not written twice."
-  (let ((begun-p nil))
+lost where some of it may have been written, as by a thread that was destroyed meanwhile: a line is
+not written twice."
+  (let ((begun-p nil) (written-p nil))
     (handler-case
-        (call-with-destination journal (lambda (stream)
-                                         (setf begun-p t)
-                                         (write-lines journal stream)))
+        (unwind-protect
+             (progn
+               (call-with-destination journal (lambda (stream)
+                                                (setf begun-p t)
+                                                (write-lines journal stream)))
+               (uninterruptibly
+                 (setf written-p t
+                       (journal-broken-p journal) nil)
+                 (drop-batch journal)))
+          (when (and begun-p (not written-p))
+            (survive-cleanup)
+            (setf (journal-broken-p journal) t)
+            (lose-batch journal)))
       (error (condition)
-        (when begun-p
-          (setf (journal-broken-p journal) t)
-          (lose-batch journal))
         (note-trouble journal condition)
         nil)
       (:no-error (&rest values)
         (declare (ignore values))
-        (setf (journal-broken-p journal) nil)
-        (drop-batch journal)
         (note-recovery journal)
         t))))
 

@@ -12,22 +12,31 @@ heads, content and replies on a non-blocking descriptor, and logs.  Knows nothin
    ;; streams
    #:descriptor-stream #:make-descriptor-stream #:stream-wire
    ;; wires
+   #:make-transport-wire #:transport-for #:carrying-stream
+   #:wire-open-p #:wire-waits-p #:wire-stream #:wire-sender
    #:wire-descriptor #:wire-drained-p #:wire-left #:wire-all-read-p
    #:fill-input #:input-waiting-p
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
-   #:flushed-p #:take-left
+   #:flushed-p #:take-left #:send-left
+   #:*high-water-mark* #:limit-writes #:leave-output-to-engine
    ;; streams of the Lisp's own beside wires
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
+   ;; exchanges
+   #:exchange #:make-exchange #:*exchange* #:exchange-connection #:exchange-kind #:exchange-head
+   #:exchange-last-p #:exchange-cut-short-p #:exchange-access #:exchange-outcome
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
    #:input-left-p
    #:content #:content-size #:content-invite #:content-refused-p #:invite-content #:drop-content
    #:refuse-content #:read-all-content #:reserve-memory #:release-memory
-   #:make-content-stream #:*no-content* #:make-chunked-content #:make-counted-content
+   #:make-content-stream #:*no-content* #:make-chunked-content
    ;; replies
    #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second
+   ;; replies that handlers stream
+   #:reply-stream #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
+   #:content-too-long
    ;; lines
    #:with-line #:encode-printed #:encode-json #:end-line
    #:make-journal #:journal-destination #:journal-lost #:journal-unwritten

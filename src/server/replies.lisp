@@ -27,7 +27,7 @@ octets of REPLY are given away then."
   (let* ((fill (output-fill reply))
          (sent (if body
                    0
-                   (max 0 (send-octets (open-descriptor wire) (output-octets reply) 0 fill)))))
+                   (max 0 (send wire (output-octets reply) 0 fill)))))
     (unless (= sent fill)               ; as it is with almost every reply
       (send-parts-now wire
                       (cons (make-octets-part (output-octets reply) sent fill)
@@ -59,7 +59,7 @@ octets of REPLY are given away then."
 sent.  True when some of it was."
   (with-reply (reply)
     (encode-refusal reply refusal)
-    (plusp (send-octets (open-descriptor wire) (output-octets reply) 0 (output-fill reply)))))
+    (plusp (send wire (output-octets reply) 0 (output-fill reply)))))
 
 (defun send-continue (stream)
   "Tells the peer of STREAM to send the content that it held back (RFC 9110, section 10.1.1)."

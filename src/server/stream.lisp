@@ -18,10 +18,17 @@
   (let ((wire (make-wire descriptor)))
     (setf (wire-stream wire) (make-instance 'descriptor-stream :wire wire))))
 
+(defun make-transport-wire (transport)
+  "A wire that TRANSPORT carries, with its stream of octets."
+  (let ((wire (make-wire nil transport)))
+    (setf (wire-stream wire) (make-instance 'descriptor-stream :wire wire))
+    wire))
+
 (defmethod limit-waits ((stream descriptor-stream) seconds)
   (let* ((wire (stream-wire stream))
          (milliseconds (or (as-milliseconds seconds) -1)))
-    (setf (wire-milliseconds wire) milliseconds)
+    (setf (wire-milliseconds wire) milliseconds
+          (wire-write-milliseconds wire) milliseconds)
     (when (wire-lent wire)
       (setf (lisp-stream-milliseconds (wire-lent wire)) milliseconds))))
 
@@ -31,10 +38,19 @@
 (defmethod close ((stream descriptor-stream) &key abort)
   (let ((wire (stream-wire stream)))
     (forget-closed-lent wire)
-    (with-acquired (descriptor (wire-descriptor wire) (when descriptor (end-descriptor wire)))
-      (when descriptor
+    (with-acquired (open-p (wire-open-p wire) (when open-p (end-wire wire)))
+      (when open-p
         (unless abort (send-output wire))
         t))))
+
+(defun end-wire (wire)
+  "Closes what carries WIRE."
+  (let ((transport (wire-transport wire)))
+    (cond (transport
+           (drop-descriptor wire)
+           (close (transport-source transport)))
+          (t
+           (end-descriptor wire)))))
 
 (defun end-descriptor (wire)
   "Closes the descriptor of WIRE where that is the stream's to close; the engine's is shut down."
@@ -49,7 +65,7 @@
 (defmethod open-stream-p ((stream descriptor-stream))
   (let ((wire (stream-wire stream)))
     (forget-closed-lent wire)
-    (and (wire-descriptor wire) t)))
+    (wire-open-p wire)))
 
 ;;; Input
 
@@ -70,10 +86,11 @@
                                (copy-input wire sequence position end))
                               ;; Where much is wanted, past the buffer.
                               ((and (typep sequence 'octets)
-                                    (wire-descriptor wire)
-                                    (>= (- end position) +input-size+))
+                                    (wire-open-p wire)
+                                    (or (>= (- end position) +input-size+)
+                                        (wire-waits-p wire)))
                                (receive-directly wire sequence position end))
-                              ((await-input-of wire)
+                              ((await-input-of wire (min (- end position) +input-size+))
                                (copy-input wire sequence position end))
                               (t 0))))
              (when (zerop count)

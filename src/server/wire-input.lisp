@@ -3,17 +3,21 @@
 ;;;; What a wire receives.
 
 (declaim (inline receive))
-(defun receive (wire octets start end)
-  "Like RECEIVE-OCTETS, from the descriptor of WIRE."
-  (if (wire-lent wire)
-      (receive-beside-lent wire octets start end)
-      (receive-octets (open-descriptor wire) octets start end)))
+(defun receive (wire octets start end wanted)
+  "Like RECEIVE-OCTETS, from what carries WIRE; see TRANSPORT-RECEIVE for WANTED."
+  (cond ((wire-transport wire)
+         (transport-receive (wire-transport wire) octets start end wanted))
+        ((wire-lent wire)
+         (receive-beside-lent wire octets start end))
+        (t
+         (receive-octets (open-descriptor wire) octets start end))))
 
 (defun note-received (wire count room)
   "What COUNT, which RECEIVE-OCTETS has returned for WIRE when there was ROOM for so many octets,
 says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
-  (setf (wire-drained-p wire) (and (< count room)
-                                   (null (wire-lent wire)))) ; which may have been read meanwhile
+  (setf (wire-drained-p wire) (cond ((wire-transport wire) (would-block-p count))
+                                    ((wire-lent wire) nil) ; it may have been read meanwhile
+                                    (t (< count room))))
   (cond ((plusp count) :some)
         ((zerop count) :end)
         ((would-block-p count) :none)
@@ -23,24 +27,32 @@ says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
   "Receives what is there for WIRE.  Returns :SOME when there is input to be read, :NONE when
 nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-BROKEN."
   (cond ((< (wire-start wire) (wire-end wire)) :some)
-        ((null (wire-descriptor wire)) :end)
-        (t
-         (let* ((buffer (or (wire-input wire)
-                            (setf (wire-input wire) (take-buffer :input))))
-                (count (receive wire buffer 0 (length buffer)))
-                (outcome (note-received wire count (length buffer))))
-           (when (eq :some outcome)
-             (setf (wire-start wire) 0
-                   (wire-end wire) count))
-           outcome))))
+        ((not (wire-open-p wire)) :end)
+        ((and (wire-waits-p wire) (not (transport-ready-p (wire-transport wire)))) :none)
+        (t (fill-empty-input wire 1))))
+
+(defun fill-empty-input (wire wanted)
+  "Receives what is there for WIRE, which has no input; waits for WANTED octets where its transport does.
+Returns what FILL-INPUT does."
+  (let* ((buffer (or (wire-input wire)
+                     (setf (wire-input wire) (take-buffer :input))))
+         (count (receive wire buffer 0 (length buffer) wanted))
+         (outcome (note-received wire count (length buffer))))
+    (when (eq :some outcome)
+      (setf (wire-start wire) 0
+            (wire-end wire) count))
+    outcome))
 
 (defun fill-more-input (wire)
-  "Like FILL-INPUT, but receives more than WIRE has already."
+  "Receives more than WIRE has already; returns what FILL-INPUT does.  Waits for the next line where its
+transport does."
   (if (= (wire-start wire) (wire-end wire))
-      (fill-input wire)
+      (if (wire-open-p wire)
+          (fill-empty-input wire nil)
+          :end)
       (let* ((buffer (make-room-for-input wire))
              (end (wire-end wire))
-             (count (receive wire buffer end (length buffer)))
+             (count (receive wire buffer end (length buffer) nil))
              (outcome (note-received wire count (- (length buffer) end))))
         (when (eq :some outcome)
           (setf (wire-end wire) (+ end count)))
@@ -59,11 +71,20 @@ nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-B
                    (wire-end wire) (- end start)
                    (wire-input wire) target))))))
 
-(defun await-input-of (wire)
+(defun receive-wanted (wire wanted)
+  "Like FILL-INPUT; but where the transport of WIRE waits, waits for WANTED octets."
+  (cond ((< (wire-start wire) (wire-end wire)) :some)
+        ((not (wire-open-p wire)) :end)
+        (t
+         (when (wire-waits-p wire)
+           (send-output wire))
+         (fill-empty-input wire wanted))))
+
+(defun await-input-of (wire &optional (wanted 1))
   "Waits until WIRE has input; NIL at its end.  What was written and not sent is sent first:
-the peer may be waiting for it."
+the peer may be waiting for it.  No more than WANTED octets are read where others may read on."
   (loop
-    (ecase (fill-input wire)
+    (ecase (receive-wanted wire wanted)
       (:some (return t))
       (:end (return nil))
       (:none
@@ -76,10 +97,12 @@ the peer may be waiting for it."
        (= (wire-start wire) (wire-end wire))))
 
 (defun input-waiting-p (wire)
-  "True when WIRE has input, or its end, that the poller will not tell of."
-  (or (< (wire-start wire) (wire-end wire))
-      (and (not (wire-drained-p wire))
-           (not (eq :none (fill-input wire))))))
+  "True when WIRE has input, or its end, also by a failure, that the poller will not tell of."
+  (cond ((< (wire-start wire) (wire-end wire)) t)
+        ((wire-waits-p wire) (transport-ready-p (wire-transport wire)))
+        ((wire-drained-p wire) nil)
+        (t (handler-case (not (eq :none (fill-input wire)))
+             (descriptor-broken () t))))) ; who reads will see it
 
 (defun copy-input (wire sequence start end)
   "Copies what WIRE has buffered to SEQUENCE from START, up to END; returns how many octets."
@@ -106,7 +129,7 @@ the first.  Returns how many, 0 at the end."
   ;; The range is a program's, and what follows checks nothing.
   (check-range octets start end)
   (await-octets (wire (- end start))
-    (receive wire octets start end)))
+    (receive wire octets start end (- end start))))
 
 (defun drop-input (wire count)
   "Drops some of what WIRE has or receives, at most COUNT octets; waits for the first.  Returns how
@@ -116,8 +139,8 @@ many, 0 at the end."
     (cond ((plusp buffered)
            (incf (wire-start wire) buffered)
            buffered)
-          ((wire-lent wire)
-           (if (await-input-of wire) (drop-input wire count) 0))
+          ((or (wire-lent wire) (wire-transport wire))
+           (if (await-input-of wire (min count +input-size+)) (drop-input wire count) 0))
           ((wire-descriptor wire)
            (await-octets (wire room)
              (drop-octets (open-descriptor wire) room)))

@@ -2,13 +2,27 @@
 
 ;;;; What a wire sends.
 
+(declaim (inline send))
+(defun send (wire octets start end)
+  "Like SEND-OCTETS, to what carries WIRE."
+  (if (wire-transport wire)
+      (transport-send (wire-transport wire) octets start end)
+      (send-octets (open-descriptor wire) octets start end)))
+
 (defun send-all (wire octets start end)
   "Sends OCTETS from START to END, waiting for the peer of WIRE where it is slow."
   (loop while (< start end)
-        do (let ((count (send-octets (open-descriptor wire) octets start end)))
+        do (let ((count (send wire octets start end)))
              (cond ((>= count 0) (incf start count))
                    ((would-block-p count) (await-peer wire :output))
                    (t (fail-as-broken wire (- count)))))))
+
+(defun wire-sender (wire)
+  "A function that sends octets of WIRE, for SEND-PARTS; NIL where the descriptor does."
+  (let ((transport (wire-transport wire)))
+    (and transport
+         (lambda (octets start end)
+           (transport-send transport octets start end)))))
 
 (defun drop-left (wire)
   (drop-parts (shiftf (wire-left wire) '())))
@@ -16,7 +30,7 @@
 (defun send-parts-now (wire parts)
   "Sends what the descriptor of WIRE takes now of PARTS; what it does not take is LEFT.  Does
 not block.  Signals DESCRIPTOR-BROKEN."
-  (multiple-value-bind (left sent-p error) (send-parts (open-descriptor wire) parts)
+  (multiple-value-bind (left sent-p error) (send-parts (or (wire-sender wire) (open-descriptor wire)) parts)
     (declare (ignore sent-p))
     (setf (wire-left wire) left)
     (when error

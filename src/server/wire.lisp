@@ -7,22 +7,25 @@
 ;;;; request.  Invariants:
 ;;;; - INPUT is NIL, or its octets from START to END were received and not read.
 ;;;; - OUTPUT is NIL, or its octets from 0 to FILL were written and not sent.
-;;;; - LEFT is a list of parts (see the engine's output.lisp) of a reply that was given whole, and
-;;;;   not sent because the descriptor took no more.  They leave before what OUTPUT has.  At the
-;;;;   end of the request the engine takes them over; only who writes or waits before that waits
-;;;;   for them.
+;;;; - LEFT is a list of parts (see the engine's output-parts.lisp) of a reply that was given whole, or that
+;;;;   a handler streams (see keeping.lisp), and not sent because the descriptor took no more.  They
+;;;;   leave before what OUTPUT has.  At the end of the request the engine takes them over; only who
+;;;;   writes or waits otherwise before that waits for them.
 ;;;; - DRAINED-P is true only if the last time the descriptor was read, less came than could
 ;;;;   have, so that the poller will tell of what comes next.
 
-(defstruct (wire (:include opaque) (:constructor make-wire (descriptor)) (:copier nil))
+(defstruct (wire (:include opaque) (:constructor make-wire (descriptor &optional transport)) (:copier nil))
   "A non-blocking descriptor and its buffers."
-  (descriptor nil :type (or null descriptor)) ; NIL when it was closed
+  ;; What it reads and writes: the descriptor, or TRANSPORT; both NIL when it was closed.
+  (descriptor nil :type (or null descriptor))
+  (transport nil)
   (stream nil)                          ; of which this is the wire
   ;; Who closes the descriptor: the :ENGINE, which watches it, so that CLOSE only ends it; the
   ;; :STREAM; or LENT, whose descriptor it is then.
   (owner :engine :type (member :engine :stream :lent))
   (lent nil)                            ; the Lisp's own stream beside it, see lending.lisp
-  (milliseconds -1 :type fixnum)        ; how long one wait may take; -1 for no limit
+  (milliseconds -1 :type fixnum)        ; how long one wait for input may take; -1 for no limit
+  (write-milliseconds -1 :type fixnum)  ; and one for the peer to take octets
   (input nil :type (or null octets))
   (start 0 :type index)
   (end 0 :type index)
@@ -76,19 +79,49 @@
   "Signals that the descriptor of WIRE failed with the error NUMBER."
   (error 'descriptor-broken :stream (wire-stream wire) :number number))
 
+(declaim (inline wire-open-p wire-waits-p))
+(defun wire-open-p (wire)
+  "True until WIRE is closed."
+  (and (or (wire-descriptor wire) (wire-transport wire)) t))
+
+(defun wire-waits-p (wire)
+  "True when reading WIRE waits for its peer."
+  (let ((transport (wire-transport wire)))
+    (and transport (transport-waits-p transport))))
+
+(defun carrying-stream (wire)
+  "The stream that carries WIRE; NIL where its descriptor does, or it is closed."
+  (let ((transport (wire-transport wire)))
+    (and transport (transport-source transport))))
+
 (declaim (inline open-descriptor))
 (defun open-descriptor (wire)
   "The descriptor of WIRE for a call of the system; signals DESCRIPTOR-BROKEN when it was closed."
   (or (wire-descriptor wire)
       (fail-as-broken wire +ebadf+)))
 
+(defun wire-base (wire)
+  "The wire whose descriptor is beneath WIRE: itself where nothing else carries it, or has no descriptor."
+  (let ((transport (wire-transport wire)))
+    (or (and transport (transport-base transport))
+        wire)))
+
+(defun wait-limit (wire direction)
+  "How many milliseconds one wait for WIRE in DIRECTION may take; -1 for no limit."
+  (cond ((wire-lent wire) (lent-milliseconds wire))
+        ((eq :input direction) (wire-milliseconds wire))
+        (t (wire-write-milliseconds wire))))
+
 (defun await-peer (wire direction)
   "Waits until the descriptor of WIRE is ready in DIRECTION; signals STREAM-TIMEOUT when that takes
 too long.  The limit is one for each wait: who goes on reading or writing gets it anew."
-  (let ((limit (if (wire-lent wire) (lent-milliseconds wire) (wire-milliseconds wire))))
-    (unless (await-descriptor (open-descriptor wire) direction
-                              :until (unless (minusp limit) (+ (milliseconds) limit)))
-      (error 'stream-timeout :stream (wire-stream wire)))))
+  (let ((wire (wire-base wire)))
+    (if (eq :output direction)
+        (await-taker wire)
+        (let ((limit (wait-limit wire :input)))
+          (unless (await-descriptor (open-descriptor wire) :input
+                                    :until (unless (minusp limit) (+ (milliseconds) limit)))
+            (error 'stream-timeout :stream (wire-stream wire)))))))
 
 ;;; Between requests, and at the end
 
@@ -112,6 +145,7 @@ sent.  NIL when it was closed already."
   "Makes WIRE one that is closed; its descriptor is somebody else's to close."
   (drop-left wire)
   (setf (wire-descriptor wire) nil
+        (wire-transport wire) nil
         (wire-start wire) (wire-end wire)
         (wire-kept wire) 0
         (wire-fill wire) 0)

@@ -11,6 +11,7 @@
 (defclass fake-socket ()
   ((requests :initform 0 :accessor fake-requests
              :documentation "How many requests arrived and were not served.")
+   (half-closed :initform nil :accessor fake-half-closed)
    (ended :initform nil :accessor fake-ended)
    (closed :initform nil :accessor fake-closed)))
 
@@ -23,6 +24,8 @@
         (if until (/ (platform:milliseconds-left until) 1000) *patience*)))
 
 (defmethod platform:shut-down ((socket fake-socket) direction)
+  (unless (eq direction :input)
+    (setf (fake-half-closed socket) t))
   (unless (eq direction :output)
     (setf (fake-ended socket) t)))
 
@@ -122,13 +125,13 @@
 
 (defun make-engine (handler &key (standby 1) thread-limit (accept-limit :unlimited)
                               (making (constantly nil)) (ending (constantly nil)))
-  "A sharing engine whose requests are answered by HANDLER, a function of a fake socket that
+  "A blocking engine whose requests are answered by HANDLER, a function of a fake socket that
 returns what SERVE does."
   (setf *listener* (make-instance 'fake-listener)
         *service* (make-instance 'fake-service :handler handler :making making
                                                 :ending ending))
-  (engine:make-sharing-engine *service* *listener* :standby standby
-                              :thread-limit thread-limit :accept-limit accept-limit))
+  (engine:make-blocking-engine *service* *listener* :standby standby
+                               :thread-limit thread-limit :accept-limit accept-limit))
 
 (defmacro with-running-engine ((engine handler &rest options) &body body)
   "Evaluates BODY while ENGINE, made by MAKE-ENGINE of HANDLER and OPTIONS, runs."

@@ -54,7 +54,7 @@
       (setf engine::*trouble-seconds* 1000)
       (engine::note-thread-trouble engine (make-condition 'simple-error :format-control "None."))
       (is (= 2 (recorded-count (fake-notes *service*))) "It is noted again.")
-      (engine::look-after engine)
+      (engine::housekeep engine)
       (is-true (engine::engine-thread-trouble-p engine) "It may last.")
       (engine::forget-thread-trouble engine))))
 
@@ -67,7 +67,7 @@
         (let ((worker (engine::with-engine (engine) (engine::reserve-worker engine))))
           (with-function (engine:make-worker-thread (original &rest arguments) dead)
             (is-true (engine::launch worker)))
-          (engine::tend-pool engine)
+          (engine::maintain-pool engine)
           (is (eq :ended (engine::worker-state worker)))
           (wait-for-statistic engine :standby 2))))))
 
@@ -206,10 +206,10 @@ or :AFTER that call as MOMENT says; checks that one was."
       (is (null armed) "No worker called ~A." name))))
 
 (defparameter *steps-of-a-connection*
-  '(platform:accept-connection engine::make-connection engine::admit engine::take-up
-    engine::attend engine::serve-to-the-end engine::become-idle engine::dispose engine::let-go
-    engine::next-step)
-  "Functions that a worker of the portable engine calls for a connection.")
+  '(platform:accept-connection engine::make-connection engine::admit engine::assign-connection
+    engine::handle-connection engine::serve-to-the-end engine::become-idle engine::close-connection
+    engine::release-connection engine::next-step)
+  "Functions that a worker of the blocking engine calls for a connection.")
 
 (define-server-test (a-worker-destroyed-at-any-step-leaks-no-connection :needs :deferred-ends)
   (dolist (name *steps-of-a-connection*)

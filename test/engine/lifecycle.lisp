@@ -22,7 +22,7 @@
 (define-server-test stop-ends-idle-connections
   (with-running-engine (engine (constantly :park))
     (let ((socket (connect-fake *listener*)))
-      (wait-for-statistic engine :idling 1)
+      (wait-for-statistic engine :keep-alive-waiting 1)
       (is (null (engine:stop-engine engine)))
       (is (fake-closed socket)))))
 

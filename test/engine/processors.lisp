@@ -7,38 +7,38 @@
 
 ;;; The rule
 
-(defun awake-after (looks engine pacemaker)
-  "How many workers PACEMAKER of ENGINE wants after as many LOOKS, when all are there whom it wants."
+(defun awake-after (looks engine controller)
+  "How many workers CONTROLLER of ENGINE wants after as many LOOKS, when all are there whom it wants."
   (loop repeat looks
-        do (engine::adjust-awake engine pacemaker (engine::pacemaker-awake pacemaker)))
-  (engine::pacemaker-awake pacemaker))
+        do (engine::adjust-awake engine controller (engine::controller-awake controller)))
+  (engine::controller-awake controller))
 
 (define-server-test more-are-awake-while-all-serve-and-fewer-when-somebody-waits-for-long
   (with-resting-engine (engine)
-    (let ((pacemaker (engine::make-pacemaker 16 2)))
-      (setf (engine::pace-floor (engine::engine-pace engine)) 2)
-      (is (equal '(3 4 6 9 13 16 16) (loop repeat 7 collect (awake-after 1 engine pacemaker))))
+    (let ((controller (engine::make-controller 16 2)))
+      (setf (engine::pool-state-floor (engine::engine-pool-state engine)) 2)
+      (is (equal '(3 4 6 9 13 16 16) (loop repeat 7 collect (awake-after 1 engine controller))))
       (pretend-to-wait engine)
-      (is (= 16 (awake-after engine::*quiet-looks* engine pacemaker)))
-      (is (= 15 (awake-after 1 engine pacemaker)))
-      (is (= 2 (awake-after 100 engine pacemaker))))))
+      (is (= 16 (awake-after engine::*samples-before-shrink* engine controller)))
+      (is (= 15 (awake-after 1 engine controller)))
+      (is (= 2 (awake-after 100 engine controller))))))
 
 (define-server-test nobody-is-called-before-those-came-who-were-called
   (with-resting-engine (engine)
-    (let ((pacemaker (engine::make-pacemaker 16 4)))
-      (engine::adjust-awake engine pacemaker 3)
-      (is (= 4 (engine::pacemaker-awake pacemaker))))))
+    (let ((controller (engine::make-controller 16 4)))
+      (engine::adjust-awake engine controller 3)
+      (is (= 4 (engine::controller-awake controller))))))
 
 (define-server-test processors-that-come-and-go-are-noticed
   (with-resting-engine (engine)
-    (let ((pacemaker (engine::make-pacemaker 2 2)))
+    (let ((controller (engine::make-controller 2 2)))
       (setf (engine::engine-standby engine) 8)
       (dolist (processors '(4 1 64))
         (with-globals ((engine::*processors* processors))
-          (setf (engine::pacemaker-last-count pacemaker) 0)
-          (engine::count-processors engine pacemaker (1+ engine::*count-milliseconds*))
-          (is (= processors (engine::pacemaker-processors pacemaker)))
-          (is (= (min 8 processors) (engine::pace-floor (engine::engine-pace engine)))))))))
+          (setf (engine::controller-last-processor-count controller) 0)
+          (engine::count-processors engine controller (1+ engine::*count-milliseconds*))
+          (is (= processors (engine::controller-processors controller)))
+          (is (= (min 8 processors) (engine::pool-state-floor (engine::engine-pool-state engine)))))))))
 
 ;;; The engine
 
@@ -46,9 +46,9 @@
   (with-ready-engine (engine (constantly nil) :standby 3)
     (with-connection (connection *port*)
       (exchange-octets connection "x")
-      (let* ((pace (engine::engine-pace engine))
-             (tick (engine::pace-tick pace)))
-        (eventually ("many looks of the sentinel") (> (engine::pace-tick pace) (+ 100 tick)))
+      (let* ((pool (engine::engine-pool-state engine))
+             (tick (engine::pool-state-tick pool)))
+        (eventually ("many looks of the sentinel") (> (engine::pool-state-tick pool) (+ 100 tick)))
         (is (= 3 (statistic engine :made)))
         (is (= 3 (statistic engine :threads)))))))
 

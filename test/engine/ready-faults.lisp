@@ -57,7 +57,7 @@ that connect to *PORT* all the same, and with a function that ends the want."
          (lambda (clients give-back)
            (declare (ignore give-back))
            (is (equal "x" (exchange-octets (funcall (first clients)) "x")))
-           (is (plusp (getf (statistic engine :expired-by) :crowd)))
+           (is (plusp (getf (statistic engine :expired-by) :evicted)))
            (is (closed-by-server-p (first idle)))))))))
 
 ;;; Threads destroyed where it hurts
@@ -152,22 +152,22 @@ that meets TEST."
       (is (equal "c" (exchange-octets connection "c")))
       (is (= 1 (statistic engine :open))))))
 
-;;; The bench: with one processor, one of two workers sits on it.
+;;; Suspension: with one processor, one of two workers is suspended.
 
 (defmacro with-one-awake ((engine gate connections count) &body body)
-  "Evaluates BODY as WITH-GATED-ENGINE does, with two workers, of whom one is on the bench."
+  "Evaluates BODY as WITH-GATED-ENGINE does, with two workers, of whom one is suspended."
   `(with-globals ((engine::*processors* 1))
      (with-gated-engine (,engine ,gate ,connections ,count :standby 2)
        ,@body)))
 
-(defun check-bench (engine)
-  "Checks that one worker of ENGINE, which had two, was destroyed and replaced, and that who is on the
-bench is counted there, and nobody else."
+(defun check-suspended (engine)
+  "Checks that one worker of ENGINE, which had two, was destroyed and replaced, and that who is
+suspended is listed, and nobody else."
   (wait-for-statistic engine :made 3)
   (wait-for-statistic engine :ended 1)
   (wait-for-statistic engine :threads 2)
-  (is (every (lambda (worker) (eq :benched (engine::worker-state worker)))
-             (engine::engine-benched engine)))
+  (is (every (lambda (worker) (eq :suspended (engine::worker-state worker)))
+             (engine::engine-suspended engine)))
   (with-connection (other *port*)
     (is (equal "o" (exchange-octets other "o"))))
   (is (null (engine:stop-engine engine)))
@@ -183,33 +183,33 @@ engine and a connection; and checks the engine."
                          (funcall prepare engine (first connections))
                          (destroy-in-ambush ambush)
                          (open-gate gate)
-                         (check-bench engine))))))
+                         (check-suspended engine))))))
 
-(define-server-test a-worker-destroyed-when-it-has-just-sat-down-leaves-the-bench
-  (destroy-where 'engine::sit-down (constantly t) (constantly nil)))
+(define-server-test a-worker-destroyed-at-the-beginning-of-its-suspension-leaves-the-list
+  (destroy-where 'engine::begin-suspension (constantly t) (constantly nil)))
 
-(defun have-one-promoted (engine connection)
-  (wait-for-statistic engine :benched 1)
+(defun have-one-resumed (engine connection)
+  (wait-for-statistic engine :suspended 1)
   (send connection "w"))
 
-(define-server-test a-worker-destroyed-when-it-was-just-promoted-leaves-the-bench
-  (destroy-where 'engine::await-promotion #'identity #'have-one-promoted))
+(define-server-test a-worker-destroyed-when-it-was-just-resumed-leaves-the-list
+  (destroy-where 'engine::await-resume #'identity #'have-one-resumed))
 
-(define-server-test a-worker-destroyed-when-it-has-just-got-up-leaves-the-bench
-  (destroy-where 'engine::get-up (constantly t) #'have-one-promoted))
+(define-server-test a-worker-destroyed-at-the-end-of-its-suspension-leaves-the-list
+  (destroy-where 'engine::end-suspension (constantly t) #'have-one-resumed))
 
-(define-server-test a-worker-destroyed-on-the-bench-leaves-it
+(define-server-test a-worker-destroyed-while-suspended-leaves-the-list
   (with-one-awake (engine gate connections 1)
-    (let ((victim (eventually ("a worker to sit down") (first (engine::engine-benched engine)))))
+    (let ((victim (eventually ("a worker to be suspended") (first (engine::engine-suspended engine)))))
       (bt:destroy-thread (engine::worker-thread victim))
-      (eventually ("it to leave the bench")
-        (not (member victim (engine::engine-benched engine))))
-      (check-bench engine))))
+      (eventually ("it to leave the list")
+        (not (member victim (engine::engine-suspended engine))))
+      (check-suspended engine))))
 
-(define-server-test nobody-who-belongs-to-the-floor-leaves-the-bench
-  (with-globals ((engine::*bench-seconds* 0))
+(define-server-test nobody-who-belongs-to-the-floor-ends-while-suspended
+  (with-globals ((engine::*suspension-seconds* 0))
     (with-one-awake (engine gate connections 1)
-      (wait-for-statistic engine :benched 1)
+      (wait-for-statistic engine :suspended 1)
       (engine:resize-pool engine)       ; has it look around
       (is (not (poll (lambda () (plusp (statistic engine :ended))) 1/5))))))
 
@@ -218,10 +218,10 @@ engine and a connection; and checks the engine."
     (send-each connections "w")
     (wait-for-statistic engine :busy 1)
     (is (= 1 (length (engine:stop-engine engine :timeout 0))))
-    (is (engine::engine-doors-open-p engine) "It uses it still.")
+    (is (engine::engine-resources-held-p engine) "It uses it still.")
     (open-gate gate)
     (is-true (eventually ("the poller to be given back")
-               (not (engine::engine-doors-open-p engine))))))
+               (not (engine::engine-resources-held-p engine))))))
 
 ;;; No /proc
 
@@ -264,10 +264,10 @@ engine and a connection; and checks the engine."
       (wait-for-statistic engine :busy 6)
       (open-gate gate)
       (expect-each blocked "w")
-      (eventually ("the descriptors of the benched to be given back")
-        (let ((benched (engine::engine-benched engine)))
-          (and (>= (length benched) (- 8 (engine::usable-processors)))
-               (notany #'engine::ready-worker-status benched)
+      (eventually ("the descriptors of the suspended to be given back")
+        (let ((suspended (engine::engine-suspended engine)))
+          (and (>= (length suspended) (- 8 (engine::usable-processors)))
+               (notany #'engine::ready-worker-status suspended)
                (null (engine::engine-status-descriptors engine))))))))
 
 ;;; No thread
@@ -360,7 +360,7 @@ engine and a connection; and checks the engine."
    (with-globals ((engine::*processors* 4))
      (with-ready-engine (engine (constantly nil) :standby 4)
        (eventually ("several to wait")
-         (< 2 (platform:counter-count (engine::pace-waiting (engine::engine-pace engine)))))
+         (< 2 (platform:counter-count (engine::pool-state-waiting (engine::engine-pool-state engine)))))
        (with-function (engine::accept-and-park (original engine worker) (error "Broken."))
          (with-connection (connection *port*)
            (is (equal "x" (exchange-octets connection "x"))))

@@ -146,7 +146,7 @@ COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers,
   (let* ((processors (engine::usable-processors))
          (inside (platform:make-counter))
          (crowd (make-gate "more handlers at once than there are processors")))
-    (with-globals ((engine::*watchful-ticks* 0)
+    (with-globals ((engine::*fast-sampling-ticks* 0)
                    (engine::*long-nap-ticks* 40))
       (with-ready-engine (engine (lambda (char)
                                    (declare (ignore char))
@@ -176,8 +176,8 @@ COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers,
     (expect-each connections "w")))
 
 (define-server-test threads-return-to-the-floor
-  (with-globals ((engine::*bench-seconds* 1/10)
-                 (engine::*wait-milliseconds* 20))
+  (with-globals ((engine::*suspension-seconds* 1/10)
+                 (engine::*poll-milliseconds* 20))
     (with-gated-engine (engine gate connections 20 :standby 2)
       (send-each connections "w")
       (wait-for-statistic engine :busy 20)
@@ -277,7 +277,7 @@ COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers,
         (send waiting "x")
         (wait-for-statistic engine :open 7)
         (eventually ("the waiting one to be told of")
-          (= 3 (engine::wanting-count engine 9)))
+          (= 3 (engine::busy-or-readable-count engine 9)))
         (with-connection (late *port*)
           (is (equal "!" (decode (receive-rest late)))))
         (is (= 1 (statistic engine :refused)))
@@ -334,13 +334,13 @@ COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers,
         (eventually ("the wait to be over") (> (statistic engine :ready-wait-count) count))
         (is (>= (statistic engine :ready-wait-sum) 1/5))))))
 
-(define-server-test promotions-and-benchings-are-counted
+(define-server-test resumes-and-suspends-are-counted
   (let ((many (+ 2 (engine::usable-processors))))
     (with-gated-engine (engine gate connections many :standby many)
-      (eventually ("some to rest") (plusp (statistic engine :benchings)))
+      (eventually ("some to rest") (plusp (statistic engine :suspends)))
       (send-each connections "w")
-      (eventually ("some to be called") (plusp (statistic engine :promotions)))
-      (is (plusp (statistic engine :promotions))))))
+      (eventually ("some to be called") (plusp (statistic engine :resumes)))
+      (is (plusp (statistic engine :resumes))))))
 
 (define-server-test stopping-a-ready-engine-closes-what-is-parked
   (with-ready-engine (engine (constantly nil))

@@ -23,36 +23,36 @@
 
 (define-server-test the-clock-goes-on-without-a-sentinel
   (with-resting-engine (engine)
-    (let ((pace (engine::engine-pace engine)))
-      (flet ((lag () (- (platform:milliseconds) (engine::pace-now pace))))
+    (let ((pool (engine::engine-pool-state engine)))
+      (flet ((lag () (- (platform:milliseconds) (engine::coarse-now pool))))
         (is (< (* 1000 *patience*) (lag)) "Nobody has ticked.")
-        (engine::call-for-sentinel engine)
+        (engine::request-sentinel engine)
         (is (<= 0 (lag) (* 1000 *patience*)))
-        (engine::resume-clock pace)
+        (engine::resume-clock pool)
         (is (<= 0 (lag) (* 1000 *patience*)))
-        (is (not (engine::pace-clock-stands-p pace)))))))
+        (is (not (engine::pool-state-clock-stopped-p pool)))))))
 
-(defun await-progress-of-clock (pace)
+(defun await-progress-of-clock (pool)
   "Waits until what the workers take for the time has moved on."
-  (let ((before (engine::pace-now pace)))
+  (let ((before (engine::coarse-now pool)))
     (is-true (eventually ("the clock to go on")
-               (< (+ before 100) (engine::pace-now pace))))))
+               (< (+ before 100) (engine::coarse-now pool))))))
 
 (define-server-test the-clock-goes-on-when-a-worker-misses-the-sentinel-that-is-lost
   (with-resting-engine (engine)
-    (let ((pace (engine::engine-pace engine)))
-      (engine::call-for-sentinel engine)
-      (engine::wake-sentinel-if-nobody-waits engine pace)
-      (await-progress-of-clock pace)
-      (engine::ring-sentinel engine)
-      (await-progress-of-clock pace))))
+    (let ((pool (engine::engine-pool-state engine)))
+      (engine::request-sentinel engine)
+      (engine::wake-sentinel-if-nobody-waits engine pool)
+      (await-progress-of-clock pool)
+      (engine::wake-sentinel engine)
+      (await-progress-of-clock pool))))
 
 (define-server-test the-clock-goes-on-while-the-sentinel-waits-after-a-failure
   (with-globals ((engine::*tick* (* 2 *patience*)))
     (with-ready-engine (engine (constantly nil))
-      (with-function (engine::take-census (original &rest arguments) (error "Broken."))
+      (with-function (engine::sample-workers (original &rest arguments) (error "Broken."))
         (eventually ("the failure to be noted") (error-notes *service*))
-        (await-progress-of-clock (engine::engine-pace engine))
+        (await-progress-of-clock (engine::engine-pool-state engine))
         (is (= 1 (statistic engine :failed)) "It waits.")))))
 
 (define-server-test a-sentinel-destroyed-while-all-are-busy-has-a-successor
@@ -66,7 +66,7 @@
       (expect-each busy "w")
       (is-true (successor engine sentinel)))))
 
-(define-server-test the-portable-engine-makes-a-successor-at-the-next-connection
+(define-server-test the-blocking-engine-makes-a-successor-at-the-next-connection
   (with-running-engine (engine (constantly :close))
     (let ((sentinel (engine:engine-sentinel engine)))
       (platform:destroy-thread sentinel)
@@ -90,11 +90,11 @@
       (is (null (engine:stop-engine engine :soft t :timeout *patience*)))
       (is (closed-by-server-p connection)))))
 
-(define-server-test a-sentinel-that-stumbles-goes-on-and-says-so-once
+(define-server-test a-sentinel-that-fails-goes-on-and-says-so-once
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine (constantly nil))
       (let ((sentinel (engine:engine-sentinel engine)))
-        (dolist (place '(engine::sweep engine::rest-between-ticks))
+        (dolist (place '(engine::housekeep-when-due engine::rest-after-sample))
           (let ((before (statistic engine :failed)))
             (call-with-function place (lambda (&rest arguments)
                                         (declare (ignore arguments))
@@ -102,14 +102,14 @@
                                 (lambda ()
                                   (eventually ("several failures")
                                     (> (statistic engine :failed) (+ 3 before)))))
-            (eventually ("it to recover") (null (engine::engine-stumbling engine)))))
+            (eventually ("it to recover") (null (engine::engine-failing-parts engine)))))
         (is (eq sentinel (engine:engine-sentinel engine)))
         (is (bt:thread-alive-p sentinel))
         (is (= 2 (recorded-count (fake-notes *service*))))))))
 
-(define-server-test a-sweep-that-fails-keeps-nobody-from-pacing
+(define-server-test housekeeping-that-fails-keeps-nobody-from-sizing-the-pool
   (with-gated-engine (engine gate blocked 6)
-    (with-function (engine::sweep (original &rest arguments) (error "Broken."))
+    (with-function (engine::housekeep-when-due (original &rest arguments) (error "Broken."))
       (eventually ("the failure to be noted") (error-notes *service*))
       (send-each blocked "w")
       (with-connection (connection *port*)
@@ -161,8 +161,8 @@
              (wait-for-statistic engine :busy 3)
              (open-gate gate)
              (eventually ("some to leave the pool") (plusp (statistic engine :ended)))
-             (engine::join-leavers engine)
-             (is (plusp (length (engine::engine-leavers engine))) "They are kept for later.")
+             (engine::join-exited-threads engine)
+             (is (plusp (length (engine::engine-exited-threads engine))) "They are kept for later.")
              (platform:destroy-thread
               (eventually ("the thread of a worker")
                 (some #'engine::worker-thread (engine::engine-workers engine))))
@@ -187,22 +187,22 @@
              (is (< (- (platform:milliseconds) begun) 2000)))
         (open-gate held)))))
 
-(define-server-test the-doors-are-closed-when-the-sentinel-is-the-last-to-leave
+(define-server-test resources-are-released-when-the-sentinel-is-the-last-to-leave
   (with-ready-engine (engine (constantly nil))
     (with-function (engine::await-sentinel (original engine seconds) nil)
       (engine:stop-engine engine)
-      (eventually ("the doors to be closed") (not (engine::engine-doors-open-p engine))))))
+      (eventually ("all to be given back") (not (engine::engine-resources-held-p engine))))))
 
-(define-server-test the-doors-are-closed-though-the-sentinel-died-before-its-last-act
+(define-server-test resources-are-released-though-the-sentinel-died-before-its-last-act
   (with-ready-engine (engine (constantly nil))
     (with-function (engine::discount-sentinel (original engine) nil)
       (engine:stop-engine engine)
-      (is (not (engine::engine-doors-open-p engine))))))
+      (is (not (engine::engine-resources-held-p engine))))))
 
 (define-server-test workers-that-have-nothing-to-finish-are-not-reported-by-a-stop
   (with-ready-engine (engine (constantly nil))
     (let ((worker (engine::make-pool-worker engine 1)))
-      (loop for (state stamp rests-p) in '((:benched 5 t) (:active 0 t) (:active 5 nil))
+      (loop for (state stamp rests-p) in '((:suspended 5 t) (:active 0 t) (:active 5 nil))
             do (setf (engine::worker-state worker) state
                      (engine::ready-worker-stamp worker) stamp)
                (is (eq rests-p (engine::resting-p worker)) "~A ~A" state stamp)))))
@@ -229,8 +229,8 @@
 
 (define-server-test at-rest-deadlines-count
   (with-ready-engine (engine (constantly nil) :idle-seconds 2)
-    (eventually ("the sentinel to doze")
-      (engine::pace-dozing-p (engine::engine-pace engine)))
+    (eventually ("the sentinel to wait idly")
+      (engine::pool-state-sentinel-idle-p (engine::engine-pool-state engine)))
     (with-connection (connection *port*)
       (exchange-octets connection "x")
       (let ((begun (platform:milliseconds)))
@@ -239,17 +239,17 @@
 
 (define-server-test after-a-rest-blocked-handlers-hold-up-nobody
   (with-gated-engine (engine gate blocked 6)
-    (eventually ("the sentinel to doze")
-      (engine::pace-dozing-p (engine::engine-pace engine)))
+    (eventually ("the sentinel to wait idly")
+      (engine::pool-state-sentinel-idle-p (engine::engine-pool-state engine)))
     (send-each blocked "w")
     (with-connection (connection *port*)
       (is (equal "q" (exchange-octets connection "q"))))
     (wait-for-statistic engine :busy 6)))
 
-(define-server-test the-time-of-a-request-is-right-while-the-sentinel-dozes
+(define-server-test the-time-of-a-request-is-right-while-the-sentinel-waits-idly
   (with-gated-engine (engine gate connections 1 :standby 4)
-    (eventually ("the sentinel to doze")
-      (engine::pace-dozing-p (engine::engine-pace engine)))
+    (eventually ("the sentinel to wait idly")
+      (engine::pool-state-sentinel-idle-p (engine::engine-pool-state engine)))
     (let ((begun (platform:milliseconds)))
       (send-each connections "w")
       (wait-for-statistic engine :busy 1)

@@ -117,7 +117,7 @@
       (let ((deadline (first (deadlines engine))))
         (eventually ("the engine's clock to go on")
           (< (+ 5 deadline)
-             (+ 100000 (engine::pace-now (engine::engine-pace engine)))))
+             (+ 100000 (engine::coarse-now (engine::engine-pool-state engine)))))
         (eventually ("the deadline to be renewed")
           (receive-many slow 200000)
           (some (lambda (later) (and later (< deadline later))) (deadlines engine)))))))

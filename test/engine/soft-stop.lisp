@@ -47,7 +47,7 @@
          (let ((waiting (mapcar #'funcall clients)))
            (send-each waiting "x")
            (eventually ("accepting to fail") (engine::engine-accept-trouble engine))
-           (with-function (engine::make-room (original engine)
+           (with-function (engine::evict-idle-connections (original engine)
                             ;; The sentinel makes some as well, but then the stop would find no want.
                             (unless (eq (bt:current-thread) (engine:engine-sentinel engine))
                               (funcall give-back))
@@ -57,6 +57,28 @@
                (mapc #'disconnect waiting)
                (is (null (task-result stop)))
                (is (null (engine:accounting-problems engine)))))))))))
+
+(define-server-test a-soft-stop-tries-again-where-the-network-failed-under-an-accept
+  (with-globals ((engine::*drain-seconds* 10))
+    (with-gated-engine (engine gate connections 4 :standby 1 :thread-limit 1)
+      (send (first connections) "w")
+      (wait-for-statistic engine :busy 1)
+      (send-each (rest connections) "a")
+      (let ((failures (list t t)))
+        (with-function (platform:accept-descriptor (original listener)
+                         (cond ((not (and failures (engine::draining-p engine)))
+                                (funcall original listener))
+                               ((eq (bt:current-thread) (engine:engine-sentinel engine))
+                                -11)    ; EAGAIN
+                               (t
+                                (pop failures)
+                                -71)))  ; EPROTO
+          (let ((stop (stop-softly engine)))
+            (eventually ("the failures") (null failures))
+            (open-gate gate)
+            (expect-each (rest connections) "a")
+            (mapc #'disconnect connections)
+            (is (null (task-result stop)))))))))
 
 (define-server-test where-connections-keep-coming-a-soft-stop-accepts-no-longer-than-it-may
   (with-resting-engine (engine)
@@ -73,6 +95,15 @@
   (with-ready-engine (engine (constantly nil))
     (with-connection (idle *port*)
       (is (equal "a" (exchange-octets idle "a")))
+      (let ((stop (stop-softly engine)))
+        (is (closed-by-server-p idle))
+        (is (null (task-result stop)))))))
+
+(define-server-test a-soft-stop-goes-on-where-another-has-just-begun-and-was-destroyed
+  (with-ready-engine (engine (constantly nil))
+    (with-connection (idle *port*)
+      (is (equal "a" (exchange-octets idle "a")))
+      (engine::advance-phase engine :draining) ; that thread did no more
       (let ((stop (stop-softly engine)))
         (is (closed-by-server-p idle))
         (is (null (task-result stop)))))))

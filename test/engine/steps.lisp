@@ -88,11 +88,11 @@ CLIENTS in the same order."
         ;; A peer that sends as fast as it is read gets no more time either.
         (with-function (engine::drop-arrivals (original connection) :some)
           (engine::linger engine first)
-          (is (eql (engine::connection-token first) (engine::take-from-tray engine)))
+          (is (eql (engine::connection-token first) (engine::take-event engine)))
           (make-overdue second now)
           (engine::linger engine second)
           (is (engine::gone-p second))
-          (is (null (engine::take-from-tray engine))))))))
+          (is (null (engine::take-event engine))))))))
 
 (defmethod engine:all-read-p ((service satisfied-service) connection)
   (declare (ignore connection))
@@ -181,7 +181,7 @@ CLIENTS in the same order."
         (with-function (engine::park (original engine connection)
                          (setf (engine::engine-phase engine) :stopping)
                          (funcall original engine connection))
-          (engine::serve-while-ready engine worker late))
+          (engine::serve-connection engine worker late))
         (is (engine::gone-p late) "It was parked when the engine had stopped.")
         (is (eq :close (engine::serve-once engine served)))
         (is (null (engine::worker-connection worker)))))))
@@ -203,7 +203,7 @@ ENDING does."
     (setf (giving-engine service) engine
           (giving-ending service) ending)
     (engine::watch-connection engine connection)
-    (catch 'away (engine::serve-while-ready engine worker connection))
+    (catch 'away (engine::serve-connection engine worker connection))
     (is (engine::gone-p connection))
     (is (descriptor-open-p connection))
     (is (zerop (statistic engine :open)))
@@ -238,7 +238,7 @@ and then does what ENDING does, and that nobody is told of it."
   (let ((service (change-class (engine::engine-service engine) 'duplicating-service)))
     (setf (giving-ending service) ending)
     (engine::watch-connection engine connection)
-    (catch 'away (engine::serve-while-ready engine (engine::make-pool-worker engine 1) connection))
+    (catch 'away (engine::serve-connection engine (engine::make-pool-worker engine 1) connection))
     (is (engine::gone-p connection))
     (loop while (told-now engine))
     (let ((duplicate (duplicate-descriptor service)))
@@ -309,7 +309,7 @@ which is DESCRIPTOR."
 
 (define-server-test a-listener-that-is-listened-to-again-tells-of-who-waits
   (with-listening-engine (engine descriptor)
-    (engine::listen-again engine)
+    (engine::rearm-listener engine)
     (is (eql descriptor (told-now engine)))
     (is (null (told-now engine)))))
 
@@ -317,11 +317,11 @@ which is DESCRIPTOR."
   (with-listening-engine (engine descriptor)
     (let ((worker (engine::make-pool-worker engine 1)))
       (loop repeat (1- engine::+accept-batch+)
-            do (engine::leave-listener engine worker)
-               (is (eql descriptor (engine::take-from-tray engine)))
+            do (engine::requeue-listener engine worker)
+               (is (eql descriptor (engine::take-event engine)))
                (is (null (told-now engine))))
-      (engine::leave-listener engine worker)
-      (is (null (engine::take-from-tray engine)))
+      (engine::requeue-listener engine worker)
+      (is (null (engine::take-event engine)))
       (is (eql descriptor (told-now engine))))))
 
 ;;; Accepting
@@ -345,7 +345,7 @@ which is DESCRIPTOR."
              (engine::accept-rest engine 1)
              (is (= 1 (statistic engine :accepted)))
              (is (= refused (statistic engine :refused)))
-             (engine::end-input engine :idling :writing))))
+             (engine::end-input engine :keep-alive :writing))))
 
 (define-server-test a-soft-stop-accepts-nothing-more-once-another-stop-has-ended-that
   (with-listening-engine (engine descriptor)
@@ -445,6 +445,6 @@ what was seen is noted."
     (let ((worker (engine::make-pool-worker engine 1)))
       (pretend-to-wait engine)
       (with-function (engine::accept-and-park (original engine worker) (throw 'dead t))
-        (is (catch 'dead (engine::see-to-others engine worker connection) nil)))
+        (is (catch 'dead (engine::accept-others engine worker connection) nil)))
       (is (engine::gone-p connection))
       (is (closed-by-server-p client)))))

@@ -53,7 +53,9 @@
     (loop for start = 0 then end
           for end = (min 5000 (+ start (* 7 (1+ (mod start 97)))))
           while (< start 5000)
-          do (http:encode-chunk output octets start end))
+          do (http:encode-chunk-start output (- end start))
+             (http:encode-octets output octets start end)
+             (http:encode-chunk-end output))
     (http:encode-last-chunk output)
     (is (equal `((:request :method :post :body ,(octet-text octets)))
                (mapcar (lambda (event)

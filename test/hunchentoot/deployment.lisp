@@ -1,25 +1,21 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite deployment :in acceptors
-  :description "docs/service.md, word for word.")
+  :description "docs/guide/service.md, word for word.")
 
 (in-suite deployment)
 
-(defun lisp-snippets (file)
-  "The text of all Lisp code in FILE, in Markdown, in its order."
-  (let ((inside nil))
-    (format nil "~{~A~%~}"
-            (loop for line in (uiop:read-file-lines file :external-format :utf-8)
-                  if (uiop:string-prefix-p "```" line)
-                    do (setf inside (string= line "```lisp"))
-                  else if inside
-                    collect line))))
+(defun lisp-text (page)
+  "The text of all Lisp code in the document PAGE, in its order."
+  (format nil "~{~A~}" (mapcar #'example-text
+                               (remove "lisp" (examples page)
+                                       :key #'example-language :test-not #'string=))))
 
 (defun evaluate-service (output)
-  "Evaluates the program of docs/service.md, whose standard output is OUTPUT; returns how many forms
-it has."
+  "Evaluates the program of docs/guide/service.md, whose standard output is OUTPUT; returns how many
+forms it has."
   (let ((*package* *package*) (*standard-output* output) (*error-output* output))
-    (with-input-from-string (in (lisp-snippets (merge-pathnames "docs/service.md" (source-root))))
+    (with-input-from-string (in (lisp-text "docs/guide/service.md"))
       (loop for form = (read in nil in)
             until (eq form in)
             do (eval form)
@@ -29,7 +25,8 @@ it has."
   (uiop:find-symbol* name '#:shop))
 
 (defun call-with-shop (function)
-  "Calls FUNCTION with a stream of what is logged, while the program of docs/service.md is loaded."
+  "Calls FUNCTION with a stream of what is logged, while the program of docs/guide/service.md is
+loaded."
   (with-globals ((hunchentoot::*easy-handler-alist* '()))
     (let ((output (make-string-output-stream)))
       (unwind-protect

@@ -20,7 +20,7 @@
       (try-to-send connection (request-octets "/"))
       (is-true (closed-by-server-p connection)))))
 
-(define-server-test (who-has-begun-no-request-is-not-told-that-it-took-too-long :needs :our-http)
+(define-server-test (who-has-begun-no-request-is-not-told-that-it-took-too-long :needs :parking)
   (serving (:read-timeout 1) (("/" "Hey!"))
     (loop for (parts status) in '((("") nil) ((:crlf) nil) ((:crlf "GET / HT") 408)
                                   (("GET / HTTP/1.1" :crlf "Ho") 408))
@@ -31,7 +31,7 @@
                    (is (= status (response-status (read-response connection))) "~S" parts)
                    (is (zerop (length (receive-rest connection))) "~S" parts))))))
 
-(define-server-test (a-head-that-follows-an-empty-line-has-its-own-time :needs :our-http)
+(define-server-test (a-head-that-follows-an-empty-line-has-its-own-time :needs :parking)
   (serving (:read-timeout 1) (("/" "Hey!"))
     (with-connection (connection)
       (send connection :crlf)
@@ -68,7 +68,7 @@
   (error 'end-of-file :stream stream))
 
 (test the-end-of-a-stream-is-something-to-be-read
-  (is (recycling::listen-or-end-p (make-instance 'stream-that-ended))))
+  (is (server::transport-ready-p (server::transport-for (make-instance 'stream-that-ended) nil))))
 
 (define-server-test (what-a-program-keeps-of-a-connection-has-no-descriptor-when-that-has-ended
                      :needs :our-http)
@@ -272,7 +272,7 @@ requests that were none."
           do (is (string= value (ask-text "/" :method :post :content "a=1" :content-type type))
                  "~A" type))))
 
-(define-server-test (heads-of-two-clients-are-kept-apart :needs :our-http)
+(define-server-test (heads-of-two-clients-are-kept-apart :needs :parking)
   (serving (:taskmaster (make-instance 'recycling:recycling-taskmaster
                                        :standby-thread-count 1 :max-thread-count 1))
       (("/first" "first") ("/second" "second"))

@@ -116,7 +116,7 @@ besides ROUTES, by an acceptor made of INITARGS."
          (= *large-size* (content-length head))
          (whole-answer-p connection))))
 
-(define-server-test (a-large-file-needs-no-thread-for-a-slow-client :needs :our-http)
+(define-server-test (a-large-file-needs-no-thread-for-a-slow-client :needs :parking)
   (serving-file (*large-answer*
                  :taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1))
       (path ("/word" "word"))
@@ -137,7 +137,7 @@ besides ROUTES, by an acceptor made of INITARGS."
         (is (null (octet-difference (subseq *large-answer* 1000 8001000)
                                     (receive-many connection 8000000))))))))
 
-(define-server-test (a-file-whose-client-goes-is-closed :needs :our-http)
+(define-server-test (a-file-whose-client-goes-is-closed :needs :parking)
   ;; The test for leaks looks for its descriptor.
   (serving-file (*large-answer*) (path)
     (let ((slow (connect)))
@@ -146,7 +146,7 @@ besides ROUTES, by an acceptor made of INITARGS."
       (reset slow))
     (eventually ("the connection to be closed") (zerop (figure :open)))))
 
-(define-server-test (a-stop-closes-the-files-of-slow-clients :needs :our-http)
+(define-server-test (a-stop-closes-the-files-of-slow-clients :needs :parking)
   (serving-file (*large-answer*) (path)
     (with-connection (slow)
       (send-request slow "/file")
@@ -164,7 +164,7 @@ besides ROUTES, by an acceptor made of INITARGS."
                                (is (closed-by-server-p connection)))))
     (is (string= "text" (ask-text "/file")))))
 
-(define-server-test (a-file-that-becomes-shorter-is-not-taken-for-whole :needs :our-http)
+(define-server-test (a-file-that-becomes-shorter-is-not-taken-for-whole :needs :parking)
   (serving-file (*large-answer* :write-timeout (* 6 *patience*)) (path)
     (with-connection (slow)
       (send-request slow "/file")

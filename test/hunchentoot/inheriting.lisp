@@ -85,7 +85,7 @@ and PORT to where."
      (with-connection (client (usocket:get-local-port listener))
        (let ((accepted (platform:accept-connection listener)))
          (signals platform:listen-failed
-           (platform:open-inherited-listener (platform:listener-descriptor accepted)))
+           (platform:open-inherited-listener accepted))
          (platform:close-socket accepted))))
    (with-path (path)
      (let ((packets (platform::path-socket 4))) ; SOCK_STREAM becomes SOCK_SEQPACKET

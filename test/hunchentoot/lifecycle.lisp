@@ -229,7 +229,7 @@ Checks that it then serves, whatever FIRST-STOP does."
       (exchange connection "/yo")
       (eventually ("the connection to rest")
         (= 1 (+ (getf (recycling:stats *server*) :parked)
-                (getf (recycling:stats *server*) :idling)))))))
+                (getf (recycling:stats *server*) :keep-alive-waiting)))))))
 
 (define-server-test (connections-are-listed-with-what-they-do :needs :our-engine)
   (with-busy-threads (acceptor 1)

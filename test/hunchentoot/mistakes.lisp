@@ -120,14 +120,14 @@
         (hunchentoot:start acceptor)
         (loop repeat 3 do (ask-text "/yo"))
         (hunchentoot:stop acceptor :soft t)
-        (is (= 3 (getf (recycling:stats acceptor) :unlogged)))
+        (is (= 3 (getf (recycling:stats acceptor) :log-dropped)))
         (ensure-directories-exist hidden)
         (hunchentoot:start acceptor)
         (eventually ("the lines to be written, although there is no other")
           (and (probe-file hidden) (= 3 (length (lines-of hidden)))))
         (hunchentoot:stop acceptor :soft t)
         (is (= 3 (length (lines-of hidden))) "They are written after all.")
-        (is (zerop (getf (recycling:stats acceptor) :unlogged)))))))
+        (is (zerop (getf (recycling:stats acceptor) :log-dropped)))))))
 
 (define-server-test (lines-of-a-log-that-is-given-up-are-counted :needs :our-engine)
   (with-log-file (file)
@@ -135,7 +135,7 @@
       (serving (:access-log-destination hidden) (("/yo" "Hey!"))
         (loop repeat 3 do (ask-text "/yo"))
         (setf (hunchentoot:acceptor-access-log-destination *server*) file)
-        (is (= 3 (getf (recycling:stats *server*) :unlogged)))))))
+        (is (= 3 (getf (recycling:stats *server*) :log-dropped)))))))
 
 ;;; Places where nobody can listen
 

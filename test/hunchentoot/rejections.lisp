@@ -116,7 +116,7 @@ arguments, returns the lines of its access log so far."
   (serving (:max-body-octets 10) (("/" "body"))
     (is (= 413 (response-status (ask "/" :method :post :content (test-octets 11)))))
     (eventually ("the rejection to be counted") (equal '((413 . 1)) (rejections)))
-    (is (zerop (getf (recycling:stats *server*) :unlogged)))))
+    (is (zerop (getf (recycling:stats *server*) :log-dropped)))))
 
 (define-server-test (rejections-under-a-replaced-taskmaster-are-answered :needs :our-engine)
   (serving (:max-body-octets 10) (("/" "body"))

@@ -29,7 +29,7 @@ under /word, and ROUTES."
   (eventually ("clients to hold up their replies")
     (and (= count (figure :writing)) (zerop (figure :busy)))))
 
-(define-server-test (slow-clients-hold-no-thread :needs :our-http)
+(define-server-test (slow-clients-hold-no-thread :needs :parking)
   (serving-large ()
     (with-connection (slow)
       (with-connection (slower)
@@ -43,7 +43,18 @@ under /word, and ROUTES."
         (is (large-reply-p slower))
         (is (string= "word" (exchange-text slow "/word")))))))
 
-(define-server-test (a-request-after-a-large-reply-is-answered-in-order :needs :our-http)
+(define-server-test (who-reads-a-large-reply-slowly-gets-all-of-it :needs :our-http)
+  (with-routes (("/large" *large-answer*))
+    (with-acceptor (acceptor :write-timeout 1/2)
+      (with-open-connection (slow (connect-with-small-buffer (hunchentoot:acceptor-port acceptor)))
+        (send-request slow "/large")
+        (is (= 200 (response-status (read-head slow))))
+        ;; Some six times the limit, in which the socket takes no more.
+        (is (= 1000000 (read-slowly slow 1000000 16000 1/20)))
+        (is (= (- *large-size* 1000000)
+               (length (receive-many slow (- *large-size* 1000000)))))))))
+
+(define-server-test (a-request-after-a-large-reply-is-answered-in-order :needs :parking)
   (serving-large ()
     (with-connection (slow)
       (send slow (request-octets "/large") (request-octets "/word"))
@@ -53,7 +64,7 @@ under /word, and ROUTES."
             do (is (large-reply-p slow))
                (is (string= "word" (response-text (read-response slow))))))))
 
-(define-server-test (a-large-last-reply-arrives-whole :needs :our-http)
+(define-server-test (a-large-last-reply-arrives-whole :needs :parking)
   (serving-large ()
     (with-connection (slow)
       (send-request slow "/large" :headers '(("Connection" . "close")))
@@ -68,7 +79,7 @@ under /word, and ROUTES."
     (loop for index below size by 2
           always (and (= 195 (aref octets index)) (= 164 (aref octets (1+ index)))))))
 
-(define-server-test (a-large-string-arrives-whole :needs :our-http)
+(define-server-test (a-large-string-arrives-whole :needs :parking)
   (let ((text (make-string 6000000 :initial-element #\ä)))
     (serving-large (("/text" text))
       (with-connection (slow)
@@ -80,7 +91,7 @@ under /word, and ROUTES."
           (is (= 12000000 size))
           (is (text-follows-p slow size)))))))
 
-(define-server-test (a-client-that-reads-nothing-is-given-up :needs :our-http)
+(define-server-test (a-client-that-reads-nothing-is-given-up :needs :parking)
   (with-globals ((engine::*tick* 1/100))
     (with-routes (("/large" *large-answer*))
       (with-acceptor (acceptor :write-timeout 1/5 :read-timeout 20)
@@ -89,7 +100,7 @@ under /word, and ROUTES."
           (eventually ("the client to be given up")
             (= 1 (getf (recycling:stats acceptor) :expired))))))))
 
-(define-server-test (a-soft-stop-lets-slow-clients-have-their-replies :needs :our-http)
+(define-server-test (a-soft-stop-lets-slow-clients-have-their-replies :needs :parking)
   (serving-large ()
     (with-connection (slow)
       (send-request slow "/large")

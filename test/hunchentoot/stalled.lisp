@@ -209,7 +209,7 @@
                              (engine::engine-table (recycling::acceptor-engine *server*)))
     (first found)))
 
-(define-server-test (each-slow-head-has-its-own-time :needs :our-http)
+(define-server-test (each-slow-head-has-its-own-time :needs :parking)
   (serving (:read-timeout 60) (("/" "slow"))
     (with-connection (connection)
       (flet ((deadline-of-half-a-head ()

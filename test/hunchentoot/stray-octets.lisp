@@ -32,17 +32,17 @@ one, and after a reply."
          (let ((,connection (first (last ,connections))))
            ,@body)))))
 
-(define-server-test (a-lone-carriage-return-holds-no-worker :needs :our-http)
+(define-server-test (a-lone-carriage-return-holds-no-worker :needs :parking)
   (with-stray-octets (connection (wire 13))
     (send connection (wire 10) (request-octets "/yo"))
     (is (equal "Hey!" (response-text (read-response connection))))))
 
-(define-server-test (an-empty-line-holds-no-worker :needs :our-http)
+(define-server-test (an-empty-line-holds-no-worker :needs :parking)
   (with-stray-octets (connection :crlf)
     (send connection (request-octets "/yo"))
     (is (equal "Hey!" (response-text (read-response connection))))))
 
-(define-server-test (an-empty-line-and-a-half-hold-no-worker :needs :our-http)
+(define-server-test (an-empty-line-and-a-half-hold-no-worker :needs :parking)
   (with-stray-octets (connection :crlf (wire 13))
     (send connection "x")
     (is (= 400 (response-status (read-response connection))))))
@@ -73,7 +73,7 @@ one, and after a reply."
       (send connection :crlf)
       (is (zerop (length (receive-rest connection)))))))
 
-(define-server-test (an-end-that-comes-while-a-request-is-served-is-seen :needs :our-http)
+(define-server-test (an-end-that-comes-while-a-request-is-served-is-seen :needs :parking)
   (let ((entered (make-latch 1)) (gate (make-gate)))
     (serving (:read-timeout 60 :write-timeout 60)
         (("/wait" (count-down entered) (await gate) "waited")

@@ -188,8 +188,8 @@
     (is (= 5 (hunchentoot:taskmaster-thread-count (hunchentoot::acceptor-taskmaster acceptor))))))
 
 (define-server-test (threads-beyond-a-lowered-maximum-end :needs :our-engine)
-  (with-globals ((engine::*bench-seconds* 1/10)
-                 (engine::*wait-milliseconds* 20))
+  (with-globals ((engine::*suspension-seconds* 1/10)
+                 (engine::*poll-milliseconds* 20))
     (with-busy-threads (acceptor 6 :standby-thread-count 6)
       (setf (hunchentoot:taskmaster-max-thread-count
              (hunchentoot::acceptor-taskmaster acceptor))
@@ -197,7 +197,7 @@
       (open-gate release)
       (eventually ("the others to end, as they come by")
         (or (= 2 (getf (recycling:stats acceptor) :threads))
-            ;; Those of the portable engine come by when they have accepted.
+            ;; Those of the blocking engine come by when they have accepted.
             (and (not recycling::*parking-by-default*)
                  (progn (ask-text "/quick") nil)))))))
 

@@ -203,7 +203,7 @@
    :equivalent "FIND-DELIMITER has done it where it finds content.")
   ("take-part" "(setf (multipart-phase parser) 'judge-delimiter)" "")))
 
-(:file "src/http/reply.lisp" :suites (http)
+(:file "src/http/reply-head.lisp" :suites (http)
  :mutants
  (("encode-status-line" "(char<= #\\Space char #\\~)" "t")
   ("put-name" "(plusp (length text))" "t")
@@ -213,7 +213,7 @@
   ("encode-head" "(setf (output-fill output) start)" "nil")
   ("encode-head" "when value" "when t")))
 
-(:file "src/http/output.lisp" :suites (http)
+(:file "src/http/reply-buffer.lisp" :suites (http)
  :mutants
  (("reset-output" "(> (length (output-octets output)) +kept-output-size+)" "nil")
   ("reset-output" "(setf (output-fill output) 0)" "")
@@ -227,9 +227,16 @@
   ("encode-body" "(<= (- end start)" "(< (- end start)")
   ("encode-body" "(encode-octets output body start end)" "(encode-octets output body)")
   ("encoded-length" "(:utf-8 128)" "(:utf-8 256)")
-  ("append-text" "(when (eql end limit)" "(when end")
-  ("encode-chunk" "(when (< start end)" "(progn")
-  ("encode-chunk" "(encode-chunk-end output)" "")))
+  ("append-text" "(when (eql end limit)" "(when end")))
+
+(:file "src/http/chunking.lisp" :suites (http)
+ :mutants
+ (("chunk-room" "(size-line-length room)" "2")
+  ("chunk-room" "(- room (size-line-length room) size 2)" "(- room (size-line-length room) size)")
+  ("lengthen-chunk" "(check-range octets start (+ last 2))" "")
+  ("lengthen-chunk" "(or (zerop size) (= first former))" "t")
+  ("lengthen-chunk" "(or (zerop size) (= first former))" "nil" :equivalent "It costs time.")
+  ("lengthen-chunk" "(+ first size)" "first")))
 
 (:file "src/http/put.lisp" :suites (http)
  :mutants
@@ -282,7 +289,7 @@
   ("make-refusal" ":section section" ":section reason")
   ("make-refusal" ":reason reason" ":reason section")))
 
-(:file "src/http/limits.lisp" :suites (http-head http-body limits)
+(:file "src/http/request-limits.lisp" :suites (http-head http-body limits)
  :mutants
  (("limits" "(request-line-octets (* 16 1024)" "(request-line-octets (* 8 1024)")
   ("limits" "(header-octets (* 128 1024)" "(header-octets (* 64 1024)")

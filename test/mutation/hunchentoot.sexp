@@ -1,11 +1,11 @@
 ;;;; Requests and replies of Hunchentoot's.  See mutants.lisp for the form.
 
-(:file "src/hunchentoot/exchange.lisp"
+(:file "src/hunchentoot/request-processing.lisp"
  :suites (exchanges conformance/connections conformance/request-bodies limits
           content-that-does-not-come stray-octets rejections acceptor-faults conformance/streaming)
  :mutants
  (("waiting-request" "(shiftf (link-parser link) nil)" "(link-parser link)")
-  ("reject" "(send-refusal (link-socket-stream link) refusal)" "")
+  ("reject" "(send-refusal (wire-stream (link-wire link)) refusal)" "")
   ("waiting-request" "(descriptor-broken () :end)" "")
   ("acceptable-head" "(not (method-served-p (head-method head)))" "nil"
    :equivalent "Hunchentoot 1.2 serves all methods; later ones do not.")
@@ -15,11 +15,11 @@
   ("settle-head-deadline" "(and (link-head-deadline link) (eq kind (link-awaited link)))" "nil")
   ("settle-head-deadline" "(eq kind (link-awaited link))" "t")
   ("settle-head-deadline" "(connection-deadline connection) (link-head-deadline link)))" "))")
-  ("content-of" "(if (head-upgrade head) stream *no-content*)" "*no-content*"
+  ("content-of" "(if (head-upgrade head) (link-stream link) *no-content*)" "*no-content*"
    :suites (exchanges conformance/libraries))
   ("invitation" "(unless (headers-sent-p)" "(progn")
   ("call-with-content" "(release-memory content)" "nil")
-  ("process-head" "(if *cut-short-p*" "(if nil" :suites (exchanges conformance/streaming conformance/errors))
+  ("process-head" "(cond ((exchange-cut-short-p exchange)" "(cond (nil" :suites (exchanges conformance/streaming conformance/errors))
   ("finish-exchange" "(finish-connection)" "nil")
   ("finish-exchange" "(drop-content content *unread-limit*)" "t")))
 
@@ -33,8 +33,7 @@
   ("establish-link" ":handshake seconds" ":handshake nil" :suites (tls))
   ("serve-request" "(count-request connection)" "nil" :suites (stats-tell-what-happened))
   ("serve-request" "(eq outcome :detached)" "nil")
-  ("listen-or-end-p" "(error () t)" "(error () nil)" :suites (exchanges tls))
-  ("leave-output" "(setf (connection-output connection) (take-left wire))" "")
+  ("leave-output" "(connection-output connection) (take-left wire)" "")
   ("give-notice" "(parser-begun-p (link-parser link))" "t")
   ("release" "(drop-descriptor wire)" "nil")
   ("release" "(finish-output socket-stream)" "nil")))
@@ -58,6 +57,26 @@
   ("take-unasked" "(finish-connection)" "nil")
   ("take-unasked" "(protocol-error () nil)" "(protocol-error () t)")
   ("take-what-was-not-read" "(content-asked-for-p request)" "nil")))
+
+(:file "src/hunchentoot/streaming.lisp" :suites (own-output conformance/streaming exchanges)
+ :mutants
+ (("start-output-here" "(and (current-head) (headers-sent-p))" "nil")
+  ("start-output-here" "(check-transfer-encoding)" "nil"
+   :equivalent "Where our own code reads, SETTLE-HEADERS asks.")
+  ("ours-to-stream-p" "(bare-p (current-stream) (link-stream (current-link)))" "t")
+  ("announced-length" "(unless (typep length" "(unless (typep nil")
+  ("framing-of-stream" "(eql status hunchentoot:+http-switching-protocols+)" "nil")
+  ("framing-of-stream" "(not (body-allowed-p status))" "nil")
+  ("framing-of-stream" "(hunchentoot:acceptor-output-chunking-p acceptor)" "t")
+  ("framing-of-stream" "(eq :http/1.1 (hunchentoot:server-protocol request))" "t")
+  ("encode-streamed-head" "(drop-header :transfer-encoding)" "nil")
+  ("start-streaming" "(not (eq :plain framing))" "t")
+  ("start-streaming" "(note-headers-sent)" "")
+  ("start-streaming" "(hunchentoot:acceptor-log-access acceptor :return-code status)" "" :suites (access-log))
+  ("start-streaming" "(take-before-streaming request)" "" :suites (form-limits content-that-does-not-come exchanges))
+  ("start-streaming" "(write-encoded wire reply)" "")
+  ("start-streaming" "(end-of-request)" "nil" :suites (conformance/methods own-output))
+  ("start-streaming" "(push-output wire)" "nil")))
 
 (:file "src/hunchentoot/files.lisp" :suites (sent-files conformance/static-files)
  :mutants
@@ -129,16 +148,21 @@
  :mutants
  (("answer" "(unless (headers-sent-p)" "(progn")
   ("report-error" "(drop-header (invalid-header-name condition))" "nil")
-  ("report-error" "(setf *cut-short-p* t)" "nil")
+  ("report-error" "(setf (exchange-cut-short-p *exchange*) t)" "nil")
   ("body-allowed-p" "(= status 204)" "nil")
-  ("body-allowed-p" "(= status 304)" "nil" :suites (conformance/static-files conformance/content))
+  ("body-allowed-p" "(= status 304)" "nil" :suites (own-output))
   ("keep-alive-of" "(eql seconds (car known))" "(car known)")
   ("connection-headers" "(head-keep-alive-p head)" "t")
   ("connection-headers" "(hunchentoot:acceptor-persistent-connections-p acceptor)" "t")
+  ("connection-headers" "(and framed-p" "(and t" :suites (own-output conformance/streaming))
   ("connection-headers" "(not (eq (head-protocol head) :http/1.1))" "nil"
    :equivalent "Connections of HTTP/1.0 are kept only where that was asked for.")
   ("settle-headers" "(unless (entry :server)" "(progn")
   ("settle-headers" "(when (entry :date)" "(when nil")
+  ("settle-headers" "(put :transfer-encoding coding)" "nil" :suites (own-output))
+  ("settle-headers" "(null coding)" "t" :suites (own-output))
+  ("settle-headers" "(check-transfer-encoding)" "nil" :suites (content-that-does-not-come))
+  ("settle-head" "(and (body-allowed-p status) length)" "length" :suites (own-output))
   ("content-kind (content-type external-format)" "(eq (content-kind-content-type kind) content-type)" "t")
   ("content-kind (content-type external-format)" "(eq (content-kind-external-format kind) external-format)" "t")
   ("own-reason" "(unless (equal reason (reason-phrase status))" "(unless t")
@@ -263,26 +287,14 @@
    :suites (limits))
   ("changed-limits" "(funcall reader limits)" "(funcall reader (make-limits))"
    :suites (limits arguments changing))
-  ("answer-refusal" "(setf *last-request-p* t)" "")
+  ("answer-refusal" "(setf (exchange-last-p *exchange*) t)" "")
   ("answer-refusal" "(finish-connection)" "" :parking nil)
   ("answer-refusal" "(unless (headers-sent-p)" "(progn"
    :suites (limits rejections conformance/streaming exchanges content-that-does-not-come))
   ("answer-refusal" "(count-rejection hunchentoot:*acceptor* status)" "" :suites (rejections))
   ("answer-refusal" "(eql status hunchentoot:+http-service-unavailable+)" "t" :suites (limits rejections))
   ("answer-refusal" "(setf (hunchentoot:header-out :retry-after) *retry-seconds*)" ""
-   :suites (limits rejections form-limits))
-  ("refusal-of" "(> (content-length-of headers) limit)" "(>= (content-length-of headers) limit)"
-   :suites (limits) :parking nil)
-  ("refusal-of" "(eq method :connect)" "nil" :suites (connect-is-not-served) :parking nil)
-  ("acceptable-request-p" "(note-rejection acceptor (current-link) refusal method uri protocol)" ""
-   :suites (rejections) :parking nil)
-  ("acceptable-request-p" "(send-refusal stream refusal)" "" :suites (limits) :parking nil)
-  ("content-length-of" ":junk-allowed t" ":junk-allowed nil"
-   :suites (limits rejections conformance/request-bodies) :parking nil)
-  ("counted-content" "(plusp length)" "t" :suites (limits conformance/libraries conformance/detaching)
-   :parking nil)
-  ("counted-content" "(make-counted-content stream nil limits #'answer-refusal)" "stream"
-   :suites (limits) :parking nil)))
+   :suites (limits rejections form-limits))))
 
 (:file "src/hunchentoot/rejections.lisp" :suites (rejections)
  :mutants
@@ -311,10 +323,10 @@
  :mutants
  (("hunchentoot:accept-connections" "(if *work* (funcall *work*) (hunchentoots))" "(funcall *work*)"
    :suites (our-acceptor-runs-on-hunchentoots-taskmaster))
-  ("hunchentoot:acceptor-persistent-connections-p" "(not *last-request-p*)" "t"
+  ("hunchentoot:acceptor-persistent-connections-p" "(exchange-last-p *exchange*)" "nil"
    :suites (limits conformance/request-bodies conformance/connections) :parking nil)
   ("hunchentoot:acceptor-persistent-connections-p"
-   "(not (and *connection* (winding-down-p (worker-engine *worker*))))" "t"
+   "(winding-down-p (worker-engine *worker*))" "nil"
    :suites (the-last-reply-before-a-soft-stop-says-so) :parking nil)
   ("initialize-instance :after" "(when parking-supplied-p" "(when parking"
    :suites (arguments changing threads-interrupt-nobody-unless-the-program-wants-it exchanges
@@ -402,13 +414,12 @@
 
 (:file "src/hunchentoot/service.lisp" :suites (exchanges acceptor-faults conformance/connection-methods)
  :mutants
- (("serve" "(if (timed-p acceptor)" "(if nil" :suites (access-log))
-  ("serve" "(leave-output connection)" "" :suites (slow-readers slow-replies))
-  ("serve-input" "(when (eq :wrapped kind)" "(when nil"
+ (("serve" "(if (output-settled-p connection) outcome :broken)" "outcome" :suites (slow-readers slow-replies))
+  ("process-exchange" "(when (eq :wrapped (exchange-kind exchange))" "(when nil"
    :suites (conformance/connection-methods) :parking nil)
-  ("serve-input" "(plusp (connection-served connection))" "nil"
+  ("process-exchange" "(plusp (connection-served connection))" "nil"
    :suites (acceptor-faults conformance/connections))
-  ("serve-input" "(limit-waits socket (hunchentoot:acceptor-read-timeout acceptor))" "")
+  ("process-exchange" "(limit-waits socket (hunchentoot:acceptor-read-timeout acceptor))" "")
   ("outcome-without-us" "(and (socket-asked-p socket) (lent-open-p wire))" "nil")
   ("outcome-without-us" "(and (socket-asked-p socket) (lent-open-p wire))" "(lent-open-p wire)")
   ("outcome-without-us" "(not (typep acceptor 'parallel-acceptor))" "nil"
@@ -469,9 +480,9 @@
  :mutants
  (("connection-usocket" "(or (connection-socket connection)" "(or nil")
   ("link-address" "(first (link-remote link))" "nil" :suites (rejections))
-  ("ours-to-read-p" "(link-wire link)" "t" :suites (exchanges conformance/connections) :parking nil)
-  ("ours-to-read-p" "(eq (link-stream link) (link-socket-stream link))" "t"
-   :suites (tls exchanges conformance/subclasses conformance/content))))
+  ("settle-wire" "(if (wire-waits-p wire) stream (wire-stream wire))" "stream" :suites (tls))
+  ("settle-wire" "(and base (eq stream socket-stream))" "base"
+   :suites (tls conformance/subclasses conformance/content))))
 
 (:file "src/hunchentoot/changing.lisp" :suites (changing)
  :mutants

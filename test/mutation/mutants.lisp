@@ -12,7 +12,7 @@
 ;;;;   DEFINITION  what defines it, see DEFINES-P; a string
 ;;;;   FROM, TO    what is replaced in the definition by what, strings; white space matches any
 ;;;;   SUITES      other ones than those of the file
-;;;;   PARKING     NIL: with the portable engine, where the suites make acceptors
+;;;;   PARKING     NIL: with the blocking engine, where the suites make acceptors
 ;;;;   EQUIVALENT  a sentence: why nobody could notice it.  It is loaded, but no tests are run.
 
 (defstruct mutant

@@ -1,22 +1,22 @@
 ;;;; The system and the Lisp.  See mutants.lisp for the form.
 
-(:file "src/platform/epoll-sbcl.lisp" :suites (platform tray)
+(:file "src/platform/epoll-sbcl.lisp" :suites (platform event-queue)
  :mutants
  (("make-poller" "(unless (= 4 (length made))" "(when nil")
   ("make-poller" "(mapc #'close-descriptor made)" "")
   ("make-poller" "(close-poller poller)" "")
   ("make-poller" "(await-ready poller 0 2)" "nil")
-  ("make-poller" "bell +epollin+ +bell-token+" "bell +epollin-edge+ +bell-token+")
-  ("close-poller" "(close-descriptor (poller-summons poller))" "nil")
-  ("close-poller" "(close-descriptor (poller-bell poller))" "nil")
+  ("make-poller" "broadcast +epollin+ +broadcast-token+" "broadcast +epollin-edge+ +broadcast-token+")
+  ("close-poller" "(close-descriptor (poller-wakeup poller))" "nil")
+  ("close-poller" "(close-descriptor (poller-broadcast poller))" "nil")
   ("edges" "(logior +epollin-edge+ +epollout+)" "+epollin-edge+" :suites (platform slow-readers))
   ("edges" "+epollin-edge+))" "(logior +epollin-edge+ +epollout+)))")
-  ("watch-again" "(edges output-p)" "(edges nil)" :suites (platform slow-readers))
+  ("rearm" "(edges output-p)" "(edges nil)" :suites (platform slow-readers))
   ("unwatch" "2 descriptor" "3 descriptor" :suites (platform conformance/detaching progress))
   ("event-token" "(logtest +epoll-over+" "(logtest 0")
   ("event-token" "(ldb (byte 30 0)" "(ldb (byte 28 0)")
   ("event-token" "(#.+probe-token+ :probe)" "")
-  ("event-token" "(>= token +summons-token+)" "(> token +summons-token+)")
+  ("event-token" "(>= token +wakeup-token+)" "(> token +wakeup-token+)")
   ("await-ready" "from (1- count) above 0" "from 1 below count")
   ("await-ready" "from (1- count) above 0" "from (1- count) above 1")
   ("await-ready" "(sb-alien:int most)" "(sb-alien:int 16)")
@@ -112,11 +112,11 @@
   ("check-listening" "(eql 1 (socket-option descriptor +so-type+))" "t")
   ("open-inherited-listener" "(set-non-blocking own)" "nil")
   ("open-inherited-listener" "(check-listening descriptor)" "")
-  ("accept-connection ((listener inherited-listener))" "(watch-again poller descriptor descriptor)" "nil" :parking nil)
-  ("accept-connection ((listener inherited-listener))" "(:bell (error 'listener-closed :cause \"it was woken\"))" "(:bell nil)" :parking nil)
+  ("accept-connection ((listener inherited-listener))" "(rearm poller descriptor descriptor)" "nil" :parking nil)
+  ("accept-connection ((listener inherited-listener))" "(:broadcast (error 'listener-closed :cause \"it was woken\"))" "(:broadcast nil)" :parking nil)
   ("accept-connection ((listener inherited-listener))" "((nil) nil)" "" :parking nil
     :equivalent "Nobody waits to be accepted then, and that is found without waiting.")
-  ("wake-listener ((listener inherited-listener)" "(ring (listener-poller listener))" "nil" :parking nil)
+  ("wake-listener ((listener inherited-listener)" "(wake-all (listener-poller listener))" "nil" :parking nil)
   ("close-listener :before ((listener inherited-listener))" "(close-poller (listener-poller listener))" "nil")
   ("take-handed-over" "(close-on-exec descriptor)" "descriptor")
   ("take-handed-over" "\"LISTEN_PID\" \"LISTEN_FDS\"" "\"LISTEN_PID\"")
@@ -146,7 +146,7 @@
   ("processor-count" "(min affinity (ceiling share))" "(ceiling share)")
   ("processor-count" "(min affinity (ceiling share))" "(max affinity (ceiling share))")))
 
-(:file "src/platform/sockets.lisp" :suites (platform sharing faults)
+(:file "src/platform/sockets.lisp" :suites (platform blocking faults)
  :mutants
  (("accept-failure-kind" ":other))" ":gone))")
   ("make-accept-failure" "(:again 'network-trouble)" "(:again 'accept-failed)")
@@ -171,12 +171,14 @@
   ("discard-input" "(plusp (decf room count))" "t")
   ("discard-input" "(min end (end-after *discard-pause*))" "end")
   ("discard-input" "(min end (end-after *discard-pause*))" "(end-after *discard-pause*)")
-  ("close-gently" "(shut-down socket :output)" "t")
-  ("close-gently" "(when (socket-open-p socket)" "(progn")
+  ("close-after" "(shut-down socket :output)" "t")
+  ("close-after" "(when (socket-open-p socket)" "(progn")
+  ("close-gently" "(or more-p" "(or nil")
   ("close-gently" "(discard-input socket)" "nil")
-  ("close-gently" "(close-socket socket)" "nil")))
+  ("close-unread" "(discard-available-input" "(list")
+  ("close-after" "(close-socket socket)" "nil")))
 
-(:file "src/platform/sbcl.lisp" :suites (platform sharing lifecycle)
+(:file "src/platform/sbcl.lisp" :suites (platform blocking lifecycle)
  :mutants
  (("milliseconds" "1000000)" "100000)")
   ("microseconds" "(floor nanoseconds 1000)" "(floor nanoseconds 1000000)")
@@ -210,7 +212,7 @@
   ("(setf lisp-stream-milliseconds)" "1000.0" "1.0")
   ("duplicate-descriptor" "+f-dupfd-cloexec+" "0")))
 
-(:file "src/platform/threads-sbcl.lisp" :suites (platform pacing)
+(:file "src/platform/threads-sbcl.lisp" :suites (platform pool-sizing)
  :mutants
  (("open-thread-status" "(unless (minusp result)" "(progn")
   ("open-thread-status" "(sb-alien:int +sock-cloexec+)" "(sb-alien:int 0)")
@@ -235,7 +237,7 @@
   ("limit-waits ((socket descriptor-usocket)" "(limit-waits (socket-octet-stream socket) seconds)" "nil"
    :suites (conformance/detaching conformance/libraries content-that-does-not-come))))
 
-(:file "src/platform/bsd-sockets.lisp" :suites (platform sharing)
+(:file "src/platform/bsd-sockets.lisp" :suites (platform blocking)
  :mutants
  (("%accept" "(limit-receiving socket 0)" "")
   ("%prepare-listener" "(limit-receiving (usocket:socket listener) seconds)" "nil")

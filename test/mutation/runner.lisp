@@ -48,7 +48,7 @@ after the first test that fails."
 (defun set-mode (parking)
   "Makes the tests' acceptors ones with PARKING, or without."
   (setf hunchentoot-recycling-taskmaster::*parking-by-default* parking
-        test::*own-http-p* parking))
+        test::*parking-p* parking))
 
 (defun run-mutant (number)
   (let ((mutant (nth number (wanted-mutants))))

@@ -61,7 +61,7 @@ its CLIENT."
       (platform:watch poller descriptor 7)
       (send client "x")
       (is (eql 7 (platform:await-ready poller (patient-milliseconds))))
-      (platform:watch-again poller descriptor 7)
+      (platform:rearm poller descriptor 7)
       (is (eql 7 (platform:await-ready poller (patient-milliseconds)))))))
 
 (define-server-test a-peers-end-is-told-with-the-token
@@ -90,18 +90,18 @@ its CLIENT."
                                      (platform:await-ready poller (patient-milliseconds))))))
         (send client "x")
         (eventually ("somebody to be told") (some #'task-done-p waiters))
-        (platform:ring poller)
-        (is (equal '(1 :bell :bell)
+        (platform:wake-all poller)
+        (is (equal '(1 :broadcast :broadcast)
                    (sort (mapcar #'task-result waiters) (lambda (a b) (and (eql a 1) (not (eql b 1)))))))))))
 
-(define-server-test a-rung-bell-wakes-who-waits-and-who-comes-later
+(define-server-test a-broadcast-wakes-who-waits-and-who-comes-later
   (with-poller (poller)
     (let ((waiting (in-background ("waiter")
                      (platform:await-ready poller (patient-milliseconds)))))
-      (platform:ring poller)
-      (is (eq :bell (task-result waiting)))
-      (is (eq :bell (platform:await-ready poller 0)))
-      (is (eq :bell (platform:await-ready poller 0))))))
+      (platform:wake-all poller)
+      (is (eq :broadcast (task-result waiting)))
+      (is (eq :broadcast (platform:await-ready poller 0)))
+      (is (eq :broadcast (platform:await-ready poller 0))))))
 
 (define-server-test a-probe-is-told-once-and-in-its-turn
   (with-poller (poller)
@@ -144,12 +144,12 @@ its CLIENT."
           (is (equal '(1 ()) (tell-all 1)))
           (is (eql 2 (platform:await-ready poller 0))))))))
 
-(define-server-test a-summons-is-told-once
+(define-server-test a-wakeup-is-told-once
   (with-poller (poller)
     (is (null (platform:await-ready poller 0)))
-    (platform:summon poller)
-    (platform:summon poller)
-    (is (eq :summons (platform:await-ready poller 0)))
+    (platform:wake-one poller)
+    (platform:wake-one poller)
+    (is (eq :wakeup (platform:await-ready poller 0)))
     (is (null (platform:await-ready poller 0)))))
 
 ;;; Descriptors

@@ -11,13 +11,19 @@
      (unwind-protect (progn ,@body)
        (platform:close-listener ,listener))))
 
+(defun accepted-usocket (listener)
+  "The next connection of LISTENER as a usocket of the Lisp's own."
+  #+sbcl (with-function (platform::accepted-socket (original socket) (platform::stream-usocket socket))
+           (platform:accept-connection listener))
+  #-sbcl (platform:accept-connection listener))
+
 (defmacro with-accepted ((server client) &body body)
   "Evaluates BODY with both ends of a connection: SERVER, as the platform accepted it, and
-CLIENT, of the tests' client."
+CLIENT, of the tests' client.  SERVER is a usocket also where the platform would return a descriptor."
   (let ((listener (gensym "LISTENER")))
     `(with-listener (,listener)
        (with-connection (,client (usocket:get-local-port ,listener))
-         (let ((,server (platform:accept-connection ,listener)))
+         (let ((,server (accepted-usocket ,listener)))
            (unwind-protect (progn ,@body)
              (platform:close-socket ,server)))))))
 
@@ -29,6 +35,23 @@ CLIENT, of the tests' client."
       (write-sequence (octets "pong") stream)
       (finish-output stream)
       (is (equalp (octets "pong") (read-octets client 4))))))
+
+(define-server-test a-descriptor-stands-for-its-socket
+  (when (platform:readiness-supported-p)
+    (with-listener (listener)
+      (with-connection (client (usocket:get-local-port listener))
+        (let ((server (platform:accept-connection listener)))
+          (is (not (platform:await-input server :until (platform:milliseconds))))
+          (send client "ping")
+          (is (platform:await-input server :until (platform:end-after *patience*)))
+          (is (eql 4 (platform::discard-available-input server 10 (platform:end-after 1))))
+          (is (eql 0 (platform::discard-available-input server 10 (platform:end-after 1))))
+          (is (equal (list "127.0.0.1" (client-port client))
+                     (multiple-value-list (platform:peer-name server))))
+          (is (platform:shut-down server :output))
+          (is (closed-by-server-p client))
+          (is (platform:close-socket server))
+          (is (not (platform:close-socket server))))))))
 
 (define-server-test both-ends-are-named
   (with-accepted (server client)
@@ -60,7 +83,9 @@ CLIENT, of the tests' client."
     (with-connection (client (usocket:get-local-port listener))
       (eventually ("the connection to be seen") (platform:pending-connection-p listener))
       (let ((server (platform:accept-connection listener)))
-        (is (usocket:usocket-p server))
+        (is (if (platform:readiness-supported-p)
+                (typep server 'platform:descriptor)
+                (usocket:usocket-p server)))
         (platform:close-socket server)))))
 
 (define-server-test awaiting-input-ends-with-octets-with-the-end-or-with-the-time
@@ -125,6 +150,31 @@ has ended."
       (platform:close-gently server)
       (is (equalp (octets "answer") (receive-rest client))))))
 
+(define-server-test closing-gently-waits-for-what-may-still-come
+  (with-globals ((platform::*discard-seconds* *patience*)
+                 (platform::*discard-pause* *patience*))
+    (with-accepted (server client)
+      (let ((closing (in-background ("closing") (platform:close-gently server t))))
+        (is (closed-by-server-p client) "It sees our end at once.")
+        (send client "more")
+        (is (not (poll (lambda () (task-done-p closing)) 1/5)))
+        (end-sending client)
+        (task-result closing)
+        (is (not (platform:socket-open-p server)))))))
+
+(define-server-test who-is-closed-unread-gets-what-was-said-and-is-not-waited-for
+  (with-globals ((platform::*discard-seconds* (* 2 *patience*))
+                 (platform::*discard-pause* (* 2 *patience*)))
+    (with-accepted (server client)
+      (send client (test-octets 10000))
+      (is (platform:await-input server :until (patient-end)))
+      (let ((stream (platform:socket-octet-stream server)))
+        (write-sequence (octets "no") stream)
+        (finish-output stream))
+      (task-result (in-background ("closing") (platform:close-unread server)))
+      (is (equalp (octets "no") (read-octets client 2)))
+      (is (eq :end (read-byte (connection-stream client) nil :end)) "It was not reset."))))
+
 (defmacro with-tireless-sender ((client) &body body)
   "Evaluates BODY while a task sends to CLIENT's server as fast as it can, until it is closed."
   (let ((sender (gensym "SENDER")))
@@ -175,7 +225,7 @@ has ended."
       (close (platform:socket-octet-stream server))
       ;; This has most likely the descriptor number that is free now.
       (with-connection (other-client (usocket:get-local-port listener))
-        (let ((other (platform:accept-connection listener)))
+        (let ((other (accepted-usocket listener)))
           (platform:close-gently server)
           (send other-client "ping")
           (is (= (char-code #\p) (read-byte (platform:socket-octet-stream other))))

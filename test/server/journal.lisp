@@ -149,6 +149,20 @@
             (eq :warning (first (second (recorded *complaints*)))))
           (is (zerop (server:journal-lost journal))))))))
 
+(define-server-test many-lines-for-a-directory-that-is-gone-are-tried-again-now-and-then
+  (with-log-file (file)
+    (let ((tries (make-recorder)))
+      (with-globals ((server::*batch-octets* 10)
+                     (server::*flush-seconds* *patience*))
+        (with-function (server:flush-journal (original journal)
+                         (record tries :try)
+                         (funcall original journal))
+          (with-journal-running (journal (merge-pathnames "not-there/lines.log" file))
+            (note-line journal "longer than a batch")
+            (eventually ("the first try") (plusp (recorded-count tries)))
+            (loop repeat 5 do (note-line journal "longer than a batch"))
+            (is (not (poll (lambda () (> (recorded-count tries) 2)) 1/4)))))))))
+
 (define-server-test lines-that-a-full-disk-does-not-take-are-counted
   (if (gone-p #p"/dev/full")
       (skip "There is no /dev/full here.")
@@ -208,6 +222,61 @@
       (note-line journal "after")
       (eventually ("the last line to be written")
         (equal '("before" "meanwhile" "after") (lines-of file))))))
+
+(defclass deadly-stream (stalled-stream)
+  ((deadly-p :initform t :accessor deadly-p))
+  (:documentation "A stream that takes what is written to it, and has the first thread destroyed that
+writes to it."))
+
+(defmethod trivial-gray-streams:stream-write-string :after
+    ((stream deadly-stream) string &optional start end)
+  (declare (ignore string start end))
+  (when (shiftf (deadly-p stream) nil)
+    (destroy-here (bt:current-thread))))
+
+(define-server-test (no-line-is-written-twice-although-its-thread-is-destroyed
+                     :needs :deferred-ends)
+  (let* ((stream (make-instance 'deadly-stream))
+         (journal (journal stream)))
+    (open-gate (stream-gate stream))
+    (server:start-journal journal)
+    (note-line journal "one")
+    (eventually ("the thread to be destroyed") (eq :off (server::journal-phase journal)))
+    (note-line journal "two")
+    (is (equal '("one" "two")
+               (remove "" (mapcar (lambda (text) (string-trim '(#\Newline) text))
+                                  (recorded (written-text stream)))
+                       :test #'equal)))
+    (is (= 1 (server:journal-lost journal)) "Nobody knows what became of it.")
+    (is (server:stop-journal journal *patience*))))
+
+(define-server-test (a-stop-does-not-wait-for-long-for-a-thread-that-was-destroyed
+                     :needs :deferred-ends)
+  (let* ((stream (make-instance 'stalled-stream))
+         (journal (journal stream)))
+    (server:start-journal journal)
+    (unwind-protect
+         (let ((thread (server::journal-thread journal)))
+           (note-line journal "one")
+           (await (entered stream))
+           (note-line journal "two")    ; its last act is to write that
+           (platform:destroy-thread thread)
+           (eventually ("the thread to be destroyed") (eq :off (server::journal-phase journal)))
+           (is (not (task-result (in-background ("stopping")
+                                   (server:stop-journal journal 1/10))))))
+      (open-gate (stream-gate stream)))))
+
+(define-server-test (a-journal-that-is-started-after-its-thread-was-destroyed-has-another
+                     :needs :deferred-ends)
+  (with-log-file (file)
+    (with-journal-running (journal file)
+      (platform:destroy-thread (server::journal-thread journal))
+      (eventually ("the thread to be destroyed") (eq :off (server::journal-phase journal)))
+      (with-function (server::keep-journal (original journal)
+                       (poll (constantly nil) 1/10)
+                       (funcall original journal))
+        (server:start-journal journal)
+        (is (bt:thread-alive-p (server::journal-thread journal)) "It has begun.")))))
 
 ;;; The end, and what is left then
 

@@ -108,6 +108,22 @@ returns the Lisp's own stream beside it, as a program that asks for that gets it
         (is (not (server::wire-left wire)))
         (is (blocking-p (server:wire-descriptor wire)))))))
 
+(define-server-test what-a-handler-streams-and-what-it-writes-to-lent-leaves-in-order
+  (with-lending (lend wire stream client)
+    (let ((reply (server:make-reply-stream wire stream :plain))
+          (large (test-octets 100000)))
+      (write-byte 1 reply)
+      (let* ((lent (lend))
+             (reader (in-background ("client") (receive-many client (+ 3 (length large))))))
+        (write-byte 2 lent)
+        (write-sequence large reply)
+        (finish-output reply)
+        (write-byte 3 lent)
+        (write-byte 4 reply)
+        (finish-output reply)
+        (is (null (octet-difference (octets (as-octets '(1 2)) large (as-octets '(3 4)))
+                                    (octets (task-result reader) (read-octets client 1)))))))))
+
 ;;; Time limits
 
 (define-server-test the-time-limit-of-a-wire-is-that-of-lent

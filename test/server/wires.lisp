@@ -161,6 +161,12 @@
       (write-byte 1 stream)
       (signals server:descriptor-broken (finish-output stream)))))
 
+(define-server-test that-a-connection-was-reset-is-something-to-be-read
+  (with-wire (wire stream client)
+    (when (reset client)
+      (await-arrival wire)
+      (is (server:input-waiting-p wire)))))
+
 (define-server-test a-wire-without-a-descriptor-is-at-its-end
   (with-wire (wire stream client)
     (send-and-fill wire client "ab")

@@ -13,9 +13,8 @@
   "A function that returns further initargs for every acceptor that a test makes, such
 as a taskmaster of its own.")
 
-(defvar *own-http-p* nil
-  "Whether the acceptors of *ACCEPTOR-CLASS* read and write HTTP themselves, instead
-of through Hunchentoot's streams.")
+(defvar *parking-p* nil
+  "Whether connections of the acceptors of *ACCEPTOR-CLASS* wait for requests without a thread.")
 
 (defun ours-p ()
   "Whether *ACCEPTOR-CLASS* is of this project and not Hunchentoot's own."

@@ -84,8 +84,10 @@ that of *SERVER*, and closes them afterwards."
 ;;; Receiving
 
 (defun readable-p (connection &optional (seconds 0))
-  "Whether within SECONDS there is something to read from CONNECTION, its end included."
-  (or (listen (connection-stream connection))
+  "Whether within SECONDS there is something to read from CONNECTION, its end included, which a reset
+is too."
+  (or (handler-case (listen (connection-stream connection))
+        (error () t))
       ;; A signal may cut the wait short, hence the loop.
       (loop with deadline = (deadline-after seconds)
             thereis (await-octets (connection-socket connection) (seconds-until deadline))

@@ -4,7 +4,7 @@
 
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
-NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD,
+NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD, :TLS,
 :REDEFINITION, :DEFERRED-ENDS, :DESTROYED-ACCEPTS or :CALLS-BY-NAME."
   (ecase need
     (:our-content
@@ -15,8 +15,14 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
      (unless (ours-p)
        (format nil "~A is known not to keep this promise." *acceptor-class*)))
     (:our-http
-     (unless (and (ours-p) *own-http-p*)
-       "Hunchentoot's own reading and writing of HTTP does not keep this promise."))
+     (unless (and (ours-p) (platform:functions-can-be-wrapped-p))
+       "Hunchentoot's own taking of content and writing of replies does not keep this promise."))
+    (:our-reader
+     (unless (ours-p)
+       "Hunchentoot's own reading of requests does not keep this promise."))
+    (:parking
+     (unless (and (ours-p) *parking-p*)
+       "Without parking connections keep their threads."))
     (:octets-in-forms
      (when (and (not (ours-p)) (files-of-forms-changed-p))
        "rfc2388 writes files as characters of the default encoding of this Lisp."))
@@ -27,6 +33,9 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
     (:systemd
      (unless (platform:special-listeners-supported-p)
        "On this Lisp nobody accepts on a socket that systemd hands over."))
+    (:tls
+     (when (uiop:featurep :hunchentoot-no-ssl)
+       "Hunchentoot is built without TLS."))
     (:redefinition
      (why-redefined-classes-crash))
     (:deferred-ends

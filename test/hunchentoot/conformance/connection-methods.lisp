@@ -92,7 +92,17 @@
         (is (closed-by-server-p connection)))
       (with-connection (connection)
         (send connection *proxy-line* :crlf "GET / HT")
-        (is (closed-by-server-p connection))))))
+        (let ((answer (decode (receive-rest connection))))
+          (is-true (or (string= "" answer)
+                       (search " 408 " answer))))))))
+
+(define-server-test (who-stalls-amid-such-a-line-holds-no-thread-for-ever :needs :our-engine)
+  (with-globals ((*proxy-lines* (make-recorder)))
+    (serving (:mixin 'behind-a-proxy :read-timeout 1/2 :write-timeout 1/2) (("/" "body"))
+      (with-connection (connection)
+        (send connection "PROXY TC")
+        (receive-rest connection)
+        (eventually ("the thread to be free") (zerop (figure :busy)))))))
 
 (define-server-test (a-soft-stop-does-not-wait-for-such-a-connection :needs :our-engine)
   (serving-behind-a-proxy
@@ -115,6 +125,13 @@
          (write-sequence (octets "You said " line) stream)
          (finish-output stream))
     (ignore-errors (usocket:socket-close socket))))
+
+(define-server-test (who-stalls-in-another-protocol-holds-no-thread-for-ever :needs :our-engine)
+  (serving (:mixin 'answering-lines :read-timeout 1/2 :write-timeout 1/2) ()
+    (with-connection (connection)
+      (send connection "hel")
+      (is (closed-by-server-p connection))
+      (eventually ("the thread to be free") (zerop (figure :busy))))))
 
 (define-server-test an-acceptor-may-speak-another-protocol
   (serving (:mixin 'answering-lines) ()
@@ -247,6 +264,22 @@ connections."
         (is (eql 120 (read-byte stream)))
         (close stream)
         (is (closed-by-server-p connection))))))
+
+(define-server-test (a-connection-that-a-method-keeps-stays-open-whatever-fails-then :needs :our-engine)
+  (with-function (recycling::output-settled-p (original connection)
+                   (error "This fails."))
+    (serving (:mixin 'keeping-connections) ()
+      (with-connection (connection)
+        (send connection "x" :crlf)
+        (let ((stream (eventually ("the connection to be kept")
+                        (first (recorded (kept *server*))))))
+          (eventually ("that to fail") (= 1 (figure :failed)))
+          (write-part stream "one")
+          (finish-output stream)
+          (is (string= "one" (read-text connection 3)))
+          (is (eql 120 (read-byte stream)))
+          (close stream)
+          (is (closed-by-server-p connection)))))))
 
 ;;; One that is left
 

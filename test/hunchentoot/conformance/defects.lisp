@@ -54,22 +54,22 @@ one 4xx and the end of the connection, and no handler runs."
                (closed-by-server-p connection)
                (null (recorded runs))))))))
 
-(define-server-test (content-length-with-transfer-encoding-is-refused :needs :our-http)
+(define-server-test (content-length-with-transfer-encoding-is-refused :needs :our-reader)
   (is (refused-p "Content-Length: 4" :crlf "Transfer-Encoding: chunked" :crlf :crlf
                  "0" :crlf :crlf))
   (is (refused-p "Transfer-Encoding: chunked" :crlf "Content-Length: 4" :crlf :crlf
                  "0" :crlf :crlf)))
 
-(define-server-test (differing-content-lengths-are-refused :needs :our-http)
+(define-server-test (differing-content-lengths-are-refused :needs :our-reader)
   (is (refused-p "Content-Length: 4" :crlf "Content-Length: 5" :crlf :crlf "body"))
   (is (refused-p "Content-Length: 4, 5" :crlf :crlf "body")))
 
-(define-server-test (malformed-content-lengths-are-refused :needs :our-http)
+(define-server-test (malformed-content-lengths-are-refused :needs :our-reader)
   (dolist (value '("" "four" "4x" "-4" "+4" "0x4" "4 4"))
     (is (refused-p (format nil "Content-Length: ~A" value) :crlf :crlf "body")
         "A Content-Length of ~S is taken." value)))
 
-(define-server-test (a-body-that-ends-too-early-is-not-taken-for-whole :needs :our-http)
+(define-server-test (a-body-that-ends-too-early-is-not-taken-for-whole :needs :our-reader)
   (let ((bodies (make-recorder)))
     (serving () (("/" (record bodies (hunchentoot:raw-post-data :force-binary t))
                       "served"))
@@ -89,7 +89,7 @@ has closed it."
     (broken-response () nil)
     (stream-error () nil)))
 
-(define-server-test (an-unread-body-is-not-run-as-the-next-request :needs :our-http)
+(define-server-test (an-unread-body-is-not-run-as-the-next-request :needs :our-reader)
   (let ((runs (make-recorder)))
     (serving () (("/" (hunchentoot:raw-post-data :want-stream t) "unread")
                  ("/smuggled" (record runs :smuggled) "smuggled")
@@ -101,7 +101,7 @@ has closed it."
         (is (member (next-answer connection) '(nil "next") :test #'equal))
         (is (null (recorded runs)))))))
 
-(define-server-test (a-bodyless-request-has-a-stream-that-ends-at-once :needs :our-http)
+(define-server-test (a-bodyless-request-has-a-stream-that-ends-at-once :needs :our-reader)
   ;; Longer than a test's patience, so that waiting it out fails.
   (serving (:read-timeout 60 :write-timeout 60)
       (("/" (shown (read-byte (hunchentoot:raw-post-data :want-stream t) nil :end))))
@@ -111,7 +111,7 @@ has closed it."
 
 ;;; Of heads without bound
 
-(define-server-test (an-endless-header-line-is-refused :needs :our-http)
+(define-server-test (an-endless-header-line-is-refused :needs :our-reader)
   (serving () (("/" "served"))
     (with-connection (connection)
       (try-to-send connection "GET / HTTP/1.1" :crlf "X-Endless: ")
@@ -122,7 +122,7 @@ has closed it."
       (is (readable-p connection *patience*))
       (is (not (search (octets " 200 ") (receive-rest connection)))))))
 
-(define-server-test (a-head-that-drips-in-is-given-up :needs :our-http)
+(define-server-test (a-head-that-drips-in-is-given-up :needs :our-reader)
   (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
     (with-connection (connection)
       (try-to-send connection "GET / HTTP/1.1" :crlf "X-Slow: ")
@@ -131,7 +131,7 @@ has closed it."
                 until (zerop (seconds-until deadline))
                 do (try-to-send connection "x"))))))
 
-(define-server-test (half-a-head-is-answered-408-when-its-time-is-over :needs :our-http)
+(define-server-test (half-a-head-is-answered-408-when-its-time-is-over :needs :our-reader)
   (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
     (with-connection (connection)
       (send connection "GET / HTTP/1.1" :crlf "Host: loc")
@@ -144,14 +144,14 @@ has closed it."
     (eventually ("the connection to be closed")
       (zerop (getf (recycling:stats *server*) :open)))))
 
-(define-server-test (half-a-second-head-is-answered-408-too :needs :our-http)
+(define-server-test (half-a-second-head-is-answered-408-too :needs :our-reader)
   (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
     (with-connection (connection)
       (send connection (request-octets "/") "G")
       (is (string= "served" (response-text (read-response connection))))
       (is (= 408 (response-status (read-response connection)))))))
 
-(define-server-test (many-halves-of-heads-hold-no-threads :needs :our-http)
+(define-server-test (many-halves-of-heads-hold-no-threads :needs :parking)
   (serving (:read-timeout 1 :write-timeout 1
             :taskmaster (make-instance 'recycling:recycling-taskmaster
                                        :standby-thread-count 1 :max-thread-count 1))
@@ -163,7 +163,8 @@ has closed it."
         (is (= 408 (response-status (read-response connection))))))
     (is (string= "served" (ask-text "/")))))
 
-(define-server-test (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free :needs :our-http)
+(define-server-test (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free
+                     :needs :parking)
   (let ((first-gate (make-gate)) (second-gate (make-gate)))
     (serving (:read-timeout 1
               :taskmaster (make-instance 'recycling:recycling-taskmaster
@@ -192,7 +193,7 @@ has closed it."
               (open-gate second-gate)
               (is (string= "served" (response-text (read-response late)))))))))))
 
-(define-server-test (who-has-asked-nothing-is-told-nothing :needs :our-http)
+(define-server-test (who-has-asked-nothing-is-told-nothing :needs :our-reader)
   (serving (:read-timeout 1 :write-timeout 1) (("/" "served"))
     (dolist (beginning (list (octets) (octets :crlf :crlf)))
       (with-connection (connection)
@@ -201,7 +202,7 @@ has closed it."
 
 ;;; Of replies
 
-(define-server-test (an-error-after-the-headers-cuts-the-reply-short :needs :our-http)
+(define-server-test (an-error-after-the-headers-cuts-the-reply-short :needs :our-reader)
   (serving () (("/" (write-part (hunchentoot:send-headers) "so far")
                     (error "The handler fails.")))
     (with-connection (connection)

@@ -68,11 +68,10 @@ change is in no release yet, so we look for a function that is as new."
 (defun header-stream-works-p ()
   "False where Hunchentoot's own code writes, and broadcast streams of this Lisp reach no Gray streams:
 then no client gets the head of a reply while there is a *HEADER-STREAM*."
-  (or *own-http-p*
-      (let ((octets (ignore-errors
-                     (flexi-streams:with-output-to-sequence (stream)
-                       (let ((both (make-broadcast-stream (make-string-output-stream)
-                                                          (flexi-streams:make-flexi-stream stream))))
-                         (format both "head")
-                         (finish-output both))))))
-        (equalp #(104 101 97 100) octets))))
+  (let ((octets (ignore-errors
+                 (flexi-streams:with-output-to-sequence (stream)
+                   (let ((both (make-broadcast-stream (make-string-output-stream)
+                                                      (flexi-streams:make-flexi-stream stream))))
+                     (format both "head")
+                     (finish-output both))))))
+    (equalp #(104 101 97 100) octets)))

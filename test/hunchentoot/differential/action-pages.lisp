@@ -17,6 +17,9 @@
 (define-page "/own-with-length"
   (setf (hunchentoot:content-length*) 7)
   (write-parts (hunchentoot:send-headers) "one " "two"))
+(define-page "/own-too-long"
+  (setf (hunchentoot:content-length*) 5)
+  (write-parts (hunchentoot:send-headers) "one " "two"))
 (define-page "/own-nothing" (hunchentoot:send-headers) nil)
 (define-page "/own-and-value" (write-parts (hunchentoot:send-headers) "written") "returned")
 (define-page "/own-bytes"

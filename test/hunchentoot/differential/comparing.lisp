@@ -158,7 +158,7 @@ status, nothing else is told, and not what was logged."
                                (getf entry :cases))
         for wanted = (find-if (lambda (wanted) (difference-matches-p wanted difference))
                               (getf entry :differs))
-        when (and pattern wanted (member contestant (getf entry :at '(:parked))))
+        when (and pattern wanted (member contestant (getf entry :at '(:parked :portable))))
           do (pushnew pattern (usage-cases usage) :test #'string=)
              (pushnew wanted (usage-differs usage) :test #'equal)
              (return usage)))

@@ -52,7 +52,7 @@
   "A usage for each entry of the table that is true here."
   (loop for entry in (differences-table)
         when (and (holds-p entry)
-                  (intersection (getf entry :at '(:parked)) (mapcar #'first (contestants))))
+                  (intersection (getf entry :at '(:parked :portable)) (mapcar #'first (contestants))))
           collect (make-usage :entry entry)))
 
 (define-server-test requests-are-answered-as-by-hunchentoot
@@ -61,10 +61,12 @@
       (quietly
         (let ((usages (current-usages)))
           (check-all-worlds usages)
-          (dolist (usage usages)
-            (is (null (stale-parts usage))
-                "No request shows any more of ~S: ~{~S~^, ~}"
-                (getf (usage-entry usage) :name) (stale-parts usage))))))))
+          ;; Elsewhere Hunchentoot's own functions stream replies and send files.
+          (when (platform:functions-can-be-wrapped-p)
+            (dolist (usage usages)
+              (is (null (stale-parts usage))
+                  "No request shows any more of ~S: ~{~S~^, ~}"
+                  (getf (usage-entry usage) :name) (stale-parts usage)))))))))
 
 (test cases-have-names-of-their-own-and-worlds-that-exist
   (let ((cases (all-cases)))

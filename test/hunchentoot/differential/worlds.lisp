@@ -208,7 +208,7 @@ of INITARGS, and so many CLIENTS at a time."
       *contestants*
       (remove :parked *contestants* :key #'first)))
 
-(defparameter *names-mentioned* (list :||)
+(defparameter *names-mentioned* (list :|| :m-search)
   "Keywords that some cases have to find, whatever ran before them.")
 
 (defparameter *names-made-up* '("X-NEVER-HEARD-OF" "NEVER-HEARD-OF")

@@ -11,7 +11,7 @@
           "/symbol" "/t" "/integer" "/pathname" "/two-values" "/no-values" "/long-letters"
           "/long-lines" "/no-type" "/no-type-octets" "/headers" "/no-cache" "/modified" "/cookies" "/cookie-by-header"
           "/own-nothing" "/own-and-value" "/own-bytes" "/own-long" "/own-long-with-length"
-          "/own-characters" "/own-odd" "/own-odd-chunks" "/own-twice" "/own-closed"
+          "/own-too-long" "/own-characters" "/own-odd" "/own-odd-chunks" "/own-twice" "/own-closed"
           "/header-deleted" "/bound" "/own-headers" "/own-aborted" "/own-failed" "/own-failed-chunked" "/own-bad-header"
           "/aborted" "/aborted-nil" "/failed" "/failed-typed" "/failed-unprintable" "/failed-after-headers-set" "/warned"
           "/signalled" "/handled" "/logged" "/redirect-elsewhere" "/redirect-port" "/connection-nil" "/length-then-error"

@@ -1,0 +1,85 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; What the sentinel of the blocking engine does at each tick.
+
+;;; Deadlines
+
+(defun input-awaited-p (worker kind)
+  "True when WORKER, whose connection is to be ended because of KIND, only waits for input: it may still tell
+its peer why."
+  (or (eq (worker-state worker) :keep-alive)
+      (member kind '(:first-byte :head :idle))))
+
+(defun end-connection (engine worker kind)
+  "Ends what WORKER reads or writes, because of KIND; it will notice, and release the connection
+itself.  Under the lock, so that the socket cannot be closed, and its descriptor reused, meanwhile."
+  (count-expired engine kind)
+  (setf (connection-deadline (worker-connection worker)) nil)
+  (shut-down (connection-handle (worker-connection worker))
+             (if (input-awaited-p worker kind) :input :io)))
+
+(defun end-overdue-connections (engine)
+  (loop with now = (milliseconds)
+        for worker in (engine-workers engine)
+        for connection = (worker-connection worker)
+        when (and connection (overdue-p connection now))
+          do (end-connection engine worker (connection-deadline-kind connection))))
+
+;;; Overload, and the end of a drain
+
+(defun saturated-p (engine)
+  (and (running-p engine)
+       (full-p engine)
+       (or (engine-queue engine)
+           (pending-connection-p (engine-listener engine)))))
+
+(defun idle-too-long-p (worker)
+  (and (eq (worker-state worker) :keep-alive)
+       (> (worker-milliseconds worker) *overload-idle-milliseconds*)))
+
+(defun end-drained-connections (engine)
+  "Ends the connections of ENGINE that idle, when it has drained for long enough.  Under the lock."
+  (when (drain-over-p engine (milliseconds))
+    (dolist (worker (engine-workers engine))
+      (when (eq (worker-state worker) :keep-alive)
+        (shut-down (connection-handle (worker-connection worker)) :input)))))
+
+(defun end-idle-connections (engine)
+  "Ends the connections of ENGINE that are idle where its drain is over, or while others wait for a worker.
+Under the lock."
+  (end-drained-connections engine)
+  (when (setf (engine-overloaded-p engine) (and (saturated-p engine) t))
+    (dolist (worker (remove-if-not #'idle-too-long-p (engine-workers engine)))
+      (end-connection engine worker :evicted))))
+
+;;; Its loop
+
+(defun housekeep (engine)
+  "What the sentinel of ENGINE does at a tick.  True when all that was missing was made."
+  (with-engine (engine)
+    (end-overdue-connections engine)
+    (end-idle-connections engine))
+  (maintain-pool engine))
+
+(defun nothing-under-way-p (engine)
+  "True when nothing that the sentinel looks after is under way.  Under the lock."
+  (not (or (plusp (worker-count engine :starting :serving))
+           (full-p engine)
+           (engine-queue engine)
+           (engine-overloaded-p engine)
+           (engine-thread-trouble-p engine)
+           (not (running-p engine)))))
+
+(defun wait-a-tick (engine)
+  (bt:with-lock-held ((engine-lock engine))
+    (unless (or (eq (engine-phase engine) :stopped)
+                (plusp (missing-workers engine)))
+      (wait-on (engine-sentinel-wakeup engine) (engine-lock engine)
+               (if (nothing-under-way-p engine) *idle-tick* *tick*)))))
+
+(defmethod sentinel-loop ((engine blocking-engine))
+  (loop until (eq (engine-phase engine) :stopped)
+        unless (call-surviving engine :housekeeping (lambda ()
+                                                      (housekeep engine)
+                                                      (wait-a-tick engine)))
+          do (pause-after-failure engine)))

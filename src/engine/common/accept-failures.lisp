@@ -1,0 +1,24 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; What is logged, once, when connections cannot be accepted.
+
+(defun note-accept-trouble (engine condition)
+  "Notes CONDITION, unless one of its kind was noted already and lasts.  True when it lasts."
+  (let ((lasts-p (with-engine (engine)
+                   (incf (engine-failed engine))
+                   (setf (engine-accept-again-p engine) (not (typep condition 'listener-closed)))
+                   (when (typep condition 'descriptors-exhausted)
+                     (setf (engine-overloaded-p engine) t)) ; let descriptors go
+                   (eq (type-of condition)
+                       (shiftf (engine-accept-trouble engine) (type-of condition))))))
+    (unless lasts-p
+      (log-message engine :error "~A" condition))
+    lasts-p))
+
+(defun forget-accept-trouble (engine)
+  "ENGINE can accept again what comes."
+  (with-engine (engine)
+    (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
+      (setf (engine-overloaded-p engine) nil))
+    (setf (engine-accept-trouble engine) nil
+          (engine-accept-again-p engine) nil)))

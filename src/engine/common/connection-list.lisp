@@ -1,0 +1,51 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; What an engine tells of each of its connections, for people.
+
+(defun peer-string (address port)
+  (cond ((zerop port) address)          ; of a Unix-domain socket
+        ((find #\: address) (format nil "[~A]:~D" address port))
+        (t (format nil "~A:~D" address port))))
+
+(defun peer-text (connection)
+  "Address and port of the peer of CONNECTION, a string; NIL when it is gone."
+  (declare (notinline gone-p))          ; in ready/ownership.lisp
+  (let ((text (handler-case
+                  (multiple-value-call #'peer-string
+                    (if (connection-socket connection)
+                        (peer-name (connection-socket connection))
+                        (descriptor-peer-name (connection-descriptor connection)
+                                              (connection-peer connection))))
+                (error () nil))))
+    ;; Nobody keeps its owner from closing it meanwhile: then that may be the name of another's peer.
+    (unless (gone-p connection)
+      text)))
+
+(defun describe-connection (connection state &optional worker)
+  "A plist about CONNECTION, which is in STATE, with WORKER where it has one."
+  (list :peer (peer-text connection)
+        :state state
+        :age (/ (- (milliseconds) (connection-opened connection)) 1000.0)
+        :served (connection-served connection)
+        :worker (and worker (worker-number worker))
+        :seconds (and worker (busy-seconds worker))))
+
+(defgeneric busy-seconds (worker)
+  (:documentation "For how many seconds WORKER has been at its request.")
+  (:method ((worker worker))
+    (/ (worker-milliseconds worker) 1000.0)))
+
+(defgeneric list-engine-connections (engine)
+  (:documentation "A list of plists, one for each open connection of ENGINE: :PEER, a string;
+:STATE, :NEW before its first request, :ACTIVE while it is served, :IDLE or :PARKED between two
+requests, with its worker or without, :WRITING while its peer takes its time to take the answer,
+:QUEUED for a worker, :DRAINING after its last answer; :AGE in seconds; requests :SERVED; the
+number of its :WORKER, and for how many :SECONDS that has been at the request, or NIL.  Connections
+that come or go meanwhile may be missed."))
+
+(defun worker-connections (engine)
+  "An alist of the connections of ENGINE that have a worker, and these."
+  (with-engine (engine)
+    (loop for worker in (engine-workers engine)
+          for connection = (worker-connection worker)
+          when connection collect (cons connection worker))))

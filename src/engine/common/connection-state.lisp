@@ -1,0 +1,107 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+(define-record (connection (:include opaque)
+                (:constructor make-connection
+                    (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer
+                             parkable-p)))
+  "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp says.
+The sentinel reads DEADLINE, DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them all: what
+these see may be of different moments."
+  (socket nil
+   :documentation "The socket of CONNECTION, as the platform's functions take it; NIL where it has a
+descriptor and nobody has wanted a socket yet.")
+  (opened 0 :type fixnum :read-only t)  ; in MILLISECONDS
+  (served 0 :type fixnum
+   :documentation "How many requests of CONNECTION were answered, an integer; see COUNT-REQUEST.")
+  (data nil
+   :documentation "What the storey above keeps for CONNECTION, any object; NIL at first.")
+  (deadline nil :type (or null fixnum)
+   :documentation "When the sentinel is to end CONNECTION, in MILLISECONDS; NIL for never.  See
+SET-DEADLINE.")
+  (deadline-kind nil :type symbol
+   :documentation "What the deadline of CONNECTION, or the last one, is for: a keyword, or NIL before the
+first.")
+  (parkable-p nil :read-only t
+   :documentation "True when CONNECTION can wait for input without a worker.")
+  (descriptor -1 :type fixnum :read-only t
+   :documentation "The descriptor of CONNECTION, an integer; -1 where there is only the socket.")
+  (output '() :type list
+   :documentation "The parts (see PART) of answers of CONNECTION that the socket did not take yet, a list
+in the order in which they leave.  Set by its service, which then returns from SERVE; sent by the engine.")
+  (sender nil :type (or null function)
+   :documentation "What SEND-PARTS sends the output of CONNECTION by, a function; NIL where its descriptor
+does.")
+  ;; In the ready engine only:
+  (generation 0 :type fixnum :read-only t) ; see connection-table.lisp
+  (peer nil :type (or null fixnum) :read-only t
+   :documentation "The peer of CONNECTION as ACCEPT-DESCRIPTOR returned it, for DESCRIPTOR-PEER-NAME; NIL
+where it returned none.")
+  (ownership 1 :type fixnum)            ; :OWNED; see ownership.lisp
+  (watched-p nil)                       ; the poller knows it
+  (outcome :park :type keyword
+   :documentation "What is to become of CONNECTION when its output is sent: :PARK, :CLOSE, :DETACHED or
+:BROKEN.  A service that gives its socket away sets one of the last two at once.")
+  (output-watched-p nil)                ; the poller tells, too, when it takes octets again
+  ;; :PARKED from when it is parked until a worker begins to look at what has come, and :LEFT when the
+  ;; sentinel left that to the workers meanwhile; else NIL.  See connection-time-outs.lisp.
+  (untouched nil :type (member nil :parked :left))
+  (served-when-left nil :type (or null fixnum)) ; requests, when the sentinel did so last
+  (unsent nil :type (or null fixnum))   ; octets that the kernel held when asked, see pending-output.lisp
+  ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
+  ;; come, and are dropped.
+  (linger-octets nil :type (or null fixnum)))
+
+(defun connection-handle (connection)
+  "What the functions of the platform that take sockets take for CONNECTION: its descriptor, or its socket."
+  (let ((descriptor (connection-descriptor connection)))
+    (if (minusp descriptor) (connection-socket connection) descriptor)))
+
+(defun send-connection-output (connection)
+  "Sends what the peer of CONNECTION takes now of its output; returns what SEND-PARTS does."
+  (send-parts (or (connection-sender connection) (connection-descriptor connection))
+              (connection-output connection)))
+
+(defun connection-lingering-p (connection)
+  "True when CONNECTION was answered for the last time, and waits for its peer's end."
+  (and (connection-linger-octets connection) t))
+
+(defparameter *deadline-kinds* '(:handshake :first-byte :head :idle :write :linger :evicted)
+  "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection,
+the rest of a request's head, the next request, the peer's taking more of an answer, its end after
+the last one took too long; or the connection idled while others waited.  Other kinds may come, as the
+storey above likes.")
+
+(defun no-expirations ()
+  "A plist of *DEADLINE-KINDS* and zeros."
+  (loop for kind in *deadline-kinds* collect kind collect 0))
+
+(defun set-deadline-in (connection kind delay now)
+  "Like SET-DEADLINE, after DELAY, in milliseconds or NIL for never."
+  (setf (connection-deadline-kind connection) kind
+        (connection-deadline connection) (and delay (+ now delay))))
+
+(defun set-deadline (connection kind seconds now)
+  "Lets the sentinel end CONNECTION when SECONDS, a real or NIL for never, have passed since
+NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."
+  (set-deadline-in connection kind (as-milliseconds seconds) now))
+
+(defun call-with-deadline (connection kind seconds thunk)
+  "Calls THUNK; if it takes longer than SECONDS, a real or NIL for no limit, the sentinel ends
+CONNECTION, so that whoever reads or writes it gets an end of file or an error.  KIND, a
+keyword, says what was waited for."
+  (set-deadline connection kind seconds (milliseconds))
+  (unwind-protect (funcall thunk)
+    (setf (connection-deadline connection) nil)))
+
+(defun overdue-p (connection now)
+  (let ((deadline (connection-deadline connection)))
+    (and deadline (< deadline now))))
+
+(defun given-away-outcome (connection)
+  "What is to become of CONNECTION, :DETACHED or :BROKEN, though its service failed, when that had given
+its socket away before; else NIL."
+  (find (connection-outcome connection) '(:detached :broken)))
+
+(defun unfinished-p (connection)
+  "True when the peer of CONNECTION may not have got its answer yet."
+  (or (connection-output connection) (connection-lingering-p connection)))

@@ -1,0 +1,190 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The phases of an engine.
+;;;;
+;;;;   :new       not started            -> :running
+;;;;   :running   accepts and serves     -> :draining, :stopping
+;;;;   :draining  serves what has come, each request as the last of its connection; ends
+;;;;              idle connections after a moment
+;;;;                                     -> :stopping, :stopped
+;;;;   :stopping  serves nothing more than the requests that run
+;;;;                                     -> :stopped
+;;;;   :stopped   what was left behind was reported; an engine starts only once
+
+(defparameter *tick* 0.25
+  "Seconds between two looks of the sentinel while there is something to look after, when nobody wakes
+it.")
+
+(defparameter *idle-tick* 1
+  "Seconds between two looks of the sentinel when nothing happens.")
+
+(define-record (engine (:include opaque) (:constructor nil) (:copier nil))
+  "A pool of workers over the connections of one listener."
+  (service nil :read-only t
+   :documentation "The SERVICE that ENGINE works for.")
+  (listener nil :read-only t
+   :documentation "The listener of ENGINE, as the platform's functions take it.")
+  (standby 1 :type fixnum
+   :documentation "How many workers, an integer above 0, ENGINE has at its start and keeps when there is
+nothing to do.")
+  (thread-limit nil :type (or null fixnum)
+   :documentation "How many connections of ENGINE may be served at a time, an integer, or NIL for no limit.")
+  (accept-limit :unlimited :type (or null fixnum (eql :unlimited))
+   :documentation "What happens to a connection of ENGINE beyond its thread limit:
+  :UNLIMITED  it waits, in the kernel, until a worker accepts it;
+  an integer  it is accepted, and waits unless that many are open already: then it is REFUSEd;
+  NIL         it is accepted and REFUSEd.")
+  ;; Guards all slots below.  Held for a few instructions only, never while something is waited
+  ;; for or the service is called.
+  (lock (bt:make-lock "engine") :read-only t)
+  ;; Notified when a worker came or went; START and STOP wait on it.
+  (changed (bt:make-condition-variable) :read-only t)
+  ;; Notified when the sentinel has something to do before its tick.
+  (sentinel-wakeup (bt:make-condition-variable) :read-only t)
+  (phase :new :type keyword)
+  (sentinel nil
+   :documentation "The thread of the sentinel of ENGINE, which lives from start to stop; NIL before it has
+begun, or while a lost one has no successor.")
+  (sentinel-count 0 :type fixnum)       ; sentinels that have not ended: 1, save when one is lost
+  (sentinel-lost-p nil)                 ; it died, and has no successor yet
+  (failing-parts '() :type list)        ; parts of its work that failed last, and that was noted
+  (resources-held-p nil)                ; true while RELEASE-RESOURCES may have something to give back
+  (accepting-p nil)                     ; what comes to LISTENER is this engine's to accept
+  (listener-users 0 :type fixnum)       ; threads that stop it, and use LISTENER meanwhile
+  (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, in MILLISECONDS
+  (workers '() :type list)              ; every one that has not ended
+  (exited-threads '() :type list)       ; threads of those that ended and were not joined yet
+  ;; How many workers are in each state.
+  (counts (make-array (length *worker-states*) :initial-element 0) :read-only t)
+  (queue '() :type list)                ; accepted connections without a worker, oldest first
+  (overloaded-p nil)                    ; a connection waits for a worker and none is free
+  (accept-trouble nil)                  ; the kind of ACCEPT-FAILED that was noted and lasts
+  (accept-again-p nil)                  ; connections may wait that could not be accepted
+  (last-error nil)                      ; what last kept a thread from being made
+  (thread-trouble-p nil)                ; that was noted and lasts
+  (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
+  (made 0 :type fixnum)                 ; workers
+  (accept-count (make-counter) :read-only t) ; connections, since the start
+  (open-count (make-counter) :read-only t) ; connections, now
+  (refused 0 :type fixnum)              ; connections
+  (failed 0 :type fixnum)               ; errors that got out of SERVE, REFUSE, making a thread
+  (stalls 0 :type fixnum)               ; calls of SERVE that served nothing of the input they claimed
+  (expired 0 :type fixnum)              ; connections ended by the sentinel
+  (expired-by (no-expirations) :type list) ; the same by kind, a plist; see *DEADLINE-KINDS*
+  (served-before 0 :type integer)       ; requests served by workers that have ended
+  (started nil)                         ; in MILLISECONDS
+  (stopped nil))
+
+(defmethod print-object ((engine engine) stream)
+  (print-unreadable-object (engine stream :type t :identity t)
+    (format stream "~(~A~)" (engine-phase engine))))
+
+(defmacro with-engine ((engine) &body body)
+  "Runs BODY, which is short and waits for nothing, under the lock of ENGINE, whole: neither
+an interrupt nor the death of the thread can leave its counts half changed."
+  `(uninterruptibly
+     (bt:with-lock-held ((engine-lock ,engine))
+       ,@body)))
+
+(defun countdown (seconds)
+  "A function that returns how many of SECONDS from now, a real or NIL for no limit, are left."
+  (let ((end (end-after seconds)))
+    (lambda () (and end (/ (milliseconds-left end) 1000)))))
+
+(defun state-index (state)
+  (position state *worker-states*))
+
+(define-compiler-macro state-index (&whole form state)
+  (if (keywordp state) (position state *worker-states*) form))
+
+(defun worker-count (engine &rest states)
+  "How many workers of ENGINE are in one of STATES."
+  (loop for state in states sum (svref (engine-counts engine) (state-index state))))
+
+(defun pool-size (engine)
+  (worker-count engine :starting :waiting :serving :keep-alive :active :suspended))
+
+(defun open-count (engine)
+  "How many connections of ENGINE are open."
+  (counter-count (engine-open-count engine)))
+
+(defgeneric busy-count (engine)
+  (:documentation "How many connections of ENGINE have a worker.  Under the lock.")
+  (:method ((engine engine))
+    (worker-count engine :serving :keep-alive)))
+
+(defgeneric standby-count (engine)
+  (:documentation "How many workers of ENGINE wait for a connection or soon will.  Under the
+lock.")
+  (:method ((engine engine))
+    (worker-count engine :starting :waiting)))
+
+(defun running-p (engine)
+  (eq (engine-phase engine) :running))
+
+(defun engine-stopped-p (engine)
+  "True when ENGINE was stopped: it serves no more connections, save those left behind."
+  (eq (engine-phase engine) :stopped))
+
+(defun draining-p (engine)
+  (eq (engine-phase engine) :draining))
+
+(defun serving-p (engine)
+  "True when what comes to ENGINE is served."
+  (case (engine-phase engine)
+    ((:running :draining) t)))
+
+(defun drain-over-p (engine now)
+  "True when ENGINE drains and has, at NOW, in MILLISECONDS, waited long enough for requests that were under
+way."
+  (let ((end (engine-drain-end engine)))
+    (and end (draining-p engine) (>= now end))))
+
+(defun winding-down-p (engine)
+  "True when no connection of ENGINE should be kept open for another request: it drains or
+stops, or others wait for a worker."
+  (or (engine-overloaded-p engine) (not (running-p engine))))
+
+(defun inside-worker-p (engine)
+  "True in the threads of the workers of ENGINE."
+  (and *worker* (eq (worker-engine *worker*) engine)))
+
+(defgeneric worker-loop (engine worker)
+  (:documentation "The life of WORKER: takes connections of ENGINE and serves them until it
+is to end.  Called in its thread."))
+
+(defgeneric make-pool-worker (engine number)
+  (:documentation "A worker for ENGINE, without its thread; NUMBER tells it from others.")
+  (:method ((engine engine) number)
+    (make-worker engine number)))
+
+(defgeneric detach (engine connection)
+  (:documentation "Makes CONNECTION, which the caller owns, none of ENGINE, and leaves its socket open,
+which is somebody else's from now on.  Does nothing the second time.")
+  (:method ((engine engine) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric acquire-resources (engine)
+  (:documentation "Prepares ENGINE, before its first worker is made.")
+  (:method ((engine engine))
+    nil))
+
+(defgeneric release-resources (engine)
+  (:documentation "Gives back what ACQUIRE-RESOURCES acquired: ENGINE has stopped, and its last worker
+is gone.")
+  (:method ((engine engine))
+    nil))
+
+(defgeneric accept-rest (engine seconds)
+  (:documentation "Has what has come to the listener of ENGINE, which drains, accepted.  Takes up to
+SECONDS, a real, while ENGINE accepts: others may come as fast, and descriptors may lack."))
+
+(defgeneric sentinel-loop (engine)
+  (:documentation "The life of the sentinel of ENGINE, until that is stopped."))
+
+(defgeneric request-sentinel (engine)
+  (:documentation "Has a worker of ENGINE, whose sentinel died, call ENSURE-SENTINEL soon, where it
+would not by itself.")
+  (:method ((engine engine))
+    nil))

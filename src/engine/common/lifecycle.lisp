@@ -1,0 +1,293 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; Start, stop, and the last resort.
+
+(define-condition stop-from-worker (recycling-error)
+  ()
+  (:report "A worker cannot stop the engine that it works for: it would wait for itself.
+Call STOP from another thread.")
+  (:documentation "Signalled instead of a deadlock."))
+
+(define-condition no-workers (recycling-error)
+  ()
+  (:report "Every worker ended as soon as it was made.")
+  (:documentation "Signalled when an engine cannot start."))
+
+(defun wait-for-change (engine seconds predicate)
+  "Waits up to SECONDS, or for ever when NIL, until PREDICATE, called under the lock, is true;
+returns its last value."
+  (wait-until predicate (engine-changed engine) (engine-lock engine) seconds *tick*))
+
+;; Nobody tells who does not wait for connections what becomes of the kernel's queue of them, nor of its
+;; descriptors.
+(defun await-kernel (engine)
+  "Waits for ten milliseconds, or until ENGINE accepts nothing more."
+  (wait-for-change engine 1/100 (lambda () (not (engine-accepting-p engine)))))
+
+;;; Start
+
+(defun start-engine (engine)
+  "Starts ENGINE and returns it once a worker waits for connections.  When no thread can be made, signals
+why, or NO-WORKERS; when its listener cannot be watched, LISTENER-NOT-WATCHED; and leaves nothing behind."
+  (with-engine (engine)
+    (assert (eq (engine-phase engine) :new))
+    (setf (engine-phase engine) :running
+          (engine-accepting-p engine) t
+          (engine-started engine) (milliseconds)
+          (engine-resources-held-p engine) t)) ; RELEASE-RESOURCES gives back what there is by then
+  (let ((started-p nil))
+    (unwind-protect
+         (progn
+           (acquire-resources engine)
+           (make-missing-workers engine)
+           (await-first-worker engine)
+           (start-first-sentinel engine)
+           (setf started-p t))
+      (unless started-p
+        (with-engine (engine)
+          (setf (engine-sentinel-count engine) 0))
+        (stop-engine engine :timeout 0))))
+  engine)
+
+(defun start-first-sentinel (engine)
+  "Makes the sentinel of ENGINE, and returns when it has begun: from then on it calls for a successor if
+it dies."
+  (with-engine (engine)
+    (incf (engine-sentinel-count engine)))
+  (let ((thread (start-sentinel engine)))
+    (unless (wait-for-change engine 5 (lambda () (engine-sentinel engine)))
+      (setf (engine-sentinel engine) thread))))
+
+(defun await-first-worker (engine)
+  "Returns when a worker of ENGINE waits for connections; signals why when none will."
+  (wait-for-change engine nil (lambda ()
+                                (or (zerop (pool-size engine))
+                                    (plusp (worker-count engine :waiting :serving :active)))))
+  (when (zerop (pool-size engine))
+    (error (or (engine-last-error engine) 'no-workers))))
+
+;;; Stop
+
+(defun advance-phase (engine phase)
+  "Makes ENGINE go to PHASE from any earlier one.  True when it did."
+  (with-engine (engine)
+    (let ((order '(:new :running :draining :stopping :stopped)))
+      (when (< (position (engine-phase engine) order) (position phase order))
+        (bt:condition-notify (engine-changed engine))
+        (setf (engine-phase engine) phase)))))
+
+(defgeneric end-input (engine &rest states)
+  (:documentation "Lets the connections of ENGINE in one of STATES, :KEEP-ALIVE, :SERVING or
+:WRITING, read nothing more.")
+  (:method ((engine engine) &rest states)
+    (with-engine (engine)
+      (dolist (worker (engine-workers engine))
+        (when (and (worker-connection worker) (member (worker-state worker) states))
+          (shut-down (connection-handle (worker-connection worker)) :input))))))
+
+(defun drop-queue (engine)
+  "Closes the connections that no worker will take."
+  (dolist (connection (with-engine (engine)
+                        (counter-add (engine-open-count engine) (- (length (engine-queue engine))))
+                        (shiftf (engine-queue engine) '())))
+    (close-socket (connection-handle connection))))
+
+(defgeneric end-accepting (engine)
+  (:documentation "Makes ENGINE accept nothing more.  Who comes now is refused by the system, or waits
+for others where the listener is theirs too.")
+  (:method ((engine engine))
+    (when (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
+      (wake-listener (engine-listener engine)
+                     (with-engine (engine) (worker-count engine :waiting))))))
+
+;;; Several threads may stop an engine.  The first to return may close the listener, and its descriptor
+;;; number may soon be another listener's.  So nobody returns while another may still use it.
+
+(defun call-while-accepting (engine function)
+  "Calls FUNCTION if ENGINE accepts, and lets nobody have stopped it before that returns."
+  (with-acquired (entered-p (begin-using-listener engine)
+                            (when entered-p (end-using-listener engine)))
+    (when entered-p
+      (funcall function))))
+
+(defun begin-using-listener (engine)
+  "Counts the caller among those who use the listener of ENGINE, if that accepts; else NIL."
+  (with-engine (engine)
+    (when (engine-accepting-p engine)
+      (incf (engine-listener-users engine)))))
+
+(defun end-using-listener (engine)
+  (with-engine (engine)
+    (decf (engine-listener-users engine))
+    (bt:condition-notify (engine-changed engine))))
+
+(defun await-listener-users (engine)
+  "Waits until nobody who stops ENGINE, which accepts nothing more, uses its listener.  They find that soon."
+  (wait-for-change engine 5 (lambda () (zerop (engine-listener-users engine)))))
+
+(defgeneric wake-workers (engine)
+  (:documentation "Makes the workers of ENGINE that wait for something look around.")
+  (:method ((engine engine))
+    nil))
+
+(defparameter *least-stop-seconds* 1/10
+  "Seconds that STOP waits, however short its time is, for threads that have nothing to finish: so that
+nobody accepts from a listener that is closed next.")
+
+(defun await-resting-workers (engine seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, until the workers of ENGINE, which stops, that have no
+connection have ended.  They have nothing to finish, so five seconds are plenty."
+  (wait-for-change engine (min 5 (max *least-stop-seconds* (or seconds 5)))
+                   (lambda () (<= (pool-size engine) (busy-count engine)))))
+
+(defun await-empty-pool (engine seconds)
+  (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))
+
+;;; A soft stop loses no request.  One may be under way on a connection that idles, so each has a moment
+;;; for it; and so has a client whose connection the system has accepted, and we have not.
+
+(defparameter *drain-seconds* 1
+  "How long a soft stop waits for a request on a connection that idles, or for the rest of a head; and how
+long for what has come to be accepted.")
+
+(defparameter *arrival-seconds* 1/5
+  "How long a soft stop waits for connections that the system is about to accept.")
+
+(defun await-arrivals (engine seconds)
+  "Waits for connections that the system is about to accept for ENGINE, which drains, and for SECONDS at
+most, unless somebody else stops it."
+  (wait-for-change engine seconds (lambda () (not (draining-p engine)))))
+
+(defun end-arrivals (engine seconds)
+  "Makes ENGINE, which drains, accept what has come, and nothing more.  Takes up to SECONDS, a real or
+NIL for as long as it should."
+  (when (stop-arrivals (engine-listener engine))
+    (let ((left (countdown seconds)))
+      (flet ((at-most (seconds)
+               (min seconds (or (funcall left) seconds))))
+        (await-arrivals engine (at-most *arrival-seconds*))
+        (accept-rest engine (at-most *drain-seconds*)))))
+  (end-accepting engine))
+
+(defun work-finished-p (engine)
+  "True when ENGINE has no connection, and no worker that serves."
+  (and (zerop (open-count engine))
+       (zerop (busy-count engine))
+       ;; Who waits in an accept may have got a connection from it already.
+       (zerop (worker-count engine :starting :waiting))
+       (null (engine-queue engine))))
+
+(defun await-end-of-work (engine seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE has nothing to do, or somebody else stops
+it without waiting for that."
+  (wait-for-change engine seconds
+                   (lambda ()
+                     (or (work-finished-p engine)
+                         (not (draining-p engine))))))
+
+(defun drain (engine seconds)
+  "Has everything answered that has come to ENGINE, and takes up to SECONDS, a real or NIL for no limit.
+True when it is."
+  (let ((left (countdown seconds)))
+    (ensure-sentinel engine)            ; it ends the connections on which nothing comes
+    (advance-phase engine :draining)
+    (with-engine (engine)
+      (unless (engine-drain-end engine) ; who came first may have been destroyed before that
+        (setf (engine-drain-end engine)
+              (+ (milliseconds) (as-milliseconds *drain-seconds*)))
+        (bt:condition-notify (engine-sentinel-wakeup engine))))
+    ;; Also by who comes second: the first one may give up before that is done.
+    (call-while-accepting engine (lambda () (end-arrivals engine (funcall left))))
+    (await-end-of-work engine (funcall left))
+    (with-engine (engine)
+      (work-finished-p engine))))
+
+(defun end-work (engine seconds)
+  "Makes ENGINE begin nothing more, and the workers end that have nothing to finish: waits for them up to
+SECONDS, a real or NIL for no limit."
+  (let ((first-p (advance-phase engine :stopping)))
+    ;; Also by who comes second: else its listener might be closed before the first one has done it.
+    (call-while-accepting engine (lambda () (end-accepting engine)))
+    (when first-p
+      (end-input engine :keep-alive)
+      (wake-workers engine)))
+  (await-resting-workers engine seconds))
+
+(defun describe-worker (worker)
+  "A plist about WORKER, for people."
+  (list :worker (worker-number worker)
+        :state (worker-state worker)
+        :seconds (/ (worker-milliseconds worker) 1000.0)))
+
+(defgeneric resting-p (worker)
+  (:documentation "True when WORKER has nothing to finish, and will end by itself when told so.  Under
+the lock.")
+  (:method ((worker worker))
+    (eq (worker-state worker) :waiting)))
+
+(defun finish-stop (engine seconds)
+  "The last step of stopping: ends the sentinel, joins what ended, waiting for that up to SECONDS, a
+real or NIL for no limit, and reports who did not end."
+  (await-listener-users engine)
+  (let ((left (countdown (and seconds (max *least-stop-seconds* seconds)))))
+    (when (advance-phase engine :stopped)
+      (with-engine (engine)
+        (setf (engine-stopped engine) (milliseconds))
+        (bt:condition-notify (engine-sentinel-wakeup engine))))
+    (await-sentinel engine (funcall left))
+    (release-resources-when-empty engine)
+    (join-exited-threads engine (funcall left)))
+  (with-engine (engine)
+    (mapcar #'describe-worker (remove-if #'resting-p (engine-workers engine)))))
+
+(defun stop-engine (engine &key soft (timeout (if soft nil 1)))
+  "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or has come is served,
+and its answer sent, and connections that idle have a moment for another; else connections read
+nothing more.  Waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end, and a
+tenth of a second at least for those that have nothing to finish.  Returns a list of plists, one for
+each worker that had to be left behind; such a worker ends with its request.
+Signals STOP-FROM-WORKER in a worker of ENGINE."
+  (when (inside-worker-p engine)
+    (error 'stop-from-worker))
+  (let* ((left (countdown timeout))
+         (drained-p (and soft (drain engine (funcall left)))))
+    (end-work engine (funcall left))
+    (unless drained-p
+      (end-input engine :keep-alive :serving :writing)
+      (drop-queue engine))
+    (await-empty-pool engine (if (and soft (not drained-p)) 0 (funcall left)))
+    (finish-stop engine (funcall left))))
+
+;;; The last resort
+
+(defun accounting-problems (engine)
+  "Sentences, in a list, about what does not add up in ENGINE, whose workers should all have
+ended."
+  (with-engine (engine)
+    (append
+     (loop for worker in (engine-workers engine)
+           collect (format nil "~A did not end." worker))
+     (loop for state in *worker-states*
+           for count = (worker-count engine state)
+           for listed = (count state (engine-workers engine) :key #'worker-state)
+           unless (or (eq state :ended) (= count listed))
+             collect (format nil "~D workers are counted as ~(~A~), ~D are." count state listed))
+     (unless (zerop (open-count engine))
+       (list (format nil "~D connections are counted as open." (open-count engine)))))))
+
+(defun abandon-engine (engine)
+  "Destroys the threads of ENGINE, whatever they do, and waits up to five seconds for their end.
+Signals STOP-FROM-WORKER in a worker of ENGINE."
+  (when (inside-worker-p engine)
+    (error 'stop-from-worker))
+  ;; Who only waits leaves by itself: a thread that is destroyed while it comes or goes might
+  ;; take a lock with it.
+  (end-work engine 5)
+  (dolist (thread (with-engine (engine)
+                    (remove nil (mapcar #'worker-thread (engine-workers engine)))))
+    (handler-case (destroy-thread thread)
+      (error () nil)))                  ; it ended by itself
+  (drop-queue engine)
+  (end-input engine :keep-alive :writing)
+  (await-empty-pool engine 5)
+  (finish-stop engine 5))

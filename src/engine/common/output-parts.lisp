@@ -1,0 +1,102 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; What is left of an answer when the socket takes no more of it now: a list of parts, in the
+;;;; order in which they leave.
+;;;;
+;;;; Invariants: the octets of a part from POSITION to END were not sent, and nobody changes
+;;;; them.  The open file of a part is that part's alone, and is closed when its last octet was
+;;;; sent, or by DROP-PARTS.
+
+(define-record (part (:include opaque))
+  "A range of something that is to be sent."
+  (position 0 :type index
+   :documentation "Where what is left of PART begins, in octets.")
+  (end 0 :type index
+   :documentation "Where PART ends, in octets."))
+
+(defstruct (octets-part (:include part)
+                        (:constructor make-octets-part
+                            (octets &optional (position 0) (end (length octets)))))
+  "Part of a vector of OCTETS."
+  (octets nil :type octets :read-only t))
+
+(setf (documentation 'make-octets-part 'function)
+      "A part of OCTETS, a vector of octets that nobody changes any more, from POSITION to END, integers, by
+default all of it.")
+
+(define-record (file-part (:include part) (:constructor make-file-part (file)))
+  "Part of FILE, a descriptor, from which nobody else reads."
+  (file nil :type (or null fixnum)
+   :documentation "The descriptor that FILE-PART is read from, an integer; NIL when it was closed.")
+  (buffer nil :type (or null octets)))  ; for octets on their way through us
+
+(defun open-file-part (name)
+  "A FILE-PART, yet empty, of the file NAME, a string; NIL when that cannot be read."
+  (uninterruptibly
+    (let ((file (open-file name)))
+      (unless (minusp file)
+        (make-file-part file)))))
+
+(defun drop-parts (parts)
+  "Lets go of PARTS, a list, which are not to be sent."
+  (dolist (part parts)
+    (when (file-part-p part)
+      (uninterruptibly
+        (let ((file (shiftf (file-part-file part) nil)))
+          (when file
+            (close-descriptor file)))))))
+
+(defun send-part-to-descriptor (descriptor part last-p)
+  (let ((position (part-position part))
+        (end (part-end part)))
+    (etypecase part
+      (octets-part
+       (funcall (if last-p #'send-octets #'send-octets-before-more)
+                descriptor (octets-part-octets part) position end))
+      (file-part
+       (send-file descriptor (file-part-file part) position end)))))
+
+(defconstant +copied-octets+ (* 16 1024)
+  "How many octets of a file are read at once where the system does not send it: a TLS record has as
+many at most (RFC 8446, section 5.1).")
+
+(defun send-part-by (sender part)
+  (let ((position (part-position part))
+        (end (part-end part)))
+    (etypecase part
+      (octets-part
+       (funcall sender (octets-part-octets part) position end))
+      (file-part
+       (let* ((buffer (or (file-part-buffer part)
+                          (setf (file-part-buffer part) (make-octets +copied-octets+))))
+              (count (min +copied-octets+ (- end position))))
+         (if (read-file-octets (file-part-file part) position buffer 0 count)
+             (funcall sender buffer 0 count)
+             0))))))
+
+(defun send-part (destination part last-p)
+  "Sends what DESTINATION, see SEND-PARTS, takes now of PART, which others follow unless LAST-P.  Returns
+how many octets that were, 0 when a file ends too early, or minus an error number."
+  (let ((count (if (functionp destination)
+                   (send-part-by destination part)
+                   (send-part-to-descriptor destination part last-p))))
+    (when (plusp count)
+      (incf (part-position part) count))
+    count))
+
+(defun send-parts (destination parts)
+  "Sends what DESTINATION takes now of PARTS, a list, one after the other.  DESTINATION is a descriptor, or
+a function that takes and returns what SEND-OCTETS does after the descriptor.  Returns three values: a list
+of those that are left, the first of them perhaps begun; true when anything was sent; and an error number,
+an integer, or NIL."
+  (loop with sent-p = nil
+        while parts
+        do (let ((part (first parts)))
+             (if (= (part-position part) (part-end part))
+                 (drop-parts (list (pop parts)))
+                 (let ((count (send-part destination part (null (rest parts)))))
+                   (cond ((plusp count) (setf sent-p t))
+                         ((would-block-p count) (return (values parts sent-p nil)))
+                         ((zerop count) (return (values parts sent-p +eio+)))
+                         (t (return (values parts sent-p (- count))))))))
+        finally (return (values '() sent-p nil))))

@@ -1,0 +1,119 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; One thread for each engine sees to what no worker can: it makes workers where some
+;;;; died or could not be made, and ends connections that overstay.
+
+(defun count-expired (engine kind)
+  "Counts a connection of ENGINE as ended by the sentinel because of KIND.  Under the lock."
+  (incf (engine-expired engine))
+  (incf (getf (engine-expired-by engine) kind 0)))
+
+(defun maintain-pool (engine)
+  "Clears away the workers of ENGINE that are gone, and makes those that it misses.  True when
+none failed."
+  (reap-dead-workers engine)
+  (join-exited-threads engine)
+  (outlive-thread-trouble engine)
+  (make-missing-workers engine))
+
+(defun call-surviving (engine part function)
+  "Calls FUNCTION, which does PART, a keyword, of the sentinel's work.  True when it succeeds; when it fails,
+notes that, unless it failed the last time as well."
+  (handler-case (funcall function)
+    (serious-condition (condition)
+      (count-failure engine)
+      (unless (member part (engine-failing-parts engine))
+        (push part (engine-failing-parts engine))
+        (log-message engine :error "The sentinel failed: ~A" condition))
+      nil)
+    (:no-error (&rest values)
+      (declare (ignore values))
+      (when (engine-failing-parts engine)
+        (setf (engine-failing-parts engine) (remove part (engine-failing-parts engine))))
+      t)))
+
+(defun pause-after-failure (engine)
+  (bt:with-lock-held ((engine-lock engine))
+    (unless (eq (engine-phase engine) :stopped)
+      (wait-on (engine-sentinel-wakeup engine) (engine-lock engine) *tick*))))
+
+;;; Its thread
+;;;
+;;; If that dies, which nobody but a person at a REPL or a failing Lisp brings about, its last act is to
+;;; call a worker, who makes the next one: the thread that dies may be dying with the whole Lisp.
+
+(defun start-sentinel (engine)
+  "Makes the sentinel of ENGINE, which is counted already, and returns its thread."
+  (make-sentinel-thread (engine-service engine) (lambda () (run-sentinel engine))))
+
+(defun run-sentinel (engine)
+  "The life of the sentinel of ENGINE in its own thread."
+  (unwind-protect
+       (progn
+         (with-engine (engine)
+           (setf (engine-sentinel engine) (bt:current-thread))
+           (bt:condition-notify (engine-changed engine)))
+         (handler-case (sentinel-began (engine-service engine) (bt:current-thread))
+           (error () (count-failure engine)))
+         (sentinel-loop engine))
+    (survive-cleanup)
+    (when (with-engine (engine)
+            (setf (engine-sentinel-lost-p engine) (not (eq (engine-phase engine) :stopped))))
+      (request-sentinel engine))
+    (with-engine (engine)
+      (discount-sentinel engine))
+    (release-resources-when-empty engine)))
+
+(defun discount-sentinel (engine)
+  "One sentinel of ENGINE less.  Under the lock."
+  (setf (engine-sentinel-count engine) (max 0 (1- (engine-sentinel-count engine)))))
+
+(defun lost-sentinel-p (engine)
+  "True when the sentinel of ENGINE died, with its last act or without."
+  (or (engine-sentinel-lost-p engine)
+      (let ((thread (engine-sentinel engine)))
+        (and thread (not (bt:thread-alive-p thread))))))
+
+(defun replace-sentinel-p (engine)
+  "True when the caller is to make a sentinel of ENGINE, which is counted from now on."
+  (with-engine (engine)
+    (when (and (serving-p engine)
+               (may-launch-p engine)
+               (lost-sentinel-p engine))
+      (setf (engine-sentinel-lost-p engine) nil
+            (engine-sentinel engine) nil)
+      (incf (engine-sentinel-count engine)))))
+
+(defun ensure-sentinel (engine)
+  "Makes a sentinel for ENGINE where the last one died.  Called now and then by whoever has a moment;
+not under the lock."
+  (let ((counted-p nil))
+    (unwind-protect
+         (when (uninterruptibly
+                 (and (lost-sentinel-p engine)
+                      (setf counted-p (replace-sentinel-p engine))
+                      (start-successor engine)
+                      (not (setf counted-p nil))))
+           (log-message engine :warning "The sentinel died, and has a successor."))
+      (survive-cleanup)                 ; whoever makes it may die as well
+      (when counted-p
+        (with-engine (engine)
+          (setf (engine-sentinel-lost-p engine) t)
+          (discount-sentinel engine))))))
+
+(defun start-successor (engine)
+  "Makes another sentinel of ENGINE.  True when that succeeded."
+  (handler-case (progn (start-sentinel engine) t)
+    (error (condition)
+      (note-thread-trouble engine condition)
+      nil)))
+
+(defun await-sentinel (engine seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, for the end of the sentinel of ENGINE, however it
+ends."
+  (let ((thread (engine-sentinel engine)))
+    (when (and thread (not (eq thread (bt:current-thread)))
+               (join-thread thread seconds))
+      ;; Not even its last act may have been done.
+      (with-engine (engine)
+        (setf (engine-sentinel-count engine) 0)))))

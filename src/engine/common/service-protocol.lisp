@@ -1,0 +1,110 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; What an engine asks of the storey above it.
+
+(defclass service ()
+  ()
+  (:documentation "What the workers of an engine do with a connection.  An abstract class."))
+
+(defgeneric serve (service connection)
+  (:documentation "Reads one request of SERVICE from CONNECTION, answers it, and returns what is to
+become of the connection:
+  :CLOSE     close it;
+  :PARK      another request may follow;
+  :DETACHED  forget it, somebody else owns its socket now;
+  :BROKEN    close its descriptor at once: its peer is gone, or somebody else has another one.
+What the socket did not take of the answer may be left in CONNECTION-OUTPUT: the engine sends
+it, without a worker that waits, before the outcome counts.  It may get events of input meanwhile,
+so that SERVICE does not know any more whether it has read all.
+Called by a worker, in its thread.  An error that gets out is counted and noted, and the
+connection closed."))
+
+(defgeneric refuse (service connection)
+  (:documentation "Tells the peer of CONNECTION that SERVICE has no room for it.  Called by the
+worker that accepts, so it must not wait for the peer.  What it returns does not matter; the engine
+closes CONNECTION, also after an error, which is counted."))
+
+(defgeneric release (service connection)
+  (:documentation "Lets go of what SERVICE keeps for CONNECTION, flushing what is to be
+flushed: the engine is about to close its socket.  What it returns does not matter; an error is counted.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric input-buffered-p (service connection)
+  (:documentation "True when octets of CONNECTION were read from its socket already and wait
+in a buffer of SERVICE: the socket may then never become readable.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric all-read-p (service connection)
+  (:documentation "True when SERVICE knows that it has read all octets that had come of
+CONNECTION, save those of which the engine may have got an event since.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric more-may-come-p (service connection)
+  (:documentation "True when the peer of CONNECTION, which SERVICE has served for the last time, may send
+more, though nothing is there: it has not said that it would not, or not all has come of what it did say.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric idle-seconds (service)
+  (:documentation "How many seconds, a real, a connection of SERVICE may wait for its next
+request; NIL for no limit.")
+  (:method ((service service))
+    nil))
+
+(defgeneric write-seconds (service)
+  (:documentation "How many seconds, a real, the peer of a connection of SERVICE may take none
+of the output that was left to the engine; NIL for no limit.")
+  (:method ((service service))
+    nil))
+
+(defgeneric give-notice (service connection)
+  (:documentation "Tells the peer of CONNECTION, which waited without a worker until its deadline,
+why it is going to be closed.  True when SERVICE had something to say.  Called by the sentinel, who
+owns CONNECTION meanwhile, so it must not wait: what the system does not take at once is not said.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric batch-scheduling-p (service)
+  (:documentation "True when the threads that work for SERVICE, and those that its handlers make, had
+better not interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.")
+  (:method ((service service))
+    t))
+
+(defgeneric make-worker-thread (service thunk number)
+  (:documentation "Makes the thread of worker NUMBER, an integer, of SERVICE, in which THUNK, a function
+without arguments, is called.  Returns that thread, or anything else where it is not known.  Signals an
+error when no thread can be made: it is tried again.")
+  (:method ((service service) thunk number)
+    (bt:make-thread thunk :name (format nil "worker-~D" number))))
+
+(defgeneric make-sentinel-thread (service thunk)
+  (:documentation "Makes the thread that lives as long as the engine of SERVICE runs, in which THUNK, a
+function without arguments, is called, and returns it.  Signals an error when no thread can be made.")
+  (:method ((service service) thunk)
+    (bt:make-thread thunk :name "sentinel")))
+
+(defgeneric call-as-worker (service thunk)
+  (:documentation "Calls THUNK, a function without arguments, which is the whole life of a worker of SERVICE,
+in its thread.  What it returns does not matter.")
+  (:method ((service service) thunk)
+    (funcall thunk)))
+
+(defgeneric sentinel-began (service thread)
+  (:documentation "Tells SERVICE that THREAD, the current one, is the sentinel of its engine from now
+on: called at each start, and when a sentinel that died has a successor.")
+  (:method ((service service) thread)
+    (declare (ignore thread))
+    nil))
+
+(defgeneric note (service level control &rest arguments)
+  (:documentation "Tells the people who run SERVICE what happened: LEVEL is :INFO, :WARNING
+or :ERROR; CONTROL, a string, and ARGUMENTS are for FORMAT.  Called in any thread.  An error is
+counted."))

@@ -1,0 +1,59 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+(defun requests-served (engine)
+  (+ (engine-served-before engine)
+     (reduce #'+ (engine-workers engine) :key #'worker-served)))
+
+(defun uptime (engine)
+  "Seconds from the start of ENGINE to its stop or to now."
+  (if (engine-started engine)
+      (/ (- (or (engine-stopped engine) (milliseconds)) (engine-started engine)) 1000.0)
+      0))
+
+(defparameter *statistics*
+  '(:threads :standby :busy :keep-alive-waiting :suspended :made :ended :resumes :suspends
+    :accepted :open :parked :writing :queued :refused :expired :expired-by :failed :stalls :served
+    :ready-wait :ready-wait-sum :ready-wait-count :decisions :uptime)
+  "The names of what ENGINE-STATISTICS tells, in its order.")
+
+(defun no-statistics ()
+  "What ENGINE-STATISTICS would tell of an engine that did nothing."
+  (loop for name in *statistics*
+        collect name
+        collect (case name
+                  (:expired-by (no-expirations))
+                  ((:ready-wait :decisions) nil)
+                  (t 0))))
+
+(defgeneric parking-statistics (engine)
+  (:documentation "A plist of those statistics of ENGINE that have to do with parked connections.
+Not under the lock.")
+  (:method ((engine engine))
+    '()))
+
+(defun counted-statistics (engine)
+  "A plist of what is counted under the lock of ENGINE, all at one moment."
+  (with-engine (engine)
+    (list :threads (pool-size engine)
+          :standby (standby-count engine)
+          :busy (busy-count engine)
+          :keep-alive-waiting (worker-count engine :keep-alive)
+          :suspended (worker-count engine :suspended)
+          :made (engine-made engine)
+          :ended (worker-count engine :ended)
+          :accepted (counter-count (engine-accept-count engine))
+          :open (open-count engine)
+          :queued (length (engine-queue engine))
+          :refused (engine-refused engine)
+          :expired (engine-expired engine)
+          :expired-by (copy-list (engine-expired-by engine))
+          :failed (engine-failed engine)
+          :stalls (engine-stalls engine)
+          :served (requests-served engine)
+          :uptime (uptime engine))))
+
+(defun engine-statistics (engine)
+  "A plist of what ENGINE did and does; the names are *STATISTICS*."
+  (let ((known (append (counted-statistics engine) (parking-statistics engine)
+                       (no-statistics))))
+    (loop for name in *statistics* collect name collect (getf known name))))

@@ -1,0 +1,249 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; How workers come and go.
+
+(defun set-worker-state (worker state)
+  "Changes WORKER to STATE.  Under the lock."
+  (let ((engine (worker-engine worker)))
+    (decf (svref (engine-counts engine) (state-index (worker-state worker))))
+    (incf (svref (engine-counts engine) (state-index state)))
+    (setf (worker-state worker) state
+          (worker-since worker) (milliseconds))))
+
+(defgeneric overflow-acceptor-needed-p (engine)
+  (:documentation "True when, besides the workers that may serve, ENGINE needs one that accepts
+connections only to queue or to refuse them.  While it drains it does: what waits in the kernel would be
+reset with the listener.")
+  (:method ((engine engine))
+    (and (engine-accepting-p engine)
+         (not (and (eq (engine-accept-limit engine) :unlimited)
+                   (running-p engine))))))
+
+(defun pool-limit (engine)
+  "How many workers ENGINE may have, or NIL."
+  (let ((limit (engine-thread-limit engine)))
+    (and limit
+         (if (overflow-acceptor-needed-p engine) (1+ limit) limit))))
+
+(defun room-p (engine)
+  "True when the pool of ENGINE may grow."
+  (let ((limit (pool-limit engine)))
+    (or (null limit) (< (pool-size engine) limit))))
+
+(defun may-launch-p (engine)
+  "False for a moment after a thread could not be made."
+  (let ((after (engine-launch-after engine)))
+    (or (zerop after) (<= after (milliseconds)))))
+
+(defun full-p (engine)
+  "True when as many connections of ENGINE are attended as may be."
+  (let ((limit (engine-thread-limit engine)))
+    (and limit (>= (busy-count engine) limit))))
+
+(defun unserved-queue-p (engine)
+  "True when a connection is queued that may be served, and nobody is about to take it: those who wait
+in an accept do not look.  So it is when who served before has died, or may be more.  Under the lock."
+  (and (engine-queue engine)
+       (not (full-p engine))
+       (zerop (worker-count engine :starting))))
+
+(defun missing-workers (engine)
+  "How many workers ENGINE should make now.  Under the lock."
+  (cond ((not (and (serving-p engine) (may-launch-p engine))) 0)
+        ((not (room-p engine))
+         ;; One that served may have died while all others wait in an accept.  That makes one too many,
+         ;; who ends when as many wait as should.
+         (if (unserved-queue-p engine) 1 0))
+        ((and (engine-accepting-p engine)
+              (< (pool-size engine) (engine-standby engine)))
+         (let ((limit (pool-limit engine)) (floor (engine-standby engine)))
+           (- (if limit (min floor limit) floor) (pool-size engine))))
+        ((worker-needed-p engine) 1)
+        (t 0)))
+
+(defgeneric worker-needed-p (engine)
+  (:documentation "True when ENGINE should make another worker at once.  Under the lock."))
+
+(defun reserve-worker (engine)
+  "A new worker, counted as :STARTING before its thread exists.  Under the lock."
+  (let ((worker (make-pool-worker engine (incf (engine-made engine)))))
+    (push worker (engine-workers engine))
+    (incf (svref (engine-counts engine) (state-index :starting)))
+    worker))
+
+(defgeneric keep-for-cleanup (engine worker)
+  (:documentation "Keeps of WORKER, which leaves ENGINE, what others are to clear away.  Under
+the lock.")
+  (:method ((engine engine) worker)
+    (when (worker-thread worker)
+      (push (worker-thread worker) (engine-exited-threads engine)))))
+
+(defun retire (worker)
+  "Takes WORKER out of its pool.  Under the lock; does nothing the second time."
+  (unless (eq (worker-state worker) :ended)
+    (let ((engine (worker-engine worker)))
+      (set-worker-state worker :ended)
+      (incf (engine-served-before engine) (worker-served worker))
+      (setf (engine-workers engine) (delete worker (engine-workers engine)))
+      (keep-for-cleanup engine worker)
+      (bt:condition-notify (engine-changed engine))
+      (when (plusp (missing-workers engine))
+        (bt:condition-notify (engine-sentinel-wakeup engine))))))
+
+(defun run-worker (worker)
+  "The life of WORKER in its own thread, from here to its end, however that comes."
+  (let ((engine (worker-engine worker))
+        (*worker* worker))
+    (unwind-protect
+         (when (with-engine (engine)
+                 (unless (eq (worker-state worker) :ended) ; who launched it died, and gave it back
+                   (setf (worker-thread worker) (bt:current-thread))))
+           (call-as-worker (engine-service engine) (lambda () (worker-loop engine worker))))
+      (survive-cleanup)
+      (with-engine (engine)
+        (retire worker))
+      (release-resources-when-empty engine))))
+
+(defun release-resources-when-empty (engine)
+  "Gives back what ENGINE holds, once, if it has stopped and nobody is left in it."
+  (when (with-engine (engine)
+          (and (eq (engine-phase engine) :stopped)
+               (null (engine-workers engine))
+               (zerop (engine-sentinel-count engine))
+               (shiftf (engine-resources-held-p engine) nil)))
+    (release-resources engine)))
+
+(defun reap-worker (engine worker)
+  "Does what WORKER, whose thread died without unwinding, could not do itself."
+  (let ((connection (with-engine (engine)
+                      (retire worker)
+                      (shiftf (worker-connection worker) nil))))
+    (when connection
+      (close-orphaned-connection engine connection))))
+
+(defgeneric close-orphaned-connection (engine connection)
+  (:documentation "Closes CONNECTION of ENGINE, whose worker died without doing so."))
+
+(defun reap-dead-workers (engine)
+  "Some Lisps, and some ways to kill a thread, run no cleanup forms."
+  (loop for worker in (with-engine (engine) (copy-list (engine-workers engine)))
+        for thread = (worker-thread worker)
+        when (and thread (not (bt:thread-alive-p thread)))
+          do (reap-worker engine worker)))
+
+(defun count-failure (engine)
+  (with-engine (engine)
+    (incf (engine-failed engine))))
+
+(defun release-connection (engine connection)
+  "Lets the service RELEASE CONNECTION of ENGINE; a failure of that is only counted."
+  (handler-case (release (engine-service engine) connection)
+    (error () (count-failure engine))))
+
+(defun expecting-more-p (engine connection)
+  "True when the peer of CONNECTION, whose last answer was sent, may send more before it sees that, and
+ENGINE has the time to wait for it."
+  (and (not (engine-overloaded-p engine))
+       (more-may-come-p (engine-service engine) connection)))
+
+(defun log-message (engine level control &rest arguments)
+  "Has the service of ENGINE NOTE what happened, LEVEL, CONTROL and ARGUMENTS being as for that; a
+failure of it is only counted."
+  (handler-case (apply #'note (engine-service engine) level control arguments)
+    (error () (count-failure engine))))
+
+(defun note-thread-trouble (engine condition)
+  "Notes that CONDITION kept ENGINE from making a thread, unless that was noted and lasts, and lets
+nobody try again before a tick has passed."
+  (unless (with-engine (engine)
+            (incf (engine-failed engine))
+            (setf (engine-last-error engine) condition
+                  (engine-launch-after engine) (+ (milliseconds) (as-milliseconds *tick*)))
+            (shiftf (engine-thread-trouble-p engine) t))
+    (log-message engine :error "A thread could not be made, and is tried again: ~A" condition)))
+
+(defun forget-thread-trouble (engine)
+  (when (engine-thread-trouble-p engine)
+    (with-engine (engine)
+      (setf (engine-thread-trouble-p engine) nil
+            (engine-launch-after engine) 0))))
+
+(defparameter *trouble-seconds* 5
+  "After how many seconds in which no thread failed to be made that trouble counts as over, though none was
+needed since.")
+
+(defun outlive-thread-trouble (engine)
+  "Forgets that a thread could not be made where no other one was missing for long."
+  (when (and (engine-thread-trouble-p engine)
+             (< (+ (engine-launch-after engine) (as-milliseconds *trouble-seconds*)) (milliseconds)))
+    (forget-thread-trouble engine)))
+
+(defun launch (worker)
+  "Makes the thread of WORKER, which was reserved.  True when that succeeded; else the
+reservation is given back, and the sentinel will try again.  Never under the lock."
+  (let ((engine (worker-engine worker)))
+    (handler-case
+        (make-worker-thread (engine-service engine) (lambda () (run-worker worker))
+                            (worker-number worker))
+      (error (condition)
+        (note-thread-trouble engine condition)
+        (with-engine (engine)
+          (retire worker))
+        nil)
+      (:no-error (&optional thread &rest values)
+        (declare (ignore values))
+        (record-thread worker thread)
+        (forget-thread-trouble engine)
+        t))))
+
+(defun record-thread (worker thread)
+  "Notes THREAD as that of WORKER.  It does so itself when it begins; but if it is destroyed before that,
+somebody has to find out."
+  (when (bt:threadp thread)             ; a program's method may return something else
+    (with-engine ((worker-engine worker))
+      (unless (or (worker-thread worker) (eq (worker-state worker) :ended))
+        (setf (worker-thread worker) thread)))))
+
+(defun launch-all (engine workers)
+  "Makes the threads of WORKERS of ENGINE, which were reserved, until one cannot be made.  True when all
+were."
+  (let ((left workers))
+    ;; Each is launched or given back, whatever becomes of this thread.
+    (unwind-protect (loop while left
+                          always (launch (first left))
+                          do (pop left))
+      (survive-cleanup)
+      (with-engine (engine)
+        (mapc #'retire left)))))
+
+(defun make-missing-workers (engine)
+  "Makes the workers that ENGINE misses.  True when none failed."
+  (launch-all engine (with-engine (engine)
+                       (loop repeat (missing-workers engine)
+                             collect (reserve-worker engine)))))
+
+(defun join-exited-threads (engine &optional (seconds 0))
+  "Joins the threads of the workers of ENGINE that ended, waiting up to SECONDS, a real or NIL for no
+limit, for all of them.  One that goes on, in what the program has put around its life, is left for the
+next time."
+  (let ((left (countdown seconds)))
+    (dolist (thread (with-engine (engine) (shiftf (engine-exited-threads engine) '())))
+      (unless (or (eq thread (bt:current-thread))
+                  (join-thread thread (funcall left)))
+        (with-engine (engine)
+          (push thread (engine-exited-threads engine)))))))
+
+(defun resize-pool (engine &key (standby (engine-standby engine))
+                             (thread-limit (engine-thread-limit engine)))
+  "Lets ENGINE keep STANDBY workers, an integer above 0, when there is nothing to do, and have up to
+THREAD-LIMIT, an integer not below STANDBY or NIL for no limit: from now on."
+  (with-engine (engine)
+    (setf (engine-standby engine) standby
+          (engine-thread-limit engine) thread-limit)
+    (bt:condition-notify (engine-sentinel-wakeup engine)))
+  (recheck-workers engine))
+
+(defgeneric recheck-workers (engine)
+  (:documentation "Has the workers of ENGINE that rest look whether they are needed.")
+  (:method ((engine engine))
+    nil))

@@ -1,0 +1,55 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The states of a worker.
+;;;;
+;;;;   state         what its thread does                           may become
+;;;;   :starting     is being made; counted already, so that        :waiting :ended
+;;;;                 nobody makes another for the same need
+;;;;   :waiting      waits for a connection                         :serving :ended
+;;;;   :serving      serves a request of its connection             :keep-alive :waiting :ended
+;;;;   :keep-alive   keeps its connection, waits for its next       :serving :waiting :ended
+;;;;                 request
+;;;;   :ended        left the pool; its thread ends by itself
+;;;;
+;;;; In the ready engine, where connections are not tied to workers, :ACTIVE stands for the
+;;;; three in the middle, and there is one more:
+;;;;
+;;;;   :active       waits for something to do, or does it          :suspended :ended
+;;;;   :suspended    waits to be needed                             :active :ended
+;;;;
+;;;; A worker's state changes only by SET-WORKER-STATE, under the lock of its engine, together with
+;;;; the engine's count of each state; so the counts always add up to the pool.
+
+(eval-when (:compile-toplevel :load-toplevel :execute)
+  (defparameter *worker-states* '(:starting :waiting :serving :keep-alive :active :suspended :ended)))
+
+(deftype worker-state ()
+  `(member ,@*worker-states*))
+
+(define-record (worker (:include opaque) (:constructor make-worker (engine number)))
+  "One thread of the pool of ENGINE."
+  (engine nil :read-only t
+   :documentation "The engine that WORKER works for.")
+  (number 0 :type fixnum :read-only t)
+  (thread nil)
+  (state :starting :type worker-state)
+  (since (milliseconds) :type integer)  ; when STATE began
+  (connection nil :type (or null connection))
+  (served 0 :type fixnum))              ; requests, written by its own thread alone
+
+(defvar *worker* nil
+  "The worker whose thread this is, or NIL.")
+
+(defun worker-milliseconds (worker)
+  "For how long WORKER has been in its state."
+  (- (milliseconds) (worker-since worker)))
+
+(defun count-request (connection)
+  "Counts a request of CONNECTION as served, by the worker whose thread this is."
+  (incf (connection-served connection))
+  (when *worker*
+    (incf (worker-served *worker*))))
+
+(defmethod print-object ((worker worker) stream)
+  (print-unreadable-object (worker stream :type t)
+    (format stream "~D ~(~A~)" (worker-number worker) (worker-state worker))))

@@ -1,0 +1,168 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; What the sentinel of the ready engine looks after a few times a second: deadlines, above all.
+;;;;
+;;;;   a connection that is                and                            is
+;;;;   overdue, parked, with output left   its peer took some of that     given as much time again
+;;;;   overdue, parked, with none left     something has come that no     left to the workers, however long
+;;;;                                       worker has looked at           they are busy
+;;;;   overdue, parked                     the service gives notice       told so, and closed gently
+;;;;   overdue, parked                     otherwise                      closed
+;;;;   overdue, owned                      its owner has not begun to      left to its owner
+;;;;                                       look at what has come
+;;;;   overdue, owned                      otherwise                      shut down; its owner closes it
+;;;;   idle when a drain is over                                          as if it were overdue
+
+(defun time-out-if-due (engine connection now)
+  "Ends CONNECTION if it is overdue at NOW."
+  (when (or (overdue-p connection now) (drain-time-out-p engine connection now))
+    ;; Or it might be nobody's to close: the sentinel, too, can be destroyed.
+    (uninterruptibly
+      (time-out-connection engine connection now))))
+
+(defun time-out-connection (engine connection now)
+  (cond ((claim-parked connection)
+         ;; It may have been served and parked again since: look again, as its owner.
+         (cond ((overdue-p connection now)
+                (time-out-parked-connection engine connection now))
+               ((drain-time-out-p engine connection now)
+                (end-idle-parked-connection engine connection now))
+               (t
+                (park-again engine connection))))
+        ((overdue-p connection now)
+         (call-while-expiring connection
+                              (lambda ()
+                                (when (and (owner-may-wait-p connection)
+                                           (overdue-p connection now))
+                                  (time-out-owned-connection engine connection)))))))
+
+(defun owner-may-wait-p (connection)
+  "True when the owner of CONNECTION, who is not the caller, may be waiting for its peer.  An owner that has
+not begun to look at what has come waits for a processor only; before it begins it takes the deadline
+away, so a deadline that is read after this holds."
+  (prog1 (or (null (connection-untouched connection))
+             (unfinished-p connection))
+    (order-reads)))
+
+(defun drain-time-out-p (engine connection now)
+  "True when ENGINE drains and has waited long enough for a request of CONNECTION."
+  (and (drain-over-p engine now)
+       (not (unfinished-p connection))))
+
+(defun time-out-owned-connection (engine connection)
+  "Shuts the descriptor of CONNECTION down; its owner cannot close it meanwhile."
+  (count-time-out engine connection)
+  (setf (connection-deadline connection) nil)
+  (shut-descriptor (connection-descriptor connection) :io))
+
+(defun count-time-out (engine connection)
+  (with-engine (engine)
+    (count-expired engine (connection-deadline-kind connection))))
+
+(defun time-out-parked-connection (engine connection now)
+  "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress, or waits for us."
+  (cond ((and (connection-output connection) (peer-took-some-p connection))
+         (renew-write-deadline engine connection now)
+         (park-again engine connection))
+        ((left-to-workers-p engine connection now))
+        (t
+         (count-time-out engine connection)
+         (end-with-notice engine connection now))))
+
+(defun end-idle-parked-connection (engine connection now)
+  "Ends CONNECTION, which is the sentinel's, unless a request has come."
+  (unless (left-to-workers-p engine connection now)
+    (end-with-notice engine connection now)))
+
+(defun left-to-workers-p (engine connection now)
+  "True when something has come for CONNECTION, which is the sentinel's, that no worker has looked at; it
+is parked again then."
+  (when (and (not (unfinished-p connection))
+             (await-descriptor (connection-descriptor connection) :input :until now))
+    (cond ((eq :left (connection-untouched connection)) ; a worker has the event, and does not get to it
+           (park-again engine connection)
+           t)
+          ((unwanted-p engine connection)
+           nil)
+          (t
+           (setf (connection-untouched connection) :left
+                 (connection-served-when-left connection) (connection-served connection))
+           (requeue-connection engine connection)
+           t))))
+
+(defun unwanted-p (engine connection)
+  "True when the service of ENGINE was called for what has come of CONNECTION, which the caller owns, and left
+it where it was: it is not called for that again."
+  (and (eql (connection-served-when-left connection) (connection-served connection))
+       (not (all-read-p (engine-service engine) connection))))
+
+(defun park-again (engine connection)
+  "Parks CONNECTION, which the sentinel owns."
+  (if (give-up-ownership connection)
+      (end-if-parked-too-late engine connection)
+      (requeue-connection engine connection)))
+
+(defun end-with-notice (engine connection now)
+  "Ends CONNECTION, which is the sentinel's.  Where its peer was told why, gently."
+  (cond ((and (not (unfinished-p connection)) ; else the notice would land inside an answer
+              (notice-given-p engine connection))
+         (release-connection engine connection)
+         (begin-to-linger connection now)
+         (requeue-connection engine connection))
+        (t
+         (drop-connection engine connection))))
+
+(defun notice-given-p (engine connection)
+  (handler-case (give-notice (engine-service engine) connection)
+    (error ()
+      (count-failure engine)
+      nil)))
+
+(defun note-idle-seconds (engine)
+  "Lets the workers of ENGINE know what their service says of idle connections."
+  (setf (pool-state-idle (engine-pool-state engine))
+        (as-milliseconds (idle-seconds (engine-service engine)))))
+
+(defun housekeep-when-due (engine controller)
+  "Ends the overdue connections of ENGINE, a few times a second."
+  (let ((now (milliseconds)))
+    (when (> (- now (controller-last-housekeeping controller)) (* 1000 *tick*))
+      (setf (controller-last-housekeeping controller) now)
+      (note-idle-seconds engine)
+      (map-connections (lambda (connection) (time-out-if-due engine connection now))
+                       (engine-table engine))
+      (close-status-descriptors engine)
+      (count-processors engine controller now)
+      (sample-wait-when-busy engine controller)
+      (when (engine-accept-again-p engine)
+        (accept-again engine))
+      (maintain-pool engine))))
+
+(defun longest-idle (engine)
+  "The parked connections of ENGINE, those first that have waited for longest."
+  (sort (parked-connections (engine-table engine)) #'<
+        :key (lambda (connection) (or (connection-deadline connection) 0))))
+
+(defun evict-idle-connections (engine)
+  "Ends some connections of ENGINE that only idle: without descriptors nobody else comes in."
+  (loop repeat +accept-batch+
+        for connection in (longest-idle engine)
+        do (uninterruptibly
+             (evict-if-idle engine connection))))
+
+(defun evict-if-idle (engine connection)
+  "Ends CONNECTION unless somebody owns it, something has come, or it is being answered."
+  (when (claim-parked connection)
+    (cond ((unfinished-p connection)    ; it was served, and parked again, since it was found to idle
+           (park-again engine connection))
+          ((left-to-workers-p engine connection (milliseconds)))
+          (t
+           (with-engine (engine)
+             (count-expired engine :evicted))
+           (drop-connection engine connection)))))
+
+(defun close-status-descriptors (engine)
+  (gather-status-descriptors engine)
+  (uninterruptibly
+    (mapc #'close-descriptor
+          (with-engine (engine) (shiftf (engine-status-descriptors engine) '())))))

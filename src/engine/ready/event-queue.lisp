@@ -1,0 +1,47 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The event queue: a worker handles one event at a time, and leaves the others that it got here.
+;;;;
+;;;; A wait costs a call of the system, whether it returns one event or several.  So a worker
+;;;; that waits alone asks for several, handles the first, and queues the others here,
+;;;; where whoever is free next takes them before it waits, first come, first served.  In the
+;;;; same way it queues the listener's token when it has accepted one connection of perhaps many.  A
+;;;; handler that blocks then holds up nobody: what is queued here is no more its worker's than what
+;;;; waits in the kernel.
+;;;;
+;;;;   Invariant: if the queue is not empty, either no worker waits in the poller, or a wakeup is pending.
+;;;;
+;;;; Three rules keep it: a worker that waits has counted itself among those that do and then found the
+;;;; queue empty; a worker that queues something looks afterwards whether somebody waits, and wakes one;
+;;;; and so does one that takes something and leaves more.
+;;;;
+;;;; The queue is a short list that is replaced by compare-and-set, and never changed.  A cell that was
+;;;; taken off does not come back, so a list that begins with the same cell is still the same.
+
+(defconstant +event-batch+ 4
+  "How many events a worker that waits alone takes at a time.  A worker that loses its processor before
+it has queued the others holds them up, so more make the slowest answers slower.")
+
+(defun take-event (engine)
+  "The token that was queued first in ENGINE, and is the caller's now; NIL when there is none."
+  (loop for tokens = (engine-event-queue engine)
+        while tokens
+        when (compare-and-set (engine-event-queue engine) tokens (rest tokens))
+          do (when (rest tokens)
+               (wake-one-if-somebody-waits engine))
+             (return (first tokens))))
+
+(defun queue-events (engine tokens)
+  "Queues TOKENS, a list and not empty, behind those of ENGINE."
+  (loop for before = (engine-event-queue engine)
+        until (compare-and-set (engine-event-queue engine) before (append before tokens)))
+  (wake-one-if-somebody-waits engine))
+
+(defun wake-one-if-somebody-waits (engine)
+  (when (and (somebody-waits-p engine)
+             (compare-and-set (engine-wakeup-pending-p engine) nil t))
+    (wake-one (engine-poller engine))))
+
+(defun clear-wakeup (engine)
+  "Called by whoever got the wakeup, before it looks at the queue of ENGINE."
+  (compare-and-set (engine-wakeup-pending-p engine) t nil))

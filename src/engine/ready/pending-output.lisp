@@ -1,0 +1,74 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; Answers for which a peer takes its time: no worker waits for it.
+;;;;
+;;;;   the owner of a connection     and finds that                 does
+;;;;   with output left sends it
+;;;;
+;;;;                                 all of it was taken, and its   serves what has come
+;;;;                                 outcome is :PARK               meanwhile, and parks
+;;;;                                 all of it was taken            ends the connection gently
+;;;;                                 the peer is gone               drops the connection
+;;;;                                 the peer takes no more now     parks the connection, until
+;;;;                                                                it takes more
+;;;;
+;;;; Input that comes meanwhile stays in the socket, so a peer that sends requests and reads no
+;;;; answers is held up by its own.  The poller reports it once, and perhaps the peer's end,
+;;;; to an owner who only tries to send; that is why all is read again after the last octet
+;;;; was taken, as if its event had come then.
+;;;;
+;;;; A connection in this state is ended by the sentinel when nothing was taken for
+;;;; WRITE-SECONDS, and by a hard stop at once.  A soft stop waits for it.
+;;;;
+;;;; A peer may take octets long before the socket takes more of ours: the kernel waits until a third
+;;;; of its buffer, which may have megabytes, is free.  So at the deadline the kernel is asked how much
+;;;; of what it holds is unsent, and a peer that took some of that since has as much time again.
+
+(defun send-pending-output (engine connection)
+  "Sends what CONNECTION, which the caller owns, has left of its output.  Returns :AGAIN when
+there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BROKEN."
+  (multiple-value-bind (left sent-p error)
+      (send-connection-output connection)
+    (setf (connection-output connection) left)
+    (cond (error :broken)
+          (left
+           (when (or sent-p (null (connection-deadline connection)))
+             (renew-write-deadline engine connection (coarse-now (engine-pool-state engine))))
+           (park-until-writable engine connection))
+          ((and (eq (connection-outcome connection) :park) (serving-p engine))
+           :again)
+          (t :close))))
+
+(defun renew-write-deadline (engine connection now)
+  "Gives the peer of CONNECTION, which the caller owns, the time that it has to take more."
+  (setf (connection-unsent connection) (unsent-octets (connection-descriptor connection)))
+  (set-deadline connection :write (write-seconds (engine-service engine)) now))
+
+(defun peer-took-some-p (connection)
+  "True when the peer of CONNECTION, which the caller owns and which has output left, took octets since
+its deadline was set."
+  (let ((unsent (connection-unsent connection)))
+    (and unsent
+         (< -1 (unsent-octets (connection-descriptor connection)) unsent))))
+
+(defun park-until-writable (engine connection)
+  "Like LEAVE-TO-POLLER, for CONNECTION that takes no more octets now: whoever owns it next sends on."
+  (unless (shiftf (connection-output-watched-p connection) t)
+    (when (connection-watched-p connection)
+      (rearm-connection engine connection)))
+  (leave-to-poller engine connection))
+
+(defun rearm-connection (engine connection)
+  "Makes an event of CONNECTION, which is watched, if it is ready now."
+  (rearm (engine-poller engine) (connection-descriptor connection)
+         (connection-token connection) (connection-output-watched-p connection)))
+
+;;; How many are in which state
+
+(defun count-connections (predicate engine)
+  (let ((count 0))
+    (map-connections (lambda (connection)
+                       (when (funcall predicate connection)
+                         (incf count)))
+                     (engine-table engine))
+    count))

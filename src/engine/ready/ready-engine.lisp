@@ -1,0 +1,127 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The ready engine: workers wait together on one poller, for the listener and for every
+;;;; parked connection.
+;;;;
+;;;;   a worker that ...          and finds that ...             does
+;;;;   waits alone                several things come at once    handles the first, queues the
+;;;;                                                             others: see event-queue.lisp
+;;;;   gets the listener's event  connections wait               accepts one and serves it, leaves
+;;;;                                                             the others: see accepting-connections.lisp
+;;;;   gets a connection's event  somebody owns it               marks it, waits again
+;;;;   gets a connection's event  nobody owns it                 serves it
+;;;;   served a request           more of its connection came    serves that too
+;;;;   served a request           otherwise                      parks the connection
+;;;;   is free                    enough siblings wait           is suspended
+;;;;   is free                    too many run                   likewise
+;;;;   is free                    an event is queued             handles that
+;;;;   is free                    otherwise                      waits again
+;;;;   is suspended               long enough, and the pool is   ends
+;;;;                              larger than its floor
+;;;;
+;;;; How many are enough, and too many, is the sentinel's to say: see pool-sizing.lisp.
+
+(defparameter *processors* nil
+  "How many processors to count on, an integer above 0; NIL for as many as this process may use.")
+
+(defun usable-processors ()
+  (or *processors* (processor-count)))
+
+(defstruct (pool-state (:include opaque))
+  "What the workers of a ready engine look at between two requests.  Each slot has one writer,
+the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
+  (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0
+  (clock 0 :type fixnum)                ; MILLISECONDS at that tick
+  (clock-stopped-p nil)                 ; nobody ticks: the sentinel is idle, failed just now, or is lost
+  (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the service, as milliseconds
+  (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
+  (target 1 :type fixnum)               ; how many workers may wait
+  (excess 0 :type fixnum)               ; how many should be suspended; who is counts it down
+  (sentinel-idle-p nil)                 ; the sentinel is to be woken when nobody waits
+  (waiting (make-counter) :read-only t)) ; how many workers wait
+
+(declaim (inline coarse-now))
+(defun coarse-now (pool)
+  "MILLISECONDS, a tick or so ago.  Asks the clock only while the sentinel does not."
+  (if (pool-state-clock-stopped-p pool)
+      (milliseconds)
+      (pool-state-clock pool)))
+
+(defstruct (ready-engine (:include engine) (:constructor %make-ready-engine)
+                         (:conc-name engine-) (:copier nil))
+  "The engine for platforms with pollers: a parked connection has no thread."
+  (poller nil)                          ; NIL before the start
+  (table (make-table) :type table :read-only t)
+  (pool-state (make-pool-state) :type pool-state :read-only t)
+  (probe (make-probe) :type probe :read-only t)
+  (event-queue '() :type list)          ; see event-queue.lisp
+  (wakeup-pending-p nil)                ; one was woken for an event that is queued, and has not come yet
+  (listener-descriptor -1 :type fixnum :read-only t)
+  (suspended '() :type list)            ; workers, who was suspended last first
+  (resumes 0 :type fixnum)
+  (suspends 0 :type fixnum)
+  (decisions (make-decision-counters) :read-only t) ; the sentinel's, see pool-sizing.lisp
+  (thread-states-unknown-p nil)         ; that the system does not tell of threads was noted
+  (status-descriptors '() :type list))  ; of workers that ended; the sentinel closes them
+
+(defparameter *poll-milliseconds* 1000
+  "After how long without anything to do a worker looks whether it is needed.  The poller wakes
+who came last first, so those who are not needed get there.")
+
+(defstruct (ready-worker (:include worker)
+                         (:constructor make-ready-worker (engine number pool-state)))
+  "A worker of a ready engine.  Its state is :ACTIVE while it waits or serves; which of the two,
+STAMP tells."
+  (pool-state nil :type pool-state :read-only t)
+  (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
+  (begun 0 :type fixnum)                ; the same moment in MILLISECONDS
+  (poll-milliseconds *poll-milliseconds* :type fixnum) ; how long it waits before it looks around
+  (stuck-stamp 0 :type fixnum)          ; the stamp for which it was found to be stuck
+  (suspect-stamp 0 :type fixnum)        ; the stamp for which it was asked about, and how long its
+  (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
+  (latest-run-time 0 :type fixnum)      ; and when it was asked about last
+  (accepted 0 :type fixnum)             ; connections, since it asked the poller last
+  (identity nil)                        ; of its thread, for the system
+  (status nil)                          ; descriptor that tells whether its thread is blocked, or NIL
+  (resumed (bt:make-condition-variable) :read-only t)) ; notified when it is resumed
+
+;;; Its numbers
+
+(declaim (inline somebody-waits-p))
+(defun somebody-waits-p (engine)
+  "True when a worker of ENGINE waits, or is about to."
+  (plusp (counter-count (pool-state-waiting (engine-pool-state engine)))))
+
+(defmethod busy-count ((engine ready-engine))
+  (count-if (lambda (worker) (plusp (ready-worker-stamp worker))) (engine-workers engine)))
+
+(defmethod standby-count ((engine ready-engine))
+  ;; Not by who waits: a worker that was resumed is on its way there.
+  (- (pool-size engine) (busy-count engine)))
+
+(defmethod resting-p ((worker ready-worker))
+  (or (eq (worker-state worker) :suspended)
+      (and (eq (worker-state worker) :active) (zerop (ready-worker-stamp worker)))))
+
+(defmethod worker-needed-p ((engine ready-engine))
+  nil)                                  ; the sentinel sees to that, see pool-sizing.lisp
+
+(defmethod overflow-acceptor-needed-p ((engine ready-engine))
+  nil)                                  ; the sentinel stands in, see pool-sizing.lisp
+
+(defmethod keep-for-cleanup :after ((engine ready-engine) worker)
+  (when (ready-worker-status worker)
+    (push (ready-worker-status worker) (engine-status-descriptors engine))))
+
+;;; Making it
+
+(defmethod make-pool-worker ((engine ready-engine) number)
+  (make-ready-worker engine number (engine-pool-state engine)))
+
+(defun make-ready-engine (service listener &key standby thread-limit accept-limit)
+  "An engine for SERVICE on LISTENER, not started.  STANDBY is how many workers it keeps when
+there is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT says how many
+connections may be open: see ENGINE-ACCEPT-LIMIT."
+  (%make-ready-engine :service service :listener listener :standby standby
+                      :thread-limit thread-limit :accept-limit accept-limit
+                      :listener-descriptor (listener-descriptor listener)))

@@ -1,0 +1,75 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; How the ready engine starts and stops.
+
+(define-condition listener-not-watched (recycling-error)
+  ((number :initarg :number :reader watch-failure-number))
+  (:report (lambda (condition stream)
+             (format stream "The listener cannot be watched for connections: ~A."
+                     (error-text (watch-failure-number condition)))))
+  (:documentation "Signalled when an engine cannot start: epoll does not take its listener."))
+
+(defun check-listener (result)
+  "Signals LISTENER-NOT-WATCHED when RESULT, of a call of the platform, is minus an error number."
+  (when (minusp result)
+    (error 'listener-not-watched :number (- result))))
+
+(defmethod acquire-resources ((engine ready-engine))
+  (let ((pool (engine-pool-state engine))
+        (listener (engine-listener-descriptor engine)))
+    (uninterruptibly
+      (setf (engine-poller engine) (make-poller)))
+    (setf (pool-state-clock pool) (milliseconds)
+          (pool-state-floor pool) (min (usable-processors) (engine-standby engine))
+          (pool-state-target pool) (pool-state-floor pool))
+    (note-idle-seconds engine)
+    (check-listener (set-non-blocking listener))
+    (set-no-delay listener)             ; what is accepted inherits it; not on a Unix-domain socket
+    (check-listener (watch (engine-poller engine) listener listener))))
+
+(defmethod recheck-workers ((engine ready-engine))
+  (with-engine (engine)
+    (dolist (worker (engine-suspended engine))
+      (bt:condition-notify (ready-worker-resumed worker)))))
+
+(defmethod end-accepting ((engine ready-engine))
+  (when (and (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
+             (engine-poller engine))    ; else it did not even begin to start
+    (unwatch (engine-poller engine) (engine-listener-descriptor engine))
+    (wake-listener (engine-listener engine) 0)))
+
+(defmethod wake-workers ((engine ready-engine))
+  (when (engine-poller engine)
+    (wake-all (engine-poller engine)))
+  (with-engine (engine)
+    (bt:condition-notify (engine-sentinel-wakeup engine)))
+  (recheck-workers engine))
+
+(defmethod end-input ((engine ready-engine) &rest states)
+  (map-connections (lambda (connection)
+                     ;; What was claimed is closed, even if the caller is destroyed.
+                     (uninterruptibly
+                       (end-input-of engine connection states)))
+                   (engine-table engine)))
+
+(defun end-input-of (engine connection states)
+  "Closes CONNECTION of ENGINE if it is parked in one of STATES; else, if those that are served are among
+these, has its owner read nothing more."
+  (cond ((and (member (if (unfinished-p connection) :writing :keep-alive) states)
+              (claim-parked connection))
+         (drop-connection engine connection))
+        ((member :serving states)
+         ;; Another thread that is about to shut it down may find that it need not; so this one waits until
+         ;; it is done, and ends the input itself.
+         (loop until (or (call-while-expiring connection
+                                              (lambda ()
+                                                (shut-descriptor (connection-descriptor connection)
+                                                                 :input)))
+                         (not (owned-p connection)))
+               do (bt:thread-yield)))))
+
+(defmethod release-resources ((engine ready-engine))
+  (end-input engine :keep-alive :writing) ; whatever is left
+  (close-status-descriptors engine)
+  (when (engine-poller engine)
+    (close-poller (engine-poller engine))))

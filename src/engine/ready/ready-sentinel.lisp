@@ -1,0 +1,125 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The life of the sentinel of the ready engine: a few times a second it sees to deadlines and what else
+;;;; connection-time-outs.lisp has; at each tick it has the pool sized (pool-sizing.lisp), and rests.
+
+(defun resume-clock (pool)
+  "Lets COARSE-NOW be what the current thread, the sentinel's, says from now on.  Nobody else does."
+  (setf (pool-state-clock pool) (milliseconds)
+        (pool-state-clock-stopped-p pool) nil))
+
+;;; Its rests
+
+(defun next-deadline (engine)
+  "The first deadline of a connection of ENGINE, in MILLISECONDS, or NIL."
+  (let ((first nil))
+    (map-connections (lambda (connection)
+                       (let ((deadline (connection-deadline connection)))
+                         (when (and deadline (or (null first) (< deadline first)))
+                           (setf first deadline))))
+                     (engine-table engine))
+    first))
+
+(defun idle-wait-seconds (engine)
+  "How long the sentinel of ENGINE may wait idly: until the next deadline, but not much less than until the
+next housekeeping nor longer than *IDLE-TICK*."
+  (if (or (engine-accept-again-p engine) (engine-thread-trouble-p engine) (not (running-p engine)))
+      *tick*
+      (let ((deadline (next-deadline engine)))
+        (if deadline
+            (max *tick* (min *idle-tick* (/ (- deadline (milliseconds)) 1000)))
+            *idle-tick*))))
+
+(defun idle-wait (engine)
+  "Waits until the sentinel is woken, and at most as long as there is nothing else to do.  True when a
+worker of ENGINE woke it because nobody waits any more."
+  (let ((pool (engine-pool-state engine))
+        (seconds (idle-wait-seconds engine)))
+    (unwind-protect
+         (bt:with-lock-held ((engine-lock engine))
+           (setf (pool-state-clock-stopped-p pool) t
+                 (pool-state-sentinel-idle-p pool) t)
+           ;; The last worker that waits counts itself off, and then reads SENTINEL-IDLE-P; so that must
+           ;; be seen by all before the count is read here, or each might miss what the other wrote.
+           (order-memory)
+           (when (and (not (eq (engine-phase engine) :stopped))
+                      (somebody-waits-p engine))
+             (wait-on (engine-sentinel-wakeup engine) (engine-lock engine) seconds))
+           (not (pool-state-sentinel-idle-p pool)))
+      (setf (pool-state-sentinel-idle-p pool) nil)
+      (resume-clock pool))))
+
+(defun nap-for-ticks (controller ticks)
+  "Naps for TICKS, which count as such: or a request that takes less than a long nap would never
+look as if it had begun more than a tick ago."
+  (nap (* ticks *tick-microseconds*))
+  (setf (controller-last-nap-ticks controller) ticks))
+
+(defun wait-idly (engine controller)
+  "Has the sentinel of ENGINE wait idly.  When a worker ended that, the next few samples follow closely."
+  (when (idle-wait engine)
+    (resume-fast-sampling controller)
+    (setf (controller-idle-naps controller) 0))
+  (setf (controller-last-nap-ticks controller) 1))
+
+(defun rest-after-sample (engine controller found)
+  "Rests after a sample that FOUND what ADJUST-POOL returns."
+  (let ((rest (decide-rest engine controller found)))
+    (count-decision controller rest)
+    (if (eq rest :idle-wait)
+        (wait-idly engine controller)
+        (nap-for-ticks controller (nap-ticks rest)))))
+
+;;; What it looks after besides
+
+(defparameter *count-milliseconds* 20000
+  "How often the sentinel counts processors.")
+
+(defun count-processors (engine controller now)
+  "Lets CONTROLLER and the workers of ENGINE know how many processors there are NOW: they may be given and
+taken away while we run, and the pool's floor, too, may have changed."
+  (when (> (- now (controller-last-processor-count controller)) *count-milliseconds*)
+    (setf (controller-last-processor-count controller) now
+          (controller-processors controller) (usable-processors)))
+  (setf (pool-state-floor (engine-pool-state engine))
+        (min (controller-processors controller) (engine-standby engine))))
+
+(defun sample-wait-when-busy (engine controller)
+  "Samples how long what is ready waits, if something was since the last time or a worker serves: at rest
+each sample would wake a thread."
+  (let ((done (+ (requests-served engine) (counter-count (engine-accept-count engine))))
+        (probe (engine-probe engine)))
+    (when (or (/= done (shiftf (controller-work-done controller) done))
+              (zerop (probe-count probe))
+              (plusp (probe-sent probe))
+              (plusp (with-engine (engine) (busy-count engine))))
+      (sample-wait probe (engine-poller engine)))))
+
+;;; Its loop
+
+(defun make-engine-controller (engine)
+  "A controller for ENGINE, whose workers know their floor."
+  (let ((processors (usable-processors)))
+    (make-controller processors (pool-state-floor (engine-pool-state engine)) (milliseconds)
+                     (engine-decisions engine))))
+
+(defmethod sentinel-loop ((engine ready-engine))
+  (prepare-thread engine)
+  (resume-clock (engine-pool-state engine))
+  (check-thread-states engine)
+  (loop with controller = (make-engine-controller engine)
+        until (eq (engine-phase engine) :stopped)
+        do (call-surviving engine :housekeeping (lambda () (housekeep-when-due engine controller)))
+        unless (call-surviving engine :pool-size
+                               (lambda ()
+                                 (rest-after-sample engine controller
+                                                    (adjust-pool engine controller))))
+          ;; ADJUST-POOL may have failed before it set the clock.
+          do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
+             (pause-after-failure engine)
+             (resume-clock (engine-pool-state engine))))
+
+(defmethod request-sentinel ((engine ready-engine))
+  ;; As long as nobody ticks, deadlines must not count from the last tick.
+  (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
+  (wake-one (engine-poller engine)))

@@ -1,0 +1,37 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; What the ready engine tells, of all connections together and of each.
+
+(defmethod parking-statistics ((engine ready-engine))
+  (let ((probe (engine-probe engine)))
+    (list :resumes (engine-resumes engine)
+          :suspends (engine-suspends engine)
+          :decisions (decision-counts (engine-decisions engine))
+          :parked (length (parked-connections (engine-table engine)))
+          :writing (count-connections #'connection-output engine)
+          :ready-wait (probe-wait probe)
+          :ready-wait-sum (/ (probe-sum probe) 1000000.0)
+          :ready-wait-count (probe-count probe))))
+
+(defmethod busy-seconds ((worker ready-worker))
+  (if (zerop (ready-worker-stamp worker))
+      0.0
+      (/ (max 0 (- (milliseconds) (ready-worker-begun worker))) 1000.0)))
+
+(defun ready-state (connection worker)
+  (cond ((connection-lingering-p connection) :draining)
+        ((connection-output connection) :writing)
+        (worker :active)
+        ((zerop (connection-served connection)) :new)
+        (t :parked)))
+
+(defmethod list-engine-connections ((engine ready-engine))
+  (let ((workers (worker-connections engine))
+        (plists '()))
+    (map-connections (lambda (connection)
+                       (let ((worker (cdr (assoc connection workers))))
+                         (push (describe-connection connection
+                                                    (ready-state connection worker) worker)
+                               plists)))
+                     (engine-table engine))
+    plists))

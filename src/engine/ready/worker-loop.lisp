@@ -1,0 +1,221 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; How the workers of the ready engine work: see ready-engine.lisp for the table.
+
+;;; Getting an event
+
+(defun next-event (engine worker)
+  "What WORKER should follow next; anything but an integer when it is time to look around."
+  (loop for token = (or (take-event engine) (await-event engine worker))
+        unless (eq token :wakeup)
+          return token
+        do (clear-wakeup engine)
+           (when (engine-sentinel-lost-p engine)
+             (interruptibly (ensure-sentinel engine)))))
+
+(defun await-event (engine worker)
+  "What the poller returns to WORKER, or what was queued while it turned to the poller."
+  (let ((waiting (pool-state-waiting (engine-pool-state engine)))
+        (most (if (somebody-waits-p engine) 1 +event-batch+)))
+    (setf (ready-worker-accepted worker) 0)
+    (counter-add waiting 1)
+    (multiple-value-bind (token others)
+        (or (take-event engine)
+            (await-ready (engine-poller engine) (ready-worker-poll-milliseconds worker) most))
+      (counter-add waiting -1)
+      (setf (ready-worker-poll-milliseconds worker)
+            (if token *poll-milliseconds* (idle-poll-milliseconds (engine-pool-state engine))))
+      (when others
+        (queue-other-events engine others))
+      token)))
+
+(defun queue-other-events (engine others)
+  "Queues OTHERS, tokens that came with the one that the caller handles, for who is free next.  A
+wakeup among them woke nobody who waits, so its mark is cleared first, and another one sent: for them, or
+for what was queued already."
+  (when (member :wakeup others)         ; seldom
+    (clear-wakeup engine)
+    (setf others (remove :wakeup others))
+    (when (and (null others) (engine-event-queue engine))
+      (wake-one-if-somebody-waits engine)))
+  (when others
+    (queue-events engine others))
+  (when (engine-sentinel-lost-p engine) ; the wakeup may have been its
+    (wake-one (engine-poller engine))))
+
+(defun idle-poll-milliseconds (pool)
+  "How long a worker waits that found nothing to do: so long that all who wait at rest look around once
+in four seconds.  When more may wait than at rest, as long as the others: it may be one too many soon."
+  (if (> (pool-state-target pool) (pool-state-floor pool))
+      *poll-milliseconds*
+      (* 4 *poll-milliseconds* (1+ (counter-count (pool-state-waiting pool))))))
+
+(defun wake-sentinel-if-nobody-waits (engine pool)
+  "Wakes the sentinel of ENGINE, if it is idle, when nobody waits any more.  The caller has counted itself
+as not waiting before, and reads whether the sentinel is idle afterwards; see IDLE-WAIT."
+  (when (and (pool-state-sentinel-idle-p pool) (not (somebody-waits-p engine)))
+    (wake-sentinel engine)))
+
+(defun wake-sentinel (engine)
+  (with-engine (engine)
+    ;; The clock stands until the sentinel has woken, so COARSE-NOW asks the system until then.
+    (when (shiftf (pool-state-sentinel-idle-p (engine-pool-state engine)) nil)
+      (bt:condition-notify (engine-sentinel-wakeup engine)))))
+
+(defparameter *timer-slack-microseconds* 100
+  "How late the system may end the sleep of a handler, to end several at once; its own default is
+half of that.")
+
+(defun prepare-thread (engine)
+  "Tells the system what the current thread is, a worker's of ENGINE or the sentinel's: one of many
+that had better not interrupt each other, nor the clients, when they wake.  Who is interrupted amid a
+request may have to wait for the slices of several others.  Unless its service wants it otherwise."
+  (when (batch-scheduling-p (engine-service engine))
+    (schedule-as-batch)
+    (let-timers-be-late *timer-slack-microseconds*)))
+
+(defmethod worker-loop ((engine ready-engine) worker)
+  (prepare-thread engine)
+  (setf (ready-worker-identity worker) (thread-identity))
+  (become-active engine worker)
+  ;; The poller reports an arrival once, and a connection that is accepted or owned is nobody
+  ;; else's to close.  So a thread that is to be destroyed dies only where it says INTERRUPTIBLY:
+  ;; while it has nothing to do, and while the service serves.
+  (deferring-interrupts
+    (loop while (keep-working-p engine worker (engine-pool-state engine))
+          do (handle-next-event engine worker))))
+
+(defun handle-next-event (engine worker)
+  (let* ((pool (engine-pool-state engine))
+         (token (next-event engine worker)))
+    (cond ((integerp token)
+           (setf (ready-worker-begun worker) (coarse-now pool)
+                 (ready-worker-stamp worker) (pool-state-tick pool))
+           (wake-sentinel-if-nobody-waits engine pool)
+           (unwind-protect (handle-event engine worker token)
+             (setf (ready-worker-stamp worker) 0)))
+          ((eq token :probe)
+           (note-wait (engine-probe engine)))
+          (t
+           (interruptibly (ensure-sentinel engine))))))
+
+(defun handle-event (engine worker token)
+  (if (= token (engine-listener-descriptor engine))
+      (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
+        (accept-connections engine worker))
+      (let ((connection (own-connection engine token)))
+        (when connection
+          (handle-ready-connection engine worker connection)))))
+
+(defun own-connection (engine token)
+  "The connection of TOKEN, if the caller owns it now; else NIL."
+  (let ((connection (find-connection (engine-table engine) (plain-token token))))
+    (and connection
+         (become-owner connection (token-hangup-p token))
+         connection)))
+
+(defun handle-ready-connection (engine worker connection)
+  "Does for CONNECTION, which WORKER owns, what it is ready for."
+  (if (connection-lingering-p connection)
+      (linger engine connection)
+      (serve-connection engine worker connection)))
+
+;;; Serving
+
+(defun serve-connection (engine worker connection)
+  "Serves CONNECTION, which WORKER owns, until it is parked, closed or detached."
+  (let ((outcome nil))
+    (setf (worker-connection worker) connection)
+    (unwind-protect
+         (setf outcome (serve-until-parked engine connection))
+      (setf (worker-connection worker) nil)
+      (cond ((eq outcome :parked)
+             (end-if-parked-too-late engine connection))
+            ((gone-p connection))       ; it was given away before its service was done with it
+            (t
+             (ecase (or outcome (given-away-outcome connection))
+               (:detached (detach engine connection))
+               (:close (close-gracefully engine connection))
+               (:broken (abort-connection engine connection))
+               ((nil) (drop-connection engine connection))))))))
+
+(defun serve-until-parked (engine connection)
+  "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN."
+  (handler-case
+      (loop for result = (if (connection-output connection)
+                             (send-pending-output engine connection)
+                             (serve-once engine connection))
+            unless (eq result :again)
+              return result)
+    (error (condition)
+      (count-failure engine)
+      (log-message engine :error "Serving a connection failed: ~A" condition)
+      (or (given-away-outcome connection) :close))))
+
+(defun serve-once (engine connection)
+  "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, else
+what became of it, :PARKED, or is to become of it."
+  (setf (connection-deadline connection) nil)
+  (order-writes)                        ; see OWNER-MAY-WAIT-P
+  (setf (connection-untouched connection) nil)
+  (let* ((service (engine-service engine))
+         (served (connection-served connection))
+         (outcome (interruptibly (serve service connection))))
+    (cond ((gone-p connection) :detached)
+          ((connection-output connection)
+           (setf (connection-outcome connection) outcome)
+           :again)
+          ((not (eq outcome :park)) outcome)
+          ((and (input-buffered-p service connection)
+                (or (/= served (connection-served connection))
+                    (note-stall engine)))
+           :again)
+          ((and (arrived-p connection) (not (give-up-ownership connection)))
+           :again)
+          ;; The kernel reported this end already; no further event will come.
+          ((or (read-closed-p connection) (not (serving-p engine))) :close)
+          (t (park engine connection)))))
+
+(defun note-stall (engine)
+  "Counts a time when the service of ENGINE served no request, and yet says that there is input to be
+served.  NIL: to call it again would change nothing, so the connection is parked, and has a deadline."
+  (with-engine (engine)
+    (incf (engine-stalls engine)))
+  nil)
+
+(defun park (engine connection)
+  "Makes CONNECTION, which the caller owns, nobody's, until the kernel reports that more of it has come.
+Returns :PARKED; :AGAIN when that is so already, and :BROKEN when it cannot be watched: it is the
+caller's still."
+  (unless (connection-deadline connection)
+    (let ((pool (engine-pool-state engine)))
+      (set-deadline-in connection (if (zerop (connection-served connection)) :first-byte :idle)
+                       (pool-state-idle pool) (coarse-now pool))))
+  (leave-to-poller engine connection))
+
+(defun leave-to-poller (engine connection)
+  "What PARK does, without a deadline."
+  ;; It is watched before it is anybody else's: whoever owned it then could close the descriptor, and
+  ;; the next connection might have the same number.
+  (setf (connection-untouched connection) :parked)
+  (cond ((not (or (connection-watched-p connection)
+                  (watch-connection engine connection)))
+         :broken)
+        ((give-up-ownership connection) :parked)
+        (t :again)))
+
+(defun watch-connection (engine connection)
+  "Has the kernel report events of CONNECTION, which the caller owns.  NIL when it refuses."
+  (cond ((zerop (watch (engine-poller engine) (connection-descriptor connection)
+                       (connection-token connection)
+                       (connection-output-watched-p connection)))
+         (setf (connection-watched-p connection) t))
+        (t
+         (count-failure engine)
+         nil)))
+
+(defun end-if-parked-too-late (engine connection)
+  "STOP ends what is parked when it looks; what is parked later must see to itself."
+  (when (and (not (serving-p engine))
+             (claim-parked connection))
+    (drop-connection engine connection)))

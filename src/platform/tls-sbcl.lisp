@@ -1,0 +1,60 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; Octets through OpenSSL without waiting, for SBCL on Linux.  CL+SSL has loaded the library, and made
+;;;; the connection, on a non-blocking descriptor.
+
+(defconstant +ssl-ctrl-mode+ 33)
+(defconstant +ssl-modes+ (logior 1      ; SSL_MODE_ENABLE_PARTIAL_WRITE
+                                 2      ; SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER
+                                 16)    ; SSL_MODE_RELEASE_BUFFERS
+  "How OpenSSL is to behave, see SSL_CTX_set_mode(3): it writes a record at a time, takes what it did not
+write from another address the next time, since the garbage collector moves octets, and keeps no empty
+buffers.")
+
+(cffi:defcfun ("SSL_ctrl" %ssl-control) :long
+  (handle :pointer) (command :int) (number :long) (pointer :pointer))
+
+(cffi:defcfun ("ERR_clear_error" %clear-errors) :void)
+
+(defun prepare-tls (stream)
+  "Makes STREAM, CL+SSL's, one for RECEIVE-TLS and SEND-TLS; returns STREAM."
+  (%ssl-control (cl+ssl::ssl-stream-handle stream) +ssl-ctrl-mode+ +ssl-modes+ (cffi:null-pointer))
+  stream)
+
+(defun tls-on-descriptor-p (stream descriptor)
+  "True when STREAM, CL+SSL's, reads and writes DESCRIPTOR."
+  (eql descriptor (cl+ssl::ssl-get-fd (cl+ssl::ssl-stream-handle stream))))
+
+(defun tls-failure (handle result)
+  "What RESULT, of a call for HANDLE that has failed, means: what RECEIVE-OCTETS returns."
+  (case (cl+ssl::ssl-get-error handle result)
+    ((#.cl+ssl::+ssl-error-want-read+ #.cl+ssl::+ssl-error-want-write+) (- +eagain+))
+    (#.cl+ssl::+ssl-error-zero-return+ 0)
+    (t (- +eio+))))
+
+(defun transfer-tls (function stream octets start end)
+  (assert (<= start end (length octets))) ; OpenSSL checks nothing
+  (let ((handle (cl+ssl::ssl-stream-handle stream)))
+    (if handle
+        (let ((result (sb-sys:with-pinned-objects (octets)
+                        ;; What failed on this thread before would be taken for a failure of this call,
+                        ;; see SSL_get_error(3).
+                        (%clear-errors)
+                        (funcall function handle
+                                 (cffi:make-pointer (+ (sb-sys:sap-int (sb-sys:vector-sap octets))
+                                                       start))
+                                 (- end start)))))
+          (if (plusp result) result (tls-failure handle result)))
+        (- +ebadf+))))
+
+(defun receive-tls (stream octets start end)
+  "Reads what STREAM, see PREPARE-TLS, has, at most END - START octets, to OCTETS from START.  Returns what
+RECEIVE-OCTETS does."
+  (declare (type octets octets) (type index start end))
+  (transfer-tls #'cl+ssl::ssl-read stream octets start end))
+
+(defun send-tls (stream octets start end)
+  "Writes OCTETS from START to END to STREAM, see PREPARE-TLS, as many as it takes now.  Returns what
+SEND-OCTETS does.  What it did not take is to be given again before all else."
+  (declare (type octets octets) (type index start end))
+  (transfer-tls #'cl+ssl::ssl-write stream octets start end))

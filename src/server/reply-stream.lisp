@@ -1,0 +1,220 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; The stream to which a handler writes the content of its reply, after the head.
+;;;;
+;;;;   framing     the content                                 what is written
+;;;;   :CHUNKED    ends with the last chunk                    becomes chunks
+;;;;   a number    has so many octets more                     leaves as it is; more is an error
+;;;;   :PLAIN      ends with the connection, or is of another  leaves as it is
+;;;;               protocol
+;;;;   :NONE       there is none                               is dropped
+;;;;   NIL         has ended                                   is the business of the stream beneath
+;;;;
+;;;; Chunks are made where they leave from, in the buffer of the wire, and are whole at any time: so who
+;;;; reads on, and sends first what was written, need not know of them.  What is written without being
+;;;; flushed becomes one chunk, as long as the buffer has room.
+
+(defstruct (reply-content (:include opaque) (:constructor make-reply-content (wire framing))
+                          (:copier nil))
+  "The content of one reply, as far as it was written."
+  (wire nil :type wire :read-only t)
+  (framing :plain :type (or (member :chunked :plain :none nil) content-size))
+  ;; The last chunk in the buffer of the wire: where it begins, how many octets it has, and where it ends;
+  ;; unless the buffer ends there, too, it has left.
+  (chunk-start 0 :type index)
+  (chunk-size 0 :type index)
+  (chunk-end 0 :type index))
+
+(defclass reply-stream (trivial-gray-streams:fundamental-binary-input-stream
+                        trivial-gray-streams:fundamental-binary-output-stream
+                        trivial-gray-streams:trivial-gray-stream-mixin)
+  ((content :initarg :content :reader reply-stream-content)
+   (inner :initarg :inner :reader reply-stream-inner
+          :documentation "The stream of the connection, from which everybody reads."))
+  (:documentation "Octets of the content of one reply."))
+
+(defun make-reply-stream (wire inner framing)
+  "A stream for the content of a reply over WIRE, whose head was written, on the stream INNER.  FRAMING is
+:CHUNKED, :PLAIN, :NONE or the number of octets that the content will have."
+  (make-instance 'reply-stream :content (make-reply-content wire framing) :inner inner))
+
+(define-condition content-too-long (stream-error)
+  ()
+  (:report "More was written than the Content-Length of the reply has announced.")
+  (:documentation "A handler has written more than it has announced; what was announced is sent."))
+
+;;; Chunks
+
+(declaim (inline last-chunk))
+(defun last-chunk (content)
+  "Where the chunk with which the buffer of CONTENT ends begins, and its size; 0 when it is still to begin."
+  (let ((fill (wire-fill (reply-content-wire content))))
+    (if (and (= fill (reply-content-chunk-end content))
+             (plusp (reply-content-chunk-size content)))
+        (values (reply-content-chunk-start content) (reply-content-chunk-size content))
+        (values fill 0))))
+
+(defun room-in-chunk (content)
+  "How many octets more fit into the last chunk of CONTENT."
+  (let ((buffer (output-buffer (reply-content-wire content))))
+    (multiple-value-bind (start size) (last-chunk content)
+      (chunk-room size (- (length buffer) start)))))
+
+(defun await-room-in-chunk (content)
+  "How many octets more, at least one, fit into the last chunk of CONTENT, after room was made for them."
+  (let ((room (room-in-chunk content)))
+    (cond ((plusp room) room)
+          (t
+           (empty-output (reply-content-wire content))
+           (room-in-chunk content)))))
+
+(defun lengthen-last-chunk (content count)
+  "Makes the last chunk of CONTENT, or a new one, longer by COUNT octets, for which there is room.  Returns
+the buffer, and where in it the caller is to put these."
+  (let* ((wire (reply-content-wire content))
+         (buffer (wire-output wire)))
+    (multiple-value-bind (start size) (last-chunk content)
+      (multiple-value-bind (position end) (lengthen-chunk buffer start size count)
+        (setf (reply-content-chunk-start content) start
+              (reply-content-chunk-size content) (+ size count)
+              (reply-content-chunk-end content) end
+              (wire-fill wire) end)
+        (values buffer position)))))
+
+(defun write-small-chunks (content octets start end)
+  (loop while (< start end)
+        do (let ((count (min (- end start) (await-room-in-chunk content))))
+             (uninterruptibly
+               (multiple-value-bind (buffer position) (lengthen-last-chunk content count)
+                 (replace buffer octets :start1 position :start2 start :end2 (+ start count))))
+             (incf start count))))
+
+(defun write-octet-in-chunk (content octet)
+  (await-room-in-chunk content)
+  (uninterruptibly
+    (multiple-value-bind (buffer position) (lengthen-last-chunk content 1)
+      (setf (aref buffer position) octet))))
+
+(defun write-encoded (wire output)
+  "Writes the octets of OUTPUT to WIRE; what its peer does not take now is kept."
+  (write-keeping wire (output-octets output) 0 (output-fill output)))
+
+(defun write-large-chunk (content octets start end)
+  "Writes OCTETS from START to END as one chunk."
+  (let ((wire (reply-content-wire content)))
+    (setf (reply-content-chunk-size content) 0) ; there is none that could be lengthened
+    (with-reply (line)
+      (encode-chunk-start line (- end start))
+      (whole-or-broken (wire)
+        (write-encoded wire line)
+        (write-keeping wire octets start end)
+        (encode-chunk-end (reset-output line))
+        (write-encoded wire line)))))
+
+(defun write-chunked (content octets start end)
+  (check-range octets start end)
+  (if (> (- end start) +output-size+)
+      (write-large-chunk content octets start end)
+      (write-small-chunks content octets start end)))
+
+;;; Any content
+
+(defun write-counted (content octets start end)
+  "Writes OCTETS from START to END as far as the announced length goes."
+  (let* ((rest (reply-content-framing content))
+         (count (min rest (- end start)))
+         (wire (reply-content-wire content)))
+    (whole-or-broken (wire)
+      (write-keeping wire octets start (+ start count))
+      (setf (reply-content-framing content) (- rest count)))
+    (when (< (+ start count) end)
+      (error 'content-too-long :stream (wire-stream wire)))))
+
+(defun write-content (content octets start end)
+  "Writes OCTETS from START to END to CONTENT, which has not ended."
+  (case (reply-content-framing content)
+    (:chunked (write-chunked content octets start end))
+    (:plain (write-keeping (reply-content-wire content) octets start end))
+    (:none)
+    (t (write-counted content octets start end))))
+
+(defmethod trivial-gray-streams:stream-write-sequence
+    ((stream reply-stream) sequence start end &key)
+  (let ((content (reply-stream-content stream)))
+    (cond ((null (reply-content-framing content))
+           (write-sequence sequence (reply-stream-inner stream) :start start :end end))
+          ((typep sequence 'octets)
+           (write-content content sequence start end))
+          (t
+           (let ((octets (coerce (subseq sequence start end) 'octets)))
+             (write-content content octets 0 (length octets))))))
+  sequence)
+
+(defmethod trivial-gray-streams:stream-write-byte ((stream reply-stream) octet)
+  (check-type octet octet)
+  (let ((content (reply-stream-content stream)))
+    (if (eq :chunked (reply-content-framing content))
+        (write-octet-in-chunk content octet)
+        (let ((octets (make-octets 1)))
+          (setf (aref octets 0) octet)
+          (write-sequence octets stream))))
+  octet)
+
+(defun flush-reply (stream)
+  (let ((content (reply-stream-content stream)))
+    (if (reply-content-framing content)
+        (push-output (reply-content-wire content))
+        (finish-output (reply-stream-inner stream))))
+  nil)
+
+(defmethod trivial-gray-streams:stream-force-output ((stream reply-stream))
+  (flush-reply stream))
+
+(defmethod trivial-gray-streams:stream-finish-output ((stream reply-stream))
+  (flush-reply stream))
+
+(defmethod trivial-gray-streams:stream-clear-output ((stream reply-stream))
+  ;; What was written may have left, and the head may still be in the buffer.
+  nil)
+
+;;; The end
+
+(defun end-reply (stream)
+  "Ends the content that was written to STREAM, a REPLY-STREAM, if it has not ended yet; what the peer does
+not take now is LEFT.  True when the peer knows where that ended, and another reply may follow."
+  (let* ((content (reply-stream-content stream))
+         (wire (reply-content-wire content))
+         (framing (shiftf (reply-content-framing content) nil)))
+    (when (and framing (wire-open-p wire))
+      (when (eq :chunked framing)
+        (with-reply (end)
+          (encode-last-chunk end)
+          (write-encoded wire end)))
+      (leave-output-to-engine wire))
+    (and (member framing '(:chunked :none 0 nil)) t)))
+
+(defmethod close ((stream reply-stream) &key abort)
+  (unless abort
+    (end-reply stream))
+  (setf (reply-content-framing (reply-stream-content stream)) nil)
+  (close (reply-stream-inner stream) :abort abort))
+
+;;; What is not of the reply
+
+(defmethod stream-element-type ((stream reply-stream))
+  '(unsigned-byte 8))
+
+(defmethod open-stream-p ((stream reply-stream))
+  (open-stream-p (reply-stream-inner stream)))
+
+(defmethod trivial-gray-streams:stream-read-byte ((stream reply-stream))
+  (read-byte (reply-stream-inner stream) nil :eof))
+
+(defmethod trivial-gray-streams:stream-read-sequence ((stream reply-stream) sequence start end &key)
+  (read-sequence sequence (reply-stream-inner stream) :start start :end end))
+
+(defmethod trivial-gray-streams:stream-listen ((stream reply-stream))
+  (listen (reply-stream-inner stream)))
+
+(defmethod trivial-gray-streams:stream-clear-input ((stream reply-stream))
+  (clear-input (reply-stream-inner stream)))

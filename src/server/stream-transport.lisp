@@ -1,0 +1,65 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; A stream that waits for its peer as transport.
+;;;;
+;;;; Invariant: no octet is read that nobody wanted yet.  A program that has made the stream, or talks
+;;;; another protocol after the request, reads on in it; and who asked for more than comes would wait in
+;;;; vain.  So of a head, whose length nobody knows, one line is read at a time.
+
+(defstruct (stream-transport (:include transport)
+                             (:constructor make-stream-transport (source base)))
+  "A stream of octets, perhaps made of that of BASE.")
+
+(defmacro or-broken ((stream) &body body)
+  "The value of BODY, which reads or writes STREAM and returns a number; or minus an error number where
+that fails.  Signals STREAM-TIMEOUT to who has waited in vain."
+  `(handler-case (progn ,@body)
+     (stream-timeout (condition) (error condition)) ; of the wire beneath
+     ;; What the Lisp, or the program, signals when the peer is gone, is not known.
+     (error (condition)
+       (if (wait-timed-out-p condition)
+           (error 'stream-timeout :stream ,stream)
+           (- +eio+)))))
+
+(defun read-line-octets (stream octets start end)
+  "Reads a line of STREAM with its end to OCTETS from START, up to END.  Returns how many octets; those that
+came before it failed, if any did."
+  (let ((line-feed (load-time-value (char-code #\Newline)))
+        (position start))
+    (handler-case (loop while (< position end)
+                        do (let ((octet (read-byte stream nil)))
+                             (unless octet
+                               (return))
+                             (setf (aref octets position) octet)
+                             (incf position)
+                             (when (= octet line-feed)
+                               (return))))
+      (error (condition)
+        (when (= position start)
+          (error condition))))
+    (- position start)))
+
+(defmethod transport-receive ((transport stream-transport) octets start end wanted)
+  (let ((stream (transport-source transport)))
+    (or-broken (stream)
+      (if wanted
+          (- (read-sequence octets stream :start start :end (min end (+ start wanted))) start)
+          (read-line-octets stream octets start end)))))
+
+(defmethod transport-send ((transport stream-transport) octets start end)
+  (let ((stream (transport-source transport)))
+    (or-broken (stream)
+      (write-sequence octets stream :start start :end end)
+      (finish-output stream)
+      (- end start))))
+
+(defmethod transport-waits-p ((transport stream-transport))
+  t)
+
+(defmethod transport-ready-p ((transport stream-transport))
+  ;; Streams may signal their end here already: who reads will see it too.
+  (handler-case (listen (transport-source transport))
+    (error () t)))
+
+(defmethod transport-for (stream base)
+  (make-stream-transport stream base))

@@ -1,0 +1,152 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;;; What the tables of the guide say is what there is, and links lead somewhere.
+
+(in-suite guide)
+
+;;; Tables
+
+(defun keyword-names (keywords)
+  (mapcar (lambda (keyword) (format nil ":~(~A~)" keyword)) keywords))
+
+(defun plist-names (plist)
+  (keyword-names (loop for (key) on plist by #'cddr collect key)))
+
+(defun check-same-names (there documented page)
+  "Checks that DOCUMENTED, names in a table of PAGE, are those that are THERE, each once."
+  (is (null (set-difference there documented :test #'string=))
+      "~A lacks ~{~A~^, ~}." page (set-difference there documented :test #'string=))
+  (is (null (set-difference documented there :test #'string=))
+      "~A has ~{~A~^, ~}, which there is not." page (set-difference documented there :test #'string=))
+  (is (= (length documented) (length (remove-duplicates documented :test #'string=)))
+      "~A says something twice." page))
+
+(test the-guide-explains-every-statistic
+  (let ((stats (recycling:stats (make-instance 'recycling:parallel-acceptor :port 0))))
+    (check-same-names (plist-names stats)
+                      (words-in-column "docs/guide/operating.md" "statistic")
+                      "docs/guide/operating.md")
+    (check-same-names (plist-names (getf stats :expired-by))
+                      (words-in-column "docs/guide/operating.md" "kind")
+                      "docs/guide/operating.md")))
+
+(defun keywords-of-docstring (symbol)
+  "The keywords of which the docstring of the function SYMBOL speaks, as their names are written."
+  (remove-duplicates (mapcar #'string-downcase
+                             (cl-ppcre:all-matches-as-strings ":[A-Z][A-Z-]*"
+                                                              (documentation symbol 'function)))
+                     :test #'string=))
+
+(test the-guide-explains-what-is-told-of-connections
+  (check-same-names (keywords-of-docstring 'recycling:list-connections)
+                    (append (words-in-column "docs/guide/operating.md" "key")
+                            (words-in-column "docs/guide/operating.md" "state"))
+                    "docs/guide/operating.md"))
+
+(test the-guide-explains-every-field-of-the-log-in-json
+  (check-same-names (loop for (key) on (recycling::rejection-facts nil nil nil nil 400) by #'cddr
+                          collect (substitute #\_ #\- (string-downcase key)))
+                    (words-in-column "docs/guide/logging.md" "field")
+                    "docs/guide/logging.md"))
+
+(defun exported-names ()
+  (let ((names '()))
+    (do-external-symbols (symbol '#:hunchentoot-recycling-taskmaster names)
+      (push (string-downcase symbol) names))))
+
+(test the-guide-has-every-name
+  (check-same-names (exported-names) (words-in-column "docs/guide/README.md" "name")
+                    "docs/guide/README.md"))
+
+(defun finalized-class (name)
+  "The class NAME, when its slots are known; NIL when there is none."
+  (let ((class (find-class name nil)))
+    (and class (class-of (allocate-instance class)))))
+
+(defparameter *configured-classes*
+  '(recycling:parallel-easy-acceptor recycling:parallel-easy-ssl-acceptor recycling:recycling-taskmaster)
+  "The classes whose arguments docs/guide/configure.md has.")
+
+(defun all-arguments (class)
+  "The names of the initargs of CLASS that a slot or a default tells of."
+  (append (mapcar #'first (platform:default-arguments class))
+          (loop for (nil . names) in (platform::slots-filled class) append names)
+          (list* :parking (mapcar #'first recycling::*limit-initargs*))))
+
+(defun own-arguments (class)
+  "The names of initargs of CLASS that the guide must have."
+  (append (mapcar #'first (platform:default-arguments class))
+          (list :listen-path :listen-mode :listen-fd :reuse-port)
+          (mapcar #'first recycling::*limit-initargs*)))
+
+(defun arguments-in-classes (function)
+  "What FUNCTION returns for each of the classes, together."
+  (keyword-names (loop for name in *configured-classes*
+                       for class = (finalized-class name)
+                       when class append (funcall function class))))
+
+(test the-guide-has-every-argument
+  (let ((documented (words-in-column "docs/guide/configure.md" "argument")))
+    (is (null (set-difference (arguments-in-classes #'own-arguments) documented :test #'string=)))
+    (is (null (set-difference documented (arguments-in-classes #'all-arguments) :test #'string=)))))
+
+(defun written-number (text)
+  "The integer that TEXT, a cell, begins with, where MiB may follow; NIL where it begins otherwise."
+  (cl-ppcre:register-groups-bind ((#'parse-integer number) unit) ("^(\\d+)( MiB)?" text)
+    (if unit (* number 1024 1024) number)))
+
+(defun default-of (name)
+  "The value that the argument NAME, a keyword, has by default."
+  (let ((limit (assoc name recycling::*limit-initargs*))
+        (default (loop for class in (remove nil (mapcar #'finalized-class *configured-classes*))
+                       thereis (assoc name (platform:default-arguments class)))))
+    (cond (limit (funcall (third limit) (recycling::make-limits)))
+          ((eq :standby-thread-count name) recycling:*default-standby-thread-count*)
+          (t (funcall (cdr default))))))
+
+(test the-guide-has-the-defaults-of-arguments
+  (let ((rows (loop for row in (table-rows "docs/guide/configure.md" "argument")
+                    when (written-number (second row)) collect row)))
+    (is (< 12 (length rows)))
+    (loop for (name default) in rows
+          do (is (eql (written-number default)
+                      (default-of (read-from-string (first (quoted-words name)))))
+                 "~A is not ~A." name default))))
+
+;;; Pages and links
+
+(defun documents-in (folder)
+  "The names of the documents in FOLDER and below."
+  (mapcar #'source-name (directory (merge-pathnames (format nil "~A**/*.md" folder) (source-root)))))
+
+(defun documents ()
+  (append '("README.md" "CONTRIBUTING.md" "CHANGELOG.md") (documents-in "docs/")))
+
+(test every-page-of-the-guide-has-a-test
+  (is (null (set-exclusive-or (cons "README.md" (documents-in "docs/guide/")) *example-pages*
+                              :test #'string=))))
+
+(defun linked-document (page name)
+  "What the project calls the file to which a link of the document PAGE leads that says NAME."
+  ;; By hand: ABCL does not find every pathname that goes up twice.
+  (let ((folders (rest (reverse (uiop:split-string page :separator "/")))))
+    (dolist (part (uiop:split-string name :separator "/"))
+      (if (string= ".." part)
+          (pop folders)
+          (push part folders)))
+    (format nil "~{~A~^/~}" (reverse folders))))
+
+(defun link-mistake (page target)
+  "What is wrong with TARGET, a link of the document PAGE; NIL when nothing is."
+  (destructuring-bind (name &optional anchor) (uiop:split-string target :separator "#")
+    (let ((there (if (string= "" name) page (linked-document page name))))
+      (cond ((not (probe-file (document there)))
+             "no such file")
+            ((and anchor (not (member anchor (anchors there) :test #'string=)))
+             "no such heading")))))
+
+(test every-link-leads-somewhere
+  (dolist (page (documents))
+    (dolist (target (links page))
+      (let ((mistake (link-mistake page target)))
+        (is (null mistake) "~A: ~A: ~A." page target mistake)))))

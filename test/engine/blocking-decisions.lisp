@@ -1,0 +1,488 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; What an engine decides, one decision at a time, in a blocking engine without threads.
+
+(in-suite blocking)
+
+(defmacro with-still-engine ((engine &rest options) &body body)
+  "Evaluates BODY with an ENGINE, made by MAKE-ENGINE of OPTIONS, that seems to run and has no threads."
+  `(let* (*listener* *service*
+          (,engine (make-engine (constantly :close) ,@options)))
+     (setf (engine::engine-phase ,engine) :running
+           (engine::engine-accepting-p ,engine) t)
+     ,@body))
+
+(defun still-worker (engine &optional (state :starting))
+  "A worker of ENGINE in STATE that has no thread."
+  (engine::with-engine (engine)
+    (let ((worker (engine::reserve-worker engine)))
+      (unless (eq state :starting)
+        (engine::set-worker-state worker state))
+      worker)))
+
+(defun fake-connection ()
+  (engine::make-connection (make-instance 'fake-socket)))
+
+(defun queue-connections (engine count)
+  "Puts COUNT new connections at the end of the queue of ENGINE; returns them."
+  (let ((connections (loop repeat count collect (fake-connection))))
+    (setf (engine::engine-queue engine) (append (engine::engine-queue engine) connections))
+    connections))
+
+;;; What a worker does next
+
+(define-server-test who-is-free-takes-the-oldest-who-is-queued
+  (with-still-engine (engine :thread-limit 1 :accept-limit 9)
+    (destructuring-bind (first second) (queue-connections engine 2)
+      (let ((worker (still-worker engine)))
+        (is (eq first (engine::next-step engine worker)))
+        (is (eq first (engine::worker-connection worker)))
+        (is (eq :serving (engine::worker-state worker)))
+        (let ((acceptor (still-worker engine :waiting)))
+          (is (eq :accept (engine::next-step engine acceptor)) "As many serve as may."))
+        (is (eq second (engine::next-step engine worker)) "It gives its own place up.")
+        (is (null (engine::engine-queue engine)))))))
+
+(define-server-test nobody-takes-who-is-queued-when-the-engine-stops
+  (with-still-engine (engine :thread-limit 1 :accept-limit 9)
+    (let ((queued (queue-connections engine 1)))
+      (loop for (phase accepting-p taken-p) in '((:draining nil t) (:stopping nil nil))
+            do (setf (engine::engine-phase engine) phase
+                     (engine::engine-accepting-p engine) accepting-p
+                     (engine::engine-queue engine) queued)
+               (let* ((worker (still-worker engine :serving))
+                      (step (engine::next-step engine worker)))
+                 (is (eq (if taken-p (first queued) :end) step))
+                 (unless taken-p
+                   (is (eq :ended (engine::worker-state worker)))
+                   (is (not (member worker (engine::engine-workers engine))))))))))
+
+(define-server-test nobody-takes-who-is-queued-when-more-serve-than-a-lowered-limit-allows
+  (with-still-engine (engine :thread-limit 4 :accept-limit 60)
+    (let* ((queued (queue-connections engine 2))
+           (acceptor (still-worker engine :waiting))
+           (workers (loop repeat 4 collect (still-worker engine :serving))))
+      (engine:resize-pool engine :thread-limit 2)
+      (flet ((next-steps (workers)
+               (mapcar (lambda (worker) (engine::next-step engine worker)) workers)))
+        (is (equal '(:end :end) (next-steps (subseq workers 0 2))))
+        (is (equal queued (next-steps (subseq workers 2))))
+        (is (eq :accept (engine::next-step engine acceptor)))
+        (is (= 3 (statistic engine :threads)))))))
+
+(define-server-test who-is-beyond-a-lowered-limit-accepts-where-nobody-else-does
+  (with-still-engine (engine :thread-limit 2 :accept-limit 60)
+    (queue-connections engine 1)
+    (let ((workers (loop repeat 2 collect (still-worker engine :serving))))
+      (engine:resize-pool engine :thread-limit 1)
+      (is (eq :accept (engine::next-step engine (first workers)))))))
+
+(define-server-test who-is-free-waits-where-too-few-do-and-ends-where-enough-do
+  (with-still-engine (engine :standby 2)
+    (let ((workers (loop repeat 3 collect (still-worker engine :serving))))
+      (is (equal '(:accept :accept :end)
+                 (mapcar (lambda (worker) (engine::next-step engine worker)) workers)))
+      (is (equal '(:waiting :waiting :ended) (mapcar #'engine::worker-state workers)))
+      (is (eq :accept (engine::next-step engine (first workers))) "It is one of those who wait.")
+      (let ((starting (still-worker engine)))
+        (is (eq :end (engine::next-step engine starting)))
+        (is (= 2 (statistic engine :threads)))))))
+
+(define-server-test nobody-accepts-what-is-not-the-engines-any-more
+  (with-still-engine (engine :standby 2)
+    (setf (engine::engine-accepting-p engine) nil)
+    (is (eq :end (engine::next-step engine (still-worker engine :serving))))))
+
+;;; What becomes of who comes
+
+(define-server-test who-comes-is-served-queued-or-refused-and-counted
+  (with-still-engine (engine :thread-limit 1 :accept-limit 3)
+    (let ((worker (still-worker engine :waiting))
+          (acceptor (still-worker engine :waiting))
+          (connections (loop repeat 4 collect (fake-connection))))
+      (setf (engine::engine-accept-trouble engine) 'platform:accept-failed
+            (engine::engine-accept-again-p engine) t)
+      (is (eq :serve (engine::admit engine worker (first connections))))
+      (is (null (engine::engine-accept-trouble engine)) "That is over.")
+      (is (not (engine::engine-accept-again-p engine)))
+      (is (eq (first connections) (engine::worker-connection worker)))
+      (is (not (engine:winding-down-p engine)))
+      (is (equal '(:queued :queued :refused)
+                 (loop for connection in (rest connections)
+                       collect (values (engine::admit engine acceptor connection)))))
+      (is (equal (subseq connections 1 3) (engine::engine-queue engine)) "The oldest is the first.")
+      (is (engine:winding-down-p engine) "Others wait.")
+      (loop for (name value) in '((:accepted 4) (:open 3) (:queued 2) (:refused 1) (:busy 1))
+            do (is (eql value (statistic engine name)) "~A" name)))))
+
+(define-server-test (who-cannot-accept-backs-off-unless-the-network-is-in-trouble
+                     :needs :calls-by-name)
+  (with-still-engine (engine)
+    (loop for (trouble times) in `((,(exhausted) 1)
+                                   (,(make-condition 'platform:network-trouble :cause "ENETDOWN") 0))
+          do (let ((count 0))
+               (engine::forget-accept-trouble engine)
+               (hand-over *listener* trouble)
+               (with-function (engine::back-off (original engine) (incf count))
+                 (is (null (engine::accept-or-back-off engine (still-worker engine :waiting)))))
+               (is (= times count) "~A" trouble)))))
+
+(define-server-test who-comes-when-the-engine-stops-is-late
+  (with-still-engine (engine)
+    (setf (engine::engine-phase engine) :stopping)
+    (let ((socket (connect-fake *listener*)))
+      (is (null (engine::accept-one engine (still-worker engine :waiting))))
+      (is (fake-closed socket))
+      (is (zerop (statistic engine :open)))
+      (is (= 1 (statistic engine :accepted))))))
+
+(define-server-test a-sibling-is-made-for-the-last-one-who-waits-and-no-other
+  (with-still-engine (engine)
+    (let ((workers (list (still-worker engine :waiting) (still-worker engine :waiting))))
+      (is (null (nth-value 1 (engine::admit engine (first workers) (fake-connection)))))
+      (let ((sibling (nth-value 1 (engine::admit engine (second workers) (fake-connection)))))
+        (is (typep sibling 'engine::worker))
+        (is (eq :starting (engine::worker-state sibling)))
+        (is (= 3 (statistic engine :made) (statistic engine :threads)))))))
+
+(defclass failing-service (fake-service)
+  ()
+  (:documentation "Fails to refuse and to release."))
+
+(defmethod engine:refuse ((service failing-service) connection)
+  (declare (ignore connection))
+  (error "Not refused."))
+
+(defmethod engine:release ((service failing-service) connection)
+  (declare (ignore connection))
+  (error "Not released."))
+
+(define-server-test who-cannot-be-told-that-it-is-refused-is-closed-and-counted
+  (with-still-engine (engine)
+    (change-class *service* 'failing-service)
+    (let ((refused (fake-connection)) (served (fake-connection)))
+      (engine::refuse-and-close engine refused)
+      (is (fake-half-closed (engine:connection-socket refused)) "So it is not reset.")
+      (is (fake-closed (engine:connection-socket refused)))
+      (is (= 1 (statistic engine :failed)))
+      (engine::close-connection engine served nil)
+      (is (fake-closed (engine:connection-socket served)))
+      (is (= 2 (statistic engine :failed))))))
+
+;;; Overload and drains
+
+(define-server-test who-has-just-become-idle-is-spared-in-overload
+  (with-still-engine (engine)
+    (let ((worker (still-worker engine :keep-alive)))
+      (is (not (engine::idle-too-long-p worker)))
+      (decf (engine::worker-since worker) (+ 10 engine::*overload-idle-milliseconds*))
+      (is (engine::idle-too-long-p worker))
+      (setf (engine::worker-state worker) :serving)
+      (is (not (engine::idle-too-long-p worker)))
+      (setf (engine::worker-state worker) :keep-alive))))
+
+(define-server-test there-is-overload-where-all-serve-and-somebody-waits
+  (with-still-engine (engine :thread-limit 1)
+    (flet ((overload-p ()
+             (engine::with-engine (engine)
+               (engine::end-idle-connections engine)
+               (engine:winding-down-p engine))))
+      (let ((worker (still-worker engine :waiting)))
+        (connect-fake *listener*)
+        (is (not (overload-p)) "Somebody is free.")
+        (engine::with-engine (engine) (engine::assign-connection worker (fake-connection)))
+        (is (overload-p))
+        (take-from-backlog *listener*)
+        (is (not (overload-p)) "Nobody waits.")
+        (queue-connections engine 1)
+        (is (overload-p))))))
+
+(define-server-test idle-connections-end-when-the-drain-has-waited-for-them
+  (with-still-engine (engine)
+    (let ((idle (fake-connection)) (served (fake-connection)) (now (platform:milliseconds)))
+      (loop for (connection state) in `((,idle :keep-alive) (,served :serving))
+            do (setf (engine::worker-connection (still-worker engine state)) connection))
+      (flet ((ended-p (connection)
+               (fake-ended (engine:connection-socket connection)))
+             (tend ()
+               (engine::with-engine (engine) (engine::end-idle-connections engine)))
+             (may-idle-p ()
+               (let ((worker (still-worker engine :serving)))
+                 (prog1 (engine::become-idle engine worker)
+                   (engine::with-engine (engine) (engine::retire worker))))))
+        (tend)
+        (is (not (ended-p idle)))
+        (setf (engine::engine-drain-end engine) (+ now 100000)
+              (engine::engine-phase engine) :draining)
+        (tend)
+        (is (not (ended-p idle)) "It may still send a request.")
+        (is (may-idle-p))
+        (setf (engine::engine-drain-end engine) (- now 1))
+        (tend)
+        (is (ended-p idle))
+        (is (not (ended-p served)))
+        (is (not (may-idle-p)))
+        (setf (engine::engine-drain-end engine) nil
+              (engine::engine-phase engine) :stopping)
+        (is (not (may-idle-p)))))))
+
+;;; The size of the pool
+
+(define-server-test as-many-workers-are-made-as-are-missing
+  (with-still-engine (engine :standby 3)
+    (flet ((missing () (engine::with-engine (engine) (engine::missing-workers engine))))
+      (is (= 3 (missing)))
+      (still-worker engine :waiting)
+      (is (= 2 (missing)))
+      (setf (engine::engine-thread-limit engine) 2)
+      (is (= 1 (missing)) "The limit is lower.")
+      (setf (engine::engine-accept-limit engine) 5)
+      (is (= 2 (missing)) "One more accepts the others.")
+      (setf (engine::engine-accept-limit engine) :unlimited
+            (engine::engine-thread-limit engine) nil)
+      (loop repeat 2 do (still-worker engine :waiting))
+      (is (= 0 (missing)))
+      (dolist (worker (engine::engine-workers engine))
+        (engine::with-engine (engine) (engine::set-worker-state worker :serving)))
+      (is (= 1 (missing)) "Nobody waits.")
+      (setf (engine::engine-thread-limit engine) 3)
+      (is (= 0 (missing)))
+      (setf (engine::engine-thread-limit engine) nil
+            (engine::engine-launch-after engine) (+ (platform:milliseconds) 100000))
+      (is (= 0 (missing)) "A thread could not be made a moment ago.")
+      (setf (engine::engine-launch-after engine) (- (platform:milliseconds) 1))
+      (is (= 1 (missing)))
+      (setf (engine::engine-phase engine) :stopping)
+      (is (= 0 (missing))))))
+
+(define-server-test one-more-is-made-for-who-is-queued-where-all-others-wait-in-an-accept
+  (with-still-engine (engine :standby 2 :thread-limit 2 :accept-limit 60)
+    (flet ((missing () (engine::with-engine (engine) (engine::missing-workers engine))))
+      (let ((workers (loop repeat 2 collect (still-worker engine :serving)))
+            (queued (first (queue-connections engine 1))))
+        (loop repeat 2 do (still-worker engine :waiting))
+        (is (= 0 (missing)) "As many serve as may.")
+        (engine::with-engine (engine) (engine::retire (first workers)))
+        (is (= 1 (missing)))
+        (setf (engine::engine-launch-after engine) (+ (platform:milliseconds) 100000))
+        (is (= 0 (missing)) "A thread could not be made a moment ago.")
+        (setf (engine::engine-launch-after engine) 0)
+        (let ((another (still-worker engine)))
+          (is (= 0 (missing)) "It is about to take it.")
+          (is (eq queued (engine::next-step engine another))))
+        (is (= 0 (missing)) "Nobody is queued.")))))
+
+(define-server-test trouble-with-threads-is-noted-once-until-it-is-over
+  (with-still-engine (engine)
+    (flet ((fail-to-launch ()
+             (engine::note-thread-trouble engine (make-condition 'simple-error
+                                                                 :format-control "No threads."))))
+      (loop repeat 2 do (fail-to-launch))
+      (is (not (engine::may-launch-p engine)) "Nobody tries again at once.")
+      (is (= 2 (statistic engine :failed)))
+      (is (= 1 (length (error-notes *service*))))
+      (engine::forget-thread-trouble engine)
+      (is (engine::may-launch-p engine))
+      (fail-to-launch)
+      (is (= 2 (length (error-notes *service*)))))))
+
+(define-server-test trouble-with-accepting-is-noted-once-of-each-kind-until-it-is-over
+  (with-still-engine (engine)
+    (flet ((fail-to-accept (class)
+             (engine::note-accept-trouble engine (make-condition class :cause "Of a test."))))
+      (is (not (fail-to-accept 'platform:accept-failed)))
+      (is (fail-to-accept 'platform:accept-failed) "It lasts.")
+      (is (not (engine:winding-down-p engine)))
+      (is (not (fail-to-accept 'platform:descriptors-exhausted)))
+      (is (engine:winding-down-p engine) "Others are to go.")
+      (is (= 2 (length (error-notes *service*))))
+      (is (= 3 (statistic engine :failed)))
+      (is (engine::engine-accept-again-p engine))
+      (engine::forget-accept-trouble engine)
+      (is (not (engine:winding-down-p engine)))
+      (is (not (engine::engine-accept-again-p engine)))
+      (is (not (fail-to-accept 'platform:descriptors-exhausted)))
+      (is (not (fail-to-accept 'platform:listener-closed)))
+      (is (not (engine::engine-accept-again-p engine)) "It will never give another."))))
+
+(define-server-test a-worker-that-was-given-back-does-not-begin
+  (with-still-engine (engine)
+    (let ((worker (still-worker engine)) (begun nil))
+      (setf (slot-value *service* 'ending) (lambda () (setf begun t)))
+      (engine::with-engine (engine) (engine::retire worker))
+      (engine::run-worker worker)
+      (is (not begun))
+      (is (null (engine::worker-thread worker)))
+      (is (= 1 (statistic engine :ended))))))
+
+(define-server-test a-worker-whose-thread-died-without-unwinding-gives-its-connection-up
+  (with-running-engine (engine (constantly :close))
+    (let ((connection (fake-connection))
+          (thread (bt:make-thread (constantly nil))))
+      (eventually ("a thread to end") (not (bt:thread-alive-p thread)))
+      (engine::with-engine (engine)
+        (let ((worker (engine::reserve-worker engine)))
+          (platform:counter-add (engine::engine-open-count engine) 1)
+          (setf (engine::worker-thread worker) thread)
+          (engine::assign-connection worker connection)))
+      (engine::housekeep engine)
+      (is (closed-p (engine:connection-socket connection)))
+      (wait-for-statistic engine :open 0)
+      (is (= 1 (statistic engine :ended)))
+      (wait-for-statistic engine :busy 0))))
+
+;;; The sentinel's successor
+
+(define-server-test a-lost-sentinel-is-replaced-once
+  (with-still-engine (engine)
+    (flet ((replace-p () (and (engine::replace-sentinel-p engine) t)))
+      (is (not (replace-p)) "None was lost.")
+      (setf (engine::engine-sentinel-lost-p engine) t
+            (engine::engine-launch-after engine) (+ (platform:milliseconds) 100000))
+      (is (not (replace-p)) "A thread could not be made a moment ago.")
+      (setf (engine::engine-launch-after engine) 0
+            (engine::engine-phase engine) :stopping)
+      (is (not (replace-p)))
+      (setf (engine::engine-phase engine) :running)
+      (is (replace-p))
+      (is (= 1 (engine::engine-sentinel-count engine)))
+      (is (not (replace-p)))
+      (let ((thread (bt:make-thread (constantly nil))))
+        (setf (engine::engine-sentinel engine) thread)
+        (eventually ("a thread to end") (not (bt:thread-alive-p thread))))
+      (is (replace-p) "It died without its last act."))))
+
+(defclass lonely-service (fake-service)
+  ()
+  (:documentation "Has no thread for a sentinel."))
+
+(defmethod engine:make-sentinel-thread ((service lonely-service) thunk)
+  (declare (ignore thunk))
+  (error "No thread for a sentinel."))
+
+(define-server-test a-successor-that-cannot-be-made-is-made-later
+  (with-still-engine (engine)
+    (setf (engine::engine-sentinel-lost-p engine) t)
+    (change-class *service* 'lonely-service)
+    (engine::ensure-sentinel engine)
+    (is (zerop (engine::engine-sentinel-count engine)))
+    (is (engine::lost-sentinel-p engine))
+    (is (= 1 (statistic engine :failed)))
+    (is (= 1 (length (error-notes *service*))))
+    (change-class *service* 'fake-service)
+    (engine::ensure-sentinel engine)
+    (is (= 1 (statistic engine :failed)) "It is too early.")
+    (setf (engine::engine-launch-after engine) 0)
+    (engine::ensure-sentinel engine)
+    (is (not (engine::lost-sentinel-p engine)))
+    (is (find-if (lambda (note) (search "successor" (rest note))) (recorded (fake-notes *service*))))
+    (eventually ("it to begin") (engine:engine-sentinel engine))
+    (is (null (engine:stop-engine engine)))))
+
+;;; Figures
+
+(define-server-test figures-stay-as-they-were-when-they-were-told
+  (with-still-engine (engine)
+    (let ((told (engine:engine-statistics engine)))
+      (engine::with-engine (engine) (engine::count-expired engine :idle))
+      (is (zerop (getf (getf told :expired-by) :idle)))
+      (is (= 1 (getf (statistic engine :expired-by) :idle)))
+      (is (= 1 (statistic engine :expired))))))
+
+(define-server-test time-is-counted-from-the-start-to-the-stop
+  (with-still-engine (engine)
+    (is (zerop (statistic engine :uptime)) "It was not started.")
+    (let ((now (platform:milliseconds)))
+      (setf (engine::engine-started engine) (- now 5000))
+      (is (<= 5 (statistic engine :uptime) 100))
+      (setf (engine::engine-stopped engine) (- now 3000))
+      (is (= 2 (statistic engine :uptime))))))
+
+(define-server-test what-workers-did-counts-when-they-have-ended
+  (with-still-engine (engine)
+    (let ((workers (list (still-worker engine) (still-worker engine))))
+      (dolist (worker workers) (setf (engine::worker-served worker) 3))
+      (is (= 6 (statistic engine :served)))
+      (loop repeat 2 do (engine::with-engine (engine) (engine::retire (first workers))))
+      (is (= 6 (statistic engine :served)))
+      (is (= 1 (statistic engine :ended) (statistic engine :threads)))
+      (is (= 2 (statistic engine :made))))))
+
+;;; Stopping
+
+(define-server-test all-is-worked-off-when-nothing-is-left-that-could-be-served
+  (with-still-engine (engine)
+    (flet ((work-finished-p () (engine::with-engine (engine) (engine::work-finished-p engine))))
+      (is (work-finished-p))
+      (queue-connections engine 1)
+      (is (not (work-finished-p)))
+      (setf (engine::engine-queue engine) '())
+      (platform:counter-add (engine::engine-open-count engine) 1)
+      (is (not (work-finished-p)))
+      (platform:counter-add (engine::engine-open-count engine) -1)
+      (dolist (state '(:starting :waiting :serving :keep-alive))
+        (let ((worker (still-worker engine state)))
+          (is (not (work-finished-p)) "~A" state)
+          (engine::with-engine (engine) (engine::retire worker))))
+      (is (work-finished-p)))))
+
+(define-server-test resources-are-released-once-when-all-have-left
+  (with-still-engine (engine)
+    (setf (engine::engine-phase engine) :stopped
+          (engine::engine-resources-held-p engine) t)
+    (flet ((closed-p ()
+             (engine::release-resources-when-empty engine)
+             (not (engine::engine-resources-held-p engine))))
+      (let ((worker (still-worker engine)))
+        (is (not (closed-p)))
+        (engine::with-engine (engine) (engine::retire worker)))
+      (setf (engine::engine-sentinel-count engine) 1)
+      (is (not (closed-p)))
+      (setf (engine::engine-sentinel-count engine) 0
+            (engine::engine-phase engine) :stopping)
+      (is (not (closed-p)))
+      (setf (engine::engine-phase engine) :stopped)
+      (is (closed-p)))))
+
+(define-server-test a-worker-of-one-engine-may-stop-another
+  (let ((results (make-recorder)))
+    (with-running-engine (other (constantly :close))
+      (with-running-engine (engine (lambda (socket)
+                                     (declare (ignore socket))
+                                     (record results (list (engine:stop-engine other)))
+                                     :close))
+        (is (closed-p (connect-fake *listener*)))
+        (is (equal '((nil)) (recorded results)))
+        (is (engine::engine-stopped-p other))
+        (is (not (engine::engine-stopped-p engine)))))))
+
+(defclass barren-service (fake-service)
+  ()
+  (:documentation "Its workers do nothing."))
+
+(defmethod engine:call-as-worker ((service barren-service) thunk)
+  (declare (ignore thunk))
+  nil)
+
+(define-condition no-threads (error) ())
+
+(define-server-test a-start-that-fails-says-why
+  (with-still-engine (engine)
+    (setf (engine::engine-phase engine) :new)
+    (change-class *service* 'barren-service)
+    (signals engine::no-workers (engine:start-engine engine))
+    (is (engine::engine-stopped-p engine)))
+  (with-still-engine (engine :making (lambda (number)
+                                       (declare (ignore number))
+                                       (error 'no-threads)))
+    (setf (engine::engine-phase engine) :new)
+    (signals no-threads (engine:start-engine engine))
+    (is (engine::engine-stopped-p engine)))
+  (with-still-engine (engine)
+    (setf (engine::engine-phase engine) :new)
+    (change-class *service* 'lonely-service)
+    (signals error (engine:start-engine engine))
+    (is (engine::engine-stopped-p engine))
+    (is (zerop (statistic engine :threads)))
+    (is (zerop (engine::engine-sentinel-count engine)))
+    (is (not (engine::engine-resources-held-p engine)) "All was given back.")))

@@ -1,0 +1,319 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite time-outs :in ready
+  :description "What the sentinel ends, and what it must leave alone, one step at a time.")
+
+(in-suite time-outs)
+
+;;; Overdue
+
+(defmacro with-overdue-connection ((engine connection client now) &body body)
+  "Evaluates BODY with an ENGINE without threads, and CONNECTION, to CLIENT, which is parked and overdue at
+NOW."
+  `(with-connection-at-rest (,engine ,connection ,client)
+     (let ((,now (platform:milliseconds)))
+       (is (eq :parked (engine::park ,engine ,connection)))
+       (make-overdue ,connection ,now)
+       ,@body)))
+
+(define-server-test what-is-overdue-is-ended-and-counted
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (is (eq :parked (engine::park engine connection)))
+      (engine::time-out-if-due engine connection now)
+      (is (not (engine::gone-p connection)) "It has no deadline.")
+      (setf (engine:connection-deadline connection) now)
+      (engine::time-out-if-due engine connection now)
+      (is (not (engine::gone-p connection)) "It may still come now.")
+      (make-overdue connection now)
+      (engine::time-out-if-due engine connection now)
+      (is (engine::gone-p connection))
+      (is (closed-by-server-p client))
+      (is (= 1 (getf (statistic engine :expired-by) :idle)))
+      (is (zerop (statistic engine :open))))))
+
+(define-server-test a-deadline-that-is-renewed-before-the-sentinel-owns-its-connection-holds
+  (with-overdue-connection (engine connection client now)
+    (with-function (engine::claim-parked (original connection)
+                     (engine::set-deadline connection :idle 100 now)
+                     (funcall original connection))
+      (engine::time-out-if-due engine connection now))
+    (is (engine::parked-p connection) "It can be told of again.")
+    (is (zerop (statistic engine :expired)))))
+
+(define-server-test what-comes-while-the-sentinel-owns-a-connection-is-looked-at-later
+  (with-overdue-connection (engine connection client now)
+    (with-function (engine::claim-parked (original connection)
+                     (engine::set-deadline connection :idle 100 now)
+                     (prog1 (funcall original connection)
+                       (is (not (engine::become-owner connection nil)) "Somebody else is told.")))
+      (engine::time-out-if-due engine connection now))
+    (is (engine::parked-p connection))
+    (is (eql (engine::connection-token connection) (engine::take-event engine)))))
+
+(define-server-test a-deadline-that-a-worker-renews-before-it-is-shut-down-holds
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (make-overdue connection now)
+      (with-function (engine::call-while-expiring (original connection function)
+                       (engine::set-deadline connection :write 100 now)
+                       (funcall original connection function))
+        (engine::time-out-if-due engine connection now))
+      (is (zerop (statistic engine :expired)))
+      (is (not (readable-p client)))
+      (make-overdue connection now)
+      (engine::time-out-if-due engine connection now)
+      (engine::time-out-if-due engine connection now)
+      (is (= 1 (statistic engine :expired)) "It is counted once.")
+      (is (closed-by-server-p client))
+      (is (not (engine::gone-p connection)) "It is its owner's to close."))))
+
+;;; A worker may own a connection and lose its processor before it begins to serve it.
+
+(define-server-test who-sent-before-its-deadline-is-not-shut-down-when-a-worker-has-just-come-to-own-it
+  (with-overdue-connection (engine connection client now)
+    (send client "x")
+    (await-input-at-rest connection)
+    (dolist (left-p '(nil t))
+      (when left-p
+        (engine::time-out-if-due engine connection now)
+        (is (eql (engine::connection-token connection) (engine::take-event engine))))
+      (is (engine::become-owner connection nil))
+      (engine::time-out-if-due engine connection now)
+      (is (zerop (statistic engine :expired)))
+      (is (engine::give-up-ownership connection)))
+    (is (engine::become-owner connection nil))
+    (engine::handle-ready-connection engine (engine::make-pool-worker engine 1) connection)
+    (is (equal "x" (decode (read-octets client 1))))))
+
+(define-server-test who-is-served-has-a-deadline-though-it-was-left-to-workers
+  (with-overdue-connection (engine connection client now)
+    (send client "x")
+    (await-input-at-rest connection)
+    (engine::time-out-if-due engine connection now)
+    (is (engine::become-owner connection nil))
+    (with-function (engine:serve (original service connection)
+                     (make-overdue connection now)
+                     (engine::time-out-if-due engine connection now)
+                     :close)
+      (engine::handle-ready-connection engine (engine::make-pool-worker engine 1) connection))
+    (is (= 1 (statistic engine :expired)))
+    (is (closed-by-server-p client))))
+
+(define-server-test who-takes-none-of-its-answer-is-shut-down-though-a-worker-has-just-come-to-own-it
+  (with-overdue-connection (engine connection client now)
+    (setf (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))
+    (is (engine::become-owner connection nil))
+    (engine::time-out-if-due engine connection now)
+    (is (= 1 (statistic engine :expired)))))
+
+(define-server-test who-takes-none-of-its-answer-is-closed-though-more-has-come
+  (with-overdue-connection (engine connection client now)
+    (setf (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))
+    (send client "x")
+    (await-input-at-rest connection)
+    (engine::time-out-if-due engine connection now)
+    (is (= 1 (statistic engine :expired)))))
+
+(defun give-notice-of (engine text)
+  (setf (slot-value (engine::engine-service engine) 'notice) text))
+
+(define-server-test who-is-told-why-may-still-read-it
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (give-notice-of engine "late")
+      (is (eq :parked (engine::park engine connection)))
+      (make-overdue connection now)
+      (engine::time-out-if-due engine connection now)
+      (is (equal "late" (decode (receive-rest client))))
+      (is (engine::connection-lingering-p connection))
+      (is (engine::parked-p connection))
+      (is (eql (engine::connection-token connection) (engine::take-event engine))))))
+
+(define-server-test no-notice-goes-into-an-unfinished-answer
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (give-notice-of engine "late")
+      (setf (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))
+      (is (eq :parked (engine::park engine connection)))
+      (make-overdue connection now)
+      (engine::time-out-if-due engine connection now)
+      (is (engine::gone-p connection))
+      (is (equal "" (decode (receive-rest client)))))))
+
+(define-server-test who-has-been-told-good-bye-is-told-nothing-more
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (give-notice-of engine "late")
+      (engine::begin-to-linger connection now)
+      (is (eq :parked (engine::park engine connection)))
+      (engine::set-deadline connection :linger -1 now)
+      (engine::time-out-if-due engine connection now)
+      (is (engine::gone-p connection))
+      (is (equal "" (decode (receive-rest client)))))))
+
+(define-server-test who-reads-nothing-but-keeps-sending-meets-the-write-deadline
+  (with-globals ((engine::*tick* 1/100))
+    (with-ready-engine (engine #'large-answers :write-seconds 1/2)
+      (with-connection (slow *port*)
+        (send slow "L")
+        (wait-until-writing engine 1)
+        (eventually ("the write deadline")
+          (try-to-send slow "a")
+          (plusp (getf (statistic engine :expired-by) :write)))
+        (wait-for-statistic engine :open 0)))))
+
+(define-server-test a-request-that-came-by-the-end-of-a-drain-is-served
+  (with-connections-at-rest (engine connections clients 2)
+    (destructuring-bind (idle waiting) connections
+      (send (second clients) "x")
+      (await-input-at-rest waiting)
+      (dolist (connection connections)
+        (is (eq :parked (engine::park engine connection))))
+      (with-function (engine::drain-time-out-p (original &rest arguments)
+                       (progn t))
+        (dolist (connection connections)
+          (engine::time-out-if-due engine connection (platform:milliseconds))))
+      (is (engine::gone-p idle))
+      (is (engine::parked-p waiting))
+      (is (eql (engine::connection-token waiting) (engine::take-event engine))))))
+
+(define-server-test a-request-that-came-before-its-deadline-waits-for-a-worker-however-long
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (send client "x")
+      (await-input-at-rest connection)
+      (is (eq :parked (engine::park engine connection)))
+      (make-overdue connection now)
+      (loop repeat 3
+            do (engine::time-out-if-due engine connection now)
+               (is (engine::parked-p connection)))
+      (is (equal (list (engine::connection-token connection)) (take-all engine))
+          "It is told of once.")
+      (is (zerop (statistic engine :expired))))))
+
+(define-server-test what-a-service-was-told-of-and-did-not-want-does-not-wait-for-ever
+  (dolist (seconds '(nil 100))
+    (with-connection-at-rest (engine connection client)
+      (change-class (engine::engine-service engine) 'indifferent-service)
+      (setf (engine::pool-state-idle (engine::engine-pool-state engine)) (and seconds (* 1000 seconds)))
+      (send client "x")
+      (await-input-at-rest connection)
+      (let ((now (platform:milliseconds)))
+        (flet ((sweep ()
+                 (with-function (engine::drain-time-out-p (original &rest arguments) t)
+                   (setf (engine::pool-state-clock (engine::engine-pool-state engine)) (incf now 1000))
+                   (engine::time-out-if-due engine connection now))))
+          (is (eq :parked (engine::park engine connection)))
+          (sweep)
+          (is (not (engine::gone-p connection)))
+          (engine::handle-event engine (engine::make-pool-worker engine 1)
+                                (engine::take-event engine))
+          (is (engine::parked-p connection))
+          (sweep)
+          (is (engine::gone-p connection)))))))
+
+(defclass piecemeal-service (octet-service)
+  ()
+  (:documentation "Reads all that has come of a request that never comes whole, and is overdue."))
+
+(defmethod engine:serve ((service piecemeal-service) connection)
+  (loop until (platform:would-block-p
+               (platform:receive-octets (engine:connection-descriptor connection) (octets ".") 0 1)))
+  (engine::set-deadline connection :head -1 (platform:milliseconds))
+  :park)
+
+(defmethod engine:all-read-p ((service piecemeal-service) connection)
+  (declare (ignore connection))
+  t)
+
+(define-server-test what-came-after-a-service-had-read-all-is-left-to-workers-again
+  (with-overdue-connection (engine connection client now)
+    (change-class (engine::engine-service engine) 'piecemeal-service)
+    (loop repeat 3
+          for worker = (engine::make-pool-worker engine 1)
+          do (send client "x")
+             (await-input-at-rest connection)
+             (loop repeat 2
+                   do (engine::time-out-if-due engine connection (platform:milliseconds)))
+             (is (engine::parked-p connection))
+             (let ((tokens (take-all engine)))
+               (is (equal (list (engine::connection-token connection)) tokens))
+               (poll (constantly nil) 1/100) ; so that the next deadline is another
+               (engine::handle-event engine worker (engine::connection-token connection))))
+    (is (not (platform:await-descriptor (engine:connection-descriptor connection) :input
+                                        :until (platform:milliseconds))))
+    (engine::time-out-if-due engine connection (+ now 10000))
+    (is (engine::gone-p connection) "Nothing more has come.")))
+
+(define-server-test who-sends-while-all-workers-are-held-is-served-after-its-deadline
+  (with-globals ((engine::*tick* 1/100))
+    (with-gated-engine (engine gate connections 2 :standby 1 :thread-limit 1 :idle-seconds 1)
+      (destructuring-bind (held waiting) connections
+        (is (equal "a" (exchange-octets waiting "a")))
+        (wait-for-statistic engine :busy 0) ; its worker may have answered, and not be done
+        (send held "w")
+        (wait-for-statistic engine :busy 1)
+        (send waiting "b")
+        (is (not (readable-p waiting 3/2)))
+        (open-gate gate)
+        (is (equal "b" (decode (read-octets waiting 1))))))))
+
+(define-server-test what-is-parked-again-when-all-stops-is-closed
+  (with-connections-at-rest (engine connections clients 2)
+    (setf (engine::engine-phase engine) :stopping)
+    (destructuring-bind (again later) connections
+      (engine::park-again engine again)
+      (engine::requeue-connection engine later)
+      (is (every #'engine::gone-p connections))
+      (is (every #'closed-by-server-p clients)))))
+
+;;; Room for others
+
+(define-server-test room-is-made-of-those-who-idle-and-of-nobody-else
+  (with-connections-at-rest (engine connections clients 5)
+    (destructuring-bind (idle waiting slow lingering owned) connections
+      (send (second clients) "x")
+      (await-input-at-rest waiting)
+      (setf (engine:connection-output slow) (list (engine:make-octets-part (octets "rest"))))
+      (engine::begin-to-linger lingering (platform:milliseconds))
+      (dolist (connection (list idle waiting slow lingering))
+        (is (eq :parked (engine::park engine connection))))
+      (is (null (set-exclusive-or (list idle waiting)
+                                  (engine::parked-connections (engine::engine-table engine)))))
+      (engine::evict-idle-connections engine)
+      (is (engine::gone-p idle))
+      (is (closed-by-server-p (first clients)))
+      (is (= 1 (getf (statistic engine :expired-by) :evicted)))
+      (is (every #'engine::parked-p (list waiting slow lingering)))
+      (is (not (engine::gone-p owned)))
+      (is (eql (engine::connection-token waiting) (engine::take-event engine))
+          "Its request is served.")
+      (is (null (engine::take-event engine))))))
+
+(define-server-test who-is-being-answered-when-room-is-made-gets-all-of-it
+  (with-connections-at-rest (engine connections clients 2)
+    (destructuring-bind (slow lingering) connections
+      (dolist (connection connections)
+        (is (eq :parked (engine::park engine connection))))
+      (with-function (engine::longest-idle (original engine)
+                       (prog1 (funcall original engine)
+                         ;; Meanwhile each sends a request, and is parked as it takes its answer.
+                         (is (every #'engine::claim-parked connections))
+                         (setf (engine:connection-output slow)
+                               (list (engine:make-octets-part (octets "rest"))))
+                         (engine::begin-to-linger lingering (platform:milliseconds))
+                         (is (every #'engine::give-up-ownership connections))))
+        (engine::evict-idle-connections engine))
+      (is (every #'engine::parked-p connections))
+      (is (zerop (getf (statistic engine :expired-by) :evicted))))))
+
+(define-server-test those-who-have-idled-for-longest-give-way-first
+  (with-connections-at-rest (engine connections clients 20)
+    (loop for connection in (reverse connections)
+          for seconds from 100
+          do (engine::set-deadline connection :idle seconds 0)
+             (is (eq :parked (engine::park engine connection))))
+    (engine::evict-idle-connections engine)
+    (is (notany #'engine::gone-p (subseq connections 0 4)))
+    (is (every #'engine::gone-p (subseq connections 4)))))

@@ -1,0 +1,85 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite slow-streams :in acceptors
+  :description "Clients that take their time to take what a handler streams.")
+
+(in-suite slow-streams)
+
+(defun stream-large-answer ()
+  "A handler that streams *LARGE-ANSWER* in pieces."
+  (loop with stream = (hunchentoot:send-headers)
+        for start from 0 below *large-size* by 50000
+        do (write-sequence *large-answer* stream
+                           :start start :end (min *large-size* (+ start 50000)))
+           (finish-output stream)))
+
+(defun large-stream-p (connection &optional (seconds 0))
+  "Whether the next reply that CONNECTION reads is *LARGE-ANSWER* in chunks, after each of which it waits
+for SECONDS."
+  (flet ((next-chunk ()
+           (poll (constantly nil) seconds)
+           (read-chunk connection)))
+    (and (chunked-p (read-head connection))
+         (loop for start = 0 then end
+               for chunk = (next-chunk)
+               for end = (+ start (length chunk))
+               while (and chunk
+                          (<= end *large-size*)
+                          (null (mismatch *large-answer* chunk :start1 start :end1 end)))
+               finally (return (and (null chunk) (= start *large-size*)))))))
+
+(define-server-test (who-reads-nothing-of-a-stream-holds-a-thread-for-one-write-timeout :needs :our-http)
+  (let ((failures (make-recorder)))
+    (with-routes (("/stream" (handler-bind ((error (lambda (condition)
+                                                     (record failures (type-of condition)))))
+                               (stream-large-answer)))
+                  ("/word" "word"))
+      ;; Nobody waits for the read timeout here, which is longer than the patience of the test.
+      (with-acceptor (acceptor :write-timeout 1/4 :read-timeout 60
+                               :taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1))
+        (with-connections (connections 6)
+          (dolist (connection connections)
+            (send-request connection "/stream"))
+          (is (string= "word" (ask-text "/word")))
+          (eventually ("all handlers to fail") (<= 6 (recorded-count failures)))
+          (is (equal (make-list 6 :initial-element 'server:stream-timeout) (recorded failures))
+              "Each waits once.")
+          (dolist (connection connections)
+            (is (< (length (receive-many connection *large-size*)) *large-size*))))))))
+
+(define-server-test (who-reads-a-stream-slowly-gets-all-of-it :needs :our-http)
+  (with-routes (("/stream" (stream-large-answer)))
+    (with-acceptor (acceptor :write-timeout 1/4 :read-timeout 1/4)
+      (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port acceptor)))
+        (send-request connection "/stream")
+        ;; It takes several times the write timeout.
+        (is (large-stream-p connection 1/30))))))
+
+(define-server-test (what-is-left-of-a-stream-holds-no-thread :needs :parking)
+  (with-globals ((recycling:*high-water-mark* (* 2 *large-size*)))
+    (serving-large (("/stream" (stream-large-answer)))
+      (with-connection (slow)
+        (with-connection (slower)
+          (send slow (request-octets "/stream") (request-octets "/word"))
+          (send-request slower "/stream")
+          (wait-until-held-up 2)
+          (is (string= "word" (ask-text "/word")))
+          (is (large-stream-p slow))
+          (is (string= "word" (response-text (read-response slow))))
+          (is (large-stream-p slower))
+          (is (string= "word" (exchange-text slower "/word"))))))))
+
+(define-server-test (what-was-written-before-a-handler-failed-arrives-without-a-thread :needs :parking)
+  (with-globals ((recycling:*high-water-mark* (* 2 *large-size*)))
+    (serving-large (("/stream" (stream-large-answer) (error "At the end.")))
+      (with-connection (slow)
+        (send-request slow "/stream")
+        (wait-until-held-up 1)
+        (read-head slow)
+        (is (null (octet-difference *large-answer*
+                                    (octets (loop with position = 0
+                                                  while (< position *large-size*)
+                                                  collect (let ((chunk (read-chunk slow)))
+                                                            (incf position (length chunk))
+                                                            chunk))))))
+        (is (closed-by-server-p slow) "The last chunk is missing.")))))

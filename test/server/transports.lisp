@@ -1,0 +1,112 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite transports :in all
+  :description "Wires that a stream carries.")
+
+(in-suite transports)
+
+(defclass scripted-stream (trivial-gray-streams:fundamental-binary-input-stream
+                           trivial-gray-streams:fundamental-binary-output-stream
+                           trivial-gray-streams:trivial-gray-stream-mixin)
+  ((octets :initarg :octets :accessor scripted-octets
+           :documentation "A list of those to be read; a condition in it is signalled.")
+   (written :initform '() :accessor scripted-written)
+   (flushed-p :initform nil :accessor scripted-flushed-p))
+  (:documentation "A stream that would wait for ever after its last octet, and tells so."))
+
+(defmethod stream-element-type ((stream scripted-stream))
+  '(unsigned-byte 8))
+
+(defmethod trivial-gray-streams:stream-read-byte ((stream scripted-stream))
+  (let ((next (pop (scripted-octets stream))))
+    (etypecase next
+      (null (lose-patience "more than was sent"))
+      (condition (error next))
+      (integer next)
+      (symbol next))))
+
+(defmethod trivial-gray-streams:stream-read-sequence ((stream scripted-stream) sequence start end &key)
+  (loop for position from start below end
+        for octet = (read-byte stream nil)
+        while octet
+        do (setf (elt sequence position) octet)
+        finally (return position)))
+
+(defmethod trivial-gray-streams:stream-listen ((stream scripted-stream))
+  (let ((next (first (scripted-octets stream))))
+    (if (typep next 'condition) (error next) (integerp next))))
+
+(defmethod trivial-gray-streams:stream-write-sequence
+    ((stream scripted-stream) sequence start end &key)
+  (setf (scripted-flushed-p stream) nil
+        (scripted-written stream) (append (scripted-written stream)
+                                          (coerce (subseq sequence start end) 'list)))
+  sequence)
+
+(defmethod trivial-gray-streams:stream-finish-output ((stream scripted-stream))
+  (setf (scripted-flushed-p stream) t)
+  nil)
+
+(defun scripted-wire (&rest parts)
+  "A wire that a stream of PARTS, texts, conditions and :EOF, carries; and that stream."
+  (let ((stream (make-instance 'scripted-stream
+                               :octets (loop for part in parts
+                                             append (if (stringp part)
+                                                        (coerce (octets part) 'list)
+                                                        (list part))))))
+    (values (server:make-transport-wire (server:transport-for stream nil)) stream)))
+
+(defun next-head (wire)
+  (server:read-head wire (server:take-parser (http:make-limits))))
+
+(test a-head-is-read-to-its-end-and-no-further
+  (multiple-value-bind (wire stream)
+      (scripted-wire (format nil "GET /a HTTP/1.1~C~CHost: h~C~C~C~C" #\Return #\Newline
+                             #\Return #\Newline #\Return #\Newline)
+                     "other octets")
+    (is (string= "/a" (http:head-uri (next-head wire))))
+    (is (= (length "other octets") (length (scripted-octets stream))) "They are for others to read.")))
+
+(test no-more-is-waited-for-than-is-wanted
+  (multiple-value-bind (wire) (scripted-wire "abc")
+    (let ((content (server:make-content-stream (server:wire-stream wire) 3 (constantly nil) nil)))
+      (is (equalp (octets "ab") (read-up-to content 2)))
+      (is (eql (char-code #\c) (read-byte content)))
+      (is (null (read-byte content nil))))))
+
+(test chunks-are-read-to-their-end-and-no-further
+  (multiple-value-bind (wire stream)
+      (scripted-wire (format nil "3~C~Cabc~C~C0~C~C~C~C" #\Return #\Newline #\Return #\Newline
+                             #\Return #\Newline #\Return #\Newline)
+                     "x")
+    (let ((content (server:make-chunked-content wire (http:make-limits) (constantly nil) nil)))
+      (is (equalp (octets "abc") (read-up-to content 10)))
+      (is (equal (coerce (octets "x") 'list) (scripted-octets stream))))))
+
+(test octets-before-a-wait-that-was-too-long-are-not-lost
+  (multiple-value-bind (wire)
+      (scripted-wire "GE" (make-condition 'server:stream-timeout :stream nil)
+                     (make-condition 'server:stream-timeout :stream nil))
+    (let ((parser (server:take-parser (http:make-limits))))
+      (signals server:stream-timeout (server:read-head wire parser))
+      (is (http:parser-begun-p parser)))))
+
+(test what-breaks-a-stream-breaks-its-wire
+  (multiple-value-bind (wire) (scripted-wire (make-condition 'simple-error))
+    (signals server:descriptor-broken (next-head wire))))
+
+(test the-end-of-a-stream-is-the-end-of-its-wire
+  (multiple-value-bind (wire) (scripted-wire :eof)
+    (is (eq :end (next-head wire)))))
+
+(test what-is-written-to-a-stream-is-sent-at-once
+  (multiple-value-bind (wire stream) (scripted-wire)
+    (write-sequence (octets "reply") (server:wire-stream wire))
+    (finish-output (server:wire-stream wire))
+    (is (equal (coerce (octets "reply") 'list) (scripted-written stream)))
+    (is-true (scripted-flushed-p stream))))
+
+(test who-listens-to-a-stream-waits-for-nothing
+  (is (server:input-waiting-p (scripted-wire "a")))
+  (is (not (server:input-waiting-p (scripted-wire))))
+  (is (server:input-waiting-p (scripted-wire (make-condition 'simple-error)))))
