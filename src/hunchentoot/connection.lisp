@@ -288,8 +288,10 @@ one was asked nothing, and is told nothing."
         (unwind-protect
              (progn
                (when (and link (not (eq (link-stream link) socket-stream)))
+                 ;; TLS streams close what they are made of.
+                 (when wire
+                   (leave-end-to-engine wire))
                  (close (link-stream link)))
-               ;; TLS streams close what they are made of.
                (when (open-stream-p socket-stream)
                  (finish-output socket-stream)))
           (when wire

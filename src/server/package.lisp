@@ -16,7 +16,7 @@ heads, content and replies on a non-blocking descriptor, and logs.  Knows nothin
    #:wire-open-p #:wire-waits-p #:wire-stream #:wire-sender
    #:wire-descriptor #:wire-drained-p #:wire-left #:wire-all-read-p
    #:fill-input #:input-waiting-p
-   #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
+   #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over #:leave-end-to-engine
    #:flushed-p #:take-left #:send-left
    #:*high-water-mark* #:limit-writes #:leave-output-to-engine
    ;; streams of the Lisp's own beside wires

@@ -59,7 +59,7 @@
     (ecase (wire-owner wire)
       (:engine (shut-descriptor descriptor :io))
       (:stream (close-descriptor descriptor))
-      (:lent))
+      ((:closing :lent)))
     (close-lent wire)))
 
 (defmethod open-stream-p ((stream descriptor-stream))

@@ -20,9 +20,10 @@
   (descriptor nil :type (or null descriptor))
   (transport nil)
   (stream nil)                          ; of which this is the wire
-  ;; Who closes the descriptor: the :ENGINE, which watches it, so that CLOSE only ends it; the
-  ;; :STREAM; or LENT, whose descriptor it is then.
-  (owner :engine :type (member :engine :stream :lent))
+  ;; Who closes the descriptor: the :ENGINE, which watches it, so that CLOSE only ends it; the engine,
+  ;; which is :CLOSING the connection, so that CLOSE leaves it alone; the :STREAM; or LENT, whose
+  ;; descriptor it is then.
+  (owner :engine :type (member :engine :closing :stream :lent))
   (lent nil)                            ; the Lisp's own stream beside it, see lending.lisp
   (milliseconds -1 :type fixnum)        ; how long one wait for input may take; -1 for no limit
   (write-milliseconds -1 :type fixnum)  ; and one for the peer to take octets
@@ -140,6 +141,12 @@ sent.  NIL when it was closed already."
   (send-left wire)
   (setf (wire-owner wire) :stream)
   (and (wire-descriptor wire) t))
+
+(defun leave-end-to-engine (wire)
+  "Lets who closes the stream of WIRE, or one made of that, leave the descriptor open and its both halves
+as they are: the engine is closing the connection, and may still drop what its peer sends."
+  (when (eq :engine (wire-owner wire))
+    (setf (wire-owner wire) :closing)))
 
 (defun drop-descriptor (wire)
   "Makes WIRE one that is closed; its descriptor is somebody else's to close."

@@ -126,6 +126,16 @@
         (eventually ("the connection to be closed") (zerop (figure :open)))
         (is (zerop (figure :failed)))))))
 
+(define-server-test (over-tls-what-comes-after-a-refusal-resets-nobody :needs :our-http)
+  (with-patient-closing
+    (serving-tls ()
+      (with-connection (connection)
+        (let ((stream (cl+ssl:make-ssl-client-stream (connection-stream connection) :verify nil)))
+          (write-sequence (octets (format nil "nonsense~C~C" #\Return #\Newline)) stream)
+          (finish-output stream)
+          (is (search "400" (read-everything stream)))
+          (is (not (poll (lambda () (octets-refused-p connection)) 1/5))))))))
+
 (define-server-test (a-stalled-handshake-holds-up-nobody-else :needs :our-engine)
   (serving-tls (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 2))
     (with-connection (stalled)
