@@ -291,9 +291,21 @@ one was asked nothing, and is told nothing."
                  ;; TLS streams close what they are made of.
                  (when wire
                    (leave-end-to-engine wire))
-                 (close (link-stream link)))
+                 (close-outer-stream (hunchentoot:taskmaster-acceptor taskmaster)
+                                     (link-stream link)))
                (when (open-stream-p socket-stream)
                  (finish-output socket-stream)))
           (when wire
             (drop-descriptor wire)
             (close-lent wire)))))))
+
+(defun close-outer-stream (acceptor stream)
+  "Closes STREAM, which INITIALIZE-CONNECTION-STREAM has made for ACCEPTOR of a socket's."
+  (handler-bind ((error (lambda (condition)
+                          (declare (ignore condition))
+                          ;; TLS ends with a farewell.  Who is gone does not get it: that is no
+                          ;; failure, and OpenSSL's conditions do not tell it from others.
+                          (when (hunchentoot:acceptor-ssl-p acceptor)
+                            (close stream :abort t)
+                            (return-from close-outer-stream nil)))))
+    (close stream)))
