@@ -12,7 +12,7 @@
   (stream nil)
   (parser nil)                          ; of a head, or empty lines before one, come in part
   (head-deadline nil)                   ; by when all of that must have come
-  (awaited :idle :type keyword)         ; :HEAD for the rest of a head, :IDLE for a head
+  (awaited :idle :type keyword)         ; what that is the deadline of, as AWAITED-OF has it
   (over-p nil)                          ; the peer has said that it would send no more, and all came
   (remote '() :type list)               ; address and port of the peer
   (local '() :type list))               ; address and port of our end

@@ -85,17 +85,22 @@ Hunchentoot would refuse, and for CONNECT: after a 2xx to that, what follows is 
 (defun keep-parser (connection acceptor link parser)
   "Keeps what PARSER has read until more comes: of a head, or of the empty lines before one.  What has
 been read of a head is not input that waits: only the poller tells when there is more."
-  (cond ((parser-fresh-p parser)
-         (return-parser parser))
-        (t
-         (settle-head-deadline connection acceptor link
-                               (if (parser-begun-p parser) :head :idle))
-         (setf (link-parser link) parser)))
+  ;; Over TLS octets may come that make no octet of a request yet.
+  (settle-head-deadline connection acceptor link (awaited-of connection parser))
+  (if (parser-fresh-p parser)
+      (return-parser parser)
+      (setf (link-parser link) parser))
   (lend-no-buffers (link-wire link)))
+
+(defun awaited-of (connection parser)
+  "What CONNECTION, whose PARSER has no whole head, waits for: the kind of its deadline."
+  (cond ((parser-begun-p parser) :head)
+        ((and (parser-fresh-p parser) (zerop (connection-served connection))) :first-byte)
+        (t :idle)))
 
 (defun settle-head-deadline (connection acceptor link kind)
   "Gives CONNECTION the deadline of what came in part over LINK: all of a head has one, and so have all
-empty lines before it, or a client could send an octet a second for ever."
+empty lines and parts of TLS records before it, or a client could send an octet a second for ever."
   (unless (and (link-head-deadline link)
                (eq kind (link-awaited link)))
     (set-deadline connection kind (hunchentoot:acceptor-read-timeout acceptor) (milliseconds))

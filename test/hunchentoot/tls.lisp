@@ -149,6 +149,18 @@
       (send stalled (coerce '(22 3 1) 'wire))
       (is (closed-by-server-p stalled)))))
 
+(define-server-test (octets-of-a-tls-record-gain-no-time :needs :our-http)
+  (serving-tls (:read-timeout 1)
+    (with-connection (connection)
+      (let ((stream (cl+ssl:make-ssl-client-stream (connection-stream connection) :verify nil)))
+        (send-encrypted stream "/yo")
+        (is (search "Hey!" (read-until stream "Hey!")))
+        ;; The beginning of a record of 16 KiB (RFC 8446, section 5.1), and then octets of that.
+        (send connection (coerce '(23 3 3 64 0) 'wire))
+        (is-true (loop repeat 50
+                       thereis (octets-refused-p connection)
+                       do (poll (constantly nil) 1/10)))))))
+
 (define-server-test (a-client-without-tls-harms-nobody :needs :our-engine)
   (serving-tls ()
     (ask-raw "GET /yo HTTP/1.1" :crlf "Host: localhost" :crlf :crlf)

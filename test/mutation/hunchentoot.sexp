@@ -11,7 +11,7 @@
    :equivalent "Hunchentoot 1.2 serves all methods; later ones do not.")
   ("acceptable-head" "(eq :connect (head-method head))" "nil")
   ("keep-parser" "(setf (link-parser link) parser)" "")
-  ("keep-parser" "(if (parser-begun-p parser) :head :idle)" ":head")
+  ("awaited-of" "((parser-begun-p parser) :head)" "(t :head)")
   ("settle-head-deadline" "(and (link-head-deadline link) (eq kind (link-awaited link)))" "nil")
   ("settle-head-deadline" "(eq kind (link-awaited link))" "t")
   ("settle-head-deadline" "(connection-deadline connection) (link-head-deadline link)))" "))")
