@@ -45,6 +45,7 @@
                  (:file "dates")
                  (:file "conditional")
                  (:file "bodies")
+                 (:file "protocol-state")
                  (:file "multipart")))
    (:module "engine"
     :serial t

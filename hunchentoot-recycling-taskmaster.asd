@@ -89,6 +89,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "fields")
                  (:file "state")
                  (:file "parser")
+                 (:file "protocol-state") ; of both sides: may the connection be used again
                  (:file "body")
                  (:file "multipart")    ; forms with files
                  (:file "put")

@@ -19,6 +19,9 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:head-headers #:head-header #:head-host #:head-framing #:head-keep-alive-p
    #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
    #:head-expect-100-continue-p #:*spelling-kept-p*
+   ;; whether a connection may be used again
+   #:protocol-state #:next-state #:state-after-head #:reusable-p #:persists-p #:last-request-read-p
+   #:client-side #:our-side #:illegal-event #:illegal-event-event #:illegal-event-state
    ;; request bodies
    #:body-decoder #:make-body-decoder #:decode-body #:body-done-p #:body-octets-due
    ;; multipart bodies

@@ -321,3 +321,56 @@
   ("*line-starts*" "(unless (svref (line-starts-keywords table) place)" "(progn"
    :equivalent "What is not in the table is made anew each time.")
   ("header-keyword" "(string-upcase name)" "name" :equivalent "It is called when the file is loaded only.")))
+
+(:file "src/http/protocol-state.lisp" :suites (http-protocol-state)
+ :mutants
+ (("*transitions*" "(:request        ((:idle -> :done))                      ((:idle))                       :nobody)"
+   "(:request        ((:idle -> :done))                      ((:idle)))")
+  ("*transitions*" "(:request-body   ((:idle -> :body))" "(:request-body   ((:idle -> :done))")
+  ("*transitions*" "(:request-held   ((:idle -> :held))" "(:request-held   ((:idle -> :body))")
+  ("*transitions*" "((:idle))                       :client)" "((:idle))                       :us)")
+  ("*transitions*" "(:continue       ((:held -> :body))                      ((:idle)))"
+   "(:continue       ((:held -> :body))                      :any)")
+  ("*transitions*" "((:held -> :body))" "((:held :body -> :body))")
+  ("*transitions*" "((:body :held -> :done))" "((:body -> :done))")
+  ("*transitions*" "((:body :held -> :done))" "((:body :held :error -> :done))")
+  ("*transitions*" "((:body :held :done :error -> :error)" "((:body :held -> :error) (:error)")
+  ("*transitions*" "(:reply          ((:body :done :error))" "(:reply          ((:body :done))")
+  ("*transitions*" "(:reply          ((:held))                               ((:idle -> :body))              :us)"
+   "(:reply          ((:held))                               ((:idle -> :body)))")
+  ("*transitions*" "(:last-reply     ((:body :held :done :error))            ((:idle -> :body))              :us)"
+   "(:last-reply     ((:body :held :done :error))            ((:idle -> :body)))")
+  ("*transitions*" "(:last-reply     ((:body :held :done :error))" "(:last-reply     ((:body :done :error))")
+  ("*transitions*" "((:body -> :done) (:switched))" "((:body -> :done))")
+  ("*transitions*" "((:body -> :done) (:switched))" "((:body :error -> :done) (:switched))")
+  ("*transitions*" "((:idle :body :done :error :switched -> :error))" "((:idle :body :error :switched -> :error))")
+  ("*transitions*" "((:idle :body :done :error :switched -> :error))" "((:idle :body :error :switched -> :error) (:done))")
+  ("*transitions*" "(:close          :any                                    :any                            :us)"
+   "(:close          :any                                    :any)")
+  ("*transitions*" "((:body :held :done :switched -> :switched) (:error))"
+   "((:body :held :done :switched :error -> :switched))")
+  ("*transitions*" "((:idle :body :done :switched -> :switched) (:error))"
+   "((:idle :body :done :switched :error -> :switched))")
+  ("*transitions*" "((:done -> :idle))                      ((:done -> :idle))              :nobody)"
+   "((:done -> :idle))                      ((:done -> :idle)))")
+  ("*transitions*" "((:done -> :idle))                      ((:done -> :idle))"
+   "((:done :error -> :idle))                      ((:done -> :idle))")
+  ("side-after" "(or to side)" "to")
+  ("state-by-entry" "(eq :nobody closes)" "nil")
+  ("state-by-entry" "(plusp closing)" "t")
+  ("state-by-entry" "(logand state (logior +client-closes+ +we-close+))" "(logand state +client-closes+)")
+  ("state-by-entry" "(:client +client-closes+)" "(:client +we-close+)")
+  ("next-state" "(= +illegal+ after)" "nil")
+  ("state-after-head" "(if (reusable-p state) (next-state state :next) state)" "state")
+  ("state-after-head" "(if (reusable-p state) (next-state state :next) state)" "0")
+  ("state-after-head" "(eq :none (head-framing head))" "nil")
+  ("state-after-head" "(head-expect-100-continue-p head)" "nil")
+  ("state-after-head" "(if (head-keep-alive-p head)" "(if t")
+  ("reusable-p" "(= state +both-done+)" "(= (logand state #b111111) +both-done+)")
+  ("reusable-p" "(= state +both-done+)" "(= (logand state #b111) #b11)")
+  ("persists-p" "(zerop (logand state (logior +client-closes+ +we-close+)))"
+   "(zerop (logand state +client-closes+))")
+  ("persists-p" "(<= (ldb (byte 3 0) state) 3)" "t")
+  ("persists-p" "(<= (ldb (byte 3 3) state) 3)" "t")
+  ("last-request-read-p" "(logtest +client-closes+ state)" "t")
+  ("last-request-read-p" "(eq :done (client-side state))" "t")))

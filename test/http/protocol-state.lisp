@@ -1,0 +1,210 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* http-protocol-state :in http
+  :description "Whether a connection may be used again, in all states and by all events.")
+
+(defun state-after (state &rest events)
+  "The state after EVENTS, one after the other, in STATE; NIL where one of them is illegal."
+  (handler-case (reduce #'http:next-state events :initial-value state)
+    (http:illegal-event () nil)))
+
+(defun states-from (state &key (events http::*events*))
+  "STATE, and all states that EVENTS lead to from it."
+  (let ((found (list state)))
+    (labels ((visit (state)
+               (dolist (event events)
+                 (let ((after (state-after state event)))
+                   (when (and after (not (member after found)))
+                     (push after found)
+                     (visit after))))))
+      (visit state))
+    found))
+
+(defun call-for-steps (function)
+  "Calls FUNCTION with each state that a connection can come to, each event, and the state after that or
+NIL."
+  (dolist (state (states-from 0))
+    (dolist (event http::*events*)
+      (funcall function state event (state-after state event)))))
+
+(defmacro for-all-steps ((state event after) &body body)
+  `(call-for-steps (lambda (,state ,event ,after)
+                     (declare (ignorable ,state ,event ,after))
+                     ,@body)))
+
+(defun sides (state)
+  (list (http:client-side state) (http:our-side state)))
+
+(test all-states-and-events-of-the-protocol-occur
+  (let ((states (states-from 0)) (legal '()))
+    (is (< 60 (length states) 256))
+    (is (every #'http::possible-state-p states))
+    (for-all-steps (state event after)
+      (when after (pushnew event legal)))
+    (is (null (set-difference http::*events* legal)))
+    (is (null (set-exclusive-or '(:idle :body :held :done :error :switched)
+                                (remove-duplicates (mapcar #'http:client-side states)))))
+    (is (null (set-exclusive-or '(:idle :body :done :error :switched)
+                                (remove-duplicates (mapcar #'http:our-side states)))))))
+
+(test illegal-events-signal-and-say-what-they-are
+  (for-all-steps (state event after)
+    (unless after
+      (handler-case (progn (http:next-state state event) (fail "~S in ~S" event (sides state)))
+        (http:illegal-event (condition)
+          (is (eq event (http:illegal-event-event condition)))
+          (is (= state (http:illegal-event-state condition)))
+          (is (typep condition 'base:recycling-error))
+          (is (search (prin1-to-string event) (princ-to-string condition)))))))
+  (signals http:illegal-event (http:next-state 0 :nonsense)))
+
+(test nothing-comes-of-numbers-that-are-no-states
+  (dotimes (state 256)
+    (dolist (event http::*events*)
+      (unless (http::possible-state-p state)
+        (signals http:illegal-event (http:next-state state event)))
+      (let ((after (and (http::possible-state-p state) (state-after state event))))
+        (when after
+          (is (http::possible-state-p after)))))))
+
+(test a-connection-is-reused-only-when-both-sides-are-done
+  (dolist (state (states-from 0))
+    (is (eq (http:reusable-p state)
+            (and (equal '(:done :done) (sides state)) (http:persists-p state)))
+        "~S" (sides state))))
+
+(test a-connection-persists-as-long-as-it-can-come-to-be-used-again
+  (dolist (state (states-from 0))
+    (is (eq (http:persists-p state)
+            (some #'http:reusable-p
+                  (states-from state :events (remove :next http::*events*))))
+        "~S" (sides state))))
+
+(test no-event-makes-a-connection-persist-that-does-not
+  (for-all-steps (state event after)
+    (when (and after (not (http:persists-p state)))
+      (is (not (http:persists-p after)) "~S in ~S" event (sides state)))))
+
+(test the-next-request-is-awaited-only-where-the-connection-may-be-used-again
+  (for-all-steps (state event after)
+    (when (eq :next event)
+      (is (eql after (if (http:reusable-p state) 0 nil)) "~S" (sides state)))))
+
+(test errors-and-other-protocols-are-final
+  (for-all-steps (state event after)
+    (when after
+      (destructuring-bind (client ours) (sides state)
+        (when (member client '(:error :switched))
+          (is (eq client (http:client-side after)) "~S in ~S" event (sides state)))
+        (when (member ours '(:error :switched))
+          (is (member (http:our-side after) (list ours :error)) "~S in ~S" event (sides state)))))))
+
+(test one-request-has-one-head-and-one-reply
+  (for-all-steps (state event after)
+    (destructuring-bind (client ours) (sides state)
+      (case event
+        ((:request :request-body :request-held)
+         (is (eq (and after t) (zerop state)) "~S in ~S" event (sides state)))
+        ((:reply :last-reply)
+         (is (eq (and after t)
+                 (and (eq :idle ours)
+                      (and (member client '(:body :held :done :error)) t)))
+             "~S in ~S" event (sides state))
+         (when after (is (eq :body (http:our-side after)))))))))
+
+(test both-sides-go-on-by-themselves
+  "What is not about both leaves the other side as it is."
+  (for-all-steps (state event after)
+    (when after
+      (destructuring-bind (client ours) (sides state)
+        (unless (member event '(:switch :next))
+          (is (or (eq client (http:client-side after)) (eq ours (http:our-side after)))
+              "~S in ~S" event (sides state)))
+        (when (member event '(:reply :last-reply :reply-end :reply-cut :close))
+          (is (eq client (http:client-side after)) "~S in ~S" event (sides state)))
+        (when (member event '(:request-end :request-fault :last-request :continue))
+          (is (eq ours (http:our-side after)) "~S in ~S" event (sides state)))))))
+
+(test content-ends-once-and-faults-stay
+  (for-all-steps (state event after)
+    (let ((client (http:client-side state)))
+      (case event
+        (:request-end
+         (is (eq (and after (http:client-side after))
+                 (and (member client '(:body :held)) :done))))
+        (:request-fault
+         (is (eq (and after (http:client-side after))
+                 (case client
+                   ((:body :held :done :error) :error)
+                   (:switched :switched)))))))))
+
+(test a-client-that-waits-is-told-to-go-on-before-the-reply-only
+  (for-all-steps (state event after)
+    (when (eq :continue event)
+      (is (eq (and after t) (equal '(:held :idle) (sides state))) "~S" (sides state))
+      (when after (is (equal '(:body :idle) (sides after))))))
+  (is (not (http:persists-p (state-after 0 :request-held :reply))) "What comes next is not known.")
+  (is (http:reusable-p (state-after 0 :request-held :continue :request-end :reply :reply-end))))
+
+(test a-reply-ends-once-and-can-be-cut-short-at-any-time
+  (for-all-steps (state event after)
+    (destructuring-bind (client ours) (sides state)
+      (case event
+        (:reply-end
+         (is (eq (and after (http:our-side after))
+                 (case ours (:body :done) (:switched :switched)))))
+        (:reply-cut
+         (is (eq (and after t) (not (eq :idle client))))
+         (when after (is (eq :error (http:our-side after)))))))))
+
+(test whoever-wants-it-closed-has-it-closed
+  (for-all-steps (state event after)
+    (when (and after (member event '(:last-request :last-reply :close :request-fault :reply-cut :switch)))
+      (is (not (http:persists-p after)) "~S in ~S" event (sides state)))))
+
+(test only-a-client-that-has-said-all-is-not-expected-again
+  (for-all-steps (state event after)
+    (when after
+      (case event
+        (:last-request (is (eq (http:last-request-read-p after) (eq :done (http:client-side after)))))
+        (:request-fault (is (not (http:last-request-read-p after))))
+        ((:close :last-reply)
+         (is (eq (http:last-request-read-p state) (http:last-request-read-p after)))))))
+  (is (http:last-request-read-p (state-after 0 :request-body :last-request :request-end)))
+  (is (not (http:last-request-read-p (state-after 0 :request :reply :reply-end)))))
+
+;;; Heads
+
+(defun head-from (&rest lines)
+  "The head of a request that is LINES."
+  (let ((octets (octets (format nil "~{~A~C~:*~*~C~}" (loop for line in lines
+                                                            append (list line #\Return #\Newline)))
+                        :crlf)))
+    (http:parse-head (http:make-parser) octets 0 (length octets))))
+
+(defun state-of (&rest lines)
+  (http:state-after-head 0 (apply #'head-from lines)))
+
+(test the-state-of-a-request-is-in-its-head
+  (flet ((facts (&rest lines)
+           (let ((state (apply #'state-of lines)))
+             (list (http:client-side state) (http:persists-p state)))))
+    (is (equal '(:done t) (facts "GET / HTTP/1.1" "Host: a")))
+    (is (equal '(:done nil) (facts "GET / HTTP/1.1" "Host: a" "Connection: close")))
+    (is (equal '(:done nil) (facts "GET / HTTP/1.0")))
+    (is (equal '(:done t) (facts "GET / HTTP/1.0" "Connection: keep-alive")))
+    (is (equal '(:body t) (facts "POST / HTTP/1.1" "Host: a" "Content-Length: 1")))
+    (is (equal '(:done t) (facts "POST / HTTP/1.1" "Host: a" "Content-Length: 0")))
+    (is (equal '(:body nil) (facts "POST / HTTP/1.0" "Content-Length: 1")))
+    (is (equal '(:body t) (facts "POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked")))
+    (is (equal '(:held t) (facts "POST / HTTP/1.1" "Host: a" "Content-Length: 1"
+                                 "Expect: 100-continue")))
+    (is (equal '(:held nil) (facts "POST / HTTP/1.1" "Host: a" "Content-Length: 1" "Connection: close"
+                                   "Expect: 100-continue")))))
+
+(test a-head-is-read-only-where-the-connection-may-be-used
+  (let ((head (head-from "GET / HTTP/1.1" "Host: a")))
+    (dolist (state (states-from 0))
+      (if (or (zerop state) (http:reusable-p state))
+          (is (= (http:state-after-head 0 head) (http:state-after-head state head)))
+          (signals http:illegal-event (http:state-after-head state head))))))
