@@ -67,10 +67,10 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "epoll-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "listeners-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "arrivals-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "tls-sbcl"
-                  :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                  (:file "files-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "functions-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
+                 (:file "tls-sbcl"
+                  :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "processors-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))))

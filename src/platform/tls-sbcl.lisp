@@ -2,6 +2,9 @@
 
 ;;;; Octets through OpenSSL without waiting, for SBCL on Linux.  CL+SSL has loaded the library, and made
 ;;;; the connection, on a non-blocking descriptor.
+;;;;
+;;;; Invariant: no thread is interrupted while it is in OpenSSL.  Who is destroyed there, or leaves it because
+;;;; of a time limit, leaves locks of OpenSSL and of malloc taken, for which every thread waits in the end.
 
 (defconstant +ssl-ctrl-mode+ 33)
 (defconstant +ssl-modes+ (logior 1      ; SSL_MODE_ENABLE_PARTIAL_WRITE
@@ -36,15 +39,16 @@ buffers.")
   (assert (<= start end (length octets))) ; OpenSSL checks nothing
   (let ((handle (cl+ssl::ssl-stream-handle stream)))
     (if handle
-        (let ((result (sb-sys:with-pinned-objects (octets)
-                        ;; What failed on this thread before would be taken for a failure of this call,
-                        ;; see SSL_get_error(3).
-                        (%clear-errors)
-                        (funcall function handle
-                                 (cffi:make-pointer (+ (sb-sys:sap-int (sb-sys:vector-sap octets))
-                                                       start))
-                                 (- end start)))))
-          (if (plusp result) result (tls-failure handle result)))
+        (uninterruptibly
+          (let ((result (sb-sys:with-pinned-objects (octets)
+                          ;; What failed on this thread before would be taken for a failure of this
+                          ;; call, see SSL_get_error(3).
+                          (%clear-errors)
+                          (funcall function handle
+                                   (cffi:make-pointer (+ (sb-sys:sap-int (sb-sys:vector-sap octets))
+                                                         start))
+                                   (- end start)))))
+            (if (plusp result) result (tls-failure handle result))))
         (- +ebadf+))))
 
 (defun receive-tls (stream octets start end)
@@ -58,3 +62,25 @@ RECEIVE-OCTETS does."
 SEND-OCTETS does.  What it did not take is to be given again before all else."
   (declare (type octets octets) (type index start end))
   (transfer-tls #'cl+ssl::ssl-write stream octets start end))
+
+;;; The handshake is CL+SSL's.
+
+(defvar *handshaking-p* nil
+  "True in a thread that makes a TLS connection for a server.")
+
+(defun shake-hands (make-stream &rest arguments)
+  "Calls MAKE-STREAM, of CL+SSL, with ARGUMENTS; the thread can be interrupted only where it waits."
+  (let ((*handshaking-p* t))
+    (deferring-interrupts
+      (apply make-stream arguments))))
+
+(defun wait-for-peer (wait &rest arguments)
+  "Calls WAIT, of CL+SSL, with ARGUMENTS; in a handshake, the thread can be interrupted meanwhile."
+  (if *handshaking-p*
+      (interruptibly
+        (apply wait arguments))
+      (apply wait arguments)))
+
+(wrap-function 'cl+ssl:make-ssl-server-stream 'shake-hands)
+(wrap-function 'cl+ssl::input-wait 'wait-for-peer)
+(wrap-function 'cl+ssl::output-wait 'wait-for-peer)

@@ -92,6 +92,11 @@ possible."
   #-sbcl
   (error "This Lisp cannot connect to ~A." path))
 
+(defun interrupts-enabled-p ()
+  "Whether another thread could interrupt the current one now; T where the Lisp does not tell."
+  #+sbcl sb-sys:*interrupts-enabled*
+  #-sbcl t)
+
 (defun path-listener (path)
   "A usocket that listens on a new Unix-domain socket PATH, where this Lisp can make one."
   #+sbcl
