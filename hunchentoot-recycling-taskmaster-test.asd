@@ -20,6 +20,7 @@
                  (:file "octets")
                  (:file "files")
                  (:file "connection")
+                 (:file "tls-connection" :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))
                  (:file "request")
                  (:file "response")
                  (:file "client")

@@ -40,6 +40,12 @@ on an ephemeral port of this machine, without logs; INITARGS go before these def
                  '(:port 0 :address "127.0.0.1"
                    :access-log-destination nil :message-log-destination nil))))
 
+(defun certificate-initargs (directory)
+  "Initargs that name a key and a certificate, which are made in DIRECTORY."
+  (multiple-value-bind (key certificate)
+      (funcall 'make-certificate directory) ; which is not there where there is no TLS
+    (list :ssl-privatekey-file key :ssl-certificate-file certificate)))
+
 (defun stop-if-started (acceptor)
   "Stops ACCEPTOR unless the test has done so; signals PATIENCE-LOST when that hangs."
   (when (hunchentoot:started-p acceptor)

@@ -10,11 +10,16 @@
 (defvar *server* nil
   "The acceptor that clients connect to unless told another port.")
 
+(defvar *make-connection* '%make-connection
+  "The function that makes a connection of a connected usocket.")
+
 (pushnew '*server* *inherited-variables*)
+(pushnew '*make-connection* *inherited-variables*)
 
 (defun connect (&optional (port (hunchentoot:acceptor-port *server*)) (host "127.0.0.1"))
   "Opens a connection to PORT of HOST, which is this machine."
-  (%make-connection (usocket:socket-connect host port :element-type '(unsigned-byte 8))))
+  (funcall *make-connection*
+           (usocket:socket-connect host port :element-type '(unsigned-byte 8))))
 
 (defun connect-to-path (path)
   "Opens a connection to the Unix-domain socket PATH, a pathname."
@@ -24,8 +29,10 @@
   "The stream of octets of CONNECTION."
   (usocket:socket-stream (connection-socket connection)))
 
-(defun disconnect (connection)
-  "Closes CONNECTION; harmless when it is closed or broken already."
+(defgeneric disconnect (connection)
+  (:documentation "Closes CONNECTION; harmless when it is closed or broken already."))
+
+(defmethod disconnect ((connection connection))
   (ignore-errors (close (connection-stream connection) :abort t))
   (ignore-errors (usocket:socket-close (connection-socket connection))))
 
@@ -60,11 +67,17 @@ that of *SERVER*, and closes them afterwards."
 
 ;;; Sending
 
+(defgeneric transmit (connection octets)
+  (:documentation "Sends OCTETS to CONNECTION at once.  Fails when the server has closed it."))
+
+(defmethod transmit ((connection connection) octets)
+  (let ((stream (connection-stream connection)))
+    (write-sequence octets stream)
+    (finish-output stream)))
+
 (defun send (connection &rest parts)
   "Sends the octets of PARTS (see OCTETS) to CONNECTION at once."
-  (let ((stream (connection-stream connection)))
-    (write-sequence (octets parts) stream)
-    (finish-output stream)))
+  (transmit connection (octets parts)))
 
 (defun send-in-pieces (connection size &rest parts)
   "Sends the octets of PARTS, flushed after every SIZE octets."
@@ -72,8 +85,10 @@ that of *SERVER*, and closes them afterwards."
         for start from 0 below (length octets) by size
         do (send connection (subseq octets start (min (+ start size) (length octets))))))
 
-(defun end-sending (connection)
-  "Closes the sending half of CONNECTION; its answer can still be read."
+(defgeneric end-sending (connection)
+  (:documentation "Closes the sending half of CONNECTION; its answer can still be read."))
+
+(defmethod end-sending ((connection connection))
   (usocket:socket-shutdown (connection-socket connection) :output))
 
 (defun try-to-send (connection &rest parts)
@@ -83,9 +98,11 @@ that of *SERVER*, and closes them afterwards."
 
 ;;; Receiving
 
-(defun readable-p (connection &optional (seconds 0))
-  "Whether within SECONDS there is something to read from CONNECTION, its end included, which a reset
-is too."
+(defgeneric readable-p (connection &optional seconds)
+  (:documentation "Whether within SECONDS there is something to read from CONNECTION, its end included,
+which a reset is too."))
+
+(defmethod readable-p ((connection connection) &optional (seconds 0))
   (or (handler-case (listen (connection-stream connection))
         (error () t))
       ;; A signal may cut the wait short, hence the loop.
@@ -93,9 +110,11 @@ is too."
             thereis (await-octets (connection-socket connection) (seconds-until deadline))
             until (zerop (seconds-until deadline)))))
 
-(defun next-octet (connection)
-  "The next octet from CONNECTION; NIL at its end, which a reset is too.
-Signals PATIENCE-LOST when nothing comes."
+(defgeneric next-octet (connection)
+  (:documentation "The next octet from CONNECTION; NIL at its end, which a reset is too.  Signals
+PATIENCE-LOST when nothing comes."))
+
+(defmethod next-octet ((connection connection))
   (unless (readable-p connection *patience*)
     (lose-patience "the server to send or to hang up"))
   (handler-case (read-byte (connection-stream connection) nil nil)
@@ -105,8 +124,10 @@ Signals PATIENCE-LOST when nothing comes."
   "Waits until the server hangs up, and returns true; NIL when it sends something."
   (null (next-octet connection)))
 
-(defun receive-many (connection count)
-  "The next COUNT octets from CONNECTION, read in large pieces; fewer at its end."
+(defgeneric receive-many (connection count)
+  (:documentation "The next COUNT octets from CONNECTION, read in large pieces; fewer at its end."))
+
+(defmethod receive-many ((connection connection) count)
   (let* ((octets (make-array count :element-type '(unsigned-byte 8)))
          ;; A read of many has no limit of time; who waits for its end has one.
          (position (task-result (in-background ("receiving")

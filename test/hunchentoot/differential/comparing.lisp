@@ -150,15 +150,15 @@ status, nothing else is told, and not what was logged."
   "What of one entry was shown by some case."
   entry (cases '()) (differs '()))
 
-(defun explain-difference (usages contestant case difference)
-  "The usage among USAGES whose entry explains DIFFERENCE, shown by CONTESTANT in CASE, or NIL."
+(defun explain-difference (usages mode case difference)
+  "The usage among USAGES whose entry explains DIFFERENCE, shown in MODE by CASE, or NIL."
   (loop for usage in usages
         for entry = (usage-entry usage)
         for pattern = (find-if (lambda (pattern) (pattern-matches-p pattern (getf case :name)))
                                (getf entry :cases))
         for wanted = (find-if (lambda (wanted) (difference-matches-p wanted difference))
                               (getf entry :differs))
-        when (and pattern wanted (member contestant (getf entry :at '(:parked :portable))))
+        when (and pattern wanted (member mode (getf entry :at '(:parked :portable))))
           do (pushnew pattern (usage-cases usage) :test #'string=)
              (pushnew wanted (usage-differs usage) :test #'equal)
              (return usage)))

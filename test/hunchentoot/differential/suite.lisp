@@ -15,25 +15,30 @@
 (defun check-case (usages contestant world case stock ours)
   "Checks that each difference between the observations STOCK and OURS is in the table."
   (let ((unexplained (remove-if (lambda (difference)
-                                  (explain-difference usages contestant case difference))
+                                  (explain-difference usages (contestant-mode contestant)
+                                                      case difference))
                                 (observation-differences stock ours))))
     (is (null unexplained)
-        "~A, ~S, ~S:~{~%  ~A~}" (getf case :name) world contestant
+        "~A, ~S, ~S:~{~%  ~A~}" (getf case :name) world (contestant-name contestant)
         (mapcar #'abbreviated unexplained))))
 
+(defun check-contestant (usages contestant world cases stock-ones our-ones)
+  "Compares what was observed of CASES in WORLD: STOCK-ONES, and OUR-ONES at CONTESTANT."
+  (loop for case in cases
+        for stock-one in stock-ones
+        for our-one in our-ones
+        do (check-case usages contestant (world-name world) case stock-one our-one)))
+
 (defun check-world (usages world cases)
-  "Tries CASES in WORLD at all contestants."
-  (let ((observations (loop for contestant in (reverse (contestants))
-                            collect (cons (first contestant)
-                                          (observe-in-world world contestant cases)))))
-    (let ((stock (cdr (assoc :stock observations))))
-      (loop for (contestant . ours) in observations
-            do (unless (eq contestant :stock)
-                 (loop for case in cases
-                       for stock-one in stock
-                       for our-one in ours
-                       do (check-case usages contestant (world-name world) case
-                                      stock-one our-one)))))))
+  "Tries CASES in WORLD at all contestants, and at what they are compared with."
+  (dolist (reference (remove-duplicates (mapcar #'contestant-reference (contestants))))
+    (let* ((compared (remove reference (contestants) :key #'contestant-reference :test-not #'eq))
+           (observed (loop for contestant in compared
+                           collect (observe-in-world world contestant cases)))
+           (stock-ones (observe-in-world world (reference-contestant reference) cases)))
+      (loop for contestant in compared
+            for our-ones in observed
+            do (check-contestant usages contestant world cases stock-ones our-ones)))))
 
 (defun possible-worlds ()
   "Those worlds in which Hunchentoot's own acceptor answers on this Lisp."
@@ -52,12 +57,15 @@
   "A usage for each entry of the table that is true here."
   (loop for entry in (differences-table)
         when (and (holds-p entry)
-                  (intersection (getf entry :at '(:parked :portable)) (mapcar #'first (contestants))))
+                  (intersection (getf entry :at '(:parked :portable))
+                                (mapcar #'contestant-mode (contestants))))
           collect (make-usage :entry entry)))
 
 (define-server-test requests-are-answered-as-by-hunchentoot
   (with-directory (directory)
-    (with-globals ((*documents* (write-documents directory)))
+    (with-globals ((*documents* (write-documents directory))
+                   (*certificate-initargs* (and (some #'contestant-tls-p (contestants))
+                                                (certificate-initargs directory))))
       (quietly
         (let ((usages (current-usages)))
           (check-all-worlds usages)

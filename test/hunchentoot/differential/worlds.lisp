@@ -194,19 +194,51 @@ of INITARGS, and so many CLIENTS at a time."
 (define-world (:streams-wrapped) "A program with a stream of its own." ()
   :mixin 'stream-wrapping)
 
-;;; The three servers
+;;; The servers
+
+(defclass said-secure (hunchentoot:easy-acceptor) ()
+  (:documentation "Hunchentoot's acceptor, which says that it speaks TLS, and does not."))
+
+(defmethod hunchentoot:acceptor-ssl-p ((acceptor said-secure))
+  t)
+
+(defstruct contestant
+  "A server whose answers are compared."
+  name class initargs
+  (tls-p nil)                           ; whether it is asked over TLS
+  ;; The class of Hunchentoot's that it is compared with, and what entries of the table call its mode:
+  ;; :PARKED or :PORTABLE.
+  reference mode)
+
+(defun compared-with (reference mode class tls-p)
+  "A contestant of CLASS in MODE, asked over TLS if TLS-P, to be compared with the class REFERENCE."
+  (make-contestant :name (if tls-p (list :tls mode) mode)
+                   :class class :initargs (list :parking (eq mode :parked))
+                   :tls-p tls-p :reference reference :mode mode))
 
 (defparameter *contestants*
-  '((:stock hunchentoot:easy-acceptor)
-    (:parked recycling:parallel-easy-acceptor :parking t)
-    (:portable recycling:parallel-easy-acceptor :parking nil))
-  "Lists of a name, the class of an acceptor, and initargs for it.")
+  (loop for mode in '(:parked :portable)
+        collect (compared-with 'hunchentoot:easy-acceptor mode
+                               'recycling:parallel-easy-acceptor nil)
+        ;; Over TLS Hunchentoot's acceptor loses answers, and waits for what has come.  What it answers
+        ;; is the same, save where it says by which scheme it was asked.
+        collect (compared-with 'said-secure mode 'recycling:parallel-easy-ssl-acceptor t))
+  "All that there are.")
 
 (defun contestants ()
-  "Those that can be told apart here."
-  (if (platform:readiness-supported-p)
-      *contestants*
-      (remove :parked *contestants* :key #'first)))
+  "Those that can be told apart, and asked, here."
+  (remove-if-not (lambda (contestant)
+                   (and (or (platform:readiness-supported-p)
+                            (eq :portable (contestant-mode contestant)))
+                        (not (and (contestant-tls-p contestant) (unmet-need :tls-client)))))
+                 *contestants*))
+
+(defun reference-contestant (class)
+  "The contestant of CLASS, one of Hunchentoot's, that others are compared with."
+  (make-contestant :name :stock :class class :initargs '()))
+
+(defvar *certificate-initargs* '()
+  "Those that name key and certificate.")
 
 (defparameter *names-mentioned* (list :|| :m-search)
   "Keywords that some cases have to find, whatever ran before them.")
@@ -235,11 +267,14 @@ of INITARGS, and so many CLIENTS at a time."
 
 (defun observe-in-world (world contestant cases)
   "Normalised observations of CASES at a server of CONTESTANT in WORLD."
-  (destructuring-bind (class &rest initargs) (rest contestant)
-    (let ((*acceptor-class* class)
-          (*acceptor-initargs* (constantly '())))
-      (forget-names)
-      (funcall (world-call world)
-               (lambda ()
-                 (with-globals ((hunchentoot:*dispatch-table* (page-dispatchers)))
-                   (serve-cases world initargs cases)))))))
+  (let ((*acceptor-class* (contestant-class contestant))
+        (*acceptor-initargs* (constantly '()))
+        (*make-connection* (if (contestant-tls-p contestant) 'encrypted *make-connection*)))
+    (forget-names)
+    (funcall (world-call world)
+             (lambda ()
+               (with-globals ((hunchentoot:*dispatch-table* (page-dispatchers)))
+                 (serve-cases world
+                              (append (and (contestant-tls-p contestant) *certificate-initargs*)
+                                      (contestant-initargs contestant))
+                              cases))))))
