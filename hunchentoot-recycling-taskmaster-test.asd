@@ -152,7 +152,8 @@
                  (:file "form-limits")
                  (:file "stalled")
                  (:file "secrets")
-                 (:file "rejections")))
+                 (:file "rejections")
+                 (:file "verdicts")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"
     :serial t

@@ -9,7 +9,7 @@
 (defstruct (conversation (:constructor make-conversation (limits)))
   "The server's side of one connection, up to the calls of handlers.  EVENTS are what has
 been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status refusal) or
-(:WAITING what octets-kept)."
+(:WAITING what octets-kept); amid a body with a further element, the plist of its request."
   limits
   (parser (http:make-parser limits))
   (decoder nil)
@@ -74,23 +74,28 @@ been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status r
         while done-p
         finally (return start)))
 
+(defun note-end (conversation kind what detail)
+  "Adds the last event, of KIND, WHAT and DETAIL, to CONVERSATION."
+  (push `(,kind ,what ,detail
+                ,@(and (conversation-decoder conversation)
+                       (list (conversation-request conversation))))
+        (conversation-events conversation)))
+
 (defun end-conversation (conversation kept)
   "Notes what CONVERSATION waits for, with KEPT octets that it could not use yet."
-  (push (list :waiting
-              (cond ((conversation-decoder conversation) (body-so-far conversation))
-                    ((http:parser-begun-p (conversation-parser conversation)) :head)
-                    (t :request))
-              kept)
-        (conversation-events conversation)))
+  (note-end conversation :waiting
+            (cond ((conversation-decoder conversation) (body-so-far conversation))
+                  ((http:parser-begun-p (conversation-parser conversation)) :head)
+                  (t :request))
+            kept))
 
 (defun call-as-conversation (limits function)
   "The events of a conversation under LIMITS that FUNCTION, given it, carries on."
   (let ((conversation (make-conversation limits)))
     (handler-case (end-conversation conversation (funcall function conversation))
       (http:protocol-error (refusal)
-        (push (list :refused (http:protocol-error-status refusal)
-                    (http:protocol-error-refusal refusal))
-              (conversation-events conversation))))
+        (note-end conversation :refused (http:protocol-error-status refusal)
+                  (http:protocol-error-refusal refusal))))
     (reverse (conversation-events conversation))))
 
 (defun events-in-place (octets ends &optional (limits (http:make-limits)))

@@ -27,9 +27,12 @@
 (test-vectors requests-follow-each-other "pipeline"
   "RFC 9112, section 9.3.2.")
 
+(test-vectors no-request-hides-in-another "smuggling"
+  "RFC 9112, sections 11.1 and 11.2.")
+
 (defparameter *vector-files*
   '("request-line" "target" "field" "host" "framing" "connection" "limit" "pipeline"
-    "chunked")
+    "chunked" "smuggling")
   "All files of vectors of requests.")
 
 (defun promised-refusals ()

@@ -1,0 +1,172 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* verdicts :in acceptors
+  :description "What the vectors promise of octets holds of connections, in all modes, and over TLS.")
+
+;;; A verdict is a list: what becomes of the connection, :KEPT or :CLOSED, and before that, for each
+;;; final answer, its status, and with 200 the text in which the handler tells what request it has seen.
+
+;;; What is promised
+
+(defparameter *verdict-probe* "/?"
+  "The target of the request that tells whether a connection is kept.")
+
+(defun told-request (method uri body)
+  "What the handler tells of a request."
+  (format nil "~A ~A ~A" method uri body))
+
+(defun refused-method-p (method)
+  "Whether the loaded Hunchentoot refuses METHOD, a keyword or a string."
+  (and (not (unknown-methods-served-p))
+       (not (member method '(:get :head :post :put :delete :options :trace :patch)))))
+
+(defvar *content-read-p* t
+  "Whether the handler reads the content of requests.")
+
+(defun request-verdict (request)
+  "The answer to REQUEST, the plist of an event, and whether the connection is kept then."
+  (let ((method (getf request :method)))
+    (cond ((eq :connect method)
+           (values '(501) nil))
+          ((refused-method-p method)
+           (values '(400) nil))
+          (t
+           (values (list 200 (if (eq :head method)
+                                 ""
+                                 (told-request method (getf request :uri)
+                                               (if *content-read-p* (getf request :body) ""))))
+                   (and (getf request :keep-alive)
+                        ;; Nobody knows whether content that was not asked for will come.
+                        (or *content-read-p* (not (getf request :expects-100)))))))))
+
+(defun last-verdict (event)
+  "The answers to what EVENT, the last of a conversation, tells, and whether the connection is kept."
+  (destructuring-bind (kind what detail &optional request) event
+    (declare (ignore detail))
+    (cond ((and (eq :refused kind) request (not *content-read-p*))
+           (values (list (request-verdict request)) nil))
+          ((eq :refused kind)
+           (values (list (list what)) nil))
+          (t
+           (values '() (eq :request what))))))
+
+(defun events-verdict (events)
+  "The verdict that EVENTS of a conversation lead to, when what the client sends ends with them."
+  (loop with answers = '()
+        for event in events
+        do (if (eq :request (first event))
+               (multiple-value-bind (answer kept-p) (request-verdict (rest event))
+                 (push answer answers)
+                 (unless kept-p
+                   (return (list :closed (reverse answers)))))
+               (multiple-value-bind (last kept-p) (last-verdict event)
+                 (return (list (if kept-p :kept :closed)
+                               (append (reverse answers) last)))))))
+
+(defun heads-asked-for (events)
+  "For each request among EVENTS whether it is by HEAD."
+  (loop for event in events
+        for request = (if (eq :request (first event)) (rest event) (fourth event))
+        when request
+          collect (eq :head (getf request :method))))
+
+;;; What happens
+
+(defun verdict-handler ()
+  "Tells what request has come, and reads its content if it is to."
+  (setf (hunchentoot:content-type*) "text/plain; charset=iso-8859-1"
+        (hunchentoot:reply-external-format*) (flexi-streams:make-external-format :latin-1
+                                                                                  :eol-style :lf))
+  (told-request (hunchentoot:request-method*) (hunchentoot:request-uri*)
+                (octet-text (or (and *content-read-p* (hunchentoot:raw-post-data :force-binary t))
+                                #()))))
+
+(defun next-final-answer (connection head-p)
+  "The next answer from CONNECTION, a list as in a verdict; interim ones are passed over."
+  (loop for response = (read-response connection :head head-p)
+        for status = (response-status response)
+        unless (= 100 status)
+          return (if (= 200 status) (list status (response-text response)) (list status))))
+
+(defun observed-verdict (connection heads)
+  "The verdict that comes from CONNECTION, which sends no more; HEADS tells which requests are by HEAD."
+  (let ((answers '()) (probe (list 200 (told-request :get *verdict-probe* ""))))
+    (handler-case (loop (push (next-final-answer connection (pop heads)) answers))
+      (broken-response (condition)
+        (unless (search "has ended" (princ-to-string condition))
+          (push (princ-to-string condition) answers))))
+    (if (equal probe (first answers))
+        (list :kept (reverse (rest answers)))
+        (list :closed (reverse answers)))))
+
+(defun vector-verdict (octets events piece)
+  "The verdict of *SERVER* on OCTETS, which are EVENTS, sent PIECE octets at a time."
+  (with-connection (connection)
+    (setf (usocket:socket-option (connection-socket connection) :tcp-nodelay) t)
+    ;; Who is refused may find the connection closed before all is sent.
+    (ignore-errors (send-in-pieces connection piece octets))
+    (ignore-errors
+     (if (eq :closed (first (events-verdict events)))
+         (end-sending connection)
+         ;; The shortest one, which all limits allow, and the last.
+         (send-request connection *verdict-probe* :version "HTTP/1.0" :host nil)))
+    (observed-verdict connection (heads-asked-for events))))
+
+;;; Which vectors
+
+(defun acceptor-limits (vector)
+  "The initargs of an acceptor with the limits of VECTOR."
+  (loop for (key value) on (getf vector :limits) by #'cddr
+        collect (first (find key recycling::*limit-initargs* :key #'second))
+        collect value))
+
+(defun unservable-p (vector)
+  "Whether VECTOR needs what this Lisp does not have."
+  (and (getf vector :needs) (unmet-need (getf vector :needs))))
+
+(defun vectors-by-limits ()
+  "Lists of initargs of an acceptor and the vectors for it."
+  (let ((groups '()))
+    (dolist (file *vector-files* (reverse groups))
+      (dolist (vector (remove-if #'unservable-p (read-vectors file)))
+        (let* ((limits (acceptor-limits vector))
+               (group (assoc limits groups :test #'equal)))
+          (if group
+              (setf (cdr group) (append (cdr group) (list vector)))
+              (push (list limits vector) groups)))))))
+
+(defun check-verdict (vector)
+  "Checks that *SERVER* judges the octets of VECTOR as the parser does, however they arrive."
+  (let* ((octets (vector-octets vector))
+         (events (events-whole octets (vector-limits vector)))
+         (served (getf vector :served))
+         (promised (cond ((null served) (events-verdict events))
+                         (*content-read-p* (first served))
+                         (t (second served)))))
+    (dolist (piece (if (< (length octets) 300) (list 1 300) (list (length octets))))
+      (let ((verdict (handler-case (vector-verdict octets events piece)
+                       (patience-lost () :hung))))
+        (is (equal promised verdict) "~A, ~:[not ~;~]read, in pieces of ~D: ~A, not ~A"
+            (getf vector :name) *content-read-p* piece
+            (abbreviated verdict) (abbreviated promised))))))
+
+(defun check-verdicts (&rest initargs)
+  "Checks the verdicts of acceptors with INITARGS on all vectors that can be tried here."
+  (with-globals ((hunchentoot:*dispatch-table* (list (constantly 'verdict-handler))))
+    (loop for (limits . vectors) in (vectors-by-limits)
+          do (let ((acceptor (apply #'make-test-acceptor (append limits initargs))))
+               (let ((*server* (hunchentoot:start acceptor)))
+                 (unwind-protect
+                      (dolist (read-p '(t nil))
+                        (with-globals ((*content-read-p* read-p))
+                          (mapc #'check-verdict vectors)))
+                   (stop-if-started acceptor)))))))
+
+(define-server-test (connections-are-judged-as-the-parser-does :needs :our-reader)
+  (check-verdicts))
+
+(define-server-test (tls-connections-are-judged-as-the-parser-does :needs (:our-reader :tls-client))
+  (with-directory (directory)
+    (let ((*acceptor-class* 'recycling:parallel-easy-ssl-acceptor)
+          (*make-connection* 'encrypted))
+      (apply #'check-verdicts (certificate-initargs directory)))))
