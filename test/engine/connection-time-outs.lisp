@@ -107,6 +107,69 @@ NOW."
     (engine::time-out-if-due engine connection now)
     (is (= 1 (statistic engine :expired)))))
 
+(defmacro with-unsent-octets ((unsent count) &body body)
+  "Evaluates BODY while UNSENT, at first COUNT, is how many octets the system says that no peer has taken."
+  `(let ((,unsent ,count))
+     (with-function (platform:unsent-octets (original descriptor) ,unsent)
+       ,@body)))
+
+(defun begin-to-write (engine connection seconds now)
+  "Leaves octets of CONNECTION to ENGINE, whose peers have SECONDS to take some, at NOW."
+  (setf (slot-value (engine::engine-service engine) 'write-seconds) seconds
+        (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))
+  (engine::renew-write-deadline engine connection now)
+  (is (eq :parked (engine::leave-to-poller engine connection))))
+
+(defun end-of-writing (engine connection now)
+  "After how many milliseconds from NOW the sentinel of ENGINE, which looks four times a second, ends
+CONNECTION; NIL when it does not within two minutes."
+  (loop for passed from 0 to 120000 by 250
+        do (engine::time-out-if-due engine connection (+ now passed))
+        when (engine::gone-p connection)
+          return passed))
+
+(define-server-test who-takes-octets-at-once-and-then-none-has-its-time-once
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (with-unsent-octets (unsent 1000)
+        (begin-to-write engine connection 16 now)
+        (setf unsent 900)
+        (is (<= 16000 (or (end-of-writing engine connection now) 0) 18000))
+        (is (= 1 (getf (statistic engine :expired-by) :write)))))))
+
+(define-server-test who-takes-an-octet-now-and-then-is-not-ended
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)) (looks 0))
+      (with-unsent-octets (unsent 1000)
+        (begin-to-write engine connection 16 now)
+        (with-function (engine::peer-took-some-p (original connection)
+                         ;; It takes one every fourteenth time.
+                         (when (zerop (mod (incf looks) 14))
+                           (decf unsent))
+                         (funcall original connection))
+          (is (null (end-of-writing engine connection now))))))))
+
+(define-server-test who-has-no-limit-of-time-is-never-ended
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (begin-to-write engine connection nil now)
+      (is (null (end-of-writing engine connection now))))))
+
+(define-server-test who-takes-octets-is-not-shut-down-when-a-worker-has-just-come-to-own-it
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (with-unsent-octets (unsent 1000)
+        (begin-to-write engine connection 1 now)
+        (is (engine::become-owner connection nil))
+        (engine::time-out-if-due engine connection (+ now 500))
+        (is (zerop (statistic engine :expired)) "It has time left.")
+        (setf unsent 900)
+        (engine::time-out-if-due engine connection (+ now 5000))
+        (is (zerop (statistic engine :expired)))
+        (setf unsent 1000)
+        (engine::time-out-if-due engine connection (+ now 5000))
+        (is (= 1 (statistic engine :expired)))))))
+
 (define-server-test who-takes-none-of-its-answer-is-closed-though-more-has-come
   (with-overdue-connection (engine connection client now)
     (setf (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))

@@ -73,8 +73,10 @@
  (("time-out-if-due" "(drain-time-out-p engine connection now)" "nil")
   ("time-out-connection" "(overdue-p connection now) (time-out-parked-connection engine connection now)"
    "t (time-out-parked-connection engine connection now)")
-  ("time-out-connection" "(and (owner-may-wait-p connection) (overdue-p connection now))" "(owner-may-wait-p connection)")
-  ("time-out-connection" "(and (owner-may-wait-p connection) (overdue-p connection now))" "(overdue-p connection now)")
+  ("time-out-connection" "(and (owner-may-wait-p connection) (overdue-p connection now)" "(and (owner-may-wait-p connection)")
+  ("time-out-connection" "(and (owner-may-wait-p connection) (overdue-p connection now)" "(and (overdue-p connection now)")
+  ("time-out-connection" "(time-left-to-take-p connection now)" "nil")
+  ("time-out-connection" "(time-left-to-take-p connection now)" "t")
   ("owner-may-wait-p" "(null (connection-untouched connection))" "nil")
   ("owner-may-wait-p" "(unfinished-p connection)" "nil")
   ("drain-time-out-p" "(not (unfinished-p connection))" "t")
@@ -84,6 +86,8 @@
   ("time-out-owned-connection" "(shut-descriptor (connection-descriptor connection) :io)" "")
   ("time-out-parked-connection" "(peer-took-some-p connection)" "t")
   ("time-out-parked-connection" "(peer-took-some-p connection)" "nil")
+  ("time-out-parked-connection" "(time-left-to-take-p connection now)" "nil")
+  ("time-out-parked-connection" "(time-left-to-take-p connection now)" "t")
   ("time-out-parked-connection" "(count-time-out engine connection)" "")
   ("time-out-parked-connection" "((left-to-workers-p engine connection now))" "")
   ("end-idle-parked-connection" "(left-to-workers-p engine connection now)" "nil")
@@ -117,6 +121,10 @@
   ("send-pending-output" "(eq (connection-outcome connection) :park)" "t")
   ("peer-took-some-p" "(< -1 (unsent-octets (connection-descriptor connection)) unsent)"
    "(<= -1 (unsent-octets (connection-descriptor connection)) unsent)")
+  ("time-left-to-take-p" "(peer-took-some-p connection)" "nil")
+  ("time-left-to-take-p" "(<= now end)" "t")
+  ("set-next-look" "(ceiling milliseconds +write-looks+)" "milliseconds")
+  ("set-next-look" "(- end now)" "milliseconds")
   ("park-until-writable" "(shiftf (connection-output-watched-p connection) t)"
    "(connection-output-watched-p connection)")
   ("park-until-writable" "(rearm-connection engine connection)" "")))

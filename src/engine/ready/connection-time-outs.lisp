@@ -3,7 +3,9 @@
 ;;;; What the sentinel of the ready engine looks after a few times a second: deadlines, above all.
 ;;;;
 ;;;;   a connection that is                and                            is
-;;;;   overdue, parked, with output left   its peer took some of that     given as much time again
+;;;;   overdue, with output left           its peer took some of that     given as much time again; an owner
+;;;;                                                                      does so itself
+;;;;   overdue, with output left           its peer may take its time     looked at again, by its end
 ;;;;   overdue, parked, with none left     something has come that no     left to the workers, however long
 ;;;;                                       worker has looked at           they are busy
 ;;;;   overdue, parked                     the service gives notice       told so, and closed gently
@@ -33,7 +35,9 @@
          (call-while-expiring connection
                               (lambda ()
                                 (when (and (owner-may-wait-p connection)
-                                           (overdue-p connection now))
+                                           (overdue-p connection now)
+                                           (not (and (connection-output connection)
+                                                     (time-left-to-take-p connection now))))
                                   (time-out-owned-connection engine connection)))))))
 
 (defun owner-may-wait-p (connection)
@@ -63,6 +67,9 @@ away, so a deadline that is read after this holds."
   "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress, or waits for us."
   (cond ((and (connection-output connection) (peer-took-some-p connection))
          (renew-write-deadline engine connection now)
+         (park-again engine connection))
+        ((and (connection-output connection) (time-left-to-take-p connection now))
+         (set-next-look engine connection now)
          (park-again engine connection))
         ((left-to-workers-p engine connection now))
         (t

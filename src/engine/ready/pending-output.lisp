@@ -21,8 +21,9 @@
 ;;;; WRITE-SECONDS, and by a hard stop at once.  A soft stop waits for it.
 ;;;;
 ;;;; A peer may take octets long before the socket takes more of ours: the kernel waits until a third
-;;;; of its buffer, which may have megabytes, is free.  So at the deadline the kernel is asked how much
-;;;; of what it holds is unsent, and a peer that took some of that since has as much time again.
+;;;; of its buffer, which may have megabytes, is free.  So the kernel is asked how much of what it holds is
+;;;; unsent, and a peer that took some of that since has as much time again.  What is on its way when the
+;;;; time begins arrives at once, and is taken by nobody yet: therefore it is asked often.
 
 (defun send-pending-output (engine connection)
   "Sends what CONNECTION, which the caller owns, has left of its output.  Returns :AGAIN when
@@ -39,14 +40,36 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
            :again)
           (t :close))))
 
+(defconstant +write-looks+ 16
+  "How often within the time that a peer has to take octets it is looked whether it does.")
+
 (defun renew-write-deadline (engine connection now)
   "Gives the peer of CONNECTION, which the caller owns, the time that it has to take more."
-  (setf (connection-unsent connection) (unsent-octets (connection-descriptor connection)))
-  (set-deadline connection :write (write-seconds (engine-service engine)) now))
+  (let ((milliseconds (as-milliseconds (write-seconds (engine-service engine)))))
+    (setf (connection-unsent connection) (unsent-octets (connection-descriptor connection))
+          (connection-write-end connection) (and milliseconds (+ now milliseconds)))
+    (set-next-look engine connection now)))
+
+(defun set-next-look (engine connection now)
+  "Has the sentinel look soon, and by the end of its time, whether the peer of CONNECTION, which the caller
+owns, takes octets."
+  (let ((milliseconds (as-milliseconds (write-seconds (engine-service engine))))
+        (end (connection-write-end connection)))
+    (set-deadline-in connection :write
+                     (and milliseconds end
+                          (min (- end now) (ceiling milliseconds +write-looks+)))
+                     now)))
+
+(defun time-left-to-take-p (connection now)
+  "True when the peer of CONNECTION, which has output left, has taken octets since it was looked, or has time
+left for that."
+  (or (peer-took-some-p connection)
+      (let ((end (connection-write-end connection)))
+        (and end (<= now end)))))
 
 (defun peer-took-some-p (connection)
-  "True when the peer of CONNECTION, which the caller owns and which has output left, took octets since
-its deadline was set."
+  "True when the peer of CONNECTION, which has output left and is not closed meanwhile, took octets since
+its time was renewed."
   (let ((unsent (connection-unsent connection)))
     (and unsent
          (< -1 (unsent-octets (connection-descriptor connection)) unsent))))
