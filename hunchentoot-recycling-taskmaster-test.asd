@@ -153,7 +153,8 @@
                  (:file "stalled")
                  (:file "secrets")
                  (:file "rejections")
-                 (:file "verdicts")))
+                 (:file "verdicts")
+                 (:file "crowds")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"
     :serial t

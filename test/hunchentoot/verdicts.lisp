@@ -166,7 +166,5 @@
   (check-verdicts))
 
 (define-server-test (tls-connections-are-judged-as-the-parser-does :needs (:our-reader :tls-client))
-  (with-directory (directory)
-    (let ((*acceptor-class* 'recycling:parallel-easy-ssl-acceptor)
-          (*make-connection* 'encrypted))
-      (apply #'check-verdicts (certificate-initargs directory)))))
+  (over-tls (initargs)
+    (apply #'check-verdicts initargs)))

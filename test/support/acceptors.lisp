@@ -46,6 +46,14 @@ on an ephemeral port of this machine, without logs; INITARGS go before these def
       (funcall 'make-certificate directory) ; which is not there where there is no TLS
     (list :ssl-privatekey-file key :ssl-certificate-file certificate)))
 
+(defmacro over-tls ((initargs) &body body)
+  "Evaluates BODY with INITARGS bound to those of an acceptor for TLS, to which clients speak TLS."
+  `(with-directory (directory)
+     (let ((*acceptor-class* 'recycling:parallel-easy-ssl-acceptor)
+           (*make-connection* 'encrypted)
+           (,initargs (certificate-initargs directory)))
+       ,@body)))
+
 (defun stop-if-started (acceptor)
   "Stops ACCEPTOR unless the test has done so; signals PATIENCE-LOST when that hangs."
   (when (hunchentoot:started-p acceptor)

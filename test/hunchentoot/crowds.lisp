@@ -1,0 +1,84 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* crowds :in acceptors
+  :description "Many clients that stall, beside one that does not.")
+
+(defparameter *crowd-size* 110
+  "How many clients stall in each way: more than there may be threads by default.")
+
+(defparameter *threads-for-crowds* 10
+  "How many threads more there may be beside clients that stall.")
+
+(defparameter *unread-answer* (make-array (* 12 1024 1024) :element-type '(unsigned-byte 8)
+                                                           :initial-element 120)
+  "What clients ask for and do not read.")
+
+(defun stall (connection kind)
+  "Lets CONNECTION, to *SERVER*, stall in the way called KIND."
+  (ecase kind
+    (:handshake (send connection (coerce '(22 3 1) 'wire)))
+    (:silent)
+    (:idle (exchange-text connection "/word"))
+    (:half-head (send connection "GET /word HTTP/1.1" :crlf "Host: loc"))
+    (:reads-nothing (send-request connection "/unread"))))
+
+(defun make-crowd (kinds)
+  "Connections to *SERVER*, *CROWD-SIZE* for each of KINDS, that have stalled."
+  (loop for kind in kinds
+        append (loop repeat *crowd-size*
+                     collect (let ((connection (connect)))
+                               (stall connection kind)
+                               connection))))
+
+(defun outlive-crowd ()
+  "Asks *SERVER* again and again until all other connections are closed.  Returns the most threads that
+there were, and the milliseconds of the slowest answer."
+  (loop with deadline = (deadline-after (* 2 *patience*))
+        for began = (platform:milliseconds)
+        do (is (equal "word" (ask-text "/word")))
+        maximize (- (platform:milliseconds) began) into slowest
+        maximize (figure :threads) into threads
+        until (poll (lambda () (zerop (figure :open))) 1/20)
+        when (zerop (seconds-until deadline))
+          do (lose-patience "the clients that stall to be given up" (* 2 *patience*))
+        finally (return (values threads slowest))))
+
+(defun call-after-crowd (function kinds &key initargs (make-connection *make-connection*))
+  "Calls FUNCTION when an acceptor with INITARGS, and time limits of a second, has closed all clients that
+stall in the ways KINDS, on connections by MAKE-CONNECTION; with how many threads there were more than
+before, and with the milliseconds of the slowest answer to who did not stall."
+  (with-routes (("/word" "word") ("/unread" *unread-answer*))
+    (let* ((acceptor (apply #'make-test-acceptor :read-timeout 1 :write-timeout 1 initargs))
+           (*server* (hunchentoot:start acceptor))
+           (idle (progn (ask-text "/word") (figure :threads)))
+           (crowd '()))
+      (unwind-protect
+           (progn
+             (setf crowd (let ((*make-connection* make-connection)) (make-crowd kinds)))
+             (multiple-value-bind (threads slowest) (outlive-crowd)
+               (funcall function (- threads idle) slowest)))
+        (mapc #'disconnect crowd)
+        (stop-if-started acceptor)))))
+
+(defun check-not-noticed (threads slowest)
+  "Checks that a crowd took no THREADS, and was not waited for by the SLOWEST answer."
+  (is (<= threads *threads-for-crowds*))
+  (is (< slowest 3000))
+  (is (zerop (figure :failed))))
+
+(define-server-test (clients-that-stall-are-given-up-and-noticed-by-nobody :needs :parking)
+  (call-after-crowd #'check-not-noticed '(:idle :half-head :reads-nothing)))
+
+(define-server-test (clients-that-stall-over-tls-are-given-up-and-noticed-by-nobody
+                     :needs (:parking :tls-client))
+  (over-tls (initargs)
+    (call-after-crowd #'check-not-noticed '(:silent :half-head :reads-nothing) :initargs initargs)))
+
+(define-server-test (clients-that-stall-in-handshakes-are-given-up :needs (:our-engine :tls-client))
+  (over-tls (initargs)
+    ;; A handshake has a thread, so that others may have to wait for its deadline.
+    (call-after-crowd (lambda (threads slowest)
+                        (declare (ignore threads))
+                        (is (< slowest 5000))
+                        (is (= *crowd-size* (getf (figure :expired-by) :handshake))))
+                      '(:handshake) :initargs initargs :make-connection '%make-connection)))
