@@ -35,6 +35,38 @@ buffers.")
     (#.cl+ssl::+ssl-error-zero-return+ 0)
     (t (- +eio+))))
 
+(defmacro without-broken-pipes (&body body)
+  "Evaluates BODY; if that writes where nobody reads any more, the thread gets no SIGPIPE: OpenSSL has no flag
+against that as send(2) has.  See SEND-FILE."
+  `(flet ((body () ,@body))
+     (declare (dynamic-extent #'body))
+     (if (broken-pipes-ignored-p)
+         (body)
+         (call-without-broken-pipes #'body))))
+
+(defun call-without-broken-pipes (function)
+  (sb-alien:with-alien ((broken-pipe (array sb-alien:unsigned-long 16)) ; sigset_t
+                        (blocked (array sb-alien:unsigned-long 16))
+                        (no-time (array sb-alien:long 2)))
+    (macrolet ((call (name &rest arguments)
+                 `(system-call ,name sb-alien:int
+                               ,@(loop for argument in arguments
+                                       collect (if (integerp argument)
+                                                   `(sb-alien:int ,argument)
+                                                   `(sb-sys:system-area-pointer ,argument)))))
+               (address (variable)
+                 `(sb-alien:alien-sap (sb-alien:addr ,variable)))
+               (nowhere () `(sb-sys:int-sap 0)))
+      (dotimes (index 16)
+        (setf (sb-alien:deref broken-pipe index) 0))
+      (setf (sb-alien:deref broken-pipe 0) (ash 1 (1- sb-unix:sigpipe))
+            (sb-alien:deref no-time 0) 0
+            (sb-alien:deref no-time 1) 0)
+      (call "pthread_sigmask" 0 (address broken-pipe) (address blocked)) ; SIG_BLOCK
+      (unwind-protect (funcall function)
+        (call "sigtimedwait" (address broken-pipe) (nowhere) (address no-time))
+        (call "pthread_sigmask" 2 (address blocked) (nowhere)))))) ; SIG_SETMASK
+
 (defun transfer-tls (function stream octets start end)
   (assert (<= start end (length octets))) ; OpenSSL checks nothing
   (let ((handle (cl+ssl::ssl-stream-handle stream)))
@@ -44,10 +76,12 @@ buffers.")
                           ;; What failed on this thread before would be taken for a failure of this
                           ;; call, see SSL_get_error(3).
                           (%clear-errors)
-                          (funcall function handle
-                                   (cffi:make-pointer (+ (sb-sys:sap-int (sb-sys:vector-sap octets))
-                                                         start))
-                                   (- end start)))))
+                          (without-broken-pipes
+                            (funcall function handle
+                                     (cffi:make-pointer (+ (sb-sys:sap-int
+                                                            (sb-sys:vector-sap octets))
+                                                           start))
+                                     (- end start))))))
             (if (plusp result) result (tls-failure handle result))))
         (- +ebadf+))))
 
@@ -63,7 +97,7 @@ SEND-OCTETS does.  What it did not take is to be given again before all else."
   (declare (type octets octets) (type index start end))
   (transfer-tls #'cl+ssl::ssl-write stream octets start end))
 
-;;; The handshake is CL+SSL's.
+;;; The handshake, and the end, are CL+SSL's.
 
 (defvar *handshaking-p* nil
   "True in a thread that makes a TLS connection for a server.")
@@ -72,7 +106,8 @@ SEND-OCTETS does.  What it did not take is to be given again before all else."
   "Calls MAKE-STREAM, of CL+SSL, with ARGUMENTS; the thread can be interrupted only where it waits."
   (let ((*handshaking-p* t))
     (deferring-interrupts
-      (apply make-stream arguments))))
+      (without-broken-pipes
+        (apply make-stream arguments)))))
 
 (defun wait-for-peer (wait &rest arguments)
   "Calls WAIT, of CL+SSL, with ARGUMENTS; in a handshake, the thread can be interrupted meanwhile."
@@ -81,6 +116,12 @@ SEND-OCTETS does.  What it did not take is to be given again before all else."
         (apply wait arguments))
       (apply wait arguments)))
 
+(defun shut-tls-down (shut-down handle)
+  "Calls SHUT-DOWN, of CL+SSL, with HANDLE, whose peer may be gone."
+  (without-broken-pipes
+    (funcall shut-down handle)))
+
 (wrap-function 'cl+ssl:make-ssl-server-stream 'shake-hands)
 (wrap-function 'cl+ssl::input-wait 'wait-for-peer)
 (wrap-function 'cl+ssl::output-wait 'wait-for-peer)
+(wrap-function 'cl+ssl::ssl-shutdown 'shut-tls-down)

@@ -183,6 +183,26 @@ that workers called at all."
           (is (search "400" (read-everything stream)))
           (is (not (poll (lambda () (octets-refused-p connection)) 1/5))))))))
 
+(define-server-test (who-leaves-over-tls-breaks-no-pipe :needs :our-http)
+  (let ((entered (make-gate)) (release (make-gate)) (signals 0))
+    (with-routes (("/held" (let ((stream (hunchentoot:send-headers)))
+                             (open-gate entered)
+                             (await release)
+                             (loop repeat 3
+                                   do (ignore-errors
+                                       (write-sequence (octets "more") stream)
+                                       (finish-output stream))))))
+      (serving-tls ()
+        (calling-on-broken-pipes ((lambda () (incf signals)))
+          (let ((connection (connect)))
+            (send-encrypted (cl+ssl:make-ssl-client-stream (connection-stream connection) :verify nil)
+                            "/held")
+            (await entered)
+            (reset connection))
+          (open-gate release)
+          (eventually ("the connection to be closed") (zerop (figure :open))))
+        (is (zerop signals))))))
+
 (define-server-test (a-stalled-handshake-holds-up-nobody-else :needs :our-engine)
   (serving-tls (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 2))
     (with-connection (stalled)
