@@ -117,7 +117,7 @@ the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
 when it writes the head of a reply, which then says so."
   (and (call-next-method)
        (not (and *exchange*
-                 (or (exchange-last-p *exchange*)
+                 (or (not (persists-p (exchange-protocol *exchange*)))
                      (winding-down-p (worker-engine *worker*)))))))
 
 ;;; :PARKING, which is the taskmaster's, is taken by the acceptor too: to change it should not

@@ -37,8 +37,8 @@ stall, happens here, under a deadline.  Signals PEER-GONE where nobody is there 
         (call-with-connection-stream
          (link-stream link)
          (lambda ()
-           (process-head acceptor exchange link)
-           (count-request connection))
+           (prog1 (process-head acceptor exchange link)
+             (count-request connection)))
          (lambda ()
            (setf (exchange-outcome exchange) (give-away acceptor connection link))))
       (setf (link-stream link) stream)

@@ -131,17 +131,15 @@ ARGUMENTS, where it is no form, none of ours, or one with files."
 
 ;;; Not read
 
-(defun content-in-the-way-p (request head)
-  "True when the connection cannot be kept after REQUEST, with HEAD, because of its content: its
-client holds that back and has not been asked for it, or it is so much that the client will not be
-waited for, see *UNASKED-LIMIT*."
+(defun too-much-unasked-p (request head)
+  "True when REQUEST, with HEAD, has content that nobody has asked for, and so much of it that the client
+will not be waited for, see *UNASKED-LIMIT*."
   (let* ((size (head-framing head))
          (content (and (not (eq size :none)) (own-content request))))
     (and content
-         (or (content-invite content)
-             (and (integerp size)
-                  (> size *unasked-limit*)
-                  (not (content-asked-for-p request)))))))
+         (integerp size)
+         (> size *unasked-limit*)
+         (not (content-asked-for-p request)))))
 
 (defun drop-unasked (request content)
   ;; For Hunchentoot T is: not to be read again.
@@ -163,7 +161,7 @@ Where not all of it has been taken then, this is the last request of its connect
               ;; The handler did without it, so its reply is sent.
               (protocol-error () nil))
       (setf (raw-post-data* request) t)
-      (finish-connection))))
+      (note-event *exchange* :request-fault))))
 
 (defun take-what-was-not-read (request)
   "Takes the content of REQUEST that nobody has asked for before the reply is sent, as Hunchentoot

@@ -117,14 +117,12 @@ else the default."
         hunchentoot:*hunchentoot-default-external-format*)))
 
 (defmacro or-bad-request (&body body)
-  "Evaluates BODY; an error in it ends the request, and the connection: there may be content that was
-not read."
+  "Evaluates BODY; an error in it ends the request."
   `(hunchentoot::handler-case* (progn ,@body)
      (error (condition)
        (hunchentoot:log-message* :error "Error when reading POST parameters from body: ~A"
                                  condition)
        (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+)
-       (finish-connection)
        (hunchentoot:abort-request-handler))))
 
 ;;; Forms with files, see uploads.lisp
@@ -213,6 +211,7 @@ and a backtrace."
             (remove name (hunchentoot:headers-out*) :key #'car))))
 
 (defun keep-connection ()
+  "Says, as Hunchentoot's own code does when it sends the head of a reply, that the connection is kept."
   (setf hunchentoot::*finish-processing-socket* nil))
 
 (defun log-handler-error (condition backtrace)
@@ -228,21 +227,19 @@ and a backtrace."
   "Makes WRAPPER, see WRAP-FUNCTION, what Hunchentoot's own code sends a reply by."
   (wrap-function 'hunchentoot::start-output wrapper))
 
-(defun finish-connection ()
-  "Makes this the last request of its connection."
-  (setf hunchentoot::*finish-processing-socket* t))
-
-(defun finish-if-switched ()
-  "Makes this the last request of its connection if the protocol was switched: what comes after the
-program's talk is no request, but a rest of that."
-  (when (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
-    (finish-connection)))
+(defun note-what-hunchentoot-did (exchange)
+  "Notes of EXCHANGE what we have not done ourselves: that a program wants its connection closed, or that
+Hunchentoot's own code has sent the reply, and has said that the connection is kept."
+  (cond (hunchentoot::*finish-processing-socket*
+         (note-event exchange :close))
+        ((eq :idle (our-side (exchange-protocol exchange)))
+         (note-event exchange :reply)
+         (note-event exchange :reply-end))))
 
 (defun abandon-reply (stream wire)
   "Ends the connection, which STREAM and WIRE carry, without the end of the reply: what was written is
 sent, but no last chunk."
   (setf hunchentoot::*hunchentoot-stream* stream)
-  (finish-connection)
   (when (wire-open-p wire)
     (leave-output-to-engine wire)))
 
@@ -265,11 +262,10 @@ sent, but no last chunk."
   "What HUNCHENTOOT:INPUT-CHUNKING-P asks."
   (chunga:chunked-stream-input-chunking-p (reply-stream-inner stream)))
 
-(defun without-reply (stream)
-  "The stream beneath STREAM if that is one of a reply, which ends; else STREAM."
+(defun without-reply (exchange stream)
+  "The stream beneath STREAM if that is one of the reply of EXCHANGE, which ends; else STREAM."
   (cond ((typep stream 'reply-stream)
-         (unless (end-reply stream)
-           (finish-connection))
+         (note-event exchange (if (end-reply stream) :reply-end :reply-cut))
          (reply-stream-inner stream))
         (t stream)))
 
@@ -326,31 +322,31 @@ server's name.")
         (chunga:make-chunked-stream hunchentoot::*hunchentoot-stream*)
         (chunga:chunked-stream-input-chunking-p hunchentoot::*hunchentoot-stream*) t))
 
-(defun finish-request (acceptor wire)
-  "Flushes the reply, to WIRE, and prepares Hunchentoot's current stream for the next one."
-  (let ((stream (without-reply hunchentoot::*hunchentoot-stream*)))
+(defun finish-request (acceptor exchange wire)
+  "Flushes the reply of EXCHANGE, to WIRE, and prepares Hunchentoot's current stream for the next one."
+  (let ((stream (without-reply exchange hunchentoot::*hunchentoot-stream*)))
     (unless (flushed-p wire stream)
       (finish-output stream))
     ;; Where a program has put its own around that of the reply, its method has taken it off.
     (setf hunchentoot::*hunchentoot-stream*
-          (without-reply (hunchentoot:reset-connection-stream acceptor stream)))))
+          (without-reply exchange (hunchentoot:reset-connection-stream acceptor stream))))
+  (note-what-hunchentoot-did exchange))
 
 (defun call-with-connection-stream (stream thunk left)
   "Calls THUNK, which processes requests on STREAM, in the dynamic context that handlers
-expect.  Returns what is to become of the connection, :PARK, :CLOSE or :DETACHED, and the
-stream for its next request.  When a program leaves THUNK by a non-local exit after it has detached the
+expect, and returns true when the connection may be used again.  Returns what is to become of that, :PARK,
+:CLOSE or :DETACHED, and the stream for its next request.  When a program leaves THUNK by a non-local exit after it has detached the
 socket, calls the function LEFT."
   (let ((hunchentoot::*hunchentoot-stream* stream)
         (hunchentoot::*close-hunchentoot-stream* t)
         (hunchentoot::*finish-processing-socket* t)
         (returned-p nil))
     (unwind-protect
-         (progn
-           (funcall thunk)
+         (let ((reusable-p (funcall thunk)))
            (setf returned-p t)
            (values (cond ((not hunchentoot::*close-hunchentoot-stream*) :detached)
-                         (hunchentoot::*finish-processing-socket* :close)
-                         (t :park))
+                         (reusable-p :park)
+                         (t :close))
                    hunchentoot::*hunchentoot-stream*))
       (unless (or returned-p hunchentoot::*close-hunchentoot-stream*)
         (funcall left)))))

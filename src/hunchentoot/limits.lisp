@@ -57,8 +57,7 @@
 status, and with the connection.  Returns when a reply has begun already."
   (let ((status (protocol-error-status refusal)))
     (when *exchange*
-      (setf (exchange-last-p *exchange*) t))
-    (finish-connection)
+      (note-event *exchange* :request-fault))
     (unless (headers-sent-p)
       (count-rejection hunchentoot:*acceptor* status)
       (setf (hunchentoot:return-code*) status)

@@ -12,6 +12,7 @@
                                     (answer hunchentoot:*acceptor* request (current-head))))
          ;; Methods after this one, of WebSocket libraries, talk on with the client.
          (when (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+           (note-event *exchange* :switch)
            (open-content-stream request (stream-for-program *exchange*))))))
 
 (defun stream-for-program (exchange)
@@ -44,7 +45,7 @@
   (when (typep condition 'invalid-header)
     (drop-header (invalid-header-name condition)))
   (if (headers-sent-p)
-      (setf (exchange-cut-short-p *exchange*) t)
+      (note-event *exchange* :reply-cut)  ; the client is to see that the rest is missing
       (let ((status hunchentoot:+http-internal-server-error+))
         (send-content acceptor request head status
                       (hunchentoot:acceptor-status-message
@@ -83,19 +84,24 @@ it would be a second framing (RFC 9112, section 6.1)."
       (publish *keep-alive* known))
     (cdr known)))
 
-(defun connection-headers (acceptor request head status framed-p)
-  "Decides whether the connection is kept after REQUEST, with HEAD, was answered with STATUS, and with
-content whose end the client will know if FRAMED-P.  Returns the values of the headers Connection and
-Keep-Alive that a reply should have if it has none."
-  (cond ((eql status hunchentoot:+http-switching-protocols+)
+(defun reply-event (acceptor request head status framed-p)
+  "What it is for the connection, an event that NEXT-STATE knows, that REQUEST, with HEAD, is answered with
+STATUS, and with content whose end the client will know if FRAMED-P."
+  (cond ((eql status hunchentoot:+http-switching-protocols+) :switch)
+        ((and framed-p
+              (hunchentoot:acceptor-persistent-connections-p acceptor)
+              (not (too-much-unasked-p request head)))
+         :reply)
+        (t :last-reply)))
+
+(defun connection-headers (acceptor head state)
+  "The values of the headers Connection and Keep-Alive that the reply to a request with HEAD, which leaves
+the connection in STATE, should have if it has none."
+  (cond ((eq :switched (our-side state))
          (values nil nil))              ; what is to be said of the new protocol, the program says
-        ((not (and framed-p
-                   (hunchentoot:acceptor-persistent-connections-p acceptor)
-                   (head-keep-alive-p head)
-                   (not (content-in-the-way-p request head))))
+        ((not (persists-p state))
          (values "Close" nil))
         (t
-         (keep-connection)
          (let ((seconds (and (or (head-keep-alive-requested-p head)
                                  (not (eq (head-protocol head) :http/1.1)))
                              (hunchentoot:acceptor-read-timeout acceptor))))
@@ -240,26 +246,36 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
 (defun settle-head (acceptor request head status framed-p coding content-type length)
   "Decides which headers the reply with STATUS to REQUEST, with HEAD, has.  The client will know where its
 content ends if FRAMED-P; CODING is as SETTLE-HEADERS has it; CONTENT-TYPE is the header, or NIL to leave
-that as it is; LENGTH is the number of octets, or NIL."
+that as it is; LENGTH is the number of octets, or NIL.  Returns the event that it will be to send that head."
   (unless (body-allowed-p status)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
-  (multiple-value-bind (connection keep-alive)
-      (connection-headers acceptor request head status framed-p)
-    (settle-headers hunchentoot:*reply* coding (server-name-of acceptor) connection keep-alive
-                    content-type (and (body-allowed-p status) length))))
+  (let ((event (reply-event acceptor request head status framed-p)))
+    (multiple-value-bind (connection keep-alive)
+        (connection-headers acceptor head (next-state (exchange-protocol *exchange*) event))
+      (settle-headers hunchentoot:*reply* coding (server-name-of acceptor) connection keep-alive
+                      content-type (and (body-allowed-p status) length)))
+    event))
+
+(defun begin-reply (acceptor status event)
+  "Notes that the head of the reply with STATUS is about to be sent, which is EVENT."
+  (note-event *exchange* event)
+  (note-headers-sent)
+  (when (persists-p (exchange-protocol *exchange*))
+    (keep-connection))
+  (hunchentoot:acceptor-log-access acceptor :return-code status))
 
 (defun send-reply-with (acceptor request head status content-type length append)
   "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is as SETTLE-HEAD has it.
 APPEND, a function of the OUTPUT that the reply is made in, appends the content, or returns what is to be
 sent after it."
-  (settle-head acceptor request head status t nil content-type length)
-  (with-reply (reply)
-    (encode-reply-head reply status)    ; may signal INVALID-HEADER
-    (let ((body (and (body-wanted-p request status) (funcall append reply))))
-      (note-headers-sent)
-      (hunchentoot:acceptor-log-access acceptor :return-code status)
-      (take-what-was-not-read request)
-      (send-reply-on (link-wire (current-link)) reply body))))
+  (let ((event (settle-head acceptor request head status t nil content-type length)))
+    (with-reply (reply)
+      (encode-reply-head reply status)  ; may signal INVALID-HEADER
+      (let ((body (and (body-wanted-p request status) (funcall append reply))))
+        (begin-reply acceptor status event)
+        (take-what-was-not-read request)
+        (send-reply-on (link-wire (current-link)) reply body)
+        (note-event *exchange* :reply-end)))))
 
 (defun body-wanted-p (request status)
   (and (body-allowed-p status)

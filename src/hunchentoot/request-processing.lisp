@@ -109,18 +109,21 @@ empty lines and parts of TLS records before it, or a client could send an octet 
   (setf (connection-deadline-kind connection) kind
         (connection-deadline connection) (link-head-deadline link)))
 
-(defun invitation (stream)
-  "A function that tells the peer of STREAM to send content, unless it has its reply already."
+(defun invitation (exchange stream)
+  "A function that tells the client of EXCHANGE, by STREAM, to send content, unless it has its reply
+already."
   (lambda ()
     (unless (headers-sent-p)
+      (note-event exchange :continue)
       (copy-continue)
       (send-continue stream))))
 
-(defun content-of (acceptor head link)
-  "The stream from which the content of the request HEAD, which follows on LINK, is read."
-  (let* ((framing (head-framing head))
+(defun content-of (acceptor exchange link)
+  "The stream from which the content of the request of EXCHANGE, which follows on LINK, is read."
+  (let* ((head (exchange-head exchange))
+         (framing (head-framing head))
          (wire (link-wire link))
-         (invite (and (head-expect-100-continue-p head) (invitation (wire-stream wire)))))
+         (invite (and (head-expect-100-continue-p head) (invitation exchange (wire-stream wire)))))
     (case framing
       ;; Who asks for another protocol may be granted it, and then talks on.
       (:none (if (head-upgrade head) (link-stream link) *no-content*))
@@ -137,10 +140,10 @@ then."
 
 (defun process-head (acceptor exchange link)
   "Processes the request of EXCHANGE, which came over LINK, in the context of CALL-WITH-CONNECTION-
-STREAM."
+STREAM.  True when the connection may be used for another one."
   (let* ((head (exchange-head exchange))
-         (content (content-of acceptor head link)))
-    (setf (exchange-cut-short-p exchange) nil)
+         (content (content-of acceptor exchange link)))
+    (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
     (copy-head head)
     (let ((hunchentoot:*reply* (make-reply acceptor))
           (hunchentoot:*session* nil))
@@ -151,19 +154,16 @@ STREAM."
                 (make-request acceptor link (head-headers head) (head-method head)
                               (head-uri head) (head-protocol head) content))))
         (declare (dynamic-extent #'process-it))
-        (call-with-content content #'process-it))
-      (finish-if-switched))
-    (cond ((exchange-cut-short-p exchange)
-           (abandon-reply (link-stream link) (link-wire link)))
-          ((finish-exchange acceptor link content)
-           (setf (link-over-p link) (not (head-keep-alive-p head)))))))
+        (call-with-content content #'process-it)))
+    (if (eq :error (our-side (exchange-protocol exchange)))
+        (abandon-reply (link-stream link) (link-wire link))
+        (finish-exchange acceptor exchange link content))
+    (reusable-p (exchange-protocol exchange))))
 
-(defun finish-exchange (acceptor link content)
-  "Completes the reply, and sees to it that the next request over LINK begins where this one's
-CONTENT ends.  True when that was reached."
-  (finish-request acceptor (link-wire link))
-  (or (eq content *no-content*)
-      (eq content (link-stream link)) ; the protocol may have been switched
-      (drop-content content *unread-limit*)
-      (progn (finish-connection)
-             nil)))
+(defun finish-exchange (acceptor exchange link content)
+  "Completes the reply of EXCHANGE, and sees to it that the next request over LINK begins where this one's
+CONTENT ends."
+  (finish-request acceptor exchange (link-wire link))
+  (when (member (client-side (exchange-protocol exchange)) '(:body :held))
+    (note-event exchange (if (drop-content content *unread-limit*) :request-end :request-fault)))
+  (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange))))

@@ -66,13 +66,12 @@ reply-stream.lisp has it, and which transfer coding the head names, as SETTLE-HE
   "Sends the head of the reply with STATUS to REQUEST, with HEAD; returns the stream for its content.  Does
 not return where there can be none because of the request's method."
   (multiple-value-bind (framing coding) (framing-of-stream acceptor request status)
-    (let ((wire (link-wire (current-link))))
-      (settle-head acceptor request head status (not (eq :plain framing)) coding nil
-                   (hunchentoot:content-length*))
+    (let ((wire (link-wire (current-link)))
+          (event (settle-head acceptor request head status (not (eq :plain framing)) coding nil
+                              (hunchentoot:content-length*))))
       (with-reply (reply)
         (encode-streamed-head reply status)
-        (note-headers-sent)
-        (hunchentoot:acceptor-log-access acceptor :return-code status)
+        (begin-reply acceptor status event)
         (take-before-streaming request)
         (write-encoded wire reply))
       (setf (current-stream) (make-reply-stream wire (current-stream) framing))

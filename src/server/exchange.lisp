@@ -8,14 +8,16 @@
   (connection nil :read-only t)         ; the engine's
   (kind nil :type symbol :read-only t)  ; how the application reads the connection
   (head nil)                            ; of the request; NIL until it was read
-  (last-p nil)                          ; the reply is to say that the connection will be closed
-  ;; The handler failed after the head of its reply was sent: the client is to see that the rest is
-  ;; missing.
-  (cut-short-p nil)
+  (protocol 0 :type protocol-state)     ; decides whether the connection may be used again
   (access nil)                          ; what the access log is to tell at the end, or NIL
   ;; What is to become of the connection, :UNKNOWN at first.  The application sets it where methods of
   ;; programs need not pass values on.
   (outcome :unknown :type keyword))
+
+(defun note-event (exchange event)
+  "Notes EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply.  Signals
+ILLEGAL-EVENT."
+  (setf (exchange-protocol exchange) (next-state (exchange-protocol exchange) event)))
 
 (defvar *exchange* nil
   "The exchange that the current thread serves, or NIL.  It is special since Hunchentoot's generic

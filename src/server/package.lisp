@@ -24,7 +24,7 @@ heads, content and replies on a non-blocking descriptor, and logs.  Knows nothin
    #:stream-timeout #:descriptor-broken
    ;; exchanges
    #:exchange #:make-exchange #:*exchange* #:exchange-connection #:exchange-kind #:exchange-head
-   #:exchange-last-p #:exchange-cut-short-p #:exchange-access #:exchange-outcome
+   #:exchange-protocol #:note-event #:exchange-access #:exchange-outcome
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
    #:input-left-p

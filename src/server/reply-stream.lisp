@@ -181,7 +181,7 @@ the buffer, and where in it the caller is to put these."
 
 (defun end-reply (stream)
   "Ends the content that was written to STREAM, a REPLY-STREAM, if it has not ended yet; what the peer does
-not take now is LEFT.  True when the peer knows where that ended, and another reply may follow."
+not take now is LEFT.  True when it is whole: none is missing of what the head has announced."
   (let* ((content (reply-stream-content stream))
          (wire (reply-content-wire content))
          (framing (shiftf (reply-content-framing content) nil)))
@@ -191,7 +191,7 @@ not take now is LEFT.  True when the peer knows where that ended, and another re
           (encode-last-chunk end)
           (write-encoded wire end)))
       (leave-output-to-engine wire))
-    (and (member framing '(:chunked :none 0 nil)) t)))
+    (not (typep framing '(integer 1)))))
 
 (defmethod close ((stream reply-stream) &key abort)
   (unless abort

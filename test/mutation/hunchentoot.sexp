@@ -19,9 +19,17 @@
    :suites (exchanges conformance/libraries))
   ("invitation" "(unless (headers-sent-p)" "(progn")
   ("call-with-content" "(release-memory content)" "nil")
-  ("process-head" "(cond ((exchange-cut-short-p exchange)" "(cond (nil" :suites (exchanges conformance/streaming conformance/errors))
-  ("finish-exchange" "(finish-connection)" "nil")
-  ("finish-exchange" "(drop-content content *unread-limit*)" "t")))
+  ("invitation" "(note-event exchange :continue)" "")
+  ("process-head" "(setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))" "")
+  ("process-head" "(eq :error (our-side (exchange-protocol exchange)))" "nil" :suites (exchanges conformance/streaming conformance/errors))
+  ("process-head" "(reusable-p (exchange-protocol exchange))" "t")
+  ("process-head" "(reusable-p (exchange-protocol exchange))" "(persists-p (exchange-protocol exchange))"
+   :equivalent "Both sides have come to their ends by then.")
+  ("finish-exchange" ":request-fault" ":request-end")
+  ("finish-exchange" "(drop-content content *unread-limit*)" "t")
+  ("finish-exchange" "'(:body :held)" "'(:body)")
+  ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "nil")
+  ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "t")))
 
 (:file "src/hunchentoot/connection.lisp"
  :suites (exchanges conformance/connections conformance/detaching slow-replies acceptor-faults
@@ -48,13 +56,12 @@
   ("field-counter" "(> fields limit)" "(>= fields limit)")
   ("field-counter" "(incf fields" "(setf fields")
   ("form-octets" "(and most (> (length read) most))" "nil")
-  ("content-in-the-way-p" "(or (content-invite content)" "(or nil")
-  ("content-in-the-way-p" "(> size *unasked-limit*)" "nil")
-  ("content-in-the-way-p" "(not (content-asked-for-p request))" "t")
+  ("too-much-unasked-p" "(> size *unasked-limit*)" "nil")
+  ("too-much-unasked-p" "(not (content-asked-for-p request))" "t")
   ("drop-unasked" "(setf (raw-post-data* request) t)" "")
   ("take-unasked" "(content-invite content)" "nil")
   ("take-unasked" "(and size most (> size most))" "nil")
-  ("take-unasked" "(finish-connection)" "nil")
+  ("take-unasked" "(note-event *exchange* :request-fault)" "nil")
   ("take-unasked" "(protocol-error () nil)" "(protocol-error () t)")
   ("take-what-was-not-read" "(content-asked-for-p request)" "nil")))
 
@@ -71,8 +78,7 @@
   ("framing-of-stream" "(eq :http/1.1 (hunchentoot:server-protocol request))" "t")
   ("encode-streamed-head" "(drop-header :transfer-encoding)" "nil")
   ("start-streaming" "(not (eq :plain framing))" "t")
-  ("start-streaming" "(note-headers-sent)" "")
-  ("start-streaming" "(hunchentoot:acceptor-log-access acceptor :return-code status)" "" :suites (access-log))
+  ("start-streaming" "(begin-reply acceptor status event)" "")
   ("start-streaming" "(take-before-streaming request)" "" :suites (form-limits content-that-does-not-come exchanges))
   ("start-streaming" "(write-encoded wire reply)" "")
   ("start-streaming" "(end-of-request)" "nil" :suites (conformance/methods own-output))
@@ -148,13 +154,22 @@
  :mutants
  (("answer" "(unless (headers-sent-p)" "(progn")
   ("report-error" "(drop-header (invalid-header-name condition))" "nil")
-  ("report-error" "(setf (exchange-cut-short-p *exchange*) t)" "nil")
+  ("report-error" "(note-event *exchange* :reply-cut)" "nil")
   ("body-allowed-p" "(= status 204)" "nil")
   ("body-allowed-p" "(= status 304)" "nil" :suites (own-output))
   ("keep-alive-of" "(eql seconds (car known))" "(car known)")
-  ("connection-headers" "(head-keep-alive-p head)" "t")
-  ("connection-headers" "(hunchentoot:acceptor-persistent-connections-p acceptor)" "t")
-  ("connection-headers" "(and framed-p" "(and t" :suites (own-output conformance/streaming))
+  ("hunchentoot:process-request" "(note-event *exchange* :switch)" "" :suites (exchanges conformance/libraries))
+  ("reply-event" "(hunchentoot:acceptor-persistent-connections-p acceptor)" "t")
+  ("reply-event" "(and framed-p" "(and t" :suites (own-output conformance/streaming))
+  ("reply-event" "(not (too-much-unasked-p request head))" "t" :suites (exchanges))
+  ("reply-event" ":switch" ":reply" :suites (exchanges conformance/libraries))
+  ("connection-headers" "(not (persists-p state))" "nil")
+  ("connection-headers" "(eq :switched (our-side state))" "nil" :suites (exchanges conformance/libraries))
+  ("begin-reply" "(note-event *exchange* event)" "nil")
+  ("begin-reply" "(keep-connection)" "nil")
+  ("begin-reply" "(note-headers-sent)" "")
+  ("begin-reply" "(hunchentoot:acceptor-log-access acceptor :return-code status)" ""
+   :suites (access-log))
   ("connection-headers" "(not (eq (head-protocol head) :http/1.1))" "nil"
    :equivalent "Connections of HTTP/1.0 are kept only where that was asked for.")
   ("settle-headers" "(unless (entry :server)" "(progn")
@@ -167,9 +182,8 @@
   ("content-kind (content-type external-format)" "(eq (content-kind-external-format kind) external-format)" "t")
   ("own-reason" "(unless (equal reason (reason-phrase status))" "(unless t")
   ("encode-reply-head" "(setf (cdr header) (unfolded (cdr header)))" "nil")
-  ("send-reply-with" "(note-headers-sent)" "")
-  ("send-reply-with" "(hunchentoot:acceptor-log-access acceptor :return-code status)" ""
-   :suites (access-log))
+  ("send-reply-with" "(begin-reply acceptor status event)" "")
+  ("send-reply-with" "(note-event *exchange* :reply-end)" "")
   ("body-wanted-p" "(not (eq (hunchentoot:request-method request) :head))" "t"
    :suites (conformance/methods conformance/content))))
 
@@ -278,6 +292,15 @@
   ("hunchentoot:taskmaster-thread-count" "(if engine" "(if nil")
   ("hunchentoot:too-many-taskmaster-requests" "(when count" "(unless count" :suites (rejections))))
 
+(:file "src/hunchentoot/internals.lisp"
+ :suites (own-output exchanges conformance/streaming conformance/errors conformance/libraries)
+ :mutants
+ (("without-reply" "(if (end-reply stream) :reply-end :reply-cut)" ":reply-end")
+  ("without-reply" "(note-event exchange" "(progn exchange")
+  ("note-what-hunchentoot-did" "(note-event exchange :close)" "nil")
+  ("note-what-hunchentoot-did" "(eq :idle (our-side (exchange-protocol exchange)))" "nil")
+  ("call-with-connection-stream" "(reusable-p :park)" "(t :park)")))
+
 (:file "src/hunchentoot/limits.lisp"
  :suites (limits rejections form-limits acceptor-faults conformance/request-bodies)
  :mutants
@@ -287,8 +310,7 @@
    :suites (limits))
   ("changed-limits" "(funcall reader limits)" "(funcall reader (make-limits))"
    :suites (limits arguments changing))
-  ("answer-refusal" "(setf (exchange-last-p *exchange*) t)" "")
-  ("answer-refusal" "(finish-connection)" "" :parking nil)
+  ("answer-refusal" "(note-event *exchange* :request-fault)" "nil")
   ("answer-refusal" "(unless (headers-sent-p)" "(progn"
    :suites (limits rejections conformance/streaming exchanges content-that-does-not-come))
   ("answer-refusal" "(count-rejection hunchentoot:*acceptor* status)" "" :suites (rejections))
@@ -323,8 +345,8 @@
  :mutants
  (("hunchentoot:accept-connections" "(if *work* (funcall *work*) (hunchentoots))" "(funcall *work*)"
    :suites (our-acceptor-runs-on-hunchentoots-taskmaster))
-  ("hunchentoot:acceptor-persistent-connections-p" "(exchange-last-p *exchange*)" "nil"
-   :suites (limits conformance/request-bodies conformance/connections) :parking nil)
+  ("hunchentoot:acceptor-persistent-connections-p" "(not (persists-p (exchange-protocol *exchange*)))" "nil"
+   :suites (limits conformance/request-bodies conformance/connections own-output) :parking nil)
   ("hunchentoot:acceptor-persistent-connections-p"
    "(winding-down-p (worker-engine *worker*))" "nil"
    :suites (the-last-reply-before-a-soft-stop-says-so) :parking nil)
