@@ -55,10 +55,14 @@ connection."
           ((null (wire-descriptor base)) :close)
           ((hunchentoot:acceptor-ssl-p acceptor)
            (finish-output (link-stream link))
-           ;; OpenSSL has the number of the descriptor, so it must be that.
-           (if (hand-descriptor-over base)
-               (setf (connection-outcome connection) :detached)
-               :close))
+           ;; OpenSSL has the number of the descriptor, so it must be that.  Once it is the program's, it
+           ;; may be another connection's at any moment.
+           (uninterruptibly
+             (detach (worker-engine *worker*) connection)
+             (setf (connection-outcome connection) :detached)
+             (unless (hand-descriptor-over base) ; the program has just closed it
+               (close-socket (connection-descriptor connection))))
+           :detached)
           (t
            (usocket:socket-stream (connection-usocket connection)) ; lends that
            (if (lent-open-p base)

@@ -74,16 +74,20 @@
     (counter-add (engine-open-count engine) -1))
   (close-connection engine connection nil))
 
+(defmethod detach ((engine blocking-engine) connection)
+  (with-engine (engine)
+    (when (eq connection (worker-connection *worker*))
+      ;; From here on the sentinel does not touch the socket, so closing it is safe.
+      (setf (worker-connection *worker*) nil)
+      (counter-add (engine-open-count engine) -1))))
+
 (defun handle-connection (engine worker connection)
   "Serves CONNECTION, which WORKER has taken up, and gives it up again."
   (let ((outcome nil))
     (unwind-protect
          (setf outcome (serve-to-the-end engine worker connection))
       (survive-cleanup)
-      ;; From here on the sentinel does not touch the socket, so closing it is safe.
-      (with-engine (engine)
-        (setf (worker-connection worker) nil)
-        (counter-add (engine-open-count engine) -1))
+      (detach engine connection)
       ;; It may have been given away before the service was left by a non-local exit.
       (unless (eq :detached (or outcome (given-away-outcome connection)))
         (close-connection engine connection (eq outcome :close))))))

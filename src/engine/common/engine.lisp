@@ -160,10 +160,8 @@ is to end.  Called in its thread."))
 
 (defgeneric detach (engine connection)
   (:documentation "Makes CONNECTION, which the caller owns, none of ENGINE, and leaves its socket open,
-which is somebody else's from now on.  Does nothing the second time.")
-  (:method ((engine engine) connection)
-    (declare (ignore connection))
-    nil))
+which is somebody else's from now on.  Does nothing the second time.  Called by the worker that serves
+CONNECTION."))
 
 (defgeneric acquire-resources (engine)
   (:documentation "Prepares ENGINE, before its first worker is made.")
