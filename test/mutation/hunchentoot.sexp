@@ -27,9 +27,10 @@
    :equivalent "Both sides have come to their ends by then.")
   ("finish-exchange" ":request-fault" ":request-end")
   ("finish-exchange" "(drop-content content *unread-limit*)" "t")
-  ("finish-exchange" "'(:body :held)" "'(:body)")
-  ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "nil")
-  ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "t")))
+  ("finish-exchange" "'(:body :held)" "'(:body)"
+   :equivalent "The connection of a client that still waits is closed, whatever it may have sent.")
+  ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "nil" :suites (last-answers))
+  ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "t" :suites (last-answers))))
 
 (:file "src/hunchentoot/connection.lisp"
  :suites (exchanges conformance/connections conformance/detaching slow-replies acceptor-faults
@@ -293,7 +294,7 @@
   ("hunchentoot:too-many-taskmaster-requests" "(when count" "(unless count" :suites (rejections))))
 
 (:file "src/hunchentoot/internals.lisp"
- :suites (own-output exchanges conformance/streaming conformance/errors conformance/libraries)
+ :suites (own-output exchanges conformance/streaming conformance/errors conformance/connections)
  :mutants
  (("without-reply" "(if (end-reply stream) :reply-end :reply-cut)" ":reply-end")
   ("without-reply" "(note-event exchange" "(progn exchange")

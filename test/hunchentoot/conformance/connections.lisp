@@ -75,6 +75,31 @@
       (exchange connection "/")
       (is (closed-by-server-p connection)))))
 
+(define-server-test connections-are-kept-while-heads-are-traced
+  (if (header-stream-works-p)
+      (with-globals ((hunchentoot:*header-stream* (make-broadcast-stream)))
+        (serving-number
+          (with-connection (connection)
+            (dotimes (number 3)
+              (is (string= (princ-to-string number)
+                           (exchange-text connection (format nil "/?~D" number))))))
+          (with-connection (connection)
+            (exchange connection "/" :headers '(("Connection" . "close")))
+            (is (closed-by-server-p connection)))))
+      (skip "Broadcast streams of this Lisp reach no Gray streams.")))
+
+(defclass only-request (hunchentoot:request) ()
+  (:documentation "A request that is its connection's last, which the program decides after the reply."))
+
+(defmethod hunchentoot:process-request :after ((request only-request))
+  (setf hunchentoot::*finish-processing-socket* t))
+
+(define-server-test a-program-may-end-the-connection-after-the-reply
+  (serving (:request-class 'only-request) (("/" "body"))
+    (with-connection (connection)
+      (is (string= "body" (exchange-text connection "/")))
+      (is (closed-by-server-p connection)))))
+
 ;;; Pipelining
 
 (define-server-test pipelined-requests-are-answered-in-order
