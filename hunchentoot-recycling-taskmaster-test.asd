@@ -88,6 +88,7 @@
    (:module "server"
     :serial t
     :components ((:file "wires")
+                 (:file "spools")
                  (:file "wire-output")
                  (:file "reply-stream")
                  (:file "lending")
@@ -153,6 +154,7 @@
                  (:file "limits")
                  (:file "form-limits")
                  (:file "stalled")
+                 (:file "early-content")
                  (:file "secrets")
                  (:file "rejections")
                  (:file "verdicts")

@@ -153,9 +153,11 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "tls-transport"
                   :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                  (:file "lending")      ; streams of the Lisp's own beside ours
+                 (:file "spool")        ; octets in memory or a temporary file
                  (:file "content")      ; of a request, whole or in pieces
                  (:file "requests")
                  (:file "chunks")
+                 (:file "reception")    ; of content before its request is served
                  (:file "replies")
                  (:file "exchange")     ; one request and its reply
                  (:file "reply-stream") ; what handlers write themselves

@@ -14,6 +14,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:recycling-taskmaster #:*default-standby-thread-count*
    #:*high-water-mark*
    #:taskmaster-standby-thread-count #:taskmaster-worker-thread-name-format
+   #:content-received-early-p
    #:stats #:list-connections #:reopen-logs
    #:abandon-acceptor #:recycling-taskmaster-corrupted-error #:retry
    #:stop-from-worker))

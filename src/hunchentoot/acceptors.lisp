@@ -82,6 +82,20 @@ status in parentheses, and the connection closed:
   :MAX-FIELD-COUNT             the number of fields of a form, files among them; default 10,000,
                                NIL for no limit (413)
 
+How content comes:
+
+  :MAX-EARLY-OCTETS   where connections are parked, content is received before its request is
+                      served, in memory or, beyond 64 KiB, a temporary file, so that a slow client
+                      holds no thread: so many octets of it; default 1 MiB; 0: none.  Of content
+                      that is announced to be larger, 64 KiB at most.  See CONTENT-RECEIVED-EARLY-P
+  :MIN-CONTENT-RATE   how many octets a second a client has to send on average; default 1024, NIL
+                      for no limit (408).  Where a thread reads content, only the time counts in
+                      which it waits; not where a handler has asked for a stream, nor elsewhere than
+                      on SBCL under Linux
+  :CONTENT-GRACE      after how many seconds that rate counts; default 10
+  :CONTENT-TIMEOUT    how many seconds all content that is received early may take; default 600,
+                      NIL for no limit (408)
+
 What the content of all requests together takes in memory is limited too, on SBCL under Linux, to
 a quarter of the heap; who would take more is answered 503, or 413 when it could never have that.
 

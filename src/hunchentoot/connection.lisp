@@ -50,6 +50,7 @@ stall, happens here, under a deadline.  Signals PEER-GONE where nobody is there 
   "Leaves the socket of CONNECTION, with LINK, to the program; returns what is to become of the
 connection."
   (let ((base (link-base link)))
+    (pace-wire (link-wire link) nil nil)
     (cond ((null base)
            (setf (connection-outcome connection) :detached))
           ((null (wire-descriptor base)) :close)
@@ -198,8 +199,10 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
            (octets-waiting connection))
           ((and link (link-waits-p link))
            (if (input-waiting-p (link-wire link)) :some (octets-waiting connection)))
+          ((and link (eq :wrapped kind))
+           (waiting-request connection acceptor link t))
           (link
-           (waiting-request connection acceptor link (eq :wrapped kind)))
+           (whole-request connection acceptor link))
           ((and (hunchentoot:acceptor-ssl-p acceptor) (eq :none (octets-waiting connection)))
            :none)
           ((and (hunchentoot:acceptor-ssl-p acceptor) (eq :wrapped kind))
@@ -234,8 +237,8 @@ more, or the handshake failed."
   (let* ((link (connection-data connection))
          (wire (and link (link-wire link))))
     (cond ((null link) nil)
-          ;; A part of a head is no input to be served, and who read it has read all.
-          ((and (null (link-parser link)) (input-waiting-p wire)) t)
+          ;; A part of a request is no input to be served, and who read it has read all.
+          ((and (null (link-parser link)) (null (link-reception link)) (input-waiting-p wire)) t)
           (t
            (lend-no-buffers wire)
            nil))))
@@ -270,18 +273,27 @@ keeps the connection, it waits for the peer.  NIL when that is gone, or takes no
              (wire-all-read-p (link-wire link))))))
 
 (defmethod give-notice ((taskmaster recycling-taskmaster) connection)
-  "A request whose head came in part is answered 408 (RFC 9110, section 15.5.9); who has not begun
-one was asked nothing, and is told nothing."
+  "A request that came in part is answered 408 (RFC 9110, section 15.5.9); who has not begun one was
+asked nothing, and is told nothing."
   (let ((link (connection-data connection)))
     (and link
-         (link-parser link)
-         (parser-begun-p (link-parser link))
          (wire-open-p (link-wire link))
          (not (link-waits-p link))      ; nor may we
-         (let ((refusal (make-refusal :request-timeout)))
-           (multiple-value-call #'note-rejection (hunchentoot:taskmaster-acceptor taskmaster) link
-             refusal (known-request-line (link-parser link)))
-           (send-refusal-at-once (link-wire link) refusal)))))
+         (let ((refusal (reject-late (hunchentoot:taskmaster-acceptor taskmaster) link)))
+           (and refusal
+                (send-refusal-at-once (link-wire link) refusal))))))
+
+(defun reject-late (acceptor link)
+  "Counts and logs the request that came in part over LINK; returns its refusal, or NIL when there is
+none."
+  (let ((parser (link-parser link)))
+    (cond ((link-reception link)
+           (reject-reception acceptor link))
+          ((and parser (parser-begun-p parser))
+           (let ((refusal (make-refusal :request-timeout)))
+             (multiple-value-call #'note-rejection acceptor link refusal
+               (known-request-line parser))
+             refusal)))))
 
 (defmethod release ((taskmaster recycling-taskmaster) connection)
   (let ((link (connection-data connection))
@@ -289,6 +301,8 @@ one was asked nothing, and is told nothing."
     (when socket
       (let* ((socket-stream (socket-octet-stream socket))
              (wire (stream-wire socket-stream)))
+        (when link
+          (abandon-reception link))
         (unwind-protect
              (progn
                (when (and link (not (eq (link-stream link) socket-stream)))

@@ -36,6 +36,8 @@ it is none of ours, or just its stream is wanted."
     (cond ((or (null content) (plusp already-read))
            (apply hunchentoots arguments))
           (want-stream
+           ;; Who reads content as it comes may have made up another pace with the client.
+           (pace-wire (content-wire content) nil nil)
            (invite-content content)
            (apply hunchentoots arguments))
           ((headers-sent-p)             ; asked by Hunchentoot, who is about to send the reply
@@ -132,13 +134,13 @@ ARGUMENTS, where it is no form, none of ours, or one with files."
 ;;; Not read
 
 (defun too-much-unasked-p (request head)
-  "True when REQUEST, with HEAD, has content that nobody has asked for, and so much of it that the client
-will not be waited for, see *UNASKED-LIMIT*."
-  (let* ((size (head-framing head))
-         (content (and (not (eq size :none)) (own-content request))))
-    (and content
-         (integerp size)
-         (> size *unasked-limit*)
+  "True when REQUEST, with HEAD, has content that nobody has asked for, and so much of it has yet to come
+that the client will not be waited for, see *UNASKED-LIMIT*."
+  (let* ((content (and (not (eq :none (head-framing head)))
+                       (own-content request)))
+         (awaited (and content (content-awaited content))))
+    (and awaited
+         (> awaited *unasked-limit*)
          (not (content-asked-for-p request)))))
 
 (defun drop-unasked (request content)

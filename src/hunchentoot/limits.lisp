@@ -11,22 +11,38 @@
     (:max-trailer-octets :trailer-octets limits-trailer-octets)
     (:max-raw-octets :raw-octets limits-raw-octets)
     (:max-form-octets :form-octets limits-form-octets)
-    (:max-field-count :field-count limits-field-count))
+    (:max-field-count :field-count limits-field-count)
+    (:max-early-octets :early-octets limits-early-octets)
+    (:min-content-rate :content-rate limits-content-rate)
+    (:content-grace :content-grace limits-content-grace)
+    (:content-timeout :content-seconds limits-content-seconds))
   "What the acceptor calls each limit, what MAKE-LIMITS calls it, and its reader.")
 
 (defparameter *limits-of-content*
   '(:max-body-octets :max-raw-octets :max-form-octets :max-field-count)
   "The limits that may be larger than any memory, or NIL.")
 
+(defparameter *limits-of-time*
+  '((:max-early-octets index "an integer of octets, not negative")
+    (:min-content-rate (or null (and index (integer 1)))
+     "an integer of octets a second above 0, or NIL for no limit")
+    (:content-grace index "an integer of seconds, not negative")
+    (:content-timeout (or null index) "an integer of seconds, not negative, or NIL for no limit"))
+  "The limits on how content comes, their types, and what these are in words.")
+
+(defun limit-type (name)
+  "What the limit NAME may be: a type, and that in words."
+  (cond ((rest (assoc name *limits-of-time*)))
+        ((member name *limits-of-content*)
+         '((or null content-size) "an integer from 0 below 2^60, or NIL for no limit"))
+        (t
+         '((and index (integer 1)) "an integer above 0, and within reason"))))
+
 (defun check-limit (name value)
   "VALUE, if the limit NAME may have it."
-  (if (member name *limits-of-content*)
-      (unless (typep value '(or null content-size))
-        (hunchentoot:parameter-error
-         "~A must be an integer from 0 below 2^60, or NIL for no limit, not ~S." name value))
-      (unless (typep value '(and index (integer 1)))
-        (hunchentoot:parameter-error
-         "~A must be an integer above 0, and within reason, not ~S." name value)))
+  (destructuring-bind (type words) (limit-type name)
+    (unless (typep value type)
+      (hunchentoot:parameter-error "~A must be ~A, not ~S." name words value)))
   value)
 
 (defun changed-limits (limits initargs)
@@ -41,10 +57,12 @@
     ((acceptor parallel-acceptor) slot-names
      &rest initargs &key max-request-line-octets max-header-octets max-header-count
                       max-body-octets max-chunk-extension-octets max-trailer-octets
-                      max-raw-octets max-form-octets max-field-count)
+                      max-raw-octets max-form-octets max-field-count
+                      max-early-octets min-content-rate content-grace content-timeout)
   (declare (ignore slot-names max-request-line-octets max-header-octets max-header-count
                    max-body-octets max-chunk-extension-octets max-trailer-octets
-                   max-raw-octets max-form-octets max-field-count))
+                   max-raw-octets max-form-octets max-field-count
+                   max-early-octets min-content-rate content-grace content-timeout))
   (setf (acceptor-limits acceptor) (changed-limits (acceptor-limits acceptor) initargs)))
 
 ;;; Content that is too large, or not well-formed

@@ -13,6 +13,8 @@
   (parser nil)                          ; of a head, or empty lines before one, come in part
   (head-deadline nil)                   ; by when all of that must have come
   (awaited :idle :type keyword)         ; what that is the deadline of, as AWAITED-OF has it
+  (reception nil)                       ; of content, whose request is not served before
+  (content nil)                         ; received so, of the request that is served next
   (over-p nil)                          ; the peer has said that it would send no more, and all came
   (remote '() :type list)               ; address and port of the peer
   (local '() :type list))               ; address and port of our end

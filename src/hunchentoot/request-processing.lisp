@@ -4,7 +4,7 @@
 ;;;; objects are Hunchentoot's, and its reply is made of octets: sent at once where a handler
 ;;;; returns it whole, else as the handler writes it (streaming.lisp).
 ;;;;
-;;;;   octets -> head (waiting-request) -> PROCESS-CONNECTION (process-head)
+;;;;   octets -> head (waiting-request) -> content (whole-request) -> PROCESS-CONNECTION (process-head)
 ;;;;          -> PROCESS-REQUEST (reply.lisp) -> octets
 
 (defun waiting-request (connection acceptor link &optional ahead-p)
@@ -118,31 +118,131 @@ already."
       (copy-continue)
       (send-continue stream))))
 
-(defun content-of (acceptor exchange link)
-  "The stream from which the content of the request of EXCHANGE, which follows on LINK, is read."
-  (let* ((head (exchange-head exchange))
-         (framing (head-framing head))
+(defun pace-content (acceptor link)
+  "Holds content that is read off LINK to the least rate of ACCEPTOR."
+  (let ((limits (acceptor-limits acceptor)))
+    (pace-wire (link-wire link) (limits-content-rate limits) (limits-content-grace limits))))
+
+(defun content-of (acceptor head link &optional exchange)
+  "The stream from which the content of the request HEAD, which follows on LINK, is read; its client may
+hold that back until it is told to send it, if there is an EXCHANGE."
+  (let* ((framing (head-framing head))
          (wire (link-wire link))
-         (invite (and (head-expect-100-continue-p head) (invitation exchange (wire-stream wire)))))
+         (invite (and exchange
+                      (head-expect-100-continue-p head)
+                      (invitation exchange (wire-stream wire)))))
+    (if (eq :none framing)
+        (pace-wire wire nil nil)
+        (pace-content acceptor link))
     (case framing
       ;; Who asks for another protocol may be granted it, and then talks on.
       (:none (if (head-upgrade head) (link-stream link) *no-content*))
       (:chunked (make-chunked-content wire (acceptor-limits acceptor) #'answer-refusal invite))
       (t (make-content-stream (wire-stream wire) framing #'answer-refusal invite)))))
 
+;;; Content that is received before its request is served: see reception.lisp
+
+(defgeneric content-received-early-p (acceptor method uri)
+  (:documentation "True when the content of a request to ACCEPTOR with METHOD, a keyword or a string, for
+URI, a string, undecoded, is received before the request is served, as far as it is no more than
+:MAX-EARLY-OCTETS; so it is by default.  When false, the request is served at once, and its handler reads
+content as it comes: for programs that answer before they have all of it.  Called where connections are
+parked, in a worker's thread, before there is a request object.")
+  (:method (acceptor method uri)
+    (declare (ignore acceptor method uri))
+    t))
+
+(defun received-early-p (acceptor head)
+  "True when the content of the request HEAD, if there is any, is received before that is served."
+  (and (not (eq :none (head-framing head)))
+       (not (head-expect-100-continue-p head))
+       (plusp (limits-early-octets (acceptor-limits acceptor)))
+       (content-received-early-p acceptor (head-method head) (head-uri head))))
+
+(defun whole-request (connection acceptor link)
+  "Like WAITING-REQUEST, but :NONE until the content of the request has come too, as far as it is
+received before that is served."
+  (cond ((link-reception link)
+         (received-request connection acceptor link))
+        (t
+         (abandon-reception link)       ; of a request that nobody has processed
+         (let ((head (waiting-request connection acceptor link)))
+           (if (and (typep head 'head) (received-early-p acceptor head))
+               (begin-reception connection acceptor link head)
+               head)))))
+
+(defun begin-reception (connection acceptor link head)
+  (let ((content (content-of acceptor head link)))
+    (cond ((all-buffered-p content)
+           (setf (link-content link) content)
+           head)
+          (t
+           (setf (link-reception link) (make-reception head content))
+           (received-request connection acceptor link)))))
+
+(defun received-request (connection acceptor link)
+  "The head of the request whose content is being received over LINK; :NONE when more of that is to come,
+:END when it will not."
+  (let ((reception (link-reception link))
+        (idle (as-milliseconds (hunchentoot:acceptor-read-timeout acceptor))))
+    (handler-case (receive-ahead reception (limits-early-octets (acceptor-limits acceptor)))
+      (descriptor-broken ()
+        (abandon-reception link)
+        :end)
+      (:no-error (result)
+        (cond ((or (eq :all result) (unfinished-served-p reception idle))
+               (setf (link-reception link) nil
+                     (link-content link) (reception-content reception))
+               (reception-head reception))
+              (t
+               (await-rest connection acceptor link reception idle)))))))
+
+(defun await-rest (connection acceptor link reception idle)
+  "Lets CONNECTION wait for the rest of RECEPTION, which comes over LINK: returns :NONE.  When it is too
+late, answers the request, and returns :END.  IDLE is for how many milliseconds nothing may come, or NIL."
+  (let ((now (milliseconds))
+        (deadline (reception-deadline reception (acceptor-limits acceptor) idle))
+        (pause (pause-end reception idle)))
+    (cond ((and deadline (<= deadline now))
+           (send-refusal (wire-stream (link-wire link)) (reject-reception acceptor link))
+           (abandon-reception link)
+           :end)
+          (t
+           (if (and (< now pause) (or (null deadline) (< pause deadline)))
+               (set-deadline-at connection :pause pause)
+               (set-deadline-at connection :body deadline))
+           (lend-no-buffers (link-wire link))
+           :none))))
+
+(defun reject-reception (acceptor link)
+  "Counts and logs the request whose content did not come over LINK in time; returns its refusal."
+  (let ((head (reception-head (link-reception link)))
+        (refusal (make-refusal :request-timeout)))
+    (note-rejection acceptor link refusal
+                    (head-method head) (head-uri head) (head-protocol head))
+    refusal))
+
+(defun abandon-reception (link)
+  "Gives back what was received over LINK for a request that will not be served."
+  (when (link-reception link)
+    (drop-reception (shiftf (link-reception link) nil)))
+  (when (link-content link)
+    (release-content (shiftf (link-content link) nil))))
+
 (defun call-with-content (content thunk)
   "Calls THUNK, which processes the request with CONTENT; what that has in memory counts as garbage
 then."
   (if (and (not (eq content *no-content*)) (typep content 'content))
       (unwind-protect (funcall thunk)
-        (release-memory content))
+        (release-content content))
       (funcall thunk)))
 
 (defun process-head (acceptor exchange link)
   "Processes the request of EXCHANGE, which came over LINK, in the context of CALL-WITH-CONNECTION-
 STREAM.  True when the connection may be used for another one."
   (let* ((head (exchange-head exchange))
-         (content (content-of acceptor exchange link)))
+         (content (or (shiftf (link-content link) nil)
+                      (content-of acceptor head link exchange))))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
     (copy-head head)
     (let ((hunchentoot:*reply* (make-reply acceptor))
@@ -165,5 +265,11 @@ STREAM.  True when the connection may be used for another one."
 CONTENT ends."
   (finish-request acceptor exchange (link-wire link))
   (when (member (client-side (exchange-protocol exchange)) '(:body :held))
-    (note-event exchange (if (drop-content content *unread-limit*) :request-end :request-fault)))
+    (note-event exchange (if (drop-rest acceptor link content) :request-end :request-fault)))
   (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange))))
+
+(defun drop-rest (acceptor link content)
+  "Drops what was not read of CONTENT, which came over LINK; NIL where it is too much, or late."
+  (pace-content acceptor link)          ; who has read it may have had its own
+  (prog1 (drop-content content *unread-limit*)
+    (pace-wire (link-wire link) nil nil)))

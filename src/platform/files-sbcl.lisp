@@ -75,6 +75,47 @@ system does not tell."
               ((/= count (- +eintr+))
                (return nil)))))))
 
+(defun write-file-octets (file position octets start end)
+  "Writes OCTETS from START to END to FILE, a descriptor, at POSITION.  True when it took all of them."
+  (declare (type descriptor file) (type octets octets) (type index position start end))
+  (sb-sys:with-pinned-objects (octets)
+    (loop
+      (when (= start end)
+        (return t))
+      (let ((count (system-call "pwrite" sb-alien:long (sb-alien:int file)
+                                (sb-sys:system-area-pointer
+                                 (sb-sys:sap+ (sb-sys:vector-sap octets) start))
+                                (sb-alien:unsigned-long (- end start))
+                                (sb-alien:long position))))
+        (cond ((plusp count)
+               (incf start count)
+               (incf position count))
+              ((/= count (- +eintr+))
+               (return nil)))))))
+
+(defun temporary-directory ()
+  "The folder for temporary files, a string: TMPDIR of the environment, or /tmp."
+  (let ((directory (sb-ext:posix-getenv "TMPDIR")))
+    (if (and directory (plusp (length directory)))
+        directory
+        "/tmp")))
+
+(defun open-temporary-file ()
+  "A descriptor of a new, empty file without a name, which goes away when that is closed; or minus an
+error number."
+  (let ((name (sb-ext:string-to-octets
+               (concatenate 'string (temporary-directory) "/hunchentoot-XXXXXX")
+               :external-format :utf-8 :null-terminate t)))
+    (uninterruptibly                    ; or the name would stay
+      (sb-sys:with-pinned-objects (name)
+        (let* ((sap (sb-sys:vector-sap name))
+               (file (system-call "mkostemp" sb-alien:int
+                                  (sb-sys:system-area-pointer sap)
+                                  (sb-alien:int +o-cloexec+))))
+          (unless (minusp file)
+            (system-call "unlink" sb-alien:int (sb-sys:system-area-pointer sap)))
+          file)))))
+
 (defun broken-pipes-ignored-p ()
   "True when the process ignores SIGPIPE, as SBCL has it begin."
   ;; struct sigaction begins with the handler; SIG_IGN is 1.

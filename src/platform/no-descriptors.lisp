@@ -18,6 +18,10 @@
   (declare (ignore result))
   nil)
 
+(defun open-temporary-file ()
+  "Minus an error number, ENOSYS: this platform has no files as descriptors."
+  -38)
+
 (defun special-listeners-supported-p ()
   "NIL: this platform has no other listeners than usocket's."
   nil)
@@ -45,7 +49,7 @@
                (setf lisp-stream-milliseconds) take-read-ahead put-read-ahead
                systemd-descriptor open-path-listener open-inherited-listener
                open-shared-port-listener
-               native-name open-file file-facts read-file-octets send-file
+               native-name open-file file-facts read-file-octets write-file-octets send-file
                make-poller close-poller watch rearm unwatch wake-all send-probe wake-one
                await-ready
                thread-identity open-thread-status thread-state thread-run-time

@@ -44,7 +44,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; octets through TLS
    #:prepare-tls #:tls-on-descriptor-p #:receive-tls #:send-tls
    ;; files as descriptors
-   #:native-name #:open-file #:file-facts #:read-file-octets #:send-file
+   #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets #:send-file
+   #:open-temporary-file
    ;; threads as the system sees them, and the sentinel's tick
    #:thread-identity #:open-thread-status #:thread-state #:thread-run-time
    #:schedule-as-batch #:let-timers-be-late #:nap

@@ -27,39 +27,48 @@ PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called 
       (and (zerop (content-ready content))
            (body-done-p (content-decoder content)))))
 
-(defun decode-more (content)
-  "Lets the decoder of CONTENT, of which nothing is ready, look at what its source has."
+(defun find-content (content)
+  "Lets the decoder of CONTENT, of which nothing is ready, look at what its source has.  Signals
+PROTOCOL-ERROR."
   (let ((source (content-source content)))
-    (handler-case (decode-body (content-decoder content) (wire-input source)
-                               (wire-start source) (wire-end source))
-      (protocol-error (refusal)
-        (refuse-content content refusal))
-      (:no-error (start end position)
-        (setf (content-ready content) (- end start)
-              (wire-start source) (if (< start end) start position))))))
+    (multiple-value-bind (start end position)
+        (decode-body (content-decoder content) (wire-input source)
+                     (wire-start source) (wire-end source))
+      (setf (content-ready content) (- end start)
+            (wire-start source) (if (< start end) start position)))))
+
+(defun decode-more (content)
+  "Like FIND-CONTENT, but refuses CONTENT that is not acceptable."
+  (handler-case (find-content content)
+    (protocol-error (refusal)
+      (refuse-content content refusal))))
 
 (defun await-content (content)
   "Waits until CONTENT has an octet ready; NIL when it is over."
   (loop
     (cond ((plusp (content-ready content)) (return t))
           ((content-over-p content) (return nil))
+          ((content-refusal content)
+           (refuse-content content (content-refusal content)))
           ((reading-content (content)
              (await-input-of (content-source content) (body-octets-due (content-decoder content))))
            (decode-more content))
           (t (error 'end-of-file :stream content)))))
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream chunked-content))
-  (if (await-content stream)
-      (let ((source (content-source stream)))
-        (decf (content-ready stream))
-        (prog1 (aref (wire-input source) (wire-start source))
-          (incf (wire-start source))))
-      :eof))
+  (cond ((plusp (spooled-octets stream))
+         (read-spooled-octet stream))
+        ((await-content stream)
+         (let ((source (content-source stream)))
+           (decf (content-ready stream))
+           (prog1 (aref (wire-input source) (wire-start source))
+             (incf (wire-start source)))))
+        (t :eof)))
 
 (defmethod trivial-gray-streams:stream-read-sequence
     ((stream chunked-content) sequence start end &key)
   (loop with source = (content-source stream)
-        with position = start
+        with position = (read-spooled stream sequence start end)
         while (and (< position end) (await-content stream))
         do (let ((count (min (- end position) (content-ready stream))))
              (replace sequence (wire-input source)
@@ -72,12 +81,15 @@ PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called 
 
 (defmethod trivial-gray-streams:stream-listen ((stream chunked-content))
   (invite-content stream)
-  (loop until (or (plusp (content-ready stream)) (content-over-p stream))
+  (loop until (or (plusp (spooled-octets stream)) (plusp (content-ready stream))
+                  (content-over-p stream) (content-refusal stream))
         while (eq :some (fill-input (content-source stream)))
         do (decode-more stream))
-  (plusp (content-ready stream)))
+  (or (plusp (spooled-octets stream))
+      (plusp (content-ready stream))))
 
 (defmethod drop-content ((content chunked-content) limit)
+  (drop-spooled content)
   (loop with octets = (make-octets 4096)
         repeat (ceiling limit (length octets))
         until (content-over-p content)

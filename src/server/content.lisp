@@ -5,6 +5,8 @@
 ;;;; Where content is not acceptable, or does not come in time, a function that the storey above gave
 ;;;; is called with the PROTOCOL-ERROR.  It may answer and leave by a throw; if it returns, the error
 ;;;; is signalled to whoever reads.  From then on there is no more content.
+;;;;
+;;;; What came before the request was served is in the SPOOL, and is read first; see reception.lisp.
 
 (defclass content (trivial-gray-streams:fundamental-binary-input-stream
                    trivial-gray-streams:trivial-gray-stream-mixin)
@@ -15,9 +17,19 @@
            :documentation "A function that tells the peer to send the content that it holds back
 until then; NIL when it does not, or was told.")
    (refused-p :initform nil :accessor content-refused-p)
+   (spool :initform nil :accessor content-spool)
+   (refusal :initform nil :accessor content-refusal
+            :documentation "The PROTOCOL-ERROR that is behind what SPOOL has, or NIL.")
+   (place-p :initform nil :accessor content-place-p
+            :documentation "True while it counts as unfinished.")
    (memory :initform 0 :accessor content-memory
            :documentation "How many octets are reserved for it; see RESERVE-MEMORY."))
   (:documentation "The content of one request as a stream of octets, which ends where that ends."))
+
+(defgeneric content-wire (content)
+  (:documentation "The wire off which CONTENT is read.")
+  (:method ((content content))
+    (content-source content)))
 
 (defmethod stream-element-type ((stream content))
   '(unsigned-byte 8))
@@ -26,7 +38,7 @@ until then; NIL when it does not, or was told.")
   "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword that names one."
   (let ((refusal (if (keywordp refusal) (make-refusal refusal) refusal)))
     (setf (content-refused-p content) t)
-    (release-memory content)
+    (release-content content)
     (funcall (content-turn-down content) refusal)
     (error refusal)))
 
@@ -49,6 +61,11 @@ would wait for it once more, waits in vain."
 (defgeneric content-size (content)
   (:documentation "How many octets of CONTENT were not read; NIL when nobody knows."))
 
+(defun content-awaited (content)
+  "How many octets of CONTENT, an integer, have yet to come; NIL when nobody knows."
+  (let ((size (content-size content)))
+    (and size (- size (spooled-octets content)))))
+
 (defgeneric drop-content (content limit)
   (:documentation "Drops what is left of CONTENT after it has come.  NIL when that is more than LIMIT
 octets, not acceptable, held back by the peer until it is asked for, or does not come in time.")
@@ -58,6 +75,35 @@ octets, not acceptable, held back by the peer until it is asked for, or does not
          (null (content-invite content))
          (handler-case (call-next-method)
            (protocol-error () nil)))))
+
+;;; What came before
+
+(defun spooled-octets (content)
+  "How many octets of CONTENT came before its request was served, and were not read."
+  (let ((spool (content-spool content)))
+    (if spool (spool-left spool) 0)))
+
+(defun read-spooled (content sequence start end)
+  "Moves octets of CONTENT that came before to SEQUENCE from START, up to END; returns the position after
+the last one."
+  (let ((spool (content-spool content)))
+    (if spool
+        (prog1 (read-spool spool sequence start end)
+          (when (zerop (spool-left spool))
+            (clear-spool spool)))
+        start)))
+
+(defun read-spooled-octet (content)
+  "The next octet of CONTENT, of which some came before."
+  (let ((octets (make-octets 1)))
+    (read-spooled content octets 0 1)
+    (aref octets 0)))
+
+(defun drop-spooled (content)
+  "Drops what came of CONTENT before; returns how many octets that was."
+  (prog1 (spooled-octets content)
+    (when (content-spool content)
+      (clear-spool (content-spool content)))))
 
 ;;; Memory
 ;;;
@@ -71,9 +117,6 @@ octets, not acceptable, held back by the peer until it is asked for, or does not
 (defparameter *uncounted-octets* (* 64 1024)
   "So many are not reserved: most content has less, a thread takes more, and the account is a place
 in memory that all threads write to.")
-
-(defvar *reserved-memory* (make-counter)
-  "How many octets are reserved in the whole process.")
 
 (defun memory-for-content ()
   "How many octets may be reserved in all, or NIL where the size of the heap is not known."
@@ -115,12 +158,18 @@ outlive several collections of the usual kind, and fill the heap though nobody h
         (refuse-content content :no-memory)))))
 
 (defun release-memory (content)
-  "Gives back what was reserved for CONTENT.  To be called at the end of its request."
+  "Gives back what was reserved for CONTENT."
   (let ((octets (content-memory content)))
     (when (plusp octets)
       (uninterruptibly
         (setf (content-memory content) 0)
         (counter-add *reserved-memory* (- octets))))))
+
+(defun release-content (content)
+  "Gives back all that CONTENT has in memory and in files.  To be called at the end of its request."
+  (drop-spooled content)
+  (give-place-up content)
+  (release-memory content))
 
 (defun make-content-octets (content size)
   "A vector for SIZE octets of CONTENT, which is refused when there is no memory for them."

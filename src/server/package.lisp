@@ -15,7 +15,7 @@ heads, content and replies on a non-blocking descriptor, and logs.  Knows nothin
    #:make-transport-wire #:transport-for #:carrying-stream
    #:wire-open-p #:wire-waits-p #:wire-stream #:wire-sender
    #:wire-descriptor #:wire-drained-p #:wire-left #:wire-all-read-p
-   #:fill-input #:input-waiting-p
+   #:fill-input #:input-waiting-p #:pace-wire
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over #:leave-end-to-engine
    #:flushed-p #:take-left #:send-left
    #:*high-water-mark* #:limit-writes #:leave-output-to-engine
@@ -28,8 +28,12 @@ heads, content and replies on a non-blocking descriptor, and logs.  Knows nothin
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
    #:input-left-p
-   #:content #:content-size #:content-invite #:content-refused-p #:invite-content #:drop-content
+   #:content #:content-wire #:content-size #:content-invite #:content-refused-p #:invite-content #:drop-content
    #:refuse-content #:read-all-content #:reserve-memory #:release-memory
+   #:release-content #:content-awaited
+   ;; content that is received before its request is served
+   #:make-reception #:reception-head #:reception-content #:all-buffered-p #:receive-ahead
+   #:reception-deadline #:unfinished-served-p #:pause-end #:drop-reception
    #:make-content-stream #:*no-content* #:make-chunked-content
    ;; replies
    #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue

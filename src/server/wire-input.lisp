@@ -18,7 +18,9 @@ says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
   (setf (wire-drained-p wire) (cond ((wire-transport wire) (would-block-p count))
                                     ((wire-lent wire) nil) ; it may have been read meanwhile
                                     (t (< count room))))
-  (cond ((plusp count) :some)
+  (cond ((plusp count)
+         (incf (wire-received wire) count)
+         :some)
         ((zerop count) :end)
         ((would-block-p count) :none)
         (t (fail-as-broken wire (- count)))))

@@ -30,6 +30,8 @@
   (input nil :type (or null octets))
   (start 0 :type index)
   (end 0 :type index)
+  (received 0 :type fixnum)             ; octets in all
+  (pace nil)                            ; the least rate at which octets have to come, or NIL
   (kept 0 :type index)                  ; so many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
   (left '() :type list)
@@ -116,13 +118,49 @@
 (defun await-peer (wire direction)
   "Waits until the descriptor of WIRE is ready in DIRECTION; signals STREAM-TIMEOUT when that takes
 too long.  The limit is one for each wait: who goes on reading or writing gets it anew."
-  (let ((wire (wire-base wire)))
-    (if (eq :output direction)
-        (await-taker wire)
-        (let ((limit (wait-limit wire :input)))
-          (unless (await-descriptor (open-descriptor wire) :input
-                                    :until (unless (minusp limit) (+ (milliseconds) limit)))
-            (error 'stream-timeout :stream (wire-stream wire)))))))
+  (let ((base (wire-base wire)))
+    (cond ((eq :output direction) (await-taker base))
+          ((wire-pace wire) (await-input-at-pace wire))
+          (t (await-input-within base (wait-limit base :input))))))
+
+(defun await-input-within (wire limit)
+  "Waits until the descriptor of WIRE has input; signals STREAM-TIMEOUT when that takes more than LIMIT
+milliseconds, if that is not negative."
+  (unless (await-descriptor (open-descriptor wire) :input
+                            :until (unless (minusp limit) (+ (milliseconds) limit)))
+    (error 'stream-timeout :stream (wire-stream wire))))
+
+;;; The least rate
+;;;
+;;; Only the time counts in which somebody waits for the peer: who reads may be slow as well.
+
+(defstruct (pace (:include opaque) (:constructor make-pace (rate left received)) (:copier nil))
+  "The least RATE of a wire, in octets a second: LEFT milliseconds may be waited from when RECEIVED octets
+had come, and a second more for as many as RATE."
+  (rate nil :type (integer 1) :read-only t)
+  (left 0 :type fixnum)
+  (received 0 :type fixnum :read-only t))
+
+(defun pace-wire (wire rate grace)
+  "From now on, who waits for input of WIRE waits no longer than GRACE seconds, and as many as what has come
+since takes at RATE octets a second.  With RATE NIL there is no such limit."
+  (setf (wire-pace wire)
+        (and rate (make-pace rate (* 1000 grace) (wire-received wire)))))
+
+(defun pace-limit (wire)
+  "How many milliseconds may be waited for input of WIRE, which has a pace."
+  (let ((pace (wire-pace wire)))
+    (max 0 (+ (pace-left pace)
+              (floor (* 1000 (- (wire-received wire) (pace-received pace))) (pace-rate pace))))))
+
+(defun await-input-at-pace (wire)
+  "Like AWAIT-PEER for input of WIRE, which has a pace."
+  (let* ((base (wire-base wire))
+         (limit (wait-limit base :input))
+         (most (pace-limit wire))
+         (began (milliseconds)))
+    (await-input-within base (if (minusp limit) most (min limit most)))
+    (decf (pace-left (wire-pace wire)) (- (milliseconds) began))))
 
 ;;; Between requests, and at the end
 

@@ -122,7 +122,7 @@
   "Evaluates BODY while /one reads the first octet of its content, /none nothing, and SMUGGLED records
 requests that were none."
   `(let ((,smuggled (make-recorder)))
-     (serving ()
+     (serving (:max-early-octets 0)
          (("/one" (princ-to-string
                    (read-byte (hunchentoot:raw-post-data :want-stream t))))
           ("/none" "none")

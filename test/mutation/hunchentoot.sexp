@@ -18,7 +18,6 @@
   ("content-of" "(if (head-upgrade head) (link-stream link) *no-content*)" "*no-content*"
    :suites (exchanges conformance/libraries))
   ("invitation" "(unless (headers-sent-p)" "(progn")
-  ("call-with-content" "(release-memory content)" "nil")
   ("invitation" "(note-event exchange :continue)" "")
   ("process-head" "(setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))" "")
   ("process-head" "(eq :error (our-side (exchange-protocol exchange)))" "nil" :suites (exchanges conformance/streaming conformance/errors))
@@ -26,11 +25,30 @@
   ("process-head" "(reusable-p (exchange-protocol exchange))" "(persists-p (exchange-protocol exchange))"
    :equivalent "Both sides have come to their ends by then.")
   ("finish-exchange" ":request-fault" ":request-end")
-  ("finish-exchange" "(drop-content content *unread-limit*)" "t")
   ("finish-exchange" "'(:body :held)" "'(:body)"
    :equivalent "The connection of a client that still waits is closed, whatever it may have sent.")
   ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "nil" :suites (last-answers))
-  ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "t" :suites (last-answers))))
+  ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "t" :suites (last-answers))
+  ("call-with-content" "(release-content content)" "nil")
+  ("drop-rest" "(drop-content content *unread-limit*)" "t")
+  ("drop-rest" "(pace-content acceptor link)" "" :suites (early-content))
+  ("received-early-p" "(not (head-expect-100-continue-p head))" "t"
+   :suites (early-content conformance/request-bodies))
+  ("received-early-p" "(plusp (limits-early-octets (acceptor-limits acceptor)))" "t"
+   :suites (early-content))
+  ("received-early-p" "(content-received-early-p acceptor (head-method head) (head-uri head))" "t"
+   :suites (early-content))
+  ("begin-reception" "((all-buffered-p content)" "(nil" :equivalent "It is copied.")
+  ("received-request" "(unfinished-served-p reception idle)" "nil" :suites (early-content))
+  ("received-request" "(abandon-reception link)" "" :suites (early-content))
+  ("await-rest" "(<= deadline now)" "nil" :suites (early-content))
+  ("await-rest" "(set-deadline-at connection :body deadline)" "" :suites (early-content))
+  ("await-rest" "(lend-no-buffers (link-wire link))" "" :equivalent "The buffer stays with it.")
+  ("reject-reception" "(note-rejection acceptor link refusal
+                    (head-method head) (head-uri head) (head-protocol head))" ""
+   :suites (early-content rejections))
+  ("abandon-reception" "(drop-reception (shiftf (link-reception link) nil))" ""
+   :suites (early-content))))
 
 (:file "src/hunchentoot/connection.lisp"
  :suites (exchanges conformance/connections conformance/detaching slow-replies acceptor-faults
@@ -43,7 +61,9 @@
   ("serve-request" "(count-request connection)" "nil" :suites (stats-tell-what-happened))
   ("serve-request" "(eq outcome :detached)" "nil")
   ("leave-output" "(connection-output connection) (take-left wire)" "")
-  ("give-notice" "(parser-begun-p (link-parser link))" "t")
+  ("reject-late" "(parser-begun-p parser)" "t")
+  ("reject-late" "(link-reception link)" "nil" :suites (early-content))
+  ("release" "(abandon-reception link)" "" :suites (early-content))
   ("release" "(drop-descriptor wire)" "nil")
   ("release" "(finish-output socket-stream)" "nil")))
 
@@ -57,7 +77,7 @@
   ("field-counter" "(> fields limit)" "(>= fields limit)")
   ("field-counter" "(incf fields" "(setf fields")
   ("form-octets" "(and most (> (length read) most))" "nil")
-  ("too-much-unasked-p" "(> size *unasked-limit*)" "nil")
+  ("too-much-unasked-p" "(> awaited *unasked-limit*)" "nil")
   ("too-much-unasked-p" "(not (content-asked-for-p request))" "t")
   ("drop-unasked" "(setf (raw-post-data* request) t)" "")
   ("take-unasked" "(content-invite content)" "nil")
@@ -305,10 +325,10 @@
 (:file "src/hunchentoot/limits.lisp"
  :suites (limits rejections form-limits acceptor-faults conformance/request-bodies)
  :mutants
- (("check-limit" "(member name *limits-of-content*)" "t" :suites (limits))
-  ("check-limit" "(typep value '(or null content-size))" "t" :suites (limits))
-  ("check-limit" "(typep value '(and index (integer 1)))" "(typep value '(and index (integer 0)))"
-   :suites (limits))
+ (("limit-type" "(member name *limits-of-content*)" "t" :suites (limits))
+  ("limit-type" "((rest (assoc name *limits-of-time*)))" "" :suites (limits early-content))
+  ("limit-type" "(integer 1)" "(integer 0)" :suites (limits))
+  ("check-limit" "(typep value type)" "t" :suites (limits))
   ("changed-limits" "(funcall reader limits)" "(funcall reader (make-limits))"
    :suites (limits arguments changing))
   ("answer-refusal" "(note-event *exchange* :request-fault)" "nil")

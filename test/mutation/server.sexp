@@ -54,7 +54,12 @@
 (:file "src/server/wire.lisp" :suites (wires wire-output contents)
  :mutants
  (("return-buffer" "(= (length (the octets buffer)) +input-size+)" "t")
-  ("await-peer" "(minusp limit)" "t")
+  ("await-input-within" "(minusp limit)" "t")
+  ("pace-limit" "(max 0 " "(+ 0 " :suites (early-content))
+  ("pace-limit" "(- (wire-received wire) (pace-received pace))" "0" :suites (early-content))
+  ("await-input-at-pace" "(min limit most)" "limit" :suites (early-content))
+  ("await-input-at-pace" "(decf (pace-left (wire-pace wire)) (- (milliseconds) began))" ""
+   :suites (early-content))
   ("lend-no-buffers" "(= (wire-start wire) (wire-end wire))" "t")
   ("lend-no-buffers" "(wire-start wire) 0" "")
   ("lend-no-buffers" "(zerop (wire-fill wire))" "t")
@@ -110,7 +115,7 @@
  :mutants
  (("refuse-content" "(setf (content-refused-p content) t)" "")
   ("refuse-content" "(funcall (content-turn-down content) refusal)" "")
-  ("refuse-content" "(release-memory content)" "")
+  ("refuse-content" "(release-content content)" "")
   ("invite-content" "(setf (content-invite content) nil)" "")
   ("reading-content" "(invite-content ,stream)" "")
   ("reading-content" "(refuse-content ,stream :request-timeout)" "(error 'end-of-file :stream ,stream)")
@@ -133,7 +138,7 @@
  (("content-over-p" "(content-refused-p content)" "nil")
   ("content-over-p" "(zerop (content-ready content))" "t"
    :equivalent "After content that is ready there is at least the end of its chunk.")
-  ("decode-more" "(if (< start end) start position)" "position")
+  ("find-content" "(if (< start end) start position)" "position")
   ("decode-more" "(refuse-content content refusal)" "(error refusal)")
   ("await-content" "(t (error 'end-of-file :stream content))" "(t (return nil))")
   ("trivial-gray-streams:stream-read-byte ((stream chunked-content))" "(decf (content-ready stream))" "")
@@ -315,3 +320,35 @@
  :mutants
  (("transport-for ((stream cl+ssl::ssl-stream)" "(and base (tls-on-descriptor-p stream (wire-descriptor base)))" "nil"
    :equivalent "A stream that waits carries the same octets.")))
+
+(:file "src/server/spool.lisp" :suites (spools)
+ :mutants
+ (("spool-left" "(- (spool-size spool) (spool-position spool))" "0")
+  ("append-to-memory" "(spool-memory spool) :end2 fill" "(spool-memory spool) :end2 0")
+  ("append-to-memory" "(setf (spool-fill spool) total)" "")
+  ("append-to-file" "(incf (spool-size spool) (- end start))" "")
+  ("move-to-file" "((minusp file) nil)" "")
+  ("move-to-file" "(close-descriptor file)" "")
+  ("move-to-file" "(spool-memory spool) *empty-memory*" "")
+  ("append-to-spool" "(<= (+ (spool-fill spool) (- end start)) *spool-memory*)" "t")
+  ("next-window" "(make-octets count)" "(make-octets (1- count))")
+  ("next-window" "(spool-position spool) (+ position count)" "")
+  ("read-spool" "(incf (spool-start spool) count)" "")
+  ("clear-spool" "(close-descriptor (shiftf (spool-file spool) nil))" "(setf (spool-file spool) nil)")
+  ("clear-spool" "(account-for-memory spool)" "")
+  ("account-for-memory" "(setf (spool-accounted spool) size)" "")))
+
+(:file "src/server/reception.lisp" :suites (early-content)
+ :mutants
+ (("all-buffered-p" "(<= size (floor +input-size+ 2))" "nil" :equivalent "It is copied.")
+  ("most-received" "(min most *spool-memory*)" "most")
+  ("receive-ahead" "(unless (plusp room)" "(when nil")
+  ("receive-ahead" "(setf (reception-touched reception) (milliseconds))" "")
+  ("memory-left-p" "(move-to-file spool)" "t")
+  ("place-taken-p" "(<= (counter-count *unfinished*) *most-unfinished*)" "t")
+  ("give-place-up" "(counter-add *unfinished* -1)" "")
+  ("pause-end" "(floor idle 2)" "idle")
+  ("unfinished-served-p" "(<= (pause-end reception idle) (milliseconds))" "t")
+  ("reception-deadline" "(+ (reception-touched reception) idle)" "nil")
+  ("reception-deadline" "(* 1000 (limits-content-grace limits))" "0")
+  ("reception-deadline" "(floor (* 1000 received) rate)" "0")))

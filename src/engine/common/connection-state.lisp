@@ -66,9 +66,9 @@ where it returned none.")
   "True when CONNECTION was answered for the last time, and waits for its peer's end."
   (and (connection-linger-octets connection) t))
 
-(defparameter *deadline-kinds* '(:handshake :first-byte :head :idle :write :linger :evicted)
+(defparameter *deadline-kinds* '(:handshake :first-byte :head :body :idle :write :linger :evicted)
   "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection,
-the rest of a request's head, the next request, the peer's taking more of an answer, its end after
+the rest of a request's head or of its content, the next request, the peer's taking more of an answer, its end after
 the last one took too long; or the connection idled while others waited.  Other kinds may come, as the
 storey above likes.")
 
@@ -80,6 +80,12 @@ storey above likes.")
   "Like SET-DEADLINE, after DELAY, in milliseconds or NIL for never."
   (setf (connection-deadline-kind connection) kind
         (connection-deadline connection) (and delay (+ now delay))))
+
+(defun set-deadline-at (connection kind time)
+  "Lets the sentinel end CONNECTION at TIME, in MILLISECONDS, or NIL for never.  KIND, a keyword, says what
+is waited for.  With :PAUSE, a CONNECTION that is parked is not ended then, but served."
+  (setf (connection-deadline-kind connection) kind
+        (connection-deadline connection) time))
 
 (defun set-deadline (connection kind seconds now)
   "Lets the sentinel end CONNECTION when SECONDS, a real or NIL for never, have passed since

@@ -8,6 +8,7 @@
 ;;;;   overdue, with output left           its peer may take its time     looked at again, by its end
 ;;;;   overdue, parked, with none left     something has come that no     left to the workers, however long
 ;;;;                                       worker has looked at           they are busy
+;;;;   overdue, parked                     its service wanted it so       left to the workers
 ;;;;   overdue, parked                     the service gives notice       told so, and closed gently
 ;;;;   overdue, parked                     otherwise                      closed
 ;;;;   overdue, owned                      its owner has not begun to      left to its owner
@@ -44,8 +45,9 @@
   "True when the owner of CONNECTION, who is not the caller, may be waiting for its peer.  An owner that has
 not begun to look at what has come waits for a processor only; before it begins it takes the deadline
 away, so a deadline that is read after this holds."
-  (prog1 (or (null (connection-untouched connection))
-             (unfinished-p connection))
+  (prog1 (and (not (eq :pause (connection-deadline-kind connection)))
+              (or (null (connection-untouched connection))
+                  (unfinished-p connection)))
     (order-reads)))
 
 (defun drain-time-out-p (engine connection now)
@@ -72,6 +74,9 @@ away, so a deadline that is read after this holds."
          (set-next-look engine connection now)
          (park-again engine connection))
         ((left-to-workers-p engine connection now))
+        ((eq :pause (connection-deadline-kind connection))
+         (setf (connection-deadline connection) nil)
+         (requeue-connection engine connection))
         (t
          (count-time-out engine connection)
          (end-with-notice engine connection now))))

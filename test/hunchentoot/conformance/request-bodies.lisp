@@ -189,7 +189,7 @@ refuses, since the class of the warning has none."
 
 (define-server-test (a-huge-body-that-nobody-reads-ends-the-connection :needs :our-http)
   (with-globals ((recycling::*unasked-limit* 300000))
-    (serving-bodies (("/" "ignored"))
+    (serving (:max-early-octets 0) (("/next" "next") ("/" "ignored"))
       (with-connection (connection)
         (let ((response (exchange connection "/" :method :post :content (test-octets 300001))))
           (is (string= "ignored" (response-text response)))

@@ -1,0 +1,172 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; Content that is received before its request is served, while no worker waits for it.
+;;;;
+;;;;   of the content                                  the request
+;;;;   all is in the buffer of the wire                is served at once: nothing is copied
+;;;;   all is in the spool                             is served
+;;;;   there is more than is received before           is served; who reads waits for the rest
+;;;;   there is no room for more                       is served, likewise
+;;;;   what came next is not acceptable                is served; who reads is told
+;;;;   the peer sends no more                          is served; who reads is told
+;;;;   more is to come, and too late                   is answered 408
+;;;;   more is to come, nothing came for a while,      is served; who reads waits for the rest
+;;;;   and few requests are served so
+;;;;   more is to come otherwise                       waits, parked
+;;;;
+;;;; A client that pauses may wait for a handler that answers what it has sent so far, and gets its
+;;;; answer a little late.  But so do clients that mean no good, and each holds a worker then: so it is
+;;;; only for a few at a time.
+;;;;
+;;;; It is too late when nothing came for the read timeout, when all of it has taken longer than
+;;;; it may, or when after a grace less came than the least rate wants.
+
+(defstruct (reception (:include opaque) (:constructor make-reception (head content)) (:copier nil))
+  "A request with HEAD whose CONTENT is received before it is served."
+  (head nil :read-only t)
+  (content nil :read-only t)
+  (began (milliseconds) :type fixnum :read-only t)
+  (touched (milliseconds) :type fixnum)) ; when octets came last
+
+(defparameter *pause-milliseconds* 2000
+  "After how long without octets the request of a client that has sent a part of its content may be served.")
+
+(defparameter *most-unfinished* 4
+  "How many requests may be served at a time whose clients paused amid their content.")
+
+(defvar *unfinished* (make-counter)
+  "How many are.")
+
+(setf (documentation 'make-reception 'function)
+      "A RECEPTION of CONTENT, which follows the HEAD of a request and of which nothing was read."
+      (documentation 'reception-head 'function)
+      "The HEAD of the request that RECEPTION is for."
+      (documentation 'reception-content 'function)
+      "The content, a stream, that RECEPTION receives.")
+
+(defun all-buffered-p (content)
+  "True when all of CONTENT has been received, and is in the buffer of its wire."
+  (let ((size (content-size content))
+        (wire (content-wire content)))
+    (and size
+         (flet ((buffered-p ()
+                  (<= size (- (wire-end wire) (wire-start wire)))))
+           (or (buffered-p)
+               ;; It may have come right behind its head.
+               (and (<= size (floor +input-size+ 2))
+                    (eq :some (fill-more-input wire))
+                    (buffered-p)))))))
+
+(defun most-received (content most)
+  "How many octets of CONTENT are received before its request is served, where MOST are in general: of
+content that is larger, no more than a spool keeps in memory."
+  (let ((size (content-size content)))
+    (if (and size (> size most))
+        (min most *spool-memory*)
+        most)))
+
+(defgeneric receive-some (content room)
+  (:documentation "Moves what the wire of CONTENT has buffered, up to ROOM octets, to the spool of CONTENT.
+Returns true unless nothing more is to be received so."))
+
+(defmethod receive-some ((content content-stream) room)
+  (let* ((wire (content-wire content))
+         (start (wire-start wire))
+         (due (- (content-remaining content) (spooled-octets content)))
+         (count (min due room (- (wire-end wire) start))))
+    (and (append-to-spool (content-spool content) (wire-input wire) start (+ start count))
+         (setf (wire-start wire) (+ start count))
+         (< count due))))
+
+(defmethod receive-some ((content chunked-content) room)
+  (when (zerop (content-ready content))
+    (handler-case (find-content content)
+      (protocol-error (refusal)
+        (setf (content-refusal content) refusal))))
+  (let* ((wire (content-source content))
+         (start (wire-start wire))
+         (count (min room (content-ready content))))
+    (and (or (zerop count)
+             (append-to-spool (content-spool content) (wire-input wire) start (+ start count)))
+         (progn (incf (wire-start wire) count)
+                (decf (content-ready content) count)
+                t)
+         (not (or (content-refusal content) (content-over-p content))))))
+
+(defun receive-ahead (reception most)
+  "Receives what has come for RECEPTION, MOST octets at most in all, without waiting.  Returns :ALL when
+its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-BROKEN."
+  (let* ((content (reception-content reception))
+         (wire (content-wire content))
+         (most (most-received content most)))
+    (unless (content-spool content)
+      (setf (content-spool content) (make-spool)))
+    (loop
+      (let ((room (- most (spooled-octets content))))
+        (unless (plusp room)
+          (return :all))
+        (ecase (fill-input wire)
+          (:end (return :all))
+          (:none (return (if (memory-left-p content) :none :all)))
+          (:some
+           (setf (reception-touched reception) (milliseconds))
+           (unless (receive-some content room)
+             (return :all))))))))
+
+(defun memory-left-p (content)
+  "Accounts for the memory that CONTENT has while it waits; moves that to a file when all content has too
+much.  NIL when it cannot wait."
+  (let ((spool (content-spool content))
+        (most (memory-for-content)))
+    (or (null most)
+        (<= (account-for-memory spool) most)
+        (and (or (spool-file spool) (move-to-file spool))
+             (progn (account-for-memory spool)
+                    t)))))
+
+(defun place-taken-p (content)
+  "True when the request whose CONTENT has come in part may be served: it has one of the few places then."
+  (uninterruptibly
+    (counter-add *unfinished* 1)
+    (cond ((<= (counter-count *unfinished*) *most-unfinished*)
+           (setf (content-place-p content) t))
+          (t
+           (counter-add *unfinished* -1)
+           nil))))
+
+(defun give-place-up (content)
+  (uninterruptibly
+    (when (shiftf (content-place-p content) nil)
+      (counter-add *unfinished* -1))))
+
+(defun pause-end (reception idle)
+  "When the peer of RECEPTION, of which more is to come, has paused, in MILLISECONDS.  IDLE is as for
+RECEPTION-DEADLINE."
+  (+ (reception-touched reception)
+     (if idle (min *pause-milliseconds* (floor idle 2)) *pause-milliseconds*)))
+
+(defun unfinished-served-p (reception idle)
+  "True when the request of RECEPTION, of which more is to come, is to be served now all the same.  IDLE is
+as for RECEPTION-DEADLINE."
+  (and (<= (pause-end reception idle) (milliseconds))
+       (place-taken-p (reception-content reception))))
+
+(defun reception-deadline (reception limits idle)
+  "When RECEPTION under LIMITS is too late, in MILLISECONDS, or NIL for never.  IDLE is for how many
+milliseconds nothing may come, or NIL."
+  (let ((rate (limits-content-rate limits))
+        (seconds (limits-content-seconds limits))
+        (received (spooled-octets (reception-content reception))))
+    (flet ((sooner (a b)
+             (if (and a b) (min a b) (or a b))))
+      (sooner (and idle (+ (reception-touched reception) idle))
+              (sooner (and seconds
+                           (+ (reception-began reception) (* 1000 seconds)))
+                      (and rate
+                           (+ (reception-began reception)
+                              (* 1000 (limits-content-grace limits))
+                              (floor (* 1000 received) rate))))))))
+
+(defun drop-reception (reception)
+  "Gives back what RECEPTION has in memory and in files: its request will not be served."
+  (release-content (reception-content reception)))

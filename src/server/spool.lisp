@@ -1,0 +1,131 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; Octets that came, to be read later: a few in memory, many in a temporary file.
+;;;;
+;;;; Invariants:
+;;;; - MEMORY from START to FILL, then FILE from POSITION to SIZE, is what was appended and not read.
+;;;; - While there is no FILE, MEMORY has at most *SPOOL-MEMORY* octets.  When more come, all go to
+;;;;   the file, and MEMORY is given up; from then on it is a window of the file for who reads.
+;;;; - ACCOUNTED octets of *RESERVED-MEMORY* are this spool's.
+
+(defparameter *spool-memory* (* 64 1024)
+  "How many octets a spool has in memory; more go to a temporary file.")
+
+(defconstant +least-spool+ 256
+  "The least octets that are allocated: a client may send one at a time.")
+
+(defvar *empty-memory* (make-octets 0))
+
+(defstruct (spool (:include opaque) (:constructor make-spool ()) (:copier nil))
+  "Octets that came and were not read, in order.  Its owner alone touches it."
+  (memory *empty-memory* :type octets)
+  (start 0 :type index)
+  (fill 0 :type index)
+  (file nil :type (or null fixnum))     ; a descriptor
+  (position 0 :type index)
+  (size 0 :type index)
+  (accounted 0 :type index))
+
+(defun spool-left (spool)
+  "How many octets of SPOOL were not read."
+  (+ (- (spool-fill spool) (spool-start spool))
+     (- (spool-size spool) (spool-position spool))))
+
+;;; Appending
+
+(defun append-to-memory (spool octets start end)
+  (let* ((fill (spool-fill spool))
+         (total (+ fill (- end start))))
+    (when (> total (length (spool-memory spool)))
+      (setf (spool-memory spool)
+            (replace (make-octets (min *spool-memory* (max +least-spool+ (* 2 total))))
+                     (spool-memory spool) :end2 fill)))
+    (replace (spool-memory spool) octets :start1 fill :start2 start :end2 end)
+    (setf (spool-fill spool) total)
+    t))
+
+(defun append-to-file (spool octets start end)
+  (and (write-file-octets (spool-file spool) (spool-size spool) octets start end)
+       (incf (spool-size spool) (- end start))
+       t))
+
+(defun move-to-file (spool)
+  "Lets SPOOL, of which nothing was read, have all of its octets in a file; NIL when that cannot be."
+  (uninterruptibly                      ; until it is closed by CLEAR-SPOOL
+    (let ((file (open-temporary-file)))
+      (cond ((minusp file) nil)
+            ((write-file-octets file 0 (spool-memory spool) 0 (spool-fill spool))
+             (setf (spool-file spool) file
+                   (spool-size spool) (shiftf (spool-fill spool) 0)
+                   (spool-memory spool) *empty-memory*)
+             t)
+            (t
+             (close-descriptor file)
+             nil)))))
+
+(defun append-to-spool (spool octets start end)
+  "Appends OCTETS from START to END to SPOOL, of which nothing was read.  NIL when there is no room for
+them, neither in memory nor in a file: SPOOL is as it was."
+  (cond ((spool-file spool)
+         (append-to-file spool octets start end))
+        ((<= (+ (spool-fill spool) (- end start)) *spool-memory*)
+         (append-to-memory spool octets start end))
+        (t
+         (and (move-to-file spool)
+              (append-to-file spool octets start end)))))
+
+;;; Reading
+
+(defun next-window (spool)
+  "Reads more of the file of SPOOL, whose memory was read to its end.  NIL when that has no more, or
+cannot be read."
+  (let* ((position (spool-position spool))
+         (count (min *spool-memory* (- (spool-size spool) position))))
+    (when (plusp count)
+      (when (< (length (spool-memory spool)) count)
+        (setf (spool-memory spool) (make-octets count)))
+      (when (read-file-octets (spool-file spool) position (spool-memory spool) 0 count)
+        (setf (spool-start spool) 0
+              (spool-fill spool) count
+              (spool-position spool) (+ position count))
+        t))))
+
+(defun read-spool (spool sequence start end)
+  "Moves octets of SPOOL to SEQUENCE from START, up to END; returns the position after the last one.
+Signals an error when the file of SPOOL cannot be read."
+  (loop while (and (< start end) (plusp (spool-left spool)))
+        do (unless (or (< (spool-start spool) (spool-fill spool)) (next-window spool))
+             (error "A temporary file cannot be read."))
+           (let ((count (min (- end start) (- (spool-fill spool) (spool-start spool)))))
+             (replace sequence (spool-memory spool)
+                      :start1 start :start2 (spool-start spool) :end2 (spool-fill spool))
+             (incf (spool-start spool) count)
+             (incf start count))
+        finally (return start)))
+
+;;; The end
+
+(defun clear-spool (spool)
+  "Drops all octets of SPOOL, and closes its file."
+  (uninterruptibly
+    (when (spool-file spool)
+      (close-descriptor (shiftf (spool-file spool) nil)))
+    (setf (spool-memory spool) *empty-memory*
+          (spool-start spool) 0
+          (spool-fill spool) 0
+          (spool-position spool) 0
+          (spool-size spool) 0)
+    (account-for-memory spool)))
+
+;;; What all spools have in memory together
+
+(defvar *reserved-memory* (make-counter)
+  "How many octets are reserved for content in the whole process.")
+
+(defun account-for-memory (spool)
+  "Reserves as many octets as SPOOL has in memory; returns how many are reserved in all."
+  (uninterruptibly
+    (let ((size (length (spool-memory spool))))
+      (counter-add *reserved-memory* (- size (spool-accounted spool)))
+      (setf (spool-accounted spool) size)
+      (counter-count *reserved-memory*))))
