@@ -69,6 +69,18 @@ closed.  An event that no entry has for the states of both sides is illegal.")
 (defconstant +we-close+ #b10000000)
 (defconstant +both-done+ #b011011)
 
+(declaim (inline client-side our-side))
+(defun client-side (state)
+  "The state of the client's side in STATE, a PROTOCOL-STATE: :IDLE, :BODY, :HELD, :DONE, :ERROR or
+:SWITCHED."
+  (declare (type protocol-state state))
+  (svref *sides* (ldb (byte 3 0) state)))
+
+(defun our-side (state)
+  "The state of our side in STATE, a PROTOCOL-STATE: :IDLE, :BODY, :DONE, :ERROR or :SWITCHED."
+  (declare (type protocol-state state))
+  (svref *sides* (ldb (byte 3 3) state)))
+
 (define-condition illegal-event (recycling-error)
   ((event :initarg :event :reader illegal-event-event
           :documentation "The keyword of the event, or whatever was taken for one.")
@@ -84,18 +96,6 @@ closed.  An event that no entry has for the states of both sides is illegal.")
       "The keyword of the event that ILLEGAL-EVENT is about, or whatever was taken for one."
       (documentation 'illegal-event-state 'function)
       "The PROTOCOL-STATE in which the event of ILLEGAL-EVENT has no meaning.")
-
-(declaim (inline client-side our-side))
-(defun client-side (state)
-  "The state of the client's side in STATE, a PROTOCOL-STATE: :IDLE, :BODY, :HELD, :DONE, :ERROR or
-:SWITCHED."
-  (declare (type protocol-state state))
-  (svref *sides* (ldb (byte 3 0) state)))
-
-(defun our-side (state)
-  "The state of our side in STATE, a PROTOCOL-STATE: :IDLE, :BODY, :DONE, :ERROR or :SWITCHED."
-  (declare (type protocol-state state))
-  (svref *sides* (ldb (byte 3 3) state)))
 
 ;;; The table, looked up
 
