@@ -137,6 +137,10 @@ else the default."
   "The pathname of a file for an upload, which is deleted at the end of the request."
   (hunchentoot::make-tmp-file-name))
 
+(defun disown-temporary-pathname (pathname)
+  "Leaves the file PATHNAME, of TEMPORARY-PATHNAME, alone at the end of the request: it is another's."
+  (setf hunchentoot::*tmp-files* (remove pathname hunchentoot::*tmp-files*)))
+
 (defmacro or-log-form-error (&body body)
   "Evaluates BODY; an error in it is logged, and the form has no parameters."
   `(hunchentoot::handler-case* (progn ,@body)

@@ -82,15 +82,29 @@ of the form.  Signals END-OF-FILE where that is missing."
       (reserve-memory content (* +octets-for-keeping+
                                  (shiftf (form-reader-unreserved reader) 0))))))
 
-(defun contents-in-file (reader)
-  "The pathname of a temporary file with the content of the current part."
-  (let ((pathname (temporary-pathname)))
-    (with-open-file (file (ensure-directories-exist pathname)
-                          :direction :output :element-type '(unsigned-byte 8))
+(defun contents-written-p (reader pathname)
+  "Writes the content of the current part to the new file PATHNAME; NIL when there is one already."
+  (with-open-file (file pathname :direction :output :if-exists nil
+                                 :element-type '(unsigned-byte 8))
+    (when file
       (do-contents (lambda (octets start end)
                      (write-sequence octets file :start start :end end))
-                   reader))
-    pathname))
+                   reader)
+      t)))
+
+(defparameter *most-names-tried* 100
+  "How many names of temporary files are tried for a part of a form.")
+
+(defun contents-in-file (reader)
+  "The pathname of a temporary file with the content of the current part."
+  ;; Hunchentoot looks whether there is a file, and counts without a lock: other threads, and other
+  ;; processes, may make the same one meanwhile.
+  (loop for pathname = (ensure-directories-exist (temporary-pathname))
+        repeat *most-names-tried*
+        when (contents-written-p reader pathname)
+          return pathname
+        do (disown-temporary-pathname pathname)
+        finally (error "There is no name for a temporary file like ~A." pathname)))
 
 (defun contents-in-memory (reader)
   "The octets of the content of the current part."

@@ -139,6 +139,8 @@
   ("refill" "(form-reader-start reader) 0" "")
   ("next-event" "((multipart-closed-p (form-reader-parser reader)) (return nil))" "")
   ("next-event" "(error 'end-of-file :stream (form-reader-content reader))" "(return nil)")
+  ("contents-written-p" ":if-exists nil" ":if-exists :supersede")
+  ("contents-in-file" "(disown-temporary-pathname pathname)" "nil")
   ("part-parameter" "(not (equal \"\" file-name))" "t")
   ("stray-octets" "(incf count more)" "")))
 
