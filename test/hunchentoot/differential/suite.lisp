@@ -64,6 +64,8 @@
 (define-server-test requests-are-answered-as-by-hunchentoot
   (with-directory (directory)
     (with-globals ((*documents* (write-documents directory))
+                   ;; Tests in other processes count files from one, too.
+                   (hunchentoot:*tmp-directory* (merge-pathnames "uploads/" directory))
                    (*certificate-initargs* (and (some #'contestant-tls-p (contestants))
                                                 (certificate-initargs directory))))
       (quietly
