@@ -21,11 +21,6 @@ most.  Each slow client may take so much of the heap.")
   "Lets no wait for the peer of WIRE to take octets last longer than SECONDS, a real or NIL for no limit."
   (setf (wire-write-milliseconds wire) (or (as-milliseconds seconds) -1)))
 
-(defun break-off-wire (wire)
-  "Ends the connection of WIRE at once: nothing more is read or sent, and nobody waits for its peer
-again."
-  (close (wire-stream wire) :abort t))
-
 (defun give-up-taker (wire)
   "Signals STREAM-TIMEOUT for WIRE, whose peer has taken too long.  A connection of the engine is broken:
 nobody waits for that peer again."
@@ -84,7 +79,8 @@ where the rest begins.  Signals DESCRIPTOR-BROKEN."
 
 (defun keep-buffered (wire)
   "Adds what was written to WIRE to what is LEFT."
-  (keep wire (wire-output wire) 0 (shiftf (wire-fill wire) 0)))
+  (uninterruptibly
+    (keep wire (wire-output wire) 0 (shiftf (wire-fill wire) 0))))
 
 (defun push-output (wire)
   "Sends what the peer of WIRE takes now of what is LEFT and of what was written.  Waits only where nobody
@@ -95,9 +91,10 @@ else would send the rest."
          (when (wire-left wire)
            (send-parts-now wire (wire-left wire)))
          (when (and (null (wire-left wire)) (plusp (wire-fill wire)))
-           (let* ((octets (wire-output wire))
-                  (end (shiftf (wire-fill wire) 0))) ; not to be sent twice when this fails
-             (keep wire octets (send-now wire octets 0 end) end))))))
+           (sending-wholly (wire)
+             (let* ((octets (wire-output wire))
+                    (end (shiftf (wire-fill wire) 0))) ; not to be sent twice when this fails
+               (keep wire octets (send-now wire octets 0 end) end)))))))
 
 (defun empty-output (wire)
   "Empties the buffer of WIRE.  Waits for its peer while more than *HIGH-WATER-MARK* octets would be LEFT."
@@ -118,15 +115,6 @@ else would send the rest."
   "The buffer for output of WIRE, which may be full."
   (or (wire-output wire)
       (setf (wire-output wire) (take-buffer :output))))
-
-(defmacro whole-or-broken ((wire) &body body)
-  "Evaluates BODY, which writes what is of no use in part: who leaves it amid that, ends the connection."
-  (let ((whole-p (gensym "WHOLE-P")))
-    `(let ((,whole-p nil))
-       (unwind-protect (multiple-value-prog1 (progn ,@body)
-                         (setf ,whole-p t))
-         (unless ,whole-p
-           (break-off-wire ,wire))))))
 
 (defun put-in-buffer (wire sequence start end)
   "Writes what fits of SEQUENCE from START to END, at least one octet, to the buffer of WIRE; returns where

@@ -40,6 +40,7 @@ heads, content and replies on a non-blocking descriptor, and logs.  Knows nothin
    #:current-second
    ;; replies that handlers stream
    #:reply-stream #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
+   #:whole-or-broken
    #:content-too-long
    ;; lines
    #:with-line #:encode-printed #:encode-json #:end-line

@@ -24,19 +24,20 @@
 its descriptor does not take is LEFT to the engine, so that nobody may change BODY afterwards; the
 octets of REPLY are given away then."
   (send-output wire)                    ; what was written to it before
-  (let* ((fill (output-fill reply))
-         (sent (if body
-                   0
-                   (max 0 (send wire (output-octets reply) 0 fill)))))
-    (unless (= sent fill)               ; as it is with almost every reply
-      (send-parts-now wire
-                      (cons (make-octets-part (output-octets reply) sent fill)
-                            (typecase body
-                              (null '())
-                              (part (list body))
-                              (t (list (make-octets-part body))))))
-      (when (wire-left wire)
-        (give-octets-away reply)))))
+  (sending-wholly (wire)
+    (let* ((fill (output-fill reply))
+           (sent (if body
+                     0
+                     (max 0 (send wire (output-octets reply) 0 fill)))))
+      (unless (= sent fill)             ; as it is with almost every reply
+        (send-parts-now wire
+                        (cons (make-octets-part (output-octets reply) sent fill)
+                              (typecase body
+                                (null '())
+                                (part (list body))
+                                (t (list (make-octets-part body))))))
+        (when (wire-left wire)
+          (give-octets-away reply))))))
 
 (defun encode-refusal (reply refusal)
   "Appends the answer with the status and the reason of REFUSAL to REPLY."

@@ -96,8 +96,9 @@ the buffer, and where in it the caller is to put these."
       (setf (aref buffer position) octet))))
 
 (defun write-encoded (wire output)
-  "Writes the octets of OUTPUT to WIRE; what its peer does not take now is kept."
-  (write-keeping wire (output-octets output) 0 (output-fill output)))
+  "Writes the octets of OUTPUT, which are of no use in part, to WIRE; what its peer does not take now is kept."
+  (whole-or-broken (wire)
+    (write-keeping wire (output-octets output) 0 (output-fill output))))
 
 (defun write-large-chunk (content octets start end)
   "Writes OCTETS from START to END as one chunk."
@@ -184,12 +185,14 @@ the buffer, and where in it the caller is to put these."
 not take now is LEFT.  True when it is whole: none is missing of what the head has announced."
   (let* ((content (reply-stream-content stream))
          (wire (reply-content-wire content))
-         (framing (shiftf (reply-content-framing content) nil)))
-    (when (and framing (wire-open-p wire))
-      (when (eq :chunked framing)
+         (framing (reply-content-framing content)))
+    (whole-or-broken (wire)
+      (setf (reply-content-framing content) nil)
+      (when (and (eq :chunked framing) (wire-open-p wire))
         (with-reply (end)
           (encode-last-chunk end)
-          (write-encoded wire end)))
+          (write-encoded wire end))))
+    (when (and framing (wire-open-p wire))
       (leave-output-to-engine wire))
     (not (typep framing '(integer 1)))))
 

@@ -38,17 +38,18 @@
 (defmethod close ((stream descriptor-stream) &key abort)
   (let ((wire (stream-wire stream)))
     (forget-closed-lent wire)
-    (with-acquired (open-p (wire-open-p wire) (when open-p (end-wire wire)))
+    ;; Where sending fails, that may have closed it.
+    (with-acquired (open-p (wire-open-p wire) (when (wire-open-p wire) (end-wire wire abort)))
       (when open-p
         (unless abort (send-output wire))
         t))))
 
-(defun end-wire (wire)
-  "Closes what carries WIRE."
+(defun end-wire (wire abort)
+  "Closes what carries WIRE; if ABORT, what it has not sent is dropped."
   (let ((transport (wire-transport wire)))
     (cond (transport
            (drop-descriptor wire)
-           (close (transport-source transport)))
+           (close (transport-source transport) :abort abort))
           (t
            (end-descriptor wire)))))
 

@@ -2,6 +2,32 @@
 
 ;;;; What a wire sends.
 
+(defun break-off-wire (wire)
+  "Ends the connection of WIRE at once: nothing more is read or sent, and nobody waits for its peer
+again."
+  (close (wire-stream wire) :abort t))
+
+(defmacro whole-or-broken ((wire) &body body)
+  "Evaluates BODY, which writes what is of no use in part: who leaves it amid that, ends the connection."
+  (let ((whole-p (gensym "WHOLE-P")))
+    `(let ((,whole-p nil))
+       (unwind-protect (multiple-value-prog1 (progn ,@body)
+                         (setf ,whole-p t))
+         (unless ,whole-p
+           (break-off-wire ,wire))))))
+
+(defmacro sending-wholly ((wire) &body body)
+  "Evaluates BODY, which sends to WIRE what its peer takes now, and notes how much that was.  A handler may
+leave it at any moment, by a time limit of its own, and write on: between the two, octets would be sent
+twice or never.  So nobody is interrupted there; or, where what carries WIRE waits for the peer, who leaves
+ends the connection."
+  (let ((it (gensym "IT")))
+    `(flet ((,it () ,@body))
+       (declare (dynamic-extent #',it))
+       (if (wire-waits-p ,wire)
+           (whole-or-broken (,wire) (,it))
+           (uninterruptibly (,it))))))
+
 (declaim (inline send))
 (defun send (wire octets start end)
   "Like SEND-OCTETS, to what carries WIRE."
@@ -30,12 +56,16 @@
 (defun send-parts-now (wire parts)
   "Sends what the descriptor of WIRE takes now of PARTS; what it does not take is LEFT.  Does
 not block.  Signals DESCRIPTOR-BROKEN."
-  (multiple-value-bind (left sent-p error) (send-parts (or (wire-sender wire) (open-descriptor wire)) parts)
-    (declare (ignore sent-p))
-    (setf (wire-left wire) left)
-    (when error
+  (let ((failure nil))
+    (sending-wholly (wire)
+      (multiple-value-bind (left sent-p error)
+          (send-parts (or (wire-sender wire) (open-descriptor wire)) parts)
+        (declare (ignore sent-p))
+        (setf (wire-left wire) left
+              failure error)))
+    (when failure
       (drop-left wire)
-      (fail-as-broken wire error))))
+      (fail-as-broken wire failure))))
 
 (defun send-left (wire)
   "Sends what is LEFT of WIRE, waiting for its peer."
@@ -63,9 +93,14 @@ sent, save what is LEFT, which the engine will take over."
   (when (wire-lent wire)
     (flush-lent wire))
   (let ((fill (wire-fill wire)))
-    (when (plusp fill)
-      (setf (wire-fill wire) 0)         ; not to be sent twice when this fails
-      (send-all wire (wire-output wire) 0 fill))))
+    (flet ((send-it ()
+             (setf (wire-fill wire) 0)  ; not to be sent twice when this fails
+             (send-all wire (wire-output wire) 0 fill)))
+      (cond ((zerop fill))
+            ((eq :engine (wire-owner (wire-base wire)))
+             (whole-or-broken (wire) (send-it)))
+            ;; What becomes of the stream, the program says that has it.
+            (t (send-it))))))
 
 (defun output-room (wire)
   "The buffer for output of WIRE, which has room for an octet."

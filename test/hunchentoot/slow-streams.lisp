@@ -49,7 +49,7 @@ for SECONDS."
 
 (define-server-test (who-reads-a-stream-slowly-gets-all-of-it :needs :our-http)
   (with-routes (("/stream" (stream-large-answer)))
-    (with-acceptor (acceptor :write-timeout 1/4 :read-timeout 1/4)
+    (with-acceptor (acceptor :write-timeout 1/2 :read-timeout 1/2)
       (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port acceptor)))
         (send-request connection "/stream")
         ;; It takes several times the write timeout.
@@ -83,3 +83,37 @@ for SECONDS."
                                                             (incf position (length chunk))
                                                             chunk))))))
         (is (closed-by-server-p slow) "The last chunk is missing.")))))
+
+;;; Time limits of a handler's own
+
+(define-server-test (who-leaves-amid-a-write-and-writes-on-breaks-no-chunk :needs :our-http)
+  (let ((armed-p nil))
+    (with-routes (("/" (let ((stream (hunchentoot:send-headers)))
+                         (setf armed-p t)
+                         (catch 'late
+                           (write-sequence (octets "first ") stream)
+                           (finish-output stream))
+                         (write-sequence (octets "second") stream)
+                         (finish-output stream))))
+      (with-function (platform:send-octets (original descriptor octets start end)
+                       (if (shiftf armed-p nil)
+                           (prog1 (funcall original descriptor octets start (+ start 2))
+                             (bt:interrupt-thread (bt:current-thread) (lambda () (throw 'late nil))))
+                           (funcall original descriptor octets start end)))
+        (serving ()
+            ()
+          (with-connection (connection)
+            (loop repeat 2
+                  do (is (string= "first second" (exchange-text connection "/"))))))))))
+
+(define-server-test (who-leaves-before-its-head-is-sent-ends-the-connection :needs :our-http)
+  (with-routes (("/" (catch 'late
+                       (hunchentoot:send-headers))
+                     "late"))
+    (with-function (recycling::take-before-streaming (original request)
+                     (throw 'late nil))
+      (serving ()
+          ()
+        (with-connection (connection)
+          (send-request connection "/")
+          (is (closed-by-server-p connection)))))))
