@@ -113,26 +113,23 @@
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" (:times 4 "A:"))
  :gives ((:refused 431 :trailers-too-large)))
 
-;;; By default, and far beyond: who refuses must not reset the connection before the answer is read.
+;;; By default, and beyond: who refuses must not reset the connection before the answer is read.
 
 (:name "a method without end" :rfc "RFC 9112, section 3"
- :input ((:times 100000 (:raw "M"))) :gives ((:refused 501 :method-too-long)))
+ :input ((:times 20000 (:raw "M"))) :gives ((:refused 501 :method-too-long)))
 (:name "a target without end" :rfc "RFC 9112, section 3"
- :input ((:raw "GET /") (:times 200000 (:raw "x"))) :gives ((:refused 414 :target-too-long)))
-(:name "a header line without end" :rfc "RFC 6585, section 5"
- :input ("GET / HTTP/1.1" "Host: a" (:raw "X: ") (:times 400000 (:raw "x")))
- :gives ((:refused 431 :headers-too-large)))
+ :input ((:raw "GET /") (:times 24000 (:raw "x"))) :gives ((:refused 414 :target-too-long)))
 (:name "header lines without end" :rfc "RFC 6585, section 5"
- :input ("GET / HTTP/1.1" "Host: a" (:times 10000 "X: x")) :gives ((:refused 431 :too-many-headers)))
+ :input ("GET / HTTP/1.1" "Host: a" (:times 1000 "X: x")) :gives ((:refused 431 :too-many-headers)))
 (:name "chunk extensions without end" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" ""
-         (:raw "1;") (:times 100000 (:raw "x")))
+         (:raw "1;") (:times 24000 (:raw "x")))
  :gives ((:refused 413 :chunk-extensions-too-large)))
 (:name "chunk extensions without end, a few each" :rfc "RFC 9112, section 7.1.1"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:times 5000 ("1;ab=c" "x")))
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:times 3600 ("1;ab=c" "x")))
  :gives ((:refused 413 :chunk-extensions-too-large)))
 (:name "trailer fields without end" :rfc "RFC 9112, section 7.1.2"
- :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" (:times 10000 "X: x"))
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" (:times 2000 "X: x"))
  :gives ((:refused 431 :trailers-too-large)))
 (:name "a thousand chunks of an octet" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" (:times 1000 ("1" "x")) "0" ""
