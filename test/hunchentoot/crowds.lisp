@@ -20,18 +20,26 @@
     (:silent)
     (:idle (exchange-text connection "/word"))
     (:half-head (send connection "GET /word HTTP/1.1" :crlf "Host: loc"))
+    (:slow-content (send connection "POST /word HTTP/1.1" :crlf "Host: localhost" :crlf
+                         "Content-Length: 100000" :crlf :crlf))
     (:reads-nothing (send-request connection "/unread"))))
 
 (defun make-crowd (kinds)
-  "Connections to *SERVER*, *CROWD-SIZE* for each of KINDS, that have stalled."
+  "Pairs of one of KINDS and a connection to *SERVER* that has stalled so, *CROWD-SIZE* of each kind."
   (loop for kind in kinds
         append (loop repeat *crowd-size*
                      collect (let ((connection (connect)))
                                (stall connection kind)
-                               connection))))
+                               (cons kind connection)))))
 
-(defun outlive-crowd ()
-  "Asks *SERVER* again and again until all other connections are closed.  Returns the most threads that
+(defun send-slow-content (crowd)
+  "Sends another octet on those connections of CROWD on which content comes slowly."
+  (loop for (kind . connection) in crowd
+        when (eq :slow-content kind)
+          do (try-to-send connection "x")))
+
+(defun outlive-crowd (crowd)
+  "Asks *SERVER* again and again until all connections of CROWD are closed.  Returns the most threads that
 there were, and the milliseconds of the slowest answer."
   (loop with deadline = (deadline-after (* 2 *patience*))
         for began = (platform:milliseconds)
@@ -39,8 +47,9 @@ there were, and the milliseconds of the slowest answer."
         maximize (- (platform:milliseconds) began) into slowest
         maximize (figure :threads) into threads
         until (poll (lambda () (zerop (figure :open))) 1/20)
-        when (zerop (seconds-until deadline))
-          do (lose-patience "the clients that stall to be given up" (* 2 *patience*))
+        do (send-slow-content crowd)
+           (when (zerop (seconds-until deadline))
+             (lose-patience "the clients that stall to be given up" (* 2 *patience*)))
         finally (return (values threads slowest))))
 
 (defun call-after-crowd (function kinds &key initargs (make-connection *make-connection*))
@@ -48,16 +57,17 @@ there were, and the milliseconds of the slowest answer."
 stall in the ways KINDS, on connections by MAKE-CONNECTION; with how many threads there were more than
 before, and with the milliseconds of the slowest answer to who did not stall."
   (with-routes (("/word" "word") ("/unread" *unread-answer*))
-    (let* ((acceptor (apply #'make-test-acceptor :read-timeout 1 :write-timeout 1 initargs))
+    (let* ((acceptor (apply #'make-test-acceptor :read-timeout 1 :write-timeout 1 :content-grace 1
+                            initargs))
            (*server* (hunchentoot:start acceptor))
            (idle (progn (ask-text "/word") (figure :threads)))
            (crowd '()))
       (unwind-protect
            (progn
              (setf crowd (let ((*make-connection* make-connection)) (make-crowd kinds)))
-             (multiple-value-bind (threads slowest) (outlive-crowd)
+             (multiple-value-bind (threads slowest) (outlive-crowd crowd)
                (funcall function (- threads idle) slowest)))
-        (mapc #'disconnect crowd)
+        (loop for (nil . connection) in crowd do (disconnect connection))
         (stop-if-started acceptor)))))
 
 (defun check-not-noticed (threads slowest)
@@ -67,12 +77,13 @@ before, and with the milliseconds of the slowest answer to who did not stall."
   (is (zerop (figure :failed))))
 
 (define-server-test (clients-that-stall-are-given-up-and-noticed-by-nobody :needs :parking)
-  (call-after-crowd #'check-not-noticed '(:idle :half-head :reads-nothing)))
+  (call-after-crowd #'check-not-noticed '(:idle :half-head :slow-content :reads-nothing)))
 
 (define-server-test (clients-that-stall-over-tls-are-given-up-and-noticed-by-nobody
                      :needs (:parking :tls-client))
   (over-tls (initargs)
-    (call-after-crowd #'check-not-noticed '(:silent :half-head :reads-nothing) :initargs initargs)))
+    (call-after-crowd #'check-not-noticed '(:silent :half-head :slow-content :reads-nothing)
+                      :initargs initargs)))
 
 (define-server-test (clients-that-stall-in-handshakes-are-given-up :needs (:our-engine :tls-client))
   (over-tls (initargs)
