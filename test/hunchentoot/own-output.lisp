@@ -84,7 +84,42 @@
       (is (uiop:string-suffix-p text (format nil "~C~C~2:*~C~Cabcdef" #\Return #\Linefeed)))
       (is (not (search "transfer-encoding" text :test #'char-equal))))))
 
+(define-server-test (after-a-switch-of-protocols-nothing-is-taken-for-a-request :needs :our-http)
+  (serving () (("/" (setf (hunchentoot:return-code*) 101
+                          (hunchentoot:header-out :upgrade) "talk")
+                    ""))
+    (flet ((check-one-answer ()
+             (let ((text (ask-parts (request-octets "/" :headers '(("Connection" . "keep-alive, Upgrade")
+                                                                   ("Upgrade" . "talk")))
+                                    (request-octets "/"))))
+               (is (= 1 (count-of "HTTP/1.1 " text)))
+               text)))
+      (is (not (search "connection:" (check-one-answer) :test #'char-equal))
+          "What is to be said of the new protocol, the program says.")
+      (with-globals ((hunchentoot:*header-stream* (make-broadcast-stream)))
+        (check-one-answer)))))
+
+(define-server-test (a-refusal-says-close-also-where-heads-are-traced :needs :our-http)
+  (with-globals ((hunchentoot:*header-stream* (make-broadcast-stream)))
+    (serving (:max-body-octets 10) (("/" (hunchentoot:raw-post-data) "body"))
+      (with-connection (connection)
+        (let ((response (exchange connection "/" :method :post :chunks '("more than ten octets"))))
+          (is (= 413 (response-status response)))
+          (is (string= "Close" (response-header response "connection"))))
+        (is (closed-by-server-p connection))))))
+
 ;;; Heads
+
+(define-server-test (a-head-that-was-sent-is-not-changed-by-sending-it-again :needs :our-http)
+  (let ((unchanged (make-recorder)))
+    (serving () (("/" (hunchentoot:send-headers)
+                      (let ((before (copy-tree (hunchentoot:headers-out*))))
+                        (hunchentoot:send-headers)
+                        (record unchanged (equal before (hunchentoot:headers-out*))))))
+      (with-connection (connection)
+        (loop repeat 2
+              do (is (= 200 (response-status (exchange connection "/")))))))
+    (is (equal '(t t) (recorded unchanged)))))
 
 (define-server-test (the-head-of-a-chunked-reply-leaves-at-once :needs :our-http)
   (let ((seen (make-gate "the client to see the head")))

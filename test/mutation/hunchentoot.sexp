@@ -181,13 +181,13 @@
   ("body-allowed-p" "(= status 204)" "nil")
   ("body-allowed-p" "(= status 304)" "nil" :suites (own-output))
   ("keep-alive-of" "(eql seconds (car known))" "(car known)")
-  ("hunchentoot:process-request" "(note-event *exchange* :switch)" "" :suites (exchanges conformance/libraries))
+  ("hunchentoot:process-request" "(note-event *exchange* :switch)" "" :suites (own-output))
   ("reply-event" "(hunchentoot:acceptor-persistent-connections-p acceptor)" "t")
   ("reply-event" "(and framed-p" "(and t" :suites (own-output conformance/streaming))
-  ("reply-event" "(not (too-much-unasked-p request head))" "t" :suites (exchanges))
-  ("reply-event" ":switch" ":reply" :suites (exchanges conformance/libraries))
+  ("reply-event" "(not (too-much-unasked-p request head))" "t" :suites (conformance/request-bodies))
+  ("reply-event" ":switch" ":reply" :suites (own-output))
   ("connection-headers" "(not (persists-p state))" "nil")
-  ("connection-headers" "(eq :switched (our-side state))" "nil" :suites (exchanges conformance/libraries))
+  ("connection-headers" "(eq :switched (our-side state))" "nil" :suites (own-output))
   ("begin-reply" "(note-event *exchange* event)" "nil")
   ("begin-reply" "(keep-connection)" "nil")
   ("begin-reply" "(note-headers-sent)" "")
@@ -369,7 +369,7 @@
  (("hunchentoot:accept-connections" "(if *work* (funcall *work*) (hunchentoots))" "(funcall *work*)"
    :suites (our-acceptor-runs-on-hunchentoots-taskmaster))
   ("hunchentoot:acceptor-persistent-connections-p" "(not (persists-p (exchange-protocol *exchange*)))" "nil"
-   :suites (limits conformance/request-bodies conformance/connections own-output) :parking nil)
+   :suites (own-output))
   ("hunchentoot:acceptor-persistent-connections-p"
    "(winding-down-p (worker-engine *worker*))" "nil"
    :suites (the-last-reply-before-a-soft-stop-says-so) :parking nil)
