@@ -99,9 +99,9 @@ the last one."
     (read-spooled content octets 0 1)
     (aref octets 0)))
 
-(defun drop-spooled (content)
-  "Drops what came of CONTENT before; returns how many octets that was."
-  (prog1 (spooled-octets content)
+(defgeneric drop-spooled (content)
+  (:documentation "Drops what came of CONTENT before: what CONTENT says of its size holds afterwards, too.")
+  (:method ((content content))
     (when (content-spool content)
       (clear-spool (content-spool content)))))
 

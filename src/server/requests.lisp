@@ -124,8 +124,11 @@ refused."
            (progn (invite-content stream)
                   (listen (content-source stream))))))
 
+(defmethod drop-spooled :before ((content content-stream))
+  (decf (content-remaining content) (spooled-octets content)))
+
 (defmethod drop-content ((content content-stream) limit)
-  (decf (content-remaining content) (drop-spooled content))
+  (drop-spooled content)
   (and (<= (content-remaining content) limit)
        (loop until (zerop (content-remaining content))
              do (let ((count (reading-content (content)
