@@ -58,6 +58,23 @@ would wait for it once more, waits in vain."
        (handler-case (progn ,@body)
          (stream-timeout () (refuse-content ,stream :request-timeout))))))
 
+(defun call-taking-content (content function)
+  "Calls FUNCTION, which takes octets of CONTENT.  Who leaves it before it is done, by a time limit of a
+handler's own, say, may have taken some that nobody counted, and the next request would be looked for where
+it does not begin: there is no more content then, and this is the last request."
+  (let ((done-p nil))
+    (unwind-protect (multiple-value-prog1 (funcall function)
+                      (setf done-p t))
+      (unless done-p
+        (setf (content-refused-p content) t)))))
+
+(defmethod trivial-gray-streams:stream-read-byte :around ((stream content))
+  (call-taking-content stream #'call-next-method))
+
+(defmethod trivial-gray-streams:stream-read-sequence :around ((stream content) sequence start end &key)
+  (declare (ignore sequence start end))
+  (call-taking-content stream #'call-next-method))
+
 (defgeneric content-size (content)
   (:documentation "How many octets of CONTENT were not read; NIL when nobody knows."))
 
@@ -73,7 +90,7 @@ octets, not acceptable, held back by the peer until it is asked for, or does not
     (declare (ignore limit))
     (and (not (content-refused-p content))
          (null (content-invite content))
-         (handler-case (call-next-method)
+         (handler-case (call-taking-content content #'call-next-method)
            (protocol-error () nil)))))
 
 ;;; What came before

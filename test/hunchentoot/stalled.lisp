@@ -229,3 +229,31 @@
           (eventually ("the clock to move on")
             (< began (platform:milliseconds)))
           (is (< first (deadline-of-half-a-head))))))))
+
+;;; Left amid reading
+
+(define-server-test (who-leaves-amid-reading-content-has-no-request-after-it :needs :our-http)
+  (let ((runs (make-recorder)) (reading-p nil))
+    (with-routes (("/leave" (let ((content (hunchentoot:raw-post-data :want-stream t)))
+                              (setf reading-p t)
+                              (catch 'late
+                                (read-sequence (make-array 10 :element-type '(unsigned-byte 8)) content))
+                              (setf reading-p nil)
+                              "left"))
+                  ("/next" (record runs :next) "next"))
+      (with-function (platform:await-descriptor (original &rest arguments)
+                       ;; A part of the content was read when there is a wait for more.
+                       (when (and reading-p (worker-p))
+                         (throw 'late nil))
+                       (apply original arguments))
+        (loop for (line first second) in '(("Content-Length: 10" ("01234") ("56789"))
+                                           ("Transfer-Encoding: chunked"
+                                            ("5" :crlf "01234" :crlf)
+                                            ("5" :crlf "56789" :crlf "0" :crlf :crlf)))
+              do (serving () ()
+                   (with-connection (connection)
+                     (begin-post connection "/leave" line first)
+                     (is (string= "left" (response-text (read-response connection))))
+                     (try-to-send connection second (request-octets "/next"))
+                     (is (closed-by-server-p connection)))))))
+    (is (null (recorded runs)))))

@@ -114,9 +114,6 @@
           (is (search "Hey!" (read-until stream "Hey!")))
           (close stream))))))
 
-(defun worker-p ()
-  (search "http-worker" (bt:thread-name (bt:current-thread))))
-
 (defun calls-interruptible-in (functions thunk)
   "Those of FUNCTIONS, names, in which a worker could be interrupted while THUNK was called; and those
 that workers called at all."

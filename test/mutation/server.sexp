@@ -117,7 +117,10 @@
 
 (:file "src/server/content.lisp" :suites (contents)
  :mutants
- (("refuse-content" "(setf (content-refused-p content) t)" "")
+ (("call-taking-content" "(setf (content-refused-p content) t)" "nil"
+   :suites (content-that-does-not-come))
+  ("call-taking-content" "(setf done-p t)" "" :suites (content-that-does-not-come))
+  ("refuse-content" "(setf (content-refused-p content) t)" "")
   ("refuse-content" "(funcall (content-turn-down content) refusal)" "")
   ("refuse-content" "(release-content content)" "")
   ("invite-content" "(setf (content-invite content) nil)" "")

@@ -130,3 +130,7 @@ when the body has not ended within PATIENCE seconds."
   (let ((before (mapcar #'task-switches identities)))
     (poll (constantly nil) seconds)
     (reduce #'+ (mapcar #'- (mapcar #'task-switches identities) before))))
+
+(defun worker-p ()
+  "Whether the current thread is a worker of an acceptor."
+  (search "http-worker" (bt:thread-name (bt:current-thread))))
