@@ -162,14 +162,18 @@ parked, in a worker's thread, before there is a request object.")
 (defun whole-request (connection acceptor link)
   "Like WAITING-REQUEST, but :NONE until the content of the request has come too, as far as it is
 received before that is served."
-  (cond ((link-reception link)
-         (received-request connection acceptor link))
-        (t
-         (abandon-reception link)       ; of a request that nobody has processed
-         (let ((head (waiting-request connection acceptor link)))
-           (if (and (typep head 'head) (received-early-p acceptor head))
-               (begin-reception connection acceptor link head)
-               head)))))
+  (handler-case
+      (cond ((link-reception link)
+             (received-request connection acceptor link))
+            (t
+             (abandon-reception link)   ; of a request that nobody has processed
+             (let ((head (waiting-request connection acceptor link)))
+               (if (and (typep head 'head) (received-early-p acceptor head))
+                   (begin-reception connection acceptor link head)
+                   head))))
+    (descriptor-broken ()
+      (abandon-reception link)
+      :end)))
 
 (defun begin-reception (connection acceptor link head)
   (let ((content (content-of acceptor head link)))
@@ -182,20 +186,17 @@ received before that is served."
 
 (defun received-request (connection acceptor link)
   "The head of the request whose content is being received over LINK; :NONE when more of that is to come,
-:END when it will not."
+:END when it will not.  Signals DESCRIPTOR-BROKEN."
   (let ((reception (link-reception link))
         (idle (as-milliseconds (hunchentoot:acceptor-read-timeout acceptor))))
-    (handler-case (receive-ahead reception (limits-early-octets (acceptor-limits acceptor)))
-      (descriptor-broken ()
-        (abandon-reception link)
-        :end)
-      (:no-error (result)
-        (cond ((or (eq :all result) (unfinished-served-p reception idle))
-               (setf (link-reception link) nil
-                     (link-content link) (reception-content reception))
-               (reception-head reception))
-              (t
-               (await-rest connection acceptor link reception idle)))))))
+    (cond ((or (eq :all (receive-ahead reception (limits-early-octets (acceptor-limits acceptor))))
+               (unfinished-served-p reception idle))
+           ;; At each moment LINK has one of them: whoever releases it gives back what that has.
+           (setf (link-content link) (reception-content reception)
+                 (link-reception link) nil)
+           (reception-head reception))
+          (t
+           (await-rest connection acceptor link reception idle)))))
 
 (defun await-rest (connection acceptor link reception idle)
   "Lets CONNECTION wait for the rest of RECEPTION, which comes over LINK: returns :NONE.  When it is too
@@ -224,10 +225,11 @@ late, answers the request, and returns :END.  IDLE is for how many milliseconds 
 
 (defun abandon-reception (link)
   "Gives back what was received over LINK for a request that will not be served."
-  (when (link-reception link)
-    (drop-reception (shiftf (link-reception link) nil)))
-  (when (link-content link)
-    (release-content (shiftf (link-content link) nil))))
+  (uninterruptibly                      ; or who is destroyed amid it would leave some to nobody
+    (when (link-reception link)
+      (drop-reception (shiftf (link-reception link) nil)))
+    (when (link-content link)
+      (release-content (shiftf (link-content link) nil)))))
 
 (defun call-with-content (content thunk)
   "Calls THUNK, which processes the request with CONTENT; what that has in memory counts as garbage
@@ -241,7 +243,7 @@ then."
   "Processes the request of EXCHANGE, which came over LINK, in the context of CALL-WITH-CONNECTION-
 STREAM.  True when the connection may be used for another one."
   (let* ((head (exchange-head exchange))
-         (content (or (shiftf (link-content link) nil)
+         (content (or (link-content link)
                       (content-of acceptor head link exchange))))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
     (copy-head head)
@@ -254,7 +256,8 @@ STREAM.  True when the connection may be used for another one."
                 (make-request acceptor link (head-headers head) (head-method head)
                               (head-uri head) (head-protocol head) content))))
         (declare (dynamic-extent #'process-it))
-        (call-with-content content #'process-it)))
+        (call-with-content content #'process-it)
+        (setf (link-content link) nil))) ; until here whoever releases LINK gives it back
     (if (eq :error (our-side (exchange-protocol exchange)))
         (abandon-reply (link-stream link) (link-wire link))
         (finish-exchange acceptor exchange link content))

@@ -184,9 +184,10 @@ outlive several collections of the usual kind, and fill the heap though nobody h
 
 (defun release-content (content)
   "Gives back all that CONTENT has in memory and in files.  To be called at the end of its request."
-  (drop-spooled content)
-  (give-place-up content)
-  (release-memory content))
+  (uninterruptibly
+    (drop-spooled content)
+    (give-place-up content)
+    (release-memory content)))
 
 (defun make-content-octets (content size)
   "A vector for SIZE octets of CONTENT, which is refused when there is no memory for them."

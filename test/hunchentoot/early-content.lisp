@@ -252,3 +252,31 @@
                                       while octet
                                       collect (code-char octet))
                                 'string)))))))))
+
+(defclass asks-first () ((question :initform (make-gate "the client to be gone") :reader question)))
+
+(defmethod recycling:content-received-early-p ((acceptor asks-first) method uri)
+  (await (question acceptor)))
+
+(define-server-test (a-client-that-is-gone-before-its-content-is-no-failure :needs :parking)
+  (serving-content (:mixin 'asks-first)
+    (dolist (framing '("Content-Length: 5" "Transfer-Encoding: chunked"))
+      (with-connection (connection)
+        (send connection (post-head "/" framing) "a")
+        (eventually ("the head to be read") (= 1 (figure :busy)))
+        (is-true (reset connection)))
+      (open-gate (question *server*))
+      (eventually ("the connection to be closed") (zerop (figure :open))))
+    (is (zerop (figure :failed)))))
+
+(define-server-test (a-worker-destroyed-before-its-handler-has-content-gives-it-back :needs :parking)
+  ;; The test for leaks looks for its descriptor.
+  (with-globals ((server::*spool-memory* 1000))
+    (serving-content ()
+      (with-connection (connection)
+        (send-and-park connection (post-head "/" "Content-Length: 5000") (test-octets 4999))
+        (call-with-destruction 'recycling::copy-head :after
+                               (lambda ()
+                                 (send connection "a")
+                                 (is (closed-by-server-p connection)))))
+      (is (string= "next" (ask-text "/next"))))))
