@@ -83,7 +83,8 @@
   ("drop-unasked" "(setf (raw-post-data* request) t)" "")
   ("take-unasked" "(content-invite content)" "nil")
   ("take-unasked" "(and size most (> size most))" "nil")
-  ("take-unasked" "(note-event *exchange* :request-fault)" "nil")
+  ("take-unasked" "(note-event *exchange* :request-fault)" "nil"
+   :equivalent "FINISH-EXCHANGE finds it out once more, before the connection is used again.")
   ("take-unasked" "(protocol-error () nil)" "(protocol-error () t)")
   ("take-what-was-not-read" "(content-asked-for-p request)" "nil")))
 
