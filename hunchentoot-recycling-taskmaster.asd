@@ -153,13 +153,20 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "tls-transport"
                   :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                  (:file "lending")      ; streams of the Lisp's own beside ours
+                 (:file "head-input")   ; heads of requests
                  (:file "spool")        ; octets in memory or a temporary file
                  (:file "content")      ; of a request, whole or in pieces
-                 (:file "requests")
+                 (:file "content-stream") ; with a length
                  (:file "chunks")
                  (:file "reception")    ; of content before its request is served
                  (:file "replies")
+                 (:file "application")  ; what is served
+                 (:file "link")         ; what is kept for a connection
                  (:file "exchange")     ; one request and its reply
+                 (:file "request-reading")
+                 (:file "request-content")
+                 (:file "detaching")    ; connections that programs take away
+                 (:file "connection-life") ; from the engine to the application and back
                  (:file "reply-stream") ; what handlers write themselves
                  (:file "lines")
                  (:file "journal")      ; lines for files, written behind the requests' backs
@@ -180,7 +187,6 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "access-log")   ; where it goes, and when
                  (:file "rejections")   ; requests of which no more is known
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "link")
                  (:file "service")
                  (:file "constructors")
                  (:file "parameters")   ; of a request: its query and its cookies
@@ -191,7 +197,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "streaming")    ; replies that handlers write themselves
                  (:file "paths")        ; pathnames that requests ask for
                  (:file "files")        ; by the shortest way
-                 (:file "content")      ; of a request: read at once, or dropped
+                 (:file "post-data")    ; content of a request: read at once, or dropped
                  (:file "uploads")      ; files, in the other direction
                  (:file "backtraces")   ; of handlers that failed
                  (:file "administration")))))

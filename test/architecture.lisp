@@ -138,9 +138,8 @@
 
 ;;; Names
 
-(defparameter *file-names-in-use-twice* '("package" "requests" "content")
-  "Names of files that several storeys have: each its package; and two that server/ and hunchentoot/ are
-still to tell apart.")
+(defparameter *file-names-in-use-twice* '("package")
+  "Names of files that several storeys have: each its package.")
 
 (test files-have-names-of-their-own
   (let ((names (mapcar #'pathname-name (source-files))))
@@ -201,13 +200,10 @@ still to tell apart.")
 
 ;;; Docstrings
 
-(defparameter *storeys-without-docstrings* '("server")
-  "Storeys of which exported symbols may lack a docstring, until they have it.")
-
 (defun interface-packages ()
   "The packages of the storeys whose exported symbols are to be documented.  Only the public one where the
 Lisp loses docstrings of accessors, or where functions of the platform stand in for those that it lacks."
-  (loop for storey in (set-difference *storeys* *storeys-without-docstrings* :test #'string=)
+  (loop for storey in *storeys*
         if (string= storey "hunchentoot")
           collect (find-package '#:hunchentoot-recycling-taskmaster)
         else if (platform:readiness-supported-p)

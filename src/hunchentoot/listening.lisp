@@ -173,7 +173,7 @@ whoever made it wants it, and where connections come by a path, there is no such
   (setf (acceptor-sole-name acceptor) (sole-name (acceptor-listener acceptor)))
   (defer-accepts-of acceptor))
 
-(defun name-of-our-end (acceptor socket)
+(defun our-end (acceptor socket)
   "Address and port, in a list, of our end of SOCKET, a connection of ACCEPTOR."
   (or (acceptor-sole-name acceptor)
       (multiple-value-list (local-name socket))))

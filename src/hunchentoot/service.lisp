@@ -1,29 +1,69 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; The taskmaster as the engine's service.
+;;;; The taskmaster as the application of the server, and as the engine's service.
 
-(defmethod serve ((taskmaster recycling-taskmaster) connection)
-  (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-         (kind (connection-kind acceptor))
-         (input (waiting-input connection acceptor kind)))
-    (let ((outcome (case input
-                     (:none :park)
-                     (:end :close)
-                     (t
-                      (serve-exchange taskmaster acceptor
-                                      (make-exchange connection
-                                                     :kind kind
-                                                     :head (if (eq input :some) nil input)))))))
-      (if (output-settled-p connection) outcome :broken))))
+;;; What the server asks
 
-(defun serve-exchange (taskmaster acceptor exchange)
-  "Serves EXCHANGE, whose head was read or, when NIL, is to be read by whoever comes first; returns what
-is to become of its connection."
-  (let ((*exchange* exchange))
-    (flet ((serve-it ()
+(defmethod reading-kind ((taskmaster recycling-taskmaster))
+  (connection-kind (hunchentoot:taskmaster-acceptor taskmaster)))
+
+(defmethod application-limits ((taskmaster recycling-taskmaster))
+  (acceptor-limits (hunchentoot:taskmaster-acceptor taskmaster)))
+
+(defmethod encrypted-p ((taskmaster recycling-taskmaster))
+  (hunchentoot:acceptor-ssl-p (hunchentoot:taskmaster-acceptor taskmaster)))
+
+(defmethod program-stream ((taskmaster recycling-taskmaster) socket-stream)
+  (let ((hunchentoot:*acceptor* (hunchentoot:taskmaster-acceptor taskmaster)))
+    (hunchentoot:initialize-connection-stream hunchentoot:*acceptor* socket-stream)))
+
+(defmethod name-of-our-end ((taskmaster recycling-taskmaster) socket)
+  (our-end (hunchentoot:taskmaster-acceptor taskmaster) socket))
+
+(defmethod note-failed-handshake ((taskmaster recycling-taskmaster) condition)
+  "In the message log, as Hunchentoot does."
+  (when hunchentoot:*log-lisp-errors-p*
+    (complain (hunchentoot:taskmaster-acceptor taskmaster)
+              hunchentoot:*lisp-errors-log-level* "~A" condition)))
+
+(defmethod check-head ((taskmaster recycling-taskmaster) head)
+  "Hunchentoot serves some methods only."
+  (unless (method-served-p (head-method head))
+    (error 'protocol-error :refusal :malformed-method :status 400
+                           :section "RFC 9110, section 9"
+                           :reason "The method is not known here.")))
+
+(defgeneric content-received-early-p (acceptor method uri)
+  (:documentation "True when the content of a request to ACCEPTOR with METHOD, a keyword or a string, for
+URI, a string, undecoded, is received before the request is served, as far as it is no more than
+:MAX-EARLY-OCTETS; so it is by default.  When false, the request is served at once, and its handler reads
+content as it comes: for programs that answer before they have all of it.  Called where connections are
+parked, in a worker's thread, before there is a request object.")
+  (:method (acceptor method uri)
+    (declare (ignore acceptor method uri))
+    t))
+
+(defmethod early-content-p ((taskmaster recycling-taskmaster) head)
+  (content-received-early-p (hunchentoot:taskmaster-acceptor taskmaster)
+                            (head-method head) (head-uri head)))
+
+(defmethod content-refused ((taskmaster recycling-taskmaster) refusal)
+  (answer-refusal refusal))
+
+(defmethod note-rejected ((taskmaster recycling-taskmaster) link refusal
+                          &optional method uri protocol)
+  (note-rejection (hunchentoot:taskmaster-acceptor taskmaster)
+                  link refusal method uri protocol))
+
+;;; The one call for each request
+
+(defmethod respond ((taskmaster recycling-taskmaster) exchange)
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
+        (*exchange* exchange))
+    (flet ((respond-to-it ()
              (process-exchange taskmaster acceptor exchange)))
-      (declare (dynamic-extent #'serve-it))
-      (call-timed acceptor exchange #'serve-it))))
+      (declare (dynamic-extent #'respond-to-it))
+      (call-timed acceptor exchange #'respond-to-it))))
 
 (defun process-exchange (taskmaster acceptor exchange)
   (let* ((connection (exchange-connection exchange))
@@ -56,9 +96,7 @@ PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to
            (setf (connection-outcome connection) :detached)) ; also if what follows fails
           (t :close))))
 
-(defmethod more-may-come-p ((taskmaster recycling-taskmaster) connection)
-  (let ((link (connection-data connection)))
-    (not (and link (link-over-p link)))))
+;;; What the engine asks
 
 (defmethod idle-seconds ((taskmaster recycling-taskmaster))
   (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))

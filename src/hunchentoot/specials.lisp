@@ -14,10 +14,6 @@ an integer above 0: the default of its :STANDBY-THREAD-COUNT.")
   "How many octets of content that nobody has asked for are dropped before the reply is sent; where
 there are more, it is sent at once, and the connection is closed.")
 
-(defparameter *unread-limit* (* 256 1024)
-  "How many octets of content that was not read to its end are dropped after the reply, for the sake
-of keeping the connection; where there are more, it is closed.")
-
 ;;; Bound in the threads of workers only
 
 (defvar *work* nil

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-(defclass recycling-taskmaster (service hunchentoot:multi-threaded-taskmaster)
+(defclass recycling-taskmaster (http-service hunchentoot:multi-threaded-taskmaster)
   ((standby-thread-count
     :initarg :standby-thread-count
     :documentation "How many threads are made at start, and stay when there is

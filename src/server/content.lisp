@@ -26,6 +26,12 @@ until then; NIL when it does not, or was told.")
            :documentation "How many octets are reserved for it; see RESERVE-MEMORY."))
   (:documentation "The content of one request as a stream of octets, which ends where that ends."))
 
+(setf (documentation 'content-invite 'function)
+      "A function without arguments that tells the client to send CONTENT, which it holds back until then; NIL
+when it does not, or was told."
+      (documentation 'content-refused-p 'function)
+      "True when CONTENT was not acceptable, or did not come in time: there is no more of it.")
+
 (defgeneric content-wire (content)
   (:documentation "The wire off which CONTENT is read.")
   (:method ((content content))

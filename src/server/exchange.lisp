@@ -2,17 +2,29 @@
 
 ;;;; One request of a connection and its reply.
 
-(defstruct (exchange (:include opaque)
-                     (:constructor make-exchange (connection &key kind head)))
+(define-record (exchange (:include opaque)
+                         (:constructor make-exchange (application connection &key kind head)))
   "What is known and was decided of one request.  Its worker alone reads and writes it."
-  (connection nil :read-only t)         ; the engine's
-  (kind nil :type symbol :read-only t)  ; how the application reads the connection
-  (head nil)                            ; of the request; NIL until it was read
-  (protocol 0 :type protocol-state)     ; decides whether the connection may be used again
-  (access nil)                          ; what the access log is to tell at the end, or NIL
-  ;; What is to become of the connection, :UNKNOWN at first.  The application sets it where methods of
-  ;; programs need not pass values on.
-  (outcome :unknown :type keyword))
+  (application nil :read-only t
+   :documentation "The HTTP-SERVICE that is to respond to the request of EXCHANGE.")
+  (connection nil :read-only t
+   :documentation "The engine's CONNECTION over which the request of EXCHANGE came.")
+  (kind nil :type symbol :read-only t
+   :documentation "Who reads the connection of EXCHANGE: see READING-KIND.")
+  (head nil
+   :documentation "The HEAD of the request of EXCHANGE; NIL until it was read.")
+  (protocol 0 :type protocol-state
+   :documentation "The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides whether the
+connection may be used again.")
+  (access nil
+   :documentation "What the access log is to tell of EXCHANGE at its end, as the application likes; or NIL.")
+  ;; The application sets it where methods of programs need not pass values on.
+  (outcome :unknown :type keyword
+   :documentation "What is to become of the connection of EXCHANGE, as RESPOND returns it; :UNKNOWN at
+first."))
+
+(setf (documentation 'make-exchange 'function)
+      "A new EXCHANGE of APPLICATION on CONNECTION; :KIND and :HEAD as their readers return them.")
 
 (defun note-event (exchange event)
   "Notes EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply.  Signals
@@ -22,3 +34,15 @@ ILLEGAL-EVENT."
 (defvar *exchange* nil
   "The exchange that the current thread serves, or NIL.  It is special since Hunchentoot's generic
 functions, and the methods of programs, stand between those of ours.")
+
+(defun exchange-link (exchange)
+  "The link over which the request of EXCHANGE came."
+  (connection-data (exchange-connection exchange)))
+
+(defun current-head ()
+  "The head of the current request; NIL where our own code has not read it."
+  (and *exchange* (exchange-head *exchange*)))
+
+(defun current-link ()
+  "The link over which the current request came; only where our own code has read it."
+  (exchange-link *exchange*))

@@ -1,6 +1,6 @@
 (defpackage #:hunchentoot-recycling-taskmaster.server
-  (:documentation "Private.  A connection's octets between the engine and the request: buffers,
-heads, content and replies on a non-blocking descriptor, and logs.  Knows nothing of Hunchentoot.")
+  (:documentation "Private.  The life of a connection that speaks HTTP, between the engine and an
+application: octets by any transport, heads, content and replies; and logs.  Knows no application.")
   (:use #:common-lisp
         #:hunchentoot-recycling-taskmaster.base
         #:hunchentoot-recycling-taskmaster.platform
@@ -22,8 +22,19 @@ heads, content and replies on a non-blocking descriptor, and logs.  Knows nothin
    ;; streams of the Lisp's own beside wires
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
+   ;; applications
+   #:http-service #:respond #:reading-kind #:application-limits #:encrypted-p #:program-stream
+   #:name-of-our-end #:note-failed-handshake #:check-head #:early-content-p #:content-refused
+   #:note-rejected
+   ;; links
+   #:link #:make-link #:link-base #:link-wire #:link-stream #:link-content #:link-over-p #:link-remote #:link-local
+   #:link-address #:link-waits-p #:link-of #:socket-wire #:connection-usocket
+   #:exchange-link #:current-head #:current-link
+   ;; a connection's life
+   #:await-request #:read-next-request #:take-content #:drop-rest #:*unread-limit*
+   #:give-away #:leave-to-program
    ;; exchanges
-   #:exchange #:make-exchange #:*exchange* #:exchange-connection #:exchange-kind #:exchange-head
+   #:exchange #:make-exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-kind #:exchange-head
    #:exchange-protocol #:note-event #:exchange-access #:exchange-outcome
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew

@@ -33,6 +33,9 @@
           :documentation "The stream of the connection, from which everybody reads."))
   (:documentation "Octets of the content of one reply."))
 
+(setf (documentation 'reply-stream-inner 'function)
+      "The stream of octets behind REPLY-STREAM, from which a program may go on to read.")
+
 (defun make-reply-stream (wire inner framing)
   "A stream for the content of a reply over WIRE, whose head was written, on the stream INNER.  FRAMING is
 :CHUNKED, :PLAIN, :NONE or the number of octets that the content will have."

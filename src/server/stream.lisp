@@ -2,6 +2,9 @@
 
 ;;;; A wire as a stream of octets, for everybody who wants one.
 
+(defgeneric stream-wire (stream)
+  (:documentation "The wire whose octets STREAM carries; NIL where it is none of ours."))
+
 (defclass descriptor-stream (trivial-gray-streams:fundamental-binary-input-stream
                              trivial-gray-streams:fundamental-binary-output-stream
                              trivial-gray-streams:trivial-gray-stream-mixin)

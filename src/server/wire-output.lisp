@@ -8,7 +8,8 @@ again."
   (close (wire-stream wire) :abort t))
 
 (defmacro whole-or-broken ((wire) &body body)
-  "Evaluates BODY, which writes what is of no use in part: who leaves it amid that, ends the connection."
+  "Evaluates BODY, which writes to WIRE what is of no use in part: who leaves it amid that, ends the
+connection."
   (let ((whole-p (gensym "WHOLE-P")))
     `(let ((,whole-p nil))
        (unwind-protect (multiple-value-prog1 (progn ,@body)

@@ -38,6 +38,15 @@
   (output nil :type (or null octets))
   (fill 0 :type index))
 
+(setf (documentation 'wire-descriptor 'function)
+      "The descriptor of WIRE; NIL when it was closed, or something else carries WIRE."
+      (documentation 'wire-stream 'function)
+      "The stream of octets of which WIRE is the wire."
+      (documentation 'wire-left 'function)
+      "The parts (see PART) of a reply, a list, that were written to WIRE and not sent."
+      (documentation 'wire-drained-p 'function)
+      "True when WIRE had received all that had come when it was last read.")
+
 (defmethod print-object ((wire wire) stream)
   (print-unreadable-object (wire stream :type t :identity t)
     (princ (wire-descriptor wire) stream)))

@@ -43,14 +43,16 @@
 
 (define-server-test a-head-has-its-own-time-and-its-octets-have-none
   (let* ((acceptor (make-test-acceptor :read-timeout 7))
+         (application (recycling::acceptor-taskmaster* acceptor))
          (connection (engine::make-connection nil))
-         (link (recycling::make-link))
+         (link (server:make-link))
          (now (platform:milliseconds)))
     (flet ((deadline (kind)
-             (recycling::settle-head-deadline connection acceptor link kind)
+             (server::settle-head-deadline application connection link kind)
              (is (eq kind (engine:connection-deadline-kind connection)))
              (engine:connection-deadline connection)))
       (when (typep acceptor 'recycling:parallel-acceptor)
+        (setf (hunchentoot:taskmaster-acceptor application) acceptor)
         (let ((first (deadline :idle)))
           (is (<= (+ now 7000) first (+ now 60000)))
           (eventually ("time to pass") (> (+ 7000 (platform:milliseconds)) first))

@@ -4,20 +4,7 @@
  :suites (exchanges conformance/connections conformance/request-bodies limits
           content-that-does-not-come stray-octets rejections acceptor-faults conformance/streaming)
  :mutants
- (("waiting-request" "(shiftf (link-parser link) nil)" "(link-parser link)")
-  ("reject" "(send-refusal (wire-stream (link-wire link)) refusal)" "")
-  ("waiting-request" "(descriptor-broken () :end)" "")
-  ("acceptable-head" "(not (method-served-p (head-method head)))" "nil"
-   :equivalent "Hunchentoot 1.2 serves all methods; later ones do not.")
-  ("acceptable-head" "(eq :connect (head-method head))" "nil")
-  ("keep-parser" "(setf (link-parser link) parser)" "")
-  ("awaited-of" "((parser-begun-p parser) :head)" "(t :head)")
-  ("settle-head-deadline" "(and (link-head-deadline link) (eq kind (link-awaited link)))" "nil")
-  ("settle-head-deadline" "(eq kind (link-awaited link))" "t")
-  ("settle-head-deadline" "(connection-deadline connection) (link-head-deadline link)))" "))")
-  ("content-of" "(if (head-upgrade head) (link-stream link) *no-content*)" "*no-content*"
-   :suites (exchanges conformance/libraries))
-  ("invitation" "(unless (headers-sent-p)" "(progn")
+ (("invitation" "(unless (headers-sent-p)" "(progn")
   ("invitation" "(note-event exchange :continue)" "")
   ("process-head" "(setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))" "")
   ("process-head" "(eq :error (our-side (exchange-protocol exchange)))" "nil" :suites (exchanges conformance/streaming conformance/errors))
@@ -29,46 +16,16 @@
    :equivalent "The connection of a client that still waits is closed, whatever it may have sent.")
   ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "nil" :suites (last-answers))
   ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "t" :suites (last-answers))
-  ("call-with-content" "(release-content content)" "nil")
-  ("drop-rest" "(drop-content content *unread-limit*)" "t")
-  ("drop-rest" "(pace-content acceptor link)" "" :suites (early-content))
-  ("received-early-p" "(not (head-expect-100-continue-p head))" "t"
-   :suites (early-content conformance/request-bodies))
-  ("received-early-p" "(plusp (limits-early-octets (acceptor-limits acceptor)))" "t"
-   :suites (early-content))
-  ("received-early-p" "(content-received-early-p acceptor (head-method head) (head-uri head))" "t"
-   :suites (early-content))
-  ("begin-reception" "((all-buffered-p content)" "(nil" :equivalent "It is copied.")
-  ("received-request" "(unfinished-served-p reception idle)" "nil" :suites (early-content))
-  ("whole-request" "(abandon-reception link)
-      :end" ":end" :equivalent "The connection is released.")
-  ("await-rest" "(<= deadline now)" "nil" :suites (early-content))
-  ("await-rest" "(set-deadline-at connection :body deadline)" "" :suites (early-content))
-  ("await-rest" "(lend-no-buffers (link-wire link))" "" :equivalent "The buffer stays with it.")
-  ("reject-reception" "(note-rejection acceptor link refusal
-                    (head-method head) (head-uri head) (head-protocol head))" ""
-   :suites (early-content rejections))
-  ("abandon-reception" "(drop-reception (shiftf (link-reception link) nil))" ""
-   :suites (early-content))))
+  ("call-with-content" "(release-content content)" "nil")))
 
 (:file "src/hunchentoot/connection.lisp"
  :suites (exchanges conformance/connections conformance/detaching slow-replies acceptor-faults
           stray-octets content-that-does-not-come)
  :mutants
- (("all-read-p" "(wire-drained-p (link-wire link))" "nil"
-   :suites (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free))
-  ("establish-link" "(limit-waits socket seconds)" "")
-  ("establish-link" ":handshake seconds" ":handshake nil" :suites (tls))
-  ("serve-request" "(count-request connection)" "nil" :suites (stats-tell-what-happened))
-  ("serve-request" "(eq outcome :detached)" "nil")
-  ("leave-output" "(connection-output connection) (take-left wire)" "")
-  ("reject-late" "(parser-begun-p parser)" "t")
-  ("reject-late" "(link-reception link)" "nil" :suites (early-content))
-  ("release" "(abandon-reception link)" "" :suites (early-content))
-  ("release" "(drop-descriptor wire)" "nil")
-  ("release" "(finish-output socket-stream)" "nil")))
+ (("serve-request" "(count-request connection)" "nil" :suites (stats-tell-what-happened))
+  ("serve-request" "(eq outcome :detached)" "nil")))
 
-(:file "src/hunchentoot/content.lisp"
+(:file "src/hunchentoot/post-data.lisp"
  :suites (exchanges conformance/request-bodies conformance/parameters limits form-limits
           content-that-does-not-come forms conformance/connections)
  :mutants
@@ -461,7 +418,8 @@
 
 (:file "src/hunchentoot/service.lisp" :suites (exchanges acceptor-faults conformance/connection-methods)
  :mutants
- (("serve" "(if (output-settled-p connection) outcome :broken)" "outcome" :suites (slow-readers slow-replies))
+ (("check-head" "(unless (method-served-p" "(unless (or t"
+   :equivalent "Hunchentoot 1.2 serves all methods; later ones do not.")
   ("process-exchange" "(when (eq :wrapped (exchange-kind exchange))" "(when nil"
    :suites (conformance/connection-methods) :parking nil)
   ("process-exchange" "(plusp (connection-served connection))" "nil"
@@ -496,7 +454,8 @@
 
 (:file "src/hunchentoot/listening.lisp" :suites (listening)
  :mutants
- (("check-listen-mode" "(integer 0 #o777)" "(integer 0 #o7777)")
+ (("our-end" "(acceptor-sole-name acceptor)" "nil" :equivalent "A matter of speed.")
+  ("check-listen-mode" "(integer 0 #o777)" "(integer 0 #o7777)")
   ("check-listen-fd" "(unsigned-byte 31)" "integer")
   ("own-place-p" "(hunchentoot:acceptor-address acceptor)" "nil")
   ("own-place-p" "443" "80" :suites (listening tls))
@@ -519,17 +478,7 @@
   ("hunchentoot:start-listening :after"
    "(setf (acceptor-sole-name acceptor) (sole-name (acceptor-listener acceptor)))"
    "(unless (acceptor-sole-name acceptor)
-      (setf (acceptor-sole-name acceptor) (sole-name (acceptor-listener acceptor))))")
-  ("name-of-our-end" "(acceptor-sole-name acceptor)" "nil"
-   :equivalent "A matter of speed.")))
-
-(:file "src/hunchentoot/link.lisp" :suites (exchanges conformance/libraries conformance/detaching)
- :mutants
- (("connection-usocket" "(or (connection-socket connection)" "(or nil")
-  ("link-address" "(first (link-remote link))" "nil" :suites (rejections))
-  ("settle-wire" "(if (wire-waits-p wire) stream (wire-stream wire))" "stream" :suites (tls))
-  ("settle-wire" "(and base (eq stream socket-stream))" "base"
-   :suites (tls conformance/subclasses conformance/content))))
+      (setf (acceptor-sole-name acceptor) (sole-name (acceptor-listener acceptor))))")))
 
 (:file "src/hunchentoot/changing.lisp" :suites (changing)
  :mutants

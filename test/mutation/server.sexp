@@ -97,13 +97,16 @@
    "(send-all wire sequence start end)")
   ("trivial-gray-streams:stream-clear-output" "(setf (wire-fill (stream-wire stream)) 0)" "")))
 
-(:file "src/server/requests.lisp" :suites (wires wire-output contents)
+(:file "src/server/head-input.lisp" :suites (wires wire-output contents)
  :mutants
  (("take-parser" "(reset-parser parser limits)" "parser")
   ("take-parser" "(shiftf (kit-parser *kit*) nil)" "(kit-parser *kit*)")
   ("read-head" "(setf (wire-start wire) position)" "(setf (wire-start wire) (wire-end wire))")
-  ("read-head" "(when (< (wire-start wire) (wire-end wire))" "(when nil")
-  ("content-left-p" "(or (not (content-refused-p content)) (error 'end-of-file :stream content))" "t")
+  ("read-head" "(when (< (wire-start wire) (wire-end wire))" "(when nil")))
+
+(:file "src/server/content-stream.lisp" :suites (wires wire-output contents)
+ :mutants
+ (("content-left-p" "(or (not (content-refused-p content)) (error 'end-of-file :stream content))" "t")
   ("trivial-gray-streams:stream-read-byte" "(error 'end-of-file :stream stream)" "octet")
   ("trivial-gray-streams:stream-read-byte" "(decf (content-remaining stream))" "")
   ("trivial-gray-streams:stream-read-sequence" "(min end (+ start (content-remaining stream)))" "end")
@@ -356,3 +359,67 @@
   ("reception-deadline" "(+ (reception-touched reception) idle)" "nil")
   ("reception-deadline" "(* 1000 (limits-content-grace limits))" "0")
   ("reception-deadline" "(floor (* 1000 received) rate)" "0")))
+
+(:file "src/server/link.lisp"
+ :suites (acceptor-faults conformance/connections conformance/detaching conformance/libraries conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
+ :mutants
+ (("connection-usocket" "(or (connection-socket connection)" "(or nil")
+  ("link-address" "(first (link-remote link))" "nil" :suites (rejections))
+  ("settle-wire" "(if (wire-waits-p wire) stream (wire-stream wire))" "stream" :suites (tls))
+  ("settle-wire" "(and base (eq stream socket-stream))" "base"
+   :suites (tls conformance/subclasses conformance/content))
+  ("abandon-reception" "(drop-reception (shiftf (link-reception link) nil))" ""
+   :suites (early-content))))
+
+
+(:file "src/server/connection-life.lisp"
+ :suites (acceptor-faults conformance/connection-methods conformance/connections conformance/detaching content-that-does-not-come exchanges slow-replies stray-octets)
+ :mutants
+ (("serve" "(if (output-settled-p connection) outcome :broken)" "outcome" :suites (slow-readers slow-replies))
+  ("all-read-p" "(wire-drained-p (link-wire link))" "nil"
+   :suites (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free))
+  ("establish-link" "(limit-waits socket seconds)" "")
+  ("establish-link" ":handshake seconds" ":handshake nil" :suites (tls))
+  ("leave-output" "(connection-output connection) (take-left wire)" "")
+  ("reject-late" "(parser-begun-p parser)" "t")
+  ("reject-late" "(link-reception link)" "nil" :suites (early-content))
+  ("release" "(abandon-reception link)" "" :suites (early-content))
+  ("release" "(drop-descriptor wire)" "nil")
+  ("release" "(finish-output socket-stream)" "nil")))
+
+(:file "src/server/request-reading.lisp"
+ :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
+ :mutants
+ (("waiting-request" "(shiftf (link-parser link) nil)" "(link-parser link)")
+  ("reject" "(send-refusal (wire-stream (link-wire link)) refusal)" "")
+  ("waiting-request" "(descriptor-broken () :end)" "")
+  ("acceptable-head" "(eq :connect (head-method head))" "nil")
+  ("keep-parser" "(setf (link-parser link) parser)" "")
+  ("awaited-of" "((parser-begun-p parser) :head)" "(t :head)")
+  ("settle-head-deadline" "(and (link-head-deadline link) (eq kind (link-awaited link)))" "nil")
+  ("settle-head-deadline" "(eq kind (link-awaited link))" "t")
+  ("settle-head-deadline" "(connection-deadline connection) (link-head-deadline link)))" "))")))
+
+(:file "src/server/request-content.lisp"
+ :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
+ :mutants
+ (("make-content" "(if (head-upgrade head) (link-stream link) *no-content*)" "*no-content*"
+   :suites (exchanges conformance/libraries))
+  ("drop-rest" "(drop-content content *unread-limit*)" "t")
+  ("drop-rest" "(pace-content application link)" "" :suites (early-content))
+  ("received-early-p" "(not (head-expect-100-continue-p head))" "t"
+   :suites (early-content conformance/request-bodies))
+  ("received-early-p" "(plusp (limits-early-octets (application-limits application)))" "t"
+   :suites (early-content))
+  ("received-early-p" "(early-content-p application head)" "t"
+   :suites (early-content))
+  ("begin-reception" "((all-buffered-p content)" "(nil" :equivalent "It is copied.")
+  ("received-request" "(unfinished-served-p reception idle)" "nil" :suites (early-content))
+  ("whole-request" "(abandon-reception link)
+      :end" ":end" :equivalent "The connection is released.")
+  ("await-rest" "(<= deadline now)" "nil" :suites (early-content))
+  ("await-rest" "(set-deadline-at connection :body deadline)" "" :suites (early-content))
+  ("await-rest" "(lend-no-buffers (link-wire link))" "" :equivalent "The buffer stays with it.")
+  ("reject-reception" "(note-rejected application link refusal
+                   (head-method head) (head-uri head) (head-protocol head))" ""
+   :suites (early-content rejections))))

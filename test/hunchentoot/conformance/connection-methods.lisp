@@ -266,7 +266,7 @@ connections."
         (is (closed-by-server-p connection))))))
 
 (define-server-test (a-connection-that-a-method-keeps-stays-open-whatever-fails-then :needs :our-engine)
-  (with-function (recycling::output-settled-p (original connection)
+  (with-function (server::output-settled-p (original connection)
                    (error "This fails."))
     (serving (:mixin 'keeping-connections) ()
       (with-connection (connection)

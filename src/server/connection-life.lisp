@@ -1,0 +1,191 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; The life of a connection that speaks HTTP, between the engine and an application.
+;;;;
+;;;;   the engine calls SERVE:  WAITING-INPUT reads a head, and content that is received early
+;;;;                            RESPOND has the application answer, which writes to the wire
+;;;;                            OUTPUT-SETTLED-P leaves what the socket did not take to the engine
+;;;;   and gets back            :CLOSE, :PARK, :DETACHED or :BROKEN
+
+(defmethod serve ((application http-service) connection)
+  (let* ((kind (reading-kind application))
+         (input (waiting-input application connection kind))
+         (outcome (case input
+                    (:none :park)
+                    (:end :close)
+                    (t
+                     (respond application
+                              (make-exchange application connection
+                                             :kind kind
+                                             :head (if (eq input :some) nil input)))))))
+    (if (output-settled-p connection) outcome :broken)))
+
+;;; Before the first request
+
+(defun establish-link (application socket connection)
+  "Prepares CONNECTION, with SOCKET, for its first request to APPLICATION.  The handshake of a TLS
+connection, which may stall, happens here, under a deadline.  Signals PEER-GONE where nobody is there any
+more."
+  (let* ((seconds (idle-seconds application))
+         (socket-stream (socket-octet-stream socket))
+         (link (make-link :base (stream-wire socket-stream)
+                          :remote (multiple-value-list (peer-name socket))
+                          :local (name-of-our-end application socket))))
+    (limit-waits socket seconds)
+    (when (link-base link)
+      (limit-writes (link-base link) (write-seconds application)))
+    (settle-wire link socket-stream
+                 (call-with-deadline connection :handshake seconds
+                                     (lambda ()
+                                       (program-stream application socket-stream))))
+    (setf (connection-data connection) link)))
+
+(defun link-of (application socket connection)
+  "The link of CONNECTION, with SOCKET, established for APPLICATION when it has none."
+  (or (connection-data connection)
+      (establish-link application socket connection)))
+
+(defun established-p (application connection)
+  "Establishes the link of CONNECTION, outside of the methods of a program.  NIL when nobody is there any
+more, or the handshake failed."
+  (handler-bind ((error (lambda (condition)
+                          (when (encrypted-p application)
+                            (note-failed-handshake application condition)
+                            (return-from established-p nil)))))
+    (handler-case (establish-link application (connection-usocket connection) connection)
+      (peer-gone () nil))))
+
+;;; Before each request
+
+(defun waiting-input (application connection kind)
+  "What a worker that was told of CONNECTION, of KIND, finds: the head of a request, which we have read;
+:SOME input, which whoever comes first is to read; :NONE yet; or the :END."
+  (let ((link (connection-data connection)))
+    (cond ((not (connection-parkable-p connection)) ; its worker waits
+           :some)
+          ((eq :foreign kind)
+           (octets-waiting connection))
+          ((and link (link-waits-p link))
+           (if (input-waiting-p (link-wire link)) :some (octets-waiting connection)))
+          ((and link (eq :wrapped kind))
+           (waiting-request application connection link t))
+          (link
+           (whole-request application connection link))
+          ((and (encrypted-p application) (eq :none (octets-waiting connection)))
+           :none)
+          ((and (encrypted-p application) (eq :wrapped kind))
+           :some)                       ; the program may read before the handshake
+          ((established-p application connection)
+           (waiting-input application connection kind))
+          (t :end))))
+
+(defun octets-waiting (connection)
+  "Whether the descriptor of CONNECTION has :SOME input, or :NONE."
+  (if (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
+      :some
+      :none))
+
+;;; What the engine asks
+
+(defmethod input-buffered-p ((application http-service) connection)
+  (let* ((link (connection-data connection))
+         (wire (and link (link-wire link))))
+    (cond ((null link) nil)
+          ;; A part of a request is no input to be served, and who read it has read all.
+          ((and (null (link-parser link)) (null (link-reception link)) (input-waiting-p wire)) t)
+          (t
+           (lend-no-buffers wire)
+           nil))))
+
+(defmethod all-read-p ((application http-service) connection)
+  (let ((link (connection-data connection)))
+    (and link
+         (not (link-waits-p link))
+         (if (link-parser link)         ; the part of a head that has come stays in the wire
+             (wire-drained-p (link-wire link))
+             (wire-all-read-p (link-wire link))))))
+
+(defmethod give-notice ((application http-service) connection)
+  "A request that came in part is answered 408 (RFC 9110, section 15.5.9); who has not begun one was
+asked nothing, and is told nothing."
+  (let ((link (connection-data connection)))
+    (and link
+         (wire-open-p (link-wire link))
+         (not (link-waits-p link))      ; nor may we
+         (let ((refusal (reject-late application link)))
+           (and refusal
+                (send-refusal-at-once (link-wire link) refusal))))))
+
+(defun reject-late (application link)
+  "Counts and logs the request that came in part over LINK; returns its refusal, or NIL when there is
+none."
+  (let ((parser (link-parser link)))
+    (cond ((link-reception link)
+           (reject-reception application link))
+          ((and parser (parser-begun-p parser))
+           (let ((refusal (make-refusal :request-timeout)))
+             (multiple-value-call #'note-rejected application link refusal
+               (known-request-line parser))
+             refusal)))))
+
+(defmethod more-may-come-p ((application http-service) connection)
+  (let ((link (connection-data connection)))
+    (not (and link (link-over-p link)))))
+
+;;; After each request
+
+(defun output-settled-p (connection)
+  "Leaves it to the engine to send what the socket of CONNECTION did not take of the answer; where a worker
+keeps the connection, it waits for the peer.  NIL when that is gone, or takes none in time."
+  (let* ((link (connection-data connection))
+         (wire (and link (link-wire link))))
+    (cond ((not (and wire (wire-left wire))) t)
+          ((connection-parkable-p connection)
+           (leave-output connection wire)
+           t)
+          (t
+           (handler-case (progn (send-left wire) t)
+             ((or descriptor-broken stream-timeout) () nil))))))
+
+(defun leave-output (connection wire)
+  "Leaves it to the engine to send what is LEFT of WIRE, which is that of CONNECTION."
+  ;; With the parts go open files, which somebody has to close.
+  (uninterruptibly
+    (setf (connection-sender connection) (wire-sender wire)
+          (connection-output connection) (take-left wire)))
+  (lend-no-buffers wire))
+
+;;; The end
+
+(defmethod release ((application http-service) connection)
+  (let ((link (connection-data connection))
+        (socket (connection-socket connection)))
+    (when socket
+      (let* ((socket-stream (socket-octet-stream socket))
+             (wire (stream-wire socket-stream)))
+        (when link
+          (abandon-reception link))
+        (unwind-protect
+             (progn
+               (when (and link (not (eq (link-stream link) socket-stream)))
+                 ;; TLS streams close what they are made of.
+                 (when wire
+                   (leave-end-to-engine wire))
+                 (close-outer-stream application
+                                     (link-stream link)))
+               (when (open-stream-p socket-stream)
+                 (finish-output socket-stream)))
+          (when wire
+            (drop-descriptor wire)
+            (close-lent wire)))))))
+
+(defun close-outer-stream (application stream)
+  "Closes STREAM, which PROGRAM-STREAM has made for APPLICATION of a socket's."
+  (handler-bind ((error (lambda (condition)
+                          (declare (ignore condition))
+                          ;; TLS ends with a farewell.  Who is gone does not get it: that is no
+                          ;; failure, and OpenSSL's conditions do not tell it from others.
+                          (when (encrypted-p application)
+                            (close stream :abort t)
+                            (return-from close-outer-stream nil)))))
+    (close stream)))

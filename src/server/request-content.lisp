@@ -1,0 +1,116 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; The content of the next request of a connection: made, received before the request is answered (see
+;;;; reception.lisp for when), and dropped.
+
+(defun pace-content (application link)
+  "Holds content that is read off LINK to the least rate of APPLICATION."
+  (let ((limits (application-limits application)))
+    (pace-wire (link-wire link) (limits-content-rate limits) (limits-content-grace limits))))
+
+(defun make-content (application link head &optional invite)
+  "The content of the request HEAD to APPLICATION, which follows on LINK, a stream.  INVITE, a function or
+NIL, tells the client to send it."
+  (let ((framing (head-framing head))
+        (wire (link-wire link))
+        (turn-down (lambda (refusal)
+                     (content-refused application refusal))))
+    (if (eq :none framing)
+        (pace-wire wire nil nil)
+        (pace-content application link))
+    (case framing
+      ;; Who asks for another protocol may be granted it, and then talks on.
+      (:none (if (head-upgrade head) (link-stream link) *no-content*))
+      (:chunked (make-chunked-content wire (application-limits application) turn-down invite))
+      (t (make-content-stream (wire-stream wire) framing turn-down invite)))))
+
+(defun take-content (application link head &optional invite)
+  "The content of the request HEAD to APPLICATION, which came over LINK, or follows on it: a stream.  INVITE,
+a function or NIL, tells the client to send it."
+  (or (link-content link)
+      (make-content application link head invite)))
+
+(defparameter *unread-limit* (* 256 1024)
+  "How many octets of content that was not read to its end are dropped after the reply, for the sake
+of keeping the connection; where there are more, it is closed.")
+
+(defun drop-rest (application link content)
+  "Drops what was not read of CONTENT, which came over LINK for APPLICATION; NIL where it is too much, or
+late."
+  (pace-content application link)       ; who has read it may have had its own
+  (prog1 (drop-content content *unread-limit*)
+    (pace-wire (link-wire link) nil nil)))
+
+;;; Received early
+
+(defun received-early-p (application head)
+  "True when the content of the request HEAD, if there is any, is received before APPLICATION answers it."
+  (and (not (eq :none (head-framing head)))
+       (not (head-expect-100-continue-p head))
+       (plusp (limits-early-octets (application-limits application)))
+       (early-content-p application head)))
+
+(defun whole-request (application connection link)
+  "Like WAITING-REQUEST, but :NONE until the content of the request has come too, as far as it is
+received before that is served."
+  (handler-case
+      (cond ((link-reception link)
+             (received-request application connection link))
+            (t
+             (abandon-reception link)   ; of a request that nobody has processed
+             (let ((head (waiting-request application connection link)))
+               (if (and (typep head 'head) (received-early-p application head))
+                   (begin-reception application connection link head)
+                   head))))
+    (descriptor-broken ()
+      (abandon-reception link)
+      :end)))
+
+(defun begin-reception (application connection link head)
+  (let ((content (make-content application link head)))
+    (cond ((all-buffered-p content)
+           (setf (link-content link) content)
+           head)
+          (t
+           (setf (link-reception link) (make-reception head content))
+           (received-request application connection link)))))
+
+(defun received-request (application connection link)
+  "The head of the request whose content is being received over LINK; :NONE when more of that is to come,
+:END when it will not.  Signals DESCRIPTOR-BROKEN."
+  (let ((reception (link-reception link))
+        (idle (as-milliseconds (idle-seconds application))))
+    (cond ((or (eq :all (receive-ahead reception
+                                       (limits-early-octets (application-limits application))))
+               (unfinished-served-p reception idle))
+           ;; At each moment LINK has one of them: whoever releases it gives back what that has.
+           (setf (link-content link) (reception-content reception)
+                 (link-reception link) nil)
+           (reception-head reception))
+          (t
+           (await-rest application connection link reception idle)))))
+
+(defun await-rest (application connection link reception idle)
+  "Lets CONNECTION wait for the rest of RECEPTION, which comes over LINK: returns :NONE.  When it is too
+late, answers the request, and returns :END.  IDLE is for how many milliseconds nothing may come, or NIL."
+  (let ((now (milliseconds))
+        (deadline (reception-deadline reception (application-limits application) idle))
+        (pause (pause-end reception idle)))
+    (cond ((and deadline (<= deadline now))
+           (send-refusal (wire-stream (link-wire link)) (reject-reception application link))
+           (abandon-reception link)
+           :end)
+          (t
+           (if (and (< now pause) (or (null deadline) (< pause deadline)))
+               (set-deadline-at connection :pause pause)
+               (set-deadline-at connection :body deadline))
+           (lend-no-buffers (link-wire link))
+           :none))))
+
+(defun reject-reception (application link)
+  "Counts and logs the request whose content did not come over LINK in time; returns its refusal."
+  (let ((head (reception-head (link-reception link)))
+        (refusal (make-refusal :request-timeout)))
+    (note-rejected application link refusal
+                    (head-method head) (head-uri head) (head-protocol head))
+    refusal))

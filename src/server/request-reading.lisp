@@ -1,0 +1,149 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; The head of the next request of a connection, and what becomes of one that is not acceptable, or
+;;;; does not come in time.
+
+(defun waiting-request (application connection link &optional ahead-p)
+  "The head of the next request over LINK; :NONE when it has not come whole; :END when none will
+come, or when what came was refused.  When AHEAD-P, what came is left to be read by whoever comes
+first, and where it does not begin a request that is :SOME."
+  (let* ((wire (link-wire link))
+         (parser (or (shiftf (link-parser link) nil) (take-parser (application-limits application))))
+         (head nil)
+         (result (handler-case
+                     (handler-case
+                         (acceptable-head
+                          application
+                          (setf head (cond (ahead-p (read-head-ahead wire parser))
+                                           ((connection-parkable-p connection)
+                                            (read-head wire parser))
+                                           (t (read-head-in-time link parser)))))
+                       (protocol-error (refusal)
+                         (cond (ahead-p :some)
+                               (t (reject application link parser head refusal)
+                                  :end))))
+                   (descriptor-broken () :end)))) ; read from, or written to
+    (when ahead-p
+      (setf result (leave-to-others wire result)))
+    (case result
+      (:none (keep-parser application connection link parser))
+      (t (setf (link-head-deadline link) nil)
+         (return-parser parser)))
+    result))
+
+(defun read-head-in-time (link parser)
+  "Like READ-HEAD, over LINK, where a worker waits for it.  Signals PROTOCOL-ERROR when a head came in part,
+and the rest not in time: the sentinel ends the input then."
+  (flet ((late-p ()
+           (let ((deadline (link-head-deadline link)))
+             (and deadline (<= deadline (milliseconds))))))
+    (let ((head (handler-case (read-head (link-wire link) parser)
+                  (stream-timeout () :late)
+                  ;; Not every Lisp tells what has ended a wait.
+                  (descriptor-broken (condition)
+                    (if (late-p) :late (error condition))))))
+      (cond ((not (or (eq head :late) (and (eq head :end) (late-p))))
+             head)
+            ((parser-begun-p parser)
+             (error (make-refusal :request-timeout)))
+            (t :end)))))
+
+(defun reject (application link parser head refusal)
+  "Answers the request over LINK, which PARSER has read as HEAD or, if that is NIL, not whole, with
+REFUSAL."
+  ;; First, so that a client which has its answer finds the request counted.
+  (multiple-value-call #'note-rejected application link refusal
+    (if head
+        (values (head-method head) (head-uri head) (head-protocol head))
+        (known-request-line parser)))
+  (send-refusal (wire-stream (link-wire link)) refusal))
+
+(defun leave-to-others (wire result)
+  "RESULT, what looking ahead in WIRE has found; also octets that are no request can be read."
+  (cond ((and (eq result :end) (input-left-p wire))
+         (begin-anew wire)
+         :some)
+        (t
+         (when (eq result :some)
+           (begin-anew wire))
+         result)))
+
+(defun acceptable-head (application head)
+  "HEAD, or what READ-HEAD returned in place of one.  Signals PROTOCOL-ERROR for one that APPLICATION does
+not serve, and for CONNECT: after a 2xx to that, what follows is no HTTP."
+  (when (typep head 'head)
+    (when (eq :connect (head-method head))
+      (error (make-refusal :connect-not-served)))
+    (check-head application head))
+  head)
+
+(defun keep-parser (application connection link parser)
+  "Keeps what PARSER has read until more comes: of a head, or of the empty lines before one.  What has
+been read of a head is not input that waits: only the poller tells when there is more."
+  ;; Over TLS octets may come that make no octet of a request yet.
+  (settle-head-deadline application connection link (awaited-of connection parser))
+  (if (parser-fresh-p parser)
+      (return-parser parser)
+      (setf (link-parser link) parser))
+  (lend-no-buffers (link-wire link)))
+
+(defun awaited-of (connection parser)
+  "What CONNECTION, whose PARSER has no whole head, waits for: the kind of its deadline."
+  (cond ((parser-begun-p parser) :head)
+        ((and (parser-fresh-p parser) (zerop (connection-served connection))) :first-byte)
+        (t :idle)))
+
+(defun settle-head-deadline (application connection link kind)
+  "Gives CONNECTION the deadline of what came in part over LINK: all of a head has one, and so have all
+empty lines and parts of TLS records before it, or a client could send an octet a second for ever."
+  (unless (and (link-head-deadline link)
+               (eq kind (link-awaited link)))
+    (set-deadline connection kind (idle-seconds application) (milliseconds))
+    (setf (link-head-deadline link) (connection-deadline connection)
+          (link-awaited link) kind))
+  (setf (connection-deadline-kind connection) kind
+        (connection-deadline connection) (link-head-deadline link)))
+
+;;; By a worker that waits
+
+(defparameter *look-milliseconds* 250
+  "How often a worker that waits for the next request of its connection looks whether it still should.")
+
+(defun await-request (application socket connection link wait-p)
+  "The head of the next request of CONNECTION, with SOCKET, to APPLICATION, over LINK, which does not wait;
+:END when none comes, and :NONE when it has not come and WAIT-P is false."
+  (loop for input = (waiting-request application connection link)
+        while (and wait-p (eq input :none))
+        unless (await-more application socket connection link)
+          return :end
+        finally (unless (eq input :none)
+                  (setf (connection-deadline connection) nil))
+                (return input)))
+
+(defun read-next-request (application socket connection link)
+  "The head of the next request of CONNECTION, with SOCKET, to APPLICATION, over LINK, which waits; :END when
+none comes."
+  (if (or (zerop (connection-served connection)) ; then there is somebody who wants something
+          (await-more application socket connection link))
+      (let ((seconds (idle-seconds application)))
+        (setf (link-head-deadline link) (end-after seconds))
+        (call-with-deadline connection :head seconds
+                            (lambda ()
+                              (waiting-request application connection link))))
+      :end))
+
+(defun await-more (application socket connection link)
+  "Waits until more of CONNECTION comes by SOCKET, over LINK.  NIL when nobody should wait for a request
+any more."
+  (when (and (link-waits-p link)        ; else what was buffered has been read
+             (input-waiting-p (link-wire link)))
+    (return-from await-more t))
+  (finish-output (link-stream link))
+  (unless (connection-deadline connection)
+    ;; The sentinel will end it, so that its input is at the end.
+    (set-deadline connection :idle (idle-seconds application) (milliseconds)))
+  (loop until (await-input socket :until (+ (milliseconds) *look-milliseconds*))
+        never (or (and (null (link-parser link))
+                       (winding-down-p (worker-engine *worker*)))
+                  ;; Nor for the rest of a head, when there was time enough for it.
+                  (drain-over-p (worker-engine *worker*) (milliseconds)))))
