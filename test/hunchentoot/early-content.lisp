@@ -280,3 +280,18 @@
                                  (send connection "a")
                                  (is (closed-by-server-p connection)))))
       (is (string= "next" (ask-text "/next"))))))
+
+(define-server-test (content-that-waits-leaves-memory-to-who-reads :needs :parking)
+  (with-function (server::memory-for-content (original) 200000)
+    (serving-content ()
+      (let ((octets (test-octets 100000)))
+        (with-connections (connections 3)
+          (loop for connection in connections
+                for count from 1
+                do (send connection (post-head "/" "Content-Length: 70000") (test-octets 60000))
+                   (await-parking count))
+          (with-connection (connection)
+            (send connection (post-head "/" (length-framing octets)) octets)
+            (is (string= (counted octets) (response-text (read-response connection)))))))
+      (eventually ("the connections to be closed") (zerop (figure :open)))
+      (is (zerop (platform:counter-count server::*reserved-memory*))))))
