@@ -42,7 +42,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
    #:collect-garbage
    ;; octets through TLS
-   #:prepare-tls #:tls-on-descriptor-p #:receive-tls #:send-tls
+   #:tls-awaits #:prepare-tls #:tls-on-descriptor-p #:receive-tls #:send-tls
    ;; files as descriptors
    #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets #:send-file
    #:open-temporary-file

@@ -19,6 +19,18 @@ buffers.")
 
 (cffi:defcfun ("ERR_clear_error" %clear-errors) :void)
 
+(cffi:defcfun ("SSL_want" %ssl-want) :int (handle :pointer))
+
+(defconstant +ssl-writing+ 2)
+
+(defun tls-awaits (stream)
+  "What STREAM, see PREPARE-TLS, which was read in vain, waits for: :INPUT; or :OUTPUT, where OpenSSL has
+something of its own to send first, such as new keys."
+  (let ((handle (cl+ssl::ssl-stream-handle stream)))
+    (if (and handle (= +ssl-writing+ (uninterruptibly (%ssl-want handle))))
+        :output
+        :input)))
+
 (defun prepare-tls (stream)
   "Makes STREAM, CL+SSL's, one for RECEIVE-TLS and SEND-TLS; returns STREAM."
   (%ssl-control (cl+ssl::ssl-stream-handle stream) +ssl-ctrl-mode+ +ssl-modes+ (cffi:null-pointer))

@@ -15,6 +15,9 @@
 (defmethod transport-send ((transport tls-transport) octets start end)
   (send-tls (transport-source transport) octets start end))
 
+(defmethod transport-awaits ((transport tls-transport))
+  (tls-awaits (transport-source transport)))
+
 (defmethod transport-for ((stream cl+ssl::ssl-stream) base)
   ;; A program may have put TLS around another stream than the descriptor's.
   (if (and base (tls-on-descriptor-p stream (wire-descriptor base)))

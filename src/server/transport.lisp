@@ -29,6 +29,13 @@ SEND-OCTETS does."))
     (declare (ignore transport))
     nil))
 
+(defgeneric transport-awaits (transport)
+  (:documentation "What TRANSPORT, which does not wait and was read in vain, has to wait for: its descriptor to
+have :INPUT, or to take :OUTPUT.")
+  (:method (transport)
+    (declare (ignore transport))
+    :input))
+
 (defgeneric transport-ready-p (transport)
   (:documentation "True when TRANSPORT, which waits, has octets, or its end, without waiting."))
 

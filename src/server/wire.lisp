@@ -130,14 +130,16 @@ too long.  The limit is one for each wait: who goes on reading or writing gets i
   (let ((base (wire-base wire)))
     (cond ((eq :output direction) (await-taker base))
           ((wire-pace wire) (await-input-at-pace wire))
-          (t (await-input-within base (wait-limit base :input))))))
+          (t (await-input-within wire (wait-limit base :input))))))
 
 (defun await-input-within (wire limit)
-  "Waits until the descriptor of WIRE has input; signals STREAM-TIMEOUT when that takes more than LIMIT
-milliseconds, if that is not negative."
-  (unless (await-descriptor (open-descriptor wire) :input
-                            :until (unless (minusp limit) (+ (milliseconds) limit)))
-    (error 'stream-timeout :stream (wire-stream wire))))
+  "Waits until the descriptor beneath WIRE is ready for WIRE to be read; signals STREAM-TIMEOUT when that takes
+more than LIMIT milliseconds, if that is not negative."
+  (let ((base (wire-base wire))
+        (transport (wire-transport wire)))
+    (unless (await-descriptor (open-descriptor base) (if transport (transport-awaits transport) :input)
+                              :until (unless (minusp limit) (+ (milliseconds) limit)))
+      (error 'stream-timeout :stream (wire-stream base)))))
 
 ;;; The least rate
 ;;;
@@ -168,7 +170,7 @@ since takes at RATE octets a second.  With RATE NIL there is no such limit."
          (limit (wait-limit base :input))
          (most (pace-limit wire))
          (began (milliseconds)))
-    (await-input-within base (if (minusp limit) most (min limit most)))
+    (await-input-within wire (if (minusp limit) most (min limit most)))
     (decf (pace-left (wire-pace wire)) (- (milliseconds) began))))
 
 ;;; Between requests, and at the end

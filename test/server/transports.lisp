@@ -110,3 +110,22 @@
   (is (server:input-waiting-p (scripted-wire "a")))
   (is (not (server:input-waiting-p (scripted-wire))))
   (is (server:input-waiting-p (scripted-wire (make-condition 'simple-error)))))
+
+;;; What waits for something else than input
+
+(defstruct (halting-transport (:include server::transport)
+                              (:constructor make-halting-transport (source base)))
+  "A transport that has something of its own to send before it can be read, as TLS may.")
+
+(defmethod server::transport-awaits ((transport halting-transport))
+  :output)
+
+(define-server-test (who-reads-waits-for-what-the-transport-waits-for :needs :our-http)
+  (with-wire (wire stream client)
+    (let ((carried (server::make-wire nil (make-halting-transport stream wire))))
+      (setf (server::wire-milliseconds wire) (* 1000 *patience*))
+      (let ((began (platform:milliseconds)))
+        (server::await-peer carried :input) ; nothing has come, but the socket takes octets
+        (is (< (- (platform:milliseconds) began) (* 500 *patience*))))
+      (setf (server::wire-milliseconds wire) 10)
+      (signals server:stream-timeout (server::await-peer wire :input)))))
