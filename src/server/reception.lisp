@@ -151,6 +151,15 @@ RECEPTION-DEADLINE."
   (+ (reception-touched reception)
      (if idle (min *pause-milliseconds* (floor idle 2)) *pause-milliseconds*)))
 
+(defun next-look (reception idle now)
+  "When RECEPTION, of which more is to come, is to be looked at again if nothing comes, in MILLISECONDS: when
+its peer has paused; when it has before NOW, after twice as long, for a place may be free then.  IDLE is as for
+RECEPTION-DEADLINE."
+  (let ((end (pause-end reception idle)))
+    (if (< now end)
+        end
+        (+ now (max 1 (- now (reception-touched reception)))))))
+
 (defun unfinished-served-p (reception idle)
   "True when the request of RECEPTION, of which more is to come, is to be served now all the same.  IDLE is
 as for RECEPTION-DEADLINE."

@@ -93,16 +93,16 @@ received before that is served."
 (defun await-rest (application connection link reception idle)
   "Lets CONNECTION wait for the rest of RECEPTION, which comes over LINK: returns :NONE.  When it is too
 late, answers the request, and returns :END.  IDLE is for how many milliseconds nothing may come, or NIL."
-  (let ((now (milliseconds))
-        (deadline (reception-deadline reception (application-limits application) idle))
-        (pause (pause-end reception idle)))
+  (let* ((now (milliseconds))
+         (deadline (reception-deadline reception (application-limits application) idle))
+         (look (next-look reception idle now)))
     (cond ((and deadline (<= deadline now))
            (send-refusal (wire-stream (link-wire link)) (reject-reception application link))
            (abandon-reception link)
            :end)
           (t
-           (if (and (< now pause) (or (null deadline) (< pause deadline)))
-               (set-deadline-at connection :pause pause)
+           (if (or (null deadline) (< look deadline))
+               (set-deadline-at connection :pause look)
                (set-deadline-at connection :body deadline))
            (lend-no-buffers (link-wire link))
            :none))))

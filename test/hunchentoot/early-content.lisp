@@ -201,6 +201,23 @@
           (is (string= (shown 99) (response-text (read-response (second connections))))))
         (is (zerop (platform:counter-count server::*unfinished*)))))))
 
+(define-server-test (who-pauses-while-others-are-served-is-served-after-them :needs :parking)
+  (let ((asked (make-gate "the client to have paused"))
+        (places server::*unfinished*))
+    (with-globals ((server::*pause-milliseconds* 10)
+                   (server::*most-unfinished* 1))
+      (with-function (server::place-taken-p (original content)
+                       (prog1 (funcall original content)
+                         (open-gate asked)))
+        (serving ()
+            (("/" (shown (read-byte (hunchentoot:raw-post-data :want-stream t)))))
+          (with-connection (connection)
+            (platform:counter-add places 1) ; of another
+            (unwind-protect (progn (send connection (post-head "/" "Content-Length: 2") "a")
+                                   (await asked))
+              (platform:counter-add places -1))
+            (is (string= (shown 97) (response-text (read-response connection))))))))))
+
 (defclass reads-as-it-comes () ())
 
 (defmethod recycling:content-received-early-p ((acceptor reads-as-it-comes) method uri)
