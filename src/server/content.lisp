@@ -161,9 +161,11 @@ outlive several collections of the usual kind, and fill the heap though nobody h
       (collect-garbage))))
 
 (defun room-in-heap-p (octets)
+  "True when OCTETS more may be kept in memory, or the size of the heap is not known."
   (flet ((fits-p ()
            (< (+ octets (heap-used)) (* *most-used* (heap-octets)))))
-    (or (fits-p)
+    (or (null (heap-octets))
+        (fits-p)
         (progn (collect-now-and-then)
                (fits-p)))))
 

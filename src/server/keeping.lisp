@@ -6,7 +6,8 @@
 ;;;;   what was written          and                               then
 ;;;;   fills the buffer, or      the peer takes it                 it leaves
 ;;;;   was flushed               the peer takes no more now        the rest is LEFT, or stays in the buffer
-;;;;   fills the buffer          more than the mark is LEFT        the worker waits, see AWAIT-TAKER
+;;;;   fills the buffer          more than the mark is LEFT, or     the worker waits, see AWAIT-TAKER
+;;;;                             the heap has no room
 ;;;;   all of the reply          some of it is LEFT                the engine sends that without a worker
 ;;;;
 ;;;; Who has a descriptor of its own that nobody would send from, or a stream of the Lisp's own beside the
@@ -15,7 +16,7 @@
 (defparameter *high-water-mark* (* 256 1024)
   "How many octets, an integer from 0, of a reply that a handler streams are kept for a client that does
 not take them; beyond that the handler waits for the client, for the write timeout of the acceptor at
-most.  Each slow client may take so much of the heap.")
+most.  Each slow client may take so much of the heap, while no more than three quarters of that are in use.")
 
 (defun limit-writes (wire seconds)
   "Lets no wait for the peer of WIRE to take octets last longer than SECONDS, a real or NIL for no limit."
@@ -96,11 +97,19 @@ else would send the rest."
                     (end (shiftf (wire-fill wire) 0))) ; not to be sent twice when this fails
                (keep wire octets (send-now wire octets 0 end) end)))))))
 
+(defun too-much-left-p (wire)
+  "True when more than *HIGH-WATER-MARK* octets are LEFT of WIRE, or any while the heap has no room: all slow
+clients together could fill it."
+  (let ((left (octets-left wire)))
+    (or (> left *high-water-mark*)
+        (and (plusp left)
+             (not (room-in-heap-p left))))))
+
 (defun empty-output (wire)
-  "Empties the buffer of WIRE.  Waits for its peer while more than *HIGH-WATER-MARK* octets would be LEFT."
+  "Empties the buffer of WIRE.  Waits for its peer while too much would be LEFT."
   (push-output wire)
   (keep-buffered wire)
-  (loop while (> (octets-left wire) *high-water-mark*)
+  (loop while (too-much-left-p wire)
         do (await-peer wire :output)
            (send-parts-now wire (wire-left wire))))
 

@@ -69,6 +69,17 @@ for SECONDS."
           (is (large-stream-p slower))
           (is (string= "word" (exchange-text slower "/word"))))))))
 
+(define-server-test (where-the-heap-has-no-room-a-handler-waits-for-its-client :needs :parking)
+  (with-globals ((recycling:*high-water-mark* (* 2 *large-size*)))
+    (let ((room-p nil))
+      (with-function (server::room-in-heap-p (original octets) room-p)
+        (serving-large (("/stream" (stream-large-answer)))
+          (with-connection (slow)
+            (send-request slow "/stream")
+            (eventually ("the handler to wait") (plusp (figure :busy)))
+            (is (not (poll (lambda () (zerop (figure :busy))) 1/5)))
+            (is (large-stream-p slow))))))))
+
 (define-server-test (what-was-written-before-a-handler-failed-arrives-without-a-thread :needs :parking)
   (with-globals ((recycling:*high-water-mark* (* 2 *large-size*)))
     (serving-large (("/stream" (stream-large-answer) (error "At the end.")))
