@@ -16,7 +16,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-descriptor #:connection-peer #:connection-parkable-p #:connection-sender
    #:connection-deadline #:connection-deadline-kind
    #:connection-outcome
-   #:call-with-deadline #:set-deadline #:set-deadline-at
+   #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late
    ;; output that the socket did not take yet
    #:connection-output #:send-parts #:drop-parts
    #:part #:part-position #:part-end #:make-octets-part

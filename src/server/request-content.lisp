@@ -97,6 +97,7 @@ late, answers the request, and returns :END.  IDLE is for how many milliseconds 
          (deadline (reception-deadline reception (application-limits application) idle))
          (look (next-look reception idle now)))
     (cond ((and deadline (<= deadline now))
+           (count-late (worker-engine *worker*) :body)
            (send-refusal (wire-stream (link-wire link)) (reject-reception application link))
            (abandon-reception link)
            :end)

@@ -165,6 +165,13 @@
       (send connection "b")
       (is (string= (counted (octets "ab")) (response-text (read-response connection)))))))
 
+(define-server-test (who-is-found-too-late-when-octets-come-is-counted-too :needs :parking)
+  (serving-content (:content-grace 0 :read-timeout 60)
+    (with-connection (connection)
+      (send connection (post-head "/" "Content-Length: 5") "a")
+      (is (= 408 (response-status (read-response connection))))
+      (is (= 1 (getf (figure :expired-by) :body))))))
+
 (define-server-test (all-of-a-body-has-a-time-limit :needs :parking)
   (serving-content (:content-timeout 1 :read-timeout 60 :min-content-rate nil)
     (with-globals ((server::*pause-milliseconds* 60000))

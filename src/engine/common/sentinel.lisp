@@ -8,6 +8,12 @@
   (incf (engine-expired engine))
   (incf (getf (engine-expired-by engine) kind 0)))
 
+(defun count-late (engine kind)
+  "Counts a connection of ENGINE as ended because of KIND, a keyword as for SET-DEADLINE, by its service, which
+has found it late before the sentinel did."
+  (with-engine (engine)
+    (count-expired engine kind)))
+
 (defun maintain-pool (engine)
   "Clears away the workers of ENGINE that are gone, and makes those that it misses.  True when
 none failed."
