@@ -63,6 +63,8 @@ more, or the handshake failed."
   (let ((link (connection-data connection)))
     (cond ((not (connection-parkable-p connection)) ; its worker waits
            :some)
+          ((and link (link-reception link) (not (eq :own kind)))
+           :end)                        ; who reads now would take the rest of content for a request
           ((eq :foreign kind)
            (octets-waiting connection))
           ((and link (link-waits-p link))

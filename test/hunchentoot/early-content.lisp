@@ -324,3 +324,12 @@
             (is (string= (counted octets) (response-text (read-response connection)))))))
       (eventually ("the connections to be closed") (zerop (figure :open)))
       (is (zerop (platform:counter-count server::*reserved-memory*))))))
+
+(define-server-test (content-is-no-request-for-methods-that-are-defined-while-it-comes :needs :parking)
+  (dolist (kind '(:wrapped :foreign))
+    (serving-content ()
+      (with-connection (connection)
+        (send-and-park connection (post-head "/" "Content-Length: 1000") "a")
+        (with-function (recycling::connection-kind (original acceptor) kind)
+          (send connection (request-octets "/next"))
+          (is-true (closed-by-server-p connection)))))))
