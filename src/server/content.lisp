@@ -69,8 +69,11 @@ would wait for it once more, waits in vain."
 handler's own, say, may have taken some that nobody counted, and the next request would be looked for where
 it does not begin: there is no more content then, and this is the last request."
   (let ((done-p nil))
-    (unwind-protect (multiple-value-prog1 (funcall function)
-                      (setf done-p t))
+    (unwind-protect (handler-bind ((end-of-file (lambda (condition)
+                                                  (declare (ignore condition))
+                                                  (setf done-p t)))) ; nothing follows
+                      (multiple-value-prog1 (funcall function)
+                        (setf done-p t)))
       (unless done-p
         (setf (content-refused-p content) t)))))
 
