@@ -182,13 +182,15 @@
                             (symbol-package name))))))
 
 (defun defined-functions (form)
-  "The names of the functions and macros that FORM, at top level, defines; those of methods are not."
+  "The names of the functions and macros that FORM, at top level, defines, and (:TYPE NAME) for a type; those
+of methods are not."
   (when (consp form)
     (case (first form)
       ((defun defmacro defgeneric) (list (second form)))
+      ((deftype) (list (list :type (second form))))
       ((defstruct base:define-record) (accessor-names (second form) (cddr form))))))
 
-(test no-function-is-defined-twice
+(test no-function-and-no-type-is-defined-twice
   (let ((places (make-hash-table :test 'equal)))
     (dolist (file (loaded-files))
       (dolist (name (mapcan #'defined-functions (top-level-forms file)))

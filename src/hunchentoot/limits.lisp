@@ -22,7 +22,7 @@
   '(:max-body-octets :max-raw-octets :max-form-octets :max-field-count)
   "The limits that may be larger than any memory, or NIL.")
 
-(deftype seconds ()
+(deftype whole-seconds ()
   "As many as a deadline may be away: a thousand years."
   `(integer 0 ,(* 1000 366 24 60 60)))
 
@@ -30,8 +30,8 @@
   '((:max-early-octets index "an integer of octets, not negative")
     (:min-content-rate (or null (and index (integer 1)))
      "an integer of octets a second above 0, or NIL for no limit")
-    (:content-grace seconds "an integer of seconds, not negative, and within reason")
-    (:content-timeout (or null seconds)
+    (:content-grace whole-seconds "an integer of seconds, not negative, and within reason")
+    (:content-timeout (or null whole-seconds)
      "an integer of seconds, not negative, and within reason, or NIL for no limit"))
   "The limits on how content comes, their types, and what these are in words.")
 
