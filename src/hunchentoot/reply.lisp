@@ -84,12 +84,21 @@ it would be a second framing (RFC 9112, section 6.1)."
       (publish *keep-alive* known))
     (cdr known)))
 
+(defun says-close-p (value)
+  "True when VALUE, of a header Connection or NIL, has the option close (RFC 9110, section 7.6.1)."
+  (and (stringp value)
+       (find "close" (uiop:split-string value :separator ",")
+             :test (lambda (option part)
+                     (string-equal option (string-trim '(#\Space #\Tab) part))))
+       t))
+
 (defun reply-event (acceptor request head status framed-p)
   "What it is for the connection, an event that NEXT-STATE knows, that REQUEST, with HEAD, is answered with
 STATUS, and with content whose end the client will know if FRAMED-P."
   (cond ((eql status hunchentoot:+http-switching-protocols+) :switch)
         ((and framed-p
               (hunchentoot:acceptor-persistent-connections-p acceptor)
+              (not (says-close-p (hunchentoot:header-out :connection)))
               (not (too-much-unasked-p request head)))
          :reply)
         (t :last-reply)))

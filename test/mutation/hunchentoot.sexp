@@ -142,6 +142,8 @@
   ("keep-alive-of" "(eql seconds (car known))" "(car known)")
   ("hunchentoot:process-request" "(note-event *exchange* :switch)" "" :suites (own-output))
   ("reply-event" "(hunchentoot:acceptor-persistent-connections-p acceptor)" "t")
+  ("reply-event" "(not (says-close-p (hunchentoot:header-out :connection)))" "t" :suites (conformance/connections))
+  ("says-close-p" "(string-trim '(#\\Space #\\Tab) part)" "part" :suites (conformance/connections))
   ("reply-event" "(and framed-p" "(and t" :suites (own-output conformance/streaming))
   ("reply-event" "(not (too-much-unasked-p request head))" "t" :suites (conformance/request-bodies))
   ("reply-event" ":switch" ":reply" :suites (own-output))

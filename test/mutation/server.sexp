@@ -122,7 +122,8 @@
  :mutants
  (("call-taking-content" "(setf (content-refused-p content) t)" "nil"
    :suites (content-that-does-not-come))
-  ("call-taking-content" "(setf done-p t)" "" :suites (content-that-does-not-come))
+  ("call-taking-content" "(multiple-value-prog1 (funcall function)
+                        (setf done-p t))" "" :suites (content-that-does-not-come))
   ("refuse-content" "(setf (content-refused-p content) t)" "")
   ("refuse-content" "(funcall (content-turn-down content) refusal)" "")
   ("refuse-content" "(release-content content)" "")

@@ -75,6 +75,18 @@
       (exchange connection "/")
       (is (closed-by-server-p connection)))))
 
+(define-server-test (a-reply-of-which-a-program-says-close-is-the-last :needs :our-reader)
+  (serving () (("/" (setf (hunchentoot:header-out :connection)
+                          (hunchentoot:get-parameter "value"))
+                    "body"))
+    (dolist (value '("close" "Close" "x,%20close"))
+      (with-connection (connection)
+        (is (string= "body" (exchange-text connection (format nil "/?value=~A" value))))
+        (is (closed-by-server-p connection))))
+    (with-connection (connection)
+      (loop repeat 2
+            do (is (string= "body" (exchange-text connection "/?value=closed")))))))
+
 (define-server-test connections-are-kept-while-heads-are-traced
   (if (header-stream-works-p)
       (with-globals ((hunchentoot:*header-stream* (make-broadcast-stream)))

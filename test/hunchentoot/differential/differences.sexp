@@ -210,6 +210,13 @@ connection is closed; 417 for any other expectation."
  :unless chunga-warns-p
  :cases ("chunks with extensions and trailers at *")
  :differs ((:answers 0 1) (:status 400 200) (:connection :closed :kept)))
+(:name "Connection: close set by a program"
+ :stock "Says it, and keeps the connection."
+ :ours "Says it, and closes the connection."
+ :why "RFC 9112, section 9.6: a server that sends close closes; clients may wait for that."
+ :cases ("connection close of the program" "connection Close of the program"
+         "connection close of the program, kept alive")
+ :differs ((:connection :kept :closed) (:header "Keep-Alive")))
 (:name "an upload whose end is missing"
  :stock "Before 1.3.0 waits for the read timeout."
  :ours "Takes what is there."
