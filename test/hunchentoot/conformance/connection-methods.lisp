@@ -265,7 +265,8 @@ connections."
         (close stream)
         (is (closed-by-server-p connection))))))
 
-(define-server-test (a-connection-that-a-method-keeps-stays-open-whatever-fails-then :needs :our-engine)
+(define-server-test (a-connection-that-a-method-keeps-stays-open-whatever-fails-then
+                     :needs (:our-engine :calls-by-name))
   (with-function (server::output-settled-p (original connection)
                    (error "This fails."))
     (serving (:mixin 'keeping-connections) ()
