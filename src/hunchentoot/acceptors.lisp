@@ -85,7 +85,7 @@ status in parentheses, and the connection closed:
 How content comes:
 
   :MAX-EARLY-OCTETS   where connections are parked, content is received before its request is
-                      served, in memory or, beyond 64 KiB, a temporary file, so that a slow client
+                      served, in memory or, where many wait, a temporary file, so that a slow client
                       holds no thread: so many octets of it; default 1 MiB; 0: none.  Of content
                       that is announced to be larger, 64 KiB at most.  See CONTENT-RECEIVED-EARLY-P
   :MIN-CONTENT-RATE   how many octets a second a client has to send on average; default 1024, NIL

@@ -4,16 +4,24 @@
 ;;;;
 ;;;; Invariants:
 ;;;; - MEMORY from START to FILL, then FILE from POSITION to SIZE, is what was appended and not read.
-;;;; - While there is no FILE, MEMORY has at most *SPOOL-MEMORY* octets.  When more come, all go to
-;;;;   the file, and MEMORY is given up; from then on it is a window of the file for who reads.
+;;;; - While there is no FILE, MEMORY has at most *SPOOL-MEMORY* octets, or more while memory is plentiful.
+;;;;   When more come, all go to the file, and MEMORY is given up; from then on it is a window of the file
+;;;;   for who reads.
 ;;;; - ACCOUNTED octets of *RESERVED-MEMORY* are this spool's.
 
 (defparameter *spool-memory* (- (* 64 1024) 16)
-  "How many octets a spool has in memory; more go to a temporary file.  With the header of a vector they fill
+  "How many octets a spool has in memory; more go to a temporary file, unless memory is plentiful.  With the header of a vector they fill
 whole pages of SBCL's collector: with more, a third of their pages would be empty.")
+
+(defparameter *plenty* 1/2
+  "Memory is plentiful while all content together has less than this share of what it may have while it
+waits: a file costs several times the processor time.")
 
 (defconstant +least-spool+ 256
   "The least octets that are allocated: a client may send one at a time.")
+
+(defvar *reserved-memory* (make-counter)
+  "How many octets are reserved for content in the whole process.")
 
 (defvar *empty-memory* (make-octets 0))
 
@@ -34,13 +42,21 @@ whole pages of SBCL's collector: with more, a third of their pages would be empt
 
 ;;; Appending
 
+(defun larger-memory (spool size)
+  "A vector with the octets that SPOOL has in memory, and room for SIZE in all, or more."
+  (let ((wanted (max +least-spool+ (* 2 size))))
+    (replace (make-octets (if (<= size *spool-memory*)
+                              (min *spool-memory* wanted)
+                              wanted))
+             (spool-memory spool) :end2 (spool-fill spool))))
+
 (defun append-to-memory (spool octets start end)
   (let* ((fill (spool-fill spool))
          (total (+ fill (- end start))))
     (when (> total (length (spool-memory spool)))
-      (setf (spool-memory spool)
-            (replace (make-octets (min *spool-memory* (max +least-spool+ (* 2 total))))
-                     (spool-memory spool) :end2 fill)))
+      (setf (spool-memory spool) (larger-memory spool total))
+      (when (> total *spool-memory*)
+        (account-for-memory spool)))
     (replace (spool-memory spool) octets :start1 fill :start2 start :end2 end)
     (setf (spool-fill spool) total)
     t))
@@ -64,16 +80,24 @@ whole pages of SBCL's collector: with more, a third of their pages would be empt
              (close-descriptor file)
              nil)))))
 
+(defun plenty-p (octets)
+  "True when memory is plentiful, though OCTETS more were taken."
+  (let ((most (memory-for-spools)))
+    (and most
+         (< (+ octets (counter-count *reserved-memory*)) (* *plenty* most)))))
+
 (defun append-to-spool (spool octets start end)
   "Appends OCTETS from START to END to SPOOL, of which nothing was read.  NIL when there is no room for
 them, neither in memory nor in a file: SPOOL is as it was."
-  (cond ((spool-file spool)
-         (append-to-file spool octets start end))
-        ((<= (+ (spool-fill spool) (- end start)) *spool-memory*)
-         (append-to-memory spool octets start end))
-        (t
-         (and (move-to-file spool)
-              (append-to-file spool octets start end)))))
+  (let ((total (+ (spool-fill spool) (- end start))))
+    (cond ((spool-file spool)
+           (append-to-file spool octets start end))
+          ((or (<= total *spool-memory*)
+               (plenty-p (* 2 total)))
+           (append-to-memory spool octets start end))
+          (t
+           (and (move-to-file spool)
+                (append-to-file spool octets start end))))))
 
 ;;; Reading
 
@@ -119,9 +143,6 @@ Signals an error when the file of SPOOL cannot be read."
     (account-for-memory spool)))
 
 ;;; What all spools have in memory together
-
-(defvar *reserved-memory* (make-counter)
-  "How many octets are reserved for content in the whole process.")
 
 (defun account-for-memory (spool)
   "Reserves as many octets as SPOOL has in memory; returns how many are reserved in all."

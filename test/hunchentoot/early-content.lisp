@@ -59,7 +59,7 @@
                  (is (string= "next" (response-text (read-response connection)))))))))
 
 (define-server-test (much-content-waits-in-a-file-that-goes-away :needs :parking)
-  (with-globals ((server::*spool-memory* 1000))
+  (with-globals ((server::*spool-memory* 1000) (server::*plenty* 0))
     (serving-content ()
       (let ((octets (test-octets 100000)))
         (dolist (framing (list (length-framing octets) "Transfer-Encoding: chunked"))
@@ -76,7 +76,7 @@
       (eventually ("the connections to be closed") (zerop (figure :open))))))
 
 (define-server-test (content-that-finds-no-room-is-left-to-its-reader :needs :parking)
-  (with-globals ((server::*spool-memory* 1000))
+  (with-globals ((server::*spool-memory* 1000) (server::*plenty* 0))
     (with-function (platform:open-temporary-file (original) -24)
       (serving-content ()
         (let ((octets (test-octets 50000)))
@@ -300,7 +300,7 @@
 
 (define-server-test (a-worker-destroyed-before-its-handler-has-content-gives-it-back :needs :parking)
   ;; The test for leaks looks for its descriptor.
-  (with-globals ((server::*spool-memory* 1000))
+  (with-globals ((server::*spool-memory* 1000) (server::*plenty* 0))
     (serving-content ()
       (with-connection (connection)
         (send-and-park connection (post-head "/" "Content-Length: 5000") (test-octets 4999))
