@@ -28,6 +28,9 @@ refused."
        (or (not (content-refused-p content))
            (error 'end-of-file :stream content))))
 
+(defmethod note-all-read ((content content-stream))
+  (setf (content-remaining content) 0))
+
 (defmethod content-size ((content content-stream))
   (content-remaining content))
 

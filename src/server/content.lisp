@@ -84,6 +84,9 @@ it does not begin: there is no more content then, and this is the last request."
   (declare (ignore sequence start end))
   (call-taking-content stream #'call-next-method))
 
+(defgeneric note-all-read (content)
+  (:documentation "Notes that nothing of CONTENT, of known length, is left to be read."))
+
 (defgeneric content-size (content)
   (:documentation "How many octets of CONTENT were not read; NIL when nobody knows."))
 
@@ -208,7 +211,30 @@ outlive several collections of the usual kind, and fill the heap though nobody h
 
 ;;; As a whole
 
+(defun spooled-whole (content size)
+  "All SIZE octets of CONTENT, which count as read then, where they are a vector in the memory of its spool:
+that, which is its caller's from then on; else NIL."
+  (let ((spool (content-spool content)))
+    (and spool
+         (null (spool-file spool))
+         (zerop (spool-start spool))
+         (= size (spool-fill spool) (length (spool-memory spool)))
+         (let ((octets (spool-memory spool)))
+           (reserve-memory content size)
+           (uninterruptibly             ; or as many of the next request would be dropped
+             (note-all-read content)
+             (clear-spool spool))
+           octets))))
+
 (defun read-known-content (content size judge)
+  (let ((octets (spooled-whole content size)))
+    (cond (octets
+           (funcall judge octets 0 size)
+           octets)
+          (t
+           (read-octets-of-content content size judge)))))
+
+(defun read-octets-of-content (content size judge)
   (let* ((octets (make-content-octets content size))
          (end (read-sequence octets content)))
     (when (< end size)

@@ -74,7 +74,8 @@ Returns true unless nothing more is to be received so."))
          (start (wire-start wire))
          (due (- (content-remaining content) (spooled-octets content)))
          (count (min due room (- (wire-end wire) start))))
-    (and (append-to-spool (content-spool content) (wire-input wire) start (+ start count))
+    (and (or (zerop count)
+             (append-to-spool (content-spool content) (wire-input wire) start (+ start count)))
          (setf (wire-start wire) (+ start count))
          (< count due))))
 
@@ -93,6 +94,37 @@ Returns true unless nothing more is to be received so."))
                 t)
          (not (or (content-refusal content) (content-over-p content))))))
 
+(defun direct-p (content room)
+  "True when CONTENT, of which ROOM octets more may be received, can be received right into the memory of its
+spool: all of it, of known length, has room there, and nothing is in the buffer of its wire."
+  (and (typep content 'content-stream)
+       (let ((wire (content-wire content))
+             (spool (content-spool content))
+             (size (content-remaining content)))
+         (and (= (wire-start wire) (wire-end wire))
+              (wire-open-p wire)
+              (null (spool-file spool))
+              (<= (- size (spool-fill spool)) room)
+              (or (<= size (length (spool-memory spool)))
+                  (and (> size +input-size+)
+                       (plenty-p size)))))))
+
+(defun receive-directly-ahead (content)
+  "Receives what has come of CONTENT, see DIRECT-P, to the memory of its spool; returns what FILL-INPUT does."
+  (let* ((wire (content-wire content))
+         (spool (content-spool content))
+         (size (content-remaining content))
+         (fill (spool-fill spool)))
+    (when (> size (length (spool-memory spool)))
+      (setf (spool-memory spool)
+            (replace (make-octets size) (spool-memory spool) :end2 fill))
+      (account-for-memory spool))
+    (let* ((count (receive wire (spool-memory spool) fill size (- size fill)))
+           (outcome (note-received wire count (- size fill))))
+      (when (eq :some outcome)
+        (setf (spool-fill spool) (+ fill count)))
+      outcome)))
+
 (defun receive-ahead (reception most)
   "Receives what has come for RECEPTION, MOST octets at most in all, without waiting.  Returns :ALL when
 its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-BROKEN."
@@ -105,7 +137,9 @@ its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-
       (let ((room (- most (spooled-octets content))))
         (unless (plusp room)
           (return :all))
-        (ecase (fill-input wire)
+        (ecase (if (direct-p content room)
+                   (receive-directly-ahead content)
+                   (fill-input wire))
           (:end (return :all))
           (:none (return (if (memory-left-p content) :none :all)))
           (:some

@@ -43,10 +43,18 @@ late."
 
 ;;; Received early
 
+(defun content-to-come-p (link head)
+  "True when the request HEAD has content of which not all is in the buffer of LINK."
+  (let ((framing (head-framing head))
+        (wire (link-wire link)))
+    (case framing
+      (:none nil)
+      (:chunked t)
+      (t (> framing (- (wire-end wire) (wire-start wire)))))))
+
 (defun received-early-p (application head)
-  "True when the content of the request HEAD, if there is any, is received before APPLICATION answers it."
-  (and (not (eq :none (head-framing head)))
-       (not (head-expect-100-continue-p head))
+  "True when the content of the request HEAD, which has some, is received before APPLICATION answers it."
+  (and (not (head-expect-100-continue-p head))
        (plusp (limits-early-octets (application-limits application)))
        (early-content-p application head)))
 
@@ -59,7 +67,9 @@ received before that is served."
             (t
              (abandon-reception link)   ; of a request that nobody has processed
              (let ((head (waiting-request application connection link)))
-               (if (and (typep head 'head) (received-early-p application head))
+               (if (and (typep head 'head)
+                        (content-to-come-p link head)
+                        (received-early-p application head))
                    (begin-reception application connection link head)
                    head))))
     (descriptor-broken ()

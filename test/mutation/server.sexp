@@ -137,7 +137,7 @@
   ("reserve-memory" "(<= (counter-count *reserved-memory*) room)" "t")
   ("release-memory" "(setf (content-memory content) 0)" "")
   ("release-memory" "(counter-add *reserved-memory* (- octets))" "")
-  ("read-known-content" "(error 'end-of-file :stream content)" "nil")
+  ("read-octets-of-content" "(error 'end-of-file :stream content)" "nil")
   ("read-unknown-content" "(1+ limit)" "limit")
   ("read-unknown-content" "(> position limit)" "(>= position limit)")
   ("read-unknown-content" "(subseq octets 0 position)" "octets")
