@@ -220,10 +220,10 @@ that, which is its caller's from then on; else NIL."
          (zerop (spool-start spool))
          (= size (spool-fill spool) (length (spool-memory spool)))
          (let ((octets (spool-memory spool)))
-           (reserve-memory content size)
            (uninterruptibly             ; or as many of the next request would be dropped
              (note-all-read content)
              (clear-spool spool))
+           (reserve-memory content size) ; not before: the octets would count twice
            octets))))
 
 (defun read-known-content (content size judge)

@@ -96,7 +96,8 @@ Returns true unless nothing more is to be received so."))
 
 (defun direct-p (content room)
   "True when CONTENT, of which ROOM octets more may be received, can be received right into the memory of its
-spool: all of it, of known length, has room there, and nothing is in the buffer of its wire."
+spool: all of it, of known length, has room there, and nothing is in the buffer of its wire.  Room is made when
+a fourth of it has come, or as much as any spool has in memory: who announces much may send little."
   (and (typep content 'content-stream)
        (let ((wire (content-wire content))
              (spool (content-spool content))
@@ -106,7 +107,7 @@ spool: all of it, of known length, has room there, and nothing is in the buffer 
               (null (spool-file spool))
               (<= (- size (spool-fill spool)) room)
               (or (<= size (length (spool-memory spool)))
-                  (and (> size +input-size+)
+                  (and (>= (spool-fill spool) (min *spool-memory* (floor size 4)))
                        (plenty-p size)))))))
 
 (defun receive-directly-ahead (content)
