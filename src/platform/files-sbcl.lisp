@@ -57,41 +57,33 @@ system does not tell."
                 (+ +unix-epoch+ (sb-alien:slot facts 'seconds))
                 (sb-alien:slot facts 'nanoseconds))))))
 
+(defmacro transfer-file-octets (name file position octets start end)
+  "Calls the C function NAME, pread or pwrite, until it has transferred all of OCTETS from START to END
+between FILE, a descriptor, at POSITION, and memory.  True when it has."
+  `(sb-sys:with-pinned-objects (,octets)
+     (loop
+       (when (= ,start ,end)
+         (return t))
+       (let ((count (system-call ,name sb-alien:long (sb-alien:int ,file)
+                                 (sb-sys:system-area-pointer
+                                  (sb-sys:sap+ (sb-sys:vector-sap ,octets) ,start))
+                                 (sb-alien:unsigned-long (- ,end ,start))
+                                 (sb-alien:long ,position))))
+         (cond ((plusp count)
+                (incf ,start count)
+                (incf ,position count))
+               ((/= count (- +eintr+))
+                (return nil)))))))
+
 (defun read-file-octets (file position octets start end)
   "Reads FILE, a descriptor, from POSITION to OCTETS from START to END.  True when it had as many."
   (declare (type descriptor file) (type octets octets) (type index position start end))
-  (sb-sys:with-pinned-objects (octets)
-    (loop
-      (when (= start end)
-        (return t))
-      (let ((count (system-call "pread" sb-alien:long (sb-alien:int file)
-                                (sb-sys:system-area-pointer
-                                 (sb-sys:sap+ (sb-sys:vector-sap octets) start))
-                                (sb-alien:unsigned-long (- end start))
-                                (sb-alien:long position))))
-        (cond ((plusp count)
-               (incf start count)
-               (incf position count))
-              ((/= count (- +eintr+))
-               (return nil)))))))
+  (transfer-file-octets "pread" file position octets start end))
 
 (defun write-file-octets (file position octets start end)
   "Writes OCTETS from START to END to FILE, a descriptor, at POSITION.  True when it took all of them."
   (declare (type descriptor file) (type octets octets) (type index position start end))
-  (sb-sys:with-pinned-objects (octets)
-    (loop
-      (when (= start end)
-        (return t))
-      (let ((count (system-call "pwrite" sb-alien:long (sb-alien:int file)
-                                (sb-sys:system-area-pointer
-                                 (sb-sys:sap+ (sb-sys:vector-sap octets) start))
-                                (sb-alien:unsigned-long (- end start))
-                                (sb-alien:long position))))
-        (cond ((plusp count)
-               (incf start count)
-               (incf position count))
-              ((/= count (- +eintr+))
-               (return nil)))))))
+  (transfer-file-octets "pwrite" file position octets start end))
 
 (defun temporary-directory ()
   "The folder for temporary files, a string: TMPDIR of the environment, or /tmp."

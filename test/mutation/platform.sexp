@@ -75,7 +75,7 @@
   ("file-facts" "(+ +unix-epoch+ (sb-alien:slot facts 'seconds))" "(sb-alien:slot facts 'seconds)")
   ("read-file-octets" "(incf position count)" "")
   ("read-file-octets" "(incf start count)" "(setf start end)")
-  ("read-file-octets" "(/= count (- +eintr+)) (return nil)" "nil (return nil)")
+  ("transfer-file-octets" "(/= count (- +eintr+)) (return nil)" "nil (return nil)")
   ("broken-pipes-ignored-p" "(= 1 (sb-alien:deref action 0))" "t")
   ("broken-pipes-ignored-p" "(= 1 (sb-alien:deref action 0))" "nil"
    :equivalent "A copy does the same, more slowly.")
