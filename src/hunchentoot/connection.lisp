@@ -10,11 +10,10 @@ connection from another one."
            (and (typep taskmaster 'recycling-taskmaster)
                 (slot-boundp taskmaster 'hunchentoot:acceptor)
                 (eq acceptor (hunchentoot:taskmaster-acceptor taskmaster)))))
-    (let ((other (acceptor-taskmaster* acceptor)))
-      (if (and (not (that-of-acceptor-p (exchange-application exchange)))
-               (that-of-acceptor-p other))
-          other
-          (exchange-application exchange)))))
+    (let ((own (exchange-application exchange)))
+      (cond ((that-of-acceptor-p own) own)
+            ((that-of-acceptor-p (acceptor-taskmaster* acceptor)) (acceptor-taskmaster* acceptor))
+            (t own)))))
 
 (defun serve-request (acceptor socket exchange)
   "Serves the request of EXCHANGE; returns what is to become of its connection."

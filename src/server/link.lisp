@@ -50,7 +50,7 @@ stream; NIL where nothing was, or the request was answered.")
   (wire-waits-p (link-wire link)))
 
 (defun settle-wire (link socket-stream stream)
-  "Gives LINK its wire for STREAM, which INITIALIZE-CONNECTION-STREAM has made of SOCKET-STREAM."
+  "Gives LINK its wire for STREAM, which PROGRAM-STREAM has made of SOCKET-STREAM."
   (let* ((base (link-base link))
          (plain-p (and base (eq stream socket-stream)))
          (wire (if plain-p base (make-transport-wire (transport-for stream base)))))

@@ -12,17 +12,18 @@
   "The content of the request HEAD to APPLICATION, which follows on LINK, a stream.  INVITE, a function or
 NIL, tells the client to send it."
   (let ((framing (head-framing head))
-        (wire (link-wire link))
-        (turn-down (lambda (refusal)
-                     (content-refused application refusal))))
-    (if (eq :none framing)
-        (pace-wire wire nil nil)
-        (pace-content application link))
-    (case framing
-      ;; Who asks for another protocol may be granted it, and then talks on.
-      (:none (if (head-upgrade head) (link-stream link) *no-content*))
-      (:chunked (make-chunked-content wire (application-limits application) turn-down invite))
-      (t (make-content-stream (wire-stream wire) framing turn-down invite)))))
+        (wire (link-wire link)))
+    (cond ((eq :none framing)
+           (pace-wire wire nil nil)
+           ;; Who asks for another protocol may be granted it, and then talks on.
+           (if (head-upgrade head) (link-stream link) *no-content*))
+          (t
+           (pace-content application link)
+           (flet ((turn-down (refusal)
+                    (content-refused application refusal)))
+             (if (eq :chunked framing)
+                 (make-chunked-content wire (application-limits application) #'turn-down invite)
+                 (make-content-stream (wire-stream wire) framing #'turn-down invite)))))))
 
 (defun take-content (application link head &optional invite)
   "The content of the request HEAD to APPLICATION, which came over LINK, or follows on it: a stream.  INVITE,

@@ -10,8 +10,8 @@
 ;;;; - ACCOUNTED octets of *RESERVED-MEMORY* are this spool's.
 
 (defparameter *spool-memory* (- (* 64 1024) 16)
-  "How many octets a spool has in memory; more go to a temporary file, unless memory is plentiful.  With the header of a vector they fill
-whole pages of SBCL's collector: with more, a third of their pages would be empty.")
+  "How many octets a spool has in memory; more go to a temporary file, unless memory is plentiful.  With the
+header of a vector they fill whole pages of SBCL's collector: with more, a third of their pages would be empty.")
 
 (defparameter *plenty* 1/2
   "Memory is plentiful while all content together has less than this share of what it may have while it
