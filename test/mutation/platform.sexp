@@ -73,8 +73,8 @@
   ("open-file" "+o-noctty+ +o-cloexec+" "+o-noctty+")
   ("file-facts" "(= #o100000 (logand #o170000 (sb-alien:slot facts 'mode)))" "t")
   ("file-facts" "(+ +unix-epoch+ (sb-alien:slot facts 'seconds))" "(sb-alien:slot facts 'seconds)")
-  ("read-file-octets" "(incf position count)" "")
-  ("read-file-octets" "(incf start count)" "(setf start end)")
+  ("transfer-file-octets" "(incf ,position count)" "")
+  ("transfer-file-octets" "(incf ,start count)" "(setf ,start ,end)")
   ("transfer-file-octets" "(/= count (- +eintr+)) (return nil)" "nil (return nil)")
   ("broken-pipes-ignored-p" "(= 1 (sb-alien:deref action 0))" "t")
   ("broken-pipes-ignored-p" "(= 1 (sb-alien:deref action 0))" "nil"
