@@ -90,8 +90,13 @@ static bool is_complete(const struct reply *reply) {
     /* Without a length it is chunked: nothing else can be told from a
        connection that stays open. */
     size_t length_of_last = strlen(last_chunk);
-    return body >= length_of_last &&
+    return body >= length_of_last && reply->have <= REPLY_BYTES &&
            memcmp(reply->bytes + reply->have - length_of_last, last_chunk, length_of_last) == 0;
+}
+
+static enum outcome outcome_of(const struct reply *reply) {
+    if (!is_complete(reply)) return REPLY_PARTIAL;
+    return strncmp(reply->bytes, "HTTP/1.1 200", 12) == 0 ? REPLY_GOOD : REPLY_REFUSED;
 }
 
 enum outcome receive_reply(int connection, struct reply *reply) {
@@ -100,8 +105,17 @@ enum outcome receive_reply(int connection, struct reply *reply) {
     if (got <= 0) return CONNECTION_LOST;
     reply->have += (size_t)got;
     reply->bytes[reply->have] = 0;
-    if (!is_complete(reply)) return REPLY_PARTIAL;
-    return strncmp(reply->bytes, "HTTP/1.1 200", 12) == 0 ? REPLY_GOOD : REPLY_REFUSED;
+    return outcome_of(reply);
+}
+
+enum outcome add_to_reply(struct reply *reply, const char *bytes, size_t count) {
+    if (reply->have < REPLY_BYTES) {
+        size_t room = REPLY_BYTES - reply->have, kept = count < room ? count : room;
+        memcpy(reply->bytes + reply->have, bytes, kept);
+        reply->bytes[reply->have + kept] = 0;
+    }
+    reply->have += count;
+    return outcome_of(reply);
 }
 
 bool says_close(const struct reply *reply) {

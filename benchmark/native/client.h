@@ -9,7 +9,8 @@
 
 enum { REPLY_BYTES = 8192 };
 
-/* The bytes of one reply, as far as they have come. */
+/* One reply, as far as it has come: the number of its bytes, and the first
+   REPLY_BYTES of them. */
 struct reply {
     size_t have;
     char bytes[REPLY_BYTES + 1];
@@ -32,6 +33,10 @@ bool send_request(int connection, bool close_after);
 /* Read what is there into REPLY and say what it amounts to.  GOOD is a
    complete 200, REFUSED a complete other status. */
 enum outcome receive_reply(int connection, struct reply *reply);
+
+/* Add COUNT BYTES that were received by other means, and say the same.  A
+   reply longer than REPLY_BYTES must announce its length. */
+enum outcome add_to_reply(struct reply *reply, const char *bytes, size_t count);
 
 /* Has the server announced, in this complete REPLY, that it will hang up? */
 bool says_close(const struct reply *reply);
