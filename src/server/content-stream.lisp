@@ -9,7 +9,20 @@
 the connection ends before, reading signals END-OF-FILE (RFC 9112, section 8): a part must not
 be taken for the whole."))
 
-(defvar *no-content* (make-instance 'content-stream :source nil :remaining 0)
+(defclass no-content (content-stream)
+  ()
+  (:default-initargs :source nil :remaining 0)
+  (:documentation "The content of all requests that have none: what is done to it for one of them, the others
+must not notice."))
+
+(defmethod close ((stream no-content) &key abort)
+  (declare (ignore abort))
+  t)
+
+(defmethod (setf content-refused-p) (refused-p (content no-content))
+  refused-p)
+
+(defvar *no-content* (make-instance 'no-content)
   "The content of every request that has none.")
 
 (defun make-content-stream (stream size turn-down invite)

@@ -297,3 +297,14 @@ requests that were none."
                 (is (string= "first" (exchange-text one "/first")))
                 (send other second-2)
                 (is (string= "second" (response-text (read-response other))))))))))))
+
+(define-server-test (who-closes-the-content-of-a-request-that-has-none-closes-nobody-elses :needs :our-http)
+  (serving () (("/" (let ((stream (hunchentoot:raw-post-data :want-stream t)))
+                      (prog1 (shown (read-byte stream nil))
+                        (close stream)))))
+    (dolist (method '(:get :post))
+      (loop repeat 2
+            do (with-connection (connection)
+                 (send-request connection "/" :method method
+                                              :headers (and (eq :post method) '(("Content-Length" . "0"))))
+                 (is (string= (shown nil) (response-text (read-response connection)))))))))

@@ -92,6 +92,16 @@
         (is (not (listen (funcall make (lambda () (incf asked))))))
         (is (= 1 asked))))))
 
+;; All requests without content share one stream.
+(test the-content-of-requests-that-have-none-is-the-same-whatever-is-done-to-it
+  (let ((content server:*no-content*))
+    (catch 'out
+      (server::call-taking-content content (lambda () (throw 'out nil))))
+    (is-true (server:drop-content content 0) "The next connection can be kept.")
+    (is-true (close content))
+    (is-true (open-stream-p content))
+    (is (null (read-byte content nil)))))
+
 (define-server-test content-of-a-length-is-read-whole-if-it-may-be
   (with-wire (wire stream client)
     (send client "abcdefgh")
