@@ -380,3 +380,28 @@ CONNECTION; NIL when it does not within two minutes."
     (engine::evict-idle-connections engine)
     (is (notany #'engine::gone-p (subseq connections 0 4)))
     (is (every #'engine::gone-p (subseq connections 4)))))
+
+(define-server-test who-sends-the-rest-of-a-request-gives-way-after-those-who-idle
+  (with-connections-at-rest (engine connections clients 20)
+    (loop for connection in connections
+          for (kind seconds) in '((:body 1) (:pause 2) (:body 3) (:pause 4) . #1=((:idle 100) . #1#))
+          do (engine::set-deadline connection kind seconds 0)
+             (is (eq :parked (engine::park engine connection))))
+    (engine::evict-idle-connections engine)
+    (is (notany #'engine::gone-p (subseq connections 0 4)))
+    (is (every #'engine::gone-p (subseq connections 4)))
+    (engine::evict-idle-connections engine)
+    (is (every #'engine::gone-p connections) "Or slow senders would lock others out.")))
+
+(define-server-test who-is-about-to-be-parked-amid-a-request-is-not-shut-down
+  (with-connection-at-rest (engine connection client)
+    (let ((now (platform:milliseconds)))
+      (dolist (kind '(:body :pause))
+        (engine:set-deadline-at connection kind (- now 1))
+        (engine::time-out-if-due engine connection now)
+        (is (zerop (statistic engine :expired))))
+      (engine:set-deadline-at connection :body (- now 1))
+      (is (eq :parked (engine::park engine connection)))
+      (engine::time-out-if-due engine connection now)
+      (is (= 1 (getf (statistic engine :expired-by) :body)))
+      (is (closed-by-server-p client)))))

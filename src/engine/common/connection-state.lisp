@@ -83,7 +83,9 @@ storey above likes.")
 
 (defun set-deadline-at (connection kind time)
   "Lets the sentinel end CONNECTION at TIME, in MILLISECONDS, or NIL for never.  KIND, a keyword, says what
-is waited for.  With :PAUSE, a CONNECTION that is parked is not ended then, but served."
+is waited for.  With :PAUSE, a CONNECTION that is parked is not ended then, but served.  With that, and with
+:BODY, it waits amid a request: nobody but the poller waits for its peer, and it gives way last when descriptors
+run out."
   (setf (connection-deadline-kind connection) kind
         (connection-deadline connection) time))
 
@@ -99,6 +101,10 @@ keyword, says what was waited for."
   (set-deadline connection kind seconds (milliseconds))
   (unwind-protect (funcall thunk)
     (setf (connection-deadline connection) nil)))
+
+(defun amid-request-p (connection)
+  "True when the last deadline of CONNECTION was one for the rest of a request, which no worker waits for."
+  (and (member (connection-deadline-kind connection) '(:pause :body)) t))
 
 (defun overdue-p (connection now)
   (let ((deadline (connection-deadline connection)))

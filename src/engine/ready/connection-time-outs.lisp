@@ -44,8 +44,9 @@
 (defun owner-may-wait-p (connection)
   "True when the owner of CONNECTION, who is not the caller, may be waiting for its peer.  An owner that has
 not begun to look at what has come waits for a processor only; before it begins it takes the deadline
-away, so a deadline that is read after this holds."
-  (prog1 (and (not (eq :pause (connection-deadline-kind connection)))
+away, so a deadline that is read after this holds.  An owner that has just set a deadline for the rest of a
+request is about to park."
+  (prog1 (and (not (amid-request-p connection))
               (or (null (connection-untouched connection))
                   (unfinished-p connection)))
     (order-reads)))
@@ -151,9 +152,14 @@ it where it was: it is not called for that again."
       (maintain-pool engine))))
 
 (defun longest-idle (engine)
-  "The parked connections of ENGINE, those first that have waited for longest."
-  (sort (parked-connections (engine-table engine)) #'<
-        :key (lambda (connection) (or (connection-deadline connection) 0))))
+  "The parked connections of ENGINE, those first that have waited for longest; but behind them all those that
+wait amid a request, whose deadlines come soon although they do not idle."
+  (flet ((longest-first (connections)
+           (sort connections #'< :key (lambda (connection)
+                                        (or (connection-deadline connection) 0)))))
+    (let ((parked (parked-connections (engine-table engine))))
+      (append (longest-first (remove-if #'amid-request-p parked))
+              (longest-first (remove-if-not #'amid-request-p parked))))))
 
 (defun evict-idle-connections (engine)
   "Ends some connections of ENGINE that only idle: without descriptors nobody else comes in."
