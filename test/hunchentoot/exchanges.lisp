@@ -308,3 +308,55 @@ requests that were none."
                  (send-request connection "/" :method method
                                               :headers (and (eq :post method) '(("Content-Length" . "0"))))
                  (is (string= (shown nil) (response-text (read-response connection)))))))))
+
+;;; Content that a handler has asked for is its own to read
+
+(define-server-test (who-has-the-stream-of-content-may-read-all-of-it-after-the-head-of-its-reply
+                     :needs :our-http)
+  (let ((begun (make-gate "the head of the reply")))
+    (with-globals ((recycling::*unasked-limit* 10))
+      (serving (:max-early-octets 0)
+          (("/" (let ((content (hunchentoot:raw-post-data :want-stream t))
+                      (reply (hunchentoot:send-headers)))
+                  (open-gate begun)
+                  (loop repeat 100 do (write-byte (read-byte content) reply)))))
+        (with-connection (connection)
+          (let ((octets (test-octets 100)))
+            (send connection (request-octets "/" :method :post
+                                                 :headers '(("Content-Length" . "100"))))
+            (await begun)
+            (send connection octets)
+            (let ((response (read-response connection)))
+              (is (equalp octets (response-body response)))
+              (is (null (response-header response "connection")))))
+          (is-true (read-response (progn (send-request connection "/other") connection))))))))
+
+(define-server-test (who-has-the-stream-of-content-and-answers-is-heard-before-that-comes :needs :our-http)
+  (serving (:max-early-octets 0)
+      (("/" (hunchentoot:raw-post-data :want-stream t) "answer"))
+    (with-connection (connection)
+      (send connection (request-octets "/" :method :post :headers '(("Content-Length" . "5"))))
+      (is (string= "answer" (response-text (read-response connection))))
+      (send connection "abcde")
+      (is (= 404 (response-status (exchange connection "/other")))))))
+
+(defclass asking-later-request (hunchentoot:request) ()
+  (:documentation "A request whose form is asked for after its reply."))
+
+(defvar *asked-later* nil)
+
+(defmethod hunchentoot:process-request :after ((request asking-later-request))
+  (record *asked-later* (handler-case (hunchentoot:post-parameters request)
+                          (error (condition) condition))))
+
+(define-server-test (what-was-not-taken-for-want-of-memory-is-not-asked-for-again :needs :our-http)
+  (when (server::memory-for-content)
+    (with-globals ((*asked-later* (make-recorder))
+                   (server::*content-share* 0))
+      (serving (:request-class 'asking-later-request :max-early-octets 0) (("/" "answer"))
+        (with-connection (connection)
+          (send-request connection "/" :method :post :form `(("a" . ,(make-string 70000 :initial-element #\b))))
+          (is (string= "answer" (response-text (read-response connection))))
+          (is (closed-by-server-p connection)))
+        (eventually ("the form to be asked for") (recorded *asked-later*))
+        (is (equal '(()) (recorded *asked-later*)))))))
