@@ -19,7 +19,7 @@ already; NIL where the client does not wait for that."
 then."
   (if (and (not (eq content *no-content*)) (typep content 'content))
       (unwind-protect (funcall thunk)
-        (release-content content))
+        (release-octets content))
       (funcall thunk)))
 
 (defun process-head (acceptor exchange link)
@@ -39,11 +39,12 @@ STREAM.  True when the connection may be used for another one."
                 (make-request acceptor link (head-headers head) (head-method head)
                               (head-uri head) (head-protocol head) content))))
         (declare (dynamic-extent #'process-it))
-        (call-with-content content #'process-it)
-        (setf (link-content link) nil))) ; until here whoever releases LINK gives it back
+        (call-with-content content #'process-it)))
     (if (eq :error (our-side (exchange-protocol exchange)))
         (abandon-reply (link-stream link) (link-wire link))
-        (finish-exchange acceptor exchange link content))
+        (finish-exchange acceptor exchange link content)) ; waits for the rest of content
+    (when (link-content link)           ; until here whoever releases LINK gives it back
+      (abandon-reception link))
     (reusable-p (exchange-protocol exchange))))
 
 (defun finish-exchange (acceptor exchange link content)

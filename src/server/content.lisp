@@ -196,12 +196,17 @@ outlive several collections of the usual kind, and fill the heap though nobody h
         (setf (content-memory content) 0)
         (counter-add *reserved-memory* (- octets))))))
 
-(defun release-content (content)
-  "Gives back all that CONTENT has in memory and in files.  To be called at the end of its request."
+(defun release-octets (content)
+  "Gives back all that CONTENT has in memory and in files."
   (uninterruptibly
     (drop-spooled content)
-    (give-place-up content)
     (release-memory content)))
+
+(defun release-content (content)
+  "Like RELEASE-OCTETS; and nobody will wait for more of CONTENT.  To be called at the end of its request."
+  (uninterruptibly
+    (release-octets content)
+    (give-place-up content)))
 
 (defun make-content-octets (content size)
   "A vector for SIZE octets of CONTENT, which is refused when there is no memory for them."

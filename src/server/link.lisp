@@ -58,7 +58,7 @@ stream; NIL where nothing was, or the request was answered.")
           (link-stream link) (if (wire-waits-p wire) stream (wire-stream wire)))))
 
 (defun abandon-reception (link)
-  "Gives back what was received over LINK for a request that will not be served."
+  "Gives back what was received early over LINK for a request that was answered, or will not be."
   (uninterruptibly                      ; or who is destroyed amid it would leave some to nobody
     (when (link-reception link)
       (drop-reception (shiftf (link-reception link) nil)))

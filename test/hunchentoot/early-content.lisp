@@ -250,6 +250,29 @@
               (platform:counter-add places -1))
             (is (string= (shown 97) (response-text (read-response connection))))))))))
 
+;; The reply has been sent then, but a worker waits for what the handler left.
+(define-server-test (who-has-its-answer-before-the-end-has-a-place-until-its-content-has-come :needs :parking)
+  (let ((asked (make-recorder)))
+    (with-globals ((server::*pause-milliseconds* 10)
+                   (server::*most-unfinished* 1))
+      (with-function (server::place-taken-p (original content)
+                       (let ((taken-p (funcall original content)))
+                         (record asked taken-p)
+                         taken-p))
+        (serving ()
+            (("/" (shown (read-byte (hunchentoot:raw-post-data :want-stream t)))))
+          (with-connections (connections 2)
+            (destructuring-bind (first second) connections
+              (send first (post-head "/" "Content-Length: 2") "a")
+              (is (string= (shown 97) (response-text (read-response first))))
+              (send second (post-head "/" "Content-Length: 2") "b")
+              (eventually ("the second one to pause") (< 1 (length (recorded asked))))
+              (is (= 1 (count-if #'identity (recorded asked))))
+              (send first "c")
+              (is (string= (shown 98) (response-text (read-response second))))))
+          (eventually ("the connections to be closed") (zerop (figure :open)))
+          (is (zerop (platform:counter-count server::*unfinished*))))))))
+
 (defclass reads-as-it-comes () ())
 
 (defmethod recycling:content-received-early-p ((acceptor reads-as-it-comes) method uri)

@@ -16,7 +16,8 @@
    :equivalent "The connection of a client that still waits is closed, whatever it may have sent.")
   ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "nil" :suites (last-answers))
   ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "t" :suites (last-answers))
-  ("call-with-content" "(release-content content)" "nil")))
+  ("call-with-content" "(release-octets content)" "nil")
+  ("process-head" "(abandon-reception link)" "nil" :suites (early-content))))
 
 (:file "src/hunchentoot/connection.lisp"
  :suites (exchanges conformance/connections conformance/detaching slow-replies acceptor-faults
