@@ -126,17 +126,27 @@ system does not send a segment to DESCRIPTOR that these could fill."
 an integer; 0 for at once.  Returns 0, or minus an error number, as on a Unix-domain socket."
   (set-tcp-option (listener-descriptor listener) +tcp-defer-accept+ seconds))
 
+(defconstant +siocinq+ #x541B)
 (defconstant +siocoutq+ #x5411)
+
+(declaim (inline queued-octets))
+(defun queued-octets (descriptor queue)
+  (declare (type descriptor descriptor))
+  (sb-alien:with-alien ((count sb-alien:int 0))
+    (let ((result (system-call "ioctl" sb-alien:int (sb-alien:int descriptor)
+                               (sb-alien:unsigned-long queue)
+                               ((* sb-alien:int) (sb-alien:addr count)))))
+      (if (minusp result) result count))))
+
+(defun unread-octets (descriptor)
+  "How many octets have come to the socket DESCRIPTOR that can be read without waiting; or minus an error
+number."
+  (queued-octets descriptor +siocinq+))
 
 (defun unsent-octets (descriptor)
   "How many octets that were written to the socket DESCRIPTOR its peer has not acknowledged yet; or minus
 an error number."
-  (declare (type descriptor descriptor))
-  (sb-alien:with-alien ((count sb-alien:int 0))
-    (let ((result (system-call "ioctl" sb-alien:int (sb-alien:int descriptor)
-                               (sb-alien:unsigned-long +siocoutq+)
-                               ((* sb-alien:int) (sb-alien:addr count)))))
-      (if (minusp result) result count))))
+  (queued-octets descriptor +siocoutq+))
 
 (defun change-flags (descriptor function)
   "Makes the flags of DESCRIPTOR, see fcntl(2), what FUNCTION makes of them.  Returns 0 or minus an

@@ -44,7 +44,8 @@
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
                receive-octets drop-octets send-octets send-octets-before-more
                accept-descriptor close-descriptor shut-descriptor
-               set-no-delay set-non-blocking set-blocking #-sbcl await-descriptor unsent-octets
+               set-no-delay set-non-blocking set-blocking #-sbcl await-descriptor
+               unread-octets unsent-octets
                lisp-stream-descriptor lisp-stream-milliseconds
                (setf lisp-stream-milliseconds) take-read-ahead put-read-ahead
                systemd-descriptor open-path-listener open-inherited-listener

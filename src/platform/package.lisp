@@ -33,7 +33,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:octet-stream-descriptor #:accompany #:hand-octets-over
    #:lisp-stream-descriptor #:lisp-stream-milliseconds
    #:take-read-ahead #:put-read-ahead #:set-blocking
-   #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor #:unsent-octets
+   #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
+   #:unread-octets #:unsent-octets
    #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all #:send-probe
    #:wake-one #:await-ready #:token-hangup-p #:plain-token
    ;; octets by machine words

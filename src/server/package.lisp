@@ -43,7 +43,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:refuse-content #:read-all-content #:reserve-memory #:release-memory
    #:release-octets #:abandon-reception #:content-awaited
    ;; content that is received before its request is served
-   #:make-reception #:reception-head #:reception-content #:all-buffered-p #:receive-ahead
+   #:make-reception #:reception-head #:reception-content #:all-come-p #:receive-ahead
    #:reception-deadline #:unfinished-served-p #:pause-end #:drop-reception
    #:make-content-stream #:*no-content* #:make-chunked-content
    ;; replies

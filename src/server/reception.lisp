@@ -3,7 +3,7 @@
 ;;;; Content that is received before its request is served, while no worker waits for it.
 ;;;;
 ;;;;   of the content                                  the request
-;;;;   all is in the buffer of the wire                is served at once: nothing is copied
+;;;;   all has come, be it to the socket                is served at once: who reads takes it from there
 ;;;;   all is in the spool                             is served
 ;;;;   there is more than is received before           is served; who reads waits for the rest
 ;;;;   there is no room for more                       is served, likewise
@@ -44,18 +44,25 @@
       (documentation 'reception-content 'function)
       "The content, a stream, that RECEPTION receives.")
 
-(defun all-buffered-p (content)
-  "True when all of CONTENT has been received, and is in the buffer of its wire."
-  (let ((size (content-size content))
-        (wire (content-wire content)))
+(defun buffered-octets (content)
+  "How many octets the wire of CONTENT has in its buffer."
+  (let ((wire (content-wire content)))
+    (- (wire-end wire) (wire-start wire))))
+
+(defun all-come-p (content)
+  "True when all of CONTENT has come, and can be read off its wire without waiting."
+  (let ((size (content-size content)))
     (and size
-         (flet ((buffered-p ()
-                  (<= size (- (wire-end wire) (wire-start wire)))))
-           (or (buffered-p)
-               ;; It may have come right behind its head.
-               (and (<= size (floor +input-size+ 2))
-                    (eq :some (fill-more-input wire))
-                    (buffered-p)))))))
+         (or (<= size (buffered-octets content))
+             (if (<= size (floor +input-size+ 2))
+                 ;; A call that receives costs as much as one that asks.
+                 (and (eq :some (fill-more-input (content-wire content)))
+                      (<= size (buffered-octets content)))
+                 (<= size (come-octets content)))))))
+
+(defun come-octets (content)
+  "How many octets of CONTENT have come that were not read, wherever they are, as far as that is known."
+  (+ (spooled-octets content) (buffered-octets content) (input-of-descriptor (content-wire content))))
 
 (defun most-received (content most)
   "How many octets of CONTENT are received before its request is served, where MOST are in general: of
@@ -94,43 +101,74 @@ Returns true unless nothing more is to be received so."))
                 t)
          (not (or (content-refusal content) (content-over-p content))))))
 
-(defun direct-p (content room)
-  "True when CONTENT, of which ROOM octets more may be received, can be received right into the memory of its
-spool: all of it, of known length, has room there, and nothing is in the buffer of its wire.  Room is made when
-a fourth of it has come, or as much as any spool has in memory: who announces much may send little."
-  (and (typep content 'content-stream)
-       (let ((wire (content-wire content))
-             (spool (content-spool content))
-             (size (content-remaining content)))
-         (and (= (wire-start wire) (wire-end wire))
-              (wire-open-p wire)
-              (null (spool-file spool))
-              (<= (- size (spool-fill spool)) room)
-              (or (<= size (length (spool-memory spool)))
-                  (and (>= (spool-fill spool) (min *spool-memory* (floor size 4)))
-                       (plenty-p size)))))))
+(defgeneric receive-more (content room)
+  (:documentation "Receives what has come of CONTENT, to the buffer of its wire, or up to ROOM octets right
+into the memory of its spool.  Returns what FILL-INPUT does, or :ALL when who reads need not wait for the rest.
+Signals DESCRIPTOR-BROKEN.")
+  (:method (content room)
+    (declare (ignore room))
+    (fill-input (content-wire content))))
+
+(defmethod receive-more ((content content-stream) room)
+  (let ((wire (content-wire content)))
+    (if (room-for-all-p content)
+        (if (and (zerop (buffered-octets content)) (wire-open-p wire))
+            (receive-directly-ahead content)
+            (fill-input wire))
+        (let ((come (come-octets content)))
+          (cond ((<= (content-remaining content) come) :all)
+                ((and (wire-open-p wire) (worth-room-p content come room))
+                 (make-room-for-all content)
+                 (receive-directly-ahead content))
+                (t (fill-input wire)))))))
+
+(defun room-for-all-p (content)
+  "True when the memory of the spool of CONTENT, of known length, has room for all of it."
+  (let ((spool (content-spool content)))
+    (and (null (spool-file spool))
+         (<= (content-remaining content) (length (spool-memory spool))))))
+
+(defun worth-room-p (content come room)
+  "True when memory is to be taken for all of CONTENT, of known length, of which COME octets have come, and
+ROOM more than those in its spool may be received: when a fourth of it has come, or as much as any spool has in
+memory.  Who announces much may send little."
+  (let ((spool (content-spool content))
+        (size (content-remaining content)))
+    (and (>= come (min *spool-memory* (floor size 4)))
+         (plusp come)
+         (null (spool-file spool))
+         (<= (- size (spool-fill spool)) room)
+         (plenty-p size))))
+
+(defun make-room-for-all (content)
+  "Gives the spool of CONTENT, of known length, a vector of just that, and moves there what has come to the
+buffer of its wire.  That vector is what its reader gets."
+  (let ((spool (content-spool content))
+        (wire (content-wire content)))
+    (setf (spool-memory spool)
+          (replace (make-octets (content-remaining content)) (spool-memory spool) :end2 (spool-fill spool)))
+    (account-for-memory spool)
+    (unless (zerop (buffered-octets content))
+      (append-to-memory spool (wire-input wire) (wire-start wire) (wire-end wire))
+      (setf (wire-start wire) (wire-end wire)))))
 
 (defun receive-directly-ahead (content)
-  "Receives what has come of CONTENT, see DIRECT-P, to the memory of its spool; returns what FILL-INPUT does."
+  "Receives what has come of CONTENT to the memory of its spool, which has room for all, while nothing is in
+the buffer of its wire; returns what FILL-INPUT does."
   (let* ((wire (content-wire content))
          (spool (content-spool content))
          (size (content-remaining content))
-         (fill (spool-fill spool)))
-    (when (> size (length (spool-memory spool)))
-      (setf (spool-memory spool)
-            (replace (make-octets size) (spool-memory spool) :end2 fill))
-      (account-for-memory spool))
-    (let* ((count (receive wire (spool-memory spool) fill size (- size fill)))
-           (outcome (note-received wire count (- size fill))))
-      (when (eq :some outcome)
-        (setf (spool-fill spool) (+ fill count)))
-      outcome)))
+         (fill (spool-fill spool))
+         (count (receive wire (spool-memory spool) fill size (- size fill)))
+         (outcome (note-received wire count (- size fill))))
+    (when (eq :some outcome)
+      (setf (spool-fill spool) (+ fill count)))
+    outcome))
 
 (defun receive-ahead (reception most)
   "Receives what has come for RECEPTION, MOST octets at most in all, without waiting.  Returns :ALL when
 its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-BROKEN."
   (let* ((content (reception-content reception))
-         (wire (content-wire content))
          (most (most-received content most)))
     (unless (content-spool content)
       (setf (content-spool content) (make-spool)))
@@ -138,10 +176,8 @@ its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-
       (let ((room (- most (spooled-octets content))))
         (unless (plusp room)
           (return :all))
-        (ecase (if (direct-p content room)
-                   (receive-directly-ahead content)
-                   (fill-input wire))
-          (:end (return :all))
+        (ecase (receive-more content room)
+          ((:all :end) (return :all))
           (:none (return (if (memory-left-p content) :none :all)))
           (:some
            (setf (reception-touched reception) (milliseconds))

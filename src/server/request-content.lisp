@@ -79,7 +79,7 @@ received before that is served."
 
 (defun begin-reception (application connection link head)
   (let ((content (make-content application link head)))
-    (cond ((all-buffered-p content)
+    (cond ((all-come-p content)
            (setf (link-content link) content)
            head)
           (t

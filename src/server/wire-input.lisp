@@ -25,6 +25,13 @@ says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
         ((would-block-p count) :none)
         (t (fail-as-broken wire (- count)))))
 
+(defun input-of-descriptor (wire)
+  "How many octets the descriptor of WIRE has that can be received without waiting; 0 where something else
+carries WIRE, or may read its descriptor too."
+  (if (or (null (wire-descriptor wire)) (wire-transport wire) (wire-lent wire))
+      0
+      (max 0 (unread-octets (wire-descriptor wire)))))
+
 (defun fill-input (wire)
   "Receives what is there for WIRE.  Returns :SOME when there is input to be read, :NONE when
 nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-BROKEN."

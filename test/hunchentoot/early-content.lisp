@@ -136,6 +136,22 @@
       (eventually ("the memory to be given back")
         (= before (platform:counter-count server::*reserved-memory*))))))
 
+(define-server-test (content-that-has-all-come-takes-no-memory-before-it-is-read :needs :parking)
+  (let* ((memory server::*reserved-memory*)
+         (octets (test-octets 40000))
+         (before (platform:counter-count memory)))
+    (serving ()
+        (("/" (let ((taken (- (platform:counter-count memory) before)))
+                (shown taken (length (hunchentoot:raw-post-data :force-binary t))))))
+      (dolist (head-first-p '(nil t))
+        (with-connection (connection)
+          (cond (head-first-p
+                 (send-and-park connection (post-head "/" (length-framing octets)))
+                 (send connection octets))
+                (t
+                 (send connection (post-head "/" (length-framing octets)) octets)))
+          (is (string= (shown 0 40000) (response-text (read-response connection)))))))))
+
 (define-server-test (content-that-nobody-reads-is-dropped-and-the-connection-kept :needs :parking)
   (serving-content ()
     (let ((octets (test-octets 100000)))

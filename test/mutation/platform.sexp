@@ -52,7 +52,7 @@
   ("descriptor-peer-name" "(ldb (byte 16 0) peer)" "(ldb (byte 15 0) peer)")
   ("descriptor-peer-name" "(if peer" "(if nil" :equivalent "The system tells the same.")
   ("integer-octets" "(- count position 1)" "position")
-  ("unsent-octets" "(minusp result) result count" "(minusp result) count count")))
+  ("queued-octets" "(minusp result) result count" "(minusp result) count count")))
 
 (:file "src/platform/system-calls-sbcl.lisp" :suites (platform)
  :mutants

@@ -351,7 +351,11 @@
 
 (:file "src/server/reception.lisp" :suites (early-content)
  :mutants
- (("all-buffered-p" "(<= size (floor +input-size+ 2))" "nil" :equivalent "It is copied.")
+ (("all-come-p" "(<= size (floor +input-size+ 2))" "nil" :equivalent "The system is asked in place of that.")
+  ("all-come-p" "(<= size (come-octets content))" "nil" :equivalent "RECEIVE-MORE looks, too.")
+  ("receive-more ((content content-stream)" "(<= (content-remaining content) come)" "nil")
+  ("worth-room-p" "(>= come (min *spool-memory* (floor size 4)))" "t")
+  ("make-room-for-all" "(setf (wire-start wire) (wire-end wire))" "")
   ("most-received" "(min most *spool-memory*)" "most")
   ("receive-ahead" "(unless (plusp room)" "(when nil")
   ("receive-ahead" "(setf (reception-touched reception) (milliseconds))" "")
@@ -417,7 +421,7 @@
    :suites (early-content))
   ("received-early-p" "(early-content-p application head)" "t"
    :suites (early-content))
-  ("begin-reception" "((all-buffered-p content)" "(nil" :equivalent "It is copied.")
+  ("begin-reception" "((all-come-p content)" "(nil" :equivalent "RECEIVE-AHEAD looks, too.")
   ("received-request" "(unfinished-served-p reception idle)" "nil" :suites (early-content))
   ("whole-request" "(abandon-reception link)
       :end" ":end" :equivalent "The connection is released.")
