@@ -26,7 +26,10 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
   :version "0.1.0"
   :license "BSD-2-Clause"
   ;; Hunchentoot and what Hunchentoot itself brings; nothing else.
-  :depends-on ("bordeaux-threads" "usocket" "hunchentoot")
+  :depends-on ("bordeaux-threads" "usocket" "hunchentoot"
+               (:feature (:not :hunchentoot-no-ssl) "cl+ssl")
+               (:feature (:not :hunchentoot-no-ssl) "cffi")
+               (:feature (:not :hunchentoot-no-ssl) "trivial-garbage"))
   :in-order-to ((test-op (test-op "hunchentoot-recycling-taskmaster-test")))
   :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "src/"
@@ -69,6 +72,12 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "arrivals-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "files-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "functions-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
+                 (:file "tls-library" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-mistakes" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-context" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-callbacks" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-certificates" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-settings" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-sbcl"
                   :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))

@@ -42,6 +42,11 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; functions of other libraries, and the heap
    #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
    #:collect-garbage
+   ;; TLS: certificates, keys and settings
+   #:tls-context #:make-tls-context #:tls-context-handle #:tls-context-ciphers
+   #:tls-context-ticket-keys
+   #:tls-mistake #:tls-mistake-subject #:tls-mistake-index #:tls-mistake-value
+   #:tls-mistake-reason
    ;; octets through TLS
    #:tls-awaits #:prepare-tls #:tls-on-descriptor-p #:receive-tls #:send-tls
    ;; files as descriptors

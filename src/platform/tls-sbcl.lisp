@@ -17,8 +17,6 @@ buffers.")
 (cffi:defcfun ("SSL_ctrl" %ssl-control) :long
   (handle :pointer) (command :int) (number :long) (pointer :pointer))
 
-(cffi:defcfun ("ERR_clear_error" %clear-errors) :void)
-
 (cffi:defcfun ("SSL_want" %ssl-want) :int (handle :pointer))
 
 (defconstant +ssl-writing+ 2)

@@ -1,0 +1,73 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; What all TLS connections of an acceptor have in common: OpenSSL's SSL_CTX, one for each certificate.
+;;;;
+;;;; Invariant: an SSL_CTX is freed when nobody has its structure any more, and never before.  So whoever
+;;;; has the structure may use the pointers in it, without a lock.  An SSL object counts as a user of the
+;;;; SSL_CTX that it has, for OpenSSL, but of no other.
+
+(define-record (tls-context (:include opaque)
+                            (:constructor %make-tls-context (id handles ciphers ticket-keys)))
+  "What TLS connections are made of: certificates, keys and settings; see MAKE-TLS-CONTEXT.  It is not
+changed any more.  Whoever has an SSL object of it in its handshake keeps the structure, too: that has the
+certificates for other names."
+  (id 0 :type (integer 1) :read-only t)
+  (handles '() :type list :read-only t) ; pointers to SSL_CTX, the default one first
+  (ciphers "" :type string :read-only t
+              :documentation "The ciphers for TLS 1.2 of a context, a string as OpenSSL has them.")
+  (ticket-keys '() :type list :read-only t
+                   :documentation "The keys of a context for session tickets (RFC 5077, section 4), a
+list of vectors of 80 octets: tickets are made with the first, and taken with any."))
+
+(defun tls-context-handle (context)
+  "OpenSSL's SSL_CTX for a new connection under CONTEXT, a foreign pointer that may be used as long as
+somebody has CONTEXT."
+  (first (tls-context-handles context)))
+
+;;; Callbacks find the structure by a number that each SSL_CTX of it has.
+
+(defconstant +application-data+ 0)      ; the index that OpenSSL leaves to applications
+
+(defvar *tls-contexts* '()
+  "An alist from numbers of contexts to weak pointers to them.")
+
+(defvar *last-tls-context* 0
+  "The highest number of a context.")
+
+(defvar *tls-contexts-lock* (bt:make-lock "TLS contexts")
+  "Held while these are changed.")
+
+(defun new-context-id ()
+  (bt:with-lock-held (*tls-contexts-lock*)
+    (incf *last-tls-context*)))
+
+(defun make-findable (context)
+  "Lets callbacks find CONTEXT, as long as somebody has it."
+  (bt:with-lock-held (*tls-contexts-lock*)
+    (publish *tls-contexts*
+             (acons (tls-context-id context) (trivial-garbage:make-weak-pointer context)
+                    (remove-if-not #'trivial-garbage:weak-pointer-value *tls-contexts* :key #'cdr)))))
+
+(defun context-of (handle)
+  "The context of HANDLE, a pointer to an SSL object; NIL where nobody has it any more."
+  (let ((entry (assoc (cffi:pointer-address
+                       (%context-data (%context-of-handle handle) +application-data+))
+                      *tls-contexts*)))
+    (and entry (trivial-garbage:weak-pointer-value (cdr entry)))))
+
+(defun free-contexts (handles)
+  "Frees HANDLES, pointers to SSL_CTX, as far as no SSL object uses them."
+  (uninterruptibly
+    (mapc #'%free-context handles)))
+
+(defun free-when-forgotten (context handles)
+  "Has HANDLES freed when nobody has CONTEXT any more."
+  (flet ((finish () (free-contexts handles)))
+    ;; An image that is saved has the structure still, but no SSL_CTX behind it.
+    #+sbcl (sb-ext:finalize context #'finish :dont-save t)
+    #-sbcl (trivial-garbage:finalize context #'finish)))
+
+(defmacro keeping ((context) &body body)
+  "Evaluates BODY, which uses pointers that CONTEXT has."
+  #+sbcl `(sb-sys:with-pinned-objects (,context) ,@body)
+  #-sbcl `(multiple-value-prog1 (progn ,@body) (tls-context-p ,context)))

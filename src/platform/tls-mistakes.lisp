@@ -1,0 +1,28 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; Mistakes in what TLS is to be made of, told before a client sees them.
+
+(define-condition tls-mistake (recycling-error)
+  ((subject :initarg :subject :reader tls-mistake-subject)
+   (index :initarg :index :initform nil :reader tls-mistake-index)
+   (value :initarg :value :initform nil :reader tls-mistake-value)
+   (reason :initarg :reason :reader tls-mistake-reason))
+  (:report (lambda (condition stream)
+             (format stream "~A~@[, ~S,~] ~A." (tls-mistake-subject condition)
+                     (tls-mistake-value condition) (tls-mistake-reason condition))))
+  (:documentation "TLS cannot be made of what was given for that."))
+
+(setf (documentation 'tls-mistake-subject 'function)
+      "What is wrong, of a TLS-MISTAKE: :CERTIFICATE, :KEY, :PASSWORD, :CIPHERS, :CLIENT-CA-FILE or
+:TICKET-KEY-FILES."
+      (documentation 'tls-mistake-index 'function)
+      "Which of the certificates a TLS-MISTAKE is about, an integer from 0, or NIL."
+      (documentation 'tls-mistake-value 'function)
+      "What a TLS-MISTAKE is about, a string: a file, or names of ciphers; NIL for a password."
+      (documentation 'tls-mistake-reason 'function)
+      "What is wrong, of a TLS-MISTAKE: a string that begins with a verb, without a full stop.")
+
+(defun tls-mistaken (subject index value control &rest arguments)
+  "Signals a TLS-MISTAKE about SUBJECT, INDEX and VALUE, for the reason of CONTROL and ARGUMENTS."
+  (error 'tls-mistake :subject subject :index index :value value
+                      :reason (apply #'format nil control arguments)))

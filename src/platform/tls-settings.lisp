@@ -1,0 +1,203 @@
+(in-package #:hunchentoot-recycling-taskmaster.platform)
+
+;;;; Making contexts: protocols, ciphers, tickets, and then the certificates.
+
+;;; Protocols and behaviour
+
+(defconstant +tls-1.2+ #x303)
+(defconstant +tls-1.3+ #x304)
+
+(defconstant +context-options+
+  (logior (ash 1 17)                    ; SSL_OP_NO_COMPRESSION
+          (ash 1 21)                    ; SSL_OP_PRIORITIZE_CHACHA: where the client wants that first
+          (ash 1 22)                    ; SSL_OP_CIPHER_SERVER_PREFERENCE
+          (ash 1 30)))                  ; SSL_OP_NO_RENEGOTIATION
+
+(defconstant +kernel-tls+ (ash 1 3)     ; SSL_OP_ENABLE_KTLS, of OpenSSL 3.0
+  "The option by which OpenSSL leaves encryption to the kernel where that can do it.")
+
+(defconstant +context-modes+
+  (logior 1                             ; SSL_MODE_ENABLE_PARTIAL_WRITE
+          2                             ; SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER
+          16))                          ; SSL_MODE_RELEASE_BUFFERS
+
+(defun set-behaviour (context minimum-protocol kernel-tls read-ahead)
+  "Gives CONTEXT, an SSL_CTX, the settings that do not come from files."
+  (control-context context +control-minimum-protocol+
+                   (ecase minimum-protocol (:tls-1.2 +tls-1.2+) (:tls-1.3 +tls-1.3+)))
+  (%set-context-options context (logior +context-options+ (if kernel-tls +kernel-tls+ 0)))
+  (control-context context +control-mode+ +context-modes+)
+  (control-context context +control-read-ahead+ (if read-ahead 1 0))
+  (control-context context +control-session-cache+ 0)
+  (%set-protocol-selector context (cffi:callback choose-protocol) (cffi:null-pointer)))
+
+;;; Ciphers
+
+(defparameter *default-tls-ciphers*
+  (format nil "~{~A~^:~}"
+          '("ECDHE-ECDSA-AES128-GCM-SHA256" "ECDHE-RSA-AES128-GCM-SHA256"
+            "ECDHE-ECDSA-AES256-GCM-SHA384" "ECDHE-RSA-AES256-GCM-SHA384"
+            "ECDHE-ECDSA-CHACHA20-POLY1305" "ECDHE-RSA-CHACHA20-POLY1305"))
+  "The ciphers for TLS 1.2: forward secret, and authenticated (RFC 9325, section 4.2).")
+
+(defparameter *default-tls-cipher-suites*
+  "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
+  "The ciphers for TLS 1.3 (RFC 8446, section 9.1).")
+
+(defun unknown-names (context names setter)
+  "Those of NAMES, a string as OpenSSL has them, that SETTER alone does not take for CONTEXT, an SSL_CTX.
+What is taken out of a list need not be known."
+  (remove-if (lambda (name)
+               (or (string= name "")
+                   (find (char name 0) "!-+@")
+                   (= 1 (funcall setter context name))))
+             (uiop:split-string names :separator ":, ")))
+
+(defun set-names (context names setter)
+  "Gives CONTEXT, an SSL_CTX, the ciphers NAMES by SETTER."
+  (let ((unknown (unknown-names context names setter)))
+    (when (or unknown (/= 1 (funcall setter context names)))
+      (%clear-errors)
+      (tls-mistaken :ciphers nil names "~:[names no cipher~;has ~:*~{~A~^, ~}, which OpenSSL does not know~]"
+                    unknown))))
+
+(defun set-ciphers (context ciphers cipher-suites)
+  (set-names context cipher-suites #'%set-context-cipher-suites)
+  (set-names context ciphers #'%set-context-ciphers))
+
+;;; Sessions
+
+(defun session-id-context (verify-client client-ca-file)
+  "What sessions that are resumed have in common, octets: a client that was verified in another way has to be
+verified again, see SSL_CTX_set_session_id_context(3)."
+  (when client-ca-file
+    (check-readable :client-ca-file nil client-ca-file))
+  (digest-of (concatenate 'octets
+                          (map 'octets #'char-code (format nil "~A" verify-client))
+                          (and client-ca-file (file-octets client-ca-file)))))
+
+(defun file-octets (file)
+  "What FILE has in it."
+  (with-open-file (stream file :element-type 'octet)
+    (let ((octets (make-octets (file-length stream))))
+      (subseq octets 0 (read-sequence octets stream)))))
+
+(defun set-session-id-context (context octets)
+  (cffi:with-foreign-object (pointer :uint8 (length octets))
+    (copy-out octets pointer)
+    (%set-session-id-context context pointer (length octets))))
+
+(defun read-ticket-key (file)
+  "The key in FILE, 80 octets."
+  (check-readable :ticket-key-files nil file)
+  (let ((octets (file-octets file)))
+    (unless (= +ticket-key-octets+ (length octets))
+      (tls-mistaken :ticket-key-files nil (princ-to-string file) "has ~D octets in place of ~D"
+                    (length octets) +ticket-key-octets+))
+    octets))
+
+(defun set-ticket-keys (context keys)
+  "Has CONTEXT, an SSL_CTX, make and take session tickets by KEYS."
+  (if (rest keys)
+      ;; OpenSSL 3.0 has it, and only who gives several keys needs it.
+      (cffi:foreign-funcall "SSL_CTX_set_tlsext_ticket_key_evp_cb" :pointer context
+                            :pointer (cffi:callback choose-ticket-key) :int)
+      (cffi:with-foreign-object (pointer :uint8 +ticket-key-octets+)
+        (copy-out (first keys) pointer)
+        (control-context context +control-ticket-keys+ +ticket-key-octets+ pointer))))
+
+;;; All of it
+
+(defun new-context (id)
+  "A new SSL_CTX by which callbacks find the context ID."
+  (let ((context (%new-context (%server-method))))
+    (when (cffi:null-pointer-p context)
+      (error "OpenSSL makes no context: ~A." (why-it-failed)))
+    (%set-context-data context +application-data+ (cffi:make-pointer id))
+    context))
+
+(defun prepare-context (context certificate index
+                        &key minimum-protocol ciphers cipher-suites client-ca-file verify-client
+                          kernel-tls read-ahead session-id-context ticket-keys)
+  "Gives CONTEXT, an SSL_CTX, all settings, and CERTIFICATE, the INDEXth; returns warnings."
+  (set-behaviour context minimum-protocol kernel-tls read-ahead)
+  (set-ciphers context ciphers cipher-suites)
+  (set-session-id-context context session-id-context)
+  (set-ticket-keys context ticket-keys)
+  (control-name-callback context)
+  (when client-ca-file
+    (load-authorities context client-ca-file))
+  (set-verification context verify-client)
+  (destructuring-bind (certificate-file key-file &optional password) certificate
+    (load-pair context index certificate-file key-file password)
+    (certificate-warnings context certificate-file)))
+
+(defun control-name-callback (context)
+  "Has CONTEXT, an SSL_CTX, ask which certificate it is to take."
+  (%context-callback-control context +control-name-callback+ (cffi:callback choose-certificate)))
+
+(defun build-context (certificates ciphers ticket-keys settings)
+  "The context for CERTIFICATES with CIPHERS, TICKET-KEYS and the rest of SETTINGS; and warnings."
+  (let ((id (new-context-id)) (handles '()) (complete nil))
+    (unwind-protect
+         (let ((warnings
+                 (loop for certificate in certificates
+                       for index from 0
+                       do (push (new-context id) handles)
+                       append (apply #'prepare-context (first handles) certificate index
+                                     :ciphers ciphers :ticket-keys ticket-keys settings)))
+               (context (%make-tls-context id (reverse handles) ciphers ticket-keys)))
+           (free-when-forgotten context handles)
+           (setf complete t)
+           (make-findable context)
+           (values context warnings))
+      (%clear-errors)
+      (unless complete
+        (free-contexts handles)))))
+
+(defun make-tls-context (certificates
+                         &key (minimum-protocol :tls-1.2) ciphers cipher-suites client-ca-file
+                           verify-client ticket-keys ticket-key-files kernel-tls (read-ahead t))
+  "A TLS-CONTEXT for a server, and a list of sentences, strings, on what will make clients distrust it: a
+certificate that has expired or is not valid yet, or a chain out of order.
+
+CERTIFICATES is a list of lists of a certificate file, a file with its private key, both pathname designators
+of PEM files, and the key's password, a string or NIL.  After the server's own certificate its file may have
+those of who issued it, which are sent, too.  A client gets the first, unless another one, by the names in it,
+is for the name that the client asks for (RFC 6066, section 3).
+
+MINIMUM-PROTOCOL, :TLS-1.2 or :TLS-1.3: nothing older is spoken.
+CIPHERS: for TLS 1.2, a string as OpenSSL has them, see ciphers(1); by default those with forward secrecy and
+authenticated encryption.
+CIPHER-SUITES: likewise, for TLS 1.3.
+VERIFY-CLIENT: :REQUIRED, clients have to have a certificate that is valid; :OPTIONAL, they may have none, but no
+other; :REQUEST, they are asked for one, and it is taken whatever it is; NIL, they are not asked.
+CLIENT-CA-FILE: the certificates of who issues those of clients, in PEM.
+TICKET-KEY-FILES: files of 80 octets that nobody knows, by which sessions are resumed (RFC 5077): new tickets
+are made by the first, and those by the others are still taken.  With the same files, several processes
+resume each other's sessions.  More than one needs OpenSSL 3.0.
+TICKET-KEYS: in their place such keys, see TLS-CONTEXT-TICKET-KEYS; by default a random one.
+KERNEL-TLS: true where the kernel may encrypt, if it can.
+READ-AHEAD: false where OpenSSL is to read no more of a socket than the record at hand.
+
+Signals TLS-MISTAKE."
+  (multiple-value-bind (context warnings mistake)
+      (deferring-interrupts             ; see TLS-SBCL
+        (%clear-errors)
+        (handler-case
+            (build-context certificates
+                           (or ciphers *default-tls-ciphers*)
+                           (or (mapcar #'read-ticket-key ticket-key-files)
+                               ticket-keys
+                               (list (random-octets +ticket-key-octets+)))
+                           (list :minimum-protocol minimum-protocol
+                                 :cipher-suites (or cipher-suites *default-tls-cipher-suites*)
+                                 :client-ca-file client-ca-file
+                                 :verify-client verify-client
+                                 :session-id-context (session-id-context verify-client client-ca-file)
+                                 :kernel-tls kernel-tls
+                                 :read-ahead read-ahead))
+          (tls-mistake (mistake) (values nil '() mistake))))
+    (when mistake
+      (error mistake))
+    (values context warnings)))
