@@ -64,17 +64,21 @@
   "Stop ACCEPTOR, which START-HERE returned."
   (uiop:symbol-call '#:hunchentoot '#:stop acceptor))
 
+(defun load-here (port workload seconds log)
+  "Load the server on PORT with WORKLOAD for SECONDS; what the load tool prints goes to the file
+LOG."
+  (with-process (load (wrk-command port workload seconds) :log log)
+    (wait-for-end load (+ seconds 10))))
+
 (defun sample-under-load (port workload mode seconds directory)
   "Load the server on PORT, in this Lisp, with WORKLOAD for SECONDS while the profiler
-takes samples in MODE, :CPU or :ALLOC; what wrk prints goes to logs in DIRECTORY."
+takes samples in MODE, :CPU or :ALLOC; what the load tool prints goes to logs in DIRECTORY."
   ;; Longer than before a round: CLOS compiles methods until it has met all arguments.
-  (warm-up port (log-file directory "warm-up") 3)
+  (load-here port workload 3 (log-file directory "warm-up"))
   (sb-sprof:reset)
   (sb-sprof:start-profiling :mode mode :max-samples 200000 :sample-interval 0.002 :threads :all)
   (unwind-protect
-       (with-process (wrk (wrk-command port workload seconds)
-                          :log (log-file directory "wrk"))
-         (wait-for-end wrk (+ seconds 10)))
+       (load-here port workload seconds (log-file directory "load"))
     (sb-sprof:stop-profiling)))
 
 (defun leaf-shares (counted-stacks)

@@ -162,3 +162,14 @@ side: 1 is established, 3 still expects the client."
             (is (< (rounds-of "mortal") 2)))
           (is (search "mortal: keep-0ms-100: died in" (report-of result)))))
       (skip "wrk or a C compiler is missing")))
+
+;;; A profile
+
+(test a-server-of-ours-is-profiled
+  (if (missing-programs "wrk")
+      (skip "wrk is missing")
+      (with-temporary-results ()
+        (let ((directory (let ((*standard-output* (make-broadcast-stream)))
+                           (ruler:profile :seconds 1))))
+          (is (svg-whole-p (merge-pathnames "flame.svg" directory)))
+          (is (search "hunchentoot" (uiop:read-file-string (merge-pathnames "folded.txt" directory))))))))
