@@ -18,6 +18,7 @@
    (:file "text")                       ; words, numbers with units, tables of tabs
    (:file "process")                    ; child processes and what /proc says of them
    (:file "programs")                   ; finding and building programs
+   (:file "tls")                        ; a certificate, and clients that all offer the same
    (:file "rival")                      ; what a server under test is
    (:module "rivals"
     :serial t
@@ -71,7 +72,8 @@
                (:file "results")                ; from samples to cells and ratios
                (:file "words")                  ; who won, who lost
                (:file "files")                  ; tables, reports, README, flame graphs
-               (:file "processes"))             ; children, and a whole small run
+               (:file "processes")              ; children, and a whole small run
+               (:file "tls"))                   ; certificates, and connections that are resumed or not
   :perform (test-op (operation system)
              (declare (ignore operation system))
              (unless (symbol-call '#:hunchentoot-recycling-taskmaster-benchmark/test '#:run-all)

@@ -1,9 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster-benchmark)
 
-;;;; The load: wrk for speed; for what wrk doesn't tell, two helpers of ours.
+;;;; The load: wrk for speed; for what wrk doesn't tell or do, programs of ours.
 ;;;; They are C programs because they share the cores with the server: a client
 ;;;; in an interpreter, or in a Lisp that stops to collect garbage, would measure
-;;;; itself.  All three print a line of figures for us: ruler name=integer ...
+;;;; itself.  All print a line of figures for us: ruler name=integer ...
 
 (defun parse-ruler-lines (text)
   "The figures in the lines of TEXT that begin with ruler, as an association list
@@ -28,9 +28,9 @@ from names to integers."
   "The figure NAME of FIGURES, as PARSE-RULER-LINES returns them, or NIL."
   (cdr (assoc name figures :test #'string=)))
 
-(defun address (port path)
-  "The address of PATH on the server on PORT."
-  (format nil "http://127.0.0.1:~d~a" port path))
+(defun address (port path tls-p)
+  "The address of PATH on the server on PORT, over TLS if TLS-P."
+  (format nil "http~:[~;s~]://127.0.0.1:~d~a" tls-p port path))
 
 (defun wait-for-end (process seconds)
   "Wait for the end of PROCESS, at most SECONDS."
@@ -45,30 +45,64 @@ from names to integers."
 (defparameter *patience-with-uploads* 10
   "After how many seconds wrk calls an upload timed out; other requests, after its own 2.")
 
-(defun wrk-words (port connections seconds &key (path "/yo") headers posted)
+(defun wrk-words (port connections seconds &key (path "/yo") headers posted tls-p)
   "The words that let wrk load the server on PORT over CONNECTIONS for SECONDS, with requests
-for PATH with HEADERS and, unless NIL, POSTED octets."
-  `(,(find-program "wrk") "--latency" "-s" ,(benchmark-file "wrk.lua")
-    "-t" ,(wrk-threads connections) "-c" ,connections "-d" ,(format nil "~ds" seconds)
-    ,@(when posted (list "--timeout" (format nil "~ds" *patience-with-uploads*)))
-    ,@(loop for header in headers append (list "-H" header))
-    ,(address port path)
-    ,@(when posted (list "--" posted))))
+for PATH with HEADERS and, unless NIL, POSTED octets; over TLS if TLS-P."
+  (let ((words `(,(find-program "wrk") "--latency" "-s" ,(benchmark-file "wrk.lua")
+                 "-t" ,(wrk-threads connections) "-c" ,connections
+                 "-d" ,(format nil "~ds" seconds)
+                 ,@(when posted (list "--timeout" (format nil "~ds" *patience-with-uploads*)))
+                 ,@(loop for header in headers append (list "-H" header))
+                 ,(address port path tls-p)
+                 ,@(when posted (list "--" posted)))))
+    (if tls-p (with-one-cipher words) words)))
 
-(defun wrk-command (port workload seconds)
+(defun tls-program ()
+  "Our program that loads a server over TLS.  wrk resumes whenever it connects again, and tells
+nothing of it."
+  (handler-case (c-program "tls" "tls.c" "tls-client.c" "client.c" "-lssl" "-lcrypto")
+    (unavailable (condition)
+      (unavailable "~a (its headers are in Debian's package libssl-dev)"
+                   (unavailable-reason condition)))))
+
+(defun tls-words (port workload seconds mode &optional (path "/yo"))
+  "The words that let our program load the server on PORT with the clients of WORKLOAD over TLS for
+SECONDS, with requests for PATH; MODE is :FULL, :RESUMED or :KEEP-ALIVE."
+  (let ((clients (measured-clients workload)))
+    (list (tls-program) port clients (format nil "~,3f" seconds) (string-downcase mode)
+          path (wrk-threads clients))))
+
+(defun load-command (port workload seconds)
   "The words that load the server on PORT with WORKLOAD for SECONDS."
   (let ((kind (kind-of workload)))
-    (wrk-words port (measured-clients workload) seconds
-               :path (kind-path kind) :headers (kind-headers kind) :posted (kind-posted kind))))
+    (if (kind-handshake kind)
+        (tls-words port workload seconds (kind-handshake kind) (kind-path kind))
+        (wrk-words port (measured-clients workload) seconds
+                   :path (kind-path kind) :headers (kind-headers kind) :posted (kind-posted kind)
+                   :tls-p (kind-tls-p kind)))))
 
 (defun retries (figures)
   "How many of the read errors among the FIGURES of wrk, under a server that hangs up without saying
 so, come from that: at most one for each answer."
   (min (figure "read_errors" figures) (figure "requests" figures)))
 
+(defun evenness (figures)
+  "How often he was served who was served least, per who was served most, by the FIGURES of a
+program that tells one client from another."
+  (/ (figure "least" figures) (max 1 (figure "most" figures))))
+
+(defun handshake-figures (figures)
+  "What the FIGURES of our TLS program amount to beyond those that wrk has, as a property list of
+*MEASURES*; NIL if they are of wrk."
+  (when (figure "handshakes" figures)
+    (list :unresumed (+ (figure "declined" figures) (figure "ticketless" figures))
+          :unserved (figure "unserved" figures)
+          :evenness (evenness figures))))
+
 (defun wrk-figures (figures &key silent-close-p)
-  "What the FIGURES of wrk amount to, as a property list of *MEASURES*; latencies
-are left out when nothing was answered.  SILENT-CLOSE-P: does the server hang up without saying so?"
+  "What the FIGURES of wrk, or of our TLS program, amount to, as a property list of *MEASURES*;
+latencies are left out when nothing was answered.  SILENT-CLOSE-P: does the server hang up without
+saying so?"
   (flet ((value (name) (figure name figures))
          (ms (name) (/ (figure name figures) 1000)))
     (let ((requests (value "requests"))
@@ -80,6 +114,7 @@ are left out when nothing was answered.  SILENT-CLOSE-P: does the server hang up
                                retries)
                     :non-2xx (value "non_2xx"))
               (when silent-close-p (list :retries retries))
+              (handshake-figures figures)
               (when (plusp requests)
                 (list :p50 (ms "p50_us") :p90 (ms "p90_us") :p99 (ms "p99_us")
                       :p999 (ms "p999_us") :max (ms "max_us")))))))
@@ -94,7 +129,7 @@ REQUESTS, as a property list of *MEASURES*."
               (list :cpu (/ (* seconds 1000000) requests))))))
 
 (defun measure-speed (process words seconds log &key silent-close-p)
-  "Load PROCESS, a server, by the command WORDS, a wrk of SECONDS; what that printed is kept
+  "Load PROCESS, a server, by the command WORDS, a load of SECONDS; what that printed is kept
 in the file LOG.  The figures, as a property list of *MEASURES*; SILENT-CLOSE-P as in WRK-FIGURES."
   (let ((before (session-usage process)))
     (with-process (wrk words :log log)
@@ -127,19 +162,34 @@ what is to be told of it goes to the file LOG.  A property list of *MEASURES*."
 
 ;;; Fairness
 
+(defun counting-tool (workload)
+  "The key of the load tool that counts who is served under WORKLOAD."
+  (if (kind-tls-p (kind-of workload)) :tls :fair))
+
+(defun counting-command (port workload milliseconds)
+  "The words that count for MILLISECONDS how often each client of WORKLOAD is served."
+  (if (kind-tls-p (kind-of workload))
+      (tls-words port workload (/ milliseconds 1000) :keep-alive)
+      (list (c-program "fair" "fair.c" "client.c") port (measured-clients workload) milliseconds
+            (if (eq (workload-kind workload) :close) "close" "keep-alive"))))
+
+(defun refusals (figures)
+  "How many requests were refused or cut off, by the FIGURES of a program that counts who is
+served."
+  (or (figure "errors" figures)
+      (loop for name in '("connect_errors" "read_errors" "write_errors" "timeouts" "non_2xx")
+            sum (figure name figures))))
+
 (defun measure-fairness (port workload milliseconds log)
   "Count for MILLISECONDS how often each client of WORKLOAD is served by the server
 on PORT.  A property list of *MEASURES*."
-  (with-process (fair (list (c-program "fair" "fair.c" "client.c") port
-                            (measured-clients workload) milliseconds
-                            (if (eq (workload-kind workload) :close) "close" "keep-alive"))
-                      :log log)
+  (with-process (fair (counting-command port workload milliseconds) :log log)
     (wait-for-end fair (+ 10 (/ milliseconds 1000)))
     (let ((figures (final-figures log)))
       (list :counted (figure "served" figures)
-            :refused (figure "errors" figures)
+            :refused (refusals figures)
             :unserved (figure "unserved" figures)
-            :evenness (/ (figure "least" figures) (max 1 (figure "most" figures)))))))
+            :evenness (evenness figures)))))
 
 ;;; Idle connections
 

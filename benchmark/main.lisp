@@ -12,7 +12,7 @@
     (format t "Results go to ~a~%" (enough-namestring (run-result run) *root*))))
 
 (defparameter *printed-measures* '(:rate :all :p50 :p99 :slow-rate :slow-p99 :cpu :threads :memory
-                                   :errors :retries :refused :unserved :evenness)
+                                   :errors :retries :refused :unserved :unresumed :evenness)
   "The keys of the measures that are printed after a run; of the first that a workload has, the
 ratios, too.")
 
@@ -58,7 +58,8 @@ the report and left out; an interrupt keeps what was measured."
     (check-rivals run)
     (announce run)
     (setf (run-progress run) (make-instance 'progress :left (run-seconds run)))
-    (call-timing result (lambda () (measure-all run)))
+    (unwind-protect (call-timing result (lambda () (measure-all run)))
+      (discard-certificate run))
     (write-outputs result)
     result))
 

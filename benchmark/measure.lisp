@@ -31,6 +31,7 @@ is to be lost because most rounds had none."
    (make-measure :counted "counted" "counted" "" nil t)
    (make-measure :refused "refused" "refused" "" nil t)
    (make-measure :unserved "unserved" "in vain" "" nil t)
+   (make-measure :unresumed "not_resumed" "not resumed" "" nil t)
    (make-measure :evenness "least_per_most" "least/most served" "" nil)
    (make-measure :held "held" "idle held" "" nil)
    (make-measure :alive "alive" "idle still alive" "" nil))

@@ -17,7 +17,7 @@ nobody always follows the lightest server, or the heaviest."
 
 (defun counted-p (run workload)
   "Is it counted for RUN who is served under WORKLOAD?"
-  (and (usable-p run :fair)
+  (and (usable-p run (counting-tool workload))
        (kind-counted-p (kind-of workload))))
 
 (defun turn-seconds (workload seconds)
@@ -41,7 +41,7 @@ nobody always follows the lightest server, or the heaviest."
 
 (defun run-seconds (run)
   "How long RUN will take, about."
-  (loop for delay-ms in (delays run)
-        sum (reduce #'+ (contenders run delay-ms) :key #'start-seconds)
-        sum (loop for workload in (workloads-with-delay run delay-ms)
+  (loop for setup in (setups (settings-workloads (run-settings run)))
+        sum (reduce #'+ (contenders run setup) :key #'start-seconds)
+        sum (loop for workload in (workloads-of-setup run setup)
                   sum (* (length (entrants run workload)) (cell-seconds run workload)))))

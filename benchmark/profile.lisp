@@ -49,8 +49,9 @@
      sb-sprof::*samples*)
     stacks))
 
-(defun start-here (rival port delay-ms)
-  "Start RIVAL, a Hunchentoot one, in this Lisp, and return the acceptor."
+(defun start-here (rival port delay-ms certificate)
+  "Start RIVAL, a Hunchentoot one, in this Lisp, over TLS with CERTIFICATE, a directory, unless that
+is NIL, and return the acceptor."
   (unless (and (typep rival 'lisp-rival) (string= (lisp-server rival) "hunchentoot"))
     (mistake "Only a Hunchentoot acceptor can be profiled, not ~a." (rival-name rival)))
   (asdf:load-system (lisp-system rival))
@@ -58,7 +59,7 @@
     (load (server-file "hunchentoot.lisp"))
     (eval (read-from-string
            (format nil "(start-acceptor ~{~s ~} ~a)" (serve-arguments port delay-ms)
-                   (lisp-arguments rival))))))
+                   (more-arguments rival certificate))))))
 
 (defun stop-here (acceptor)
   "Stop ACCEPTOR, which START-HERE returned."
@@ -67,8 +68,16 @@
 (defun load-here (port workload seconds log)
   "Load the server on PORT with WORKLOAD for SECONDS; what the load tool prints goes to the file
 LOG."
-  (with-process (load (wrk-command port workload seconds) :log log)
+  (with-process (load (load-command port workload seconds) :log log)
     (wait-for-end load (+ seconds 10))))
+
+(defun call-with-certificate (wanted-p function)
+  "Call FUNCTION with the directory of a certificate, which goes away then, or with NIL unless
+WANTED-P."
+  (let ((certificate (and wanted-p (make-certificate))))
+    (unwind-protect (funcall function certificate)
+      (when certificate
+        (remove-directory certificate)))))
 
 (defun sample-under-load (port workload mode seconds directory)
   "Load the server on PORT, in this Lisp, with WORKLOAD for SECONDS while the profiler
@@ -131,11 +140,15 @@ flame.svg, and print the flat report."
   "Run RIVAL, a Hunchentoot one, in this Lisp, load it with WORKLOAD for SECONDS, and
 print where it spends its time (MODE :CPU) or allocates its memory (:ALLOC).  The flat
 report, folded stacks and a flame graph go into a new directory, which is returned."
-  (let* ((directory (new-result))
-         (port (free-port))
-         (acceptor (start-here rival port (workload-delay-ms workload))))
-    (unwind-protect (sample-under-load port workload mode seconds directory)
-      (stop-here acceptor))
+  (let ((directory (new-result))
+        (port (free-port))
+        (setup (setup-of workload)))
+    (call-with-certificate
+     (setup-tls-p setup)
+     (lambda (certificate)
+       (let ((acceptor (start-here rival port (setup-delay-ms setup) certificate)))
+         (unwind-protect (sample-under-load port workload mode seconds directory)
+           (stop-here acceptor)))))
     (write-profile (format nil "~a, ~a (~(~a~))" (rival-label rival) (workload-title workload) mode)
                    directory)
     (format t "~&~%~a~%" (enough-namestring (merge-pathnames "flame.svg" directory) *root*))

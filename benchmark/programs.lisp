@@ -12,7 +12,7 @@
 
 (defparameter *package-of-program*
   '(("wrk" . "wrk") ("gnuplot" . "gnuplot-nox") ("nginx" . "nginx-light") ("cc" . "build-essential")
-    ("go" . "golang-go") ("node" . "nodejs"))
+    ("go" . "golang-go") ("node" . "nodejs") ("openssl" . "openssl"))
   "Where Debian has the programs that we use.")
 
 (defun search-path ()
@@ -55,13 +55,27 @@ and return its file.  UNAVAILABLE, with what the compiler said, if that fails."
     program))
 
 (defun c-program (name &rest sources)
-  "The program NAME, built from the C files SOURCES of benchmark/native/."
+  "The program NAME, built from SOURCES: C files of benchmark/native/, and options of the compiler,
+as -l names libraries."
   (let ((directory (benchmark-file "native/")))
     (build name
            ;; All files there, so that headers count too.
            (uiop:directory-files directory)
            `(,(find-program "cc") "-O2" "-Wall" "-pthread" "-o" ,(built-file name)
-             ,@(loop for source in sources collect (merge-pathnames source directory))))))
+             ,@(loop for source in sources
+                     collect (if (uiop:string-prefix-p "-" source)
+                                 source
+                                 (merge-pathnames source directory)))))))
+
+;;; Directories
+
+(defun make-fresh-directory ()
+  "A directory for temporary files that nobody else uses."
+  (uiop:ensure-directory-pathname (first-line (output-of '("mktemp" "-d")))))
+
+(defun remove-directory (directory)
+  "Remove DIRECTORY, which MAKE-FRESH-DIRECTORY returned."
+  (uiop:delete-directory-tree directory :validate t :if-does-not-exist :ignore))
 
 (defun cores ()
   "The number of processors that this process may use."

@@ -62,13 +62,20 @@ for the limit, which is its unit, and parts of ours."
               (quantity limit (find-measure :cpu)))
       "-"))
 
+(defun throughput-text (cell limit)
+  "The throughput of CELL as a part of that of LIMIT, another cell; in requests/s if that is NIL."
+  (if (and (null limit) (value-of cell :rate))
+      (format nil "~a/s" (grouped (value-of cell :rate)))
+      (ratio-text cell limit :rate)))
+
 (defun readme-cell (cell limit winners caveats)
-  "What the README's table says of CELL: its throughput as a part of that of LIMIT, another cell, and
-below its CPU per request; bold if it is one of WINNERS.  CAVEATS are the footnotes."
+  "What the README's table says of CELL: its throughput, as a part of that of LIMIT if that is
+another cell and not NIL, and below its CPU per request; bold if it is one of WINNERS.  CAVEATS are
+the footnotes."
   (if (null cell)
       "-"
       (let ((mark (if (member cell winners) "**" "")))
-        (format nil "~a~a~a~:[~;*~]~a<br>~a" mark (ratio-text cell limit :rate) mark
+        (format nil "~a~a~a~:[~;*~]~a<br>~a" mark (throughput-text cell limit) mark
                 (disqualification cell) (caveat-mark cell caveats)
                 (if (value-of cell :cpu)
                     (quantity cell (find-measure :cpu))
@@ -154,9 +161,10 @@ below its CPU per request; bold if it is one of WINNERS.  CAVEATS are the footno
 (defun write-readme-section (stream result cells)
   "Write the section for RESULT, whose cells are CELLS."
   (format stream "~%Throughput as a part of what the machine gives (the limit: a C program with a ~
-                  fixed answer, which uses all that our engine uses), and below it CPU time per ~
-                  request. Bold: nobody is clearly better, by throughput or by CPU. A star: some ~
-                  clients were refused or not served. A dash: it cannot do that.~%~%")
+                  fixed answer, which uses all that our engine uses; it has no TLS, so throughput ~
+                  itself stands there), and below it CPU time per request. Bold: nobody is clearly ~
+                  better, by throughput or by CPU. A star: some clients were refused or not served. ~
+                  A dash: it cannot do that.~%~%")
   (write-readme-table stream cells)
   (write-circumstances stream result cells)
   (write-limits stream result)

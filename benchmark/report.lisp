@@ -94,8 +94,9 @@ that of the limit and by that of Hunchentoot."
   "Write the title of the report of RESULT, and how it was made."
   (let ((rounds (parse-integer (or (fact "rounds" result) "1"))))
     (format stream "# Benchmark of ~a~%~%" (result-name result))
-    (format stream "~d round~:p of ~a s each, after a warm-up of ~a s by the same clients, by wrk on ~
-                    the same ~a processors as the servers, which take turns in another order in ~
+    (format stream "~d round~:p of ~a s each, after a warm-up of ~a s by the same clients, by wrk (by ~
+                    a program of ours where each request has a TLS handshake) on the same ~a ~
+                    processors as the servers, which take turns in another order in ~
                     each round. Figures are medians of the rounds~:[~;; least and greatest in ~
                     parentheses~]; failures are added up. A ratio of two servers is always the ~
                     median of the rounds' ratios, not the ratio of the medians. But for files, all ~

@@ -22,6 +22,8 @@ compare with.")
                :documentation "How it is set up, for the report.")
    (note :initarg :note :initform nil :reader rival-note :type (or null string)
          :documentation "What the reader of its figures has to know.")
+   (tls :initarg :tls :initform nil :reader rival-tls
+        :documentation "What its class has to know to set it up for TLS; NIL where it is not.")
    (lacks :initarg :lacks :initform '() :reader rival-lacks :type list
           :documentation "What it can't do, a property list from :WAIT (before it answers),
 :FILES or :UPLOADS to a sentence that says why.")
@@ -46,15 +48,17 @@ them.  All get the same, as far as they can be told."
 (defparameter *slow-ms* 100
   "How long the handler of /slow waits, in milliseconds.")
 
-(defgeneric command (rival port delay-ms directory)
+(defgeneric command (rival port delay-ms directory certificate)
   (:documentation "The words of the command that runs RIVAL in the foreground, listening
 on PORT of 127.0.0.1.  But for what it lacks, it answers
   GET /yo          with \"Hey!\", after DELAY-MS milliseconds,
   GET /slow        with the same after *SLOW-MS*,
   GET /files/NAME  with that file of the SERVED-FILES,
   POST /upload     with \"Hey!\", when its handler has got the whole body as octets.
-DIRECTORY is a fresh one for files that RIVAL may need.  Its listen queue is one of (BACKLOG).
-PREPARE has been called."))
+DIRECTORY is a fresh one for files that RIVAL may need.  With CERTIFICATE, a directory with the
+CERTIFICATE-FILES, it does so over TLS 1.3, and 1.2 where it likes, and gives tickets for resumption
+as it does by itself; that is asked only of those with a RIVAL-TLS.  Its listen queue is one of
+(BACKLOG).  PREPARE has been called."))
 
 (defgeneric version (rival)
   (:documentation "The version of RIVAL, a string.  PREPARE has been called."))
@@ -106,8 +110,8 @@ replaced where it stands."
            :documentation "Function of no arguments to the program file; UNAVAILABLE if
 it can't be had.")
    (arguments :initarg :arguments :reader program-arguments
-              :documentation "Function of port, delay in ms and fresh directory to the
-words that follow the program.")
+              :documentation "Function of port, delay in ms and fresh directory, and the directory
+of a certificate where it is set up for TLS, to the words that follow the program.")
    (version :initarg :version :reader version
             :documentation "Function of no arguments to the version."))
   (:documentation "A rival that is an executable program."))
@@ -115,9 +119,10 @@ words that follow the program.")
 (defmethod prepare ((rival program-rival))
   (funcall (program-finder rival)))
 
-(defmethod command ((rival program-rival) port delay-ms directory)
+(defmethod command ((rival program-rival) port delay-ms directory certificate)
   (cons (funcall (program-finder rival))
-        (funcall (program-arguments rival) port delay-ms directory)))
+        (apply (program-arguments rival) port delay-ms directory
+               (and certificate (list certificate)))))
 
 (defmethod version :around ((rival program-rival))
   (funcall (call-next-method)))
@@ -133,7 +138,9 @@ delay, *SLOW-MS*, the directory of the SERVED-FILES, the BACKLOG, and more.")
    (arguments :initarg :arguments :initform "" :reader lisp-arguments :type string
               :documentation "What more SERVE gets, as text: its symbols are known only in
 the child, once the system is there."))
-  (:documentation "A rival that is a Lisp system, run in a Lisp process of its own."))
+  (:documentation "A rival that is a Lisp system, run in a Lisp process of its own.  Its RIVAL-TLS
+takes the place of ARGUMENTS over TLS; it is followed there by Hunchentoot's arguments for the
+certificate."))
 
 (defmethod prepare ((rival lisp-rival))
   (unless (asdf:find-system (lisp-system rival) nil)
@@ -160,7 +167,14 @@ the child, once the system is there."))
   "What every SERVE gets first, on PORT with a delay of DELAY-MS."
   (list port delay-ms *slow-ms* (uiop:native-namestring (served-files)) (backlog)))
 
-(defmethod command ((rival lisp-rival) port delay-ms directory)
+(defun more-arguments (rival certificate)
+  "What SERVE gets after the SERVE-ARGUMENTS for RIVAL, over TLS if CERTIFICATE is not NIL."
+  (if certificate
+      (format nil "~a ~{:ssl-certificate-file ~s :ssl-privatekey-file ~s~}" (rival-tls rival)
+              (mapcar #'uiop:native-namestring (certificate-files certificate)))
+      (lisp-arguments rival)))
+
+(defmethod command ((rival lisp-rival) port delay-ms directory certificate)
   (declare (ignore directory))
   (flet ((form (control &rest arguments)
            (list "--eval" (apply #'format nil control arguments))))
@@ -170,4 +184,5 @@ the child, once the system is there."))
       ,@(form "(push ~s asdf:*central-registry*)" (uiop:native-namestring *root*))
       ,@(form "(asdf:load-system ~s)" (lisp-system rival))
       "--load" ,(server-file (format nil "~a.lisp" (lisp-server rival)))
-      ,@(form "(serve ~{~s ~} ~a)" (serve-arguments port delay-ms) (lisp-arguments rival)))))
+      ,@(form "(serve ~{~s ~} ~a)" (serve-arguments port delay-ms)
+              (more-arguments rival certificate)))))

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster-benchmark)
 
-;;;; The run.  Servers with the same delay run side by side and are measured in
+;;;; The run.  Servers with the same setup run side by side and are measured in
 ;;;; turn, each once in a round, so that a change of the machine's mood meets all of them.
 
 (defparameter *pause* 0.3
@@ -8,9 +8,10 @@
 
 (defstruct run
   "A run under way: what it does, where it is kept, how far it is, which of the load
-TOOLS it can use (:WRK, :FAIR, :IDLE, :BURST), its running SERVERS, and the rivals that FAILED
-to start."
-  settings result progress tools servers failed)
+TOOLS it can use (:WRK, :FAIR, :IDLE, :BURST, :TLS, :CERTIFICATE), its running SERVERS, the rivals
+that FAILED to start, and the directory of the CERTIFICATE that all servers have, once there is
+one."
+  settings result progress tools servers failed certificate)
 
 (defun note (run server workload control &rest arguments)
   "RECORD-NOTE in the result of RUN; SERVER is one, or a rival, or NIL, and WORKLOAD
@@ -28,7 +29,9 @@ one or NIL."
     (list (list :wrk "speed" (lambda () (find-program "wrk")))
           (list :fair "fairness" (helper "fair" "fair.c"))
           (list :idle "workloads with idle connections" (helper "idle" "idle.c"))
-          (list :burst "workloads all at once" (helper "burst" "burst.c"))))
+          (list :burst "workloads all at once" (helper "burst" "burst.c"))
+          (list :tls "new connections and fairness over TLS" #'tls-program)
+          (list :certificate "workloads over TLS" (lambda () (find-program "openssl")))))
   "The load tools: key, what is left out without it, and a function that finds or builds it.")
 
 (defun check-tools (run)
@@ -55,10 +58,10 @@ one or NIL."
                              t))
                          (settings-rivals settings)))))
 
-(defun workloads-with-delay (run delay-ms)
-  "The workloads of RUN whose handlers wait DELAY-MS, as far as there are tools for them."
+(defun workloads-of-setup (run setup)
+  "The workloads of RUN that need SETUP, as far as there are tools for them."
   (remove-if-not (lambda (workload)
-                   (and (= delay-ms (workload-delay-ms workload))
+                   (and (equalp setup (setup-of workload))
                         (subsetp (kind-tools (kind-of workload)) (run-tools run))))
                  (settings-workloads (run-settings run))))
 
@@ -67,28 +70,37 @@ one or NIL."
   (remove-if (lambda (rival) (obstacle rival workload))
              (settings-rivals (run-settings run))))
 
-(defun contenders (run delay-ms)
-  "The rivals of RUN that can take part in some workload whose handlers wait DELAY-MS."
+(defun contenders (run setup)
+  "The rivals of RUN that can take part in some workload that needs SETUP."
   (remove-if-not (lambda (rival)
                    (some (lambda (workload) (member rival (entrants run workload)))
-                         (workloads-with-delay run delay-ms)))
+                         (workloads-of-setup run setup)))
                  (settings-rivals (run-settings run))))
 
-(defun note-obstacles (run delay-ms)
-  "Note who of RUN is left out of which workloads whose handlers wait DELAY-MS, and why."
-  (let ((contenders (contenders run delay-ms)))
+(defun note-obstacles (run setup)
+  "Note who of RUN is left out of which workloads that need SETUP, and why."
+  (let ((contenders (contenders run setup)))
     (dolist (rival (settings-rivals (run-settings run)))
-      (dolist (workload (workloads-with-delay run delay-ms))
+      (dolist (workload (workloads-of-setup run setup))
         (let ((reason (obstacle rival workload)))
           (cond ((null reason))
                 ((member rival contenders) (note run rival workload "left out: ~a" reason))
-                (t (note run rival nil "no cells with ~d ms: ~a" delay-ms reason)
+                (t (note run rival nil "no cells with ~a: ~a" (setup-title setup) reason)
                    (return))))))))
 
-(defun delays (run)
-  "The delays, in ms, among the workloads of RUN."
-  (sort (remove-duplicates (mapcar #'workload-delay-ms (settings-workloads (run-settings run))))
-        #'<))
+;;; The certificate of all servers
+
+(defun ensure-certificate (run setup)
+  "The directory of the certificate of RUN if SETUP needs one, made now if there is none; else NIL.
+UNAVAILABLE if it can't be made."
+  (and (setup-tls-p setup)
+       (or (run-certificate run)
+           (setf (run-certificate run) (make-certificate)))))
+
+(defun discard-certificate (run)
+  "Remove the certificate of RUN, if there is one."
+  (when (run-certificate run)
+    (remove-directory (shiftf (run-certificate run) nil))))
 
 ;;; Measuring
 
@@ -99,13 +111,15 @@ file LOG."
         (port (server-port server)))
     (if (eq (workload-kind workload) :burst)
         (measure-burst process port (workload-connections workload) log)
-        (measure-speed process (wrk-command port workload seconds) seconds log
+        (measure-speed process (load-command port workload seconds) seconds log
                        :silent-close-p (and (eq (workload-kind workload) :close)
                                             (silent-close-p server))))))
 
 (defun load-usable-p (run workload)
   "Has RUN the tool that loads servers as WORKLOAD says?"
-  (usable-p run (if (eq (workload-kind workload) :burst) :burst :wrk)))
+  (usable-p run (cond ((eq (workload-kind workload) :burst) :burst)
+                      ((kind-handshake (kind-of workload)) :tls)
+                      (t :wrk))))
 
 (defun call-beside (run server workload seconds log function)
   "Call FUNCTION, of no arguments, which takes SECONDS, beside the clients that WORKLOAD wants
@@ -210,11 +224,14 @@ until the next."
 
 ;;; Servers
 
-(defun start-contender (run rival delay-ms)
-  "Start RIVAL as a server of RUN.  UNAVAILABLE if it does not start."
-  (with-step ((run-progress run) (start-seconds rival) "start ~a, ~d ms" (rival-name rival) delay-ms)
-    (let ((server (start-server rival delay-ms (log-file (run-result run) "server-~a-~dms"
-                                                         (rival-name rival) delay-ms))))
+(defun start-contender (run rival setup)
+  "Start RIVAL as a server of RUN with SETUP.  UNAVAILABLE if it does not start."
+  (with-step ((run-progress run) (start-seconds rival) "start ~a, ~a" (rival-name rival)
+              (setup-title setup))
+    (let ((server (start-server rival (setup-delay-ms setup)
+                                (log-file (run-result run) "server-~a-~a" (rival-name rival)
+                                          (setup-name setup))
+                                :certificate (ensure-certificate run setup))))
       ;; From here on RUN is answerable for its end.
       (push server (run-servers run))
       (record-server (run-result run) server)
@@ -225,9 +242,9 @@ until the next."
   (setf (run-servers run) (remove server (run-servers run)))
   (stop-server server))
 
-(defun ensure-server (run rival delay-ms)
-  "The running server of RIVAL, started now if there is none or if it has died; NIL,
-with a note, if it does not start.  It isn't tried again with this delay then."
+(defun ensure-server (run rival setup)
+  "The running server of RIVAL with SETUP, started now if there is none or if it has died; NIL,
+with a note, if it does not start.  It isn't tried again with this setup then."
   (let ((server (find rival (run-servers run) :key #'server-rival)))
     (cond ((member rival (run-failed run)) nil)
           ((and server (alive-p server)) server)
@@ -235,30 +252,30 @@ with a note, if it does not start.  It isn't tried again with this delay then."
              (with-unavailable-noted
                  ((lambda (reason)
                     (push rival (run-failed run))
-                    (note run rival nil "no cells with ~d ms: ~a" delay-ms reason)))
-               (start-contender run rival delay-ms))))))
+                    (note run rival nil "no cells with ~a: ~a" (setup-title setup) reason)))
+               (start-contender run rival setup))))))
 
-(defun ensure-servers (run delay-ms)
-  "The running servers of all contenders of RUN with DELAY-MS, as far as they start."
-  (loop for rival in (contenders run delay-ms)
-        for server = (ensure-server run rival delay-ms)
+(defun ensure-servers (run setup)
+  "The running servers of all contenders of RUN with SETUP, as far as they start."
+  (loop for rival in (contenders run setup)
+        for server = (ensure-server run rival setup)
         when server collect server))
 
-(defun measure-group (run delay-ms)
-  "Measure all of RUN that has handlers of DELAY-MS."
+(defun measure-group (run setup)
+  "Measure all of RUN that needs SETUP."
   (setf (run-failed run) '())
-  (note-obstacles run delay-ms)
+  (note-obstacles run setup)
   (unwind-protect
-       (dolist (workload (workloads-with-delay run delay-ms))
-         (measure-workload run (ensure-servers run delay-ms) workload))
+       (dolist (workload (workloads-of-setup run setup))
+         (measure-workload run (ensure-servers run setup) workload))
     (dolist (server (run-servers run))
       (discard-server run server))))
 
 (defun measure-all (run)
   "Measure all of RUN; true when that is done.  An interrupt from the keyboard ends it early, with
 a note."
-  (handler-case (dolist (delay-ms (delays run) t)
-                  (measure-group run delay-ms))
+  (handler-case (dolist (setup (setups (settings-workloads (run-settings run))) t)
+                  (measure-group run setup))
     (sb-sys:interactive-interrupt ()
       (note run nil nil "interrupted: some cells or rounds are missing")
       nil)))

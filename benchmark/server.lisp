@@ -7,10 +7,10 @@
 be compiled first.")
 
 (defstruct server
-  "RIVAL running as PROCESS on PORT.  What it prints goes to the file LOG, its own files
-are in DIRECTORY.  ANSWER is the first that it gave, to a client that wanted one only; HUNG-UP-P:
-did it hang up then?  LEFT-AT is when, in internal real time, it was last left alone."
-  rival process port directory log answer hung-up-p (left-at (get-internal-real-time)))
+  "RIVAL running as PROCESS on PORT, over TLS if TLS-P.  What it prints goes to the file LOG, its
+own files are in DIRECTORY.  ANSWER is the first that it gave, to a client that wanted one only;
+HUNG-UP-P: did it hang up then?  LEFT-AT is when, in internal real time, it was last left alone."
+  rival process port tls-p directory log answer hung-up-p (left-at (get-internal-real-time)))
 
 (defun server-name (server)
   "The name of SERVER's rival."
@@ -37,31 +37,35 @@ seconds, as a string; and whether it has ended."
 (defparameter *line-end* (coerce '(#\Return #\Newline) 'string)
   "What ends a line of HTTP.")
 
-(defun request-octets (path body)
+(defun request-text (path body)
   "A GET of PATH, or a POST of BODY unless that is NIL, on a connection to be closed then."
-  (map '(vector (unsigned-byte 8)) #'char-code
-       (format nil "~:{~a~a~}~@[~a~]"
-               (loop for line in `(,(format nil "~:[GET~;POST~] ~a HTTP/1.1" body path)
-                                   "Host: localhost"
-                                   "Connection: close"
-                                   ,@(and body `(,(format nil "Content-Length: ~d" (length body))))
-                                   "")
-                     collect (list line *line-end*))
-               body)))
+  (format nil "~:{~a~a~}~@[~a~]"
+          (loop for line in `(,(format nil "~:[GET~;POST~] ~a HTTP/1.1" body path)
+                              "Host: localhost"
+                              "Connection: close"
+                              ,@(and body `(,(format nil "Content-Length: ~d" (length body))))
+                              "")
+                collect (list line *line-end*))
+          body))
 
-(defun ask (port &key (path "/yo") body)
-  "The whole answer of the server on PORT to one request for PATH, with BODY if that is not
-NIL, on a connection to be closed then, and whether the server closed it; or NIL if there is no
-answer."
+(defun ask-plainly (port request)
+  "All that the server on PORT answers to REQUEST, a string, and whether it closed the connection;
+or NIL if it does not answer."
   (handler-case
       (usocket:with-client-socket (socket stream "127.0.0.1" port
                                           :timeout 2 :element-type '(unsigned-byte 8))
-        (write-sequence (request-octets path body) stream)
+        (write-sequence (map '(vector (unsigned-byte 8)) #'char-code request) stream)
         (finish-output stream)
         (multiple-value-bind (answer ended-p) (read-available socket)
           (and (plusp (length answer))
                (values answer ended-p))))
     ((or usocket:socket-error stream-error) () nil)))
+
+(defun ask (server &key (path "/yo") body)
+  "The whole answer of SERVER to one request for PATH, with BODY if that is not NIL, on a connection
+to be closed then, and whether the server closed it; or NIL if there is no answer."
+  (funcall (if (server-tls-p server) #'ask-by-tls #'ask-plainly)
+           (server-port server) (request-text path body)))
 
 (defun head-length (answer)
   "The length of the head of ANSWER, with the empty line that ends it; NIL without one."
@@ -72,40 +76,36 @@ answer."
   "What follows the head of ANSWER."
   (subseq answer (or (head-length answer) 0)))
 
-(defun wait-for-answer (process port log)
-  "Ask the server of PROCESS on PORT, which prints to the file LOG, until it answers, and
-return the answer, and whether it hung up then.  UNAVAILABLE when it ends before that, or takes too
-long, or answers otherwise."
+(defun wait-for-answer (server)
+  "Ask SERVER until it answers, and return the answer, and whether it hung up then.  UNAVAILABLE
+when it ends before that, or takes too long, or answers otherwise."
   (let ((answer nil)
         (hung-up-p nil))
     (wait-until (lambda ()
-                  (setf (values answer hung-up-p) (ask port))
-                  (or answer (not (running-p process))))
+                  (setf (values answer hung-up-p) (ask server))
+                  (or answer (not (alive-p server))))
                 *patience-to-start* 0.1)
-    (cond ((not (running-p process))
+    (cond ((not (alive-p server))
            (unavailable "it ended while starting; what it printed is in logs/~a"
-                        (file-namestring log)))
+                        (file-namestring (server-log server))))
           ((not (stringp answer)) (unavailable "it did not answer within ~d s" *patience-to-start*))
           ((not (equal (answer-body answer) "Hey!"))
            (unavailable "it answers ~s" (first-line answer)))
           (t (values answer hung-up-p)))))
 
-(defun make-fresh-directory ()
-  "A directory for temporary files that nobody else uses."
-  (uiop:ensure-directory-pathname (first-line (output-of '("mktemp" "-d")))))
-
-(defun start-server (rival delay-ms log)
-  "Start RIVAL with a handler that waits DELAY-MS and return the SERVER once it
-answers; what it prints goes to the file LOG.  UNAVAILABLE when it doesn't."
+(defun start-server (rival delay-ms log &key certificate)
+  "Start RIVAL with a handler that waits DELAY-MS, over TLS with CERTIFICATE, a directory, unless
+that is NIL, and return the SERVER once it answers; what it prints goes to the file LOG.
+UNAVAILABLE when it doesn't."
   (let* ((port (free-port))
          (directory (make-fresh-directory))
-         (process (launch (command rival port delay-ms directory) :log log))
+         (process (launch (command rival port delay-ms directory certificate) :log log))
          (server (make-server :rival rival :process process :port port
-                              :directory directory :log log))
+                              :tls-p (and certificate t) :directory directory :log log))
          (started-p nil))
     (unwind-protect
          (progn (setf (values (server-answer server) (server-hung-up-p server))
-                      (wait-for-answer process port log)
+                      (wait-for-answer server)
                       started-p t)
                 server)
       (unless started-p (stop-server server)))))
@@ -117,7 +117,7 @@ answers; what it prints goes to the file LOG.  UNAVAILABLE when it doesn't."
 (defun stop-server (server)
   "End SERVER and remove its directory."
   (end-process (server-process server))
-  (uiop:delete-directory-tree (server-directory server) :validate t :if-does-not-exist :ignore))
+  (remove-directory (server-directory server)))
 
 ;;; Who hangs up should say so
 
@@ -153,13 +153,12 @@ connection closed."
        (= (expected-size kind) (length (answer-body answer)))))
 
 (defun check-answer (server workload)
-  "UNAVAILABLE unless SERVER answers a request of WORKLOAD as it should.  That it answers
-plain ones is known since it was started."
+  "UNAVAILABLE unless SERVER answers a request of WORKLOAD as it should.  That it answers those for
+/yo is known since it was started."
   (let* ((kind (kind-of workload))
          (path (kind-path kind)))
     (unless (string= path "/yo")
-      (let ((answer (ask (server-port server) :path path
-                                              :body (and (kind-posted kind) "Hello"))))
+      (let ((answer (ask server :path path :body (and (kind-posted kind) "Hello"))))
         (unless (good-answer-p answer kind)
           (unavailable "to a request for ~a it answers ~:[nothing~;~:*~s~]" path
                        (and answer (first-line answer))))))))

@@ -98,12 +98,26 @@ others not, or when the difference is too small to be written."
                    (some (lambda (cell) (values-of cell (measure-key measure))) cells))
                  measures))
 
+(defparameter *tolerated-whole-handshakes* 0.01
+  "The part of connections that a server may not resume, without a word in the report.")
+
+(defun resumption-caveat (cell)
+  "That connections of CELL which were to be resumed were not, a sentence; or NIL."
+  (let ((unresumed (value-of cell :unresumed))
+        (requests (value-of cell :requests)))
+    (when (and unresumed requests
+               (> unresumed (* *tolerated-whole-handshakes* requests)))
+      (format nil "~:[some~;most~] of its connections were not resumed, although their clients ~
+                   would have, so these had a whole handshake"
+              (> unresumed (/ requests 2))))))
+
 (defun cell-caveat (cell)
   "What the figures of CELL do not mean, a sentence; or NIL, also when its server or workload is
 known no more."
   (let ((rival (find-rival (cell-server cell)))
         (workload (find-workload (cell-workload cell))))
-    (and rival workload (caveat rival workload))))
+    (or (and rival workload (caveat rival workload))
+        (resumption-caveat cell))))
 
 ;;; The table for programs
 

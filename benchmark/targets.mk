@@ -6,7 +6,9 @@ BENCH_ROOT := $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)
 BENCH_SYSTEM := hunchentoot-recycling-taskmaster-benchmark
 # Programs, each with the Debian package that has it.
 BENCH_PROGRAMS := wrk gnuplot=gnuplot-nox nginx=nginx-light go=golang-go node=nodejs \
-  cc=build-essential
+  cc=build-essential openssl
+# What our programs are compiled with, each with the Debian package that has it.
+BENCH_HEADERS := /usr/include/openssl/ssl.h=libssl-dev
 # $(call bench-lisp,FUNCTION) calls FUNCTION of the benchmark's package.  The
 # variables travel under names of our own: SECONDS, for one, means something to shells.
 bench-start = cd "$(BENCH_ROOT)" && $(1) \
@@ -44,5 +46,7 @@ bench-check: ## Test the ruler itself
 bench-deps: ## Install what the benchmark needs and is missing
 	@cd "$(BENCH_ROOT)"; for each in $(BENCH_PROGRAMS); do \
 	   PATH="$$PATH:/usr/sbin" scripts/install-dependencies --command $$each || true; done
+	@cd "$(BENCH_ROOT)"; for each in $(BENCH_HEADERS); do \
+	   scripts/install-dependencies --file $$each || true; done
 	@cd "$(BENCH_ROOT)" && LISP="$(SBCL)" scripts/install-dependencies \
 	   --system hunchentoot-recycling-taskmaster --system $(BENCH_SYSTEM)

@@ -7,11 +7,13 @@
 (defstruct kind
   "What the clients of a workload do, known by KEY, by NAME in the names of workloads and by
 TITLE to people.  They ask for PATH with the HEADERS, strings, and post POSTED octets if that
-is a number.  HANDLER, for people, stands for the delay where that says nothing.  Servers must
-not lack one of NEEDS; TOOLS are the load tools without which there is nothing to measure.
-COUNTED-P: is it also counted, with plain requests, who is served?  EXTRA-SECONDS is what a
-round takes beyond the load, about."
-  key name title (path "/yo") headers posted handler needs tools counted-p (extra-seconds 0))
+is a number; over TLS if TLS-P, and HANDSHAKE, :FULL or :RESUMED, tells how each request begins
+a connection of its own then.  HANDLER, for people, stands for the delay where that says nothing.
+Servers must not lack one of NEEDS; TOOLS are the load tools without which there is nothing to
+measure.  COUNTED-P: is it also counted, with plain requests, who is served?  EXTRA-SECONDS is what
+a round takes beyond the load, about."
+  key name title (path "/yo") headers posted tls-p handshake handler needs tools counted-p
+  (extra-seconds 0))
 
 (defparameter *browser-headers*
   '("Connection: keep-alive"
@@ -50,7 +52,20 @@ round takes beyond the load, about."
               :title "keep-alive" :handler "instant handler beside one of 100 ms for one in ten"
               :needs '(:wait) :tools '(:wrk) :counted-p t :extra-seconds 3)
    (make-kind :key :burst :name "burst" :title "all at once, from rest"
-              :tools '(:burst) :extra-seconds 1))
+              :tools '(:burst) :extra-seconds 1)
+   (make-kind :key :tls-keep-alive :name "tls-keep" :title "TLS, keep-alive" :tls-p t
+              :tools '(:certificate :wrk) :counted-p t)
+   (make-kind :key :tls-full :name "tls-full" :title "TLS, whole handshake for each request"
+              :tls-p t :handshake :full :tools '(:certificate :tls))
+   (make-kind :key :tls-resumed :name "tls-resumed"
+              :title "TLS, resumed connection for each request"
+              :tls-p t :handshake :resumed :tools '(:certificate :tls))
+   (make-kind :key :tls-file16k :name "tls-file16k" :title "TLS, keep-alive"
+              :handler "file of 16 KiB" :path "/files/16k.bin" :tls-p t :needs '(:files)
+              :tools '(:certificate :wrk) :counted-p t)
+   (make-kind :key :tls-file1m :name "tls-file1m" :title "TLS, keep-alive"
+              :handler "file of 1 MiB" :path "/files/1m.bin" :tls-p t :needs '(:files)
+              :tools '(:certificate :wrk) :counted-p t))
   "All kinds.")
 
 (defun find-kind (key)
@@ -115,8 +130,34 @@ waits of a few milliseconds, to which the steps of a timer matter."
 
 (defun obstacle (rival workload)
   "Why RIVAL can't take part under WORKLOAD, a sentence; or NIL."
-  (loop for need in (workload-needs workload)
-          thereis (getf (rival-lacks rival) need)))
+  (if (and (kind-tls-p (kind-of workload)) (not (rival-tls rival)))
+      "it is not set up for TLS here"
+      (loop for need in (workload-needs workload)
+              thereis (getf (rival-lacks rival) need))))
+
+;;; Setups: servers with the same run side by side
+
+(defstruct (setup (:constructor make-setup (delay-ms tls-p)))
+  "What a server is started for: a handler that waits DELAY-MS milliseconds, over TLS if TLS-P."
+  delay-ms tls-p)
+
+(defun setup-of (workload)
+  "The setup that a server needs for WORKLOAD."
+  (make-setup (workload-delay-ms workload) (kind-tls-p (kind-of workload))))
+
+(defun setup-title (setup)
+  "SETUP for people."
+  (format nil "~d ms~:[~; over TLS~]" (setup-delay-ms setup) (setup-tls-p setup)))
+
+(defun setup-name (setup)
+  "SETUP in the names of logs."
+  (format nil "~dms~:[~;-tls~]" (setup-delay-ms setup) (setup-tls-p setup)))
+
+(defun setups (workloads)
+  "The setups of WORKLOADS, each once, those without TLS first."
+  (sort (remove-duplicates (mapcar #'setup-of workloads) :test #'equalp :from-end t)
+        #'< :key (lambda (setup)
+                   (+ (setup-delay-ms setup) (if (setup-tls-p setup) most-positive-fixnum 0)))))
 
 (defparameter *workloads*
   (flet ((workload (kind delay-ms connections)
@@ -132,7 +173,12 @@ waits of a few milliseconds, to which the steps of a timer matter."
                   (workload :file1m 0 50)
                   (workload :upload 0 4)
                   (workload :mixed 0 200)
-                  (workload :burst 100 100))))
+                  (workload :burst 100 100)
+                  (workload :tls-keep-alive 0 100)
+                  (workload :tls-full 0 50)
+                  (workload :tls-resumed 0 50)
+                  (workload :tls-file16k 0 50)
+                  (workload :tls-file1m 0 50))))
   "The whole matrix, and what is no part of one.")
 
 (defparameter *quick-workloads* '("keep-0ms-100" "close-0ms-100" "keep-1ms-100" "close-1ms-100")
@@ -140,7 +186,9 @@ waits of a few milliseconds, to which the steps of a timer matter."
 
 (defparameter *standard-workloads*
   '("keep-0ms-100" "keep-0ms-1000" "close-0ms-100" "keep-1ms-100" "keep-1ms-400" "close-1ms-100"
-    "keep-10ms-400" "browser-0ms-100" "file16k-0ms-50" "upload-0ms-4" "mixed-0ms-200")
+    "keep-10ms-400" "browser-0ms-100" "file16k-0ms-50" "upload-0ms-4" "mixed-0ms-200"
+    "tls-keep-0ms-100" "tls-full-0ms-50" "tls-resumed-0ms-50" "tls-file16k-0ms-50"
+    "tls-file1m-0ms-50")
   "The names of the workloads of the standard run, which is what the README shows: something of
 everything, and what is hard on us.")
 
@@ -166,10 +214,14 @@ everything, and what is hard on us.")
 (defun select-workloads (patterns)
   "The workloads that some of PATTERNS name.  A pattern is a name, or some of its
 parts: \"close\" is every workload that closes, \"0ms-100\" all of the 0 ms ones
-with 100 connections.  An error when a pattern names none."
+with 100 connections.  Those over TLS are meant only by patterns with \"tls\".  An error when a
+pattern names none."
   (flet ((matches-p (pattern workload)
-           (subsetp (split pattern '(#\-)) (split (workload-name workload) '(#\-))
-                    :test #'string=)))
+           (let ((wanted (split pattern '(#\-)))
+                 (parts (split (workload-name workload) '(#\-))))
+             (flet ((tls-p (parts) (and (member "tls" parts :test #'string=) t)))
+               (and (subsetp wanted parts :test #'string=)
+                    (eq (tls-p wanted) (tls-p parts)))))))
     (dolist (pattern patterns)
       (unless (some (lambda (workload) (matches-p pattern workload)) *workloads*)
         (mistake "No workload is called ~a.  There are:~{ ~a~}."

@@ -12,14 +12,16 @@
   :label "Go net/http"
   :color "#00acc1"
   :sets '(:quick :standard)
-  :parameters (format nil "net/http; a delay by time.Sleep; files by its FileServer; its listen queue ~
-                           is the system's longest")
+  :parameters (format nil "net/http; a delay by time.Sleep; files by its FileServer; TLS by its own ~
+                           library; its listen queue is the system's longest")
   :caveats (list :short-wait
                  (format nil "beside idle processors its timers go in steps of a millisecond, so a ~
                               sleep of 1 ms may take 2: its clients wait for that, which is not ~
                               what a request costs"))
   :finder #'go-server
-  :arguments (lambda (port delay-ms directory)
+  :tls t
+  :arguments (lambda (port delay-ms directory &optional certificate)
                (declare (ignore directory))
-               (list port delay-ms *slow-ms* (served-files)))
+               (list* port delay-ms *slow-ms* (served-files)
+                      (and certificate (certificate-files certificate))))
   :version (lambda () (program-version "go" "version")))

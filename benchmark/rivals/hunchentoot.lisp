@@ -4,9 +4,11 @@
   :label "Hunchentoot"
   :color "#1565c0"
   :sets '(:quick :standard)
-  :parameters "easy-acceptor with its default taskmaster: at most 100 threads, 20 more wait"
+  :parameters (format nil "easy-acceptor, over TLS easy-ssl-acceptor, with its default taskmaster: ~
+                           at most 100 threads, 20 more wait")
   :system "hunchentoot"
   :server "hunchentoot"
+  :tls "'hunchentoot:easy-ssl-acceptor"
   :arguments "'hunchentoot:easy-acceptor")
 
 (define-rival "hunchentoot-unlimited" (lisp-rival)

@@ -13,13 +13,16 @@
   :label "ours"
   :color "#d32f2f"
   :sets '(:quick :standard)
-  :parameters "parallel-easy-acceptor as it comes, at most 100 threads"
+  :parameters (format nil "parallel-easy-acceptor, over TLS parallel-easy-ssl-acceptor, as they come, ~
+                           at most 100 threads")
+  :tls "'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor"
   :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor")
 
 (define-rival "ours-portable" (ours)
   :label "ours, portable engine"
   :color "#f48fb1"
-  :parameters ":parking nil, the engine for every platform, at most 100 threads"
+  :parameters "the same with :parking nil, the engine for every platform, at most 100 threads"
+  :tls "'hunchentoot-recycling-taskmaster:parallel-easy-ssl-acceptor :parking nil"
   :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor :parking nil")
 
 (define-rival "ours-no-batch" (ours)

@@ -1,4 +1,5 @@
-// Serves with net/http.  usage: go-server PORT DELAY_MS SLOW_MS FILES
+// Serves with net/http, over TLS if there is a certificate.
+// usage: go-server PORT DELAY_MS SLOW_MS FILES [CERTIFICATE KEY]
 package main
 
 import (
@@ -44,5 +45,9 @@ func main() {
 	files := http.FileServer(http.Dir(os.Args[4]))
 	http.Handle("/files/", http.StripPrefix("/files/", files))
 	http.HandleFunc("/upload", takeUpload)
-	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Args[1], nil))
+	address := "127.0.0.1:" + os.Args[1]
+	if len(os.Args) > 6 {
+		log.Fatal(http.ListenAndServeTLS(address, os.Args[5], os.Args[6], nil))
+	}
+	log.Fatal(http.ListenAndServe(address, nil))
 }

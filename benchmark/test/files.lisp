@@ -72,6 +72,13 @@
       (is (search "What this does not show" text))
       (is (not (search "10 connections" text)) "a workload of another set"))))
 
+(test the-readme-shows-throughput-itself-where-there-is-no-limit
+  (with-temporary-results ()
+    (let ((result (recorded-run :standard)))
+      (ruler::record-sample result (ruler::make-sample "ours" "tls-keep-0ms-100" 1
+                                                       '(:rate 1234 :cpu 20)))
+      (is (search "| **1,234/s**<br>20.0 us" (readme-of result))))))
+
 (test the-readme-shows-no-selections
   (with-temporary-results ()
     (signals ruler::mistake (readme-of (recorded-run :selection)))

@@ -140,14 +140,14 @@ side: 1 is established, 3 still expects the client."
                  :arguments (lambda (port delay-ms directory)
                               (declare (ignore directory))
                               (list* "3.5" (ruler::command (ruler::find-rival "limit")
-                                                            port delay-ms nil)))
+                                                            port delay-ms nil nil)))
                  :version (constantly "1")))
 
-(defun small-run (rivals)
-  "Measure RIVALS under one workload, in two short rounds."
+(defun small-run (rivals &optional (workload "keep-0ms-100"))
+  "Measure RIVALS under WORKLOAD, a name, in two short rounds."
   (let* ((settings (ruler::make-settings :rivals rivals :rounds 2 :seconds 1 :fair-ms 200
                                          :warm-seconds 1
-                                         :workloads (ruler::select-workloads '("keep-0ms-100"))))
+                                         :workloads (ruler::select-workloads (list workload))))
          (*standard-output* (make-broadcast-stream)))
     (ruler:bench settings)))
 

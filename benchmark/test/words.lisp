@@ -33,6 +33,15 @@
     (is (search "asked again on 999 connections" (first (ruler::retry-sentences cells))))
     (is (search "**Woo" (ruler::winner-sentence (ruler::find-measure :rate) cells)))))
 
+(test who-does-not-resume-has-a-caveat
+  (flet ((caveat (unresumed)
+           (ruler::cell-caveat (first (some-cells (sample "ours" 1000 :unresumed unresumed))))))
+    (is (null (caveat 0)))
+    (is (null (caveat 10)))
+    (is (search "some of its connections were not resumed" (caveat 11)))
+    (is (search "most of its connections were not resumed" (caveat 501)))
+    (is (null (ruler::cell-caveat (first (some-cells (sample "ours" 1000))))))))
+
 (test where-ours-loses-is-said
   (let ((cells (some-cells (sample "ours" 50 :p99 2 :cpu 10)
                            (sample "nginx" 100 :p99 2.001 :cpu 5))))
