@@ -95,9 +95,10 @@ program that tells one client from another."
   "What the FIGURES of our TLS program amount to beyond those that wrk has, as a property list of
 *MEASURES*; NIL if they are of wrk."
   (when (figure "handshakes" figures)
-    (list :unresumed (+ (figure "declined" figures) (figure "ticketless" figures))
-          :unserved (figure "unserved" figures)
-          :evenness (evenness figures))))
+    (append (when (figure "declined" figures) ; else nothing was to be resumed
+              (list :unresumed (+ (figure "declined" figures) (figure "ticketless" figures))))
+            (list :unserved (figure "unserved" figures)
+                  :evenness (evenness figures)))))
 
 (defun wrk-figures (figures &key silent-close-p)
   "What the FIGURES of wrk, or of our TLS program, amount to, as a property list of *MEASURES*;

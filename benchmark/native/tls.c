@@ -21,7 +21,7 @@
    wrk.lua has, and these:
    handshakes  completed ones
    resumed     those of them that the server resumed
-   declined    those for which a client offered a ticket in vain
+   declined    in mode resumed, those for which a client offered a ticket in vain
    ticketless  in mode resumed, those that had no ticket to offer, but for each
                client's first
    served, clients, unserved, least, most
@@ -102,14 +102,14 @@ static unsigned percentile_us(const struct tally *t, double percent) {
     return t->microseconds[index < t->requests ? index : t->requests - 1];
 }
 
-static void print_tally(const struct tally *t, long duration_us) {
+static void print_tally(const struct tally *t, long duration_us, enum mode mode) {
     printf("ruler requests=%ld duration_us=%ld p50_us=%u p90_us=%u p99_us=%u p999_us=%u max_us=%u "
            "connect_errors=%ld read_errors=%ld write_errors=%ld timeouts=%ld non_2xx=%ld "
-           "handshakes=%ld resumed=%ld declined=%ld ticketless=%ld",
+           "handshakes=%ld resumed=%ld",
            t->requests, duration_us, percentile_us(t, 50), percentile_us(t, 90),
            percentile_us(t, 99), percentile_us(t, 99.9), percentile_us(t, 100), t->connect_errors,
-           t->read_errors, t->write_errors, t->timeouts, t->refused, t->handshakes, t->resumed,
-           t->declined, t->ticketless);
+           t->read_errors, t->write_errors, t->timeouts, t->refused, t->handshakes, t->resumed);
+    if (mode == RESUMED) printf(" declined=%ld ticketless=%ld", t->declined, t->ticketless);
 }
 
 static void print_fairness(const struct client *all, int clients) {
@@ -172,7 +172,7 @@ static int load(const struct crowd *model, int clients, double seconds, int thre
     end_us = begin_us + (long)(seconds * 1e6);
     if (!all || !ask_all(model, all, clients, threads, &sum)) return 1;
     long duration_us = now_us() - begin_us;
-    print_tally(&sum, duration_us);
+    print_tally(&sum, duration_us, model->mode);
     print_fairness(all, clients);
     tell_people(&sum, (double)duration_us / 1e6);
     return 0;

@@ -16,6 +16,9 @@
     (is (eql 50 (getf figures :unresumed)))
     (is (eql 1 (getf figures :unserved)))
     (is (eql 1/2 (getf figures :evenness))))
+  (is (equal '(:unserved 0 :evenness 1/2)
+             (ruler::handshake-figures '(("handshakes" . 3) ("unserved" . 0) ("least" . 1)
+                                         ("most" . 2)))))
   (is (null (ruler::handshake-figures '(("requests" . 3))))))
 
 (test who-is-refused-is-counted-with-and-without-tls
@@ -146,6 +149,7 @@
                     (lambda (name) (ruler::figure name figures)))))
            (let ((full (load-in :full)))
              (is (zerop (funcall full "resumed")))
+             (is (null (funcall full "declined")))
              (is (<= (funcall full "requests") (funcall full "handshakes"))))
            (let ((resumed (load-in :resumed)))
              (is (eql (+ 50 (funcall resumed "resumed")) (funcall resumed "handshakes")))
