@@ -30,6 +30,7 @@
         (list "listen queue at most" (file-line "/proc/sys/net/core/somaxconn"))
         (list "Lisp" (format nil "~a ~a" (lisp-implementation-type) (lisp-implementation-version)))
         (list "load tool" (tool-version "wrk" "-v"))
+        (list "TLS" (tool-version "openssl" "version"))
         (list "C compiler" (tool-version "cc" "--version"))
         (list "charts" (tool-version "gnuplot" "--version"))
         (list "commit" (commit))
