@@ -112,7 +112,9 @@
                  (:file "slow-streams")
                  (:file "last-answers")
                  (:file "files")
-                 (:file "tls" :if-feature (:not :hunchentoot-no-ssl))))
+                 (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "handshakes"
+                  :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))))
    (:module "conformance"               ; all that a Hunchentoot application relies on
     :pathname "hunchentoot/conformance/"
     :serial t

@@ -72,15 +72,17 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "arrivals-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "files-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "functions-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
+                 (:file "threads-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "tls-library" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-mistakes" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-context" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-callbacks" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-certificates" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-settings" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-session-sbcl"
+                  :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                  (:file "tls-sbcl"
                   :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
-                 (:file "threads-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "processors-sbcl" :if-feature (:and :sbcl :linux))
                  (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))))
    (:module "http"                      ; HTTP/1.1 without I/O
@@ -173,6 +175,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "link")         ; what is kept for a connection
                  (:file "exchange")     ; one request and its reply
                  (:file "request-reading")
+                 (:file "handshake")    ; of TLS, without a worker
                  (:file "request-content")
                  (:file "detaching")    ; connections that programs take away
                  (:file "connection-life") ; from the engine to the application and back

@@ -19,7 +19,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late
    ;; output that the socket did not take yet
    #:connection-output #:send-parts #:drop-parts
-   #:part #:part-position #:part-end #:make-octets-part
+   #:part #:part-position #:part-end #:make-octets-part #:make-step-part
    #:open-file-part #:file-part-file
    ;; engines
    #:engine #:blocking-engine #:make-blocking-engine #:make-ready-engine

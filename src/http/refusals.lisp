@@ -134,6 +134,8 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :connect-not-served 501 "RFC 9110, section 9.3.6"
   "This server is no proxy, and connects nobody.")
 
+(define-refusal :plain-http-to-tls 400 "RFC 9110, section 4.2.2"
+  "A plain HTTP request was sent to a port for https.")
 (define-refusal :request-timeout 408 "RFC 9110, section 15.5.9"
   "The request did not arrive in time.")
 

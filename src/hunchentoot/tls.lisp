@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 (defclass parallel-ssl-acceptor (parallel-acceptor hunchentoot:ssl-acceptor)
-  ()
+  ((tls-context :initform nil :accessor acceptor-tls-context))
   (:documentation "HUNCHENTOOT:SSL-ACCEPTOR on recycled threads.  :SSL-CERTIFICATE-FILE and
 :SSL-PRIVATEKEY-FILE, pathname designators of PEM files, are required,
 :SSL-PRIVATEKEY-PASSWORD is optional.
@@ -73,4 +73,19 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 
 (defmethod cl+ssl::ssl-stream-handle ((stream descriptor-stream))
   ;; For HUNCHENTOOT:GET-PEER-SSL-CERTIFICATE and programs that ask the connection's stream.
-  (cl+ssl::ssl-stream-handle (carrying-stream (stream-wire stream))))
+  (wire-tls-handle (stream-wire stream)))
+
+(defmethod handshake-context ((taskmaster recycling-taskmaster))
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (and (typep acceptor 'parallel-ssl-acceptor)
+         (acceptor-tls-context acceptor))))
+
+(defmethod hunchentoot:initialize-connection-stream ((acceptor parallel-ssl-acceptor) stream)
+  (or (encrypted-stream stream (acceptor-tls-context acceptor))
+      (call-next-method)))
+
+(defmethod hunchentoot:start :before ((acceptor parallel-ssl-acceptor))
+  (setf (acceptor-tls-context acceptor)
+        (make-tls-context (list (list (hunchentoot:acceptor-ssl-certificate-file acceptor)
+                                      (hunchentoot:acceptor-ssl-privatekey-file acceptor)
+                                      (hunchentoot:acceptor-ssl-privatekey-password acceptor))))))

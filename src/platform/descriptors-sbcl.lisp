@@ -11,6 +11,9 @@
 
 (defconstant +eagain+ 11)
 
+(defconstant +would-block+ (- +eagain+)
+  "What RECEIVE-OCTETS and SEND-OCTETS return when nothing can be read or written now, an integer.")
+
 (declaim (inline would-block-p))
 (defun would-block-p (result)
   "True when RESULT, of a call below, says that nothing can be read or written now."
@@ -50,6 +53,15 @@ number, 0 at the end of input, or minus an error number; see WOULD-BLOCK-P."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
   (transfer-octets "recv" +msg-dontwait+))
+
+(defconstant +msg-peek+ 2)
+
+(defun first-octet (descriptor)
+  "The next octet that DESCRIPTOR has, which stays there; NIL where it has none."
+  (let ((octets (make-octets 1)) (start 0) (end 1))
+    (declare (dynamic-extent octets))
+    (and (= 1 (transfer-octets "recv" (logior +msg-dontwait+ +msg-peek+)))
+         (aref octets 0))))
 
 (defconstant +most-dropped+ (* 64 1024)
   "The most octets that DROP-OCTETS drops at once.")

@@ -9,6 +9,9 @@
 (defconstant +most-dropped+ 1
   "The most octets that DROP-OCTETS would drop.")
 
+(defconstant +would-block+ -11
+  "What a call that reads or writes nothing now would return.")
+
 (defun readiness-supported-p ()
   "NIL: this platform has no pollers."
   nil)
@@ -42,7 +45,7 @@
                                         (error "~A needs SBCL under Linux." ',name))))))
   (unsupported error-text listener-descriptor descriptor-socket
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
-               receive-octets drop-octets send-octets send-octets-before-more
+               receive-octets first-octet drop-octets send-octets send-octets-before-more
                accept-descriptor close-descriptor shut-descriptor
                set-no-delay set-non-blocking set-blocking #-sbcl await-descriptor
                unread-octets unsent-octets

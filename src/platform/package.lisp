@@ -25,7 +25,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:close-gently #:close-unread
    ;; readiness: non-blocking descriptors, and pollers that tell who is ready
    #:readiness-supported-p
-   #:descriptor #:token #:would-block-p #:error-text #:+ebadf+ #:+eio+
+   #:descriptor #:token #:would-block-p #:+would-block+ #:error-text #:+ebadf+ #:+eio+
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
    #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
    #:accept-descriptor #:close-descriptor #:shut-descriptor
@@ -33,7 +33,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:octet-stream-descriptor #:accompany #:hand-octets-over
    #:lisp-stream-descriptor #:lisp-stream-milliseconds
    #:take-read-ahead #:put-read-ahead #:set-blocking
-   #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
+   #:first-octet #:set-no-delay #:defer-accepts #:set-non-blocking #:await-descriptor
    #:unread-octets #:unsent-octets
    #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all #:send-probe
    #:wake-one #:await-ready #:token-hangup-p #:plain-token
@@ -48,7 +48,9 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:tls-mistake #:tls-mistake-subject #:tls-mistake-index #:tls-mistake-value
    #:tls-mistake-reason
    ;; octets through TLS
-   #:tls-awaits #:prepare-tls #:tls-on-descriptor-p #:receive-tls #:send-tls
+   #:tls-session #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands #:end-tls-session
+   #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
+   #:tls-on-descriptor-p #:adopt-tls-stream #:follow-tls-stream
    ;; files as descriptors
    #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets #:send-file
    #:open-temporary-file

@@ -22,6 +22,13 @@ read first, and what is read is left to it until it has had its turn, :WRAPPED; 
 (defgeneric encrypted-p (application)
   (:documentation "True when the connections of APPLICATION begin with a TLS handshake."))
 
+(defgeneric handshake-context (application)
+  (:documentation "The TLS-CONTEXT by which the server takes part in the handshakes of connections of
+APPLICATION; NIL where they have none, or PROGRAM-STREAM does that.")
+  (:method (application)
+    (declare (ignore application))
+    nil))
+
 (defgeneric program-stream (application socket-stream)
   (:documentation "The stream from which requests to APPLICATION are read, made of SOCKET-STREAM, that of a
 connection: itself, one of TLS, after the handshake, or whatever a program puts around it."))

@@ -23,19 +23,12 @@
 ;;; Before the first request
 
 (defun establish-link (application socket connection)
-  "Prepares CONNECTION, with SOCKET, for its first request to APPLICATION.  The handshake of a TLS
-connection, which may stall, happens here, under a deadline.  Signals PEER-GONE where nobody is there any
-more."
-  (let* ((seconds (idle-seconds application))
-         (socket-stream (socket-octet-stream socket))
-         (link (make-link :base (stream-wire socket-stream)
-                          :remote (multiple-value-list (peer-name socket))
-                          :local (name-of-our-end application socket))))
-    (limit-waits socket seconds)
-    (when (link-base link)
-      (limit-writes (link-base link) (write-seconds application)))
+  "Prepares CONNECTION, with SOCKET, for its first request to APPLICATION.  Where a TLS handshake is the
+worker's, it happens here, under a deadline.  Signals PEER-GONE where nobody is there any more."
+  (let ((socket-stream (socket-octet-stream socket))
+        (link (link-to-socket application socket)))
     (settle-wire link socket-stream
-                 (call-with-deadline connection :handshake seconds
+                 (call-with-deadline connection :handshake (idle-seconds application)
                                      (lambda ()
                                        (program-stream application socket-stream))))
     (setf (connection-data connection) link)))
@@ -63,6 +56,8 @@ more, or the handshake failed."
   (let ((link (connection-data connection)))
     (cond ((not (connection-parkable-p connection)) ; its worker waits
            :some)
+          ((and link (link-shaking-p link))
+           (input-after-handshake application connection link kind))
           ((and link (link-reception link) (not (eq :own kind)))
            :end)                        ; who reads now would take the rest of content for a request
           ((eq :foreign kind)
@@ -75,11 +70,23 @@ more, or the handshake failed."
            (whole-request application connection link))
           ((and (encrypted-p application) (eq :none (octets-waiting connection)))
            :none)
+          ((handshake-begins-p application connection kind)
+           (handler-case (input-after-handshake application connection
+                                                (begin-handshake application connection) kind)
+             (peer-gone () :end)))
           ((and (encrypted-p application) (eq :wrapped kind))
            :some)                       ; the program may read before the handshake
           ((established-p application connection)
            (waiting-input application connection kind))
           (t :end))))
+
+(defun input-after-handshake (application connection link kind)
+  "What WAITING-INPUT returns for CONNECTION, of KIND, once the handshake over LINK is done; until then :NONE,
+or :END where it fails."
+  (multiple-value-bind (done-p result) (shaken-p application connection link)
+    (if done-p
+        (waiting-input application connection kind)
+        result)))
 
 (defun octets-waiting (connection)
   "Whether the descriptor of CONNECTION has :SOME input, or :NONE."
@@ -93,6 +100,7 @@ more, or the handshake failed."
   (let* ((link (connection-data connection))
          (wire (and link (link-wire link))))
     (cond ((null link) nil)
+          ((link-shaking-p link) nil)   ; OpenSSL has read all
           ;; A part of a request is no input to be served, and who read it has read all.
           ((and (null (link-parser link)) (null (link-reception link)) (input-waiting-p wire)) t)
           (t
@@ -102,6 +110,7 @@ more, or the handshake failed."
 (defmethod all-read-p ((application http-service) connection)
   (let ((link (connection-data connection)))
     (and link
+         (not (link-shaking-p link))
          (not (link-waits-p link))
          (if (link-parser link)         ; the part of a head that has come stays in the wire
              (wire-drained-p (link-wire link))
@@ -178,6 +187,7 @@ keeps the connection, it waits for the peer.  NIL when that is gone, or takes no
                (when (open-stream-p socket-stream)
                  (finish-output socket-stream)))
           (when wire
+            (end-encryption wire)
             (drop-descriptor wire)
             (close-lent wire)))))))
 

@@ -12,6 +12,7 @@ TLS or a stream carries.")
   (stream nil
    :documentation "The stream of LINK that programs get: that of LINK-WIRE, or what PROGRAM-STREAM has
 made.")
+  (shaking-p nil)                       ; its TLS handshake is not done
   (parser nil)                          ; of a head, or empty lines before one, come in part
   (head-deadline nil)                   ; by when all of that must have come
   (awaited :idle :type keyword)         ; what that is the deadline of, as AWAITED-OF has it
@@ -45,6 +46,17 @@ stream; NIL where nothing was, or the request was answered.")
   "The wire of SOCKET; NIL where it is none of ours."
   (stream-wire (socket-octet-stream socket)))
 
+(defun link-to-socket (application socket)
+  "A link for the connection of SOCKET to APPLICATION, yet without a wire to be read.  Signals PEER-GONE where
+nobody is there any more."
+  (let ((link (make-link :base (stream-wire (socket-octet-stream socket))
+                         :remote (multiple-value-list (peer-name socket))
+                         :local (name-of-our-end application socket))))
+    (limit-waits socket (idle-seconds application))
+    (when (link-base link)
+      (limit-writes (link-base link) (write-seconds application)))
+    link))
+
 (defun link-waits-p (link)
   "True when reading LINK waits for the peer, so that a request is not to be read before it has come."
   (wire-waits-p (link-wire link)))
@@ -52,8 +64,10 @@ stream; NIL where nothing was, or the request was answered.")
 (defun settle-wire (link socket-stream stream)
   "Gives LINK its wire for STREAM, which PROGRAM-STREAM has made of SOCKET-STREAM."
   (let* ((base (link-base link))
-         (plain-p (and base (eq stream socket-stream)))
-         (wire (if plain-p base (make-transport-wire (transport-for stream base)))))
+         (encrypted (and base (wire-encrypted base)))
+         (wire (cond ((and base (eq stream socket-stream)) base)
+                     ((and encrypted (eq stream (wire-stream encrypted))) encrypted)
+                     (t (make-transport-wire (transport-for stream base))))))
     (setf (link-wire link) wire
           (link-stream link) (if (wire-waits-p wire) stream (wire-stream wire)))))
 

@@ -12,7 +12,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; streams
    #:descriptor-stream #:make-descriptor-stream #:stream-wire
    ;; wires
-   #:make-transport-wire #:transport-for #:carrying-stream
+   #:make-transport-wire #:transport-for #:wire-tls-handle #:encrypted-stream #:handshake-failed
    #:wire-open-p #:wire-waits-p #:wire-stream #:wire-sender
    #:wire-descriptor #:wire-drained-p #:wire-left #:wire-all-read-p
    #:fill-input #:input-waiting-p #:pace-wire
@@ -23,7 +23,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
    ;; applications
-   #:http-service #:respond #:reading-kind #:application-limits #:encrypted-p #:program-stream
+   #:http-service #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-content-p #:content-refused
    #:note-rejected
    ;; links

@@ -52,7 +52,7 @@
   (let ((transport (wire-transport wire)))
     (cond (transport
            (drop-descriptor wire)
-           (close (transport-source transport) :abort abort))
+           (transport-end transport abort))
           (t
            (end-descriptor wire)))))
 

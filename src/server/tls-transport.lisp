@@ -1,25 +1,58 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; TLS by OpenSSL on a non-blocking descriptor, after the handshake, as transport.
+;;;; TLS by OpenSSL on a non-blocking descriptor as transport.
 ;;;;
-;;;; OpenSSL hands out a record at a time, and may have more: so only what would block tells that all
-;;;; was read.
+;;;;   who has made the TLS-SESSION                  who ends it
+;;;;   ENCRYPT-WIRE                                  TRANSPORT-END; or, where that was not called, the
+;;;;                                                 end of the connection, see END-ENCRYPTION
+;;;;   CL+SSL, whose stream a program gave us        that stream, when it is closed
+;;;;
+;;;; OpenSSL hands out a record at a time, and may have more: TLS-DRAINED-P tells.
 
-(defstruct (tls-transport (:include transport) (:constructor make-tls-transport (source base)))
-  "TLS, of CL+SSL's stream SOURCE, on the descriptor of BASE.")
+(defstruct (tls-transport (:include transport) (:constructor make-tls-transport (source base &optional stream)))
+  "TLS, by the TLS-SESSION that is its SOURCE, on the descriptor of BASE."
+  (stream nil :read-only t))            ; CL+SSL's, if that has made the session
+
+(defun transport-session (transport)
+  "The TLS-SESSION of TRANSPORT, without a handle when it was ended."
+  (let ((session (transport-source transport))
+        (stream (tls-transport-stream transport)))
+    (if stream (follow-tls-stream session stream) session)))
 
 (defmethod transport-receive ((transport tls-transport) octets start end wanted)
   (declare (ignore wanted))
-  (receive-tls (transport-source transport) octets start end))
+  (receive-tls (transport-session transport) octets start end))
 
 (defmethod transport-send ((transport tls-transport) octets start end)
-  (send-tls (transport-source transport) octets start end))
+  (send-tls (transport-session transport) octets start end))
 
 (defmethod transport-awaits ((transport tls-transport))
-  (tls-awaits (transport-source transport)))
+  (tls-awaits (transport-session transport)))
+
+(defmethod transport-drained-p ((transport tls-transport) count)
+  (or (would-block-p count)
+      (tls-drained-p (transport-session transport))))
+
+(defmethod transport-handshake ((transport tls-transport))
+  (shake-hands (transport-session transport)))
+
+(defmethod transport-end ((transport tls-transport) abort)
+  (let ((stream (tls-transport-stream transport)))
+    (cond (stream (close stream :abort abort))
+          (t
+           (end-tls-session (transport-source transport))
+           (close (wire-stream (transport-base transport)) :abort abort)))))
 
 (defmethod transport-for ((stream cl+ssl::ssl-stream) base)
   ;; A program may have put TLS around another stream than the descriptor's.
   (if (and base (tls-on-descriptor-p stream (wire-descriptor base)))
-      (make-tls-transport (prepare-tls stream) base)
+      (make-tls-transport (adopt-tls-stream stream (wire-descriptor base)) base stream)
       (call-next-method)))
+
+(defmethod encrypt-wire (base context)
+  (uninterruptibly                      ; or a session that nobody knows would never be ended
+    (let ((session (make-tls-session context (wire-descriptor base))))
+      (setf (wire-encrypted base) (make-transport-wire (make-tls-transport session base))))))
+
+(defmethod transport-tls-handle ((transport tls-transport))
+  (tls-session-pointer (transport-session transport)))

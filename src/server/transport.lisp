@@ -36,6 +36,37 @@ have :INPUT, or to take :OUTPUT.")
     (declare (ignore transport))
     :input))
 
+(defgeneric transport-drained-p (transport count)
+  (:documentation "True when TRANSPORT, which does not wait, had handed out all that had come when it was read
+last; then TRANSPORT-RECEIVE returned COUNT.")
+  (:method (transport count)
+    (declare (ignore transport))
+    (would-block-p count)))
+
+(defgeneric transport-handshake (transport)
+  (:documentation "Takes the handshake with which TRANSPORT begins as far as what has come allows.  Returns
+:DONE, also when it was done before; :INPUT or :OUTPUT, which its descriptor has to be ready for; or :FAILED,
+and as second value a string that says why, or NIL where the peer is gone.")
+  (:method (transport)
+    (declare (ignore transport))
+    :done))
+
+(defgeneric transport-end (transport abort)
+  (:documentation "Says good-bye to the peer of TRANSPORT, unless ABORT, and closes what it was made of.")
+  (:method (transport abort)
+    (close (transport-source transport) :abort abort)))
+
+(defgeneric transport-tls-handle (transport)
+  (:documentation "The SSL object of OpenSSL, a foreign pointer, by which TRANSPORT encrypts; NIL where there is
+none.")
+  (:method (transport)
+    (declare (ignore transport))
+    nil))
+
+(defgeneric encrypt-wire (base context)
+  (:documentation "Makes a wire that TLS by CONTEXT, a TLS-CONTEXT, carries on BASE, the wire of a descriptor,
+before the handshake: it is (WIRE-ENCRYPTED BASE) then, and returned."))
+
 (defgeneric transport-ready-p (transport)
   (:documentation "True when TRANSPORT, which waits, has octets, or its end, without waiting."))
 

@@ -15,7 +15,7 @@
 (defun note-received (wire count room)
   "What COUNT, which RECEIVE-OCTETS has returned for WIRE when there was ROOM for so many octets,
 says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
-  (setf (wire-drained-p wire) (cond ((wire-transport wire) (would-block-p count))
+  (setf (wire-drained-p wire) (cond ((wire-transport wire) (transport-drained-p (wire-transport wire) count))
                                     ((wire-lent wire) nil) ; it may have been read meanwhile
                                     (t (< count room))))
   (cond ((plusp count)

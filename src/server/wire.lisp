@@ -20,6 +20,7 @@
   (descriptor nil :type (or null descriptor))
   (transport nil)
   (stream nil)                          ; of which this is the wire
+  (encrypted nil)                       ; the wire that TLS carries on this one, see ENCRYPT-WIRE
   ;; Who closes the descriptor: the :ENGINE, which watches it, so that CLOSE only ends it; the engine,
   ;; which is :CLOSING the connection, so that CLOSE leaves it alone; the :STREAM; or LENT, whose
   ;; descriptor it is then.
@@ -101,10 +102,11 @@
   (let ((transport (wire-transport wire)))
     (and transport (transport-waits-p transport))))
 
-(defun carrying-stream (wire)
-  "The stream that carries WIRE; NIL where its descriptor does, or it is closed."
+(defun wire-tls-handle (wire)
+  "The SSL object of OpenSSL, a foreign pointer, by which what carries WIRE encrypts; NIL where there is none, or
+it is closed."
   (let ((transport (wire-transport wire)))
-    (and transport (transport-source transport))))
+    (and transport (transport-tls-handle transport))))
 
 (declaim (inline open-descriptor))
 (defun open-descriptor (wire)

@@ -30,6 +30,15 @@ default all of it.")
    :documentation "The descriptor that FILE-PART is read from, an integer; NIL when it was closed.")
   (buffer nil :type (or null octets)))  ; for octets on their way through us
 
+(defstruct (step-part (:include part (end 1)) (:constructor make-step-part (function)))
+  "Something that has to be done when a descriptor takes octets: FUNCTION, without arguments, returns true when
+it is, and NIL when the descriptor takes no more now."
+  (function nil :type function :read-only t))
+
+(setf (documentation 'make-step-part 'function)
+      "A part that FUNCTION sends, which is called when the descriptor takes octets: without arguments; it returns
+true when that is done, or NIL when the descriptor takes no more now.")
+
 (defun open-file-part (name)
   "A FILE-PART, yet empty, of the file NAME, a string; NIL when that cannot be read."
   (uninterruptibly
@@ -77,9 +86,9 @@ many at most (RFC 8446, section 5.1).")
 (defun send-part (destination part last-p)
   "Sends what DESTINATION, see SEND-PARTS, takes now of PART, which others follow unless LAST-P.  Returns
 how many octets that were, 0 when a file ends too early, or minus an error number."
-  (let ((count (if (functionp destination)
-                   (send-part-by destination part)
-                   (send-part-to-descriptor destination part last-p))))
+  (let ((count (cond ((step-part-p part) (if (funcall (step-part-function part)) 1 +would-block+))
+                     ((functionp destination) (send-part-by destination part))
+                     (t (send-part-to-descriptor destination part last-p)))))
     (when (plusp count)
       (incf (part-position part) count))
     count))

@@ -1,0 +1,165 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* handshakes :in acceptors
+  :description "TLS handshakes that come in pieces, stall, fail or are none.")
+
+;;; Clients
+
+(defclass octet-by-octet (trivial-gray-streams:fundamental-binary-input-stream
+                          trivial-gray-streams:fundamental-binary-output-stream
+                          trivial-gray-streams:trivial-gray-stream-mixin)
+  ((stream :initarg :stream :reader carried-stream)
+   (written :initform (make-array 0 :element-type '(unsigned-byte 8) :adjustable t :fill-pointer t)
+            :reader octets-written))
+  (:documentation "A stream that sends each octet by itself, and remembers it."))
+
+(defmethod stream-element-type ((stream octet-by-octet))
+  '(unsigned-byte 8))
+
+(defmethod trivial-gray-streams:stream-write-byte ((stream octet-by-octet) octet)
+  (vector-push-extend octet (octets-written stream))
+  (write-byte octet (carried-stream stream))
+  (finish-output (carried-stream stream))
+  octet)
+
+(defmethod trivial-gray-streams:stream-read-byte ((stream octet-by-octet))
+  (or (read-byte (carried-stream stream) nil nil) :eof))
+
+(defun encrypt-octet-by-octet (connection)
+  "A stream of TLS on CONNECTION whose records are sent octet by octet, and the stream that does that."
+  (setf (usocket:socket-option (connection-socket connection) :tcp-no-delay) t)
+  (let ((carrier (make-instance 'octet-by-octet :stream (connection-stream connection))))
+    (values (cl+ssl:make-ssl-client-stream carrier :verify nil :unwrap-stream-p nil) carrier)))
+
+(defun client-hello ()
+  "The octets that a client begins its handshake with."
+  (with-connection (connection)
+    (let ((carrier (nth-value 1 (encrypt-octet-by-octet connection))))
+      ;; A record has a header of five octets, with its length (RFC 8446, section 5.1).
+      (let* ((octets (octets-written carrier))
+             (size (+ 5 (* 256 (aref octets 3)) (aref octets 4))))
+        (coerce (subseq octets 0 size) 'wire)))))
+
+(defun read-to-the-end (connection)
+  "Returns when the server has closed CONNECTION; signals PATIENCE-LOST when it does not."
+  (loop while (next-octet connection)))
+
+;;; In pieces
+
+(define-server-test (a-handshake-that-comes-octet-by-octet-is-done :needs (:our-http :tls-client))
+  (serving-tls ()
+    (with-connection (connection)
+      (let ((stream (encrypt-octet-by-octet connection)))
+        (loop repeat 2
+              do (send-encrypted stream "/yo")
+                 (is (search "Hey!" (read-until stream "Hey!"))))))
+    (is (zerop (figure :failed)))
+    (is (zerop (figure :stalls)))))
+
+(define-server-test (a-handshake-cut-at-any-octet-holds-no-thread :needs (:parking :tls-client))
+  (serving-tls (:read-timeout 1)
+    (let* ((hello (client-hello))
+           (cuts (loop for cut from 1 to (length hello) by 5 collect cut))
+           (threads (figure :threads))
+           (connections '()))
+      (unwind-protect
+           (progn
+             (dolist (cut cuts)
+               (push (connect) connections)
+               (send (first connections) (subseq hello 0 cut)))
+             (is (search "Hey!" (ask-tls)))
+             (is (<= (figure :threads) (+ threads 2)))
+             (eventually ("the cut handshakes to be given up")
+               (zerop (figure :open)))
+             (is (= (length cuts) (getf (figure :expired-by) :handshake))))
+        (mapc #'disconnect connections)))
+    (is (zerop (figure :failed)))))
+
+(defclass looking-around ()
+  ()
+  (:documentation "A mixin for an acceptor of a program that binds something for each connection."))
+
+(defmethod hunchentoot:process-connection :around ((acceptor looking-around) socket)
+  (declare (ignore socket))
+  (let ((*print-base* 10))
+    (call-next-method)))
+
+(define-server-test (a-method-around-connections-makes-no-handshake-hold-a-thread
+                     :needs (:parking :tls-client))
+  (serving-tls (:read-timeout 1 :mixin 'looking-around)
+    (let ((hello (client-hello)))
+      (with-connection (stalled)
+        (send stalled hello)
+        (eventually ("the handshake to be parked")
+          (and (= 1 (figure :parked)) (zerop (figure :busy))))
+        (is (search "Hey!" (ask-tls)))
+        (read-to-the-end stalled)
+        (is (= 1 (getf (figure :expired-by) :handshake)))))))
+
+;;; None at all
+
+(define-server-test (who-speaks-plain-http-to-a-tls-port-is-told-so :needs (:parking :tls))
+  (serving-tls ()
+    (let ((answer (decode (ask-raw "GET /yo HTTP/1.1" :crlf "Host: localhost" :crlf :crlf))))
+      (is (uiop:string-prefix-p "HTTP/1.1 400 " answer))
+      (is (search "https" answer)))
+    (is (= 1 (getf (figure :rejected-by-status) 400)))
+    (is (search "Hey!" (ask-tls)))))
+
+(define-server-test (octets-that-are-no-handshake-end-the-connection :needs (:parking :tls))
+  (serving-tls ()
+    (dolist (octets '((22 3 1 0 5 1 0 0 1 0)  ; a ClientHello of one octet
+                      (22 3 1 255 255)        ; a record that is too long
+                      (0 0 0 0 0 0 0 0)
+                      (21 3 3 0 2 2 40)))     ; an alert
+      (with-connection (connection)
+        (send connection (coerce octets 'wire))
+        (read-to-the-end connection)))
+    (eventually ("the connections to be closed") (zerop (figure :open)))
+    (is (zerop (figure :failed)))
+    (is (search "Hey!" (ask-tls)))))
+
+;;; What OpenSSL has
+
+(define-server-test (openssl-keeps-nothing-of-connections-that-ended :needs (:parking :tls-client))
+  (let ((before (platform:tls-session-count)))
+    (serving-tls (:read-timeout 1)
+      (let ((hello (client-hello)))
+        (ask-tls)
+        (with-connection (connection) (send connection hello))
+        (with-connection (connection) (send connection hello (coerce '(1 2 3 4 5 6 7) 'wire)))
+        (with-connection (connection) (send connection hello) (reset connection))
+        (ask-raw "GET /yo HTTP/1.1" :crlf :crlf)
+        (with-connection (stalled)
+          (send stalled hello)
+          (read-to-the-end stalled)))
+      (eventually ("the connections to be closed") (zerop (figure :open))))
+    (is (= before (platform:tls-session-count)))))
+
+(defun destroy-a-worker ()
+  "Destroys one of the threads of *SERVER* that serve, if one does."
+  (let ((workers (remove-if-not #'worker-thread-p (bt:all-threads))))
+    (when workers
+      (ignore-errors (bt:destroy-thread (alexandria:random-elt workers))))))
+
+(defun worker-thread-p (thread)
+  (search "http-worker" (bt:thread-name thread)))
+
+(define-server-test (workers-destroyed-over-tls-leave-openssl-to-others
+                     :needs (:parking :tls-client :deferred-ends))
+  "A thread that is destroyed within OpenSSL leaves its locks taken."
+  (let ((before (platform:tls-session-count)))
+    (serving-tls ()
+      (let* ((over-p nil)
+             (clients (loop repeat 4
+                            collect (in-background ("asking over TLS")
+                                      (loop until over-p
+                                            do (ignore-errors (ask-tls)))))))
+        (unwind-protect (loop repeat 40
+                              do (destroy-a-worker)
+                                 (poll (constantly nil) 1/100))
+          (setf over-p t)
+          (mapc #'task-result clients)))
+      (is (search "Hey!" (ask-tls)))
+      (eventually ("the connections to be closed") (zerop (figure :open))))
+    (is (= before (platform:tls-session-count)))))
