@@ -102,6 +102,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "parser")
                  (:file "protocol-state") ; of both sides: may the connection be used again
                  (:file "body")
+                 (:file "media-type")   ; what content is
                  (:file "multipart")    ; forms with files
                  (:file "put")
                  (:file "reply-buffer")

@@ -28,6 +28,8 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    ;; multipart bodies
    #:multipart-parser #:make-multipart-parser #:parse-multipart #:multipart-closed-p
    #:multipart-done-p #:boundary-p #:malformed-multipart #:+part-head-octets+ #:+boundary-octets+
+   ;; media types
+   #:parse-media-type
    ;; conditional and range requests
    #:entity-tag #:precondition #:range-current-p #:parse-range
    ;; replies

@@ -104,11 +104,21 @@ known."
   "Makes WRAPPER, see WRAP-FUNCTION, what gives a request its raw post data."
   (wrap-function 'hunchentoot::get-post-data wrapper))
 
+(defun external-format-of-type (hunchentoots type)
+  "The external format of content of TYPE, the value of a Content-Type or NIL; by HUNCHENTOOTS, a function of
+TYPE that reads a character at a time, unless there is none."
+  (if (or (null type) (without-charset-p type))
+      nil
+      (funcall hunchentoots type)))
+
+(wrap-function 'hunchentoot::external-format-from-content-type 'external-format-of-type)
+
 (defun external-format-of-form (request)
   "That of the parameters in the content of REQUEST: of its charset, if it names one that is known,
 else the default."
-  (let ((charset (nth-value 2 (hunchentoot::parse-content-type
-                               (hunchentoot:header-in :content-type request)))))
+  (let* ((type (hunchentoot:header-in :content-type request))
+         (charset (and (not (without-charset-p type))
+                       (nth-value 2 (hunchentoot::parse-content-type type)))))
     (or (and charset
              (handler-case (flexi-streams:make-external-format charset :eol-style :lf)
                (error ()

@@ -87,13 +87,23 @@ path up to PATH-END is the script name as it is, their values, and finds its ses
         (setf hunchentoot:*session* (hunchentoot:session-verify request)
               (slot-value request 'hunchentoot:session) hunchentoot:*session*)))))
 
+(defun without-charset-p (type)
+  "True when TYPE, the value of a Content-Type, is well-formed, and names no charset that Hunchentoot heeds:
+it does those of texts."
+  (and (typep type 'text)
+       (multiple-value-bind (end parameters-p) (parse-media-type type)
+         (and end
+              (not (and parameters-p
+                        (string-equal "text" type :end2 end)))))))
+
 (defun simple-p (uri path-end headers)
   "True when URI up to PATH-END is the script name as it is: nothing to be decoded, no host; and
 HEADERS tell of no charset, which would rule the parameters too."
   (and (plusp path-end)
        (char= #\/ (schar (the text uri) 0))
        (literal-p uri 0 path-end)
-       (null (assoc :content-type headers :test #'eq))))
+       (let ((type (cdr (assoc :content-type headers :test #'eq))))
+         (or (null type) (without-charset-p type)))))
 
 (defun make-request (acceptor link headers method uri protocol content)
   "An instance of the request class of ACCEPTOR for a request that came over LINK."

@@ -50,6 +50,48 @@
      (hunchentoot::cookies-to-alist (cl-ppcre:split "\\s*[,;]\\s*" header)))
    (coerce '(#\a #\b #\= #\; #\, #\Space #\Tab #\" #\%) 'string)))
 
+;;; The charsets of their content
+
+(defparameter *type-pieces*
+  #("text" "TEXT" "application" "a" "/" "/b" "/plain" ";" "; " " ;" "=" "charset=" "charset=utf-8" "charset=x"
+    "boundary=--1" "b=\"c\"" " " "\"" "," "~" "é")
+  "Of what values of Content-Type are made.")
+
+(defun random-type (dice)
+  (coerce (format nil "~A~{~A~}"
+                  (if (zerop (roll dice 3)) "" "a/b")
+                  (loop repeat (roll dice 7)
+                        collect (aref *type-pieces* (roll dice (length *type-pieces*)))))
+          'base:text))
+
+(test types-that-name-no-charset-name-none-to-hunchentoot
+  (let* ((seed (fresh-seed))
+         (dice (make-dice seed))
+         (types (loop repeat 20000 collect (random-type dice))))
+    (format t "~&; looking at 20,000 types from seed ~D~%" seed)
+    (is (< 300 (count-if #'recycling::without-charset-p types)))
+    (is (null (loop for type in types
+                    when (and (recycling::without-charset-p type)
+                              (outcome-of (lambda (type)
+                                            (nth-value 2 (hunchentoot::parse-content-type type)))
+                                          type))
+                      collect type)))))
+
+(test types-as-clients-send-them-name-no-charset
+  (dolist (type '("application/json" "application/x-www-form-urlencoded; charset=UTF-8" "text/plain"
+                  "multipart/form-data; boundary=----WebKitFormBoundary7MA4YWxkTrZu0gW"))
+    (is-true (recycling::without-charset-p (coerce type 'base:text)) type))
+  (dolist (type '("text/plain; charset=latin1" "application" "application/" "a/b;" "a/b; c=\"d\""))
+    (is (not (recycling::without-charset-p (coerce type 'base:text))) type)))
+
+(define-server-test the-charset-of-content-rules-the-query-too
+  (serving ()
+      (("/" (shown (map 'list #'char-code (hunchentoot:get-parameter "a")))))
+    (loop for (type . codes) in '(("text/plain; charset=iso-8859-1" 195 169)
+                                  ("text/plain" 233)
+                                  ("application/json; charset=iso-8859-1" 233))
+          do (is (string= (shown codes) (ask-text "/?a=%C3%A9" :content-type type)) type))))
+
 ;;; Their classes
 
 (defmacro with-request-class ((name &rest slots) &body body)

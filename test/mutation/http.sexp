@@ -183,6 +183,13 @@
   ("parse-range" "(every #'digit-char-p (subseq value (1+ dash)))" "t")
   ("parse-range" "string-equal" "string=")))
 
+(:file "src/http/media-type.lisp" :suites (requests)
+ :mutants
+ (("parameters-end" "(and (> end position) end)" "end")
+  ("parse-media-type" "(= size (parameters-end text end))" "t")
+  ("parse-media-type" "(> end (1+ slash))" "t")
+  ("parse-media-type" "(< end size)" "nil")))
+
 (:file "src/http/multipart.lisp" :suites (http)
  :mutants
  (("boundary-p" "+boundary-octets+" "(1+ +boundary-octets+)")

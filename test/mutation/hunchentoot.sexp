@@ -184,7 +184,8 @@
 (:file "src/hunchentoot/requests.lisp" :suites (requests conformance/request-facts conformance/sessions)
  :mutants
  (("simple-p" "(literal-p uri 0 path-end)" "t")
-  ("simple-p" "(null (assoc :content-type headers :test #'eq))" "t"
+  ("without-charset-p" "(string-equal \"text\" type :end2 end)" "nil")
+  ("simple-p" "(or (null type) (without-charset-p type))" "t"
    :suites (requests conformance/parameters conformance/request-bodies forms))
   ("fill-parameters" "(slot-value request 'hunchentoot:session) hunchentoot:*session*" "")
   ("fill-parameters" "(< path-end (length uri))" "t")))
