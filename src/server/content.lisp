@@ -166,14 +166,16 @@ outlive several collections of the usual kind, and fill the heap though nobody h
       (setf *collected* now)
       (collect-garbage))))
 
+(defun fits-in-heap-p (octets)
+  "True when OCTETS more may be kept in memory as it is, or the size of the heap is not known."
+  (or (null (heap-octets))
+      (< (+ octets (heap-used)) (* *most-used* (heap-octets)))))
+
 (defun room-in-heap-p (octets)
-  "True when OCTETS more may be kept in memory, or the size of the heap is not known."
-  (flet ((fits-p ()
-           (< (+ octets (heap-used)) (* *most-used* (heap-octets)))))
-    (or (null (heap-octets))
-        (fits-p)
-        (progn (collect-now-and-then)
-               (fits-p)))))
+  "Like FITS-IN-HEAP-P, but collects garbage for it."
+  (or (fits-in-heap-p octets)
+      (progn (collect-now-and-then)
+             (fits-in-heap-p octets))))
 
 (defun reserve-memory (content octets)
   "Makes sure that there is memory for OCTETS more of CONTENT; else refuses it."
@@ -211,8 +213,8 @@ outlive several collections of the usual kind, and fill the heap though nobody h
 (defun make-content-octets (content size)
   "A vector for SIZE octets of CONTENT, which is refused when there is no memory for them."
   (reserve-memory content size)
-  (handler-case (make-octets size)
-    (storage-condition () (refuse-content content :no-memory))))
+  (or (octets-if-room size)
+      (refuse-content content :no-memory)))
 
 ;;; As a whole
 
@@ -247,6 +249,12 @@ that, which is its caller's from then on; else NIL."
     (funcall judge octets 0 end)
     octets))
 
+(defun first-octets (content octets count)
+  "A vector of the first COUNT of OCTETS, which are of CONTENT and give way to it."
+  (replace (or (octets-if-room count)
+               (refuse-content content :no-memory))
+           octets))
+
 (defun read-unknown-content (content limit refusal judge)
   ;; One octet beyond LIMIT is read, if there is one.
   (loop with most = (and limit (1+ limit))
@@ -257,7 +265,7 @@ that, which is its caller's from then on; else NIL."
            (when (and limit (> position limit))
              (refuse-content content refusal))
         when (< position (length octets))
-          do (return (subseq octets 0 position))
+          do (return (first-octets content octets position))
         do (let ((size (* 2 (length octets))))
              (setf octets (replace (make-content-octets content (if most (min most size) size))
                                    octets)))))

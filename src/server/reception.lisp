@@ -117,8 +117,7 @@ Signals DESCRIPTOR-BROKEN.")
             (fill-input wire))
         (let ((come (come-octets content)))
           (cond ((<= (content-remaining content) come) :all)
-                ((and (wire-open-p wire) (worth-room-p content come room))
-                 (make-room-for-all content)
+                ((and (wire-open-p wire) (worth-room-p content come room) (room-for-all-made-p content))
                  (receive-directly-ahead content))
                 (t (fill-input wire)))))))
 
@@ -140,17 +139,20 @@ memory.  Who announces much may send little."
          (<= (- size (spool-fill spool)) room)
          (plenty-p size))))
 
-(defun make-room-for-all (content)
+(defun room-for-all-made-p (content)
   "Gives the spool of CONTENT, of known length, a vector of just that, and moves there what has come to the
-buffer of its wire.  That vector is what its reader gets."
+buffer of its wire.  That vector is what its reader gets.  NIL when the heap has no room for it."
   (let ((spool (content-spool content))
-        (wire (content-wire content)))
-    (setf (spool-memory spool)
-          (replace (make-octets (content-remaining content)) (spool-memory spool) :end2 (spool-fill spool)))
-    (account-for-memory spool)
-    (unless (zerop (buffered-octets content))
-      (append-to-memory spool (wire-input wire) (wire-start wire) (wire-end wire))
-      (setf (wire-start wire) (wire-end wire)))))
+        (wire (content-wire content))
+        (memory (octets-if-room (content-remaining content))))
+    (when memory
+      (setf (spool-memory spool)
+            (replace memory (spool-memory spool) :end2 (spool-fill spool)))
+      (account-for-memory spool)
+      (unless (zerop (buffered-octets content))
+        (append-to-memory spool (wire-input wire) (wire-start wire) (wire-end wire))
+        (setf (wire-start wire) (wire-end wire)))
+      t)))
 
 (defun receive-directly-ahead (content)
   "Receives what has come of CONTENT to the memory of its spool, which has room for all, while nothing is in

@@ -42,24 +42,38 @@ waits: a file costs several times the processor time.")
 
 ;;; Appending
 
+(defun octets-if-room (size)
+  "A vector of SIZE octets; NIL when the heap has no room for it."
+  (handler-case (make-octets size)
+    (storage-condition () nil)))
+
 (defun larger-memory (spool size)
-  "A vector with the octets that SPOOL has in memory, and room for SIZE in all, or more."
-  (let ((wanted (max +least-spool+ (* 2 size))))
-    (replace (make-octets (if (<= size *spool-memory*)
-                              (min *spool-memory* wanted)
-                              wanted))
-             (spool-memory spool) :end2 (spool-fill spool))))
+  "A vector with the octets that SPOOL has in memory, and room for SIZE in all, or more; NIL when the heap has
+no room for it."
+  (let* ((wanted (max +least-spool+ (* 2 size)))
+         (memory (octets-if-room (if (<= size *spool-memory*)
+                                     (min *spool-memory* wanted)
+                                     wanted))))
+    (and memory
+         (replace memory (spool-memory spool) :end2 (spool-fill spool)))))
+
+(defun memory-made-p (spool size)
+  "Sees to it that the memory of SPOOL has room for SIZE octets; NIL when the heap has none."
+  (or (<= size (length (spool-memory spool)))
+      (let ((memory (larger-memory spool size)))
+        (when memory
+          (setf (spool-memory spool) memory)
+          (when (> size *spool-memory*)
+            (account-for-memory spool))
+          t))))
 
 (defun append-to-memory (spool octets start end)
   (let* ((fill (spool-fill spool))
          (total (+ fill (- end start))))
-    (when (> total (length (spool-memory spool)))
-      (setf (spool-memory spool) (larger-memory spool total))
-      (when (> total *spool-memory*)
-        (account-for-memory spool)))
-    (replace (spool-memory spool) octets :start1 fill :start2 start :end2 end)
-    (setf (spool-fill spool) total)
-    t))
+    (when (memory-made-p spool total)
+      (replace (spool-memory spool) octets :start1 fill :start2 start :end2 end)
+      (setf (spool-fill spool) total)
+      t)))
 
 (defun append-to-file (spool octets start end)
   (and (write-file-octets (spool-file spool) (spool-size spool) octets start end)
@@ -81,10 +95,12 @@ waits: a file costs several times the processor time.")
              nil)))))
 
 (defun plenty-p (octets)
-  "True when memory is plentiful, though OCTETS more were taken."
+  "True when memory is plentiful, though OCTETS more were taken.  Garbage is in the way as well: it is not
+collected for what can be in a file."
   (let ((most (memory-for-spools)))
     (and most
-         (< (+ octets (counter-count *reserved-memory*)) (* *plenty* most)))))
+         (< (+ octets (counter-count *reserved-memory*)) (* *plenty* most))
+         (fits-in-heap-p octets))))
 
 (defun append-to-spool (spool octets start end)
   "Appends OCTETS from START to END to SPOOL, of which nothing was read.  NIL when there is no room for
@@ -92,9 +108,9 @@ them, neither in memory nor in a file: SPOOL is as it was."
   (let ((total (+ (spool-fill spool) (- end start))))
     (cond ((spool-file spool)
            (append-to-file spool octets start end))
-          ((or (<= total *spool-memory*)
-               (plenty-p (* 2 total)))
-           (append-to-memory spool octets start end))
+          ((and (or (<= total *spool-memory*)
+                    (plenty-p (* 2 total)))
+                (append-to-memory spool octets start end)))
           (t
            (and (move-to-file spool)
                 (append-to-file spool octets start end))))))
@@ -103,12 +119,13 @@ them, neither in memory nor in a file: SPOOL is as it was."
 
 (defun next-window (spool)
   "Reads more of the file of SPOOL, whose memory was read to its end.  NIL when that has no more, or
-cannot be read."
+cannot be read, or the heap has no room."
   (let* ((position (spool-position spool))
          (count (min *spool-memory* (- (spool-size spool) position))))
     (when (plusp count)
       (when (< (length (spool-memory spool)) count)
-        (setf (spool-memory spool) (make-octets count)))
+        (setf (spool-memory spool) (or (octets-if-room count)
+                                       (return-from next-window nil))))
       (when (read-file-octets (spool-file spool) position (spool-memory spool) 0 count)
         (setf (spool-start spool) 0
               (spool-fill spool) count

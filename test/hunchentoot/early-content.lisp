@@ -396,6 +396,33 @@
       (eventually ("the connections to be closed") (zerop (figure :open)))
       (is (zerop (platform:counter-count server::*reserved-memory*))))))
 
+;; Nobody else handles what SBCL signals then: the thread, or the process, would end.
+(define-server-test (content-for-which-the-heap-has-no-room-is-answered-503 :needs :parking)
+  (serving-content ()
+    (let ((octets (test-octets 100000)))
+      (with-function (server::octets-if-room (original size) nil)
+        (dolist (framing (list (length-framing octets) "Transfer-Encoding: chunked"))
+          (with-connection (connection)
+            (send-and-park connection (post-head "/" framing)
+                           (if (search "chunked" framing) (subseq (chunk octets) 0 90000) (subseq octets 0 90000)))
+            (try-to-send connection (if (search "chunked" framing)
+                                        (octets (subseq (chunk octets) 90000) "0" :crlf :crlf)
+                                        (subseq octets 90000)))
+            (is (= 503 (response-status (read-response connection))))
+            (end-sending connection)
+            (is-true (closed-by-server-p connection)))))
+      (is (string= "next" (ask-text "/next")))
+      (is (zerop (figure :failed))))))
+
+;; Where a vector of just the octets that came is made of a larger one.
+(define-server-test (chunks-for-which-the-heap-has-no-room-in-the-end-are-answered-503 :needs :parking)
+  (serving-content ()
+    (with-function (server::octets-if-room (original size)
+                     (and (/= size 3000) (funcall original size)))
+      (with-connection (connection)
+        (send connection (post-head "/" "Transfer-Encoding: chunked") (chunk (test-octets 3000)) "0" :crlf :crlf)
+        (is (= 503 (response-status (read-response connection))))))))
+
 (define-server-test (content-is-no-request-for-methods-that-are-defined-while-it-comes :needs :parking)
   (dolist (kind '(:wrapped :foreign))
     (serving-content ()
