@@ -30,7 +30,12 @@
 ;;;;
 ;;;; A head that is refused makes no request: it is answered, and its connection closed, without a state.
 
-(defparameter *transitions*
+(defmacro define-table (name value documentation)
+  "DEFPARAMETER of NAME with VALUE, a form, and DOCUMENTATION, also for macros below."
+  `(eval-when (:compile-toplevel :load-toplevel :execute)
+     (defparameter ,name ,value ,documentation)))
+
+(define-table *transitions*
   '(;; event         the client's side                       our side                        who closes
     (:request        ((:idle -> :done))                      ((:idle))                       :nobody)
     (:request-body   ((:idle -> :body))                      ((:idle))                       :nobody)
@@ -154,10 +159,11 @@ closed.  An event that no entry has for the states of both sides is illegal.")
 (defparameter *events* (remove-duplicates (mapcar #'first *transitions*))
   "All events.")
 
-(defun states-by-event ()
-  "An alist from events to what STATES-AFTER returns for them."
-  (loop for event in *events*
-        collect (cons event (states-after event))))
+(defmacro states-after-event (event)
+  "What STATES-AFTER returns for EVENT, a form, made when the code is loaded; NIL where that is no event."
+  `(case ,event
+     ,@(loop for event in (remove-duplicates (mapcar #'first *transitions*))
+             collect `(,event (load-time-value (states-after ,event))))))
 
 ;;; For those who serve
 
@@ -165,7 +171,7 @@ closed.  An event that no entry has for the states of both sides is illegal.")
   "The PROTOCOL-STATE after EVENT, a keyword, in STATE, one too.  Signals ILLEGAL-EVENT where EVENT has no
 meaning in STATE."
   (declare (type protocol-state state) #.*plain-policy*)
-  (let* ((states (cdr (assoc event (load-time-value (states-by-event)) :test #'eq)))
+  (let* ((states (states-after-event event))
          (after (if states
                     (aref (the (simple-array protocol-state (256)) states) state)
                     +illegal+)))
