@@ -117,6 +117,9 @@ the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
 (defmethod parks-connections-p ((acceptor parallel-acceptor))
   t)
 
+(defmethod connection-kind ((acceptor parallel-acceptor))
+  (surroundings-kind (surroundings-of acceptor)))
+
 (defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))
   "In a worker's thread, does its work; otherwise what Hunchentoot does."
   (in-place-of-hunchentoots ((call-next-method)

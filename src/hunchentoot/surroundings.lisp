@@ -111,11 +111,10 @@ program's, and Hunchentoot's."
         known
         (look-around acceptor))))
 
-(defun connection-kind (acceptor)
-  "How the connections of ACCEPTOR are read, :OWN, :WRAPPED or :FOREIGN; see above."
-  (if (typep acceptor 'parallel-acceptor)
-      (surroundings-kind (surroundings-of acceptor))
-      :foreign))
+(defgeneric connection-kind (acceptor)
+  (:documentation "How the connections of ACCEPTOR are read, :OWN, :WRAPPED or :FOREIGN; see above.")
+  (:method ((acceptor hunchentoot:acceptor))
+    :foreign))
 
 ;;; In the place of Hunchentoot's methods
 
