@@ -41,7 +41,7 @@ an instance of CLASS, a symbol or a class."
 (defstruct (recipe (:include opaque))
   "How to make instances of CLASS."
   (class nil :read-only t)
-  (allocate-p nil :read-only t)         ; by ALLOCATE-INSTANCE
+  (allocator nil :read-only t)          ; a function; NIL where ALLOCATE-INSTANCE is not to be used
   (own-slots '() :type list :read-only t)) ; that Hunchentoot's class has not
 
 ;;; Invariant: a recipe in *RECIPES* holds, since they are all forgotten when a class that one of
@@ -75,6 +75,10 @@ meanwhile."
         collect (cons class (class-making class)))
   "An alist of Hunchentoot's classes and how it makes them, NIL where that cannot be known.")
 
+(defun compiled-allocator (class)
+  "A function that allocates an instance of CLASS, which is built in."
+  (compile nil `(lambda () (allocate-instance ,class))))
+
 (defun new-recipe (class base)
   "A recipe for CLASS, which is to be made as BASE is if it can."
   (let ((making (and (subtypep class base) (class-making class))))
@@ -82,15 +86,23 @@ meanwhile."
       (watch-class class base))
     (if (and making (equal making (cdr (assoc base *known-makings*))))
         (multiple-value-bind (own-slots inherits) (extra-slots class base)
-          (make-recipe :class class :own-slots own-slots :allocate-p inherits))
+          (make-recipe :class class :own-slots own-slots
+                       :allocator (and inherits (compiled-allocator class))))
         (make-recipe :class class))))
+
+(defun named-class (name)
+  "The class that NAME, a symbol, names, or NIL; the two that most programs use are found at once."
+  (case name
+    (hunchentoot:request (find-class 'hunchentoot:request nil))
+    (hunchentoot:reply (find-class 'hunchentoot:reply nil))
+    (t (find-class name nil))))
 
 (defun recipe (designator base)
   "The recipe for the class that the symbol DESIGNATOR names, by that of the class BASE; NIL when
 it names none."
   (let* ((recipes *recipes*)
          (known (cdr (assoc designator recipes :test #'eq)))
-         (class (find-class designator nil)))
+         (class (named-class designator)))
     (cond ((null class) nil)
           ((and known (eq class (recipe-class known))) known)
           (t
@@ -104,9 +116,10 @@ it names none."
 (defun allocated-instance (designator base)
   "An instance of the class that DESIGNATOR names, whose slots from BASE are unbound and to be
 filled; NIL when it is not to be made so."
-  (let ((recipe (and (symbolp designator) (recipe designator base))))
-    (when (and recipe (recipe-allocate-p recipe))
-      (let ((instance (allocate-instance (recipe-class recipe)))
+  (let* ((recipe (and (symbolp designator) (recipe designator base)))
+         (allocator (and recipe (recipe-allocator recipe))))
+    (when allocator
+      (let ((instance (funcall (the function allocator)))
             (own-slots (recipe-own-slots recipe)))
         (when own-slots
           (shared-initialize instance own-slots))
