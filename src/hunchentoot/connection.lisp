@@ -6,32 +6,34 @@
 (defun application-of (acceptor exchange)
   "The application whose limits are for requests to ACCEPTOR: that of EXCHANGE, unless ACCEPTOR got the
 connection from another one."
-  (flet ((that-of-acceptor-p (taskmaster)
-           (and (typep taskmaster 'recycling-taskmaster)
-                (slot-boundp taskmaster 'hunchentoot:acceptor)
-                (eq acceptor (hunchentoot:taskmaster-acceptor taskmaster)))))
-    (let ((own (exchange-application exchange)))
-      (cond ((that-of-acceptor-p own) own)
-            ((that-of-acceptor-p (acceptor-taskmaster* acceptor)) (acceptor-taskmaster* acceptor))
-            (t own)))))
+  (let ((own (exchange-application exchange))
+        (other (acceptor-taskmaster* acceptor)))
+    (if (and (not (eq own other))
+             (not (eq acceptor (hunchentoot:taskmaster-acceptor own)))
+             (typep other 'recycling-taskmaster)
+             (slot-boundp other 'hunchentoot:acceptor)
+             (eq acceptor (hunchentoot:taskmaster-acceptor other)))
+        other
+        own)))
 
-(defun serve-request (acceptor socket exchange)
+(defun serve-request (acceptor exchange)
   "Serves the request of EXCHANGE; returns what is to become of its connection."
   (let* ((connection (exchange-connection exchange))
-         (application (application-of acceptor exchange))
-         (link (link-of application socket connection)))
-    (multiple-value-bind (outcome stream)
-        (call-with-connection-stream
-         (link-stream link)
-         (lambda ()
-           (prog1 (process-head acceptor exchange link)
-             (count-request connection)))
-         (lambda ()
-           (setf (exchange-outcome exchange) (give-away application connection link))))
-      (setf (link-stream link) stream)
-      (cond ((eq outcome :detached) (give-away application connection link))
-            ((and (link-base link) (not (settle-lent (link-base link)))) :close)
-            (t outcome)))))
+         (link (connection-data connection)))
+    (labels ((process-it ()
+               (prog1 (process-head acceptor exchange link)
+                 (count-request connection)))
+             (hand-over ()
+               (give-away (application-of acceptor exchange) connection link))
+             (left ()
+               (setf (exchange-outcome exchange) (hand-over))))
+      (declare (dynamic-extent #'process-it #'left))
+      (multiple-value-bind (outcome stream)
+          (call-with-connection-stream (link-stream link) #'process-it #'left)
+        (setf (link-stream link) stream)
+        (cond ((eq outcome :detached) (hand-over))
+              ((and (link-base link) (not (settle-lent (link-base link)))) :close)
+              (t outcome))))))
 
 ;;; Whose turn it is to read
 ;;;
@@ -54,7 +56,7 @@ before; returns what is to become of its connection."
         ((exchange-head exchange)
          (when (eq :wrapped (exchange-kind exchange))
            (drop-head (link-wire (exchange-link exchange))))
-         (serve-request acceptor socket exchange))
+         (serve-request acceptor exchange))
         (t
          (serve-next acceptor socket exchange
                      (not (connection-parkable-p (exchange-connection exchange)))))))
@@ -73,7 +75,7 @@ Returns what is to become of the connection."
       (:none :park)
       (t
        (setf (exchange-head exchange) head)
-       (serve-request acceptor socket exchange)))))
+       (serve-request acceptor exchange)))))
 
 (defun serve-to-the-end (acceptor socket exchange)
   "Serves all requests of the connection of EXCHANGE in the current call, one after the other; returns

@@ -278,7 +278,8 @@ sent, but no last chunk."
 
 (defun without-reply (exchange stream)
   "The stream beneath STREAM if that is one of the reply of EXCHANGE, which ends; else STREAM."
-  (cond ((typep stream 'reply-stream)
+  (cond ((eq stream (link-stream (exchange-link exchange))) stream) ; it streamed nothing
+        ((typep stream 'reply-stream)
          (note-event exchange (if (end-reply stream) :reply-end :reply-cut))
          (reply-stream-inner stream))
         (t stream)))

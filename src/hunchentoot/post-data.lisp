@@ -15,6 +15,11 @@
          (typep content 'content)
          content)))
 
+(defun content-of (request head)
+  "What OWN-CONTENT returns for REQUEST, whose HEAD says at once that most have none."
+  (and (not (eq :none (head-framing head)))
+       (own-content request)))
+
 (defun request-limits (request)
   (acceptor-limits (hunchentoot:request-acceptor request)))
 
@@ -136,8 +141,7 @@ ARGUMENTS, where it is no form, none of ours, or one with files."
 (defun too-much-unasked-p (request head)
   "True when REQUEST, with HEAD, has content that nobody has asked for, and so much of it has yet to come
 that the client will not be waited for, see *UNASKED-LIMIT*."
-  (let* ((content (and (not (eq :none (head-framing head)))
-                       (own-content request)))
+  (let* ((content (content-of request head))
          (awaited (and content (content-awaited content))))
     (and awaited
          (> awaited *unasked-limit*)
@@ -165,11 +169,11 @@ Where not all of it has been taken then, this is the last request of its connect
       (setf (raw-post-data* request) t)
       (note-event *exchange* :request-fault))))
 
-(defun take-what-was-not-read (request)
-  "Takes the content of REQUEST that nobody has asked for before the reply is sent, as Hunchentoot
-does: there are clients that look for a reply only when they have sent all.  A little is kept, as
+(defun take-what-was-not-read (request head)
+  "Takes the content of REQUEST, with HEAD, that nobody has asked for before the reply is sent, as
+Hunchentoot does: there are clients that look for a reply only when they have sent all.  A little is kept, as
 there, for methods after this; much is dropped, or a client could fill the memory with it."
-  (let ((content (own-content request)))
+  (let ((content (content-of request head)))
     (cond ((or (null content) (content-asked-for-p request)))
           ((content-size content)
            (take-unasked request content *unread-limit*))

@@ -282,7 +282,7 @@ sent after it."
       (encode-reply-head reply status)  ; may signal INVALID-HEADER
       (let ((body (and (body-wanted-p request status) (funcall append reply))))
         (begin-reply acceptor status event)
-        (take-what-was-not-read request)
+        (take-what-was-not-read request head)
         (send-reply-on (link-wire (current-link)) reply body)
         (note-event *exchange* :reply-end)))))
 

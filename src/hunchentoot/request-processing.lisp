@@ -26,8 +26,10 @@ then."
   "Processes the request of EXCHANGE, which came over LINK, in the context of CALL-WITH-CONNECTION-
 STREAM.  True when the connection may be used for another one."
   (let* ((head (exchange-head exchange))
-         (content (take-content (application-of acceptor exchange) link head
-                                (invitation exchange (wire-stream (link-wire link))))))
+         (content (if (eq :none (head-framing head))
+                      (no-content link head)
+                      (take-content (application-of acceptor exchange) link head
+                                    (invitation exchange (wire-stream (link-wire link)))))))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
     (copy-head head)
     (let ((hunchentoot:*reply* (make-reply acceptor))
@@ -43,8 +45,7 @@ STREAM.  True when the connection may be used for another one."
     (if (eq :error (our-side (exchange-protocol exchange)))
         (abandon-reply (link-stream link) (link-wire link))
         (finish-exchange acceptor exchange link content)) ; waits for the rest of content
-    (when (link-content link)           ; until here whoever releases LINK gives it back
-      (abandon-reception link))
+    (abandon-reception link)            ; until here whoever releases LINK gives it back
     (reusable-p (exchange-protocol exchange))))
 
 (defun finish-exchange (acceptor exchange link content)

@@ -40,7 +40,8 @@ connection: itself, one of TLS, after the handshake, or whatever a program puts 
   (:documentation "Tells who runs APPLICATION of CONDITION, which has ended a handshake."))
 
 (defgeneric check-head (application head)
-  (:documentation "Signals PROTOCOL-ERROR when APPLICATION cannot answer a request with HEAD."))
+  (:documentation "Signals PROTOCOL-ERROR when APPLICATION cannot answer a request with HEAD.  Not asked about
+GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
 
 (defgeneric early-content-p (application head)
   (:documentation "True when the content of the request HEAD may be received before APPLICATION responds."))

@@ -35,6 +35,7 @@ ILLEGAL-EVENT."
   "The exchange that the current thread serves, or NIL.  It is special since Hunchentoot's generic
 functions, and the methods of programs, stand between those of ours.")
 
+(declaim (inline exchange-link))
 (defun exchange-link (exchange)
   "The link over which the request of EXCHANGE came."
   (connection-data (exchange-connection exchange)))

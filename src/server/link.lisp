@@ -73,8 +73,9 @@ nobody is there any more."
 
 (defun abandon-reception (link)
   "Gives back what was received early over LINK for a request that was answered, or will not be."
-  (uninterruptibly                      ; or who is destroyed amid it would leave some to nobody
-    (when (link-reception link)
-      (drop-reception (shiftf (link-reception link) nil)))
-    (when (link-content link)
-      (release-content (shiftf (link-content link) nil)))))
+  (when (or (link-reception link) (link-content link))
+    (uninterruptibly                    ; or who is destroyed amid it would leave some to nobody
+      (when (link-reception link)
+        (drop-reception (shiftf (link-reception link) nil)))
+      (when (link-content link)
+        (release-content (shiftf (link-content link) nil))))))

@@ -31,7 +31,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:link-address #:link-waits-p #:link-of #:socket-wire #:connection-usocket
    #:exchange-link #:current-head #:current-link
    ;; a connection's life
-   #:await-request #:read-next-request #:take-content #:drop-rest #:*unread-limit*
+   #:await-request #:read-next-request #:no-content #:take-content #:drop-rest #:*unread-limit*
    #:give-away #:leave-to-program
    ;; exchanges
    #:exchange #:make-exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-kind #:exchange-head

@@ -8,22 +8,23 @@
   (let ((limits (application-limits application)))
     (pace-wire (link-wire link) (limits-content-rate limits) (limits-content-grace limits))))
 
+(defun no-content (link head)
+  "The content of the request HEAD, which has none, and came over LINK: a stream."
+  (pace-wire (link-wire link) nil nil)
+  ;; Who asks for another protocol may be granted it, and then talks on.
+  (if (head-upgrade head) (link-stream link) *no-content*))
+
 (defun make-content (application link head &optional invite)
   "The content of the request HEAD to APPLICATION, which follows on LINK, a stream.  INVITE, a function or
 NIL, tells the client to send it."
   (let ((framing (head-framing head))
         (wire (link-wire link)))
-    (cond ((eq :none framing)
-           (pace-wire wire nil nil)
-           ;; Who asks for another protocol may be granted it, and then talks on.
-           (if (head-upgrade head) (link-stream link) *no-content*))
-          (t
-           (pace-content application link)
-           (flet ((turn-down (refusal)
-                    (content-refused application refusal)))
-             (if (eq :chunked framing)
-                 (make-chunked-content wire (application-limits application) #'turn-down invite)
-                 (make-content-stream (wire-stream wire) framing #'turn-down invite)))))))
+    (pace-content application link)
+    (flet ((turn-down (refusal)
+             (content-refused application refusal)))
+      (if (eq :chunked framing)
+          (make-chunked-content wire (application-limits application) #'turn-down invite)
+          (make-content-stream (wire-stream wire) framing #'turn-down invite)))))
 
 (defun take-content (application link head &optional invite)
   "The content of the request HEAD to APPLICATION, which came over LINK, or follows on it: a stream.  INVITE,
@@ -59,23 +60,26 @@ late."
        (plusp (limits-early-octets (application-limits application)))
        (early-content-p application head)))
 
+(defmacro or-abandoned ((link) &body body)
+  "Evaluates BODY, which receives content over LINK; :END where that is broken."
+  `(handler-case (progn ,@body)
+     (descriptor-broken ()
+       (abandon-reception ,link)
+       :end)))
+
 (defun whole-request (application connection link)
   "Like WAITING-REQUEST, but :NONE until the content of the request has come too, as far as it is
 received before that is served."
-  (handler-case
-      (cond ((link-reception link)
-             (received-request application connection link))
-            (t
-             (abandon-reception link)   ; of a request that nobody has processed
-             (let ((head (waiting-request application connection link)))
-               (if (and (typep head 'head)
-                        (content-to-come-p link head)
-                        (received-early-p application head))
-                   (begin-reception application connection link head)
-                   head))))
-    (descriptor-broken ()
-      (abandon-reception link)
-      :end)))
+  (cond ((link-reception link)
+         (or-abandoned (link) (received-request application connection link)))
+        (t
+         (abandon-reception link)       ; of a request that nobody has processed
+         (let ((head (waiting-request application connection link)))
+           (if (and (typep head 'head)
+                    (content-to-come-p link head)
+                    (received-early-p application head))
+               (or-abandoned (link) (begin-reception application connection link head))
+               head)))))
 
 (defun begin-reception (application connection link head)
   (let ((content (make-content application link head)))

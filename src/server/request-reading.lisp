@@ -11,18 +11,17 @@ first, and where it does not begin a request that is :SOME."
          (parser (or (shiftf (link-parser link) nil) (take-parser (application-limits application))))
          (head nil)
          (result (handler-case
-                     (handler-case
-                         (acceptable-head
-                          application
-                          (setf head (cond (ahead-p (read-head-ahead wire parser))
-                                           ((connection-parkable-p connection)
-                                            (read-head wire parser))
-                                           (t (read-head-in-time link parser)))))
-                       (protocol-error (refusal)
-                         (cond (ahead-p :some)
-                               (t (reject application link parser head refusal)
-                                  :end))))
-                   (descriptor-broken () :end)))) ; read from, or written to
+                     (acceptable-head
+                      application
+                      (setf head (cond (ahead-p (read-head-ahead wire parser))
+                                       ((connection-parkable-p connection)
+                                        (read-head wire parser))
+                                       (t (read-head-in-time link parser)))))
+                   (descriptor-broken () :end)
+                   (protocol-error (refusal)
+                     (cond (ahead-p :some)
+                           (t (reject application link parser head refusal)
+                              :end))))))
     (when ahead-p
       (setf result (leave-to-others wire result)))
     (case result
@@ -56,7 +55,8 @@ REFUSAL."
     (if head
         (values (head-method head) (head-uri head) (head-protocol head))
         (known-request-line parser)))
-  (send-refusal (wire-stream (link-wire link)) refusal))
+  (handler-case (send-refusal (wire-stream (link-wire link)) refusal)
+    (descriptor-broken () nil)))        ; who is gone does not get it
 
 (defun leave-to-others (wire result)
   "RESULT, what looking ahead in WIRE has found; also octets that are no request can be read."
@@ -72,9 +72,10 @@ REFUSAL."
   "HEAD, or what READ-HEAD returned in place of one.  Signals PROTOCOL-ERROR for one that APPLICATION does
 not serve, and for CONNECT: after a 2xx to that, what follows is no HTTP."
   (when (typep head 'head)
-    (when (eq :connect (head-method head))
-      (error (make-refusal :connect-not-served)))
-    (check-head application head))
+    (case (head-method head)
+      ((:get :head))                    ; everybody serves these (RFC 9110, section 9.1)
+      (:connect (error (make-refusal :connect-not-served)))
+      (t (check-head application head))))
   head)
 
 (defun keep-parser (application connection link parser)

@@ -110,7 +110,7 @@
   ("new-recipe" "(watch-class class base)" "")
   ("new-recipe" "(equal making (cdr (assoc base *known-makings*)))" "t")
   ("allocated-instance" "(when own-slots (shared-initialize instance own-slots))" "")
-  ("allocated-instance" "(recipe-allocate-p recipe)" "t")
+  ("new-recipe" "(and inherits (compiled-allocator class))" "(compiled-allocator class)")
   ("forget-recipes" "(setf *recipes* (no-recipes))" "nil")
   ("make-reply" "(fill-reply reply)" "")))
 

@@ -401,9 +401,10 @@
  :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
  :mutants
  (("waiting-request" "(shiftf (link-parser link) nil)" "(link-parser link)")
-  ("reject" "(send-refusal (wire-stream (link-wire link)) refusal)" "")
+  ("reject" "(send-refusal (wire-stream (link-wire link)) refusal)" "nil")
+  ("reject" "(descriptor-broken () nil)" "" :equivalent "The connection ends as broken, and counts as a failure.")
   ("waiting-request" "(descriptor-broken () :end)" "")
-  ("acceptable-head" "(eq :connect (head-method head))" "nil")
+  ("acceptable-head" "(:connect (error (make-refusal :connect-not-served)))" "(:connect)")
   ("keep-parser" "(setf (link-parser link) parser)" "")
   ("awaited-of" "((parser-begun-p parser) :head)" "(t :head)")
   ("settle-head-deadline" "(and (link-head-deadline link) (eq kind (link-awaited link)))" "nil")
@@ -413,7 +414,7 @@
 (:file "src/server/request-content.lisp"
  :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
  :mutants
- (("make-content" "(if (head-upgrade head) (link-stream link) *no-content*)" "*no-content*"
+ (("no-content" "(if (head-upgrade head) (link-stream link) *no-content*)" "*no-content*"
    :suites (exchanges conformance/libraries))
   ("drop-rest" "(drop-content content *unread-limit*)" "t")
   ("drop-rest" "(pace-content application link)" "" :suites (early-content))
@@ -425,8 +426,7 @@
    :suites (early-content))
   ("begin-reception" "((all-come-p content)" "(nil" :equivalent "RECEIVE-AHEAD looks, too.")
   ("received-request" "(unfinished-served-p reception idle)" "nil" :suites (early-content))
-  ("whole-request" "(abandon-reception link)
-      :end" ":end" :equivalent "The connection is released.")
+  ("or-abandoned" "(abandon-reception ,link)" "" :equivalent "The connection is released.")
   ("await-rest" "(<= deadline now)" "nil" :suites (early-content))
   ("await-rest" "(set-deadline-at connection :body deadline)" "" :suites (early-content))
   ("await-rest" "(lend-no-buffers (link-wire link))" "" :equivalent "The buffer stays with it.")
