@@ -312,21 +312,25 @@ sent, but no last chunk."
 (defun cookie-text (cookie)
   (hunchentoot::stringify-cookie cookie))
 
-(defvar *server-name* '(nil)
+(defvar *server-name* (list nil)
   "Hunchentoot's version, and what its own method makes of it each time that it is asked for the
-server's name.")
+server's name; without these while there is any other method.")
+
+(defun forget-server-name ()
+  (setf *server-name* (list nil)))
+
+(call-when-redefined 'forget-server-name #'hunchentoot::acceptor-server-name)
 
 (defun server-name-of (acceptor)
   (let ((known *server-name*)
         (version hunchentoot:*hunchentoot-version*))
-    (cond ((not (sole-method-p #'hunchentoot::acceptor-server-name))
-           (hunchentoot::acceptor-server-name acceptor))
-          ((eq version (car known))
-           (cdr known))
-          (t
-           (cdr (publish *server-name*
-                         (cons version (hunchentoot::acceptor-server-name acceptor))))))))
-
+    (if (eq version (car known))
+        (cdr known)
+        (let ((name (hunchentoot::acceptor-server-name acceptor)))
+          (when (sole-method-p #'hunchentoot::acceptor-server-name)
+            ;; Not remembered when it was redefined since.
+            (compare-and-set (symbol-value '*server-name*) known (cons version name)))
+          name))))
 
 (defun expect-chunked-body (acceptor)
   "Makes INPUT-CHUNKING-P true for the current stream, and that stream one that decodes chunks."

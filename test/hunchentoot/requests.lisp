@@ -133,6 +133,23 @@
         (when method
           (remove-method #'initialize-instance method))))))
 
+(define-server-test the-servers-name-is-what-the-methods-of-now-say
+  (serving () (("/" "hello"))
+    (flet ((name ()
+             (response-header (ask "/") "server")))
+      (let ((usual (name)) (method nil))
+        (is (search "Hunchentoot" usual))
+        (is (string= usual (name)))
+        (unwind-protect
+             (progn
+               (setf method (eval '(defmethod hunchentoot::acceptor-server-name :around
+                                    ((acceptor hunchentoot:acceptor))
+                                    (format nil "~A behind" (call-next-method)))))
+               (is (string= (format nil "~A behind" usual) (name)))
+               (is (string= (format nil "~A behind" usual) (name))))
+          (remove-method #'hunchentoot::acceptor-server-name method))
+        (is (string= usual (name)))))))
+
 (define-server-test a-class-redefined-is-used-by-the-next-request
   (with-request-class (changing-request (mark :initform "before" :reader changing-mark-of))
     (serving (:request-class 'changing-request)
