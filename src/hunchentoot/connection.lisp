@@ -66,7 +66,9 @@ before; returns what is to become of its connection."
 Returns what is to become of the connection."
   (let* ((connection (exchange-connection exchange))
          (application (application-of acceptor exchange))
-         (link (link-of application socket connection))
+         (link (handler-case (link-of application socket connection)
+                 ;; A client may leave before we ask who it is.
+                 (peer-gone () (return-from serve-next :close))))
          (head (if (link-waits-p link)
                    (read-next-request application socket connection link)
                    (await-request application socket connection link wait-p))))
@@ -98,6 +100,5 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
     (if *exchange*
         (setf (exchange-outcome *exchange*) :close ; if this fails
               (exchange-outcome *exchange*)
-              (handler-case (serve-connection acceptor socket *exchange*)
-                (peer-gone () :close))) ; a client may leave before we ask who it is
+              (serve-connection acceptor socket *exchange*))
         (hunchentoots))))
