@@ -284,6 +284,7 @@
  (("without-reply" "(if (end-reply stream) :reply-end :reply-cut)" ":reply-end")
   ("without-reply" "(note-event exchange" "(progn exchange")
   ("note-what-hunchentoot-did" "(note-event exchange :close)" "nil")
+  ("forget-server-name" "(setf *server-name* (list nil))" "nil" :suites (requests))
   ("note-what-hunchentoot-did" "(eq :idle (our-side (exchange-protocol exchange)))" "nil")
   ("call-with-connection-stream" "(reusable-p :park)" "(t :park)")))
 
