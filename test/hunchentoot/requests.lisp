@@ -108,6 +108,12 @@
       (is (string= "(1 2)" (ask-text "/")))
       (is (string= "(1 2)" (ask-text "/"))))))
 
+(define-server-test slots-of-hunchentoot-that-a-program-changes-begin-as-it-says
+  (with-request-class (remembering-request (hunchentoot::aux-data :initform '((:mark . "own"))))
+    (serving (:request-class 'remembering-request)
+        (("/" (hunchentoot:aux-request-value :mark)))
+      (is (string= "own" (ask-text "/"))))))
+
 (define-server-test default-initargs-of-a-program-hold
   (unwind-protect
        (progn

@@ -111,6 +111,7 @@
   ("new-recipe" "(equal making (cdr (assoc base *known-makings*)))" "t")
   ("allocated-instance" "(when own-slots (shared-initialize instance own-slots))" "")
   ("new-recipe" "(and inherits (compiled-allocator class))" "(compiled-allocator class)")
+  ("new-recipe" "(make-recipe :class class)" "(make-recipe :class class :allocator (compiled-allocator class))")
   ("forget-recipes" "(setf *recipes* (no-recipes))" "nil")
   ("make-reply" "(fill-reply reply)" "")))
 
