@@ -351,6 +351,10 @@ server's name; without these while there is any other method.")
           (without-reply exchange (hunchentoot:reset-connection-stream acceptor stream))))
   (note-what-hunchentoot-did exchange))
 
+(defun connection-taken-p ()
+  "True when a program has taken the connection of the current request away."
+  (not hunchentoot::*close-hunchentoot-stream*))
+
 (defun call-with-connection-stream (stream thunk left)
   "Calls THUNK, which processes requests on STREAM, in the dynamic context that handlers
 expect, and returns true when the connection may be used again.  Returns what is to become of that, :PARK,

@@ -14,12 +14,16 @@ already; NIL where the client does not wait for that."
         (copy-continue)
         (send-continue stream)))))
 
-(defun call-with-content (content thunk)
-  "Calls THUNK, which processes the request with CONTENT; what that has in memory counts as garbage
-then."
+(defun call-with-content (link content thunk)
+  "Calls THUNK, which processes the request over LINK with CONTENT; what that has in memory counts as garbage
+then, unless a program has taken the connection away: it may read on."
   (if (and (not (eq content *no-content*)) (typep content 'content))
       (unwind-protect (funcall thunk)
-        (release-octets content))
+        (cond ((connection-taken-p)
+               (leave-content content)
+               (setf (link-content link) nil))
+              (t
+               (release-octets content))))
       (funcall thunk)))
 
 (defun process-head (acceptor exchange link)
@@ -41,7 +45,7 @@ STREAM.  True when the connection may be used for another one."
                 (make-request acceptor link (head-headers head) (head-method head)
                               (head-uri head) (head-protocol head) content))))
         (declare (dynamic-extent #'process-it))
-        (call-with-content content #'process-it)))
+        (call-with-content link content #'process-it)))
     (if (eq :error (our-side (exchange-protocol exchange)))
         (abandon-reply (link-stream link) (link-wire link))
         (finish-exchange acceptor exchange link content)) ; waits for the rest of content
@@ -53,7 +57,8 @@ STREAM.  True when the connection may be used for another one."
 CONTENT ends."
   (finish-request acceptor exchange (link-wire link))
   (when (member (client-side (exchange-protocol exchange)) '(:body :held))
-    (note-event exchange (if (drop-rest (application-of acceptor exchange) link content)
+    (note-event exchange (if (and (not (connection-taken-p))
+                                  (drop-rest (application-of acceptor exchange) link content))
                              :request-end
                              :request-fault)))
   (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange))))

@@ -14,6 +14,11 @@
   "Collects all garbage there is.  All threads wait for that."
   (sb-ext:gc :full t))
 
+(defun call-when-forgotten (object function)
+  "Calls FUNCTION, of no arguments, which must not refer to OBJECT, in some thread when nobody has OBJECT any
+more."
+  (sb-ext:finalize object function :dont-save t))
+
 (defun functions-can-be-wrapped-p ()
   "True: WRAP-FUNCTION has an effect."
   t)

@@ -104,6 +104,11 @@
   "Does nothing: the Lisp knows best."
   nil)
 
+(defun call-when-forgotten (object function)
+  "Does nothing: content has neither files nor memory of its own here."
+  (declare (ignore object function))
+  nil)
+
 (defun functions-can-be-wrapped-p ()
   "NIL: WRAP-FUNCTION has no effect."
   nil)

@@ -41,7 +41,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
    #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
-   #:collect-garbage
+   #:collect-garbage #:call-when-forgotten
    ;; TLS: certificates, keys and settings
    #:tls-context #:make-tls-context #:tls-context-handle #:tls-context-ciphers
    #:tls-context-ticket-keys

@@ -210,6 +210,16 @@ outlive several collections of the usual kind, and fill the heap though nobody h
     (release-octets content)
     (give-place-up content)))
 
+(defun leave-content (content)
+  "Leaves what came of CONTENT and was not read to a program that has taken its connection away.  When nobody has
+CONTENT any more, what that has in memory and in files is given back."
+  (uninterruptibly
+    (give-place-up content)
+    (release-memory content)
+    (let ((spool (content-spool content)))
+      (when spool
+        (call-when-forgotten content (lambda () (clear-spool spool)))))))
+
 (defun make-content-octets (content size)
   "A vector for SIZE octets of CONTENT, which is refused when there is no memory for them."
   (reserve-memory content size)

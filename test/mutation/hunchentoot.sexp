@@ -17,6 +17,8 @@
   ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "nil" :suites (last-answers))
   ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "t" :suites (last-answers))
   ("call-with-content" "(release-octets content)" "nil")
+  ("call-with-content" "(connection-taken-p)" "nil" :suites (early-content))
+  ("finish-exchange" "(not (connection-taken-p))" "t" :suites (early-content))
   ("process-head" "(abandon-reception link)" "nil" :suites (early-content))))
 
 (:file "src/hunchentoot/connection.lisp"
