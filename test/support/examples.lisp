@@ -42,11 +42,14 @@
   (uiop:native-namestring (merge-pathnames (uiop:parse-unix-namestring name) *folder*)))
 
 (defun make-example-files (tls)
-  "Makes the folders that examples write to, and, when TLS is true, a certificate and its key."
+  "Makes the folders that examples write to, and, when TLS is true, certificates and their keys."
   (ensure-directories-exist (example-file "log/access.log"))
   (let ((folder (ensure-directories-exist (merge-pathnames "tls/" *folder*))))
     (when tls
-      (funcall 'make-certificate folder) ; which is not there where there is no TLS
+      ;; These functions are not there where there is no TLS.
+      (funcall 'make-certificate folder)
+      (funcall 'issue folder "other" :names '("other.example.org"))
+      (funcall 'openssl "rand" "-out" (merge-pathnames "tickets.key" folder) "80")
       (uiop:copy-file (merge-pathnames "certificate.pem" folder)
                       (merge-pathnames "fullchain.pem" folder)))))
 
