@@ -112,7 +112,11 @@
                  (:file "slow-streams")
                  (:file "last-answers")
                  (:file "files")
+                 (:file "certificates" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-contexts" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-mistakes" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-reload" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "handshakes"
                   :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))))
    (:module "conformance"               ; all that a Hunchentoot application relies on

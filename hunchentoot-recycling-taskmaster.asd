@@ -199,7 +199,9 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "access-line")  ; what a line of the access log is
                  (:file "access-log")   ; where it goes, and when
                  (:file "rejections")   ; requests of which no more is known
+                 (:file "tls-arguments" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-streams" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")
                  (:file "constructors")
                  (:file "parameters")   ; of a request: its query and its cookies

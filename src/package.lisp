@@ -15,6 +15,6 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:*high-water-mark*
    #:taskmaster-standby-thread-count #:taskmaster-worker-thread-name-format
    #:content-received-early-p
-   #:stats #:list-connections #:reopen-logs
+   #:stats #:list-connections #:reopen-logs #:reload-certificates
    #:abandon-acceptor #:recycling-taskmaster-corrupted-error #:retry
    #:stop-from-worker))

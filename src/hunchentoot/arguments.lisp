@@ -35,12 +35,19 @@
     (:access-log-format access-log-format ":COMBINED, :JSON or a function of one argument"))
   "Arguments of acceptors, their types, and what these are in words.")
 
+(defun check-argument-types (initargs types)
+  "Checks what there is in INITARGS of the arguments in TYPES, a table as *ARGUMENT-TYPES*.  A fourth element
+says that the value is a secret."
+  (loop with unknown = '#:unknown
+        for (name type words secret-p) in types
+        for value = (getf initargs name unknown)
+        unless (or (eq value unknown) (typep value type))
+          do (if secret-p
+                 (hunchentoot:parameter-error "~A must be ~A." name words)
+                 (hunchentoot:parameter-error "~A must be ~A, not ~S." name words value))))
+
 (defmethod shared-initialize :before
     ((acceptor listening-acceptor) slot-names &rest initargs)
   "Before anything is changed: what cannot be is refused, and what was stays."
   (declare (ignore slot-names))
-  (loop with unknown = '#:unknown
-        for (name type words) in *argument-types*
-        for value = (getf initargs name unknown)
-        unless (or (eq value unknown) (typep value type))
-          do (hunchentoot:parameter-error "~A must be ~A, not ~S." name words value)))
+  (check-argument-types initargs *argument-types*))

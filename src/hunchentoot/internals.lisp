@@ -26,6 +26,11 @@ Hunchentoot has none to give."
   (setf (slot-value acceptor 'hunchentoot::address) address
         (slot-value acceptor 'hunchentoot::port) port))
 
+(defun set-ssl-files (acceptor certificate-file key-file)
+  "Makes the names CERTIFICATE-FILE and KEY-FILE those that ACCEPTOR tells of."
+  (setf (slot-value acceptor 'hunchentoot::ssl-certificate-file) certificate-file
+        (slot-value acceptor 'hunchentoot::ssl-privatekey-file) key-file))
+
 (defun take-listener (acceptor listener)
   "Makes ACCEPTOR, if it listens on LISTENER still, count as not listening, and tells its connections, as
 STOP does, that no further request is to be read.  True then, for one caller only."

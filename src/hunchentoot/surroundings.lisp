@@ -17,11 +17,12 @@
 ;;;;   :FOREIGN   one without qualifier    call it once for a connection, when that has input
 
 (defstruct (surroundings (:include opaque)
-                         (:constructor make-surroundings (redefinitions kind loggers)))
+                         (:constructor make-surroundings (redefinitions kind loggers streams)))
   "What methods a program has beside ours."
   (redefinitions 0 :read-only t)        ; *REDEFINITIONS* when this was found out
   (kind :own :type (member :own :wrapped :foreign) :read-only t)
-  (loggers '() :type list :read-only t)) ; of ACCEPTOR-LOG-ACCESS, after ours
+  (loggers '() :type list :read-only t) ; of ACCEPTOR-LOG-ACCESS, after ours
+  (streams nil :read-only t))           ; of INITIALIZE-CONNECTION-STREAM, see STREAM-SURROUNDINGS
 
 (defvar *redefinitions* 0
   "Counts what may have changed the methods of an acceptor, where that can be watched.")
@@ -94,16 +95,25 @@ program's, and Hunchentoot's."
            :wrapped)
           (t :own))))
 
+(defgeneric stream-surroundings (acceptor)
+  (:documentation "What methods the program has that make the streams of ACCEPTOR's connections, where we
+have one.")
+  (:method (acceptor)
+    (declare (ignore acceptor))
+    nil))
+
 (defun look-around (acceptor)
   "Finds out what methods there are for ACCEPTOR, and remembers it."
   (let ((redefinitions *redefinitions*)) ; before looking: what is redefined meanwhile counts again
     (watch-redefinitions (list* #'hunchentoot:process-connection #'hunchentoot:acceptor-log-access
+                                #'hunchentoot:initialize-connection-stream
                                 (superclasses (class-of acceptor))))
     (setf (acceptor-surroundings acceptor)
           (make-surroundings
            redefinitions
            (process-connection-kind acceptor)
-           (primaries-after-ours #'hunchentoot:acceptor-log-access (list acceptor))))))
+           (primaries-after-ours #'hunchentoot:acceptor-log-access (list acceptor))
+           (stream-surroundings acceptor)))))
 
 (defun surroundings-of (acceptor)
   (let ((known (acceptor-surroundings acceptor)))

@@ -1,71 +1,164 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
+;;;; Acceptors that speak TLS.  What their connections are made of, certificates, keys and settings, is read
+;;;; once, when the acceptor starts, and again by RELOAD-CERTIFICATES.  When the instance is made it is read,
+;;;; too, to tell mistakes: but an image may be saved with the instance, so nothing of that is kept.
+
 (defclass parallel-ssl-acceptor (parallel-acceptor hunchentoot:ssl-acceptor)
-  ((tls-context :initform nil :accessor acceptor-tls-context))
-  (:documentation "HUNCHENTOOT:SSL-ACCEPTOR on recycled threads.  :SSL-CERTIFICATE-FILE and
-:SSL-PRIVATEKEY-FILE, pathname designators of PEM files, are required,
-:SSL-PRIVATEKEY-PASSWORD is optional.
-Signals HUNCHENTOOT:PARAMETER-ERROR when one of the files is missing, is no PEM file, or has no
-certificate or no private key."))
+  ((ssl-certificates :initarg :ssl-certificates :initform '())
+   (ssl-minimum-protocol :initarg :ssl-minimum-protocol)
+   (ssl-ciphers :initarg :ssl-ciphers :initform nil)
+   (ssl-client-ca-file :initarg :ssl-client-ca-file :initform nil)
+   (ssl-verify-client :initarg :ssl-verify-client :initform nil)
+   (ssl-ticket-key-files :initarg :ssl-ticket-key-files :initform '())
+   (given-files :initform '() :accessor given-files
+                :documentation "The arguments that name files, a plist, with links not followed: where a
+link leads may be another place when certificates are reloaded.")
+   (tls-context :initform nil :accessor acceptor-tls-context
+                :documentation "What connections are made of that come from now on; NIL before the first
+start."))
+  (:default-initargs
+   :ssl-minimum-protocol :tls-1.2)
+  (:documentation "HUNCHENTOOT:SSL-ACCEPTOR on recycled threads.  Files are pathname designators.
+
+  :SSL-CERTIFICATE-FILE     required: a PEM file with the server's certificate, and after it those of
+                            who issued it, which are sent, too
+  :SSL-PRIVATEKEY-FILE      required: a PEM file with the certificate's private key
+  :SSL-PRIVATEKEY-PASSWORD  the key's password, a string
+  :SSL-CERTIFICATES         for further names: a list of lists of such a certificate file, a key file
+                            and optionally a password.  A client that asks for a name (RFC 6066,
+                            section 3) gets the first certificate with that name, or else the first
+                            with a wildcard for it, or else that of :SSL-CERTIFICATE-FILE
+  :SSL-MINIMUM-PROTOCOL     :TLS-1.2, the default, or :TLS-1.3
+  :SSL-CIPHERS              a string of names as OpenSSL has them, see ciphers(1), with colons between.
+                            Those that begin with TLS_ are for TLS 1.3.  The default ciphers of each
+                            protocol that no name is for have forward secrecy and authenticated
+                            encryption
+  :SSL-CLIENT-CA-FILE       a PEM file with the certificates of who issues those of clients
+  :SSL-VERIFY-CLIENT        :REQUIRED, the default with :SSL-CLIENT-CA-FILE: clients must have a
+                            certificate from one of these; :OPTIONAL: or none; :REQUEST: they are asked
+                            for one, and it is taken unverified; NIL, the default otherwise: they are
+                            not asked
+  :SSL-TICKET-KEY-FILES     a list of files of 80 random octets, by which clients resume sessions (RFC
+                            8446, section 2.2): tickets are made by the first, and taken by any.
+                            Processes with the same files resume each other's sessions.  By default a
+                            random key, made at each start
+
+All files are read when the instance is made, and the names among them must be of something that can be
+served; they are read again at each start, by RELOAD-CERTIFICATES, and where REINITIALIZE-INSTANCE is given
+one of these arguments.
+
+Signals HUNCHENTOOT:PARAMETER-ERROR, with the name of the argument and the file, when a file is missing, is no
+PEM file, has no certificate or no private key; when a key belongs to another certificate; when the password is
+wrong or missing; when a cipher is unknown.  Warns of certificates that have expired or are not valid yet, and
+of a file whose certificates are out of order."))
 
 (defclass parallel-easy-ssl-acceptor (parallel-ssl-acceptor hunchentoot:easy-ssl-acceptor)
   ()
   (:documentation "HUNCHENTOOT:EASY-SSL-ACCEPTOR on recycled threads; see
 PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 
-(defun pem-labels (pathname)
-  "What the file PATHNAME has in PEM, as its lines say that begin something (RFC 7468, section 2)."
-  (with-open-file (stream pathname :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
-    (loop with mark = "-----BEGIN "
-          for line = (read-line stream nil)
-          while line
-          when (search mark line)
-            collect (subseq line (+ (search mark line) (length mark))))))
+;;; Settings
 
-(defun check-pem-file (name pathname wanted)
-  "Checks that PATHNAME, the argument NAME, is a file in PEM that has a WANTED."
-  (flet ((refuse-it (reason)
-           (hunchentoot:parameter-error "~A, ~S, ~A." name pathname reason)))
-    (unless pathname
-      (refuse-it "must name a file in PEM format"))
-    (unless (and (probe-file pathname) (pathname-name (probe-file pathname)))
-      (refuse-it "does not name an existing file"))
-    (let ((labels (handler-case (pem-labels pathname)
-                    (file-error () (refuse-it "cannot be read")))))
-      (cond ((null labels)
-             (refuse-it "is not in PEM format"))
-            ((notany (lambda (label) (search wanted label)) labels)
-             (refuse-it (format nil "has no ~A, but ~{~A~^, ~}" wanted
-                                (mapcar (lambda (label) (string-right-trim '(#\- #\Return) label))
-                                        labels))))))))
+(defun current-tls-setting (acceptor name)
+  "What the argument NAME of ACCEPTOR is now."
+  (case name
+    (:ssl-certificate-file
+     (getf (given-files acceptor) name (hunchentoot:acceptor-ssl-certificate-file acceptor)))
+    (:ssl-privatekey-file
+     (getf (given-files acceptor) name (hunchentoot:acceptor-ssl-privatekey-file acceptor)))
+    (:ssl-privatekey-password
+     (hunchentoot:acceptor-ssl-privatekey-password acceptor))
+    (t
+     (slot-value acceptor (find-symbol (string name) '#:hunchentoot-recycling-taskmaster)))))
 
-(defmethod initialize-instance :before
-    ((acceptor parallel-ssl-acceptor) &key ssl-certificate-file ssl-privatekey-file)
-  (check-pem-file :ssl-certificate-file ssl-certificate-file "CERTIFICATE")
-  (check-pem-file :ssl-privatekey-file ssl-privatekey-file "PRIVATE KEY"))
+(defun tls-settings (acceptor initargs)
+  "All settings of ACCEPTOR, where those in INITARGS come first, as a plist."
+  (loop for name in *tls-arguments*
+        for value = (getf initargs name initargs)
+        collect name
+        collect (if (eq value initargs) (current-tls-setting acceptor name) value)))
 
-(defmethod reinitialize-instance :before
-    ((acceptor parallel-ssl-acceptor)
-     &key (ssl-certificate-file nil certificate-p) (ssl-privatekey-file nil key-p))
-  (when certificate-p
-    (check-pem-file :ssl-certificate-file ssl-certificate-file "CERTIFICATE"))
-  (when key-p
-    (check-pem-file :ssl-privatekey-file ssl-privatekey-file "PRIVATE KEY")))
+(defun note-given-files (acceptor initargs)
+  "Remembers the files of ACCEPTOR in INITARGS as they were given, and tells of them by the names where links
+lead, as Hunchentoot does."
+  (loop for name in '(:ssl-certificate-file :ssl-privatekey-file)
+        for file = (getf initargs name)
+        when file
+          do (setf (getf (given-files acceptor) name) (absolute-file file)))
+  (with-slots (ssl-certificates ssl-client-ca-file ssl-ticket-key-files) acceptor
+    (setf ssl-certificates (loop for (certificate key . password) in ssl-certificates
+                                 collect (list* (absolute-file certificate) (absolute-file key)
+                                                password))
+          ssl-client-ca-file (and ssl-client-ca-file (absolute-file ssl-client-ca-file))
+          ssl-ticket-key-files (mapcar #'absolute-file ssl-ticket-key-files)))
+  (set-ssl-files acceptor
+                 (namestring (truename (current-tls-setting acceptor :ssl-certificate-file)))
+                 (namestring (truename (current-tls-setting acceptor :ssl-privatekey-file)))))
 
-(defun file-for-openssl (file)
-  "FILE, a pathname designator, as OpenSSL takes it; FILE itself where there is none, to be refused."
-  (if (and file (probe-file file))
-      (namestring (truename file))
-      file))
+(defun warn-of-certificates (warnings)
+  (dolist (warning warnings)
+    (warn "~A" warning)))
+
+(defmethod initialize-instance :before ((acceptor parallel-ssl-acceptor) &rest initargs)
+  (check-argument-types initargs *tls-argument-types*)
+  (warn-of-certificates
+   (nth-value 1 (context-of-settings (loop for name in *tls-arguments*
+                                           collect name
+                                           collect (getf initargs name))
+                                     '()))))
+
+(defmethod initialize-instance :after ((acceptor parallel-ssl-acceptor) &rest initargs)
+  (note-given-files acceptor initargs))
+
+;;; Contexts
+
+(defun new-tls-context (acceptor initargs)
+  "A context for ACCEPTOR with its settings and INITARGS, that resumes the sessions of the one it has; and
+warnings."
+  (let ((old (acceptor-tls-context acceptor)))
+    (context-of-settings (tls-settings acceptor initargs)
+                         (and old (tls-context-ticket-keys old)))))
+
+(defun take-tls-context (acceptor context)
+  "Has connections of ACCEPTOR that come from now on made of CONTEXT; others keep what they have."
+  (publish (acceptor-tls-context acceptor) context))
 
 (defmethod reinitialize-instance :around ((acceptor parallel-ssl-acceptor) &rest initargs)
-  ;; Hunchentoot does this when an instance is made only, and OpenSSL knows no pathnames.
-  (apply #'call-next-method acceptor
-         (loop for (name value) on initargs by #'cddr
-               collect name
-               collect (if (member name '(:ssl-certificate-file :ssl-privatekey-file))
-                           (file-for-openssl value)
-                           value))))
+  (check-argument-types initargs *tls-argument-types*)
+  (if (get-properties initargs *tls-arguments*)
+      (multiple-value-bind (context warnings) (new-tls-context acceptor initargs)
+        (prog1 (call-next-method)
+          (note-given-files acceptor initargs)
+          (take-tls-context acceptor context)
+          (warn-of-certificates warnings)))
+      (call-next-method)))
+
+(defgeneric reload-certificates (acceptor)
+  (:documentation "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew, links followed anew, and
+returns ACCEPTOR: certificates, keys, those of who issues certificates of clients, and ticket keys.
+Connections that are made from now on get what was read; no other is affected.  Sessions are resumed across
+it.
+Signals HUNCHENTOOT:PARAMETER-ERROR, and leaves what was read before in use, where MAKE-INSTANCE would.")
+  (:method ((acceptor parallel-ssl-acceptor))
+    (multiple-value-bind (context warnings) (new-tls-context acceptor '())
+      (note-given-files acceptor '())
+      (take-tls-context acceptor context)
+      (warn-of-certificates warnings)
+      acceptor)))
+
+(defmethod hunchentoot:start :before ((acceptor parallel-ssl-acceptor))
+  (unless (hunchentoot:started-p acceptor)
+    (take-tls-context acceptor nil)     ; an image may have been saved with the last one
+    (multiple-value-bind (context warnings) (new-tls-context acceptor '())
+      (take-tls-context acceptor context)
+      (dolist (warning warnings)
+        (complain acceptor :warning "~A" warning)))))
+
+(defun tls-context-for-connection (acceptor)
+  "The context of ACCEPTOR; a new one where it was started when it was an instance of another class."
+  (or (acceptor-tls-context acceptor)
+      (take-tls-context acceptor (values (new-tls-context acceptor '())))))
 
 (defmethod cl+ssl:stream-fd ((stream descriptor-stream))
   ;; So OpenSSL reads and writes the descriptor itself.
@@ -74,18 +167,3 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 (defmethod cl+ssl::ssl-stream-handle ((stream descriptor-stream))
   ;; For HUNCHENTOOT:GET-PEER-SSL-CERTIFICATE and programs that ask the connection's stream.
   (wire-tls-handle (stream-wire stream)))
-
-(defmethod handshake-context ((taskmaster recycling-taskmaster))
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
-    (and (typep acceptor 'parallel-ssl-acceptor)
-         (acceptor-tls-context acceptor))))
-
-(defmethod hunchentoot:initialize-connection-stream ((acceptor parallel-ssl-acceptor) stream)
-  (or (encrypted-stream stream (acceptor-tls-context acceptor))
-      (call-next-method)))
-
-(defmethod hunchentoot:start :before ((acceptor parallel-ssl-acceptor))
-  (setf (acceptor-tls-context acceptor)
-        (make-tls-context (list (list (hunchentoot:acceptor-ssl-certificate-file acceptor)
-                                      (hunchentoot:acceptor-ssl-privatekey-file acceptor)
-                                      (hunchentoot:acceptor-ssl-privatekey-password acceptor))))))

@@ -44,7 +44,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:collect-garbage #:call-when-forgotten
    ;; TLS: certificates, keys and settings
    #:tls-context #:make-tls-context #:tls-context-handle #:tls-context-ciphers
-   #:tls-context-ticket-keys
+   #:tls-context-ticket-keys #:make-tls-stream
    #:tls-mistake #:tls-mistake-subject #:tls-mistake-index #:tls-mistake-value
    #:tls-mistake-reason
    ;; octets through TLS

@@ -5,15 +5,6 @@
 
 (in-suite tls)
 
-(defun make-certificate (directory)
-  "Lets openssl make a key and a certificate for localhost in DIRECTORY; returns both names."
-  (let ((key (uiop:native-namestring (merge-pathnames "key.pem" directory)))
-        (certificate (uiop:native-namestring (merge-pathnames "certificate.pem" directory))))
-    (uiop:run-program (list "openssl" "req" "-x509" "-newkey" "rsa:2048" "-nodes" "-days" "2"
-                            "-subj" "/CN=localhost" "-keyout" key "-out" certificate)
-                      :ignore-error-status nil)
-    (values key certificate)))
-
 (defmacro serving-tls ((&rest initargs) &body body)
   "Evaluates BODY with a started HTTPS acceptor of /yo as *SERVER*."
   `(with-directory (directory)
@@ -289,30 +280,29 @@ PROCESS-CONNECTION is done."))
 
 (test one-file-may-have-the-key-and-the-certificate
   (with-directory (directory)
-    (let ((both (write-file directory "both.pem" (format nil "-----BEGIN PRIVATE KEY-----~%~
-                                                              -----BEGIN CERTIFICATE-----~%"))))
+    (let ((both (multiple-value-call #'join-files directory "both.pem" (issue directory "localhost"))))
       (is (typep (fake-ssl-acceptor :ssl-certificate-file both :ssl-privatekey-file both)
                  'recycling:parallel-ssl-acceptor)))))
 
 (test keys-and-certificates-are-checked-when-they-are-replaced
   (with-directory (directory)
-    (let* ((certificate (write-file directory "some.pem" "-----BEGIN CERTIFICATE-----"))
-           (key (write-file directory "key.pem" "-----BEGIN PRIVATE KEY-----"))
-           (acceptor (fake-ssl-acceptor :ssl-certificate-file certificate
-                                        :ssl-privatekey-file key)))
-      (loop for (name path) in `((:ssl-certificate-file "/nowhere/c.pem") (:ssl-certificate-file ,key)
-                                 (:ssl-privatekey-file "/nowhere/k.pem")
-                                 (:ssl-privatekey-file ,certificate))
-            do (is (report-p (error-of (lambda () (reinitialize-instance acceptor name path)))
-                             (string name) (princ-to-string path))
-                   "~S ~A" name path))
-      (is (eq 'shop (hunchentoot:acceptor-name (reinitialize-instance acceptor :name 'shop)))))))
+    (multiple-value-bind (certificate key) (issue directory "localhost")
+      (let ((acceptor (fake-ssl-acceptor :ssl-certificate-file certificate
+                                         :ssl-privatekey-file key)))
+        (loop for (name path) in `((:ssl-certificate-file "/nowhere/c.pem")
+                                   (:ssl-certificate-file ,key)
+                                   (:ssl-privatekey-file "/nowhere/k.pem")
+                                   (:ssl-privatekey-file ,certificate))
+              do (is (report-p (error-of (lambda () (reinitialize-instance acceptor name path)))
+                               (string name) (princ-to-string path))
+                     "~S ~A" name path))
+        (is (eq 'shop (hunchentoot:acceptor-name (reinitialize-instance acceptor :name 'shop))))))))
 
 (test the-default-port-of-tls-is-no-other-place-than-a-path
   (with-path (path)
     (let* ((directory (uiop:pathname-directory-pathname path))
-           (both (write-file directory "both.pem" (format nil "-----BEGIN PRIVATE KEY-----~%~
-                                                              -----BEGIN CERTIFICATE-----~%"))))
+           (both (multiple-value-call #'join-files directory "both.pem"
+                   (issue directory "localhost"))))
       (flet ((complaint (&rest initargs)
                (error-of (lambda ()
                            (apply #'make-instance 'recycling:parallel-ssl-acceptor

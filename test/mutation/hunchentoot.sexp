@@ -388,18 +388,51 @@
    :suites (access-log mistakes))
   ("hunchentoot:stop" "(settle-access-log acceptor))) (t" ")) (t" :suites (access-log mistakes))))
 
-(:file "src/hunchentoot/tls.lisp" :suites (tls)
+(:file "src/hunchentoot/tls-arguments.lisp" :suites (tls tls-mistakes)
  :mutants
  (("pem-labels" "(length mark)" "0")
-  ("check-pem-file" "(pathname-name (probe-file pathname))" "t")
+  ("existing-file-p" "(pathname-name found)" "t")
   ("check-pem-file" "(file-error () (refuse-it \"cannot be read\"))" "")
   ("check-pem-file" "(null labels)" "nil")
   ("check-pem-file" "(notany" "(notevery")
   ("check-pem-file" "(string-right-trim '(#\\- #\\Return) label)" "label")
-  ("initialize-instance :before" "\"PRIVATE KEY\"" "\"RSA PRIVATE KEY\"")
-  ("reinitialize-instance :before" "(when certificate-p" "(when nil")
-  ("reinitialize-instance :before" "(when certificate-p" "(progn")
-  ("reinitialize-instance :before" "(when key-p" "(when nil")))
+  ("check-pair" "\"PRIVATE KEY\"" "\"RSA PRIVATE KEY\"")
+  ("further-certificates-p" "(<= 2 (length element) 3)" "(<= 2 (length element) 4)")
+  ("further-certificates-p" "(typep (third element) '(or null string))" "t")
+  ("check-tls-settings" "(check-pair :ssl-certificates certificate-file :ssl-certificates key-file)" "nil")
+  ("check-tls-settings" "'(:required :optional)" "'(:required)")
+  ("cipher-names" "(uiop:string-prefix-p \"TLS_\" name)" "nil" :suites (tls-contexts tls-mistakes))
+  ("blame" "(plusp index)" "nil")
+  ("context-of-settings" "(and ssl-client-ca-file :required)" "nil" :suites (tls-contexts))
+  ("context-of-settings" ":ticket-keys ticket-keys" ":ticket-keys nil" :suites (tls-contexts))))
+
+(:file "src/hunchentoot/tls.lisp" :suites (tls tls-mistakes tls-reload tls-contexts)
+ :mutants
+ (("current-tls-setting" "(getf (given-files acceptor) name (hunchentoot:acceptor-ssl-certificate-file acceptor))"
+                         "(hunchentoot:acceptor-ssl-certificate-file acceptor)")
+  ("current-tls-setting" "(getf (given-files acceptor) name (hunchentoot:acceptor-ssl-privatekey-file acceptor))"
+                         "(hunchentoot:acceptor-ssl-privatekey-file acceptor)")
+  ("tls-settings" "(if (eq value initargs) (current-tls-setting acceptor name) value)"
+                  "(current-tls-setting acceptor name)")
+  ("note-given-files" "(namestring (truename (current-tls-setting acceptor :ssl-certificate-file)))"
+                      "(hunchentoot:acceptor-ssl-certificate-file acceptor)")
+  ("initialize-instance :before" "(warn-of-certificates" "(progn")
+  ("new-tls-context" "(and old (tls-context-ticket-keys old))" "nil")
+  ("reinitialize-instance :around" "(note-given-files acceptor initargs)" "")
+  ("reinitialize-instance :around" "(take-tls-context acceptor context)" "")
+  ("reload-certificates" "(note-given-files acceptor '())" "")
+  ("reload-certificates" "(take-tls-context acceptor context)" "")
+  ("reload-certificates" "(warn-of-certificates warnings)" "")
+  ("hunchentoot:start :before" "(take-tls-context acceptor context)" ""
+   :equivalent "The first connection makes one.")))
+
+(:file "src/hunchentoot/tls-streams.lisp" :suites (tls-reload)
+ :mutants
+ (("stream-surroundings" "(member (first theirs) primaries)" "primaries")
+  ("stream-surroundings" "(and (set-difference rest own) rest)" "nil")
+  ("hunchentoot:initialize-connection-stream" "(append hidden (list *encrypting-method*))"
+                                              "(list *encrypting-method*)")
+  ("hunchentoot:initialize-connection-stream" "(call-methods rest (list acceptor encrypted))" "encrypted")))
 
 (:file "src/hunchentoot/surroundings.lisp"
  :suites (conformance/connection-methods conformance/subclasses)
@@ -529,4 +562,5 @@
   ("access-log-format-p" "(functionp value)" "nil" :suites (arguments access-log))
   ("access-log-format-p" "(not (keywordp value))" "t")
   ("access-log-format-p" "(and value (symbolp value)" "(and (symbolp value)")
-  ("shared-initialize :before" "(eq value unknown)" "(null value)")))
+  ("check-argument-types" "(eq value unknown)" "(null value)")
+  ("check-argument-types" "(if secret-p" "(if nil" :suites (tls-mistakes))))

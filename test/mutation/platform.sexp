@@ -262,3 +262,47 @@
   ("sole-method-p" "null" "identity")
   ("call-when-redefined" "(sb-mop:add-dependent metaobject" "(list metaobject")
   ("call-methods" "(rest methods)" "nil")))
+
+(:file "src/platform/tls-callbacks.lisp" :suites (tls-contexts)
+ :mutants
+ (("context-for-name" "(list +no-wildcards+ 0)" "(list 0)")
+  ("context-for-name" "(list +no-wildcards+ 0)" "(list +no-wildcards+)")
+  ("find-protocol" "(= count (length protocol))" "t")
+  ("find-protocol" "(<= index length)" "t"
+   :equivalent "OpenSSL checks the list that the client sends.")
+  ("find-protocol" "(= octet (cffi:mem-aref offered :uint8 position))" "t")
+  ("make-ticket" "(subseq (first keys) 0 +ticket-name-octets+)"
+                 "(subseq (first (last keys)) 0 +ticket-name-octets+)")
+  ("take-ticket" "((null key) 0)" "((null key) -1)")
+  ("take-ticket" "((eq key (first keys)) 1)" "(t 1)")))
+
+(:file "src/platform/tls-certificates.lisp" :suites (tls-mistakes tls-contexts)
+ :mutants
+ (("call-with-password" "(or password \"\")" "\"\"")
+  ("encrypted-key-p" "(search \"-----BEGIN ENCRYPTED\" line)" "nil")
+  ("key-refused" "(password (tls-mistaken" "(nil (tls-mistaken")
+  ("load-pair" "(= 1 (%check-private-key context))" "t")
+  ("date-warnings" "(minusp (%compare-with-now" "(plusp (%compare-with-now")
+  ("date-warnings" "((plusp (%compare-with-now" "((minusp (%compare-with-now")
+  ("time-words" "(1+ month)" "month")
+  ("certificate-warnings" "(/= 0 (%check-issued (first issuers) certificate))" "nil")
+  ("load-authorities" "(%set-authority-names context names)" "nil")
+  ("set-verification" "(logior +verify-peer+ +verify-required+)" "+verify-peer+")))
+
+(:file "src/platform/tls-settings.lisp" :suites (tls-contexts tls-mistakes)
+ :mutants
+ (("set-behaviour" "(:tls-1.3 +tls-1.3+)" "(:tls-1.3 +tls-1.2+)")
+  ("set-behaviour" "(%set-protocol-selector context (cffi:callback choose-protocol) (cffi:null-pointer))" "")
+  ("unknown-names" "(find (char name 0) \"!-+@\")" "nil")
+  ("set-names" "(or unknown (/= 1 (funcall setter context names)))" "(/= 1 (funcall setter context names))")
+  ("session-id-context" "(map 'octets #'char-code (format nil \"~A\" verify-client))" "'()")
+  ("session-id-context" "(and client-ca-file (file-octets client-ca-file))" "'()")
+  ("read-ticket-key" "(= +ticket-key-octets+ (length octets))" "t")
+  ("prepare-context" "(control-name-callback context)" "")
+  ("build-context" "(free-when-forgotten context handles)" "" :suites (tls-reload))
+  ("build-context" "(reverse handles)" "handles")))
+
+(:file "src/platform/tls-context.lisp" :suites (tls-contexts tls-reload)
+ :mutants
+ (("make-findable" "(remove-if-not #'trivial-garbage:weak-pointer-value *tls-contexts* :key #'cdr)" "'()")
+  ("make-tls-stream" ":cipher-list (tls-context-ciphers context)" "")))

@@ -1,0 +1,150 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; What the arguments of TLS acceptors may be, and which one a mistake in their files is blamed on.
+
+;;; Files
+
+(defun pem-labels (pathname)
+  "What the file PATHNAME has in PEM, as its lines say that begin something (RFC 7468, section 2)."
+  (with-open-file (stream pathname :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
+    (loop with mark = "-----BEGIN "
+          for line = (read-line stream nil)
+          while line
+          when (search mark line)
+            collect (subseq line (+ (search mark line) (length mark))))))
+
+(defun existing-file-p (pathname)
+  (let ((found (probe-file pathname)))
+    (and found (pathname-name found) t)))
+
+(defun check-pem-file (name pathname wanted)
+  "Checks that PATHNAME, the argument NAME, is a file in PEM that has a WANTED."
+  (flet ((refuse-it (reason)
+           (hunchentoot:parameter-error "~A, ~S, ~A." name pathname reason)))
+    (unless (typep pathname '(or string pathname))
+      (refuse-it "must name a file in PEM format"))
+    (unless (existing-file-p pathname)
+      (refuse-it "does not name an existing file"))
+    (let ((labels (handler-case (pem-labels pathname)
+                    (file-error () (refuse-it "cannot be read")))))
+      (cond ((null labels)
+             (refuse-it "is not in PEM format"))
+            ((notany (lambda (label) (search wanted label)) labels)
+             (refuse-it (format nil "has no ~A, but ~{~A~^, ~}" wanted
+                                (mapcar (lambda (label) (string-right-trim '(#\- #\Return) label))
+                                        labels))))))))
+
+(defun check-pair (certificate-name certificate-file key-name key-file)
+  "Checks CERTIFICATE-FILE and KEY-FILE, which the arguments of those names have."
+  (check-pem-file certificate-name certificate-file "CERTIFICATE")
+  (check-pem-file key-name key-file "PRIVATE KEY"))
+
+(defun absolute-file (file)
+  "FILE, a pathname designator, for a process whose directory may change; links in it are not followed."
+  (uiop:ensure-absolute-pathname (uiop:physicalize-pathname (pathname file))
+                                 #'uiop:get-pathname-defaults))
+
+;;; Types
+
+(defun further-certificates-p (value)
+  "True when VALUE is a list of lists of a certificate's file, its key's, and perhaps a password."
+  (flet ((file-p (file) (typep file '(or string pathname))))
+    (and (listp value)
+         (every (lambda (element)
+                  (and (listp element)
+                       (<= 2 (length element) 3)
+                       (file-p (first element))
+                       (file-p (second element))
+                       (typep (third element) '(or null string))))
+                value))))
+
+(deftype further-certificates () '(satisfies further-certificates-p))
+
+(defun list-of-files-p (value)
+  (and (listp value) (every (lambda (file) (typep file '(or string pathname))) value)))
+
+(deftype list-of-files () '(satisfies list-of-files-p))
+
+(defparameter *tls-argument-types*
+  '((:ssl-privatekey-password (or null string) "a string, or NIL" :secret)
+    (:ssl-certificates further-certificates
+     "a list of lists of a certificate's file, its private key's file, and optionally a password" :secret)
+    (:ssl-minimum-protocol (member :tls-1.2 :tls-1.3) ":TLS-1.2 or :TLS-1.3")
+    (:ssl-ciphers (or null string) "a string as OpenSSL has them, or NIL")
+    (:ssl-client-ca-file (or null string pathname) "a file in PEM format, or NIL")
+    (:ssl-verify-client (member nil :required :optional :request)
+     ":REQUIRED, :OPTIONAL, :REQUEST or NIL")
+    (:ssl-ticket-key-files list-of-files "a list of files"))
+  "Arguments of TLS acceptors besides Hunchentoot's files, as in *ARGUMENT-TYPES*.")
+
+;;; All settings of an acceptor, as a plist of arguments
+
+(defparameter *tls-arguments*
+  (list* :ssl-certificate-file :ssl-privatekey-file (mapcar #'first *tls-argument-types*))
+  "The names of the arguments that say what TLS connections are made of.")
+
+(defun check-tls-settings (settings)
+  "Checks SETTINGS, a plist, as far as that is possible without OpenSSL."
+  (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-certificates
+                         ssl-client-ca-file ssl-verify-client &allow-other-keys)
+      settings
+    (check-pair :ssl-certificate-file ssl-certificate-file :ssl-privatekey-file ssl-privatekey-file)
+    (loop for (certificate-file key-file) in ssl-certificates
+          do (check-pair :ssl-certificates certificate-file :ssl-certificates key-file))
+    (cond (ssl-client-ca-file
+           (check-pem-file :ssl-client-ca-file ssl-client-ca-file "CERTIFICATE"))
+          ((member ssl-verify-client '(:required :optional))
+           (hunchentoot:parameter-error
+            "SSL-VERIFY-CLIENT, ~S, needs SSL-CLIENT-CA-FILE, with the certificates of who issues those of ~
+             clients."
+            ssl-verify-client)))))
+
+;;; Ciphers of TLS 1.3 have names of their own (RFC 8446, section B.4), and OpenSSL a list of its own for them.
+
+(defun cipher-names (names suites-p)
+  "Those in NAMES, a string or NIL, that are suites of TLS 1.3, if SUITES-P, else the others: a string, or NIL
+for none."
+  (let ((found (remove-if (lambda (name)
+                            (not (eq suites-p (uiop:string-prefix-p "TLS_" name))))
+                          (uiop:split-string (or names "") :separator ":, "))))
+    (and (some (lambda (name) (string/= name "")) found)
+         (format nil "~{~A~^:~}" found))))
+
+;;; The context of settings
+
+(defun blame (mistake)
+  "The name of the argument that is to be blamed for MISTAKE."
+  (let ((index (tls-mistake-index mistake)))
+    (if (and index (plusp index))
+        :ssl-certificates
+        (ecase (tls-mistake-subject mistake)
+          (:certificate :ssl-certificate-file)
+          (:key :ssl-privatekey-file)
+          (:password :ssl-privatekey-password)
+          (:ciphers :ssl-ciphers)
+          (:client-ca-file :ssl-client-ca-file)
+          (:ticket-key-files :ssl-ticket-key-files)))))
+
+(defun context-of-settings (settings ticket-keys)
+  "A context as SETTINGS, a plist, want it, with TICKET-KEYS, see MAKE-TLS-CONTEXT, where they name no files;
+and a list of warnings."
+  (check-tls-settings settings)
+  (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
+                         ssl-certificates ssl-minimum-protocol ssl-ciphers ssl-client-ca-file
+                         ssl-verify-client ssl-ticket-key-files)
+      settings
+    (handler-case
+        (make-tls-context (cons (list ssl-certificate-file ssl-privatekey-file ssl-privatekey-password)
+                                ssl-certificates)
+                          :minimum-protocol ssl-minimum-protocol
+                          :ciphers (cipher-names ssl-ciphers nil)
+                          :cipher-suites (cipher-names ssl-ciphers t)
+                          :client-ca-file ssl-client-ca-file
+                          :verify-client (or ssl-verify-client (and ssl-client-ca-file :required))
+                          :ticket-keys ticket-keys
+                          :ticket-key-files ssl-ticket-key-files
+                          ;; Who waits for octets on the socket waits in vain for what OpenSSL has read.
+                          :read-ahead (readiness-supported-p))
+      (tls-mistake (mistake)
+        (hunchentoot:parameter-error "~A~@[, ~S,~] ~A." (blame mistake) (tls-mistake-value mistake)
+                                     (tls-mistake-reason mistake))))))

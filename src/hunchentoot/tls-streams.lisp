@@ -1,0 +1,76 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; The streams of TLS connections, in the place of Hunchentoot's method of INITIALIZE-CONNECTION-STREAM, which
+;;;; reads certificates and keys anew for each.
+;;;;
+;;;; The program's methods that come before Hunchentoot's get the stream of the socket, and those that come
+;;;; after it the encrypted one; so they do here.
+
+(defstruct (stream-methods (:include opaque)
+                           (:constructor make-stream-methods (hidden rest first-p)))
+  "The methods of INITIALIZE-CONNECTION-STREAM for an acceptor."
+  (hidden '() :type list :read-only t)  ; the program's after ours and before Hunchentoot's for TLS
+  (rest '() :type list :read-only t)    ; those after that, unless only Hunchentoot's
+  (first-p nil :read-only t))           ; true when none of the program's may read before the handshake
+
+(defmethod stream-surroundings ((acceptor parallel-ssl-acceptor))
+  (let* ((function #'hunchentoot:initialize-connection-stream)
+         (required (list acceptor nil))
+         (all (compute-applicable-methods function required)))
+    (flet ((on (&rest classes)
+             (methods-on classes function '() required))
+           (after (methods list)
+             (rest (member (first methods) list))))
+      (let* ((primaries (remove-if-not #'primary-p all))
+             (theirs (on 'hunchentoot:ssl-acceptor))
+             (own (on 'parallel-ssl-acceptor 'hunchentoot:ssl-acceptor 'hunchentoot:acceptor 't))
+             (rest (after theirs primaries))
+             (late (remove-if-not (lambda (method) (equal '(:after) (method-qualifiers method)))
+                                  all)))
+        (make-stream-methods
+         (ldiff (after (on 'parallel-ssl-acceptor) primaries) (member (first theirs) primaries))
+         (and (set-difference rest own) rest)
+         (null (set-difference all (append own rest late))))))))
+
+(defun stream-methods-of (acceptor)
+  (surroundings-streams (surroundings-of acceptor)))
+
+(defmethod handshake-context ((taskmaster recycling-taskmaster))
+  "That of the acceptor, unless a method of the program comes before ours: that may read, or make TLS of its
+own."
+  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
+    (and (typep acceptor 'parallel-ssl-acceptor)
+         (stream-methods-first-p (stream-methods-of acceptor))
+         (tls-context-for-connection acceptor))))
+
+(defun encrypt-stream (acceptor stream)
+  "The stream that TLS carries on STREAM, of a connection of ACCEPTOR, after the handshake."
+  (let ((context (tls-context-for-connection acceptor)))
+    (or (encrypted-stream stream context)
+        (make-tls-stream context stream))))
+
+(defvar *encrypting* nil
+  "While methods of the program that ours hides are called: what our method does with a stream.")
+
+(defparameter *encrypting-method*
+  (make-calling-method (lambda (acceptor stream)
+                         (declare (ignore acceptor))
+                         (funcall *encrypting* stream)))
+  "A method that calls *ENCRYPTING* with its stream; NIL where methods cannot be called.")
+
+(defmethod hunchentoot:initialize-connection-stream ((acceptor parallel-ssl-acceptor) stream)
+  (let* ((methods (stream-methods-of acceptor))
+         (hidden (stream-methods-hidden methods))
+         (rest (stream-methods-rest methods)))
+    (flet ((encrypted (stream)
+             (let ((encrypted (encrypt-stream acceptor stream)))
+               (if rest
+                   (call-methods rest (list acceptor encrypted))
+                   encrypted))))
+      (cond ((not (or hidden rest))
+             (encrypted stream))
+            ((method-calls-supported-p)
+             (let ((*encrypting* #'encrypted))
+               (call-methods (append hidden (list *encrypting-method*)) (list acceptor stream))))
+            (t                          ; Hunchentoot's is the only one that can be called in its place
+             (call-next-method))))))
