@@ -19,7 +19,8 @@ subclasses SERVICE and is called through its generic functions.")
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late
    ;; output that the socket did not take yet
    #:connection-output #:send-parts #:drop-parts
-   #:part #:part-position #:part-end #:make-octets-part #:make-step-part
+   #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets #:make-step-part
+   #:file-part-p #:gather-octets
    #:open-file-part #:file-part-file
    ;; engines
    #:engine #:blocking-engine #:make-blocking-engine #:make-ready-engine

@@ -49,7 +49,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:tls-mistake-reason
    ;; octets through TLS
    #:tls-session #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands #:end-tls-session
-   #:receive-tls #:send-tls #:tls-awaits #:tls-drained-p
+   #:receive-tls #:send-tls #:send-file-tls #:tls-session-kernel-p #:tls-awaits #:tls-drained-p
    #:tls-on-descriptor-p #:adopt-tls-stream #:follow-tls-stream
    ;; files as descriptors
    #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets #:send-file

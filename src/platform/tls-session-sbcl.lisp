@@ -16,8 +16,12 @@
   (descriptor 0 :type descriptor :read-only t)
   (context nil :read-only t)            ; which callbacks of OpenSSL look for in a handshake
   (failed-p nil)
+  (kernel-p nil)                        ; the kernel encrypts what is sent
   (short-read-p nil)                    ; the last read of the descriptor got less than it could have
   (octets-read 0 :type (unsigned-byte 62))) ; off the descriptor, in all
+
+(setf (documentation 'tls-session-kernel-p 'function)
+      "True when the kernel encrypts what is sent to SESSION, so that files can be sent without a copy.")
 
 (defvar *tls-sessions* (make-counter)
   "How many sessions are open.")
@@ -171,6 +175,28 @@ it did not take is to be given again before all else."
                      (sb-sys:sap+ (sb-sys:vector-sap octets) start))
                     (sb-alien:int (- end start)))))))
 
+;;; Files, where the kernel encrypts
+
+(defconstant +bio-ctrl-get-ktls-send+ 73)
+
+(defun note-kernel (session)
+  "Notes whether the kernel encrypts what SESSION sends, after its handshake."
+  (setf (tls-session-kernel-p session)
+        (= 1 (openssl "BIO_ctrl" sb-alien:long
+                      (sb-sys:system-area-pointer
+                       (openssl-of session "SSL_get_wbio" sb-sys:system-area-pointer))
+                      (sb-alien:int +bio-ctrl-get-ktls-send+) (sb-alien:long 0)
+                      (sb-sys:system-area-pointer (sb-sys:int-sap 0))))))
+
+(defun send-file-tls (session file position end)
+  "Writes FILE, a descriptor, from POSITION to END to SESSION, of which TLS-SESSION-KERNEL-P is true, as many
+octets as it takes now.  Returns what SEND-FILE does."
+  (calling-openssl (session)
+    (without-broken-pipes
+      (openssl-of session "SSL_sendfile" sb-alien:long ; of OpenSSL 3.0, as kernel TLS
+                  (sb-alien:int file) (sb-alien:long position)
+                  (sb-alien:unsigned-long (- end position)) (sb-alien:int 0)))))
+
 ;;; The handshake, and the end
 
 (defun tls-failure-reason ()
@@ -192,6 +218,7 @@ a string, or NIL where the peer is gone."
                      result))))
     (cond ((plusp result)
            (note-octets-read session)
+           (note-kernel session)
            :done)
           ((would-block-p result) (tls-awaits session))
           (t (values :failed reason)))))

@@ -23,6 +23,12 @@ RECEIVE-OCTETS does."))
   (:documentation "Writes OCTETS from START to END to TRANSPORT, as many as that takes now.  Returns what
 SEND-OCTETS does."))
 
+(defgeneric transport-send-parts (transport parts)
+  (:documentation "Writes what TRANSPORT takes now of PARTS, a list (see PART), of which the first has octets.
+Returns what SEND-PARTS wants of a function.")
+  (:method (transport parts)
+    (send-gathered transport parts)))
+
 (defgeneric transport-waits-p (transport)
   (:documentation "True when TRANSPORT-RECEIVE waits for its peer.")
   (:method (transport)

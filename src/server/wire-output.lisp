@@ -44,12 +44,29 @@ ends the connection."
                    ((would-block-p count) (await-peer wire :output))
                    (t (fail-as-broken wire (- count)))))))
 
+(defconstant +gathered-octets+ (* 16 1024)
+  "How many octets of a list of parts are written to a transport at once: a TLS record has as many at most
+(RFC 8446, section 5.1).")
+
+(defun send-gathered (transport parts)
+  "Writes what TRANSPORT takes now of PARTS, as TRANSPORT-SEND-PARTS does: what is in several parts, or in a
+file, by way of a buffer, or each would be a record of TLS, and a call of the system."
+  (let ((part (first parts)))
+    (if (and (octets-part-p part)
+             (or (null (rest parts))
+                 (>= (- (part-end part) (part-position part)) +gathered-octets+)))
+        (transport-send transport (octets-part-octets part) (part-position part) (part-end part))
+        (let* ((buffer (take-buffer :output))
+               (count (gather-octets parts buffer +gathered-octets+)))
+          (prog1 (if (plusp count) (transport-send transport buffer 0 count) 0)
+            (return-buffer :output buffer))))))
+
 (defun wire-sender (wire)
-  "A function that sends octets of WIRE, for SEND-PARTS; NIL where the descriptor does."
+  "A function that sends parts to WIRE, for SEND-PARTS; NIL where the descriptor does."
   (let ((transport (wire-transport wire)))
     (and transport
-         (lambda (octets start end)
-           (transport-send transport octets start end)))))
+         (lambda (parts)
+           (transport-send-parts transport parts)))))
 
 (defun drop-left (wire)
   (drop-parts (shiftf (wire-left wire) '())))

@@ -96,6 +96,33 @@
         (read-to-the-end stalled)
         (is (= 1 (getf (figure :expired-by) :handshake)))))))
 
+(defclass wrapping-streams ()
+  ((streams :initform (make-recorder) :reader wrapped-streams))
+  (:documentation "A mixin for an acceptor of a program that puts a stream of its own around each connection's."))
+
+(defclass remembering (octet-by-octet)
+  ()
+  (:documentation "A stream of a program around another one."))
+
+(defmethod close ((stream remembering) &key abort)
+  (close (carried-stream stream) :abort abort))
+
+(defmethod trivial-gray-streams:stream-finish-output ((stream remembering))
+  (finish-output (carried-stream stream)))
+
+(defmethod hunchentoot:initialize-connection-stream :around ((acceptor wrapping-streams) stream)
+  (declare (ignore stream))
+  (record (wrapped-streams acceptor)
+          (make-instance 'remembering :stream (call-next-method))))
+
+(define-server-test (a-program-may-wrap-the-stream-of-a-tls-connection :needs (:parking :tls-client))
+  (serving-tls (:mixin 'wrapping-streams)
+    (is (search "Hey!" (ask-tls)))
+    (let ((streams (recorded (wrapped-streams *server*))))
+      (is (= 1 (length streams)))
+      (is (search "Hey!" (decode (coerce (octets-written (first streams)) 'wire)))))
+    (is (zerop (figure :failed)))))
+
 ;;; None at all
 
 (define-server-test (who-speaks-plain-http-to-a-tls-port-is-told-so :needs (:parking :tls))

@@ -158,7 +158,10 @@
  :mutants
  (("drop-parts" "(close-descriptor file)" "nil")
   ("drop-parts" "(shiftf (file-part-file part) nil)" "(file-part-file part)")
-  ("send-part" "(incf (part-position part) count)" "")
+  ("skip-octets" "(incf (part-position part) sent)" "")
+  ("skip-octets" "(decf count sent)" "" :suites (files tls))
+  ("gather-octets" "(not (step-part-p part))" "t" :suites (handshakes)
+   :equivalent "Nothing follows or comes before a step.")
   ("send-parts" "(drop-parts (list (pop parts)))" "(pop parts)")
   ("send-parts" "((zerop count) (return (values parts sent-p +eio+)))" ""
    :equivalent "0 is taken for an error number then.")

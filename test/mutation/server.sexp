@@ -382,14 +382,24 @@
    :suites (early-content))))
 
 
+(:file "src/server/handshake.lisp" :suites (handshakes)
+ :mutants
+ (("handshake-begins-p" "(eql +tls-handshake-record+ (first-octet (connection-descriptor connection)))" "nil")
+  ("begin-handshake" "(link-shaking-p link) t" "")
+  ("complete-handshake" "(+ limit +behind-sentinel+)" "limit" :suites (crowds))
+  ("shaken-p" "(setf (link-shaking-p link) nil)" "nil")
+  ("shaken-p" "(put-program-stream application connection link)" "")
+  ("end-handshake" "(send-refusal-at-once (link-base link) refusal)" "")
+  ("end-handshake" "(note-rejected application link refusal)" "")
+  ("end-encryption" "(close (wire-stream encrypted) :abort t)" "nil")))
+
 (:file "src/server/connection-life.lisp"
  :suites (acceptor-faults conformance/connection-methods conformance/connections conformance/detaching content-that-does-not-come exchanges slow-replies stray-octets)
  :mutants
  (("serve" "(if (output-settled-p connection) outcome :broken)" "outcome" :suites (slow-readers slow-replies))
   ("all-read-p" "(wire-drained-p (link-wire link))" "nil"
    :suites (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free))
-  ("establish-link" "(limit-waits socket seconds)" "")
-  ("establish-link" ":handshake seconds" ":handshake nil" :suites (tls))
+  ("establish-link" ":handshake (idle-seconds application)" ":handshake nil" :suites (tls))
   ("leave-output" "(connection-output connection) (take-left wire)" "")
   ("reject-late" "(parser-begun-p parser)" "t")
   ("reject-late" "(link-reception link)" "nil" :suites (early-content))

@@ -20,15 +20,18 @@
   "Part of a vector of OCTETS."
   (octets nil :type octets :read-only t))
 
-(setf (documentation 'make-octets-part 'function)
+(setf (documentation 'octets-part-p 'function)
+      "True when the argument is a part of a vector of octets."
+      (documentation 'octets-part-octets 'function)
+      "The vector that OCTETS-PART is a part of."
+      (documentation 'make-octets-part 'function)
       "A part of OCTETS, a vector of octets that nobody changes any more, from POSITION to END, integers, by
 default all of it.")
 
 (define-record (file-part (:include part) (:constructor make-file-part (file)))
   "Part of FILE, a descriptor, from which nobody else reads."
   (file nil :type (or null fixnum)
-   :documentation "The descriptor that FILE-PART is read from, an integer; NIL when it was closed.")
-  (buffer nil :type (or null octets)))  ; for octets on their way through us
+   :documentation "The descriptor that FILE-PART is read from, an integer; NIL when it was closed."))
 
 (defstruct (step-part (:include part (end 1)) (:constructor make-step-part (function)))
   "Something that has to be done when a descriptor takes octets: FUNCTION, without arguments, returns true when
@@ -38,6 +41,9 @@ it is, and NIL when the descriptor takes no more now."
 (setf (documentation 'make-step-part 'function)
       "A part that FUNCTION sends, which is called when the descriptor takes octets: without arguments; it returns
 true when that is done, or NIL when the descriptor takes no more now.")
+
+(setf (documentation 'file-part-p 'function)
+      "True when the argument is a part of a file.")
 
 (defun open-file-part (name)
   "A FILE-PART, yet empty, of the file NAME, a string; NIL when that cannot be read."
@@ -65,46 +71,54 @@ true when that is done, or NIL when the descriptor takes no more now.")
       (file-part
        (send-file descriptor (file-part-file part) position end)))))
 
-(defconstant +copied-octets+ (* 16 1024)
-  "How many octets of a file are read at once where the system does not send it: a TLS record has as
-many at most (RFC 8446, section 5.1).")
+(defun gather-octets (parts buffer end)
+  "Copies the octets that PARTS, a list, begin with to BUFFER, up to END.  Returns how many: fewer than END
+only where there are no more, or something else has to be done before; 0 when a file ends too early."
+  (loop with fill = 0
+        for part in parts
+        while (and (< fill end) (not (step-part-p part)))
+        do (let* ((position (part-position part))
+                  (next (+ fill (min (- end fill) (- (part-end part) position)))))
+             (etypecase part
+               (octets-part
+                (replace buffer (octets-part-octets part)
+                         :start1 fill :end1 next :start2 position))
+               (file-part
+                (unless (read-file-octets (file-part-file part) position buffer fill next)
+                  (return fill))))
+             (setf fill next))
+        finally (return fill)))
 
-(defun send-part-by (sender part)
-  (let ((position (part-position part))
-        (end (part-end part)))
-    (etypecase part
-      (octets-part
-       (funcall sender (octets-part-octets part) position end))
-      (file-part
-       (let* ((buffer (or (file-part-buffer part)
-                          (setf (file-part-buffer part) (make-octets +copied-octets+))))
-              (count (min +copied-octets+ (- end position))))
-         (if (read-file-octets (file-part-file part) position buffer 0 count)
-             (funcall sender buffer 0 count)
-             0))))))
+(defun send-first (destination parts)
+  "Sends what DESTINATION, see SEND-PARTS, takes now of the first of PARTS, a list, and perhaps of those
+after it.  Returns how many octets that were, 0 when a file ends too early, or minus an error number."
+  (let ((part (first parts)))
+    (cond ((step-part-p part) (if (funcall (step-part-function part)) 1 +would-block+))
+          ((functionp destination) (funcall destination parts))
+          (t (send-part-to-descriptor destination part (null (rest parts)))))))
 
-(defun send-part (destination part last-p)
-  "Sends what DESTINATION, see SEND-PARTS, takes now of PART, which others follow unless LAST-P.  Returns
-how many octets that were, 0 when a file ends too early, or minus an error number."
-  (let ((count (cond ((step-part-p part) (if (funcall (step-part-function part)) 1 +would-block+))
-                     ((functionp destination) (send-part-by destination part))
-                     (t (send-part-to-descriptor destination part last-p)))))
-    (when (plusp count)
-      (incf (part-position part) count))
-    count))
+(defun skip-octets (parts count)
+  "Notes that COUNT octets of PARTS, a list, were sent."
+  (loop for part in parts
+        for sent = (min count (- (part-end part) (part-position part)))
+        while (plusp count)
+        do (incf (part-position part) sent)
+           (decf count sent)))
 
 (defun send-parts (destination parts)
   "Sends what DESTINATION takes now of PARTS, a list, one after the other.  DESTINATION is a descriptor, or
-a function that takes and returns what SEND-OCTETS does after the descriptor.  Returns three values: a list
-of those that are left, the first of them perhaps begun; true when anything was sent; and an error number,
-an integer, or NIL."
+a function that takes such a list, of which the first has octets left, and returns what SEND-OCTETS does: how
+many octets it has taken.  Returns three values: a list of those that are left, the first of them perhaps begun;
+true when anything was sent; and an error number, an integer, or NIL."
   (loop with sent-p = nil
         while parts
         do (let ((part (first parts)))
              (if (= (part-position part) (part-end part))
                  (drop-parts (list (pop parts)))
-                 (let ((count (send-part destination part (null (rest parts)))))
-                   (cond ((plusp count) (setf sent-p t))
+                 (let ((count (send-first destination parts)))
+                   (cond ((plusp count)
+                          (skip-octets parts count)
+                          (setf sent-p t))
                          ((would-block-p count) (return (values parts sent-p nil)))
                          ((zerop count) (return (values parts sent-p +eio+)))
                          (t (return (values parts sent-p (- count))))))))
