@@ -179,8 +179,9 @@ outlive several collections of the usual kind, and fill the heap though nobody h
 
 (defun reserve-memory (content octets)
   "Makes sure that there is memory for OCTETS more of CONTENT; else refuses it."
-  (let ((room (memory-for-content)))
-    (when (and room (> octets *uncounted-octets*))
+  (let ((room (and (> octets *uncounted-octets*)
+                   (memory-for-content))))
+    (when room
       (when (> (+ octets (content-memory content)) room)
         (refuse-content content :body-too-large))
       (uninterruptibly
@@ -243,8 +244,24 @@ that, which is its caller's from then on; else NIL."
            (reserve-memory content size) ; not before: the octets would count twice
            octets))))
 
+(defun buffered-whole (content size)
+  "All SIZE octets of CONTENT, which count as read then, in a vector of their own, where the buffer of its wire
+has them, and nobody has to be asked for them; else NIL."
+  (let ((wire (content-wire content)))
+    (and (plusp size)
+         (zerop (spooled-octets content))
+         (<= size (- (wire-end wire) (wire-start wire)))
+         (not (content-refused-p content))
+         (null (content-invite content))
+         (let ((octets (make-content-octets content size)))
+           (uninterruptibly
+             (copy-input wire octets 0 size)
+             (note-all-read content))
+           octets))))
+
 (defun read-known-content (content size judge)
-  (let ((octets (spooled-whole content size)))
+  (let ((octets (or (spooled-whole content size)
+                    (buffered-whole content size))))
     (cond (octets
            (funcall judge octets 0 size)
            octets)

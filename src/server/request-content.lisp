@@ -19,7 +19,9 @@
 NIL, tells the client to send it."
   (let ((framing (head-framing head))
         (wire (link-wire link)))
-    (pace-content application link)
+    (if (content-to-come-p link head)
+        (pace-content application link)
+        (pace-wire wire nil nil))
     (flet ((turn-down (refusal)
              (content-refused application refusal)))
       (if (eq :chunked framing)
@@ -39,9 +41,15 @@ of keeping the connection; where there are more, it is closed.")
 (defun drop-rest (application link content)
   "Drops what was not read of CONTENT, which came over LINK for APPLICATION; NIL where it is too much, or
 late."
-  (pace-content application link)       ; who has read it may have had its own
-  (prog1 (drop-content content *unread-limit*)
+  (prog1 (or (read-to-end-p content)
+             (progn (pace-content application link) ; who has read it may have had its own
+                    (drop-content content *unread-limit*)))
     (pace-wire (link-wire link) nil nil)))
+
+(defun read-to-end-p (content)
+  "True when nothing of CONTENT, of known length, is left."
+  (and (eql 0 (content-size content))
+       (not (content-refused-p content))))
 
 ;;; Received early
 

@@ -138,6 +138,8 @@
   ("release-memory" "(setf (content-memory content) 0)" "")
   ("release-memory" "(counter-add *reserved-memory* (- octets))" "")
   ("read-octets-of-content" "(error 'end-of-file :stream content)" "nil")
+  ("buffered-whole" "(note-all-read content)" "")
+  ("buffered-whole" "(zerop (spooled-octets content))" "t" :suites (early-content))
   ("read-unknown-content" "(1+ limit)" "limit")
   ("read-unknown-content" "(> position limit)" "(>= position limit)")
   ("read-unknown-content" "(first-octets content octets position)" "octets")
@@ -428,6 +430,7 @@
    :suites (exchanges conformance/libraries))
   ("drop-rest" "(drop-content content *unread-limit*)" "t")
   ("drop-rest" "(pace-content application link)" "" :suites (early-content))
+  ("read-to-end-p" "(eql 0 (content-size content))" "t")
   ("received-early-p" "(not (head-expect-100-continue-p head))" "t"
    :suites (early-content conformance/request-bodies))
   ("received-early-p" "(plusp (limits-early-octets (application-limits application)))" "t"
