@@ -74,6 +74,7 @@
     (:ssl-client-ca-file (or null string pathname) "a file in PEM format, or NIL")
     (:ssl-verify-client (member nil :required :optional :request)
      ":REQUIRED, :OPTIONAL, :REQUEST or NIL")
+    (:ssl-kernel-tls boolean "T or NIL")
     (:ssl-ticket-key-files list-of-files "a list of files"))
   "Arguments of TLS acceptors besides Hunchentoot's files, as in *ARGUMENT-TYPES*.")
 
@@ -131,7 +132,7 @@ and a list of warnings."
   (check-tls-settings settings)
   (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
                          ssl-certificates ssl-minimum-protocol ssl-ciphers ssl-client-ca-file
-                         ssl-verify-client ssl-ticket-key-files)
+                         ssl-verify-client ssl-kernel-tls ssl-ticket-key-files)
       settings
     (handler-case
         (make-tls-context (cons (list ssl-certificate-file ssl-privatekey-file ssl-privatekey-password)
@@ -141,6 +142,7 @@ and a list of warnings."
                           :cipher-suites (cipher-names ssl-ciphers t)
                           :client-ca-file ssl-client-ca-file
                           :verify-client (or ssl-verify-client (and ssl-client-ca-file :required))
+                          :kernel-tls ssl-kernel-tls
                           :ticket-keys ticket-keys
                           :ticket-key-files ssl-ticket-key-files
                           ;; Who waits for octets on the socket waits in vain for what OpenSSL has read.

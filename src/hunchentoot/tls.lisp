@@ -10,6 +10,7 @@
    (ssl-ciphers :initarg :ssl-ciphers :initform nil)
    (ssl-client-ca-file :initarg :ssl-client-ca-file :initform nil)
    (ssl-verify-client :initarg :ssl-verify-client :initform nil)
+   (ssl-kernel-tls :initarg :ssl-kernel-tls :initform nil)
    (ssl-ticket-key-files :initarg :ssl-ticket-key-files :initform '())
    (given-files :initform '() :accessor given-files
                 :documentation "The arguments that name files, a plist, with links not followed: where a
@@ -43,6 +44,8 @@ start."))
                             8446, section 2.2): tickets are made by the first, and taken by any.
                             Processes with the same files resume each other's sessions.  By default a
                             random key, made at each start
+  :SSL-KERNEL-TLS           true: where kernel and library can do that, the kernel encrypts, and files are
+                            sent without a copy; NIL by default
 
 All files are read when the instance is made, and the names among them must be of something that can be
 served; they are read again at each start, by RELOAD-CERTIFICATES, and where REINITIALIZE-INSTANCE is given

@@ -124,7 +124,6 @@ verified again, see SSL_CTX_set_session_id_context(3)."
   (set-ciphers context ciphers cipher-suites)
   (set-session-id-context context session-id-context)
   (set-ticket-keys context ticket-keys)
-  (control-name-callback context)
   (when client-ca-file
     (load-authorities context client-ca-file))
   (set-verification context verify-client)
@@ -147,6 +146,8 @@ verified again, see SSL_CTX_set_session_id_context(3)."
                        append (apply #'prepare-context (first handles) certificate index
                                      :ciphers ciphers :ticket-keys ticket-keys settings)))
                (context (%make-tls-context id (reverse handles) ciphers ticket-keys)))
+           (when (rest handles)         ; else there is nothing to choose, for each handshake
+             (mapc #'control-name-callback handles))
            (free-when-forgotten context handles)
            (setf complete t)
            (make-findable context)

@@ -190,3 +190,40 @@
       (is (search "Hey!" (ask-tls)))
       (eventually ("the connections to be closed") (zerop (figure :open))))
     (is (= before (platform:tls-session-count)))))
+
+;;; The kernel's TLS
+
+(defun kernel-tls-p ()
+  "Whether this kernel can encrypt for OpenSSL."
+  (with-open-file (stream "/proc/sys/net/ipv4/tcp_available_ulp" :if-does-not-exist nil)
+    (and stream
+         (find "tls" (uiop:split-string (read-line stream nil "")) :test #'string=))))
+
+(defun ask-for-large-file (kernel-p)
+  "The octets of a file, and what a client gets that asks for it over TLS, by the kernel if KERNEL-P."
+  (let ((octets (coerce (loop for index below 100001 collect (mod (* 7 index) 251)) 'wire)))
+    (with-directory (directory)
+      (let ((file (merge-pathnames "large" directory)))
+        (with-open-file (stream file :direction :output :element-type '(unsigned-byte 8))
+          (write-sequence octets stream))
+        (with-routes (("/large" (hunchentoot:handle-static-file file)))
+          (over-tls (initargs)
+            (let* ((acceptor (apply #'make-test-acceptor :ssl-kernel-tls kernel-p initargs))
+                   (*server* (hunchentoot:start acceptor)))
+              (unwind-protect (values octets (response-body (ask "/large")))
+                (stop-if-started acceptor)))))))))
+
+(define-server-test (files-are-whole-whoever-encrypts-them :needs (:parking :tls-client))
+  (dolist (kernel-p '(nil t))
+    (multiple-value-bind (octets answer) (ask-for-large-file kernel-p)
+      (is (equalp octets answer)))))
+
+(define-server-test (the-kernel-encrypts-where-that-is-wanted :needs (:parking :tls-client))
+  (if (kernel-tls-p)
+      (let ((calls (make-recorder)))
+        (with-function (platform:send-file-tls (original &rest arguments)
+                         (record calls t)
+                         (apply original arguments))
+          (ask-for-large-file t))
+        (is-true (recorded calls)))
+      (skip "This kernel has no TLS: /proc/sys/net/ipv4/tcp_available_ulp does not name it.")))
