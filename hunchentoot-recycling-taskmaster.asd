@@ -75,6 +75,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "tls-library" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-mistakes" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-failures" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-context" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-callbacks" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-certificates" :if-feature (:not :hunchentoot-no-ssl))
@@ -176,6 +177,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "link")         ; what is kept for a connection
                  (:file "exchange")     ; one request and its reply
                  (:file "request-reading")
+                 (:file "handshake-failures") ; by kind
                  (:file "handshake")    ; of TLS, without a worker
                  (:file "request-content")
                  (:file "detaching")    ; connections that programs take away
@@ -198,8 +200,10 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "limits")
                  (:file "access-line")  ; what a line of the access log is
                  (:file "access-log")   ; where it goes, and when
+                 (:file "unsaid")       ; what is told once a second at most
                  (:file "rejections")   ; requests of which no more is known
                  (:file "tls-arguments" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "failed-handshakes")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-streams" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")

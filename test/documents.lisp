@@ -28,6 +28,9 @@
                       "docs/guide/operating.md")
     (check-same-names (plist-names (getf stats :expired-by))
                       (words-in-column "docs/guide/operating.md" "kind")
+                      "docs/guide/operating.md")
+    (check-same-names (plist-names (getf stats :handshakes-failed-by))
+                      (words-in-column "docs/guide/operating.md" "failure")
                       "docs/guide/operating.md")))
 
 (defun keywords-of-docstring (symbol)

@@ -27,7 +27,11 @@ parked.
 
 :SERVED requests; :REJECTED, those that were answered with an error for what they are, and not by a
 program: no HTTP, beyond a limit, too slow; :REJECTED-BY-STATUS, the same as a plist of statuses and
-numbers, in which connections that were :REFUSED do not count; :FAILED counts errors outside of
+numbers, in which connections that were :REFUSED do not count; :HANDSHAKES-FAILED, TLS handshakes that
+failed but for those that were :EXPIRED, and :HANDSHAKES-FAILED-BY, the same by kind, a plist: :PLAIN-HTTP
+in place of TLS, no common :PROTOCOL, no common :CIPHER, the server's :CERTIFICATE not trusted by the
+client, the :CLIENT-CERTIFICATE not there or not trusted, no common :APPLICATION-PROTOCOL, the client
+:GONE, and :OTHER; :FAILED counts errors outside of
 handlers; :STALLS, how often a connection was parked because serving it made no progress, which is a
 defect of ours; :UPTIME in seconds; :LOG-DROPPED lines of the access log, of all starts, that its
 destination did not take.  (Lines that it did not take at
@@ -48,6 +52,7 @@ taskmaster than ours cannot tell is NIL.")
                               (:threads (hunchentoot:taskmaster-thread-count taskmaster))
                               (:busy (requests-in-progress acceptor))))))
        (rejection-statistics acceptor)
+       (handshake-statistics acceptor)
        (list :log-dropped (lines-lost acceptor))))))
 
 (defgeneric list-connections (acceptor)

@@ -81,24 +81,3 @@ URI and PROTOCOL are NIL where they are not known."
   (let ((status (protocol-error-status refusal)))
     (count-rejection acceptor status)
     (log-rejection acceptor (link-address link) status method uri protocol)))
-
-;;; Warnings of refused connections: one a second, or overload would fill the log.
-
-(defparameter *warning-milliseconds* 1000
-  "How long after a warning of refused connections the next one comes at the earliest.")
-
-(defstruct (unsaid (:include opaque))
-  "Refused connections that no warning has told of."
-  (lock (bt:make-lock "refused connections") :read-only t)
-  (count 0 :type integer)
-  (silent-until nil :type (or null fixnum))) ; in MILLISECONDS
-
-(defun count-unsaid (unsaid now)
-  "Counts a refused connection.  How many a warning is to tell of NOW, or NIL for no warning."
-  (uninterruptibly
-    (bt:with-lock-held ((unsaid-lock unsaid))
-      (incf (unsaid-count unsaid))
-      (unless (and (unsaid-silent-until unsaid)
-                   (< now (unsaid-silent-until unsaid)))
-        (setf (unsaid-silent-until unsaid) (+ now *warning-milliseconds*))
-        (shiftf (unsaid-count unsaid) 0)))))

@@ -21,10 +21,7 @@
   (our-end (hunchentoot:taskmaster-acceptor taskmaster) socket))
 
 (defmethod note-failed-handshake ((taskmaster recycling-taskmaster) condition)
-  "In the message log, as Hunchentoot does."
-  (when hunchentoot:*log-lisp-errors-p*
-    (complain (hunchentoot:taskmaster-acceptor taskmaster)
-              hunchentoot:*lisp-errors-log-level* "~A" condition)))
+  (note-handshake taskmaster condition))
 
 (defmethod check-head ((taskmaster recycling-taskmaster) head)
   "Hunchentoot serves some methods only."
@@ -53,7 +50,11 @@ parked, in a worker's thread, before there is a request object.")
 (defmethod note-rejected ((taskmaster recycling-taskmaster) link refusal
                           &optional method uri protocol)
   (note-rejection (hunchentoot:taskmaster-acceptor taskmaster)
-                  link refusal method uri protocol))
+                  link refusal method uri protocol)
+  (when (eq :tls-to-plain-http (protocol-error-refusal refusal))
+    (tell-seldom taskmaster :tls-to-plain-http :info
+                 "A client speaks TLS where plain HTTP is spoken"
+                 "clients spoke TLS where plain HTTP is spoken")))
 
 ;;; The one call for each request
 

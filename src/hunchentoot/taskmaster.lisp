@@ -39,9 +39,13 @@ the platform can do that.")
     :accessor taskmaster-rejections
     :documentation "Counters of rejected requests since the last start; see rejections.lisp.")
    (unsaid
-    :initform (make-unsaid)
+    :initform (make-all-unsaid)
     :reader taskmaster-unsaid
-    :documentation "Refused connections that no warning has told of; see rejections.lisp.")
+    :documentation "What has happened and no message has told of; see unsaid.lisp.")
+   (failed-handshakes
+    :initform (make-failed-handshakes)
+    :accessor taskmaster-failed-handshakes
+    :documentation "Counters of failed handshakes since the last start; see failed-handshakes.lisp.")
    (engine
     :initform nil
     :accessor taskmaster-engine
@@ -253,7 +257,8 @@ are served by what is its acceptor."
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
          (engine (make-engine taskmaster acceptor)))
-    (setf (taskmaster-rejections taskmaster) (make-rejections))
+    (setf (taskmaster-rejections taskmaster) (make-rejections)
+          (taskmaster-failed-handshakes taskmaster) (make-failed-handshakes))
     (start-engine engine)
     (note-engine acceptor engine)
     (setf (taskmaster-engine taskmaster) engine
@@ -278,10 +283,7 @@ are served by what is its acceptor."
 
 (defmethod hunchentoot:too-many-taskmaster-requests ((taskmaster recycling-taskmaster) socket)
   (declare (ignore socket))
-  (let ((count (count-unsaid (taskmaster-unsaid taskmaster) (milliseconds))))
-    (when count
-      (note taskmaster :warning
-            "~:[~D connections were~;A connection was~*~] refused~:[ since the last warning~;~]: all ~
-~A threads serve."
-            (= 1 count) count (= 1 count)
-            (hunchentoot:taskmaster-max-thread-count taskmaster)))))
+  (tell-seldom taskmaster :refused :warning
+               "A connection was refused" "connections were refused"
+               (format nil "all ~A threads serve"
+                       (hunchentoot:taskmaster-max-thread-count taskmaster))))

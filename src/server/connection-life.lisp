@@ -24,14 +24,23 @@
 
 (defun establish-link (application socket connection)
   "Prepares CONNECTION, with SOCKET, for its first request to APPLICATION.  Where a TLS handshake is the
-worker's, it happens here, under a deadline.  Signals PEER-GONE where nobody is there any more."
+worker's, it happens here, under a deadline.  Signals PEER-GONE where nobody is there any more, or the
+handshake failed, which was told."
   (let ((socket-stream (socket-octet-stream socket))
         (link (link-to-socket application socket)))
     (settle-wire link socket-stream
                  (call-with-deadline connection :handshake (idle-seconds application)
                                      (lambda ()
-                                       (program-stream application socket-stream))))
+                                       (shaken-stream application socket-stream))))
     (setf (connection-data connection) link)))
+
+(defun shaken-stream (application socket-stream)
+  "The stream that APPLICATION makes of SOCKET-STREAM.  Signals PEER-GONE where a handshake failed in that."
+  (handler-bind ((error (lambda (condition)
+                          (when (and (encrypted-p application) (handshake-failure-kind condition))
+                            (note-failed-handshake application condition)
+                            (error 'peer-gone)))))
+    (program-stream application socket-stream)))
 
 (defun link-of (application socket connection)
   "The link of CONNECTION, with SOCKET, established for APPLICATION when it has none."
@@ -40,7 +49,7 @@ worker's, it happens here, under a deadline.  Signals PEER-GONE where nobody is 
 
 (defun established-p (application connection)
   "Establishes the link of CONNECTION, outside of the methods of a program.  NIL when nobody is there any
-more, or the handshake failed."
+more, or the handshake failed; what else fails there is told as that."
   (handler-bind ((error (lambda (condition)
                           (when (encrypted-p application)
                             (note-failed-handshake application condition)

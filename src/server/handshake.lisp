@@ -16,17 +16,6 @@
 ;;;; Where a worker reads the connection, because a program has a method of its own for that, or a blocking
 ;;;; engine serves it, the worker waits instead: see ENCRYPTED-STREAM.
 
-(define-condition handshake-failed (error)
-  ((reason :initarg :reason :initform nil :reader handshake-failure-reason))
-  (:report (lambda (condition stream)
-             (format stream "A TLS handshake failed: ~:[the client is gone~;~:*~A~]."
-                     (handshake-failure-reason condition))))
-  (:documentation "A TLS handshake did not end well, because of REASON, a string, or NIL where the client is
-gone."))
-
-(defconstant +tls-handshake-record+ 22
-  "The first octet of a TLS connection (RFC 8446, section 5.1).")
-
 (defun handshake-begins-p (application connection kind)
   "True when we begin the handshake of CONNECTION, of KIND, on which something has come."
   (and (handshake-context application)
@@ -63,17 +52,15 @@ becomes of the connection, :NONE or :END, as second value."
          (end-handshake application link reason)
          (values nil :end))))))
 
-(defparameter *plain-http-reason* "http request"
-  "What OpenSSL says of a client that speaks plain HTTP.")
-
 (defun end-handshake (application link reason)
   "Tells who runs APPLICATION that the handshake over LINK failed because of REASON; and the client, where it
 speaks plain HTTP."
-  (note-failed-handshake application (make-condition 'handshake-failed :reason reason))
-  (when (equal reason *plain-http-reason*)
-    (let ((refusal (make-refusal :plain-http-to-tls)))
-      (note-rejected application link refusal)
-      (send-refusal-at-once (link-base link) refusal))))
+  (let ((failure (make-condition 'handshake-failed :reason reason)))
+    (note-failed-handshake application failure)
+    (when (eq :plain-http (handshake-failure-kind failure))
+      (let ((refusal (make-refusal :plain-http-to-tls)))
+        (note-rejected application link refusal)
+        (send-refusal-at-once (link-base link) refusal)))))
 
 (defun put-program-stream (application connection link)
   "Has the program make what it likes of the stream of LINK, whose handshake is done."

@@ -12,7 +12,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; streams
    #:descriptor-stream #:make-descriptor-stream #:stream-wire
    ;; wires
-   #:make-transport-wire #:transport-for #:wire-tls-handle #:encrypted-stream #:handshake-failed
+   #:make-transport-wire #:transport-for #:wire-tls-handle #:encrypted-stream
+   #:handshake-failed #:handshake-failure-kind #:handshake-failure-kinds #:handshake-failure-telling
    #:wire-open-p #:wire-waits-p #:wire-stream #:wire-sender
    #:wire-descriptor #:wire-drained-p #:wire-left #:wire-all-read-p
    #:fill-input #:input-waiting-p #:pace-wire

@@ -8,6 +8,9 @@
 ;;;;                        one that a program has put around that
 ;;;;   TLS-TRANSPORT        OpenSSL, which does not wait                tls-transport.lisp
 
+(defconstant +tls-handshake-record+ 22
+  "The first octet of a TLS connection (RFC 8446, section 5.1).")
+
 (defstruct (transport (:include opaque))
   "What carries octets."
   (source nil :read-only t)             ; the stream that it was made for

@@ -197,9 +197,9 @@ arguments, returns the lines of its access log so far."
                             (loop repeat 3
                                   do (hunchentoot:too-many-taskmaster-requests taskmaster nil))
                             (setf (recycling::unsaid-silent-until
-                                   (recycling::taskmaster-unsaid taskmaster))
+                                   (recycling::unsaid-of taskmaster :refused))
                                   nil)
                             (hunchentoot:too-many-taskmaster-requests taskmaster nil)))
     (is (equal '("A connection was refused: all 7 threads serve."
-                 "3 connections were refused since the last warning: all 7 threads serve.")
+                 "3 connections were refused since the last message: all 7 threads serve.")
                (reverse told)))))

@@ -271,7 +271,7 @@
   ("make-engine" "(taskmaster-parking-p taskmaster)" "t")
   ("make-engine" ":accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)"
    ":accept-limit :unlimited")
-  ("hunchentoot:execute-acceptor" "(setf (taskmaster-rejections taskmaster) (make-rejections))" ""
+  ("hunchentoot:execute-acceptor" "(taskmaster-rejections taskmaster) (make-rejections)" ""
    :suites (rejections stats-tell-what-happened))
   ("hunchentoot:execute-acceptor" "(note-engine acceptor engine)" "" :suites (mistakes))
   ("hunchentoot:execute-acceptor" "(taskmaster-process taskmaster) (engine-sentinel engine)" ""
@@ -279,7 +279,8 @@
   ("sentinel-began" "(setf (taskmaster-process taskmaster) thread)" "" :suites (acceptor-faults))
   ("hunchentoot:shutdown" "(stop-engine (taskmaster-engine taskmaster))" "nil" :suites (acceptor-faults))
   ("hunchentoot:taskmaster-thread-count" "(if engine" "(if nil")
-  ("hunchentoot:too-many-taskmaster-requests" "(when count" "(unless count" :suites (rejections))))
+  ("hunchentoot:execute-acceptor" "(taskmaster-failed-handshakes taskmaster) (make-failed-handshakes)" ""
+   :suites (failed-handshakes))))
 
 (:file "src/hunchentoot/internals.lisp"
  :suites (own-output exchanges conformance/streaming conformance/errors conformance/connections)
@@ -327,9 +328,20 @@
   ("log-rejection" "(and destination (typep acceptor 'parallel-acceptor))"
    "(typep acceptor 'parallel-acceptor)"
    :suites (rejections limits))
-  ("note-rejection" "(count-rejection acceptor status)" "")
-  ("count-unsaid" "(< now (unsaid-silent-until unsaid))" "(<= now (unsaid-silent-until unsaid))")
-  ("count-unsaid" "(shiftf (unsaid-count unsaid) 0)" "(unsaid-count unsaid)")))
+  ("note-rejection" "(count-rejection acceptor status)" "")))
+
+(:file "src/hunchentoot/unsaid.lisp" :suites (rejections)
+ :mutants
+ (("count-unsaid" "(< now (unsaid-silent-until unsaid))" "(<= now (unsaid-silent-until unsaid))")
+  ("count-unsaid" "(shiftf (unsaid-count unsaid) 0)" "(unsaid-count unsaid)")
+  ("tell-seldom" "(when count" "(progn")
+  ("tell-seldom" "(= 1 count)" "(= 2 count)")))
+
+(:file "src/hunchentoot/failed-handshakes.lisp" :suites (failed-handshakes)
+ :mutants
+ (("handshake-statistics" "sum count into sum" "maximize count into sum")
+  ("note-handshake" "(:expired)" "(:gone)")
+  ("tell-of-failed-handshake" "(when level" "(progn")))
 
 (:file "src/hunchentoot/acceptors.lisp" :suites (mistakes arguments)
  :mutants

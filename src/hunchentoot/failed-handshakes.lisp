@@ -1,0 +1,40 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; TLS handshakes that failed.  That is the client's doing, or its settings', and no error of the server: they
+;;;; are counted by kind, and told once a second at most.
+
+(defun make-failed-handshakes ()
+  "Counters of handshakes that failed by kind, an alist."
+  (loop for kind in (handshake-failure-kinds)
+        collect (cons kind (make-counter))))
+
+(defun handshake-statistics (acceptor)
+  "What STATS tells of handshakes with ACCEPTOR that failed, a plist."
+  (let ((taskmaster (acceptor-taskmaster* acceptor)))
+    (if (typep taskmaster 'recycling-taskmaster)
+        (loop for (kind . counter) in (taskmaster-failed-handshakes taskmaster)
+              for count = (counter-count counter)
+              sum count into sum
+              collect kind into counts
+              collect count into counts
+              finally (return (list :handshakes-failed sum :handshakes-failed-by counts)))
+        (list :handshakes-failed nil :handshakes-failed-by nil))))
+
+(defun tell-of-failed-handshake (taskmaster kind condition)
+  (multiple-value-bind (level reason) (handshake-failure-telling condition)
+    (when level
+      (tell-seldom taskmaster kind level
+                   "A TLS handshake failed" "TLS handshakes failed" reason))))
+
+(defun note-handshake (taskmaster condition)
+  "Counts, and tells, that CONDITION has ended a handshake of TASKMASTER."
+  (let ((kind (handshake-failure-kind condition)))
+    (case kind
+      ((nil)                            ; no client's doing: in the message log, as Hunchentoot does
+       (when hunchentoot:*log-lisp-errors-p*
+         (complain (hunchentoot:taskmaster-acceptor taskmaster)
+                   hunchentoot:*lisp-errors-log-level* "~A" condition)))
+      (:expired)                        ; by the sentinel, which has counted it
+      (t
+       (counter-add (cdr (assoc kind (taskmaster-failed-handshakes taskmaster))) 1)
+       (tell-of-failed-handshake taskmaster kind condition)))))
