@@ -136,6 +136,8 @@ for the client, by the rule in SECTION of an RFC."
 
 (define-refusal :plain-http-to-tls 400 "RFC 9110, section 4.2.2"
   "A plain HTTP request was sent to a port for https.")
+(define-refusal :tls-to-plain-http 400 "RFC 9110, section 4.2.1"
+  "A TLS handshake was begun on a port for plain http.")
 (define-refusal :request-timeout 408 "RFC 9110, section 15.5.9"
   "The request did not arrive in time.")
 

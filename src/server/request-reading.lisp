@@ -50,13 +50,28 @@ and the rest not in time: the sentinel ends the input then."
 (defun reject (application link parser head refusal)
   "Answers the request over LINK, which PARSER has read as HEAD or, if that is NIL, not whole, with
 REFUSAL."
-  ;; First, so that a client which has its answer finds the request counted.
-  (multiple-value-call #'note-rejected application link refusal
-    (if head
-        (values (head-method head) (head-uri head) (head-protocol head))
-        (known-request-line parser)))
-  (handler-case (send-refusal (wire-stream (link-wire link)) refusal)
-    (descriptor-broken () nil)))        ; who is gone does not get it
+  (if (tls-begun-p link refusal)
+      ;; Who speaks TLS takes an answer in plain text for a broken record.
+      (note-rejected application link (make-refusal :tls-to-plain-http))
+      (handler-case
+          (progn
+            ;; First, so that a client which has its answer finds the request counted.
+            (multiple-value-call #'note-rejected application link refusal
+              (if head
+                  (values (head-method head) (head-uri head) (head-protocol head))
+                  (known-request-line parser)))
+            (send-refusal (wire-stream (link-wire link)) refusal))
+        (descriptor-broken () nil))))   ; who is gone does not get it
+
+(defun tls-begun-p (link refusal)
+  "True when REFUSAL is of the beginning of a TLS handshake over LINK."
+  (let ((wire (link-wire link)))
+    (and (eq :malformed-method (protocol-error-refusal refusal))
+         (input-left-p wire)
+         (let ((octets (wire-input wire)) (start (wire-start wire)))
+           (and (= +tls-handshake-record+ (aref octets start))
+                (or (= (wire-end wire) (1+ start))
+                    (= 3 (aref octets (1+ start))))))))) ; the version of the record
 
 (defun leave-to-others (wire result)
   "RESULT, what looking ahead in WIRE has found; also octets that are no request can be read."

@@ -23,7 +23,7 @@ that fails.  Signals STREAM-TIMEOUT to who has waited in vain."
 
 (defun read-line-octets (stream octets start end)
   "Reads a line of STREAM with its end to OCTETS from START, up to END.  Returns how many octets; those that
-came before it failed, if any did."
+came before it failed, if any did.  What begins TLS has no lines, and is not waited for."
   (let ((line-feed (load-time-value (char-code #\Newline)))
         (position start))
     (handler-case (loop while (< position end)
@@ -32,7 +32,9 @@ came before it failed, if any did."
                                (return))
                              (setf (aref octets position) octet)
                              (incf position)
-                             (when (= octet line-feed)
+                             (when (or (= octet line-feed)
+                                       (and (= octet +tls-handshake-record+)
+                                            (= position (1+ start))))
                                (return))))
       (error (condition)
         (when (= position start)

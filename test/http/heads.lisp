@@ -44,7 +44,8 @@
                                     collect refusal))))
 
 (defparameter *refusals-of-no-head*
-  '(:request-timeout :form-too-large :too-many-fields :no-memory :connect-not-served)
+  '(:request-timeout :form-too-large :too-many-fields :no-memory :connect-not-served
+    :plain-http-to-tls :tls-to-plain-http)
   "The names of the refusals that storeys above decide about.")
 
 (test each-refusal-has-a-vector

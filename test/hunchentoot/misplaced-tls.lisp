@@ -1,0 +1,31 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* misplaced-tls :in acceptors
+  :description "TLS on a port for plain HTTP.")
+
+(defparameter *client-hello*
+  (coerce '(22 3 1 0 5 1 0 0 1 3) 'wire)
+  "What begins as a TLS connection does.")
+
+(define-server-test (who-speaks-tls-to-a-plain-port-is-not-answered-in-text :needs :our-engine)
+  (with-messages (messages)
+    (serving () (("/yo" "Hey!"))
+      (dolist (octets (list *client-hello* (subseq *client-hello* 0 1) (subseq *client-hello* 0 2)))
+        (is (equalp #() (ask-raw octets))))
+      (is (= 3 (getf (figure :rejected-by-status) 400)))
+      (is (= 3 (figure :rejected)))
+      (is (zerop (figure :failed)))
+      (is (search "[INFO]] A client speaks TLS where plain HTTP is spoken."
+                  (eventually ("the message") (and (search "TLS" (messages)) (messages)))))
+      (is (<= (count-of "TLS" (messages)) 3))
+      (is (equal "Hey!" (ask-text "/yo"))))))
+
+(define-server-test (openssl-has-no-connection-to-a-plain-port :needs (:our-engine :tls))
+  (serving () (("/yo" "Hey!"))
+    (is (not (served-p (talk-by-openssl))))
+    (is (= 1 (figure :rejected)))))
+
+(define-server-test (what-only-looks-like-tls-is-answered-as-http :needs :our-engine)
+  (serving () (("/yo" "Hey!"))
+    (dolist (octets '((22 4 1 0 5) (22 13 10) (21 3 3 0 2 2 40)))
+      (is (uiop:string-prefix-p "HTTP/1.1 400 " (decode (ask-raw (coerce octets 'wire))))))))
