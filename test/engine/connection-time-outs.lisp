@@ -384,7 +384,9 @@ CONNECTION; NIL when it does not within two minutes."
 (define-server-test who-sends-the-rest-of-a-request-gives-way-after-those-who-idle
   (with-connections-at-rest (engine connections clients 20)
     (loop for connection in connections
-          for (kind seconds) in '((:body 1) (:pause 2) (:body 3) (:pause 4) . #1=((:idle 100) . #1#))
+          for (kind seconds) in (append '((:body 1) (:pause 2) (:body 3) (:pause 4))
+                                        (loop repeat (- (length connections) 4)
+                                              collect '(:idle 100)))
           do (engine::set-deadline connection kind seconds 0)
              (is (eq :parked (engine::park engine connection))))
     (engine::evict-idle-connections engine)
