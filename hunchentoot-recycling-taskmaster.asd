@@ -80,6 +80,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "tls-callbacks" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-certificates" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-settings" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-facts" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-session-sbcl"
                   :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                  (:file "tls-sbcl"
@@ -206,6 +207,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "failed-handshakes")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-streams" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "tls-information" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")
                  (:file "constructors")
                  (:file "parameters")   ; of a request: its query and its cookies

@@ -16,5 +16,10 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:taskmaster-standby-thread-count #:taskmaster-worker-thread-name-format
    #:content-received-early-p
    #:stats #:list-connections #:reopen-logs #:reload-certificates
+   #:tls-information
+   #:client-certificate #:client-certificate-p #:client-certificate-verified-p
+   #:client-certificate-failure #:client-certificate-subject #:client-certificate-issuer
+   #:client-certificate-serial-number #:client-certificate-not-before #:client-certificate-not-after
+   #:client-certificate-fingerprint #:client-certificate-octets #:client-certificate-pem
    #:abandon-acceptor #:recycling-taskmaster-corrupted-error #:retry
    #:stop-from-worker))

@@ -268,6 +268,11 @@ sent, but no last chunk."
   "The stream of the current connection, as programs know it."
   hunchentoot::*hunchentoot-stream*)
 
+(defun handler-stream ()
+  "CURRENT-STREAM in a handler; NIL elsewhere."
+  (and (boundp 'hunchentoot::*hunchentoot-stream*)
+       (current-stream)))
+
 (defun (setf current-stream) (stream)
   (setf hunchentoot::*hunchentoot-stream* stream))
 

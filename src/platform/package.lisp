@@ -48,6 +48,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:tls-mistake #:tls-mistake-subject #:tls-mistake-index #:tls-mistake-value
    #:tls-mistake-reason
    #:tls-failure-words
+   #:stream-tls-handle #:tls-facts #:peer-certificate-facts
    ;; octets through TLS
    #:tls-session #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands #:end-tls-session
    #:receive-tls #:send-tls #:send-file-tls #:tls-session-kernel-p #:tls-awaits #:tls-drained-p

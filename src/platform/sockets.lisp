@@ -217,6 +217,13 @@ no characters.")
   (:method (socket)
     (usocket:socket-stream socket)))
 
+(defgeneric stream-tls-handle (stream)
+  (:documentation "The SSL object of OpenSSL, a CFFI pointer, by which STREAM, CL+SSL's, encrypts; NIL for other
+streams, and for one that is closed.")
+  (:method (stream)
+    (declare (ignore stream))
+    nil))
+
 ;;; Sockets that tell whether a program wants to read or write them
 
 (defgeneric socket-asked-p (socket)

@@ -55,6 +55,9 @@ came before it failed, if any did.  What begins TLS has no lines, and is not wai
       (finish-output stream)
       (- end start))))
 
+(defmethod transport-tls-handle ((transport stream-transport))
+  (stream-tls-handle (transport-source transport)))
+
 (defmethod transport-waits-p ((transport stream-transport))
   t)
 

@@ -64,8 +64,8 @@ certificate and the key."
 
 ;;; openssl s_client
 
-(defun talk-by-openssl (&rest arguments)
-  "What openssl says, as a client with ARGUMENTS that asks *SERVER* for /yo and waits for the end; without
+(defun talk-by-openssl-about (target arguments)
+  "What openssl says, as a client with ARGUMENTS that asks *SERVER* for TARGET and waits for the end; without
 blanks, which its versions differ in."
   (remove #\Space
           (uiop:run-program
@@ -73,8 +73,12 @@ blanks, which its versions differ in."
                   "-connect" (format nil "127.0.0.1:~D" (hunchentoot:acceptor-port *server*))
                   arguments)
            :input (make-string-input-stream
-                   (decode (request-octets "/yo" :headers '(("Connection" . "close")))))
+                   (decode (request-octets target :headers '(("Connection" . "close")))))
            :output :string :error-output :output :ignore-error-status t)))
+
+(defun talk-by-openssl (&rest arguments)
+  "What TALK-BY-OPENSSL-ABOUT returns for /yo and ARGUMENTS."
+  (talk-by-openssl-about "/yo" arguments))
 
 (defun subject-told (output)
   "Whose certificate the server has shown, in OUTPUT of TALK-BY-OPENSSL."

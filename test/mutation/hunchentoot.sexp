@@ -576,3 +576,9 @@
   ("access-log-format-p" "(and value (symbolp value)" "(and (symbolp value)")
   ("check-argument-types" "(eq value unknown)" "(null value)")
   ("check-argument-types" "(if secret-p" "(if nil" :suites (tls-mistakes))))
+
+(:file "src/hunchentoot/tls-information.lisp" :suites (tls-facts)
+ :mutants
+ (("current-tls-handle" "(stream-tls-handle (handler-stream))" "nil"
+   :equivalent "Here the server reads all connections, and knows their wires; elsewhere it is needed.")
+  ("client-certificate-verified-p" "(null (client-certificate-failure certificate))" "t")))

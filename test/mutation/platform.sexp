@@ -304,3 +304,10 @@
 (:file "src/platform/tls-context.lisp" :suites (tls-contexts tls-reload)
  :mutants
  (("make-findable" "(remove-if-not #'trivial-garbage:weak-pointer-value *tls-contexts* :key #'cdr)" "'()")))
+
+(:file "src/platform/tls-facts.lisp" :suites (tls-facts)
+ :mutants
+ (("agreed-protocol" "(unless (zerop count)" "(progn")
+  ("tls-facts" "(= 1 (%session-reused handle))" "t")
+  ("verification-failure" "(unless (zerop result)" "(when (zerop result)")
+  ("serial-number" "(* 256 high)" "(* 255 high)")))
