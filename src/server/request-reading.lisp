@@ -68,10 +68,8 @@ REFUSAL."
   (let ((wire (link-wire link)))
     (and (eq :malformed-method (protocol-error-refusal refusal))
          (input-left-p wire)
-         (let ((octets (wire-input wire)) (start (wire-start wire)))
-           (and (= +tls-handshake-record+ (aref octets start))
-                (or (= (wire-end wire) (1+ start))
-                    (= 3 (aref octets (1+ start))))))))) ; the version of the record
+         ;; No more than this may have come.
+         (= +tls-handshake-record+ (aref (wire-input wire) (wire-start wire))))))
 
 (defun leave-to-others (wire result)
   "RESULT, what looking ahead in WIRE has found; also octets that are no request can be read."
