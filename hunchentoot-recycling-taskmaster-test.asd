@@ -148,6 +148,8 @@
                  (:file "detaching")
                  (:file "listener-thread")
                  (:file "libraries")
+                 (:file "detached-tls"
+                  :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))
                  (:file "connection-methods")
                  (:file "mixins")
                  (:file "defects")

@@ -5,7 +5,10 @@
 ;;;; Invariants:
 ;;;; - No thread is interrupted while it is in OpenSSL.  Who is destroyed there leaves locks of OpenSSL
 ;;;;   and of malloc taken, for which every thread waits in the end.
-;;;; - HANDLE is NIL, or an SSL object, which this session alone frees.  Its owner alone uses it.
+;;;; - HANDLE is NIL, or an SSL object, which this session alone frees.
+;;;; - One thread at a time is in OpenSSL for a session, and has its LOCK.  A program that takes the connection
+;;;;   away may read it in one thread, and write to it in others, the server's last reply among them.  No call
+;;;;   waits for the peer, so the lock is soon free.
 ;;;; - After a failure that is no wait OpenSSL is not called again but to free the object, see
 ;;;;   SSL_get_error(3).
 
@@ -14,6 +17,7 @@
   "A TLS connection on DESCRIPTOR."
   (handle nil)                          ; of CFFI; NIL when it was freed
   (descriptor 0 :type descriptor :read-only t)
+  (lock (sb-thread:make-mutex :name "TLS session") :read-only t)
   (context nil :read-only t)            ; which callbacks of OpenSSL look for in a handshake
   (failed-p nil)
   (kernel-p nil)                        ; the kernel encrypts what is sent
@@ -39,6 +43,12 @@
 (defmacro openssl-of (session name result &rest arguments)
   "Calls the function NAME of OpenSSL for the SSL object of SESSION, see OPENSSL."
   `(openssl ,name ,result (sb-sys:system-area-pointer (tls-session-handle ,session)) ,@arguments))
+
+(defmacro owning-session ((session) &body body)
+  "Evaluates BODY, which calls OpenSSL for SESSION, while no other thread does, and nobody interrupts this one."
+  `(uninterruptibly
+     (sb-thread:with-mutex ((tls-session-lock ,session))
+       ,@body)))
 
 (defun tls-session-pointer (session)
   "The SSL object of OpenSSL that SESSION has, a CFFI pointer, for as long as SESSION is not ended; NIL then."
@@ -109,7 +119,7 @@ against that as send(2) has.  See SEND-FILE."
 
 (defmacro calling-openssl ((session) call)
   "The value of the form CALL of OpenSSL for SESSION if that is positive, else what TLS-RESULT makes of it."
-  `(uninterruptibly
+  `(owning-session (,session)
      (cond ((and (tls-session-handle ,session) (not (tls-session-failed-p ,session)))
             ;; What failed on this thread before would be taken for a failure of this call.
             (openssl "ERR_clear_error" sb-alien:void)
@@ -120,7 +130,7 @@ against that as send(2) has.  See SEND-FILE."
 (defun tls-awaits (session)
   "What SESSION, for which a call returned that it would block, waits for: :INPUT; or :OUTPUT, where OpenSSL
 has something of its own to send first, such as new keys."
-  (uninterruptibly
+  (owning-session (session)
     (if (and (tls-session-handle session)
              (= 2 (openssl-of session "SSL_want" sb-alien:int))) ; SSL_WRITING
         :output
@@ -144,7 +154,7 @@ has room for a record of 16 KiB, whatever was in it before.")
 
 (defun tls-drained-p (session)
   "True when SESSION had handed out all that had come when it was last read."
-  (uninterruptibly
+  (owning-session (session)
     (and (tls-session-handle session)
          (tls-session-short-read-p session)
          (zerop (openssl-of session "SSL_has_pending" sb-alien:int)))))
@@ -226,7 +236,7 @@ a string, or NIL where the peer is gone."
 (defun end-tls-session (session)
   "Says good-bye to the peer of SESSION, if that takes it now, and frees what OpenSSL has for it; the
 descriptor stays open.  May be called again."
-  (uninterruptibly
+  (owning-session (session)
     (when (tls-session-handle session)
       (unless (tls-session-failed-p session)
         (openssl "ERR_clear_error" sb-alien:void)

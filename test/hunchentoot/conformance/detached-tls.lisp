@@ -1,0 +1,122 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* conformance/detached-tls :in conformance
+  :description "Programs that take TLS connections away and talk on them in threads of their own, as libraries
+for WebSockets do.  A message is an octet for its length, and that many octets.")
+
+(defun read-message (stream)
+  "The next message from STREAM, octets; NIL at its end."
+  (let ((length (read-byte stream nil)))
+    (when length
+      (let ((message (make-array length :element-type '(unsigned-byte 8))))
+        (and (= length (read-sequence message stream))
+             message)))))
+
+(defun write-message (message stream)
+  (write-byte (length message) stream)
+  (write-sequence message stream)
+  (finish-output stream))
+
+(defun echo-messages (stream)
+  "Sends every message from STREAM back, says BYE at its end, and closes it."
+  (unwind-protect
+       (progn
+         (loop for message = (read-message stream)
+               while message
+               do (write-message message stream))
+         (write-message (octets "BYE") stream))
+    (close stream)))
+
+(defmacro serving-detached ((talker form) &body body)
+  "Evaluates BODY while a connection over TLS that asks for /talk is detached, and its *TALK-SOCKET* and stream
+are what FORM is evaluated with, in a thread whose task is what the function TALKER returns.  Reads may take two
+seconds, unless the program says otherwise."
+  (let ((task (gensym "TASK")))
+    `(let ((,task nil))
+       (with-routes (("/talk" (let ((stream hunchentoot::*hunchentoot-stream*)
+                                    (socket *talk-socket*))
+                                (declare (ignorable socket))
+                                (hunchentoot:detach-socket hunchentoot:*acceptor*)
+                                (setf (hunchentoot:return-code*) 101)
+                                (let ((gate (make-gate)))
+                                  (setf ,task (list gate (in-background ("the talk")
+                                                           (await gate)
+                                                           (symbol-macrolet ((<stream> stream)
+                                                                             (<socket> socket))
+                                                             ,form)))))
+                                "")))
+         (flet ((,talker ()
+                  (eventually ("the program to have the connection") ,task)
+                  (open-gate (first ,task))
+                  (second ,task)))
+           (serving-tls (:mixin 'talkative :read-timeout 2)
+             ,@body))))))
+
+(defun begin-talk (connection)
+  "A stream of TLS on CONNECTION, over which /talk was granted."
+  (let ((stream (cl+ssl:make-ssl-client-stream (connection-stream connection) :verify nil)))
+    (send-encrypted stream "/talk")
+    (read-until stream (coerce '(#\Return #\Newline #\Return #\Newline) 'string))
+    stream))
+
+(define-server-test (a-program-talks-over-tls-in-a-thread-of-its-own :needs (:our-http :tls-client))
+  (serving-detached (talker (echo-messages <stream>))
+    (with-connection (connection)
+      (let ((stream (begin-talk connection)) (task (talker)))
+        (dolist (message (list (octets "hello") (octets "") (test-octets 255)))
+          (write-message message stream)
+          (is (equalp message (read-message stream))))
+        ;; Many at once, in one record.
+        (loop repeat 100 do (write-byte 1 stream) (write-byte 7 stream))
+        (finish-output stream)
+        (is (loop repeat 100 always (equalp #(7) (read-message stream))))
+        (close stream)
+        (task-result task)))
+    (is (zerop (figure :failed)))
+    (is (zerop (figure :open)))))
+
+(define-server-test (a-program-over-tls-reads-for-as-long-as-it-likes :needs (:our-http :tls-client))
+  (serving-detached (talker (progn (hunchentoot::set-timeouts <socket> 60 60)
+                                   (echo-messages <stream>)))
+    (with-connection (connection)
+      (let ((stream (begin-talk connection)) (task (talker)))
+        (write-message (octets "before") stream)
+        (is (equalp (octets "before") (read-message stream)))
+        (poll (constantly nil) 5/2)
+        (write-message (octets "after") stream)
+        (is (equalp (octets "after") (read-message stream)))
+        (close stream)
+        (task-result task)))))
+
+(define-server-test (a-program-over-tls-that-says-nothing-reads-for-the-read-time-out
+                     :needs (:our-http :tls-client))
+  (serving-detached (talker (unwind-protect (handler-case (progn (read-message <stream>) :end)
+                                              (error () :late))
+                              (close <stream> :abort t)))
+    (with-connection (connection)
+      (let ((stream (begin-talk connection)))
+        (is (eq :late (task-result (talker))))
+        (is (null (next-clear-octet stream)))))))
+
+(define-server-test (a-client-that-has-said-all-over-tls-hears-a-program-out
+                     :needs (:our-http :tls-client))
+  (serving-detached (talker (echo-messages <stream>))
+    (with-connection (connection)
+      (let ((stream (begin-talk connection)) (task (talker)))
+        (cl+ssl::ssl-shutdown (cl+ssl::ssl-stream-handle stream)) ; which only tells the server
+        (is (equalp (octets "BYE") (read-message stream)))
+        (is (null (next-clear-octet stream)))
+        (task-result task)))))
+
+(define-server-test (a-program-that-closes-its-tls-stream-ends-the-connection
+                     :needs (:our-http :tls-client))
+  (let ((before (platform:tls-session-count)))
+    (serving-detached (talker (progn (write-message (octets "only this") <stream>)
+                                     (close <stream>)
+                                     (open-stream-p <stream>)))
+      (with-connection (connection)
+        (let ((stream (begin-talk connection)))
+          (is (null (task-result (talker))))
+          (is (equalp (octets "only this") (read-message stream)))
+          (is (null (next-clear-octet stream)))))
+      (eventually ("the session to be ended") (= before (platform:tls-session-count))))))
