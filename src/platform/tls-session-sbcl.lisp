@@ -223,13 +223,13 @@ a string, or NIL where the peer is gone."
          (result (calling-openssl (session)
                    (let ((result (without-broken-pipes
                                    (openssl-of session "SSL_do_handshake" sb-alien:int))))
-                     (unless (plusp result)
-                       (setf reason (tls-failure-reason)))
+                     (cond ((plusp result)
+                            (note-octets-read session)
+                            (note-kernel session))
+                           (t
+                            (setf reason (tls-failure-reason))))
                      result))))
-    (cond ((plusp result)
-           (note-octets-read session)
-           (note-kernel session)
-           :done)
+    (cond ((plusp result) :done)
           ((would-block-p result) (tls-awaits session))
           (t (values :failed reason)))))
 

@@ -297,13 +297,17 @@
   ("set-names" "(or unknown (/= 1 (funcall setter context names)))" "(/= 1 (funcall setter context names))")
   ("session-id-context" "(map 'octets #'char-code (format nil \"~A\" verify-client))" "'()")
   ("session-id-context" "(and client-ca-file (file-octets client-ca-file))" "'()")
-  ("prepare-context" "(control-name-callback context)" "")
+  ("build-context" "(mapc #'control-name-callback handles)" "nil")
   ("build-context" "(free-when-forgotten context handles)" "" :suites (tls-reload))
   ("build-context" "(reverse handles)" "handles")))
 
 (:file "src/platform/tls-context.lisp" :suites (tls-contexts tls-reload)
  :mutants
  (("make-findable" "(remove-if-not #'trivial-garbage:weak-pointer-value *tls-contexts* :key #'cdr)" "'()")))
+
+(:file "src/platform/tls-session-sbcl.lisp" :suites (tls-threads)
+ :mutants
+ (("owning-session" "(sb-thread:with-mutex ((tls-session-lock ,session))" "(progn")))
 
 (:file "src/platform/tls-facts.lisp" :suites (tls-facts)
  :mutants
