@@ -123,6 +123,8 @@
                  (:file "tls-threads"
                   :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))
                  (:file "handshakes"
+                  :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))
+                 (:file "tls-records"
                   :if-feature (:and :sbcl :linux :64-bit (:not :hunchentoot-no-ssl)))))
    (:module "conformance"               ; all that a Hunchentoot application relies on
     :pathname "hunchentoot/conformance/"

@@ -21,6 +21,7 @@
   (context nil :read-only t)            ; which callbacks of OpenSSL look for in a handshake
   (failed-p nil)
   (kernel-p nil)                        ; the kernel encrypts what is sent
+  (greedy-p nil)                        ; OpenSSL reads as much as there is, see SSL_set_read_ahead(3)
   (short-read-p nil)                    ; the last read of the descriptor got less than it could have
   (octets-read 0 :type (unsigned-byte 62))) ; off the descriptor, in all
 
@@ -68,7 +69,14 @@ memory."
                  (sb-sys:system-area-pointer handle) (sb-alien:int descriptor))
         (openssl "SSL_set_accept_state" sb-alien:void (sb-sys:system-area-pointer handle))
         (counter-add *tls-sessions* 1)
-        (%make-tls-session handle descriptor context)))))
+        (let ((session (%make-tls-session handle descriptor context)))
+          (note-greed session)
+          session)))))
+
+(defun note-greed (session)
+  "Notes whether OpenSSL reads more of the descriptor of SESSION than the record at hand, where it can."
+  (setf (tls-session-greedy-p session)
+        (= 1 (openssl-of session "SSL_get_read_ahead" sb-alien:int))))
 
 (defmacro without-broken-pipes (&body body)
   "Evaluates BODY; if that writes where nobody reads any more, the thread gets no SIGPIPE: OpenSSL has no flag
@@ -142,15 +150,33 @@ has something of its own to send first, such as new keys."
   "A call of OpenSSL that has read no more octets off a descriptor than these did not fill its buffer, which
 has room for a record of 16 KiB, whatever was in it before.")
 
-(defun note-octets-read (session)
-  "Notes whether OpenSSL has emptied the descriptor of SESSION in its last call, if it has read that at all."
+;;; OpenSSL reads as much as it has room for when it looks for a record.  Of a record whose header it has it
+;;; reads just the rest, and more may have come.
+
+(defun amid-record-p (session)
+  "True when OpenSSL has the header of a record for SESSION, and not all of that record."
+  (= (char-code #\B)                    ; "RB" for the body, "RH" for the header
+     (sb-sys:sap-ref-8 (openssl-of session "SSL_rstate_string" sb-sys:system-area-pointer) 1)))
+
+(defun note-octets-read (session amid-p)
+  "Notes whether OpenSSL has emptied the descriptor of SESSION in its last call, if it has read that at all.
+AMID-P says whether it was AMID-RECORD-P before."
   (let* ((total (openssl "BIO_number_read" sb-alien:unsigned-long
                          (sb-sys:system-area-pointer
                           (openssl-of session "SSL_get_rbio" sb-sys:system-area-pointer))))
          (count (- total (tls-session-octets-read session))))
     (unless (zerop count)
       (setf (tls-session-octets-read session) total
-            (tls-session-short-read-p session) (<= count +surely-short+)))))
+            (tls-session-short-read-p session) (and (tls-session-greedy-p session)
+                                                    (not amid-p)
+                                                    (<= count +surely-short+))))))
+
+(defmacro noting-octets-read ((session) call)
+  "The value of CALL, of OpenSSL, which may read the descriptor of SESSION; notes whether it emptied that."
+  (let ((amid-p (gensym "AMID-P")))
+    `(let ((,amid-p (amid-record-p ,session)))
+       (prog1 ,call
+         (note-octets-read ,session ,amid-p)))))
 
 (defun tls-drained-p (session)
   "True when SESSION had handed out all that had come when it was last read."
@@ -165,12 +191,12 @@ does."
   (declare (type octets octets) (type index start end))
   (assert (<= start end (length octets))) ; OpenSSL checks nothing
   (calling-openssl (session)
-    (prog1 (sb-sys:with-pinned-objects (octets)
-             (openssl-of session "SSL_read" sb-alien:int
-                         (sb-sys:system-area-pointer
-                          (sb-sys:sap+ (sb-sys:vector-sap octets) start))
-                         (sb-alien:int (- end start))))
-      (note-octets-read session))))
+    (noting-octets-read (session)
+      (sb-sys:with-pinned-objects (octets)
+        (openssl-of session "SSL_read" sb-alien:int
+                    (sb-sys:system-area-pointer
+                     (sb-sys:sap+ (sb-sys:vector-sap octets) start))
+                    (sb-alien:int (- end start)))))))
 
 (defun send-tls (session octets start end)
   "Writes OCTETS from START to END to SESSION, as many as it takes now.  Returns what SEND-OCTETS does.  What
@@ -188,15 +214,25 @@ it did not take is to be given again before all else."
 ;;; Files, where the kernel encrypts
 
 (defconstant +bio-ctrl-get-ktls-send+ 73)
+(defconstant +bio-ctrl-get-ktls-receive+ 76)
+
+(defun kernel-does-p (bio question)
+  "True when the kernel does for BIO, a pointer, what QUESTION asks, a number for BIO_ctrl."
+  (= 1 (openssl "BIO_ctrl" sb-alien:long
+                (sb-sys:system-area-pointer bio)
+                (sb-alien:int question) (sb-alien:long 0)
+                (sb-sys:system-area-pointer (sb-sys:int-sap 0)))))
 
 (defun note-kernel (session)
-  "Notes whether the kernel encrypts what SESSION sends, after its handshake."
+  "Notes what the kernel does of the encryption of SESSION, after its handshake."
   (setf (tls-session-kernel-p session)
-        (= 1 (openssl "BIO_ctrl" sb-alien:long
-                      (sb-sys:system-area-pointer
-                       (openssl-of session "SSL_get_wbio" sb-sys:system-area-pointer))
-                      (sb-alien:int +bio-ctrl-get-ktls-send+) (sb-alien:long 0)
-                      (sb-sys:system-area-pointer (sb-sys:int-sap 0))))))
+        (kernel-does-p (openssl-of session "SSL_get_wbio" sb-sys:system-area-pointer)
+                       +bio-ctrl-get-ktls-send+))
+  ;; It hands out one record at a time.
+  (when (kernel-does-p (openssl-of session "SSL_get_rbio" sb-sys:system-area-pointer)
+                       +bio-ctrl-get-ktls-receive+)
+    (setf (tls-session-greedy-p session) nil
+          (tls-session-short-read-p session) nil)))
 
 (defun send-file-tls (session file position end)
   "Writes FILE, a descriptor, from POSITION to END to SESSION, of which TLS-SESSION-KERNEL-P is true, as many
@@ -221,13 +257,12 @@ descriptor has to be ready for before it goes on; or :FAILED, and as second valu
 a string, or NIL where the peer is gone."
   (let* ((reason nil)
          (result (calling-openssl (session)
-                   (let ((result (without-broken-pipes
-                                   (openssl-of session "SSL_do_handshake" sb-alien:int))))
-                     (cond ((plusp result)
-                            (note-octets-read session)
-                            (note-kernel session))
-                           (t
-                            (setf reason (tls-failure-reason))))
+                   (let ((result (noting-octets-read (session)
+                                   (without-broken-pipes
+                                     (openssl-of session "SSL_do_handshake" sb-alien:int)))))
+                     (if (plusp result)
+                         (note-kernel session)
+                         (setf reason (tls-failure-reason)))
                      result))))
     (cond ((plusp result) :done)
           ((would-block-p result) (tls-awaits session))

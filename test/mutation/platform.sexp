@@ -301,6 +301,11 @@
   ("build-context" "(free-when-forgotten context handles)" "" :suites (tls-reload))
   ("build-context" "(reverse handles)" "handles")))
 
+(:file "src/platform/tls-session-sbcl.lisp" :suites (tls-records)
+ :mutants
+ (("note-octets-read" "(tls-session-greedy-p session)" "t")
+  ("note-octets-read" "(not amid-p)" "t")))
+
 (:file "src/platform/tls-context.lisp" :suites (tls-contexts tls-reload)
  :mutants
  (("make-findable" "(remove-if-not #'trivial-garbage:weak-pointer-value *tls-contexts* :key #'cdr)" "'()")))

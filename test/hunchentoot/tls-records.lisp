@@ -1,0 +1,80 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* tls-records :in acceptors
+  :description "Requests over TLS, however their records come.")
+
+(defclass by-record (octet-by-octet)
+  ((withholding-p :initform nil :accessor withholding-p))
+  (:documentation "A stream that sends each octet by itself, or remembers it while it is WITHHOLDING-P."))
+
+(defmethod trivial-gray-streams:stream-write-byte ((stream by-record) octet)
+  (cond ((withholding-p stream)
+         (vector-push-extend octet (octets-written stream))
+         octet)
+        (t (call-next-method))))
+
+(defun begin-by-record (connection)
+  "A stream of TLS on CONNECTION, after its first request, whose records are withheld from now on; and the
+stream that withholds them."
+  (setf (usocket:socket-option (connection-socket connection) :tcp-no-delay) t)
+  (let* ((carrier (make-instance 'by-record :stream (connection-stream connection)))
+         (stream (cl+ssl:make-ssl-client-stream carrier :verify nil :unwrap-stream-p nil)))
+    (send-encrypted stream "/yo")
+    (read-until stream "Hey!")
+    (setf (withholding-p carrier) t)
+    (values stream carrier)))
+
+(defun record-of (stream carrier target)
+  "The octets of a record with a request for TARGET by STREAM, see BEGIN-BY-RECORD."
+  (setf (fill-pointer (octets-written carrier)) 0)
+  (send-encrypted stream target)
+  (coerce (octets-written carrier) 'wire))
+
+(defun send-in-two (connection octets cut)
+  "Sends OCTETS on CONNECTION, those before CUT so early that they are read before the others come."
+  (send connection (subseq octets 0 cut))
+  (poll (constantly nil) 1/50)
+  (send connection (subseq octets cut)))
+
+(defparameter *unseen-milliseconds* 8000
+  "Longer than an answer takes, and shorter than a connection may be idle.")
+
+(defun check-records-in-pieces ()
+  "Checks that *SERVER* answers two requests, each in a record, however what carries both is cut."
+  (with-connection (connection)
+    (multiple-value-bind (stream carrier) (begin-by-record connection)
+      (dolist (cut '(1 4 5 6 20 -20 -1 0 1))
+        (let ((first (record-of stream carrier "/yo"))
+              (second (record-of stream carrier "/yo"))
+              (began (platform:milliseconds)))
+          (send-in-two connection (concatenate 'wire first second)
+                       (if (plusp cut) cut (+ (length first) cut)))
+          (loop repeat 2
+                do (is (search "Hey!" (read-until stream "Hey!"))))
+          ;; What waits unseen is looked for when the connection has been idle for too long.
+          (is (< (- (platform:milliseconds) began) *unseen-milliseconds*))))))
+  (is (zerop (figure :failed)))
+  (is (zerop (figure :stalls))))
+
+(define-server-test (a-request-behind-the-rest-of-a-record-is-seen :needs (:parking :tls-client))
+  "Of a record whose beginning it has OpenSSL reads just the rest, and leaves what came with that."
+  (serving-tls ()
+    (check-records-in-pieces)))
+
+(defclass encrypting-itself ()
+  ((files :initform '() :accessor files-of-pair))
+  (:documentation "A mixin for an acceptor of a program that has CL+SSL make its TLS."))
+
+(defmethod hunchentoot:initialize-connection-stream ((acceptor encrypting-itself) stream)
+  (destructuring-bind (&key ssl-privatekey-file ssl-certificate-file) (files-of-pair acceptor)
+    (call-next-method acceptor
+                      (cl+ssl:make-ssl-server-stream stream :key ssl-privatekey-file
+                                                            :certificate ssl-certificate-file))))
+
+(define-server-test (a-request-behind-a-record-is-seen-where-openssl-reads-no-further
+                     :needs (:parking :tls-client))
+  "As in connections that a program has CL+SSL make."
+  (with-directory (directory)
+    (serving (:mixin 'encrypting-itself) (("/yo" "Hey!"))
+      (setf (files-of-pair *server*) (certificate-initargs directory))
+      (check-records-in-pieces))))
