@@ -84,6 +84,8 @@
     :expired-by "the same by kind"
     :rejected "requests answered with an error for what they are: no HTTP, too large, too slow"
     :rejected-by-status "the same by status"
+    :handshakes-failed "handshakes of TLS that failed"
+    :handshakes-failed-by "the same by kind"
     :failed "errors outside of handlers"
     :stalls "times a connection was parked since what it sent made no progress"
     :served "requests served"

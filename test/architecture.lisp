@@ -218,10 +218,16 @@ Lisp loses docstrings of accessors, or where functions of the platform stand in 
       (when (eq package (symbol-package symbol))
         (push symbol symbols)))))
 
+(defun documentation-lost-p (function)
+  "Whether this Lisp has lost the docstring of FUNCTION: ECL keeps none of what DEFSTRUCT makes."
+  (and (uiop:featurep :ecl)
+       (search "compiled-closure" (princ-to-string function))))
+
 (defun documented-p (symbol)
   "True when every definition of SYMBOL has a docstring, and it has one."
   (let ((strings (append
-                  (when (fboundp symbol) (list (documentation symbol 'function)))
+                  (when (and (fboundp symbol) (not (documentation-lost-p (fdefinition symbol))))
+                    (list (documentation symbol 'function)))
                   (when (boundp symbol) (list (documentation symbol 'variable)))
                   (when (or (find-class symbol nil)
                             (not (or (fboundp symbol) (boundp symbol))))
