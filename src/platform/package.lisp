@@ -51,6 +51,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:stream-tls-handle #:tls-facts #:peer-certificate-facts
    ;; octets through TLS
    #:tls-session #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands #:end-tls-session
+   #:abandon-tls-session
    #:receive-tls #:send-tls #:send-file-tls #:tls-session-kernel-p #:tls-awaits #:tls-drained-p
    #:tls-on-descriptor-p #:adopt-tls-stream #:follow-tls-stream
    ;; files as descriptors

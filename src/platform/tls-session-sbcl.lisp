@@ -280,3 +280,9 @@ descriptor stays open.  May be called again."
       (openssl-of session "SSL_free" sb-alien:void)
       (setf (tls-session-handle session) nil)
       (counter-add *tls-sessions* -1))))
+
+(defun abandon-tls-session (session)
+  "Ends SESSION, and closes its descriptor, where nobody has ended it."
+  (when (tls-session-handle session)
+    (end-tls-session session)
+    (close-descriptor (tls-session-descriptor session))))

@@ -18,14 +18,21 @@ the connection."
            (uninterruptibly
              (detach (worker-engine *worker*) connection)
              (setf (connection-outcome connection) :detached)
-             (unless (hand-descriptor-over base) ; the program has just closed it
-               (close-socket (connection-descriptor connection))))
+             (if (hand-descriptor-over base)
+                 (end-when-forgotten base)
+                 (close-socket (connection-descriptor connection)))) ; the program has just closed it
            :detached)
           (t
            (usocket:socket-stream (connection-usocket connection)) ; lends that
            (if (lent-open-p base)
                (leave-to-program connection base)
                :close)))))
+
+(defun end-when-forgotten (base)
+  "Has the TLS connection on BASE, which a program has taken away, ended when that has forgotten it."
+  (let ((transport (and (wire-encrypted base) (wire-transport (wire-encrypted base)))))
+    (when transport
+      (end-transport-when-forgotten transport (wire-stream base)))))
 
 (defun leave-to-program (connection wire)
   "Leaves the streams of CONNECTION, with WIRE, to the program; returns what is to become of the

@@ -4,7 +4,8 @@
 ;;;;
 ;;;;   who has made the TLS-SESSION                  who ends it
 ;;;;   ENCRYPT-WIRE                                  TRANSPORT-END; or, where that was not called, the
-;;;;                                                 end of the connection, see END-ENCRYPTION
+;;;;                                                 end of the connection, see END-ENCRYPTION; where a
+;;;;                                                 program has taken that away, nobody until it is garbage
 ;;;;   CL+SSL, whose stream a program gave us        that stream, when it is closed
 ;;;;
 ;;;; OpenSSL hands out a record at a time, and may have more: TLS-DRAINED-P tells.
@@ -49,6 +50,11 @@
           (t
            (end-tls-session (transport-source transport))
            (close (wire-stream (transport-base transport)) :abort abort)))))
+
+(defmethod end-transport-when-forgotten ((transport tls-transport) object)
+  (unless (tls-transport-stream transport)
+    (let ((session (transport-source transport)))
+      (call-when-forgotten object (lambda () (abandon-tls-session session))))))
 
 (defmethod transport-for ((stream cl+ssl::ssl-stream) base)
   ;; A program may have put TLS around another stream than the descriptor's.

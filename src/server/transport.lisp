@@ -65,6 +65,13 @@ and as second value a string that says why, or NIL where the peer is gone.")
   (:method (transport abort)
     (close (transport-source transport) :abort abort)))
 
+(defgeneric end-transport-when-forgotten (transport object)
+  (:documentation "Has TRANSPORT ended, and the descriptor beneath it closed, when nobody has OBJECT any more, and
+nobody has ended it before.")
+  (:method (transport object)
+    (declare (ignore transport object))
+    nil))
+
 (defgeneric transport-tls-handle (transport)
   (:documentation "The SSL object of OpenSSL, a foreign pointer, by which TRANSPORT encrypts; NIL where there is
 none.")

@@ -446,3 +446,7 @@
   ("reject-reception" "(note-rejected application link refusal
                    (head-method head) (head-uri head) (head-protocol head))" ""
    :suites (early-content rejections))))
+
+(:file "src/server/detaching.lisp" :suites (tls-threads)
+ :mutants
+ (("give-away" "(end-when-forgotten base)" "t")))
