@@ -96,8 +96,16 @@ verified again, see SSL_CTX_set_session_id_context(3)."
                     (length octets) +ticket-key-octets+))
     octets))
 
+(defun check-ticket-keys (keys)
+  "Checks that this Lisp can answer OpenSSL which of KEYS is a ticket's, where there are several."
+  (declare (ignorable keys))
+  ;; There the callback ends the process, within EVP_MAC_CTX_set_params.
+  #+abcl (when (rest keys)
+           (tls-mistaken :ticket-key-files nil nil "can be one file only on ABCL")))
+
 (defun set-ticket-keys (context keys)
   "Has CONTEXT, an SSL_CTX, make and take session tickets by KEYS."
+  (check-ticket-keys keys)
   (if (rest keys)
       ;; OpenSSL 3.0 has it, and only who gives several keys needs it.
       (cffi:foreign-funcall "SSL_CTX_set_tlsext_ticket_key_evp_cb" :pointer context

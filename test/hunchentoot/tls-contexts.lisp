@@ -234,7 +234,17 @@ one of them."
   "The first eight octets in FILE as openssl writes those of a ticket."
   (format nil "0000-~(~{~2,'0X~}~)-" (coerce (subseq (file-octets file) 0 8) 'list)))
 
-(define-server-test (tickets-by-an-older-key-are-taken-and-replaced :needs :our-engine)
+(define-server-test (on-abcl-there-is-one-key-for-tickets :needs :our-engine)
+  (with-directory (keys)
+    (serving-https (directory)
+      (let ((error (error-of (lambda ()
+                               (reinitialize-instance
+                                *server* :ssl-ticket-key-files (list (ticket-key keys "one")
+                                                                     (ticket-key keys "two")))))))
+        (is (eq (uiop:featurep :abcl) (report-p error "SSL-TICKET-KEY-FILES" "ABCL")))))))
+
+(define-server-test (tickets-by-an-older-key-are-taken-and-replaced
+                     :needs (:our-engine :several-ticket-keys))
   (with-directory (clients)
     (let ((old (ticket-key clients "old")) (new (ticket-key clients "new")))
       (dolist (version '("-tls1_2" "-tls1_3"))
