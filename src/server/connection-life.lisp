@@ -18,6 +18,8 @@
                               (make-exchange application connection
                                              :kind kind
                                              :head (if (eq input :some) nil input)))))))
+    (when (eq :none input)
+      (leave-reading-to-engine connection))
     (if (output-settled-p connection) outcome :broken)))
 
 ;;; Before the first request
@@ -111,7 +113,10 @@ or :END where it fails."
     (cond ((null link) nil)
           ((link-shaking-p link) nil)   ; OpenSSL has read all
           ;; A part of a request is no input to be served, and who read it has read all.
-          ((and (null (link-parser link)) (null (link-reception link)) (input-waiting-p wire)) t)
+          ((and (null (link-parser link)) (null (link-reception link))
+                (or (input-waiting-p wire)
+                    (wire-awaits-output-p wire))) ; which SERVE leaves to the engine
+           t)
           (t
            (lend-no-buffers wire)
            nil))))
@@ -166,6 +171,17 @@ keeps the connection, it waits for the peer.  NIL when that is gone, or takes no
           (t
            (handler-case (progn (send-left wire) t)
              ((or descriptor-broken stream-timeout) () nil))))))
+
+(defun leave-reading-to-engine (connection)
+  "Has the engine go on with CONNECTION, of which nothing has come, when its peer takes octets, where what
+carries its wire has some of its own to send before it reads on."
+  (let* ((link (connection-data connection))
+         (wire (and link (link-wire link))))
+    (when (and wire (wire-awaits-output-p wire) (null (connection-output connection)))
+      (setf (connection-output connection)
+            (list (make-step-part (lambda ()
+                                    (await-descriptor (connection-descriptor connection) :output
+                                                      :until (milliseconds)))))))))
 
 (defun leave-output (connection wire)
   "Leaves it to the engine to send what is LEFT of WIRE, which is that of CONNECTION."

@@ -38,7 +38,8 @@
   (tls-awaits (transport-session transport)))
 
 (defmethod transport-drained-p ((transport tls-transport) count)
-  (or (would-block-p count)
+  (if (would-block-p count)
+      (eq :input (transport-awaits transport)) ; else it may have read nothing
       (tls-drained-p (transport-session transport))))
 
 (defmethod transport-handshake ((transport tls-transport))

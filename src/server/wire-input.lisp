@@ -113,6 +113,14 @@ the peer may be waiting for it.  No more than WANTED octets are read where other
         (t (handler-case (not (eq :none (fill-input wire)))
              (descriptor-broken () t))))) ; who reads will see it
 
+(defun wire-awaits-output-p (wire)
+  "True when what carries WIRE was read in vain, because it has octets to send first."
+  (let ((transport (wire-transport wire)))
+    (and transport
+         (not (wire-drained-p wire))
+         (not (wire-waits-p wire))
+         (eq :output (transport-awaits transport)))))
+
 (defun copy-input (wire sequence start end)
   "Copies what WIRE has buffered to SEQUENCE from START, up to END; returns how many octets."
   (let ((count (min (- end start) (- (wire-end wire) (wire-start wire)))))

@@ -78,3 +78,37 @@ stream that withholds them."
     (serving (:mixin 'encrypting-itself) (("/yo" "Hey!"))
       (setf (files-of-pair *server*) (certificate-initargs directory))
       (check-records-in-pieces))))
+
+;;; New keys
+
+(defun ask-for-keys (connection count)
+  "Asks COUNT times on CONNECTION, of TLS 1.3, that the server change its keys (RFC 8446, section 4.6.3), and
+reads nothing.  Returns how many times that was sent."
+  (let ((handle (tls-handle connection)))
+    (loop repeat count
+          count (and (= 1 (cffi:foreign-funcall "SSL_key_update" :pointer handle :int 1 :int))
+                     (= 1 (cffi:foreign-funcall "SSL_do_handshake" :pointer handle :int))))))
+
+(define-server-test (who-asks-for-keys-and-does-not-read-is-answered-when-it-reads
+                     :needs (:parking :tls-client))
+  "OpenSSL reads no further before it could send what it was asked for."
+  (with-routes (("/word" "word"))
+    (over-tls (initargs)
+      (let* ((acceptor (apply #'make-test-acceptor initargs))
+             (*server* (hunchentoot:start acceptor)))
+        (unwind-protect
+             (progn
+               (setf (sb-bsd-sockets:sockopt-send-buffer ; and that of who connects
+                      (usocket:socket (hunchentoot::acceptor-listen-socket *server*)))
+                     4096)
+               (with-open-connection (connection (connect-with-small-buffer
+                                                  (hunchentoot:acceptor-port *server*)))
+                 (is (equal "word" (exchange-text connection "/word")))
+                 (is (= 12000 (ask-for-keys connection 12000)))
+                 (send-request connection "/word")
+                 (wait-until-held-up 1)
+                 (is (equal "word" (response-text (read-response connection))))
+                 (is (equal "word" (exchange-text connection "/word"))))
+               (is (zerop (figure :failed)))
+               (is (zerop (figure :stalls))))
+          (stop-if-started acceptor))))))

@@ -399,6 +399,7 @@
  :suites (acceptor-faults conformance/connection-methods conformance/connections conformance/detaching content-that-does-not-come exchanges slow-replies stray-octets)
  :mutants
  (("serve" "(if (output-settled-p connection) outcome :broken)" "outcome" :suites (slow-readers slow-replies))
+  ("serve" "(leave-reading-to-engine connection)" "nil" :suites (tls-records))
   ("all-read-p" "(wire-drained-p (link-wire link))" "nil"
    :suites (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free))
   ("establish-link" ":handshake (idle-seconds application)" ":handshake nil" :suites (tls))
