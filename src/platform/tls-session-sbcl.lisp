@@ -154,9 +154,10 @@ has room for a record of 16 KiB, whatever was in it before.")
 ;;; reads just the rest, and more may have come.
 
 (defun amid-record-p (session)
-  "True when OpenSSL has the header of a record for SESSION, and not all of that record."
-  (= (char-code #\B)                    ; "RB" for the body, "RH" for the header
-     (sb-sys:sap-ref-8 (openssl-of session "SSL_rstate_string" sb-sys:system-area-pointer) 1)))
+  "True when OpenSSL has the header of a record for SESSION, and not all of that record, or may have it."
+  (or (/= 0 (openssl-of session "SSL_has_pending" sb-alien:int))
+      (= (char-code #\B)                ; "RB" for the body, "RH" for the header
+         (sb-sys:sap-ref-8 (openssl-of session "SSL_rstate_string" sb-sys:system-area-pointer) 1))))
 
 (defun note-octets-read (session amid-p)
   "Notes whether OpenSSL has emptied the descriptor of SESSION in its last call, if it has read that at all.

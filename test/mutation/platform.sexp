@@ -304,7 +304,8 @@
 (:file "src/platform/tls-session-sbcl.lisp" :suites (tls-records)
  :mutants
  (("note-octets-read" "(tls-session-greedy-p session)" "t")
-  ("note-octets-read" "(not amid-p)" "t")))
+  ("note-octets-read" "(not amid-p)" "t")
+  ("amid-record-p" "(/= 0 (openssl-of session \"SSL_has_pending\" sb-alien:int))" "nil")))
 
 (:file "src/platform/tls-context.lisp" :suites (tls-contexts tls-reload)
  :mutants
