@@ -45,8 +45,17 @@ ends the connection."
                    (t (fail-as-broken wire (- count)))))))
 
 (defconstant +gathered-octets+ (* 16 1024)
-  "How many octets of a list of parts are written to a transport at once: a TLS record has as many at most
-(RFC 8446, section 5.1).")
+  "From how many octets on a part is written to a transport as it is: a TLS record has as many at most (RFC
+8446, section 5.1).")
+
+(defun send-repeatedly (transport octets end)
+  "Writes what TRANSPORT takes now of OCTETS up to END, record by record.  Returns what TRANSPORT-SEND does."
+  (loop with sent = 0
+        for count = (transport-send transport octets sent end)
+        do (cond ((plusp count) (incf sent count))
+                 (t (return (if (plusp sent) sent count))))
+        until (= sent end)
+        finally (return sent)))
 
 (defun send-gathered (transport parts)
   "Writes what TRANSPORT takes now of PARTS, as TRANSPORT-SEND-PARTS does: what is in several parts, or in a
@@ -57,8 +66,8 @@ file, by way of a buffer, or each would be a record of TLS, and a call of the sy
                  (>= (- (part-end part) (part-position part)) +gathered-octets+)))
         (transport-send transport (octets-part-octets part) (part-position part) (part-end part))
         (let* ((buffer (take-buffer :output))
-               (count (gather-octets parts buffer +gathered-octets+)))
-          (prog1 (if (plusp count) (transport-send transport buffer 0 count) 0)
+               (count (gather-octets parts buffer (length buffer))))
+          (prog1 (if (plusp count) (send-repeatedly transport buffer count) 0)
             (return-buffer :output buffer))))))
 
 (defun wire-sender (wire)
