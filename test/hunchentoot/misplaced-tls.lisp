@@ -12,7 +12,7 @@
     (serving () (("/yo" "Hey!"))
       (dolist (octets (list *client-hello* (subseq *client-hello* 0 1) (subseq *client-hello* 0 2)))
         (is (equalp #() (ask-raw octets))))
-      (is (= 3 (getf (figure :rejected-by-status) 400)))
+      (is (equal '((400 . 3)) (rejections)))
       (is (= 3 (figure :rejected)))
       (is (zerop (figure :failed)))
       (is (search "[INFO]] A client speaks TLS where plain HTTP is spoken."
