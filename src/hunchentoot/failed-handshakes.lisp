@@ -10,15 +10,7 @@
 
 (defun handshake-statistics (acceptor)
   "What STATS tells of handshakes with ACCEPTOR that failed, a plist."
-  (let ((taskmaster (acceptor-taskmaster* acceptor)))
-    (if (typep taskmaster 'recycling-taskmaster)
-        (loop for (kind . counter) in (taskmaster-failed-handshakes taskmaster)
-              for count = (counter-count counter)
-              sum count into sum
-              collect kind into counts
-              collect count into counts
-              finally (return (list :handshakes-failed sum :handshakes-failed-by counts)))
-        (list :handshakes-failed nil :handshakes-failed-by nil))))
+  (counted-statistics acceptor 'taskmaster-failed-handshakes :handshakes-failed :handshakes-failed-by))
 
 (defun tell-of-failed-handshake (taskmaster kind condition)
   (multiple-value-bind (level reason) (handshake-failure-telling condition)

@@ -20,17 +20,22 @@
         (when counter
           (counter-add counter 1))))))
 
-(defun rejection-statistics (acceptor)
-  "What STATS tells of rejected requests to ACCEPTOR, a plist."
+(defun counted-statistics (acceptor reader all by-key)
+  "What STATS tells of the counters that READER, a function, has of ACCEPTOR's taskmaster, an alist by keys: a
+plist of their sum, as ALL, and of a plist of each, as BY-KEY.  NIL for both where the taskmaster is another's."
   (let ((taskmaster (acceptor-taskmaster* acceptor)))
     (if (typep taskmaster 'recycling-taskmaster)
-        (loop for (status . counter) in (taskmaster-rejections taskmaster)
+        (loop for (key . counter) in (funcall reader taskmaster)
               for count = (counter-count counter)
               sum count into sum
-              collect status into counts
+              collect key into counts
               collect count into counts
-              finally (return (list :rejected sum :rejected-by-status counts)))
-        (list :rejected nil :rejected-by-status nil))))
+              finally (return (list all sum by-key counts)))
+        (list all nil by-key nil))))
+
+(defun rejection-statistics (acceptor)
+  "What STATS tells of rejected requests to ACCEPTOR, a plist."
+  (counted-statistics acceptor 'taskmaster-rejections :rejected :rejected-by-status))
 
 ;;; The line
 

@@ -5,14 +5,6 @@
 ;;;;
 ;;;; Invariant: no thread is interrupted while it is in OpenSSL; see tls-session-sbcl.lisp.
 
-(defconstant +ssl-ctrl-mode+ 33)
-(defconstant +ssl-modes+ (logior 1      ; SSL_MODE_ENABLE_PARTIAL_WRITE
-                                 2      ; SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER
-                                 16)    ; SSL_MODE_RELEASE_BUFFERS
-  "How OpenSSL is to behave, see SSL_CTX_set_mode(3): it writes a record at a time, takes what it did not
-write from another address the next time, since the garbage collector moves octets, and keeps no empty
-buffers.")
-
 (defun tls-on-descriptor-p (stream descriptor)
   "True when STREAM, CL+SSL's, reads and writes DESCRIPTOR."
   (eql descriptor (cl+ssl::ssl-get-fd (cl+ssl::ssl-stream-handle stream))))
@@ -21,7 +13,7 @@ buffers.")
   "A TLS-SESSION, which CL+SSL's STREAM, on DESCRIPTOR, ends."
   (let ((session (%make-tls-session (cl+ssl::ssl-stream-handle stream) descriptor)))
     (openssl-of session "SSL_ctrl" sb-alien:long
-                (sb-alien:int +ssl-ctrl-mode+) (sb-alien:long +ssl-modes+)
+                (sb-alien:int +control-mode+) (sb-alien:long +tls-modes+)
                 (sb-sys:system-area-pointer (sb-sys:int-sap 0)))
     session))
 

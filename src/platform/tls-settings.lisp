@@ -16,17 +16,20 @@
 (defconstant +kernel-tls+ (ash 1 3)     ; SSL_OP_ENABLE_KTLS, of OpenSSL 3.0
   "The option by which OpenSSL leaves encryption to the kernel where that can do it.")
 
-(defconstant +context-modes+
+(defconstant +tls-modes+
   (logior 1                             ; SSL_MODE_ENABLE_PARTIAL_WRITE
           2                             ; SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER
-          16))                          ; SSL_MODE_RELEASE_BUFFERS
+          16)                           ; SSL_MODE_RELEASE_BUFFERS
+  "How OpenSSL is to behave, see SSL_CTX_set_mode(3): it writes a record at a time, takes what it did not
+write from another address the next time, since the garbage collector moves octets, and keeps no empty
+buffers.")
 
 (defun set-behaviour (context minimum-protocol kernel-tls read-ahead)
   "Gives CONTEXT, an SSL_CTX, the settings that do not come from files."
   (control-context context +control-minimum-protocol+
                    (ecase minimum-protocol (:tls-1.2 +tls-1.2+) (:tls-1.3 +tls-1.3+)))
   (%set-context-options context (logior +context-options+ (if kernel-tls +kernel-tls+ 0)))
-  (control-context context +control-mode+ +context-modes+)
+  (control-context context +control-mode+ +tls-modes+)
   (control-context context +control-read-ahead+ (if read-ahead 1 0))
   (control-context context +control-session-cache+ 0)
   (%set-protocol-selector context (cffi:callback choose-protocol) (cffi:null-pointer)))

@@ -315,9 +315,9 @@
    :suites (rejections acceptor-faults mistakes))
   ("count-rejection" "(when counter" "(progn"
    :equivalent "Nobody rejects with a status that has no counter.")
-  ("rejection-statistics" "(list :rejected nil :rejected-by-status nil)" "'()"
+  ("counted-statistics" "(list all nil by-key nil)" "'()"
    :suites (stats-work-on-any-acceptor rejections))
-  ("rejection-statistics" "sum count into sum" "maximize count into sum")
+  ("counted-statistics" "sum count into sum" "maximize count into sum")
   ("rejection-facts" ":status status" ":status nil")
   ("rejection-facts" ":remote-address address" ":remote-address nil")
   ("rejection-facts" "(and method (princ-to-string method))" "method")
@@ -339,7 +339,7 @@
 
 (:file "src/hunchentoot/failed-handshakes.lisp" :suites (failed-handshakes)
  :mutants
- (("handshake-statistics" "sum count into sum" "maximize count into sum")
+ (("handshake-statistics" "taskmaster-failed-handshakes" "taskmaster-rejections")
   ("note-handshake" "(:expired)" "(:gone)")
   ("tell-of-failed-handshake" "(when level" "(progn")))
 
