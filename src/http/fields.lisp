@@ -20,6 +20,23 @@ and END around the element without its surrounding white space.  Elements may be
   "True if TEXT from START to END is WORD, a literal in lower case, in any case."
   `(text-spells-p ,text ,start ,end (load-time-value (coerce ,word 'text) t)))
 
+(defun list-elements (value)
+  "The elements of VALUE, a string that is a comma-separated list, as a list of strings; without empty
+ones (RFC 9110, section 5.6.1)."
+  (let ((text (coerce value 'text)) (elements '()))
+    (declare (type text text))
+    (do-elements (text start end)
+      (when (< start end)
+        (push (text-part text start end) elements)))
+    (nreverse elements)))
+
+(defun token-p (string)
+  "True if STRING is a token (RFC 9110, section 5.6.2)."
+  (let* ((text (coerce string 'text)) (end (length text)))
+    (and (plusp end)
+         (every (lambda (char) (< (char-code char) 128)) text)
+         (= end (text-run-end text 0 end +token+)))))
+
 (defun settle-connection (head seen)
   "Sets what HEAD says about the connection from its version, Connection and Upgrade."
   (declare (type head head) (type role seen) #.*plain-policy*)

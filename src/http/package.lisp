@@ -41,6 +41,8 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encoded-length #:encode-string #:encode-decimal
    #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk #:chunk-room #:lengthen-chunk
    #:reason-phrase #:imf-fixdate #:rendered-second
+   ;; lists and words in header fields
+   #:list-elements #:token-p
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text #:octet-count
    ;; ranges that a caller cannot vouch for

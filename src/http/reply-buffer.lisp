@@ -19,9 +19,9 @@ OUTPUT has grown.")
 (defconstant +kept-output-size+ (* 128 1024)
   "An output that has grown beyond this gives its octets back when it is reset.")
 
-(defun make-output ()
-  "An empty OUTPUT."
-  (%make-output (make-octets +output-size+)))
+(defun make-output (&optional (octets (make-octets +output-size+)))
+  "An empty OUTPUT; until it has grown, it is in OCTETS."
+  (%make-output octets))
 
 (defun reset-output (output)
   "Empties OUTPUT; returns it.  One large reply does not keep its memory for ever."

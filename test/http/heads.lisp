@@ -270,3 +270,18 @@
                           collect (cons (string name) value))))
       (let ((keyword (find-symbol "X-SPELLED-BY-THIS-TEST" '#:keyword)))
         (when keyword (unintern keyword '#:keyword))))))
+
+;;; Lists and words, for those who read other fields
+
+(test lists-are-taken-apart-without-their-empty-elements
+  (is (equal '("a" "b c" "d") (http:list-elements (format nil " a ,,b c~C, d," #\Tab))))
+  (is (null (http:list-elements "")))
+  (is (null (http:list-elements " , ")))
+  (is (equal '("a") (http:list-elements (coerce "a" 'simple-base-string)))))
+
+(test tokens-are-told-from-other-strings
+  (dolist (token '("a" "13" "!#$%&'*+-.^_`|~" "permessage-deflate"))
+    (is (http:token-p token) "~S" token))
+  (dolist (other (list "" " " "a b" "a/b" "\"a\"" "a;b" "a," (string (code-char 233))
+                       (string (code-char 321)))) ; 65 in its lowest octet
+    (is (not (http:token-p other)) "~S" other)))

@@ -373,3 +373,13 @@
 (test the-interim-reply-is-a-status-line
   (is (equal (lines-text '("HTTP/1.1 100 Continue" ""))
              (encoding (output) (http:encode-continue output)))))
+
+(test an-output-is-in-the-octets-that-it-is-given-until-it-grows
+  (let* ((octets (as-octets '(1 2 3 4))) (output (http:make-output octets)))
+    (setf (http:output-fill output) 1)
+    (http:encode-string output "abc" :utf-8)
+    (is (eq octets (http:output-octets output)))
+    (is (equalp (as-octets '(1 97 98 99)) octets))
+    (http:encode-string output "d" :utf-8)
+    (is (not (eq octets (http:output-octets output))))
+    (is (= 5 (http:output-fill output)))))
