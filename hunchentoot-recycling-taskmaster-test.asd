@@ -50,6 +50,16 @@
                  (:file "bodies")
                  (:file "protocol-state")
                  (:file "multipart")))
+   (:module "websocket"                 ; vectors, and octets at random
+    :serial t
+    :components ((:file "frames")
+                 (:file "vectors")
+                 (:file "unicode")
+                 (:file "opening-handshakes")
+                 (:file "encoding")
+                 (:file "closing")
+                 (:file "large-messages")
+                 (:file "any-octets")))
    (:module "engine"
     :serial t
     :components ((:file "fakes")

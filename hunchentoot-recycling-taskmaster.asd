@@ -26,7 +26,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
   :version "0.1.0"
   :license "BSD-2-Clause"
   ;; Hunchentoot and what Hunchentoot itself brings; nothing else.
-  :depends-on ("bordeaux-threads" "usocket" "hunchentoot"
+  :depends-on ("bordeaux-threads" "usocket" "hunchentoot" "cl-base64"
                (:feature (:not :hunchentoot-no-ssl) "cl+ssl")
                (:feature (:not :hunchentoot-no-ssl) "cffi")
                (:feature (:not :hunchentoot-no-ssl) "trivial-garbage"))
@@ -113,6 +113,17 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "date")
                  (:file "reply-head")
                  (:file "conditional")))
+   (:module "websocket"                 ; RFC 6455 without I/O
+    :serial t
+    :components ((:file "package")
+                 (:file "failures")     ; and codes of close frames
+                 (:file "websocket-state") ; what may follow what
+                 (:file "sha-1")
+                 (:file "opening-handshake")
+                 (:file "payload")      ; masks and UTF-8
+                 (:file "frame-encoder")
+                 (:file "decoder-state")
+                 (:file "message-decoder")))
    (:module "engine"                    ; threads and connections, nothing of HTTP
     :serial t
     :components

@@ -7,14 +7,16 @@
 
 (in-suite architecture)
 
-(defparameter *storeys* '("base" "platform" "http" "engine" "server" "hunchentoot")
+(defparameter *storeys* '("base" "platform" "http" "websocket" "engine" "server" "hunchentoot")
   "The folders of src/, from the ground up.")
 
 (defun hot-files ()
   "The only files that may use the hot policy, as their storeys declare them."
-  (append (mapcar (lambda (name) (format nil "src/http/~A.lisp" name)) http::*hot-files*)
-          (mapcar (lambda (name) (format nil "src/platform/~A.lisp" name))
-                  platform::*hot-files*)))
+  (loop for (storey . names) in `(("http" . ,http::*hot-files*)
+                                  ("websocket" . ,websocket::*hot-files*)
+                                  ("platform" . ,platform::*hot-files*))
+        append (loop for name in names
+                     collect (format nil "src/~A/~A.lisp" storey name))))
 
 (defun source-root ()
   (asdf:system-source-directory "hunchentoot-recycling-taskmaster"))
@@ -64,6 +66,7 @@
     (is (null (files-that-say text :except (append '("src/base/policies.lisp"
                                                   "src/base/package.lisp"
                                                   "src/http/package.lisp"
+                                                  "src/websocket/package.lisp"
                                                   "src/platform/package.lisp")
                                                 (hot-files))))
         "~A" text)))

@@ -5,6 +5,7 @@
   (:local-nicknames (#:base #:hunchentoot-recycling-taskmaster.base)
                     (#:platform #:hunchentoot-recycling-taskmaster.platform)
                     (#:http #:hunchentoot-recycling-taskmaster.http)
+                    (#:websocket #:hunchentoot-recycling-taskmaster.websocket)
                     (#:engine #:hunchentoot-recycling-taskmaster.engine)
                     (#:server #:hunchentoot-recycling-taskmaster.server)
                     (#:recycling #:hunchentoot-recycling-taskmaster))

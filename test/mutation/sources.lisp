@@ -84,7 +84,7 @@ such as \"close ((stream descriptor-stream)\"."
 ;;; What has to be loaded
 
 (defparameter *loaded-anew*
-  "^\\((defun|defmethod|defgeneric|defmacro|define-compiler-macro|declaim|define-phase|define-step|define-multipart-phase) "
+  "^\\((defun|defmethod|defgeneric|defmacro|define-compiler-macro|declaim|define-phase|define-step|define-frame-step|define-multipart-phase) "
   "What forms may be loaded twice and keep the state.")
 
 (defun package-form (text)

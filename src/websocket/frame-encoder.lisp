@@ -1,0 +1,145 @@
+(in-package #:hunchentoot-recycling-taskmaster.websocket)
+
+;;;; Messages to octets: RFC 6455, section 5.2.  A frame is one vector with its head, so that what goes
+;;;; to many connections is encoded once.
+;;;;
+;;;; A server masks nothing.  The frames of a client, for tests, are masked: MASK is 32 bits, their
+;;;; first octet the lowest; or NIL for a server.
+
+(defparameter *opcodes*
+  '((:continuation . 0) (:text . 1) (:binary . 2) (:close . 8) (:ping . 9) (:pong . 10))
+  "The kinds of frames, and their numbers.")
+
+(defconstant +most-control-octets+ 125
+  "The most octets of the payload of a control frame (RFC 6455, section 5.5).")
+
+(defun opcode-of (kind)
+  (or (cdr (assoc kind *opcodes*))
+      (error "~S is no kind of a frame." kind)))
+
+;;; The head
+
+(defun length-octets (length)
+  "How many octets a frame's LENGTH takes beyond the seven bits that each has."
+  (cond ((<= length +most-control-octets+) 0)
+        ((< length #x10000) 2)
+        (t 8)))
+
+(defun head-size (length mask)
+  "How many octets the head of a frame of LENGTH octets with MASK takes."
+  (+ 2 (length-octets length) (if mask 4 0)))
+
+(defun put-big-endian (target position number count)
+  "Puts NUMBER into COUNT octets of TARGET from POSITION on, the highest first."
+  (dotimes (i count (+ position count))
+    (setf (aref target (+ position i)) (ldb (byte 8 (* 8 (- count i 1))) number))))
+
+(defun put-frame-head (target kind length final-p mask)
+  "Puts the head of a frame into TARGET, from 0 on.  Returns where it ends."
+  (let ((more (length-octets length))
+        (mask-bit (if mask #x80 0)))
+    (setf (aref target 0) (logior (if final-p #x80 0) (opcode-of kind))
+          (aref target 1) (logior mask-bit (ecase more (0 length) (2 126) (8 127))))
+    (let ((end (put-big-endian target 2 length more)))
+      (when mask
+        (dotimes (i 4)
+          (setf (aref target (+ end i)) (ldb (byte 8 (* 8 i)) mask))))
+      (+ end (if mask 4 0)))))
+
+(defun check-control (kind length final-p)
+  "Signals an error for a control frame that must not be."
+  (when (and (<= 8 (opcode-of kind))
+             (not (and final-p (<= length +most-control-octets+))))
+    (error "A control frame is whole, and has at most ~D octets, not ~D."
+           +most-control-octets+ length)))
+
+(defun encode-frame-head (kind length &key (final-p t) mask)
+  "The head, a fresh vector of octets, of a frame with LENGTH octets, which the caller sends behind it,
+masked by MASK unless that is NIL.  KIND is :TEXT, :BINARY, :PING, :PONG, :CLOSE or, for a further
+frame of a message, :CONTINUATION; FINAL-P is true in the last frame of a message.  Signals an error
+for a control frame that is not final or has more than 125 octets (RFC 6455, section 5.2)."
+  (check-type length index)
+  (check-type mask (or null mask))
+  (check-control kind length final-p)
+  (let ((octets (make-octets (head-size length mask))))
+    (put-frame-head octets kind length final-p mask)
+    octets))
+
+;;; The whole
+
+(defun payload-size (payload)
+  "How many octets PAYLOAD, a string or octets, is."
+  (if (stringp payload)
+      (encoded-length payload :utf-8)
+      (length payload)))
+
+(defun put-payload (target position payload size mask)
+  "Puts PAYLOAD, a string or OCTETS, of SIZE octets at the end of TARGET, from POSITION on, masked by
+MASK unless that is NIL."
+  (cond ((stringp payload)
+         (let ((output (make-output target)))
+           (setf (output-fill output) position)
+           (encode-string output payload :utf-8 size))
+         (when mask
+           (unmask-octets target position (length target) target position mask)))
+        (t
+         (unmask-octets payload 0 size target position (or mask 0)))))
+
+(defun utf-8-p (octets)
+  "True if OCTETS are a text in UTF-8, not cut."
+  (declare (type octets octets) #.*plain-policy*)
+  (= +between-characters+ (check-utf-8 octets 0 (length octets) +between-characters+)))
+
+(defun encode-frame (kind payload &key mask)
+  "A whole frame, a fresh vector of octets: a message of KIND :TEXT or :BINARY, or a :PING or :PONG.
+PAYLOAD is a string, which goes in UTF-8, or a vector of octets; it is masked by MASK unless that is
+NIL.  Signals an error where the octets of a :TEXT are not UTF-8, and where a :PING or :PONG has more
+than 125 octets (RFC 6455, sections 5.5 and 5.6)."
+  (check-type kind (member :text :binary :ping :pong))
+  (check-type payload (or string (vector octet)))
+  (check-type mask (or null mask))
+  (let ((payload (if (stringp payload) payload (coerce payload 'octets))))
+    (when (and (eq :text kind)
+               (not (stringp payload))
+               (not (utf-8-p payload)))
+      (error "A text of ~D octets is not UTF-8." (length payload)))
+    (frame-of kind payload mask)))
+
+(defun frame-of (kind payload mask)
+  "The frame of KIND that ENCODE-FRAME returns for PAYLOAD and MASK."
+  (let ((size (payload-size payload)))
+    (check-control kind size t)
+    (let* ((octets (make-octets (+ (head-size size mask) size)))
+           (start (put-frame-head octets kind size t mask)))
+      (put-payload octets start payload size mask)
+      octets)))
+
+;;; Close
+
+(defun cut-reason (octets most)
+  "OCTETS, a text in UTF-8, or if they are more than MOST the characters of it that fit in so many."
+  (if (<= (length octets) most)
+      octets
+      (subseq octets 0 (loop for end downfrom most
+                             ;; It is no end of a character where one goes on behind it.
+                             while (= #x80 (logand #xC0 (aref octets end)))
+                             finally (return end)))))
+
+(defun encode-close (code &optional (reason "") mask)
+  "A close frame, a fresh vector of octets, with CODE, for which CLOSE-CODE-P is true, and REASON, a
+string, of which goes what fits into 123 octets; it is masked by MASK unless that is NIL.  Where CODE is
++NO-CLOSE-CODE+, as DECODE-MESSAGE returns it, the frame has neither code nor reason.  Signals an
+error for any other CODE (RFC 6455, sections 5.5.1 and 7.4)."
+  (check-type code (or (eql 1005) (satisfies close-code-p)))
+  (check-type reason string)
+  (check-type mask (or null mask))
+  (if (= +no-close-code+ code)
+      (frame-of :close (make-octets 0) mask)
+      (let* ((size (payload-size reason))
+             (octets (make-octets size)))
+        (put-payload octets 0 reason size nil)
+        (let* ((cut (cut-reason octets (- +most-control-octets+ 2)))
+               (payload (make-octets (+ 2 (length cut)))))
+          (put-big-endian payload 0 code 2)
+          (replace payload cut :start1 2)
+          (frame-of :close payload mask)))))

@@ -1,0 +1,29 @@
+(defpackage #:hunchentoot-recycling-taskmaster.websocket
+  (:documentation "Private.  The WebSocket protocol, RFC 6455, without I/O: a request to what answers
+it; octets to messages; messages to octets; and what may follow what.  No socket, stream, thread or
+clock.")
+  (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
+  (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group)
+  (:import-from #:hunchentoot-recycling-taskmaster.http
+                #:check-range #:list-elements #:token-p
+                #:make-output #:output-fill #:encoded-length #:encode-string)
+  (:export
+   ;; the opening handshake
+   #:accept-handshake #:handshake-headers #:accept-key
+   #:handshake-refused #:handshake-refused-status #:handshake-refused-reason
+   #:handshake-refused-headers
+   ;; octets to messages
+   #:message-decoder #:make-message-decoder #:decode-message #:decoder-idle-p #:octets-held
+   ;; messages to octets
+   #:encode-frame #:encode-close #:encode-frame-head
+   ;; codes of close frames
+   #:close-code-p #:+no-close-code+ #:+abnormal-end+
+   ;; what may follow what
+   #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p
+   #:misplaced-step #:misplaced-step-step #:misplaced-step-state))
+
+(in-package #:hunchentoot-recycling-taskmaster.websocket)
+
+(defparameter *hot-files* '("payload")
+  "The files of src/websocket/ that may say *HOT-POLICY*.  Their functions trust their arguments;
+every caller has checked types and bounds under *PLAIN-POLICY*.")

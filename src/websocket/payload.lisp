@@ -1,0 +1,201 @@
+(in-package #:hunchentoot-recycling-taskmaster.websocket)
+
+;;; hot: the loops that touch every octet of a message.  Nothing here checks its arguments; the
+;;; functions of message-decoder.lisp and frame-encoder.lisp have made sure that every range lies
+;;; within its vector.
+
+(deftype mask ()
+  "A masking key: its first octet in the lowest bits (RFC 6455, section 5.3)."
+  '(unsigned-byte 32))
+
+(deftype utf-8-state ()
+  "Where in the octets of a character a text stands; see *UTF-8-ROWS*."
+  '(integer 0 8))
+
+(declaim (ftype (function (octets index index octets index mask) t) unmask-octets)
+         (ftype (function (octets index index) index) ascii-end)
+         (ftype (function (octets index index utf-8-state) (values utf-8-state index)) check-utf-8)
+         (ftype (function (octets index index index) text) utf-8-text))
+
+;;; Masks
+
+(declaim (inline mask-group))
+(defun mask-group (mask)
+  "The group that has MASK in it as often as it has places for it."
+  (declare (type mask mask) #.*hot-policy*)
+  (loop with group of-type octet-group = mask
+        for shift from 32 below (* 8 +group-size+) by 32
+        do (setf group (logior group (ldb (byte (* 8 +group-size+) 0) (ash mask shift))))
+        finally (return group)))
+
+(defun unmask-octets (source start end target position mask)
+  "Puts SOURCE from START below END into TARGET at POSITION, each octet changed by the one of MASK
+whose turn it is, from the lowest on.  SOURCE and START may be TARGET and POSITION."
+  (declare (type octets source target) (type index start end position) (type mask mask)
+           #.*hot-policy*)
+  (let ((group (mask-group mask)))
+    (declare (type octet-group group))
+    (loop while (<= (+ start +group-size+) end)
+          do (setf (octet-group target position) (logxor group (octet-group source start)))
+             (setf start (the index (+ start +group-size+))
+                   position (the index (+ position +group-size+))))
+    (loop while (< start end)
+          do (setf (aref target position) (logxor (logand 255 group) (aref source start))
+                   group (ash group -8)
+                   start (the index (1+ start))
+                   position (the index (1+ position))))))
+
+;;; UTF-8: RFC 3629, section 4.  A text is judged octet by octet, so that it is refused as soon as
+;;; no character can come of it, however it arrives.
+
+(eval-when (:compile-toplevel :load-toplevel :execute)
+
+  (defconstant +between-characters+ 0)
+  (defconstant +not-utf-8+ 8)
+
+  (defparameter *utf-8-rows*
+    ;; state       octets, and the state after them
+    '((0           (#x00 #x7F 0) (#xC2 #xDF 1) (#xE0 #xE0 4) (#xE1 #xEC 2) (#xED #xED 5)
+                   (#xEE #xEF 2) (#xF0 #xF0 6) (#xF1 #xF3 3) (#xF4 #xF4 7))
+      (1           (#x80 #xBF 0))       ; one octet more
+      (2           (#x80 #xBF 1))       ; two
+      (3           (#x80 #xBF 2))       ; three
+      (4           (#xA0 #xBF 1))       ; nothing that fewer octets have
+      (5           (#x80 #x9F 1))       ; no surrogate
+      (6           (#x90 #xBF 2))       ; nothing that fewer octets have
+      (7           (#x80 #x8F 2)))      ; nothing beyond U+10FFFF
+    "The states of a text: a list of (STATE (FIRST LAST AFTER) ...).")
+
+  (defun utf-8-steps ()
+    "A vector of the state after each octet in each state, 256 for each."
+    (let ((steps (make-array (* 8 256) :element-type 'octet :initial-element +not-utf-8+)))
+      (loop for (state . ranges) in *utf-8-rows*
+            do (loop for (first last after) in ranges
+                     do (fill steps after :start (+ first (* 256 state))
+                                          :end (+ last 1 (* 256 state)))))
+      steps)))
+
+(declaim (type (octets 2048) *utf-8-steps*))
+(defparameter *utf-8-steps* (utf-8-steps)
+  "The table of UTF-8-STEPS.")
+
+(declaim (inline ascii-end))
+(defun ascii-end (octets start end)
+  "From START, in steps of a group: the first position where OCTETS have something other than ASCII
+in the group, or where less than a group is left before END."
+  (declare (type octets octets) (type index start end) #.*hot-policy*)
+  (loop while (and (<= (+ start +group-size+) end)
+                   (not (logtest (ldb (byte (* 8 +group-size+) 0) #x8080808080808080)
+                                 (octet-group octets start))))
+        do (setf start (the index (+ start +group-size+))))
+  start)
+
+(declaim (inline usual-end))
+(defun usual-end (octets start end)
+  "The first position from START where OCTETS have something other than a character of two or three
+octets that need no closer look, or where less than four are left before END; and how many such
+characters there are."
+  (declare (type octets octets) (type index start end) #.*hot-policy*)
+  (flet ((continued-p (count)
+           (loop for k of-type index from 1 below count
+                 always (= #x80 (logand #xC0 (aref octets (the index (+ start k))))))))
+    (declare (inline continued-p))
+    (loop with characters of-type index = 0
+          while (<= (+ start 4) end)
+          do (let ((lead (aref octets start)))
+               (cond ((and (<= #xE1 lead #xEF) (/= lead #xED) (continued-p 3))
+                      (setf start (the index (+ start 3))))
+                     ((and (<= #xC2 lead #xDF) (continued-p 2))
+                      (setf start (the index (+ start 2))))
+                     (t (return (values start characters))))
+               (setf characters (the index (1+ characters))))
+          finally (return (values start characters)))))
+
+(defmacro characters-of (lead)
+  "How many characters of the Lisp's a character is that begins with LEAD: in some Lisps strings are
+UTF-16."
+  (if (< #x10000 char-code-limit)
+      1
+      `(if (<= #xF0 ,lead) 2 1)))
+
+(defun check-utf-8 (octets start end state)
+  "The state after OCTETS from START below END, a part of a text, in STATE: +NOT-UTF-8+ where it is
+none.  Second, how many characters begin there."
+  (declare (type octets octets) (type index start end) (type utf-8-state state) #.*hot-policy*)
+  (let ((steps *utf-8-steps*) (characters 0))
+    (declare (type (octets 2048) steps) (type index characters))
+    (loop
+      (when (= state +between-characters+)
+        (let ((stop (ascii-end octets start end)))
+          (declare (type index stop))
+          (setf characters (the index (+ characters (the index (- stop start)))))
+          (multiple-value-bind (next count) (usual-end octets stop end)
+            (declare (type index next count))
+            (setf start next
+                  characters (the index (+ characters count))))))
+      (unless (< start end)
+        (return (values state characters)))
+      (let ((octet (aref octets start)))
+        (setf state (aref steps (logior (ash state 8) octet)))
+        (when (= state +not-utf-8+)
+          (return (values state characters)))
+        (unless (= #x80 (logand #xC0 octet))
+          (setf characters (the index (+ characters (characters-of octet)))))
+        (setf start (the index (1+ start)))))))
+
+;;; The characters of a text that was judged
+
+(defmacro put-group (group text position)
+  "Puts the octets of GROUP, a variable, all ASCII, into TEXT from POSITION on."
+  `(setf ,@(loop for k below +group-size+
+                 append `((schar ,text (the index (+ ,position ,k)))
+                          (code-char (ldb (byte 8 ,(* 8 k)) ,group))))))
+
+(defmacro code-of-octets (octets start count)
+  "The code of the character whose COUNT octets, two or more, are in OCTETS from START on."
+  `(logior (ash (ldb (byte ,(- 7 count) 0) (aref ,octets ,start)) ,(* 6 (1- count)))
+           ,@(loop for k from 1 below count
+                   collect `(ash (ldb (byte 6 0) (aref ,octets (the index (+ ,start ,k))))
+                                 ,(* 6 (- count k 1))))))
+
+(defmacro put-character (code text position)
+  "Puts the character of CODE, a variable, into TEXT at POSITION, a variable, which it moves on."
+  (flet ((put (code)
+           `(setf (schar ,text ,position) (code-char ,code)
+                  ,position (the index (1+ ,position)))))
+    (if (< #x10000 char-code-limit)
+        (put code)
+        `(cond ((< ,code #x10000) ,(put code))
+               (t ,(put `(+ #xD800 (ash (- ,code #x10000) -10)))
+                  ,(put `(+ #xDC00 (logand #x3FF ,code))))))))
+
+(defun utf-8-text (octets start end characters)
+  "A fresh string of the CHARACTERS that OCTETS have in UTF-8 from START below END: CHECK-UTF-8 has
+judged them, and counted."
+  (declare (type octets octets) (type index start end characters) #.*hot-policy*)
+  (let ((text (make-string characters)) (position 0))
+    (declare (type index position))
+    (macrolet ((take (count)
+                 `(let ((code (code-of-octets octets start ,count)))
+                    (declare (type (unsigned-byte 21) code))
+                    (put-character code text position)
+                    (setf start (the index (+ start ,count))))))
+      (loop
+        (loop while (<= (+ start +group-size+) end)
+              do (let ((group (octet-group octets start)))
+                   (declare (type octet-group group))
+                   (when (logtest (ldb (byte (* 8 +group-size+) 0) #x8080808080808080) group)
+                     (return))
+                   (put-group group text position)
+                   (setf start (the index (+ start +group-size+))
+                         position (the index (+ position +group-size+)))))
+        (unless (< start end)
+          (return text))
+        (let ((lead (aref octets start)))
+          (cond ((< lead #x80)
+                 (setf (schar text position) (code-char lead)
+                       position (the index (1+ position))
+                       start (the index (1+ start))))
+                ((< lead #xE0) (take 2))
+                ((< lead #xF0) (take 3))
+                (t (take 4))))))))

@@ -1,0 +1,171 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; Group 9: large messages, in fragments and in pieces; and how much memory they take.
+
+(def-suite* websocket-large :in websocket
+  :description "Large messages, and the memory that decoders hold.")
+
+(defparameter *largest-message*
+  (if (search "SBCL" (lisp-implementation-type)) (* 16 1024 1024) (* 256 1024))
+  "The size of the largest message that is tried.")
+
+(defun large-text (size)
+  "SIZE octets of a text, some of them beyond ASCII."
+  (let ((octets (make-array size :element-type '(unsigned-byte 8) :initial-element 97))
+        (part (hex-octets "62 63 C2 B5 64 E2 82 AC 65 F0 9F 98 80")))
+    (loop for start from 0 to (- size (length part)) by 1000
+          do (copy-octets octets start part))
+    octets))
+
+(defun equal-pieces (size piece)
+  "The ends of pieces of PIECE octets that SIZE octets are cut into."
+  (append (loop for end from piece below size by piece collect end)
+          (list size)))
+
+(defun fragmented (kind payload size)
+  "PAYLOAD as a message of KIND in frames of SIZE octets, one vector."
+  (let ((ends (equal-pieces (length payload) size)) (start 0))
+    (apply #'octets
+           (loop for (end . more) on ends
+                 for part = (subseq payload start end)
+                 collect (websocket:encode-frame-head (if (zerop start) kind :continuation) (length part)
+                                                      :final-p (null more) :mask 0)
+                 collect part
+                 do (setf start end)))))
+
+(test large-messages-arrive-in-one-frame
+  "9.1 and 9.2."
+  (loop for size = (* 64 1024) then (* 4 size)
+        while (<= size *largest-message*)
+        do (let ((text (large-text size)) (octets (test-octets size)))
+             (is (equalp (list (list :text text))
+                         (events-of-whole (websocket:encode-frame :text text :mask #xDEADBEEF))))
+             (is (equalp (list (list :binary octets))
+                         (events-of-whole (websocket:encode-frame :binary octets :mask #xDEADBEEF)))))))
+
+(test large-messages-arrive-in-frames-of-any-size
+  "9.3 and 9.4."
+  (let* ((size (floor *largest-message* 4))
+         (text (large-text size))
+         (octets (test-octets size)))
+    (loop for frame = 256 then (* 4 frame)
+          while (<= frame size)
+          do (is (equalp (list (list :text text)) (events-of-whole (fragmented :text text frame))) "~D" frame)
+             (is (equalp (list (list :binary octets)) (events-of-whole (fragmented :binary octets frame)))
+                 "~D" frame))))
+
+(test large-messages-arrive-in-pieces-of-any-size
+  "9.5 and 9.6."
+  (let* ((size (floor *largest-message* 16))
+         (text (large-text size))
+         (text-frame (websocket:encode-frame :text text :mask 99))
+         (octets (test-octets size))
+         (frame (websocket:encode-frame :binary octets :mask #xFFFFFFFF)))
+    (dolist (piece '(64 128 256 512 1024 2048 65536))
+      (is (equalp (list (list :text text))
+                  (events-in-pieces text-frame (equal-pieces (length text-frame) piece)))
+          "~D" piece)
+      (is (equalp (list (list :binary octets))
+                  (events-in-pieces frame (equal-pieces (length frame) piece)))
+          "~D" piece))))
+
+(test many-messages-follow-each-other
+  "9.7 and 9.8: with one decoder, each in the place of the one before."
+  (dolist (size '(0 16 64 256 1024 4096 16384))
+    (let* ((decoder (websocket:make-message-decoder))
+           (text (large-text size))
+           (octets (test-octets size))
+           (frames (octets (websocket:encode-frame :text text :mask 7)
+                           (websocket:encode-frame :binary octets :mask 70000))))
+      (is (loop repeat 100
+                always (equalp (list (list :text text) (list :binary octets))
+                               (found-events decoder frames 0 (length frames))))
+          "~D" size)
+      (is (zerop (websocket:octets-held decoder))))))
+
+;;; Memory
+
+(defun decoder-after (octets &rest limits)
+  "A decoder that has been given OCTETS."
+  (let ((decoder (apply #'websocket:make-message-decoder limits)))
+    (websocket:decode-message decoder octets 0 (length octets))
+    decoder))
+
+(test what-is-announced-takes-no-memory
+  (dolist (final-p '(t nil))
+    (let ((decoder (decoder-after (octets (websocket:encode-frame-head :binary (expt 2 28) :mask 0
+                                                                                           :final-p final-p)
+                                          (test-octets 10))
+                                  :message-octets (expt 2 28))))
+      (is (<= 10 (websocket:octets-held decoder) 20))))
+  (let ((decoder (decoder-after (octets (websocket:encode-frame-head :text 1000000 :mask 0) "0123456789"))))
+    (is (<= 10 (websocket:octets-held decoder) 20))))
+
+(test what-is-held-is-at-most-twice-what-has-come
+  (dolist (size '(1 7 64 1000 5000))
+    (let ((decoder (websocket:make-message-decoder))
+          (frame (octets (websocket:encode-frame-head :binary 100000 :mask 5 :final-p nil)
+                         (test-octets 20000)))
+          (head 14))
+      (is (loop for start from 0 below (length frame) by size
+                for end = (min (length frame) (+ start size))
+                do (websocket:decode-message decoder frame start end)
+                always (<= (max 0 (- end head)) (websocket:octets-held decoder)
+                           (* 2 (max 0 (- end head)))))
+          "~D" size))))
+
+(test nothing-is-held-between-messages
+  (flet ((held (&rest parts)
+           (websocket:octets-held (decoder-after (apply #'octets parts)))))
+    (is (zerop (held)))
+    (is (zerop (held (make-frame 2 (test-octets 1000)))))
+    (is (zerop (held (make-frame 1 (encode "Hello")))))
+    (is (zerop (held (make-frame 9 (encode "Hello")))))
+    (is (plusp (held (make-frame 1 (encode "Hello") :fin nil))))
+    (is (= 5 (held (subseq (make-frame 9 (encode "Hello")) 0 8))))
+    (is (zerop (held (make-frame 2 (test-octets 1000) :fin nil) (make-frame 8 (close-payload 1000)))) "close")
+    (let ((decoder (decoder-after (make-frame 2 (test-octets 1000) :fin nil)))
+          (wrong (make-frame 3 (octets))))
+      (is (eq :failure (websocket:decode-message decoder wrong 0 (length wrong))))
+      (is (zerop (websocket:octets-held decoder)) "a failure"))))
+
+(test a-decoder-is-idle-between-messages-only
+  (flet ((idle-p (&rest parts)
+           (websocket:decoder-idle-p (decoder-after (apply #'octets parts)))))
+    (is (idle-p))
+    (is (idle-p (make-frame 1 (encode "Hello"))))
+    (is (idle-p (make-frame 9 (octets))))
+    (is (not (idle-p (as-octets '(#x81)))))
+    (is (not (idle-p (make-frame 1 (encode "Hello") :fin nil))))
+    (is (not (idle-p (subseq (make-frame 1 (encode "Hello")) 0 8))))))
+
+;;; One event at a time
+
+(test each-event-tells-how-much-it-has-taken
+  (let* ((first (make-frame 1 (encode "one")))
+         (second (make-frame 9 (encode "two")))
+         (third (make-frame 2 (encode "three")))
+         (octets (octets "##" first second third (subseq first 0 3) "##"))
+         (decoder (websocket:make-message-decoder))
+         (position 2)
+         (end (- (length octets) 2)))
+    (flet ((next () (multiple-value-list (websocket:decode-message decoder octets position end))))
+      (loop for frame in (list first second third)
+            for kind in '(:text :ping :binary)
+            for (found next) = (next)
+            do (is (eq kind found))
+               (is (= next (+ position (length frame))))
+               (setf position next))
+      (is (equal (list nil end nil nil) (next)))
+      (setf position end)
+      (is (equal (list nil end nil nil) (next)) "Nothing is no event."))))
+
+(test a-decoder-is-told-of-ranges-only
+  (let ((decoder (websocket:make-message-decoder)) (octets (make-frame 1 (encode "Hello"))))
+    (signals error (websocket:decode-message decoder octets 0 (1+ (length octets))))
+    (signals error (websocket:decode-message decoder octets 2 1))
+    (signals error (websocket:decode-message decoder "Hello" 0 5))
+    (is (eq :text (websocket:decode-message decoder octets 0 (length octets)))))
+  (signals error (websocket:make-message-decoder :role :peer))
+  (signals error (websocket:make-message-decoder :message-octets -1))
+  (signals error (websocket:make-message-decoder :frame-octets nil)))
