@@ -60,7 +60,7 @@ for PATH with HEADERS and, unless NIL, POSTED octets; over TLS if TLS-P."
 (defun tls-program ()
   "Our program that loads a server over TLS.  wrk resumes whenever it connects again, and tells
 nothing of it."
-  (handler-case (c-program "tls" "tls.c" "tls-client.c" "client.c" "-lssl" "-lcrypto")
+  (handler-case (c-program "tls" "tls.c" "tls-client.c" "client.c" "delays.c" "-lssl" "-lcrypto")
     (unavailable (condition)
       (unavailable "~a (its headers are in Debian's package libssl-dev)"
                    (unavailable-reason condition)))))

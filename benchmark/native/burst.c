@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client.h"
@@ -26,12 +25,6 @@ struct client {
 
 static int clients, set, waiting, served;
 static struct client *all;
-
-static long now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
 
 static void leave(struct client *c) {
     close(c->connection);

@@ -24,11 +24,13 @@ void raise_descriptor_limit(void) {
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-long now_ms(void) {
+long now_us(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
+
+long now_ms(void) { return now_us() / 1000; }
 
 static struct sockaddr_in address(in_addr_t host, int port) {
     return (struct sockaddr_in){.sin_family = AF_INET,
@@ -60,12 +62,21 @@ int open_client(int port, int index, bool blocking, int timeout_ms) {
     return -1;
 }
 
+bool connecting_failed(int connection) {
+    int error = 0;
+    socklen_t length = sizeof error;
+    return getsockopt(connection, SOL_SOCKET, SO_ERROR, &error, &length) < 0 || error != 0;
+}
+
+bool send_octets(int connection, const char *text, size_t length) {
+    return send(connection, text, length, MSG_NOSIGNAL) == (ssize_t)length;
+}
+
 bool send_request(int connection, bool close_after) {
     static const char keep[] = "GET /yo HTTP/1.1\r\nHost: localhost\r\n\r\n";
     static const char last[] = "GET /yo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     const char *text = close_after ? last : keep;
-    size_t length = strlen(text);
-    return send(connection, text, length, MSG_NOSIGNAL) == (ssize_t)length;
+    return send_octets(connection, text, strlen(text));
 }
 
 /* The value of header NAME in the head that ends at END, or NULL. */
@@ -78,7 +89,12 @@ static const char *header(const struct reply *reply, const char *end, const char
     return NULL;
 }
 
-static const char *head_end(const struct reply *reply) { return strstr(reply->bytes, "\r\n\r\n"); }
+const char *head_end(const struct reply *reply) { return strstr(reply->bytes, "\r\n\r\n"); }
+
+const char *field(const struct reply *reply, const char *name) {
+    const char *value = header(reply, head_end(reply), name);
+    return value ? value + strspn(value, " ") : NULL;
+}
 
 static bool is_complete(const struct reply *reply) {
     static const char last_chunk[] = "0\r\n\r\n";
@@ -119,6 +135,34 @@ enum outcome add_to_reply(struct reply *reply, const char *bytes, size_t count) 
 }
 
 bool says_close(const struct reply *reply) {
-    const char *value = header(reply, head_end(reply), "Connection:");
-    return value && strncasecmp(value + strspn(value, " "), "close", 5) == 0;
+    const char *value = field(reply, "Connection:");
+    return value && strncasecmp(value, "close", 5) == 0;
+}
+
+/* Put the chunks that begin at AT together, like reply_content. */
+static long join_chunks(const char *at, const char *end, char *content, size_t room) {
+    size_t length = 0;
+    for (;;) {
+        char *line_end;
+        size_t size = strtoul(at, &line_end, 16);
+        if (line_end == at || !(at = strstr(line_end, "\r\n"))) return -1;
+        at += 2;
+        if (size >= room - length || size > (size_t)(end - at)) return -1;
+        memcpy(content + length, at, size);
+        content[length += size] = 0;
+        at += size + 2;
+        if (size == 0) return at == end ? (long)length : -1;
+    }
+}
+
+long reply_content(const struct reply *reply, char *content, size_t room) {
+    const char *begin = head_end(reply) + 4, *end = reply->bytes + reply->have;
+    size_t length = (size_t)(end - begin);
+    if (reply->have > REPLY_BYTES) return -1;
+    const char *announced = field(reply, "Content-Length:");
+    if (!announced) return join_chunks(begin, end, content, room);
+    if (length >= room || length != strtoul(announced, NULL, 10)) return -1;
+    memcpy(content, begin, length);
+    content[length] = 0;
+    return (long)length;
 }

@@ -27,6 +27,13 @@ void raise_descriptor_limit(void);
    step; the others may still be connecting when this returns. */
 int open_client(int port, int index, bool blocking, int timeout_ms);
 
+/* Has CONNECTION, of which epoll has told something for the first time, failed
+   to connect? */
+bool connecting_failed(int connection);
+
+/* Send LENGTH octets of TEXT; false when the connection does not take all. */
+bool send_octets(int connection, const char *text, size_t length);
+
 /* Send a GET of /yo; false when the connection does not take it. */
 bool send_request(int connection, bool close_after);
 
@@ -38,10 +45,23 @@ enum outcome receive_reply(int connection, struct reply *reply);
    reply longer than REPLY_BYTES must announce its length. */
 enum outcome add_to_reply(struct reply *reply, const char *bytes, size_t count);
 
+/* Where the head of REPLY ends, with the empty line; or NULL. */
+const char *head_end(const struct reply *reply);
+
+/* The value of the field NAME, which ends with a colon, in the whole head of
+   REPLY; or NULL. */
+const char *field(const struct reply *reply, const char *name);
+
+/* Copy the content of this complete REPLY to CONTENT, which has ROOM octets,
+   a zero at its end included, and return its length; -1 if it has no room, or
+   if more has come than this reply. */
+long reply_content(const struct reply *reply, char *content, size_t room);
+
 /* Has the server announced, in this complete REPLY, that it will hang up? */
 bool says_close(const struct reply *reply);
 
-/* Milliseconds of a clock that never goes back. */
+/* Milliseconds and microseconds of a clock that never goes back. */
 long now_ms(void);
+long now_us(void);
 
 #endif

@@ -6,17 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
 /* As much as a TLS record holds. */
 enum { RECORD_BYTES = 16384 };
-
-long now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
 
 /* Keep the latest ticket; the reference to SESSION is ours from then on. */
 static int keep_ticket(SSL *ssl, SSL_SESSION *session) {
@@ -129,12 +122,7 @@ static bool ask(struct client *c) {
 }
 
 static void record_time(struct tally *t, long microseconds) {
-    if ((size_t)t->requests == t->room) {
-        t->room = t->room ? 2 * t->room : 1 << 16;
-        t->microseconds = realloc(t->microseconds, t->room * sizeof *t->microseconds);
-        if (!t->microseconds) exit(1);
-    }
-    t->microseconds[t->requests++] = (uint32_t)microseconds;
+    record_delay(&t->times, microseconds);
     t->timeouts += microseconds > TIMEOUT_US;
 }
 

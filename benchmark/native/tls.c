@@ -29,7 +29,7 @@
                often the clients were served that were served least and most
 
    By hand, with a report for people on standard error:
-     cc -O2 -pthread -o tls tls.c tls-client.c client.c -lssl -lcrypto
+     cc -O2 -pthread -o tls tls.c tls-client.c client.c delays.c -lssl -lcrypto
      ./tls 9443 50 5 resumed /yo */
 
 #define _GNU_SOURCE
@@ -82,33 +82,16 @@ static void add_tally(struct tally *sum, const struct tally *t) {
     sum->resumed += t->resumed;
     sum->declined += t->declined;
     sum->ticketless += t->ticketless;
-    size_t all = (size_t)(sum->requests + t->requests);
-    if (t->requests == 0) return;
-    sum->microseconds = realloc(sum->microseconds, all * sizeof *sum->microseconds);
-    if (!sum->microseconds) exit(1);
-    memcpy(sum->microseconds + sum->requests, t->microseconds,
-           (size_t)t->requests * sizeof *t->microseconds);
-    sum->requests = (long)all;
-}
-
-static int compare(const void *a, const void *b) {
-    uint32_t one = *(const uint32_t *)a, other = *(const uint32_t *)b;
-    return (one > other) - (one < other);
-}
-
-static unsigned percentile_us(const struct tally *t, double percent) {
-    if (t->requests == 0) return 0;
-    long index = (long)(percent / 100 * (double)t->requests);
-    return t->microseconds[index < t->requests ? index : t->requests - 1];
+    add_delays(&sum->times, &t->times);
 }
 
 static void print_tally(const struct tally *t, long duration_us, enum mode mode) {
-    printf("ruler requests=%ld duration_us=%ld p50_us=%u p90_us=%u p99_us=%u p999_us=%u max_us=%u "
-           "connect_errors=%ld read_errors=%ld write_errors=%ld timeouts=%ld non_2xx=%ld "
+    printf("ruler requests=%zu duration_us=%ld", t->times.count, duration_us);
+    print_delays(&t->times);
+    printf(" connect_errors=%ld read_errors=%ld write_errors=%ld timeouts=%ld non_2xx=%ld "
            "handshakes=%ld resumed=%ld",
-           t->requests, duration_us, percentile_us(t, 50), percentile_us(t, 90),
-           percentile_us(t, 99), percentile_us(t, 99.9), percentile_us(t, 100), t->connect_errors,
-           t->read_errors, t->write_errors, t->timeouts, t->refused, t->handshakes, t->resumed);
+           t->connect_errors, t->read_errors, t->write_errors, t->timeouts, t->refused,
+           t->handshakes, t->resumed);
     if (mode == RESUMED) printf(" declined=%ld ticketless=%ld", t->declined, t->ticketless);
 }
 
@@ -128,8 +111,8 @@ static void print_fairness(const struct client *all, int clients) {
 static void tell_people(const struct tally *t, double seconds) {
     fprintf(stderr, "%.0f requests/s; p50 %.2f ms, p99 %.2f ms, max %.2f ms; %ld errors; "
             "%ld handshakes, %ld resumed, %ld tickets declined, %ld missing\n",
-            (double)t->requests / seconds, percentile_us(t, 50) / 1e3, percentile_us(t, 99) / 1e3,
-            percentile_us(t, 100) / 1e3,
+            (double)t->times.count / seconds, percentile_us(&t->times, 50) / 1e3,
+            percentile_us(&t->times, 99) / 1e3, percentile_us(&t->times, 100) / 1e3,
             t->connect_errors + t->read_errors + t->write_errors + t->timeouts + t->refused,
             t->handshakes, t->resumed, t->declined, t->ticketless);
 }
@@ -160,8 +143,7 @@ static bool ask_all(const struct crowd *model, struct client *all, int clients, 
         pthread_join(ids[i], NULL);
         add_tally(sum, &crowds[i].tally);
     }
-    if (sum->requests)
-        qsort(sum->microseconds, (size_t)sum->requests, sizeof *sum->microseconds, compare);
+    sort_delays(&sum->times);
     return true;
 }
 

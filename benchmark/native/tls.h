@@ -6,6 +6,7 @@
 #include <openssl/ssl.h>
 
 #include "client.h"
+#include "delays.h"
 
 /* Whether each request has a new connection, and how that begins. */
 enum mode { FULL, RESUMED, KEEP_ALIVE };
@@ -13,16 +14,14 @@ enum mode { FULL, RESUMED, KEEP_ALIVE };
 /* Who waits longer than this for an answer counts as timed out, as with wrk. */
 enum { TIMEOUT_US = 2000000 };
 
-/* What the clients of one thread have seen.  MICROSECONDS are the times of the
-   REQUESTS, which are those that were answered.  Of the HANDSHAKES that are not
-   RESUMED, DECLINED are those for which the client offered a ticket; in mode
+/* What the clients of one thread have seen.  TIMES are those of the requests
+   that were answered.  Of the HANDSHAKES that are not RESUMED, DECLINED are those for which the client offered a ticket; in mode
    RESUMED, TICKETLESS are those for which it had none, but for its first. */
 struct tally {
-    long requests, refused, timeouts;
+    struct delays times;
+    long refused, timeouts;
     long connect_errors, read_errors, write_errors;
     long handshakes, resumed, declined, ticketless;
-    size_t room;
-    uint32_t *microseconds;
 };
 
 enum state { SHAKING, ASKING, HEARING };
@@ -59,8 +58,5 @@ void begin(struct client *c);
 
 /* Go on with C as far as its connection lets it. */
 void go_on(struct client *c);
-
-/* Microseconds of a clock that never goes back. */
-long now_us(void);
 
 #endif
