@@ -32,11 +32,14 @@
                  (:file "wookie")
                  (:file "nginx")
                  (:file "go")
-                 (:file "node")))
+                 (:file "node")
+                 (:file "ws")
+                 (:file "publisher")))
    (:file "workload")                   ; the matrix
    (:file "settings")                   ; what was asked for on the command line
    (:file "measure")                    ; the figures, their names and units
    (:file "load")                       ; wrk, fair, idle
+   (:file "lasting")                    ; late answers, events, WebSockets
    (:file "server")                     ; a rival that runs
    (:file "record")                     ; a result: files in a directory
    (:file "machine")                    ; what it was measured on
@@ -73,7 +76,8 @@
                (:file "words")                  ; who won, who lost
                (:file "files")                  ; tables, reports, README, flame graphs
                (:file "processes")              ; children, and a whole small run
-               (:file "tls"))                   ; certificates, and connections that are resumed or not
+               (:file "tls")                    ; certificates, and connections that are resumed or not
+               (:file "lasting"))               ; what our programs for late answers and more notice
   :perform (test-op (operation system)
              (declare (ignore operation system))
              (unless (symbol-call '#:hunchentoot-recycling-taskmaster-benchmark/test '#:run-all)

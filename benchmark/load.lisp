@@ -75,11 +75,12 @@ SECONDS, with requests for PATH; MODE is :FULL, :RESUMED or :KEEP-ALIVE."
 (defun load-command (port workload seconds)
   "The words that load the server on PORT with WORKLOAD for SECONDS."
   (let ((kind (kind-of workload)))
-    (if (kind-handshake kind)
-        (tls-words port workload seconds (kind-handshake kind) (kind-path kind))
-        (wrk-words port (measured-clients workload) seconds
-                   :path (kind-path kind) :headers (kind-headers kind) :posted (kind-posted kind)
-                   :tls-p (kind-tls-p kind)))))
+    (ecase (kind-loader kind)
+      (:tls (tls-words port workload seconds (kind-handshake kind) (kind-path kind)))
+      (:wrk (wrk-words port (measured-clients workload) seconds
+                       :path (kind-path kind) :headers (kind-headers kind)
+                       :posted (kind-posted kind) :tls-p (kind-tls-p kind)))
+      ((:deferred :events :websocket) (lasting-words port workload seconds)))))
 
 (defun retries (figures)
   "How many of the read errors among the FIGURES of wrk, under a server that hangs up without saying

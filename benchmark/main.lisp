@@ -11,8 +11,9 @@
             (settings-rounds settings) (settings-seconds settings) (duration (run-seconds run)))
     (format t "Results go to ~a~%" (enough-namestring (run-result run) *root*))))
 
-(defparameter *printed-measures* '(:rate :all :p50 :p99 :slow-rate :slow-p99 :cpu :threads :memory
-                                   :errors :retries :refused :unserved :unresumed :evenness)
+(defparameter *printed-measures* '(:rate :all :p50 :p99 :max :slow-rate :slow-p99 :cpu :each :threads
+                                   :memory :errors :wrong :retries :refused :unserved :unresumed
+                                   :evenness :in-flight :held :alive)
   "The keys of the measures that are printed after a run; of the first that a workload has, the
 ratios, too.")
 

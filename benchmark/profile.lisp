@@ -52,11 +52,12 @@
 (defun start-here (rival port delay-ms certificate)
   "Start RIVAL, a Hunchentoot one, in this Lisp, over TLS with CERTIFICATE, a directory, unless that
 is NIL, and return the acceptor."
-  (unless (and (typep rival 'lisp-rival) (string= (lisp-server rival) "hunchentoot"))
+  (unless (and (typep rival 'lisp-rival)
+               (member (lisp-server rival) '("hunchentoot" "deferred") :test #'string=))
     (mistake "Only a Hunchentoot acceptor can be profiled, not ~a." (rival-name rival)))
   (asdf:load-system (lisp-system rival))
   (let ((*package* (find-package '#:common-lisp-user)))
-    (load (server-file "hunchentoot.lisp"))
+    (load (server-file (format nil "~a.lisp" (lisp-server rival))))
     (eval (read-from-string
            (format nil "(start-acceptor ~{~s ~} ~a)" (serve-arguments port delay-ms)
                    (more-arguments rival certificate))))))

@@ -61,7 +61,7 @@ as -l names libraries."
     (build name
            ;; All files there, so that headers count too.
            (uiop:directory-files directory)
-           `(,(find-program "cc") "-O2" "-Wall" "-pthread" "-o" ,(built-file name)
+           `(,(find-program "cc") "-O2" "-Wall" "-Wextra" "-pthread" "-o" ,(built-file name)
              ,@(loop for source in sources
                      collect (if (uiop:string-prefix-p "-" source)
                                  source

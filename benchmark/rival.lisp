@@ -31,10 +31,20 @@ compare with.")
             :documentation "What its figures do not mean, a property list from :WAIT (where it
 waits before it answers), :SHORT-WAIT (where it does so for few milliseconds), :FILES or :UPLOADS to
 a sentence that says why.")
+   (services :initarg :services :initform '(:plain) :reader rival-services :type list
+             :documentation "What kinds of service it is set up for, of *SERVICES*.")
    (sets :initarg :sets :initform '(:standard) :reader rival-sets :type list
          :documentation "In which runs it takes part that don't name their servers: some of
 :QUICK and :STANDARD.  All take part in the full run."))
   (:documentation "A server that can be measured."))
+
+(defparameter *services*
+  '((:plain . "plain requests")
+    (:later . "late answers: GET /later?ms=M&n=N is answered with N after M milliseconds")
+    (:many . "the same by several processes, for more clients than one may have descriptors")
+    (:events . "events: GET /events is answered with a stream of those that events.c wants")
+    (:messages . "WebSockets: /echo is one that sends back what it gets"))
+  "The kinds of service, and what a server does that is set up for one.  All answer GET /yo.")
 
 (defgeneric prepare (rival)
   (:documentation "Find or build all that RIVAL needs.  UNAVAILABLE if it can't be had."))
@@ -54,7 +64,8 @@ on PORT of 127.0.0.1.  But for what it lacks, it answers
   GET /yo          with \"Hey!\", after DELAY-MS milliseconds,
   GET /slow        with the same after *SLOW-MS*,
   GET /files/NAME  with that file of the SERVED-FILES,
-  POST /upload     with \"Hey!\", when its handler has got the whole body as octets.
+  POST /upload     with \"Hey!\", when its handler has got the whole body as octets;
+of that GET /yo only if its RIVAL-SERVICES lack :PLAIN, and what *SERVICES* says of the others.
 DIRECTORY is a fresh one for files that RIVAL may need.  With CERTIFICATE, a directory with the
 CERTIFICATE-FILES, it does so over TLS 1.3, and 1.2 where it likes, and gives tickets for resumption
 as it does by itself; that is asked only of those with a RIVAL-TLS.  Its listen queue is one of

@@ -8,7 +8,7 @@
 
 (defstruct run
   "A run under way: what it does, where it is kept, how far it is, which of the load
-TOOLS it can use (:WRK, :FAIR, :IDLE, :BURST, :TLS, :CERTIFICATE), its running SERVERS, the rivals
+TOOLS it can use, keys of *LOAD-TOOLS*, its running SERVERS, the rivals
 that FAILED to start, and the directory of the CERTIFICATE that all servers have, once there is
 one."
   settings result progress tools servers failed certificate)
@@ -31,7 +31,10 @@ one or NIL."
           (list :idle "workloads with idle connections" (helper "idle" "idle.c"))
           (list :burst "workloads all at once" (helper "burst" "burst.c"))
           (list :tls "new connections and fairness over TLS" #'tls-program)
-          (list :certificate "workloads over TLS" (lambda () (find-program "openssl")))))
+          (list :certificate "workloads over TLS" (lambda () (find-program "openssl")))
+          (list :deferred "late answers" #'later-program)
+          (list :events "server-sent events" #'events-program)
+          (list :websocket "WebSockets" #'websocket-program)))
   "The load tools: key, what is left out without it, and a function that finds or builds it.")
 
 (defun check-tools (run)
@@ -109,17 +112,16 @@ UNAVAILABLE if it can't be made."
 file LOG."
   (let ((process (server-process server))
         (port (server-port server)))
-    (if (eq (workload-kind workload) :burst)
-        (measure-burst process port (workload-connections workload) log)
-        (measure-speed process (load-command port workload seconds) seconds log
-                       :silent-close-p (and (eq (workload-kind workload) :close)
-                                            (silent-close-p server))))))
+    (ecase (kind-loader (kind-of workload))
+      (:burst (measure-burst process port (workload-connections workload) log))
+      ((:deferred :events :websocket) (measure-lasting process port workload seconds log))
+      ((:wrk :tls) (measure-speed process (load-command port workload seconds) seconds log
+                                  :silent-close-p (and (eq (workload-kind workload) :close)
+                                                       (silent-close-p server)))))))
 
 (defun load-usable-p (run workload)
   "Has RUN the tool that loads servers as WORKLOAD says?"
-  (usable-p run (cond ((eq (workload-kind workload) :burst) :burst)
-                      ((kind-handshake (kind-of workload)) :tls)
-                      (t :wrk))))
+  (usable-p run (kind-loader (kind-of workload))))
 
 (defun call-beside (run server workload seconds log function)
   "Call FUNCTION, of no arguments, which takes SECONDS, beside the clients that WORKLOAD wants
@@ -156,7 +158,7 @@ that it returned, and theirs."
   "Record FIGURES of a ROUND of SERVER under WORKLOAD, and end the line of progress."
   (record-sample (run-result run)
                  (make-sample (server-name server) (workload-name workload) round figures))
-  (loop for key in '(:rate :all)
+  (loop for key in '(:rate :all :each)
         when (getf figures key)
           do (format t "~12@a ~a" (significant (getf figures key))
                      (measure-unit (find-measure key)))))

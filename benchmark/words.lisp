@@ -37,9 +37,10 @@ choose for each figure the mode that does best."
   (> failed (* *tolerated-failures* answered)))
 
 (defun failures (cell)
-  "How often CELL's server failed the clients of the load tool: errors and answers other than
-2xx."
-  (+ (or (value-of cell :errors) 0) (or (value-of cell :non-2xx) 0)))
+  "How often CELL's server failed the clients of the load tool: errors, answers other than 2xx, and
+wrong ones."
+  (loop for key in '(:errors :non-2xx :wrong)
+        sum (or (value-of cell key) 0)))
 
 (defun disqualification (cell)
   "Why CELL can't win, as words, or NIL.  Who serves few clients fast and others
@@ -103,7 +104,7 @@ goes by all rounds of each."
                  (some (lambda (other) (clearly-better-p other cell measure)) cells))
                cells)))
 
-(defparameter *deciding-measures* (mapcar #'find-measure '(:rate :all :cpu))
+(defparameter *deciding-measures* (mapcar #'find-measure '(:rate :all :cpu :each))
   "The measures by which a server wins, and by all that a workload has.  Throughput alone flatters
 who shares the processors well with the load tool.")
 
@@ -215,7 +216,7 @@ its own."
         when caveat
           collect (format nil "~a: ~a." (name-of cell) caveat)))
 
-(defparameter *told-measures* (mapcar #'find-measure '(:rate :all :cpu :p99))
+(defparameter *told-measures* (mapcar #'find-measure '(:rate :all :cpu :p99 :each))
   "The measures that the sentences speak of.")
 
 (defun sentences (cells)

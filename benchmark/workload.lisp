@@ -10,10 +10,11 @@ TITLE to people.  They ask for PATH with the HEADERS, strings, and post POSTED o
 is a number; over TLS if TLS-P, and HANDSHAKE, :FULL or :RESUMED, tells how each request begins
 a connection of its own then.  HANDLER, for people, stands for the delay where that says nothing.
 Servers must not lack one of NEEDS; TOOLS are the load tools without which there is nothing to
-measure.  COUNTED-P: is it also counted, with plain requests, who is served?  EXTRA-SECONDS is what
-a round takes beyond the load, about."
-  key name title (path "/yo") headers posted tls-p handshake handler needs tools counted-p
-  (extra-seconds 0))
+measure.  LOADER is the load tool that loads the server, and SERVICE what the server is loaded
+for, one of *SERVICES*.  COUNTED-P: is it also counted, with plain requests, who is served?
+EXTRA-SECONDS is what a round takes beyond the load, about."
+  key name title (path "/yo") headers posted tls-p handshake handler needs tools (loader :wrk)
+  (service :plain) counted-p (extra-seconds 0))
 
 (defparameter *browser-headers*
   '("Connection: keep-alive"
@@ -52,20 +53,36 @@ a round takes beyond the load, about."
               :title "keep-alive" :handler "instant handler beside one of 100 ms for one in ten"
               :needs '(:wait) :tools '(:wrk) :counted-p t :extra-seconds 3)
    (make-kind :key :burst :name "burst" :title "all at once, from rest"
-              :tools '(:burst) :extra-seconds 1)
+              :tools '(:burst) :loader :burst :extra-seconds 1)
    (make-kind :key :tls-keep-alive :name "tls-keep" :title "TLS, keep-alive" :tls-p t
               :tools '(:certificate :wrk) :counted-p t)
    (make-kind :key :tls-full :name "tls-full" :title "TLS, whole handshake for each request"
-              :tls-p t :handshake :full :tools '(:certificate :tls))
+              :tls-p t :handshake :full :tools '(:certificate :tls) :loader :tls)
    (make-kind :key :tls-resumed :name "tls-resumed"
               :title "TLS, resumed connection for each request"
-              :tls-p t :handshake :resumed :tools '(:certificate :tls))
+              :tls-p t :handshake :resumed :tools '(:certificate :tls) :loader :tls)
    (make-kind :key :tls-file16k :name "tls-file16k" :title "TLS, keep-alive"
               :handler "file of 16 KiB" :path "/files/16k.bin" :tls-p t :needs '(:files)
               :tools '(:certificate :wrk) :counted-p t)
    (make-kind :key :tls-file1m :name "tls-file1m" :title "TLS, keep-alive"
               :handler "file of 1 MiB" :path "/files/1m.bin" :tls-p t :needs '(:files)
-              :tools '(:certificate :wrk) :counted-p t))
+              :tools '(:certificate :wrk) :counted-p t)
+   (make-kind :key :later :name "later" :title "new connections, some thousand each second"
+              :handler "answer after 5 s" :service :later :tools '(:deferred) :loader :deferred
+              :extra-seconds 10)
+   (make-kind :key :later-open :name "later-open" :title "asked when all are connected"
+              :handler "answer after 5 s" :service :later :tools '(:deferred) :loader :deferred
+              :extra-seconds 10)
+   (make-kind :key :later-many :name "later-many" :title "asked when all are connected"
+              :handler "answer after 5 s" :service :many :tools '(:deferred) :loader :deferred
+              :extra-seconds 15)
+   (make-kind :key :events :name "events" :title "server-sent events"
+              :handler "an event each second" :service :events :tools '(:events) :loader :events
+              :extra-seconds 10)
+   (make-kind :key :echo :name "echo" :title "WebSockets" :handler "messages of 32 octets sent back"
+              :service :messages :tools '(:websocket) :loader :websocket)
+   (make-kind :key :silent :name "silent" :title "WebSockets" :handler "nobody says anything"
+              :service :messages :tools '(:websocket) :loader :websocket :extra-seconds 10))
   "All kinds.")
 
 (defun find-kind (key)
@@ -130,10 +147,13 @@ waits of a few milliseconds, to which the steps of a timer matter."
 
 (defun obstacle (rival workload)
   "Why RIVAL can't take part under WORKLOAD, a sentence; or NIL."
-  (if (and (kind-tls-p (kind-of workload)) (not (rival-tls rival)))
-      "it is not set up for TLS here"
-      (loop for need in (workload-needs workload)
-              thereis (getf (rival-lacks rival) need))))
+  (let ((kind (kind-of workload)))
+    (cond ((and (kind-tls-p kind) (not (rival-tls rival)))
+           "it is not set up for TLS here")
+          ((not (member (kind-service kind) (rival-services rival)))
+           "it is not set up for this here")
+          (t (loop for need in (workload-needs workload)
+                     thereis (getf (rival-lacks rival) need))))))
 
 ;;; Setups: servers with the same run side by side
 
@@ -178,7 +198,13 @@ waits of a few milliseconds, to which the steps of a timer matter."
                   (workload :tls-full 0 50)
                   (workload :tls-resumed 0 50)
                   (workload :tls-file16k 0 50)
-                  (workload :tls-file1m 0 50))))
+                  (workload :tls-file1m 0 50)
+                  (workload :later 0 18000)
+                  (workload :later-open 0 18000)
+                  (workload :later-many 0 40000)
+                  (workload :events 0 10000)
+                  (workload :echo 0 100)
+                  (workload :silent 0 10000))))
   "The whole matrix, and what is no part of one.")
 
 (defparameter *quick-workloads* '("keep-0ms-100" "close-0ms-100" "keep-1ms-100" "close-1ms-100")
@@ -214,14 +240,17 @@ everything, and what is hard on us.")
 (defun select-workloads (patterns)
   "The workloads that some of PATTERNS name.  A pattern is a name, or some of its
 parts: \"close\" is every workload that closes, \"0ms-100\" all of the 0 ms ones
-with 100 connections.  Those over TLS are meant only by patterns with \"tls\".  An error when a
-pattern names none."
+with 100 connections.  Those over TLS are meant only by patterns with \"tls\", and those of another
+service than :PLAIN only by patterns with the beginning of their names.  An error when a pattern names
+none."
   (flet ((matches-p (pattern workload)
            (let ((wanted (split pattern '(#\-)))
                  (parts (split (workload-name workload) '(#\-))))
              (flet ((tls-p (parts) (and (member "tls" parts :test #'string=) t)))
                (and (subsetp wanted parts :test #'string=)
-                    (eq (tls-p wanted) (tls-p parts)))))))
+                    (eq (tls-p wanted) (tls-p parts))
+                    (or (eq (kind-service (kind-of workload)) :plain)
+                        (member (first parts) wanted :test #'string=)))))))
     (dolist (pattern patterns)
       (unless (some (lambda (workload) (matches-p pattern workload)) *workloads*)
         (mistake "No workload is called ~a.  There are:~{ ~a~}."

@@ -18,6 +18,7 @@
                  (format nil "beside idle processors its timers go in steps of a millisecond, so a ~
                               sleep of 1 ms may take 2: its clients wait for that, which is not ~
                               what a request costs"))
+  :services '(:plain :later)
   :finder #'go-server
   :tls t
   :arguments (lambda (port delay-ms directory &optional certificate)

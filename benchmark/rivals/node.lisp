@@ -3,6 +3,7 @@
 (defclass node (program-rival)
   ()
   (:default-initargs
+   :services '(:plain :later)
    :finder (lambda () (find-program "node"))
    :version (lambda () (program-version "node" "--version"))
    :caveats (list :short-wait

@@ -33,3 +33,45 @@
   :arguments "'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
     :taskmaster (make-instance 'hunchentoot-recycling-taskmaster:recycling-taskmaster
                                :batch-scheduling nil)")
+
+;;; Replies that come later: from servers/deferred.lisp
+
+(defclass deferring (ours)
+  ()
+  (:default-initargs :server "deferred" :sets '())
+  (:documentation "The library with a handler that defers its reply."))
+
+(define-rival "ours-deferred" (deferring)
+  :label "ours, deferred"
+  :color "#ff7043"
+  :services '(:plain :later :events :messages)
+  :parameters (format nil "parallel-easy-acceptor; replies are deferred, and completed at once by the ~
+                           same worker; a delay by run-after, without a thread"))
+
+(define-rival "ours-pool" (deferring)
+  :label "ours, by a pool"
+  :color "#ffab91"
+  :parameters (format nil "the same, but what has no delay is completed by one of two other threads")
+  :lacks '(:wait "a delay is no affair of the pool"
+           :files "files are no affair of the pool"
+           :uploads "uploads are no affair of the pool")
+  :arguments ":pool t")
+
+(defclass deferring-processes (deferring)
+  ((count :initarg :count :reader process-count
+          :documentation "How many processes there are."))
+  (:documentation "Several processes that share the port."))
+
+(defmethod command ((rival deferring-processes) port delay-ms directory certificate)
+  (declare (ignore port delay-ms directory certificate))
+  `("sh" "-c" ,(format nil "~{~a ~}wait" (make-list (process-count rival)
+                                                    :initial-element "\"$@\" &"))
+         "sh" ,@(call-next-method)))
+
+(define-rival "ours-deferred-3" (deferring-processes)
+  :label "ours, deferred, 3 processes"
+  :color "#d84315"
+  :count 3
+  :services '(:later :many)
+  :parameters "three processes with one port, which the system spreads connections over"
+  :arguments ":reuse-port t")

@@ -1,6 +1,8 @@
 ;;;; Serves with any Hunchentoot acceptor.  Loaded by the child process of a
 ;;;; rival, after the system that the rival needs.
 
+(load (merge-pathnames "acceptor.lisp" *load-truename*))
+
 (defun make-handler (delay-ms)
   "A handler that answers Hey! after DELAY-MS milliseconds, as one would write it:
 a blocking sleep, and none at all where there is no delay."
@@ -14,33 +16,20 @@ a blocking sleep, and none at all where there is no delay."
           (setf (hunchentoot:content-type*) "text/plain")
           "Hey!"))))
 
-(defun take-upload ()
-  "Answer Hey! to a body that has come."
-  (setf (hunchentoot:content-type*) "text/plain")
-  (hunchentoot:raw-post-data :force-binary t)
-  "Hey!")
-
 (defun make-dispatchers (delay-ms slow-ms files)
   "Dispatchers for /yo with a delay of DELAY-MS, /slow with SLOW-MS, the directory FILES and
 uploads.  They are asked in this order."
   (list (hunchentoot:create-prefix-dispatcher "/yo" (make-handler delay-ms))
         (hunchentoot:create-prefix-dispatcher "/slow" (make-handler slow-ms))
-        (hunchentoot:create-folder-dispatcher-and-handler "/files/" files)
-        (hunchentoot:create-prefix-dispatcher "/upload" 'take-upload)))
+        (file-dispatcher files)
+        (upload-dispatcher)))
 
 (defun start-acceptor (port delay-ms slow-ms files backlog acceptor-class &rest initargs)
   "Start and return an instance of ACCEPTOR-CLASS, made with INITARGS, that listens on PORT of
 127.0.0.1 with BACKLOG and serves what MAKE-DISPATCHERS makes of the other arguments."
-  (setf hunchentoot:*dispatch-table* (make-dispatchers delay-ms slow-ms files))
-  (hunchentoot:start
-   (apply #'make-instance acceptor-class
-          :address "127.0.0.1" :port port :listen-backlog backlog
-          :access-log-destination nil :message-log-destination nil
-          initargs)))
+  (apply #'start-with (make-dispatchers delay-ms slow-ms files) port backlog acceptor-class
+         initargs))
 
 (defun serve (&rest arguments)
   "Call START-ACCEPTOR with ARGUMENTS and never return."
-  ;; Nothing is worth an orderly exit here, with hundreds of threads to wait for.
-  (sb-sys:enable-interrupt sb-unix:sigterm :default)
-  (apply #'start-acceptor arguments)
-  (loop (sleep 3600)))
+  (serve-for-ever #'start-acceptor arguments))

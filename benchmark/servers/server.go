@@ -31,6 +31,18 @@ func handleDelayed(path string, milliseconds string) {
 	})
 }
 
+// answerLater answers the number n of the query after ms milliseconds.
+func answerLater(w http.ResponseWriter, r *http.Request) {
+	milliseconds, err := strconv.Atoi(r.FormValue("ms"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	time.Sleep(time.Duration(milliseconds) * time.Millisecond)
+	w.Header().Set("Content-Type", "text/plain")
+	io.WriteString(w, r.FormValue("n"))
+}
+
 func takeUpload(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.ReadAll(r.Body); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -45,6 +57,7 @@ func main() {
 	files := http.FileServer(http.Dir(os.Args[4]))
 	http.Handle("/files/", http.StripPrefix("/files/", files))
 	http.HandleFunc("/upload", takeUpload)
+	http.HandleFunc("/later", answerLater)
 	address := "127.0.0.1:" + os.Args[1]
 	if len(os.Args) > 6 {
 		log.Fatal(http.ListenAndServeTLS(address, os.Args[5], os.Args[6], nil))

@@ -11,14 +11,19 @@ const [port, delayMs, slowMs] = process.argv.slice(2, 5).map(Number);
 const files = process.argv[5];
 const [backlog, processes] = process.argv.slice(6, 8).map(Number);
 
-function answer(response) {
-  response.writeHead(200, { 'Content-Type': 'text/plain', 'Content-Length': 4 });
-  response.end('Hey!');
+function answer(response, content = 'Hey!') {
+  response.writeHead(200, { 'Content-Type': 'text/plain', 'Content-Length': content.length });
+  response.end(content);
 }
 
 function answerAfter(milliseconds, response) {
   if (milliseconds > 0) setTimeout(answer, milliseconds, response);
   else answer(response);
+}
+
+function answerLater(query, response) {
+  const parameters = new URLSearchParams(query);
+  setTimeout(answer, Number(parameters.get('ms')), response, parameters.get('n'));
 }
 
 function takeUpload(request, response) {
@@ -46,9 +51,10 @@ function sendFile(name, response) {
 
 function serve() {
   const server = http.createServer((request, response) => {
-    const name = request.url.split('?', 1)[0];
+    const [name, query] = request.url.split('?');
     if (name === '/yo') answerAfter(delayMs, response);
     else if (name === '/slow') answerAfter(slowMs, response);
+    else if (name === '/later') answerLater(query, response);
     else if (name === '/upload') takeUpload(request, response);
     else sendFile(path.basename(name), response);
   });

@@ -102,6 +102,9 @@
     (is (equal '("file1m-0ms-50") (names "file1m")))
     (is (equal '("tls-file1m-0ms-50") (names "tls-file1m")))
     (is (eql 5 (length (names "tls"))))
+    (is (equal '("later-0ms-18000" "later-open-0ms-18000" "later-many-0ms-40000") (names "later")))
+    (is (equal '("echo-0ms-100") (names "echo-100")))
+    (is (not (find "echo-0ms-100" (names "100") :test #'string=)))
     (signals ruler::mistake (names "keep" "nonsense"))))
 
 (test servers-are-selected-by-name
@@ -184,6 +187,31 @@
       (is (equal "it never waits" (obstacle "keep-1ms-100")))
       (is (equal "it never waits" (obstacle "mixed-0ms-200")))
       (is (equal "it has no files" (obstacle "file1m-0ms-50"))))))
+
+(test who-is-not-set-up-for-a-service-is-left-out-of-it-only
+  (flet ((obstacle (rival workload)
+           (ruler::obstacle (ruler::find-rival rival) (ruler::find-workload workload))))
+    (is (null (obstacle "go" "later-0ms-18000")))
+    (is (stringp (obstacle "go" "echo-0ms-100")))
+    (is (stringp (obstacle "go" "later-many-0ms-40000")))
+    (is (null (obstacle "ours-deferred-3" "later-many-0ms-40000")))
+    (is (null (obstacle "ws-1" "echo-0ms-100")))
+    (is (stringp (obstacle "ws-1" "keep-0ms-100")))
+    (is (null (obstacle "publisher" "events-0ms-10000")))
+    (is (null (obstacle "ours-deferred" "keep-1ms-100")))
+    (is (null (obstacle "ours-deferred" "silent-0ms-10000")))
+    (is (stringp (obstacle "ours-pool" "keep-1ms-100")))))
+
+(test each-service-is-known
+  (is (subsetp (mapcar #'ruler::kind-service ruler::*kinds*) (mapcar #'first ruler::*services*)))
+  (is (every (lambda (rival)
+               (subsetp (ruler::rival-services rival) (mapcar #'first ruler::*services*)))
+             ruler::*rivals*)))
+
+(test several-processes-of-ours-share-a-port
+  (let ((words (ruler::command (ruler::find-rival "ours-deferred-3") 80 0 nil nil)))
+    (is (equal '("sh" "-c" "\"$@\" & \"$@\" & \"$@\" & wait" "sh") (subseq words 0 4)))
+    (is (search ":reuse-port t" (first (last words))))))
 
 (test an-upload-is-posted
   (let ((words (ruler::load-command 80 (ruler::find-workload "upload-0ms-4") 1)))
