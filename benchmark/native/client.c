@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CLIENTS_PER_ADDRESS = 20000 };
+enum { CLIENTS_PER_ADDRESS = 2000 };
 
 /* 127.0.1.1: apart from the addresses of the servers and of wrk. */
 #define FIRST_SOURCE (INADDR_LOOPBACK + 256)

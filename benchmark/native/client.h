@@ -22,8 +22,9 @@ enum outcome { REPLY_PARTIAL, REPLY_GOOD, REPLY_REFUSED, CONNECTION_LOST };
 void raise_descriptor_limit(void);
 
 /* A connection to 127.0.0.1:PORT for client number INDEX, or -1.  Clients
-   are spread over source addresses, 20,000 to each, because one address has
-   only some 28,000 ports.  BLOCKING ones wait at most TIMEOUT_MS for each
+   are spread over source addresses, 2,000 to each: one has only some 28,000
+   ports, and the kernel searches long for a free one where many are taken
+   (18,000 connections from one address took four times as long).  BLOCKING ones wait at most TIMEOUT_MS for each
    step; the others may still be connecting when this returns. */
 int open_client(int port, int index, bool blocking, int timeout_ms);
 
