@@ -93,7 +93,8 @@ load."
            (measures (lasting-figures figures)))
       (wait-for-end load 10)
       (append measures
-              (usage-figures before during after (getf measures :requests))))))
+              (usage-figures before during after
+                             (or (figure "deliveries" figures) (getf measures :requests)))))))
 
 (defun measure-silent (process port workload log)
   "Hold the connections of WORKLOAD to PROCESS, the server on PORT, which say nothing; what is to be

@@ -180,7 +180,8 @@ dies, note it, and that it was in WHAT.  Is SERVER alive then?"
 
 (defun warm-up (run server workload)
   "Load SERVER as WORKLOAD does, of which nothing is recorded: what is made or compiled on first
-requests is there before the first round.  Is SERVER alive then?"
+requests is there before the first round.  Is SERVER alive then?  Not where its memory is measured:
+what was freed would be used again."
   (let ((seconds (settings-warm-seconds (run-settings run))))
     (flet ((warm ()
              (call-beside
@@ -188,6 +189,7 @@ requests is there before the first round.  Is SERVER alive then?"
               (lambda ()
                 (measure-load server workload seconds (log-of run server workload "warm-up"))))))
       (or (not (load-usable-p run workload))
+          (eq (workload-kind workload) :silent)
           (with-step ((run-progress run) (warm-up-seconds run workload) "~a, warm-up: ~22a"
                       (workload-name workload) (server-name server))
             (attempt run server workload "the warm-up" #'warm))))))

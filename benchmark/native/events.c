@@ -21,6 +21,7 @@
    disordered  events whose id is not one more than that before
    malformed   streams with chunks or events that are none; they are closed
    heartbeats  comments
+   deliveries  events that came after the first line, looked at or not
    all_us      how long an event takes until the last one has it: the median
    Connections are closed 0.2 s after the last line, for whoever measures what
    the server used until then. */
@@ -80,7 +81,7 @@ static struct delays delays;
 static bool looking;
 static long first_id = -1, end_id = -1, greatest_id = -1;
 static uint32_t slowest_us[IDS_MOST];
-static long connect_errors, read_errors, write_errors, refused, malformed, disordered, heartbeats;
+static long connect_errors, read_errors, write_errors, refused, malformed, disordered, heartbeats, deliveries;
 
 static long real_us(void) {
     struct timespec t;
@@ -129,6 +130,7 @@ static void end_event(struct client *c, long arrival_us) {
     } else if (c->has_data) {
         bool in_order = c->last_id < 0 || c->id == c->last_id + 1;
         disordered += !in_order;
+        deliveries += looking;
         if (looking && c->id > c->last_id) look_at(c, arrival_us);
         c->last_id = c->id;
         if (c->id > greatest_id) greatest_id = c->id;
@@ -353,9 +355,9 @@ static void report(long duration_us) {
     print_delays(&delays);
     printf(" connect_errors=%ld read_errors=%ld write_errors=%ld timeouts=%ld non_2xx=%ld"
            " clients=%d expected=%ld least=%ld most=%ld missing=%ld disordered=%ld malformed=%ld"
-           " heartbeats=%ld all_us=%u\n",
+           " heartbeats=%ld deliveries=%ld all_us=%u\n",
            connect_errors, read_errors, write_errors, lacking, refused, clients, expected, least,
-           most, missing, disordered, malformed, heartbeats, median_of_slowest());
+           most, missing, disordered, malformed, heartbeats, deliveries, median_of_slowest());
     fflush(stdout);
 }
 
