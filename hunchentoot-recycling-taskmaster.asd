@@ -68,6 +68,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "streams-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "usockets-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "epoll-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
+                 (:file "timerfd-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "listeners-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "arrivals-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "files-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))

@@ -55,7 +55,7 @@
                open-shared-port-listener
                native-name open-file file-facts read-file-octets write-file-octets send-file
                make-poller close-poller watch rearm unwatch wake-all send-probe wake-one
-               await-ready
+               await-ready make-timer-descriptor arm-timer-descriptor
                thread-identity open-thread-status thread-state thread-run-time
                schedule-as-batch let-timers-be-late nap))
 

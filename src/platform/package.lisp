@@ -37,6 +37,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:unread-octets #:unsent-octets
    #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all #:send-probe
    #:wake-one #:await-ready #:token-hangup-p #:plain-token
+   #:make-timer-descriptor #:arm-timer-descriptor
    ;; octets by machine words
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap

@@ -332,3 +332,35 @@ them (proc(5))."
                            (loop repeat 10000 do (platform:counter-add counter 1)))))
      (platform:counter-add counter -1)
      (is (= 39999 (platform:counter-count counter))))))
+
+;;; Alarms
+
+(define-server-test a-timer-descriptor-tells-each-time-that-it-rings
+  (where-supported
+   (with-poller (poller)
+     (let ((descriptor (platform:make-timer-descriptor)))
+       (unwind-protect
+            (progn
+              (is (zerop (platform:watch poller descriptor 42)))
+              (is (null (platform:await-ready poller 0)))
+              (loop repeat 3
+                    do (let ((moment (+ (platform:microseconds) 2000)))
+                         (is (zerop (platform:arm-timer-descriptor descriptor moment)))
+                         (is (eql 42 (platform:await-ready poller (patient-milliseconds))))
+                         (is (<= moment (platform:microseconds)))
+                         (is (null (platform:await-ready poller 0)))))
+              (platform:arm-timer-descriptor descriptor 1)
+              (is (eql 42 (platform:await-ready poller (patient-milliseconds))) "That has passed."))
+         (platform:close-descriptor descriptor))))))
+
+(define-server-test a-timer-descriptor-that-is-set-to-later-tells-nothing-before
+  (where-supported
+   (with-poller (poller)
+     (let ((descriptor (platform:make-timer-descriptor)))
+       (unwind-protect
+            (progn
+              (platform:watch poller descriptor 42)
+              (platform:arm-timer-descriptor descriptor 1)
+              (platform:arm-timer-descriptor descriptor (+ (platform:microseconds) 1000000000))
+              (is (null (platform:await-ready poller 20))))
+         (platform:close-descriptor descriptor))))))
