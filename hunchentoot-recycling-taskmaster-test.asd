@@ -92,6 +92,7 @@
                  (:file "pool-decisions")
                  (:file "ready-sentinel")
                  (:file "latency-probe")
+                 (:file "timers")
                  (:file "worker-sample")
                  (:file "processors")
                  (:file "stress")))

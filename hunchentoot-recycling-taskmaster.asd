@@ -135,9 +135,12 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                    (:file "output-parts") ; what a socket did not take yet
                    (:file "connection-state")
                    (:file "worker")     ; its states
+                   (:file "timer-heap") ; timers that wait for their moment
                    (:file "engine")     ; its phases
                    (:file "worker-pool") ; how workers come and go
                    (:file "sentinel")   ; the housekeeping thread
+                   (:file "timer-alarm") ; from the timers to who runs them
+                   (:file "timer-thread") ; where the system has no alarm
                    (:file "accept-failures")
                    (:file "lifecycle")  ; start, drain, stop
                    (:file "statistics")
@@ -154,6 +157,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                    (:file "latency-probe") ; how long what is ready waits
                    (:file "ready-engine") ; who does what
                    (:file "event-queue") ; events for whoever is free next
+                   (:file "ready-timers") ; those that are due
                    (:file "suspended-workers")
                    (:file "pending-output") ; slow readers
                    (:file "closing-connections")

@@ -9,7 +9,7 @@ subclasses SERVICE and is called through its generic functions.")
    ;; what the storey above implements
    #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
    #:idle-seconds #:write-seconds #:give-notice
-   #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:call-as-worker
+   #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker
    #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
@@ -28,4 +28,6 @@ subclasses SERVICE and is called through its generic functions.")
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
    #:winding-down-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message
-   #:*worker* #:worker-engine))
+   #:*worker* #:worker-engine #:current-engine
+   ;; timers
+   #:timer #:schedule #:cancel))

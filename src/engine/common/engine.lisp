@@ -72,6 +72,8 @@ begun, or while a lost one has no successor.")
   (expired 0 :type fixnum)              ; connections ended by the sentinel
   (expired-by (no-expirations) :type list) ; the same by kind, a plist; see *DEADLINE-KINDS*
   (served-before 0 :type integer)       ; requests served by workers that have ended
+  (timers (make-timers) :type timers :read-only t) ; see timer-heap.lisp
+  (timer-thread nil)                    ; see timer-thread.lisp
   (started nil)                         ; in MILLISECONDS
   (stopped nil))
 
@@ -145,9 +147,16 @@ way."
 stops, or others wait for a worker."
   (or (engine-overloaded-p engine) (not (running-p engine))))
 
+(defvar *timed-engine* nil
+  "In a timer thread, the engine that it belongs to; else NIL.")
+
+(defun current-engine ()
+  "The engine whose worker or timer thread the current thread is; else NIL."
+  (if *worker* (worker-engine *worker*) *timed-engine*))
+
 (defun inside-worker-p (engine)
-  "True in the threads of the workers of ENGINE."
-  (and *worker* (eq (worker-engine *worker*) engine)))
+  "True in the threads of the workers of ENGINE, and in that of its timers."
+  (and engine (eq engine (current-engine))))
 
 (defgeneric worker-loop (engine worker)
   (:documentation "The life of WORKER: takes connections of ENGINE and serves them until it

@@ -208,6 +208,7 @@ SECONDS, a real or NIL for no limit."
   (let ((first-p (advance-phase engine :stopping)))
     ;; Also by who comes second: else its listener might be closed before the first one has done it.
     (call-while-accepting engine (lambda () (end-accepting engine)))
+    (close-timers (engine-timers engine))
     (when first-p
       (end-input engine :keep-alive)
       (wake-workers engine)))
@@ -235,6 +236,7 @@ real or NIL for no limit, and reports who did not end."
         (setf (engine-stopped engine) (milliseconds))
         (bt:condition-notify (engine-sentinel-wakeup engine))))
     (await-sentinel engine (funcall left))
+    (await-end-of-timers engine (funcall left))
     (release-resources-when-empty engine)
     (join-exited-threads engine (funcall left)))
   (with-engine (engine)
@@ -246,6 +248,7 @@ and its answer sent, and connections that idle have a moment for another; else c
 nothing more.  Waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end, and a
 tenth of a second at least for those that have nothing to finish.  Returns a list of plists, one for
 each worker that had to be left behind; such a worker ends with its request.
+Timers that are pending when the requests are served are dropped.
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
@@ -267,6 +270,8 @@ ended."
     (append
      (loop for worker in (engine-workers engine)
            collect (format nil "~A did not end." worker))
+     (unless (timer-thread-missing-p engine)
+       (list "The thread of the timers did not end."))
      (loop for state in *worker-states*
            for count = (worker-count engine state)
            for listed = (count state (engine-workers engine) :key #'worker-state)
@@ -284,7 +289,9 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
   ;; take a lock with it.
   (end-work engine 5)
   (dolist (thread (with-engine (engine)
-                    (remove nil (mapcar #'worker-thread (engine-workers engine)))))
+                    (remove-if-not #'bt:threadp
+                                   (cons (engine-timer-thread engine)
+                                         (mapcar #'worker-thread (engine-workers engine))))))
     (handler-case (destroy-thread thread)
       (error () nil)))                  ; it ended by itself
   (drop-queue engine)

@@ -91,6 +91,13 @@ function without arguments, is called, and returns it.  Signals an error when no
   (:method ((service service) thunk)
     (bt:make-thread thunk :name "sentinel")))
 
+(defgeneric make-timer-thread (service thunk)
+  (:documentation "Makes the thread in which THUNK, a function without arguments, sees to the timers of the
+engine of SERVICE, where that needs one.  What it returns does not matter.  Signals an error when no thread can
+be made: it is tried again.")
+  (:method ((service service) thunk)
+    (bt:make-thread thunk :name "timers")))
+
 (defgeneric call-as-worker (service thunk)
   (:documentation "Calls THUNK, a function without arguments, which is the whole life of a worker of SERVICE,
 in its thread.  What it returns does not matter.")

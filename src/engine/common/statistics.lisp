@@ -13,7 +13,7 @@
 (defparameter *statistics*
   '(:threads :standby :busy :keep-alive-waiting :suspended :made :ended :resumes :suspends
     :accepted :open :parked :writing :queued :refused :expired :expired-by :failed :stalls :served
-    :ready-wait :ready-wait-sum :ready-wait-count :decisions :uptime)
+    :ready-wait :ready-wait-sum :ready-wait-count :decisions :timers :uptime)
   "The names of what ENGINE-STATISTICS tells, in its order.")
 
 (defun no-statistics ()
@@ -22,6 +22,7 @@
         collect name
         collect (case name
                   (:expired-by (no-expirations))
+                  (:timers (no-timer-statistics))
                   ((:ready-wait :decisions) nil)
                   (t 0))))
 
@@ -55,5 +56,6 @@ Not under the lock.")
 (defun engine-statistics (engine)
   "A plist of what ENGINE did and does; the names are *STATISTICS*."
   (let ((known (append (counted-statistics engine) (parking-statistics engine)
+                       (list :timers (timer-statistics (engine-timers engine)))
                        (no-statistics))))
     (loop for name in *statistics* collect name collect (getf known name))))

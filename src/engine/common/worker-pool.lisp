@@ -110,6 +110,7 @@ the lock.")
           (and (eq (engine-phase engine) :stopped)
                (null (engine-workers engine))
                (zerop (engine-sentinel-count engine))
+               (not (alarm-in-use-p engine))
                (shiftf (engine-resources-held-p engine) nil)))
     (release-resources engine)))
 

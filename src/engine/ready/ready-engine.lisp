@@ -8,6 +8,7 @@
 ;;;;                                                             others: see event-queue.lisp
 ;;;;   gets the listener's event  connections wait               accepts one and serves it, leaves
 ;;;;                                                             the others: see accepting-connections.lisp
+;;;;   gets the alarm's event     timers are due                 runs one: see ready-timers.lisp
 ;;;;   gets a connection's event  somebody owns it               marks it, waits again
 ;;;;   gets a connection's event  nobody owns it                 serves it
 ;;;;   served a request           more of its connection came    serves that too
@@ -57,6 +58,7 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (event-queue '() :type list)          ; see event-queue.lisp
   (wakeup-pending-p nil)                ; one was woken for an event that is queued, and has not come yet
   (listener-descriptor -1 :type fixnum :read-only t)
+  (timer-descriptor -1 :type fixnum)    ; -1 where there is none; see ready-timers.lisp
   (suspended '() :type list)            ; workers, who was suspended last first
   (resumes 0 :type fixnum)
   (suspends 0 :type fixnum)
@@ -81,9 +83,17 @@ STAMP tells."
   (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
   (latest-run-time 0 :type fixnum)      ; and when it was asked about last
   (accepted 0 :type fixnum)             ; connections, since it asked the poller last
+  (timers-run 0 :type fixnum)           ; likewise
   (identity nil)                        ; of its thread, for the system
   (status nil)                          ; descriptor that tells whether its thread is blocked, or NIL
   (resumed (bt:make-condition-variable) :read-only t)) ; notified when it is resumed
+
+(declaim (inline stamp-worker))
+(defun stamp-worker (worker)
+  "Tells the sentinel that WORKER begins something now, which may take long."
+  (let ((pool (ready-worker-pool-state worker)))
+    (setf (ready-worker-begun worker) (coarse-now pool)
+          (ready-worker-stamp worker) (pool-state-tick pool))))
 
 ;;; Its numbers
 

@@ -25,7 +25,8 @@
     (note-idle-seconds engine)
     (check-listener (set-non-blocking listener))
     (set-no-delay listener)             ; what is accepted inherits it; not on a Unix-domain socket
-    (check-listener (watch (engine-poller engine) listener listener))))
+    (check-listener (watch (engine-poller engine) listener listener))
+    (acquire-timer-descriptor engine)))
 
 (defmethod recheck-workers ((engine ready-engine))
   (with-engine (engine)
@@ -71,5 +72,6 @@ these, has its owner read nothing more."
 (defmethod release-resources ((engine ready-engine))
   (end-input engine :keep-alive :writing) ; whatever is left
   (close-status-descriptors engine)
+  (release-timer-descriptor engine)
   (when (engine-poller engine)
     (close-poller (engine-poller engine))))

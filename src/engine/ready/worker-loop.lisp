@@ -17,7 +17,8 @@
   "What the poller returns to WORKER, or what was queued while it turned to the poller."
   (let ((waiting (pool-state-waiting (engine-pool-state engine)))
         (most (if (somebody-waits-p engine) 1 +event-batch+)))
-    (setf (ready-worker-accepted worker) 0)
+    (setf (ready-worker-accepted worker) 0
+          (ready-worker-timers-run worker) 0)
     (counter-add waiting 1)
     (multiple-value-bind (token others)
         (or (take-event engine)
@@ -89,8 +90,7 @@ request may have to wait for the slices of several others.  Unless its service w
   (let* ((pool (engine-pool-state engine))
          (token (next-event engine worker)))
     (cond ((integerp token)
-           (setf (ready-worker-begun worker) (coarse-now pool)
-                 (ready-worker-stamp worker) (pool-state-tick pool))
+           (stamp-worker worker)
            (wake-sentinel-if-nobody-waits engine pool)
            (unwind-protect (handle-event engine worker token)
              (setf (ready-worker-stamp worker) 0)))
@@ -100,12 +100,15 @@ request may have to wait for the slices of several others.  Unless its service w
            (interruptibly (ensure-sentinel engine))))))
 
 (defun handle-event (engine worker token)
-  (if (= token (engine-listener-descriptor engine))
-      (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
-        (accept-connections engine worker))
-      (let ((connection (own-connection engine token)))
-        (when connection
-          (handle-ready-connection engine worker connection)))))
+  (cond ((= token (engine-listener-descriptor engine))
+         (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
+           (accept-connections engine worker)))
+        ((= token +timer-token+)
+         (run-due-timers engine worker))
+        (t
+         (let ((connection (own-connection engine token)))
+           (when connection
+             (handle-ready-connection engine worker connection))))))
 
 (defun own-connection (engine token)
   "The connection of TOKEN, if the caller owns it now; else NIL."

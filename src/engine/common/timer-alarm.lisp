@@ -1,0 +1,98 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; From the timers to their engine: who sets the alarm, who hears it, who calls the functions.
+;;;;
+;;;;   engine    the alarm is                       who hears it            who calls the functions
+;;;;   ready     a timer descriptor in the poller   a worker that waits     that one, and whoever it calls
+;;;;   ready     the timer thread, where the        that thread             the worker that it calls, likewise
+;;;;             system gives no such descriptor
+;;;;   blocking  the timer thread                   that thread             that thread, one after the other
+
+(defgeneric set-alarm-clock (engine moment)
+  (:documentation "Has the alarm of ENGINE ring at MOMENT, and not before.  Called by one thread at a time,
+and not after the engine's timers have ended.")
+  (:method ((engine engine) moment)
+    (declare (ignore moment))           ; the thread reads it where it stands
+    (notify-timer-thread engine)))
+
+(defgeneric attend-timers (engine)
+  (:documentation "What the timer thread of ENGINE does when the alarm has rung.")
+  (:method ((engine engine))
+    (loop for function = (next-due-function engine (microseconds))
+          while function
+          do (run-timer engine function))))
+
+(defun set-alarm (engine)
+  "Sets the alarm of ENGINE, as the caller was told to.  While it does, others may change their minds about
+the moment; they leave it to the caller, who goes on until it was not changed."
+  (let ((timers (engine-timers engine)) (done-p nil))
+    (unwind-protect
+         (loop do (set-alarm-clock engine (timers-alarm timers))
+               until (setf done-p (end-setting timers)))
+      ;; Where interrupts cannot be deferred, its thread may be destroyed here; others go on.
+      (survive-cleanup)
+      (unless done-p
+        (with-timers (timers)
+          (setf (timers-setting timers) nil))))))
+
+;;; Scheduling
+
+(defun delay-microseconds (seconds)
+  "SECONDS, a real, as an integer; 0 for those below."
+  (typecase seconds
+    ((single-float 0f0 1000f0) (values (ceiling (* 1000000f0 seconds)))) ; almost always; without consing
+    ((double-float 0d0 1000000d0) (values (ceiling (* 1000000d0 seconds))))
+    (t (cond ((<= seconds 0) 0)
+             ((>= (/ +most-microseconds+ 1000000) seconds) (values (ceiling (* 1000000 (rational seconds)))))
+             (t +most-microseconds+)))))    ; infinity, for one
+
+(defun enter-and-set-alarm (engine timer deadline)
+  "Adds TIMER, due at DEADLINE, to those of ENGINE, and returns what ADD-TIMER does."
+  ;; Who is to set the alarm is the only one to do so.
+  (uninterruptibly
+    (let ((next (add-timer (engine-timers engine) timer deadline)))
+      (when (eq next :set)
+        (set-alarm engine))
+      next)))
+
+(defun schedule (engine seconds function)
+  "Has FUNCTION, a function without arguments or the name of one, called once, in a thread of ENGINE, when
+SECONDS, a real, have passed: not before, and about a quarter of a millisecond later.  Returns a TIMER.  In
+the ready engine a worker calls it, so it may block; in the blocking engine a thread that all timers of ENGINE
+share.  Errors in it are noted and counted.  When ENGINE stops, what is pending is dropped and counted; so is
+what is scheduled then.  May be called in any thread."
+  (let* ((timers (engine-timers engine))
+         (timer (make-timer timers function))
+         (deadline (+ (microseconds) (delay-microseconds seconds))))
+    (loop while (eq :full (enter-and-set-alarm engine timer deadline))
+          do (grow-heap timers))
+    timer))
+
+(defun cancel (timer)
+  "True when TIMER was pending, and is cancelled: its function is never called, and no longer held.  NIL when
+that has begun already, and when TIMER was cancelled or dropped before.  May be called in any thread."
+  (cancel-timer-of (timer-timers timer) timer))
+
+;;; Calling what is due
+
+(defun next-due-function (engine now)
+  "The function of the timer of ENGINE that is due first, if one is at NOW: the caller's, which defers
+interrupts, to be called.  Else NIL.  The second value is true when another one is due as well; else the alarm
+is set for the next."
+  (multiple-value-bind (function next) (take-due-timer (engine-timers engine) now)
+    (when (eq next :set)
+      (set-alarm engine))
+    (values function (eq next :due))))
+
+(defun run-timer (engine function)
+  "Calls FUNCTION, of a timer of ENGINE, which cannot fail: neither by an error, which is noted, nor by the
+end of the thread is more lost than what it had to do."
+  (let ((done-p nil))
+    (unwind-protect
+         (handler-case (progn (interruptibly (funcall function))
+                              (setf done-p t))
+           (serious-condition (condition)
+             (log-message engine :error "The function of a timer failed: ~A" condition)))
+      (survive-cleanup)
+      (unless done-p
+        (count-failed-timer (engine-timers engine))))))

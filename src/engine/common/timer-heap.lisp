@@ -1,0 +1,255 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; Timers that wait for their moment.
+;;;;
+;;;;   a timer is   its place    its function   because
+;;;;   pending      0 or above   is there       its moment is to come, or nobody has had the time to take it
+;;;;   taken        -1           gone           the taker calls it
+;;;;   cancelled    -1           gone           somebody no longer wants it
+;;;;   dropped      -1           gone           its engine stops, or had stopped when it was scheduled
+;;;;
+;;;; Each changes once, under the lock of the timers, from pending to one of the others.
+;;;;
+;;;; They are a binary heap, and not a wheel of slots.  The alarm rings once, for the first deadline, and
+;;;; that is at hand here; a wheel would have to look for it, or tick although nothing is due.  A deadline
+;;;; is later than most others when it comes, so it stays near the bottom; taking the first one moves
+;;;; as many entries as the heap has levels, 17 for 100,000, in two vectors.  No timer is moved because of
+;;;; its distance in time, as from wheel to wheel, and none that was cancelled is kept.
+;;;;
+;;;; The alarm has a moment of its own, of which thread or descriptor is told outside of the lock.
+;;;;
+;;;;   Invariant: while a timer is pending, either the alarm is set to a moment no later than the quantum
+;;;;   after its deadline, or who was to hear it, or was called in its place, has yet to look here.
+
+(defconstant +never+ (1- (ash 1 61))
+  "A moment after all others.")
+
+(defconstant +most-microseconds+ (ash 1 60)
+  "Who waits for longer waits for ever.")
+
+(deftype moment ()
+  "A moment of MICROSECONDS."
+  '(unsigned-byte 62))
+
+(defparameter *alarm-microseconds* 250
+  "The alarm is set to multiples of this, so that it rings once for all timers that are due in between: they
+are late by that much at most.")
+
+(defstruct (timers (:include opaque) (:constructor make-timers ()) (:copier nil))
+  "The timers of an engine.  Those that are pending stand in DEADLINES and ENTRIES, at the same places."
+  (lock (bt:make-lock "timers") :read-only t)
+  (deadlines (make-array 64 :element-type 'moment :initial-element 0) :type (simple-array moment (*)))
+  (entries (make-array 64 :initial-element nil) :type simple-vector)
+  (count 0 :type fixnum)
+  (closed-p nil)                        ; what is scheduled is dropped
+  (alarm +never+ :type moment)          ; when it rings, or has rung last
+  ;; A thread is about to set the alarm to that moment, :ONCE, or :AGAIN, because it was changed since.
+  (setting nil :type (member nil :once :again))
+  (changed (bt:make-condition-variable) :read-only t) ; notified with the alarm; see timer-thread.lisp
+  ;; Statistics, since the start:
+  (made 0 :type fixnum)
+  (run 0 :type fixnum)
+  (failed 0 :type fixnum)
+  (cancelled 0 :type fixnum)
+  (dropped 0 :type fixnum))
+
+(defstruct (timer (:include opaque) (:constructor make-timer (timers function)) (:copier nil))
+  "A function that is to be called once, at a moment: what SCHEDULE returns."
+  (timers nil :type timers :read-only t)
+  (function nil)
+  (place -1 :type fixnum)
+  (number 0 :type fixnum))              ; of two that are due at once the lower one is first
+
+(defmacro with-timers ((timers) &body body)
+  "Runs BODY, which is short and waits for nothing, under the lock of TIMERS, whole."
+  `(uninterruptibly
+     (bt:with-lock-held ((timers-lock ,timers))
+       ,@body)))
+
+;;; The heap.  All of it under the lock.
+
+(declaim (inline due-before-p))
+(defun due-before-p (deadline timer other-deadline other)
+  "True when TIMER, due at DEADLINE, comes before OTHER, due at OTHER-DEADLINE."
+  (declare (type moment deadline other-deadline))
+  (or (< deadline other-deadline)
+      (and (= deadline other-deadline)
+           (< (timer-number timer) (timer-number other)))))
+
+(declaim (inline put-timer))
+(defun put-timer (timers place deadline timer)
+  (setf (aref (timers-deadlines timers) place) deadline
+        (svref (timers-entries timers) place) timer
+        (timer-place timer) place))
+
+(defun rise (timers place deadline timer)
+  "Puts TIMER, due at DEADLINE, at PLACE, which is free, or above that as long as it comes before what is
+there."
+  (declare (type fixnum place))
+  (loop while (plusp place)
+        do (let* ((parent (ash (1- place) -1))
+                  (other (svref (timers-entries timers) parent))
+                  (other-deadline (aref (timers-deadlines timers) parent)))
+             (unless (due-before-p deadline timer other-deadline other)
+               (return))
+             (put-timer timers place other-deadline other)
+             (setf place parent)))
+  (put-timer timers place deadline timer))
+
+(defun first-child (timers place)
+  "The place below PLACE, of the two there may be, whose timer comes first; NIL when there is none."
+  (declare (type fixnum place))
+  (let* ((left (1+ (* 2 place)))
+         (right (1+ left))
+         (deadlines (timers-deadlines timers))
+         (entries (timers-entries timers)))
+    (cond ((>= left (timers-count timers)) nil)
+          ((and (< right (timers-count timers))
+                (due-before-p (aref deadlines right) (svref entries right)
+                              (aref deadlines left) (svref entries left)))
+           right)
+          (t left))))
+
+(defun free-bottom (timers place)
+  "Moves up what is below PLACE, which is free.  Returns the place at the bottom that is free then."
+  (loop for child = (first-child timers place)
+        while child
+        do (put-timer timers place (aref (timers-deadlines timers) child)
+                      (svref (timers-entries timers) child))
+           (setf place child)
+        finally (return place)))
+
+(defun remove-timer (timers place)
+  "Takes the timer at PLACE out of TIMERS, and returns its function, which it lets go."
+  (let* ((last (decf (timers-count timers)))
+         (deadline (aref (timers-deadlines timers) last))
+         (moved (svref (timers-entries timers) last))
+         (removed (svref (timers-entries timers) place)))
+    (setf (svref (timers-entries timers) last) nil
+          (timer-place removed) -1)
+    (unless (= place last)
+      ;; The last one belongs near the bottom, so it is cheaper to let it rise from there, even above PLACE.
+      (rise timers (free-bottom timers place) deadline moved))
+    (shiftf (timer-function removed) nil)))
+
+(defun full-heap-p (timers)
+  (= (timers-count timers) (length (timers-entries timers))))
+
+(defun grow-heap (timers)
+  "Makes room for twice as many in TIMERS.  Not under the lock, nor where interrupts are deferred: there a lack of
+memory would be the end of the process."
+  (let* ((size (* 2 (length (timers-entries timers))))
+         (deadlines (make-array size :element-type 'moment :initial-element 0))
+         (entries (make-array size :initial-element nil)))
+    (with-timers (timers)
+      (when (< (length (timers-entries timers)) size) ; or somebody else has made it
+        (setf (timers-deadlines timers) (replace deadlines (timers-deadlines timers))
+              (timers-entries timers) (replace entries (timers-entries timers)))))))
+
+(defun enter-timer (timers timer deadline)
+  (setf (timer-number timer) (incf (timers-made timers)))
+  (rise timers (1- (incf (timers-count timers))) deadline timer))
+
+;;; The alarm.  Under the lock, too: who is told to set it does that outside; see SET-ALARM.
+
+(defun alarm-moment (deadline)
+  "When the alarm rings for DEADLINE."
+  (declare (type moment deadline))
+  (let ((quantum *alarm-microseconds*))
+    (declare (type (integer 1 1000000) quantum))
+    (* quantum (ceiling deadline quantum))))
+
+(defun claim-alarm (timers moment)
+  "Has the alarm of TIMERS ring at MOMENT, if it would ring later.  True when the caller is to set it."
+  (declare (type moment moment))
+  (when (< moment (timers-alarm timers))
+    (setf (timers-alarm timers) moment)
+    (eq :once (setf (timers-setting timers)
+                    (if (timers-setting timers) :again :once)))))
+
+(defun end-setting (timers)
+  "True when the caller, who has set the alarm of TIMERS, need not do so again."
+  (with-timers (timers)
+    (null (setf (timers-setting timers)
+                ;; Not by comparing moments: it may have rung meanwhile, and be wanted for the same one.
+                (if (eq :again (timers-setting timers)) :once nil)))))
+
+(defun claim-next-alarm (timers now)
+  "Has the alarm of TIMERS, if it has rung by NOW, ring for the first of them.  True when the caller is to
+set it."
+  (declare (type moment now))
+  (when (<= (timers-alarm timers) now)
+    (setf (timers-alarm timers) +never+))
+  (and (plusp (timers-count timers))
+       (claim-alarm timers (alarm-moment (aref (timers-deadlines timers) 0)))))
+
+;;; What the engine does with them
+
+(defun add-timer (timers timer deadline)
+  "Makes TIMER one of TIMERS, due at DEADLINE, unless these are closed: then it is dropped.  :FULL when there
+is no room, and nothing was done; :SET when the caller is to set the alarm; else NIL."
+  (with-timers (timers)
+    (cond ((timers-closed-p timers)
+           (setf (timer-function timer) nil)
+           (incf (timers-dropped timers))
+           nil)
+          ((full-heap-p timers)
+           :full)
+          (t
+           (enter-timer timers timer deadline)
+           (when (and (zerop (timer-place timer))
+                      (claim-alarm timers (alarm-moment deadline)))
+             :set)))))
+
+(defun take-due-timer (timers now)
+  "The function of the first of TIMERS, if it is due at NOW; it is the caller's to call.  Else NIL.  As the
+second value :DUE when another one is due as well, which somebody has to take; :SET when the caller is to
+set the alarm; else NIL."
+  (declare (type moment now))
+  (with-timers (timers)
+    (flet ((due-p ()
+             (and (plusp (timers-count timers))
+                  (<= (aref (timers-deadlines timers) 0) now))))
+      (values (when (due-p)
+                (incf (timers-run timers))
+                (remove-timer timers 0))
+              (cond ((due-p) :due)
+                    ((claim-next-alarm timers now) :set))))))
+
+(defun cancel-timer-of (timers timer)
+  "Takes TIMER out of TIMERS.  True when it was pending."
+  (with-timers (timers)
+    (unless (minusp (timer-place timer))
+      (remove-timer timers (timer-place timer))
+      (incf (timers-cancelled timers))
+      t)))
+
+(defun close-timers (timers)
+  "Drops TIMERS, and what is scheduled from now on.  Does nothing the second time."
+  (with-timers (timers)
+    (setf (timers-closed-p timers) t)
+    (incf (timers-dropped timers) (timers-count timers))
+    ;; Longer than a lock is held otherwise, once in the life of an engine that ends.
+    (loop until (zerop (timers-count timers))
+          do (remove-timer timers (1- (timers-count timers))))
+    (bt:condition-notify (timers-changed timers))))
+
+(defun count-failed-timer (timers)
+  (with-timers (timers)
+    (incf (timers-failed timers))))
+
+;;; What they tell
+
+(defun no-timer-statistics ()
+  "What TIMER-STATISTICS tells of an engine that had no timer."
+  (list :pending 0 :run 0 :failed 0 :cancelled 0 :dropped 0))
+
+(defun timer-statistics (timers)
+  "A plist: how many of TIMERS are pending; how many, since the start, had their function called, of
+which some failed; were cancelled; were dropped."
+  (with-timers (timers)
+    (list :pending (timers-count timers)
+          :run (timers-run timers)
+          :failed (timers-failed timers)
+          :cancelled (timers-cancelled timers)
+          :dropped (timers-dropped timers))))

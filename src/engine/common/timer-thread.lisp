@@ -1,0 +1,128 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The timer thread: an alarm clock where the system has none, and in the blocking engine the thread
+;;;; that calls the functions.  Made when the first timer needs it.
+;;;;
+;;;;   ENGINE-TIMER-THREAD   means                                   becomes
+;;;;   NIL                   nobody has needed it, or it has ended   :starting :missing
+;;;;                         with the timers
+;;;;   :missing              it is needed; it could not be made,     :starting
+;;;;                         or died, and the sentinel makes one
+;;;;   :starting             it is being made                        a thread, :missing, NIL
+;;;;   a thread              it lives, or died without a word        :missing, NIL
+
+(defun timer-thread-missing-p (engine)
+  "True when ENGINE has no timer thread."
+  (let ((thread (engine-timer-thread engine)))
+    (or (member thread '(nil :missing))
+        (and (bt:threadp thread) (not (bt:thread-alive-p thread))))))
+
+(defun claim-timer-thread (engine)
+  "True when the caller is to make the timer thread of ENGINE, which counts as there from now on."
+  (with-engine (engine)
+    (when (timer-thread-missing-p engine)
+      (eq :starting (setf (engine-timer-thread engine)
+                          (if (may-launch-p engine) :starting :missing))))))
+
+(defun start-timer-thread (engine)
+  "Makes the timer thread of ENGINE if that has none.  Where it cannot be made, the sentinel tries again."
+  (uninterruptibly
+    (when (claim-timer-thread engine)
+      (handler-case (make-timer-thread (engine-service engine) (lambda () (run-timer-thread engine)))
+        (error (condition)
+          (with-engine (engine)
+            (setf (engine-timer-thread engine) :missing))
+          (note-thread-trouble engine condition))
+        (:no-error (&rest values)
+          (declare (ignore values))
+          (forget-thread-trouble engine))))))
+
+(defun replace-timer-thread (engine)
+  "Makes the timer thread of ENGINE that could not be made, or died.  Called by the sentinel."
+  (when (and (engine-timer-thread engine)
+             (timer-thread-missing-p engine)
+             (not (timers-closed-p (engine-timers engine))))
+    (start-timer-thread engine)))
+
+(defun notify-timer-thread (engine)
+  "Has the timer thread of ENGINE look at the alarm."
+  (let ((timers (engine-timers engine)))
+    (when (and (timer-thread-missing-p engine) (not (timers-closed-p timers)))
+      (start-timer-thread engine))
+    (with-timers (timers)
+      (bt:condition-notify (timers-changed timers)))))
+
+;;; Its life
+
+(defparameter *longest-alarm-wait* 60
+  "For how many seconds the timer thread waits at a time.")
+
+(defun alarm-seconds (alarm now)
+  "How long to wait, at NOW, for ALARM."
+  (if (= alarm +never+)
+      *longest-alarm-wait*
+      (min *longest-alarm-wait* (/ (- alarm now) 1000000))))
+
+(defun await-alarm (timers)
+  "Waits until the alarm of TIMERS rings.  True then; NIL when they are closed."
+  (bt:with-lock-held ((timers-lock timers))
+    (loop until (timers-closed-p timers)
+          do (let ((now (microseconds)))
+               (when (<= (timers-alarm timers) now)
+                 ;; It rings once, as a timer descriptor does: who is called then sees to the next time.
+                 (setf (timers-alarm timers) +never+)
+                 (return t))
+               (interruptibly
+                 (wait-on (timers-changed timers) (timers-lock timers)
+                          (alarm-seconds (timers-alarm timers) now)))))))
+
+(defun begin-timer-thread (engine)
+  "Makes the current thread the timer thread of ENGINE, to whom the alarm rings at once: one that died may
+have heard it, and done nothing."
+  (with-engine (engine)
+    (setf (engine-timer-thread engine) (bt:current-thread)))
+  (with-timers ((engine-timers engine))
+    (setf (timers-alarm (engine-timers engine)) 0)))
+
+(defun end-timer-thread (engine)
+  "The last act of the timer thread of ENGINE: the sentinel joins it, and, unless that was the end of the timers,
+makes another."
+  (let ((closed-p (timers-closed-p (engine-timers engine))))
+    (with-engine (engine)
+      (setf (engine-timer-thread engine) (if closed-p nil :missing))
+      (push (bt:current-thread) (engine-exited-threads engine))
+      (bt:condition-notify (engine-changed engine))
+      (bt:condition-notify (engine-sentinel-wakeup engine))))
+  (release-resources-when-empty engine))
+
+(defun run-timer-thread (engine)
+  "The life of the timer thread of ENGINE, until its timers are closed."
+  (let ((*timed-engine* engine))
+    (unwind-protect
+         (deferring-interrupts
+           (begin-timer-thread engine)
+           (loop while (await-alarm (engine-timers engine))
+                 do (attend-timers engine)))
+      (survive-cleanup)
+      (end-timer-thread engine))))
+
+;;; The end of the timers
+
+(defun timer-thread-gone-p (engine)
+  "True when ENGINE has no timer thread, or the caller is in it."
+  (or (timer-thread-missing-p engine)
+      (eq (engine-timer-thread engine) (bt:current-thread))))
+
+(defun alarm-in-use-p (engine)
+  "True when somebody may still use what ENGINE, whose timers are closed, has for an alarm."
+  (or (timers-setting (engine-timers engine))
+      (not (timer-thread-missing-p engine))))
+
+(defun await-end-of-timers (engine seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, until nobody uses the alarm of ENGINE, whose timers are
+closed, and its timer thread has ended."
+  (let ((timers (engine-timers engine)))
+    ;; Who sets it is done in a moment.
+    (wait-until (lambda () (not (timers-setting timers)))
+                (timers-changed timers) (timers-lock timers) 5 1/1000))
+  (wait-for-change engine seconds (lambda () (timer-thread-gone-p engine))))

@@ -1,0 +1,533 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite timers :in engine
+  :description "Functions that are called later: order, cancelling, failures, and the end of them all.")
+
+(in-suite timers)
+
+;;; The heap, with moments that the test makes up
+
+(defun add-at (timers deadline &optional (function 'list))
+  "Adds a timer, due at DEADLINE, to TIMERS, and returns it."
+  (let ((timer (engine::make-timer timers function)))
+    (loop while (eq :full (engine::add-timer timers timer deadline))
+          do (engine::grow-heap timers))
+    timer))
+
+(defun take-all-due (timers now)
+  "The functions of TIMERS that are due at NOW, in their order."
+  (loop for function = (engine::take-due-timer timers now)
+        while function collect function))
+
+(test timers-are-due-in-the-order-of-their-deadlines
+  (let ((timers (engine::make-timers)))
+    (loop for deadline in '(50 20 90 10 70)
+          for name in '(c b e a d)
+          do (add-at timers deadline name))
+    (is (null (take-all-due timers 9)))
+    (is (equal '(a b) (take-all-due timers 49)))
+    (is (equal '(c d e) (take-all-due timers 1000)))
+    (is (null (take-all-due timers 2000)))))
+
+(test timers-of-one-deadline-are-due-as-they-were-scheduled
+  (let ((timers (engine::make-timers)) (names '(a b c d e f g h i j)))
+    (dolist (name names)
+      (add-at timers 10 name))
+    (is (equal names (take-all-due timers 10)))))
+
+(test a-timer-that-is-cancelled-lets-go-of-its-function-and-of-its-place
+  (let* ((timers (engine::make-timers))
+         (others (loop for deadline below 40 collect (add-at timers deadline)))
+         (timer (nth 7 others)))
+    (is-true (engine:cancel timer))
+    (is (null (engine::timer-function timer)))
+    (is (null (find timer (engine::timers-entries timers))))
+    (is (= 39 (engine::timers-count timers)))
+    (is (null (engine:cancel timer)) "It is cancelled once.")
+    (is (= 39 (length (take-all-due timers 100))))))
+
+(test a-timer-that-is-due-lets-go-of-its-function
+  (let* ((timers (engine::make-timers)) (timer (add-at timers 5)))
+    (is (equal '(list) (take-all-due timers 5)))
+    (is (null (engine::timer-function timer)))
+    (is (every #'null (engine::timers-entries timers)))
+    (is (null (engine:cancel timer)))))
+
+(test timers-that-are-closed-drop-what-they-have-and-what-comes
+  (let* ((timers (engine::make-timers))
+         (before (loop for deadline below 100 collect (add-at timers deadline)))
+         (later (progn (engine::close-timers timers) (add-at timers 1))))
+    (is (every (lambda (timer) (null (engine::timer-function timer))) (cons later before)))
+    (is (notany #'engine:cancel (cons later before)))
+    (is (every #'null (engine::timers-entries timers)))
+    (is (null (take-all-due timers 1000)))
+    (engine::close-timers timers)
+    (is (equal '(:pending 0 :run 0 :failed 0 :cancelled 0 :dropped 101)
+               (engine::timer-statistics timers)))))
+
+(defun model-before-p (one other)
+  "True when ONE, a list of a deadline and a number, is due before OTHER."
+  (or (< (first one) (first other))
+      (and (= (first one) (first other)) (< (second one) (second other)))))
+
+(defun check-heap-against-model (state steps)
+  "Does STEPS random things to timers and to a list of them.  True when both are the same all the time."
+  (let ((timers (engine::make-timers)) (model '()) (now 0))
+    (flet ((add ()
+             (let* ((deadline (+ now (random 300 state)))
+                    (timer (add-at timers deadline)))
+               (push (list deadline (engine::timer-number timer) timer) model)
+               t))
+           (cancel-one ()
+             (let ((entry (nth (random (length model) state) model)))
+               (setf model (remove entry model))
+               (engine:cancel (third entry))))
+           (take ()
+             (incf now (random 20 state))
+             (let* ((sorted (sort (copy-list model) #'model-before-p))
+                    (due (loop for entry in sorted while (<= (first entry) now) collect entry))
+                    (taken (first due)))
+               (setf model (remove taken model))
+               (multiple-value-bind (function next) (engine::take-due-timer timers now)
+                 (when (eq next :set)
+                   (setf (engine::timers-setting timers) nil))
+                 (and (eq (null taken) (null function))
+                      (or (null taken) (minusp (engine::timer-place (third taken))))
+                      (eq (eq next :due) (and (rest due) t)))))))
+      (loop repeat steps
+            always (and (case (random 5 state)
+                          ((0 1) (add))
+                          (2 (if model (cancel-one) t))
+                          (t (take)))
+                        (= (length model) (engine::timers-count timers))
+                        (loop for (nil nil timer) in model
+                              always (eq timer (svref (engine::timers-entries timers)
+                                                      (engine::timer-place timer)))))))))
+
+(test a-heap-is-what-a-sorted-list-would-be
+  (let ((seed (fresh-seed)))
+    (format t "~&[seed ~D] " seed)
+    (is-true (check-heap-against-model (seeded-state seed) 3000))))
+
+;;; The alarm
+
+(test the-alarm-is-set-for-who-is-first-only
+  (let ((timers (engine::make-timers)))
+    (flet ((add (deadline)
+             (prog1 (engine::add-timer timers (engine::make-timer timers 'list) deadline)
+               (setf (engine::timers-setting timers) nil))))
+      (is-true (add 10000))
+      (is (null (add 20000)))
+      (is (null (add 10001)) "It rings for both at once.")
+      (is-true (add 5000))
+      (is (= 5000 (engine::timers-alarm timers))))))
+
+(test while-one-thread-sets-the-alarm-others-leave-it-to-that
+  (let ((timers (engine::make-timers)))
+    (is-true (engine::add-timer timers (engine::make-timer timers 'list) 10000))
+    (is (null (engine::add-timer timers (engine::make-timer timers 'list) 5000)))
+    (is (= 5000 (engine::timers-alarm timers)))))
+
+(test an-alarm-that-has-rung-while-it-was-set-is-set-again-for-the-same-moment
+  (let ((timers (engine::make-timers)))
+    (is-true (engine::add-timer timers (engine::make-timer timers 'list) 990))
+    (is (null (engine::claim-next-alarm timers 1005)) "Who sets it is told so.")
+    (is (= 1000 (engine::timers-alarm timers)))
+    (is (null (engine::end-setting timers)))
+    (is-true (engine::end-setting timers))
+    (is-true (engine::claim-next-alarm timers 1005))))
+
+(test an-alarm-that-has-rung-is-set-anew-when-nothing-more-is-due
+  (let ((timers (engine::make-timers)))
+    (add-at timers 1000)
+    (add-at timers 1001)
+    (add-at timers 900000)
+    (setf (engine::timers-setting timers) nil)
+    (is (eq :due (nth-value 1 (engine::take-due-timer timers 1250))))
+    (is (eq :set (nth-value 1 (engine::take-due-timer timers 1250))))
+    (is (= 900000 (engine::timers-alarm timers)))
+    (setf (engine::timers-setting timers) nil)
+    (is (null (nth-value 1 (engine::take-due-timer timers 1250))) "It is set already.")))
+
+(test an-alarm-rings-no-earlier-than-who-it-is-for
+  (loop for deadline from 1 to 2000 by 7
+        for moment = (engine::alarm-moment deadline)
+        do (is (<= deadline moment (+ deadline engine::*alarm-microseconds*)))))
+
+(test seconds-of-all-kinds-are-taken
+  (loop for (seconds microseconds) in `((0 0) (1 1000000) (1/1000 1000) (0.001 1000) (1d-3 1000) (0.25 250000)
+                                        (-1 0) (-1.0 0) (1/3000000 1) (2000.0 2000000000)
+                                        (,(expt 10 30) ,(ash 1 60)) (1d30 ,(ash 1 60)))
+        ;; A float of 0.001 is a little more than that.
+        do (is (<= microseconds (engine::delay-microseconds seconds) (1+ microseconds)) "~A" seconds)))
+
+;;; In engines that run
+
+(defun call-with-each-engine (function)
+  "Calls FUNCTION with each kind of engine, which runs meanwhile, and has requests answered by an octet."
+  (with-running-engine (engine (constantly :close))
+    (funcall function engine))
+  (when (platform:readiness-supported-p)
+    (with-ready-engine (engine (constantly nil))
+      (funcall function engine))
+    (with-function (platform:make-timer-descriptor (original) -24)
+      (with-ready-engine (engine (constantly nil))
+        (funcall function engine)))))
+
+(defmacro with-each-engine ((engine) &body body)
+  "Evaluates BODY while ENGINE runs: the blocking engine, the ready engine, and that without timer
+descriptors."
+  `(call-with-each-engine (lambda (,engine) ,@body)))
+
+(defun timer-statistic (engine name)
+  (getf (statistic engine :timers) name))
+
+(defun wait-for-timers (engine name value)
+  (eventually ((format nil "~A timers to be ~A, in ~A" value name (statistic engine :timers)))
+    (eql value (timer-statistic engine name))))
+
+(defun parks-p (engine)
+  "True for a ready engine."
+  (not (typep engine 'engine:blocking-engine)))
+
+(define-server-test a-function-is-called-when-its-time-has-come-and-not-before
+  (with-each-engine (engine)
+    (let* ((gate (make-gate)) (called nil)
+           (begun (platform:microseconds)))
+      (engine:schedule engine 0.02 (lambda ()
+                                     (setf called (platform:microseconds))
+                                     (open-gate gate)))
+      (await gate)
+      (is (>= (- called begun) 20000))
+      (is (= 1 (timer-statistic engine :run))))))
+
+(define-server-test who-is-first-is-called-first-whoever-came-first
+  (with-each-engine (engine)
+    (let ((gate (make-gate)))
+      (engine:schedule engine 1000 (constantly nil))
+      (engine:schedule engine 0 (lambda () (open-gate gate)))
+      (await gate)
+      (is (= 1 (timer-statistic engine :pending))))))
+
+(define-server-test a-function-may-have-a-name
+  (with-each-engine (engine)
+    (engine:schedule engine 0 'list)
+    (is-true (wait-for-timers engine :run 1))
+    (is (zerop (timer-statistic engine :failed)))))
+
+(define-server-test a-timer-can-be-cancelled-until-it-begins
+  (with-each-engine (engine)
+    (let* ((calls (make-recorder)) (gate (make-gate)) (timer nil) (known (make-gate))
+           (cancelled (engine:schedule engine 0.05 (lambda () (record calls :cancelled)))))
+      (is-true (engine:cancel cancelled))
+      (is (null (engine:cancel cancelled)))
+      (setf timer (engine:schedule engine 0 (lambda ()
+                                              (await known)
+                                              (record calls (engine:cancel timer))
+                                              (open-gate gate))))
+      (open-gate known)
+      (await gate)
+      (is (null (engine:cancel timer)))
+      (engine:schedule engine 0.1 (lambda () (record calls :last)))
+      (is-true (wait-for-timers engine :run 2))
+      (eventually ("the last one") (= 2 (recorded-count calls)))
+      (is (equal '(nil :last) (recorded calls)))
+      (is (= 1 (timer-statistic engine :cancelled))))))
+
+(define-server-test a-timer-may-cancel-another-and-schedule-one
+  (with-each-engine (engine)
+    (let* ((gate (make-gate)) (calls (make-recorder))
+           (other (engine:schedule engine 0.2 (lambda () (record calls :other)))))
+      (engine:schedule engine 0 (lambda ()
+                                  (record calls (engine:cancel other))
+                                  (engine:schedule (engine:current-engine) 0
+                                                   (lambda () (open-gate gate)))))
+      (await gate)
+      (is (equal '(t) (recorded calls)))
+      (is (= 1 (timer-statistic engine :cancelled))))))
+
+(defvar *many-timers* 100000
+  "How many timers are pending at once in tests.")
+
+(define-server-test many-are-pending-and-each-is-called-once
+  (with-each-engine (engine)
+    (let* ((calls (make-array *many-timers* :initial-element 0))
+           (seed (fresh-seed))
+           (state (seeded-state seed)))
+      (format t "~&[seed ~D] " seed)
+      (dotimes (number *many-timers*)
+        (let ((number number))
+          (engine:schedule engine (/ (random 1000 state) 1000.0)
+                           (lambda () (incf (svref calls number))))))
+      (let ((*patience* 60))
+        (wait-for-timers engine :run *many-timers*)
+        (eventually ("the last functions to return")
+          (every #'plusp calls)))
+      (is (every (lambda (count) (= count 1)) calls))
+      (is (zerop (timer-statistic engine :pending))))))
+
+(define-server-test what-is-pending-is-dropped-by-a-stop
+  (with-each-engine (engine)
+    (let ((timers (loop repeat 1000
+                        collect (engine:schedule engine 1000 (lambda () (error "Too late."))))))
+      (is (= 1000 (timer-statistic engine :pending)))
+      (is (null (engine:stop-engine engine :soft t)))
+      (is (= 1000 (timer-statistic engine :dropped)))
+      (is (zerop (timer-statistic engine :pending)))
+      (is (notany #'engine::timer-function timers))
+      (is (notany #'engine:cancel timers))
+      (is (null (engine:accounting-problems engine)))
+      (engine:schedule engine 0 (lambda () (error "Much too late.")))
+      (is (= 1001 (timer-statistic engine :dropped))))))
+
+(define-server-test a-stop-waits-for-a-function-that-runs
+  (with-each-engine (engine)
+    (let ((begun (make-gate)) (gate (make-gate)) (ended nil))
+      (engine:schedule engine 0 (lambda ()
+                                  (open-gate begun)
+                                  (await gate)
+                                  (setf ended t)))
+      (await begun)
+      (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
+        (is (not (poll (lambda () (task-done-p stopping)) 1/10)))
+        (open-gate gate)
+        (is (null (task-result stopping)))
+        (is-true ended)))))
+
+(define-server-test a-stop-that-cannot-wait-leaves-a-function-to-its-end
+  (with-each-engine (engine)
+    (let ((begun (make-gate)) (gate (make-gate)))
+      (engine:schedule engine 0 (lambda () (open-gate begun) (await gate)))
+      (await begun)
+      (engine:stop-engine engine :timeout 0)
+      (is (= 1 (length (engine:accounting-problems engine))) "It has not ended.")
+      (open-gate gate)
+      (eventually ("its end") (null (engine:accounting-problems engine))))))
+
+(define-server-test abandoning-destroys-who-runs-a-function
+  (with-each-engine (engine)
+    (let ((begun (make-gate)))
+      (engine:schedule engine 0 (lambda () (open-gate begun) (await (make-gate) 60)))
+      (await begun)
+      (engine:abandon-engine engine)
+      (is (null (engine:accounting-problems engine))))))
+
+(define-server-test stop-in-a-function-is-refused
+  (with-each-engine (engine)
+    (let ((refusals (make-recorder)) (gate (make-gate)))
+      (engine:schedule engine 0 (lambda ()
+                                  (handler-case (engine:stop-engine engine)
+                                    (engine:stop-from-worker (condition)
+                                      (record refusals condition)))
+                                  (open-gate gate)))
+      (await gate)
+      (is (= 1 (recorded-count refusals))))))
+
+(define-server-test errors-are-noted-and-counted-and-others-go-on
+  (with-each-engine (engine)
+    (let ((gate (make-gate)))
+      (loop repeat 3 do (engine:schedule engine 0 (lambda () (error "No luck today."))))
+      (engine:schedule engine 0 'there-is-no-such-function)
+      (engine:schedule engine 0 (lambda () (open-gate gate)))
+      (await gate)
+      (is-true (wait-for-timers engine :failed 4))
+      (is (= 5 (timer-statistic engine :run)))
+      (is (= 3 (count-if (lambda (note)
+                           (and (eq :error (car note)) (search "No luck today." (cdr note))))
+                         (recorded (fake-notes *service*)))))
+      (is (zerop (statistic engine :failed)) "That counts failures of ours."))))
+
+(define-server-test a-thread-that-is-destroyed-in-a-function-loses-that-one-only
+  (with-each-engine (engine)
+    (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+      (let ((thread nil) (begun (make-gate)) (gate (make-gate)))
+        (engine:schedule engine 0 (lambda ()
+                                    (setf thread (bt:current-thread))
+                                    (open-gate begun)
+                                    (await (make-gate) 60)))
+        (loop repeat 10 do (engine:schedule engine 0.05 (constantly nil)))
+        (await begun)
+        (platform:destroy-thread thread)
+        (engine:schedule engine 0.1 (lambda () (open-gate gate)))
+        (await gate)
+        (is-true (wait-for-timers engine :run 12))
+        (is-true (wait-for-timers engine :failed 1))
+        (is (zerop (timer-statistic engine :pending)))))))
+
+(define-server-test whoever-schedules-while-the-engine-stops-gets-a-call-or-a-drop
+  (let* ((seed (fresh-seed)) (state (seeded-state seed)))
+    (format t "~&[seed ~D] " seed)
+    (loop repeat 5
+          do (with-each-engine (engine)
+               (let* ((pause (/ (random 30 state) 1000))
+                      (over nil)
+                      (schedulers (loop for number below 4
+                                        collect (let ((state (seeded-state (+ seed number))))
+                                                  (in-background ("scheduler")
+                                                    (loop until over
+                                                          count t
+                                                          do (let ((timer (engine:schedule
+                                                                           engine (/ (random 3 state) 1000)
+                                                                           (constantly nil))))
+                                                               (when (zerop (random 4 state))
+                                                                 (engine:cancel timer)))
+                                                             (when (> (timer-statistic engine :pending)
+                                                                      5000)
+                                                               (poll (constantly nil) 1/500))))))))
+                 (poll (constantly nil) pause)
+                 (engine:stop-engine engine :soft (zerop (random 2 state)))
+                 (poll (constantly nil) 1/100)
+                 (setf over t)
+                 (let ((scheduled (reduce #'+ (mapcar #'task-result schedulers)))
+                       (counts (statistic engine :timers)))
+                   (is (= scheduled (+ (getf counts :run) (getf counts :cancelled)
+                                       (getf counts :dropped)))
+                       "~D were scheduled: ~S." scheduled counts)
+                   (is (zerop (getf counts :pending)))
+                   (is (zerop (getf counts :failed)))
+                   (is (null (engine:accounting-problems engine)))))))))
+
+(define-server-test (who-sets-the-alarm-sets-it-again-when-others-want-it-earlier :needs :calls-by-name)
+  (with-running-engine (engine (constantly :close))
+    (let ((moments (make-recorder)) (first-p t))
+      (with-function (engine::set-alarm-clock (original engine moment)
+                       (record moments moment)
+                       (when (shiftf first-p nil)
+                         (task-result (in-background ("another")
+                                        (engine:schedule engine 500 (constantly nil))))))
+        (engine:schedule engine 1000 (constantly nil)))
+      (is (= 2 (recorded-count moments)))
+      (is (apply #'> (recorded moments)))
+      (is (null (engine::timers-setting (engine::engine-timers engine)))))))
+
+;;; Where the timer thread is
+
+(define-server-test an-engine-without-timers-has-no-thread-for-them
+  (with-each-engine (engine)
+    (is (null (engine::engine-timer-thread engine)))))
+
+(define-server-test a-thread-for-timers-that-cannot-be-made-is-made-later
+  (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+    (with-each-engine (engine)
+      (let ((failures 2) (gate (make-gate)))
+        (with-function (engine:make-timer-thread (original service thunk)
+                         (when (plusp failures)
+                           (decf failures)
+                           (error "No more threads."))
+                         (funcall original service thunk))
+          (engine:schedule engine 0 (lambda () (open-gate gate)))
+          (await gate))
+        (is (= 1 (timer-statistic engine :run)))))))
+
+(define-server-test functions-of-the-blocking-engine-are-called-one-after-the-other
+  (with-running-engine (engine (constantly :close))
+    (let ((gate (make-gate)) (begun (make-gate)) (calls (make-recorder)))
+      (engine:schedule engine 0 (lambda () (open-gate begun) (await gate) (record calls 1)))
+      (await begun)
+      (loop for number from 2 to 9
+            do (let ((number number))
+                 (engine:schedule engine 0 (lambda () (record calls number)))))
+      (is (zerop (recorded-count calls)))
+      (open-gate gate)
+      (eventually ("all calls") (= 9 (recorded-count calls)))
+      (is (equal '(1 2 3 4 5 6 7 8 9) (recorded calls))))))
+
+;;; The ready engine's workers
+
+(defmacro with-each-ready-engine ((engine) &body body)
+  "Like WITH-EACH-ENGINE, with ready ones alone."
+  `(where-supported
+    (with-each-engine (,engine)
+      (when (parks-p ,engine)
+        ,@body))))
+
+(define-server-test functions-are-called-by-workers-that-count-as-busy
+  (with-each-ready-engine (engine)
+    (let ((gate (make-gate)) (begun (make-gate)) (worker nil))
+      (engine:schedule engine 0 (lambda ()
+                                  (setf worker engine:*worker*)
+                                  (open-gate begun)
+                                  (await gate)))
+      (await begun)
+      (is (eq engine (engine:worker-engine worker)))
+      (is (= 1 (statistic engine :busy)))
+      (open-gate gate)
+      (wait-for-statistic engine :busy 0))))
+
+(define-server-test functions-that-block-hold-up-nobody
+  (with-each-ready-engine (engine)
+    (let ((gate (make-gate)) (blocked (make-latch 20)) (others (make-latch 100)))
+      (unwind-protect
+           (progn
+             (loop repeat 20
+                   do (engine:schedule engine 0.01 (lambda () (count-down blocked) (await gate)))
+                      (loop repeat 5
+                            do (engine:schedule engine 0.01 (lambda () (count-down others)))))
+             (await blocked)
+             (await others)
+             (with-connection (connection *port*)
+               (is (equal "q" (exchange-octets connection "q"))))
+             (wait-for-statistic engine :busy 20))
+        (open-gate gate)))))
+
+(define-server-test timers-without-end-do-not-keep-connections-waiting
+  (with-each-ready-engine (engine)
+    (let ((over nil) (rounds (platform:make-counter)))
+      (labels ((again ()
+                 (platform:counter-add rounds 1)
+                 (unless over
+                   (engine:schedule engine 0 #'again))))
+        (unwind-protect
+             (progn
+               (loop repeat 200 do (engine:schedule engine 0 #'again))
+               (eventually ("many rounds") (> (platform:counter-count rounds) 5000))
+               (with-connections (connections 5 *port*)
+                 (dolist (connection connections)
+                   (is (equal "abc" (exchange-octets connection "abc"))))))
+          (setf over t)))
+      (is-true (wait-for-timers engine :pending 0)))))
+
+(define-server-test a-timer-descriptor-is-given-back-when-nobody-sets-it-any-more
+  (where-supported
+   (with-ready-engine (engine (constantly nil))
+     (let ((within (make-gate)) (gate (make-gate)) (open-p nil))
+       (with-function (platform:arm-timer-descriptor (original descriptor moment)
+                        (open-gate within)
+                        (await gate)
+                        (setf open-p (descriptor-target descriptor))
+                        (funcall original descriptor moment))
+         (let ((scheduling (in-background ("scheduler")
+                             (engine:schedule engine 1000 (constantly nil)))))
+           (await within)
+           (let ((stopping (in-background ("stop") (engine:stop-engine engine))))
+             (eventually ("the workers to end") (zerop (statistic engine :threads)))
+             (is (not (poll (lambda () (task-done-p stopping)) 1/10)))
+             (open-gate gate)
+             (task-result scheduling)
+             (is (null (task-result stopping))))))
+       (is-true open-p)
+       (is (= -1 (engine::engine-timer-descriptor engine)))))))
+
+(define-server-test a-timer-descriptor-that-fails-later-has-the-thread-stand-in
+  (where-supported
+   (with-ready-engine (engine (constantly nil))
+     (let ((gate (make-gate)))
+       (with-function (platform:arm-timer-descriptor (original descriptor moment) -22)
+         (engine:schedule engine 0 (lambda () (open-gate gate)))
+         (await gate))
+       (is (bt:threadp (engine::engine-timer-thread engine)))))))
+
+(define-server-test a-start-without-timer-descriptors-is-noted
+  (where-supported
+   (with-function (platform:make-timer-descriptor (original) -24)
+     (with-ready-engine (engine (constantly nil))
+       (is (= 1 (count :info (recorded (fake-notes *service*)) :key #'car)))))
+   (with-function (platform:watch (original poller descriptor token &rest more)
+                    (if (= token engine::+timer-token+)
+                        -28
+                        (apply original poller descriptor token more)))
+     (with-ready-engine (engine (constantly nil))
+       (is (= -1 (engine::engine-timer-descriptor engine)))
+       (let ((gate (make-gate)))
+         (engine:schedule engine 0 (lambda () (open-gate gate)))
+         (is-true (await gate)))))))
