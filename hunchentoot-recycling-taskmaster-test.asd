@@ -115,6 +115,7 @@
                  (:file "changing")
                  (:file "demo")
                  (:file "faults")
+                 (:file "timers")
                  (:file "requests")
                  (:file "listening")
                  (:file "inheriting")

@@ -237,4 +237,5 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "post-data")    ; content of a request: read at once, or dropped
                  (:file "uploads")      ; files, in the other direction
                  (:file "backtraces")   ; of handlers that failed
+                 (:file "timers")       ; functions that programs have called later
                  (:file "administration")))))

@@ -22,4 +22,5 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:client-certificate-serial-number #:client-certificate-not-before #:client-certificate-not-after
    #:client-certificate-fingerprint #:client-certificate-octets #:client-certificate-pem
    #:abandon-acceptor #:recycling-taskmaster-corrupted-error #:retry
+   #:run-after #:cancel-timer
    #:stop-from-worker))

@@ -5,7 +5,7 @@
 for monitors.
 
 Of threads: :THREADS in all, of which :STANDBY wait for something to do (:SUSPENDED of them until
-they are needed) and :BUSY have a connection (:KEEP-ALIVE-WAITING of them wait for its next request);
+they are needed) and :BUSY have a connection or run a timer (:KEEP-ALIVE-WAITING of them wait for its next request);
 how many were :MADE and have :ENDED; how often one was suspended, :SUSPENDS, and needed again,
 :RESUMES.
 
@@ -24,6 +24,9 @@ are taken a few times a second: :READY-WAIT, the latest, or the one under way if
 :DECISIONS, a plist: how often each decision about the number of threads was made, :GROW, :SHRINK and
 others, which the table in src/engine/ready/pool-sizing.lisp explains.  NIL where connections are not
 parked.
+
+:TIMERS of RUN-AFTER, a plist: how many are :PENDING; and since the start, how many were :RUN, of which
+some :FAILED, because of an error or the end of their thread; :CANCELLED; and :DROPPED by a stop.
 
 :SERVED requests; :REJECTED, those that were answered with an error for what they are, and not by a
 program: no HTTP, beyond a limit, too slow; :REJECTED-BY-STATUS, the same as a plist of statuses and
