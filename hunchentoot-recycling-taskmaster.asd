@@ -113,6 +113,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "status")
                  (:file "date")
                  (:file "reply-head")
+                 (:file "event-stream") ; server-sent events
                  (:file "conditional")))
    (:module "websocket"                 ; RFC 6455 without I/O
     :serial t
@@ -162,6 +163,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                    (:file "pending-output") ; slow readers
                    (:file "closing-connections")
                    (:file "worker-loop")
+                   (:file "visitors")   ; answers that come later
                    (:file "accepting-connections")
                    (:file "worker-sample") ; what the sentinel sees of the workers
                    (:file "pool-sizing") ; how many workers are awake: all decisions
@@ -198,6 +200,10 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "handshake")    ; of TLS, without a worker
                  (:file "request-content")
                  (:file "detaching")    ; connections that programs take away
+                 (:file "continuation") ; what goes on without a worker
+                 (:file "outbox")       ; what any thread has for a client
+                 (:file "deferral")     ; replies that come later
+                 (:file "websocket-connection")
                  (:file "connection-life") ; from the engine to the application and back
                  (:file "reply-stream") ; what handlers write themselves
                  (:file "lines")
@@ -232,6 +238,12 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "request-processing") ; by our own code, from octets to octets
                  (:file "reply")
                  (:file "streaming")    ; replies that handlers write themselves
+                 (:file "deferred-replies") ; replies that any thread has, later
+                 (:file "outgoing-streams") ; replies that any thread writes, later
+                 (:file "event-streams") ; server-sent events
+                 (:file "channels")     ; to many clients at once
+                 (:file "heartbeats")   ; of silent event streams
+                 (:file "websockets")
                  (:file "paths")        ; pathnames that requests ask for
                  (:file "files")        ; by the shortest way
                  (:file "post-data")    ; content of a request: read at once, or dropped

@@ -77,6 +77,7 @@
     :accepted "connections accepted"
     :open "connections open now"
     :parked "of them waiting for a request, without a thread"
+    :deferred "of them waiting for a reply that comes later, without a thread"
     :writing "of them waiting for a slow client to take its reply, without a thread"
     :queued "of them waiting for a thread"
     :refused "connections answered 503 for want of room"
@@ -93,6 +94,7 @@
     :ready-wait-sum "seconds in all samples of that"
     :ready-wait-count "samples of that"
     :decisions "how often the number of threads was decided about, by kind"
+    :timers "functions to be called later: how many there are, and what became of others"
     :uptime "seconds since the start"
     :log-dropped "lines of the access log that could not be written")
   "A few words for each key of HUNCHENTOOT-RECYCLING-TASKMASTER:STATS.")

@@ -7,6 +7,9 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
         #:hunchentoot-recycling-taskmaster.http
         #:hunchentoot-recycling-taskmaster.engine
         #:hunchentoot-recycling-taskmaster.server)
+  (:import-from #:hunchentoot-recycling-taskmaster.websocket
+                #:accept-handshake #:handshake-headers #:handshake-refused #:handshake-refused-status
+                #:handshake-refused-reason #:handshake-refused-headers #:encode-frame)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
    #:parallel-acceptor #:parallel-easy-acceptor
@@ -15,6 +18,14 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:*high-water-mark*
    #:taskmaster-standby-thread-count #:taskmaster-worker-thread-name-format
    #:content-received-early-p
+   ;; replies that come later
+   #:defer-reply #:deferred-reply #:deferred-reply-p #:*default-reply-timeout* #:complete-reply #:fail-reply
+   #:reply-abandoned-p #:call-with-reply-context #:with-reply-context #:cannot-defer #:already-answered
+   #:start-stream #:outgoing-stream #:outgoing-stream-p #:write-outgoing #:call-when-writable #:close-outgoing
+   #:outgoing-open-p #:client-left #:stream-full
+   #:start-event-stream #:send-event #:send-comment #:last-event-id #:*heartbeat-seconds* #:malformed-event
+   #:channel #:channel-p #:make-channel #:channel-size #:subscribe #:unsubscribe #:publish
+   #:upgrade-to-websocket #:websocket #:websocket-p #:websocket-open-p #:send-text #:send-binary #:close-websocket
    #:stats #:list-connections #:reopen-logs #:reload-certificates
    #:tls-information
    #:client-certificate #:client-certificate-p #:client-certificate-verified-p

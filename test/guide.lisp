@@ -30,6 +30,7 @@
   (examples-of-the-guide "docs/guide/README.md")
   (examples-of-install "docs/guide/install.md")
   (examples-of-configure "docs/guide/configure.md")
+  (examples-of-later "docs/guide/later.md")
   (examples-of-listening "docs/guide/listening.md")
   (examples-of-tls "docs/guide/tls.md")
   (examples-of-logging "docs/guide/logging.md")

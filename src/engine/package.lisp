@@ -7,15 +7,15 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; what the storey above implements
-   #:service #:serve #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
+   #:service #:serve #:serve-visitor #:visit-connection #:answer-lost-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
    #:idle-seconds #:write-seconds #:give-notice
    #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker
    #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
-   #:connection-descriptor #:connection-peer #:connection-parkable-p #:connection-sender
+   #:connection-descriptor #:connection-handle #:connection-peer #:connection-parkable-p #:connection-sender
    #:connection-deadline #:connection-deadline-kind
-   #:connection-outcome
+   #:connection-outcome #:peer-ended-p
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late
    ;; output that the socket did not take yet
    #:connection-output #:send-parts #:drop-parts
@@ -27,7 +27,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:engine-service #:engine-listener #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
-   #:winding-down-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message
+   #:winding-down-p #:serving-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message
    #:*worker* #:worker-engine #:current-engine
    ;; timers
    #:timer #:schedule #:cancel))

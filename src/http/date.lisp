@@ -38,7 +38,7 @@ that second.  VARIABLE, global, is (NIL) at first."
     `(let ((,pair ,variable) (,now ,second))
        (unless (eql ,now (car ,pair))
          (setf ,pair (cons ,now (funcall ,render ,now)))
-         (publish ,variable ,pair))
+         (set-published ,variable ,pair))
        (cdr ,pair))))
 
 (defvar *date-line* '(nil)

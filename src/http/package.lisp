@@ -3,7 +3,7 @@
 body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group
-                #:publish)
+                #:set-published)
   (:export
    ;; refusals
    #:protocol-error #:protocol-error-refusal #:protocol-error-status
@@ -39,6 +39,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encode-date #:encode-end-of-head
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
+   #:encode-event #:encode-comment #:malformed-event #:malformed-event-field #:malformed-event-value
    #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk #:chunk-room #:lengthen-chunk
    #:reason-phrase #:imf-fixdate #:rendered-second
    ;; lists and words in header fields

@@ -135,7 +135,7 @@ when it writes the head of a reply, which then says so."
   (and (call-next-method)
        (not (and *exchange*
                  (or (not (persists-p (exchange-protocol *exchange*)))
-                     (winding-down-p (worker-engine *worker*)))))))
+                     (winding-down-p (exchange-engine *exchange*)))))))
 
 ;;; :PARKING, which is the taskmaster's, is taken by the acceptor too: to change it should not
 ;;; need a taskmaster.
@@ -202,7 +202,8 @@ stopped."
 only for those that end soon; in either case up to TIMEOUT seconds, a real, or NIL for no
 limit.  What has no request ends at once; for that, too, and for the last lines of the access log,
 it waits when it must, up to five seconds each.  Returns ACCEPTOR and a list of plists, one for
-each thread that had to be left to finish its request by itself.  Does nothing when ACCEPTOR is
+each thread that had to be left to finish its request by itself and, when SOFT, one for each client whose
+deferred reply had not come, and who was left without one.  Does nothing when ACCEPTOR is
 not started.
 Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (in-place-of-hunchentoots ((call-next-method)

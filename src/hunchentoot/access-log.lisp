@@ -173,16 +173,20 @@ once, to a file by way of a thread of its own; see REOPEN-LOGS."
   "Calls THUNK, which serves the request of EXCHANGE.  Where the log of ACCEPTOR tells how long that took,
 writes the line about it afterwards, however it ended."
   (if (timed-p acceptor)
-      (let ((access (make-access (microseconds))))
+      (let ((access (or (and (exchange-deferral exchange) (exchange-access exchange))
+                        (make-access (microseconds)))))
         (setf (exchange-access exchange) access)
         (unwind-protect (funcall thunk)
           (survive-cleanup)
-          (setf (exchange-access exchange) nil)
-          (finish-access acceptor access)))
+          (unless (deferred-p exchange)
+            (setf (exchange-access exchange) nil)
+            (finish-access acceptor access))))
       (funcall thunk)))
 
 (defun finish-access (acceptor access)
-  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
-    (when (and destination (access-request access))
-      (log-access acceptor destination (access-request access) (access-reply access)
+  "Writes the line of ACCESS, once, if its reply has begun."
+  (let ((destination (hunchentoot:acceptor-access-log-destination acceptor))
+        (request (shiftf (access-request access) nil)))
+    (when (and destination request)
+      (log-access acceptor destination request (access-reply access)
                   (access-status access) (- (microseconds) (access-began access))))))

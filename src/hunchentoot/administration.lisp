@@ -10,6 +10,7 @@ how many were :MADE and have :ENDED; how often one was suspended, :SUSPENDS, and
 :RESUMES.
 
 Of connections: :ACCEPTED so far; :OPEN, of which :PARKED wait for a request without a thread,
+:DEFERRED for a reply that comes later,
 :WRITING have none while their peers take their time to take the answer, and :QUEUED wait for a
 thread with a request; :REFUSED; :EXPIRED, ended because they took too long or held up others, and
 :EXPIRED-BY, the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new connection, the rest
@@ -61,7 +62,7 @@ taskmaster than ours cannot tell is NIL.")
 (defgeneric list-connections (acceptor)
   (:documentation "A list of plists, one for each open connection of ACCEPTOR: :PEER, a string of
 address and port; :STATE, which is :NEW before the first request, :ACTIVE while one is served,
-:PARKED or :IDLE between two, without a thread or with it, :WRITING while its peer takes its time
+:PARKED or :IDLE between two, without a thread or with it, :DEFERRED while its reply is to come later, and :WRITING while its peer takes its time
 to take the answer, which needs no thread, :QUEUED for a thread, :DRAINING after the last answer;
 :AGE in seconds; how many requests were :SERVED; the number of its :WORKER, and for how many
 :SECONDS that has been at the request, or NIL.  Empty for an acceptor with another taskmaster than

@@ -53,7 +53,7 @@ files stands still for milliseconds at a time.")
                (new (make-known-file pathname name)))
           ;; Clients choose names, and must not fill the memory with long ones.
           (when (<= (length name) *known-name-limit*)
-            (publish (svref *known-files* place) new))
+            (set-published (svref *known-files* place) new))
           new))))
 
 (defun version-of (known file)
@@ -74,7 +74,7 @@ files stands still for milliseconds at a time.")
                                 :date (imf-fixdate seconds) :settled-p settled-p
                                 :tag (entity-tag seconds nanoseconds size settled-p))))
     (when settled-p
-      (publish (known-file-version known) version))
+      (set-published (known-file-version known) version))
     version))
 
 ;;; Who sends it

@@ -176,25 +176,45 @@ else the default."
 
 (defun call-as-request (request thunk)
   "Calls THUNK in the dynamic context of REQUEST, and deletes uploaded files afterwards."
+  (call-keeping-files request '() thunk #'delete-files))
+
+(defun call-keeping-files (request files thunk keep)
+  "Calls THUNK in the dynamic context of REQUEST, which has FILES, a list of the pathnames of uploaded ones; calls
+KEEP, a function, with the files that it has then.  Returns what THUNK does."
   (catch 'hunchentoot::request-processed
-    (let ((hunchentoot::*tmp-files* '())
+    (let ((hunchentoot::*tmp-files* files)
           (hunchentoot::*headers-sent* nil)
           (hunchentoot:*request* request))
       (unwind-protect (hunchentoot::with-mapped-conditions ()
                         (funcall thunk))
-        (delete-temporary-files)))))
+        (funcall keep (take-temporary-files))))))
 
-(defun delete-temporary-files ()
-  (dolist (path hunchentoot::*tmp-files*)
+(defun take-temporary-files ()
+  "The pathnames of the uploaded files of the current request, which are the caller's to delete now."
+  (shiftf hunchentoot::*tmp-files* '()))
+
+(defun delete-files (files)
+  "Deletes FILES, a list of pathnames, as far as they are still there."
+  (dolist (path files)
     (when (and (pathnamep path) (probe-file path))
       ;; The handler may have moved it away meanwhile.
       (ignore-errors (delete-file path)))))
 
 (defun call-handler (acceptor request)
   "Calls the handler for REQUEST.  Returns its value, or NIL, the condition that it signalled
-and a backtrace."
+and a backtrace; and last whether it was left by a throw."
+  (let ((left-p t))
+    (flet ((handle ()
+             (multiple-value-prog1 (values (hunchentoot:handle-request acceptor request))
+               (setf left-p nil))))
+      (declare (dynamic-extent #'handle))
+      (multiple-value-bind (content condition backtrace) (call-as-handler #'handle)
+        (values content condition backtrace left-p)))))
+
+(defun call-as-handler (thunk)
+  "Calls THUNK as a handler, which may be left by Hunchentoot's ABORT-REQUEST-HANDLER; returns what it does."
   (catch 'hunchentoot::handler-done
-    (values (hunchentoot:handle-request acceptor request))))
+    (funcall thunk)))
 
 (defmacro with-debugger (&body body)
   `(hunchentoot::with-debugger ,@body))
@@ -367,8 +387,8 @@ server's name; without these while there is any other method.")
 
 (defun call-with-connection-stream (stream thunk left)
   "Calls THUNK, which processes requests on STREAM, in the dynamic context that handlers
-expect, and returns true when the connection may be used again.  Returns what is to become of that, :PARK,
-:CLOSE or :DETACHED, and the stream for its next request.  When a program leaves THUNK by a non-local exit after it has detached the
+expect, and returns true when the connection may be used again, or :DEFERRED when the reply comes later.  Returns what
+is to become of that, :PARK, :CLOSE, :DEFERRED or :DETACHED, and the stream for its next request.  When a program leaves THUNK by a non-local exit after it has detached the
 socket, calls the function LEFT."
   (let ((hunchentoot::*hunchentoot-stream* stream)
         (hunchentoot::*close-hunchentoot-stream* t)
@@ -378,6 +398,7 @@ socket, calls the function LEFT."
          (let ((reusable-p (funcall thunk)))
            (setf returned-p t)
            (values (cond ((not hunchentoot::*close-hunchentoot-stream*) :detached)
+                         ((eq :deferred reusable-p) :deferred)
                          (reusable-p :park)
                          (t :close))
                    hunchentoot::*hunchentoot-stream*))

@@ -33,7 +33,7 @@
         (known-path-pathname known)
         (let ((pathname (funcall function request prefix)))
           (when pathname
-            (publish (svref *known-paths* place)
+            (set-published (svref *known-paths* place)
                      (make-known-path (copy-seq path) (and prefix (copy-seq prefix))
                                       *default-pathname-defaults* pathname)))
           pathname))))

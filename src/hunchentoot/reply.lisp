@@ -11,7 +11,8 @@
          (call-as-request request (lambda ()
                                     (answer hunchentoot:*acceptor* request (current-head))))
          ;; Methods after this one, of WebSocket libraries, talk on with the client.
-         (when (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+         (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+                    (null (exchange-successor *exchange*)))
            (note-event *exchange* :switch)
            (open-content-stream request (stream-for-program *exchange*))))))
 
@@ -23,21 +24,42 @@
         (link-stream link))))
 
 (defun answer (acceptor request head)
-  (multiple-value-bind (content condition backtrace)
-      ;; Making the request may have found it bad.
-      (when (eql (hunchentoot:return-code hunchentoot:*reply*) hunchentoot:+http-ok+)
-        (call-handler acceptor request))
-    (when condition
-      (report-error acceptor request head condition backtrace))
-    (unless (headers-sent-p)
-      (handler-case
-          (with-debugger
-            (send-content acceptor request head (hunchentoot:return-code*)
-                          (or content
-                              (hunchentoot:acceptor-status-message
-                               acceptor (hunchentoot:return-code*)))))
-        (error (condition)
-          (report-error acceptor request head condition nil))))))
+  (flet ((handle ()
+           ;; Making the request may have found it bad.
+           (if (eql (hunchentoot:return-code hunchentoot:*reply*) hunchentoot:+http-ok+)
+               (call-handler acceptor request)
+               (values nil nil nil nil))))
+    (declare (dynamic-extent #'handle))
+    (answer-by #'handle acceptor request head)))
+
+(defun answer-by (handler acceptor request head)
+  "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a backtrace; and last
+whether it was left by a throw.  Unless the reply comes later."
+  (multiple-value-bind (content condition backtrace left-p) (funcall handler)
+    (let ((deferral (exchange-deferral *exchange*)))
+      (cond ((exchange-successor *exchange*) ; its head says all
+             (send-result acceptor request head "" condition backtrace))
+            ((and deferral (deferral-waits-p deferral))
+             (multiple-value-bind (content condition backtrace)
+                 (deferred-result deferral left-p condition backtrace)
+               (unless (eq :later content)
+                 (send-result acceptor request head content condition backtrace))))
+            (t
+             (send-result acceptor request head content condition backtrace))))))
+
+(defun send-result (acceptor request head content condition backtrace)
+  "Answers REQUEST, with HEAD, with CONTENT, unless the reply has begun; with an error page where CONDITION is one."
+  (when condition
+    (report-error acceptor request head condition backtrace))
+  (unless (headers-sent-p)
+    (handler-case
+        (with-debugger
+          (send-content acceptor request head (hunchentoot:return-code*)
+                        (or content
+                            (hunchentoot:acceptor-status-message
+                             acceptor (hunchentoot:return-code*)))))
+      (error (condition)
+        (report-error acceptor request head condition nil)))))
 
 (defun report-error (acceptor request head condition backtrace)
   "Answers with the error page for CONDITION, unless an answer has begun."
@@ -81,7 +103,7 @@ it would be a second framing (RFC 9112, section 6.1)."
   (let ((known *keep-alive*))
     (unless (eql seconds (car known))
       (setf known (cons seconds (format nil "timeout=~D" seconds)))
-      (publish *keep-alive* known))
+      (set-published *keep-alive* known))
     (cdr known)))
 
 (defun says-close-p (value)
@@ -192,7 +214,7 @@ the memory, so there are never more than sixteen.")
                :header (content-type-with-charset content-type external-format)
                :encoding (encoding-of external-format)))
         (others *content-kinds*))
-    (publish *content-kinds* (cons kind (subseq others 0 (min 15 (length others)))))
+    (set-published *content-kinds* (cons kind (subseq others 0 (min 15 (length others)))))
     kind))
 
 (defun settle-content (content)

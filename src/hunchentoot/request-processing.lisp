@@ -19,7 +19,8 @@ already; NIL where the client does not wait for that."
 then, unless a program has taken the connection away: it may read on."
   (if (and (not (eq content *no-content*)) (typep content 'content))
       (unwind-protect (funcall thunk)
-        (cond ((connection-taken-p)
+        (cond ((link-continuation link)) ; it may still be read
+              ((connection-taken-p)
                (leave-content content)
                (setf (link-content link) nil))
               (t
@@ -28,13 +29,15 @@ then, unless a program has taken the connection away: it may read on."
 
 (defun process-head (acceptor exchange link)
   "Processes the request of EXCHANGE, which came over LINK, in the context of CALL-WITH-CONNECTION-
-STREAM.  True when the connection may be used for another one."
+STREAM.  True when the connection may be used for another one; :DEFERRED when the reply comes later."
   (let* ((head (exchange-head exchange))
          (content (if (eq :none (head-framing head))
                       (no-content link head)
                       (take-content (application-of acceptor exchange) link head
                                     (invitation exchange (wire-stream (link-wire link)))))))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
+    (setf (exchange-deferral exchange) nil ; of one before, where a program has one exchange for all
+          (exchange-successor exchange) nil)
     (copy-head head)
     (let ((hunchentoot:*reply* (make-reply acceptor))
           (hunchentoot:*session* nil))
@@ -46,19 +49,35 @@ STREAM.  True when the connection may be used for another one."
                               (head-uri head) (head-protocol head) content))))
         (declare (dynamic-extent #'process-it))
         (call-with-content link content #'process-it)))
-    (if (eq :error (our-side (exchange-protocol exchange)))
-        (abandon-reply (link-stream link) (link-wire link))
-        (finish-exchange acceptor exchange link content)) ; waits for the rest of content
-    (abandon-reception link)            ; until here whoever releases LINK gives it back
-    (reusable-p (exchange-protocol exchange))))
+    (cond ((deferred-p exchange)
+           (finish-content acceptor exchange link content)
+           :deferred)
+          ((switch-protocols exchange link)
+           (abandon-reception link)
+           :deferred)
+          (t
+           (conclude-exchange acceptor exchange link content)))))
+
+(defun conclude-exchange (acceptor exchange link content)
+  "Completes the reply of EXCHANGE, which came over LINK with CONTENT.  True when the connection may be used for another
+one."
+  (if (eq :error (our-side (exchange-protocol exchange)))
+      (abandon-reply (link-stream link) (link-wire link))
+      (finish-exchange acceptor exchange link content)) ; waits for the rest of content
+  (abandon-reception link)              ; until here whoever releases LINK gives it back
+  (reusable-p (exchange-protocol exchange)))
 
 (defun finish-exchange (acceptor exchange link content)
   "Completes the reply of EXCHANGE, and sees to it that the next request over LINK begins where this one's
 CONTENT ends."
   (finish-request acceptor exchange (link-wire link))
+  (finish-content acceptor exchange link content)
+  (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange))))
+
+(defun finish-content (acceptor exchange link content)
+  "Drops the rest of CONTENT of the request of EXCHANGE, which comes over LINK."
   (when (member (client-side (exchange-protocol exchange)) '(:body :held))
     (note-event exchange (if (and (not (connection-taken-p))
                                   (drop-rest (application-of acceptor exchange) link content))
                              :request-end
-                             :request-fault)))
-  (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange))))
+                             :request-fault))))

@@ -38,6 +38,10 @@ the platform can do that.")
     :initform (make-rejections)
     :accessor taskmaster-rejections
     :documentation "Counters of rejected requests since the last start; see rejections.lisp.")
+   (heart
+    :initform (make-heart)
+    :reader taskmaster-heart
+    :documentation "What sends comments to streams of events; see heartbeats.lisp.")
    (unsaid
     :initform (make-all-unsaid)
     :reader taskmaster-unsaid

@@ -125,7 +125,7 @@ warnings."
 
 (defun take-tls-context (acceptor context)
   "Has connections of ACCEPTOR that come from now on made of CONTEXT; others keep what they have."
-  (publish (acceptor-tls-context acceptor) context))
+  (set-published (acceptor-tls-context acceptor) context))
 
 (defmethod reinitialize-instance :around ((acceptor parallel-ssl-acceptor) &rest initargs)
   (check-argument-types initargs *tls-argument-types*)

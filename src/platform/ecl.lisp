@@ -29,7 +29,7 @@ interrupted where the caller can."
        (unwind-protect (mp:with-local-interrupts ,@body)
          ,release))))
 
-(defmacro publish (place value)
+(defmacro set-published (place value)
   "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
   `(setf ,place ,value))
 

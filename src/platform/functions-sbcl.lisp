@@ -19,6 +19,19 @@
 more."
   (sb-ext:finalize object function :dont-save t))
 
+(defun make-weak-reference (object)
+  "A reference to OBJECT that does not keep it from being collected as garbage, for FORGOTTEN-P."
+  (sb-ext:make-weak-pointer object))
+
+(defun forgotten-p (reference)
+  "True when the object of REFERENCE, of MAKE-WEAK-REFERENCE or NIL, was collected as garbage."
+  (and reference
+       (null (sb-ext:weak-pointer-value reference))))
+
+(defun collection-mark ()
+  "An object that is another one after each collection of garbage."
+  sb-kernel::*gc-epoch*)
+
 (defun functions-can-be-wrapped-p ()
   "True: WRAP-FUNCTION has an effect."
   t)

@@ -109,6 +109,20 @@
   (declare (ignore object function))
   nil)
 
+(defun make-weak-reference (object)
+  "NIL: nobody is told of garbage here."
+  (declare (ignore object))
+  nil)
+
+(defun forgotten-p (reference)
+  "NIL, whatever REFERENCE is."
+  (declare (ignore reference))
+  nil)
+
+(defun collection-mark ()
+  "NIL."
+  nil)
+
 (defun functions-can-be-wrapped-p ()
   "NIL: WRAP-FUNCTION has no effect."
   nil)

@@ -24,7 +24,7 @@ left, the form RELEASE."
        (survive-cleanup)
        ,release)))
 
-(defmacro publish (place value)
+(defmacro set-published (place value)
   "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
   `(setf ,place ,value))
 

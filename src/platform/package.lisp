@@ -43,6 +43,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; functions of other libraries, and the heap
    #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
    #:collect-garbage #:call-when-forgotten
+   #:make-weak-reference #:forgotten-p #:collection-mark
    ;; TLS: certificates, keys and settings
    #:tls-context #:make-tls-context #:tls-context-handle #:tls-context-ciphers
    #:tls-context-ticket-keys #:make-tls-stream
@@ -67,7 +68,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:call-when-redefined
    #:default-arguments #:missing-arguments
    ;; atomics
-   #:publish #:compare-and-set #:order-memory #:order-reads #:order-writes
+   #:set-published #:compare-and-set #:order-memory #:order-reads #:order-writes
    #:make-counter #:counter-add #:counter-count))
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)

@@ -28,7 +28,7 @@ interrupted where the caller can."
        (unwind-protect (sb-sys:with-local-interrupts ,@body)
          ,release))))
 
-(defmacro publish (place value)
+(defmacro set-published (place value)
   "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that: whoever
 finds it there finds it whole.  What reads PLACE once and then what is in it needs nothing besides:
 every processor that we know reads the object after the pointer to it."

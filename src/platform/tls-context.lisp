@@ -44,7 +44,7 @@ somebody has CONTEXT."
 (defun make-findable (context)
   "Lets callbacks find CONTEXT, as long as somebody has it."
   (bt:with-lock-held (*tls-contexts-lock*)
-    (publish *tls-contexts*
+    (set-published *tls-contexts*
              (acons (tls-context-id context) (trivial-garbage:make-weak-pointer context)
                     (remove-if-not #'trivial-garbage:weak-pointer-value *tls-contexts* :key #'cdr)))))
 

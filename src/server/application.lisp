@@ -10,7 +10,7 @@ them, and looks after the connections.  An abstract class; its subclass is the a
 (defgeneric respond (application exchange)
   (:documentation "Has APPLICATION answer the request of EXCHANGE, whose head was read; or, when EXCHANGE
 has no head, read it and answer.  Returns what is to become of the connection, as SERVE does: :CLOSE, :PARK,
-:DETACHED or :BROKEN.  An error that gets out is counted by the engine, and the connection closed."))
+:DEFERRED when the link has a CONTINUATION, :DETACHED or :BROKEN.  An error that gets out is counted by the engine, and the connection closed."))
 
 (defgeneric reading-kind (application)
   (:documentation "Who reads the connections of APPLICATION: the server, :OWN; the server, but a program may

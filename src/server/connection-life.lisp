@@ -5,9 +5,39 @@
 ;;;;   the engine calls SERVE:  WAITING-INPUT reads a head, and content that is received early
 ;;;;                            RESPOND has the application answer, which writes to the wire
 ;;;;                            OUTPUT-SETTLED-P leaves what the socket did not take to the engine
-;;;;   and gets back            :CLOSE, :PARK, :DETACHED or :BROKEN
+;;;;   and gets back            :CLOSE, :PARK, :DEFERRED, :DETACHED or :BROKEN
+;;;;   or, after :DEFERRED,     CONTINUE-LINK goes on with what is to come later
 
 (defmethod serve ((application http-service) connection)
+  (let ((link (connection-data connection)))
+    (if (and link (link-continuation link))
+        (settle-continued connection (continue-after-event link))
+        (serve-request-of application connection))))
+
+(defmethod serve-visitor ((application http-service) connection)
+  (let ((link (connection-data connection)))
+    (flet ((continue-it ()
+             (settle-continued connection (continue-link link t))))
+      (declare (dynamic-extent #'continue-it))
+      (and link
+           (link-continuation link)
+           (call-with-borrowed-kit #'continue-it)))))
+
+(defmethod answer-lost-p ((application http-service) connection)
+  (let* ((link (connection-data connection))
+         (continuation (and link (link-continuation link))))
+    (and (typep continuation 'deferral)
+         (deferral-pending-p continuation)
+         (forgotten-p (deferral-holder continuation)))))
+
+(defun settle-continued (connection outcome)
+  "OUTCOME, of CONTINUE-LINK for CONNECTION; or :BROKEN, where what is left of its output cannot be sent."
+  (if (and (not (eq :broken outcome)) (output-settled-p connection))
+      outcome
+      :broken))
+
+(defun serve-request-of (application connection)
+  "Reads a request of CONNECTION, has APPLICATION answer it, and returns what SERVE does."
   (let* ((kind (reading-kind application))
          (input (waiting-input application connection kind))
          (outcome (case input
@@ -18,8 +48,11 @@
                               (make-exchange application connection
                                              :kind kind
                                              :head (if (eq input :some) nil input)))))))
-    (when (eq :none input)
-      (leave-reading-to-engine connection))
+    (case outcome
+      (:deferred                        ; it may have been answered meanwhile
+       (setf outcome (continue-link (connection-data connection) nil)))
+      (t (when (eq :none input)
+           (leave-reading-to-engine connection))))
     (if (output-settled-p connection) outcome :broken)))
 
 ;;; Before the first request
@@ -200,6 +233,7 @@ carries its wire has some of its own to send before it reads on."
       (let* ((socket-stream (socket-octet-stream socket))
              (wire (stream-wire socket-stream)))
         (when link
+          (abandon-continuation link)
           (abandon-reception link))
         (unwind-protect
              (progn

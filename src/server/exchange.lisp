@@ -3,12 +3,16 @@
 ;;;; One request of a connection and its reply.
 
 (define-record (exchange (:include opaque)
-                         (:constructor make-exchange (application connection &key kind head)))
-  "What is known and was decided of one request.  Its worker alone reads and writes it."
+                         (:constructor make-exchange
+                             (application connection
+                              &key kind head (engine (and *worker* (worker-engine *worker*))))))
+  "What is known and was decided of one request.  The owner of its connection alone reads and writes it."
   (application nil :read-only t
    :documentation "The HTTP-SERVICE that is to respond to the request of EXCHANGE.")
   (connection nil :read-only t
    :documentation "The engine's CONNECTION over which the request of EXCHANGE came.")
+  (engine nil :read-only t
+   :documentation "The engine of the connection of EXCHANGE.")
   (kind nil :type symbol :read-only t
    :documentation "Who reads the connection of EXCHANGE: see READING-KIND.")
   (head nil
@@ -18,6 +22,11 @@
 connection may be used again.")
   (access nil
    :documentation "What the access log is to tell of EXCHANGE at its end, as the application likes; or NIL.")
+  (deferral nil
+   :documentation "The DEFERRAL of the reply of EXCHANGE; NIL unless it is to come later.")
+  (successor nil
+   :documentation "What the application is to make of the connection of EXCHANGE when its reply with status 101 was
+sent; NIL for nothing.")
   ;; The application sets it where methods of programs need not pass values on.
   (outcome :unknown :type keyword
    :documentation "What is to become of the connection of EXCHANGE, as RESPOND returns it; :UNKNOWN at

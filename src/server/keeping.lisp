@@ -53,7 +53,7 @@ longer, it is given up; see GIVE-UP-TAKER."
 
 ;;; Keeping
 
-(defun left-to-engine-p (wire)
+(defun engine-sends-p (wire)
   "True when the engine sends what is LEFT of WIRE."
   (let ((base (wire-base wire)))
     (and (eq :engine (wire-owner base))
@@ -86,7 +86,7 @@ where the rest begins.  Signals DESCRIPTOR-BROKEN."
 (defun push-output (wire)
   "Sends what the peer of WIRE takes now of what is LEFT and of what was written.  Waits only where nobody
 else would send the rest."
-  (cond ((not (left-to-engine-p wire))
+  (cond ((not (engine-sends-p wire))
          (send-output wire))
         (t
          (when (wire-left wire)
@@ -138,7 +138,7 @@ the rest begins."
        (>= (- end start) +output-size+)
        (zerop (wire-fill wire))
        (null (wire-left wire))
-       (left-to-engine-p wire)))
+       (engine-sends-p wire)))
 
 (defun write-keeping (wire sequence start end)
   "Writes SEQUENCE, of octets, from START to END to WIRE; what the peer does not take now is kept."

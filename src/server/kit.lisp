@@ -17,3 +17,33 @@
   "Calls THUNK, which is the life of a worker, with a kit."
   (let ((*kit* (make-kit)))
     (funcall thunk)))
+
+;;; Threads that are no workers, or visit another connection than that which they serve, borrow one.
+
+(defstruct (kit-rack (:include opaque))
+  "Kits that nobody uses."
+  (kits '() :type list))
+
+(defvar *kit-rack* (make-kit-rack))
+
+(defparameter *most-kits-kept* 16
+  "How many kits that nobody uses are kept.")
+
+(defun borrow-kit ()
+  (loop for kits = (kit-rack-kits *kit-rack*)
+        while kits
+        when (compare-and-set (kit-rack-kits *kit-rack*) kits (rest kits))
+          return (first kits)
+        finally (return (make-kit))))
+
+(defun return-kit (kit)
+  (let ((kits (kit-rack-kits *kit-rack*)))
+    (when (< (length kits) *most-kits-kept*)
+      ;; Where another thread was faster, this one is garbage.
+      (compare-and-set (kit-rack-kits *kit-rack*) kits (cons kit kits)))))
+
+(defun call-with-borrowed-kit (thunk)
+  "Calls THUNK, which does not wait, with a kit that nobody else uses meanwhile."
+  (let ((*kit* (borrow-kit)))
+    (multiple-value-prog1 (funcall thunk)
+      (return-kit *kit*))))

@@ -20,6 +20,8 @@ made.")
   (content nil
    :documentation "What was received early of the content of the request that is answered next over LINK, a
 stream; NIL where nothing was, or the request was answered.")
+  (continuation nil
+   :documentation "What goes on over LINK, a CONTINUATION; NIL while requests are read.")
   (over-p nil
    :documentation "True when the client of LINK has said that it would send no more, and all has come.")
   (remote '() :type list

@@ -6,6 +6,9 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
         #:hunchentoot-recycling-taskmaster.platform
         #:hunchentoot-recycling-taskmaster.http
         #:hunchentoot-recycling-taskmaster.engine)
+  (:import-from #:hunchentoot-recycling-taskmaster.websocket
+                #:make-message-decoder #:decode-message #:encode-frame #:encode-close #:+abnormal-end+
+                #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
    #:call-with-kit
@@ -19,7 +22,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:fill-input #:input-waiting-p #:pace-wire
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over #:leave-end-to-engine
    #:flushed-p #:take-left #:send-left
-   #:*high-water-mark* #:limit-writes #:leave-output-to-engine
+   #:engine-sends-p #:*high-water-mark* #:limit-writes #:leave-output-to-engine
    ;; streams of the Lisp's own beside wires
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
@@ -35,8 +38,19 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:await-request #:read-next-request #:no-content #:take-content #:drop-rest #:*unread-limit*
    #:give-away #:leave-to-program
    ;; exchanges
-   #:exchange #:make-exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-kind #:exchange-head
-   #:exchange-protocol #:note-event #:exchange-access #:exchange-outcome
+   #:exchange #:make-exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine #:exchange-kind #:exchange-head
+   #:exchange-protocol #:note-event #:exchange-access #:exchange-outcome #:exchange-deferral
+   ;; what goes on without a worker
+   #:link-continuation #:continuation #:continuation-application #:continuation-engine #:continuation-connection
+   #:continue-over #:abandon #:visit #:peer-left-p
+   #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-left-p
+   #:deferral-pending-p #:deferral-over-p #:deferral-holder #:deferral-answer #:deferral-on-leaving #:answer-deferral #:withdraw-deferral #:take-answer
+   #:already-answered #:resume #:end-stream #:drop-deferred
+   #:keep-continuation
+   #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket
+   #:close-websocket-with #:exchange-successor
+   #:call-when-over #:outbox-ended-p
+   #:outbox #:make-outbox #:put-in-outbox #:full-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:wait-for-takers #:send-queued
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
    #:input-left-p

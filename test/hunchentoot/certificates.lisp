@@ -65,11 +65,11 @@ certificate and the key."
 ;;; openssl s_client
 
 (defun talk-by-openssl-about (target arguments)
-  "What openssl says, as a client with ARGUMENTS that asks *SERVER* for TARGET and waits for the end; without
-blanks, which its versions differ in."
+  "What openssl says, as a client with ARGUMENTS that asks *SERVER* for TARGET and waits for the end, a minute at
+most; without blanks, which its versions differ in."
   (remove #\Space
           (uiop:run-program
-           (list* "openssl" "s_client" "-ign_eof"
+           (list* "timeout" "60" "openssl" "s_client" "-ign_eof"
                   "-connect" (format nil "127.0.0.1:~D" (hunchentoot:acceptor-port *server*))
                   arguments)
            :input (make-string-input-stream

@@ -49,17 +49,18 @@
   ("own-connection" "(token-hangup-p token)" "nil" :suites (ready steps time-outs differential))
   ("handle-ready-connection" "(connection-lingering-p connection)" "nil")
   ("serve-connection" "(setf (worker-connection worker) nil)" "")
-  ("serve-connection" "(end-if-parked-too-late engine connection)" "nil"
+  ("end-service" "(end-if-parked-too-late engine connection)" "nil"
    :suites (ready soft-stop ready-faults))
-  ("serve-connection" "((gone-p connection))" "" :suites (ready progress conformance/detaching))
-  ("serve-until-parked" "(count-failure engine)" "")
-  ("serve-once" "(setf (connection-deadline connection) nil)" "")
-  ("serve-once" "(setf (connection-untouched connection) nil)" "")
-  ("serve-once" "(or (/= served (connection-served connection)) (note-stall engine))" "t")
-  ("serve-once" "(and (arrived-p connection) (not (give-up-ownership connection)))" "nil"
+  ("end-service" "((gone-p connection))" "" :suites (ready progress conformance/detaching))
+  ("begin-service" "(setf (connection-deadline connection) nil)" "")
+  ("begin-service" "(setf (connection-untouched connection) nil (connection-deferred-p connection) nil)"
+   "(setf (connection-deferred-p connection) nil)")
+  ("settle-outcome" "(setf (connection-deferred-p connection) t)" "" :suites (deferred-replies))
+  ("settle-outcome" "(or (/= served (connection-served connection)) (note-stall engine))" "t")
+  ("settle-outcome" "(and (arrived-p connection) (not (give-up-ownership connection)))" "nil"
    :equivalent "PARK finds it out, too, and answers :AGAIN.")
-  ("serve-once" "(read-closed-p connection)" "nil")
-  ("serve-once" "(not (serving-p engine))" "nil" :suites (ready soft-stop slow-readers))
+  ("settle-outcome" "(read-closed-p connection)" "nil")
+  ("settle-outcome" "(not (serving-p engine))" "nil" :suites (ready soft-stop slow-readers))
   ("park" "(unless (connection-deadline connection)" "(progn"
    :suites (ready progress conformance/connections acceptor-faults))
   ("park" "(if (zerop (connection-served connection)) :first-byte :idle)" ":idle")
@@ -121,7 +122,7 @@
   ("send-pending-output" "(or sent-p (null (connection-deadline connection)))" "t")
   ("send-pending-output" "(or sent-p (null (connection-deadline connection)))"
    "(null (connection-deadline connection))")
-  ("send-pending-output" "(eq (connection-outcome connection) :park)" "t")
+  ("send-pending-output" "(member (connection-outcome connection) '(:park :deferred))" "t")
   ("peer-took-some-p" "(< -1 (unsent-octets (connection-descriptor connection)) unsent)"
    "(<= -1 (unsent-octets (connection-descriptor connection)) unsent)")
   ("time-left-to-take-p" "(peer-took-some-p connection)" "nil")

@@ -7,18 +7,18 @@
  (("invitation" "(unless (headers-sent-p)" "(progn")
   ("invitation" "(note-event exchange :continue)" "")
   ("process-head" "(setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))" "")
-  ("process-head" "(eq :error (our-side (exchange-protocol exchange)))" "nil" :suites (exchanges conformance/streaming conformance/errors))
-  ("process-head" "(reusable-p (exchange-protocol exchange))" "t")
-  ("process-head" "(reusable-p (exchange-protocol exchange))" "(persists-p (exchange-protocol exchange))"
+  ("conclude-exchange" "(eq :error (our-side (exchange-protocol exchange)))" "nil" :suites (exchanges conformance/streaming conformance/errors))
+  ("conclude-exchange" "(reusable-p (exchange-protocol exchange))" "t")
+  ("conclude-exchange" "(reusable-p (exchange-protocol exchange))" "(persists-p (exchange-protocol exchange))"
    :equivalent "Both sides have come to their ends by then.")
-  ("finish-exchange" ":request-fault" ":request-end")
-  ("finish-exchange" "'(:body :held)" "'(:body)"
+  ("finish-content" ":request-fault" ":request-end")
+  ("finish-content" "'(:body :held)" "'(:body)"
    :equivalent "The connection of a client that still waits is closed, whatever it may have sent.")
   ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "nil" :suites (last-answers))
   ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "t" :suites (last-answers))
   ("call-with-content" "(release-octets content)" "nil")
   ("call-with-content" "(connection-taken-p)" "nil" :suites (early-content))
-  ("finish-exchange" "(not (connection-taken-p))" "t" :suites (early-content))
+  ("finish-content" "(not (connection-taken-p))" "t" :suites (early-content))
   ("process-head" "(abandon-reception link)" "nil" :suites (early-content))))
 
 (:file "src/hunchentoot/connection.lisp"
@@ -138,7 +138,7 @@
  :suites (exchanges conformance/content conformance/errors conformance/connections
           conformance/streaming)
  :mutants
- (("answer" "(unless (headers-sent-p)" "(progn")
+ (("send-result" "(unless (headers-sent-p)" "(progn")
   ("report-error" "(drop-header (invalid-header-name condition))" "nil")
   ("report-error" "(note-event *exchange* :reply-cut)" "nil")
   ("body-allowed-p" "(= status 204)" "nil")
@@ -350,7 +350,7 @@
   ("hunchentoot:acceptor-persistent-connections-p" "(not (persists-p (exchange-protocol *exchange*)))" "nil"
    :suites (own-output))
   ("hunchentoot:acceptor-persistent-connections-p"
-   "(winding-down-p (worker-engine *worker*))" "nil"
+   "(winding-down-p (exchange-engine *exchange*))" "nil"
    :suites (the-last-reply-before-a-soft-stop-says-so) :parking nil)
   ("initialize-instance :after" "(when parking-supplied-p" "(when parking"
    :suites (arguments changing threads-interrupt-nobody-unless-the-program-wants-it exchanges

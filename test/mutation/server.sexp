@@ -264,8 +264,8 @@
   ("await-taker" "(>= (milliseconds) end)" "(> (milliseconds) end)")
   ("await-taker" "(ceiling limit +looks+)" "limit")
   ("give-up-taker" "(break-off-wire wire)" "nil")
-  ("left-to-engine-p" "(eq :engine (wire-owner base))" "t")
-  ("left-to-engine-p" "(null (wire-lent base))" "t" :suites (lending))
+  ("engine-sends-p" "(eq :engine (wire-owner base))" "t")
+  ("engine-sends-p" "(null (wire-lent base))" "t" :suites (lending))
   ("octets-left" "(part-position part)" "0")
   ("send-now" "((would-block-p count) start)" "")
   ("keep" "(append (wire-left wire)" "(append '()")
@@ -286,7 +286,7 @@
   ("put-in-buffer" "(empty-output wire)" "")
   ("large-p" "(zerop (wire-fill wire))" "t")
   ("large-p" "(null (wire-left wire))" "t")
-  ("large-p" "(left-to-engine-p wire)" "t" :suites (lending))
+  ("large-p" "(engine-sends-p wire)" "t" :suites (lending))
   ("large-p" "(>= (- end start) +output-size+)" "t" :equivalent "A matter of speed.")
   ("write-keeping" "(check-range sequence start end)" "")))
 
@@ -398,8 +398,8 @@
 (:file "src/server/connection-life.lisp"
  :suites (acceptor-faults conformance/connection-methods conformance/connections conformance/detaching content-that-does-not-come exchanges slow-replies stray-octets)
  :mutants
- (("serve" "(if (output-settled-p connection) outcome :broken)" "outcome" :suites (slow-readers slow-replies))
-  ("serve" "(leave-reading-to-engine connection)" "nil" :suites (tls-records))
+ (("serve-request-of" "(if (output-settled-p connection) outcome :broken)" "outcome" :suites (slow-readers slow-replies))
+  ("serve-request-of" "(leave-reading-to-engine connection)" "nil" :suites (tls-records))
   ("all-read-p" "(wire-drained-p (link-wire link))" "nil"
    :suites (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free))
   ("establish-link" ":handshake (idle-seconds application)" ":handshake nil" :suites (tls))

@@ -38,7 +38,7 @@
 (defgeneric list-engine-connections (engine)
   (:documentation "A list of plists, one for each open connection of ENGINE: :PEER, a string;
 :STATE, :NEW before its first request, :ACTIVE while it is served, :IDLE or :PARKED between two
-requests, with its worker or without, :WRITING while its peer takes its time to take the answer,
+requests, with its worker or without, :DEFERRED while its answer is to come later, :WRITING while its peer takes its time to take the answer,
 :QUEUED for a worker, :DRAINING after its last answer; :AGE in seconds; requests :SERVED; the
 number of its :WORKER, and for how many :SECONDS that has been at the request, or NIL.  Connections
 that come or go meanwhile may be missed."))

@@ -41,6 +41,7 @@ where it returned none.")
   (outcome :park :type keyword
    :documentation "What is to become of CONNECTION when its output is sent: :PARK, :CLOSE, :DETACHED or
 :BROKEN.  A service that gives its socket away sets one of the last two at once.")
+  (deferred-p nil)                      ; it is parked, or about to be, until somebody has an answer for it
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
   ;; :PARKED from when it is parked until a worker begins to look at what has come, and :LEFT when the
   ;; sentinel left that to the workers meanwhile; else NIL.  See connection-time-outs.lisp.
@@ -66,10 +67,10 @@ where it returned none.")
   "True when CONNECTION was answered for the last time, and waits for its peer's end."
   (and (connection-linger-octets connection) t))
 
-(defparameter *deadline-kinds* '(:handshake :first-byte :head :body :idle :write :linger :evicted)
+(defparameter *deadline-kinds* '(:handshake :first-byte :head :body :idle :deferred :write :linger :evicted)
   "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection,
-the rest of a request's head or of its content, the next request, the peer's taking more of an answer, its end after
-the last one took too long; or the connection idled while others waited.  Other kinds may come, as the
+the rest of a request's head or of its content, the next request, an answer that was to come later, the peer's taking
+more of an answer, its end after the last one took too long; or the connection idled while others waited.  Other kinds may come, as the
 storey above likes.")
 
 (defun no-expirations ()
@@ -83,8 +84,8 @@ storey above likes.")
 
 (defun set-deadline-at (connection kind time)
   "Lets the sentinel end CONNECTION at TIME, in MILLISECONDS, or NIL for never.  KIND, a keyword, says what
-is waited for.  With :PAUSE, a CONNECTION that is parked is not ended then, but served.  With that, and with
-:BODY, it waits amid a request: nobody but the poller waits for its peer, and it gives way last when descriptors
+is waited for.  With :PAUSE, and with :DEFERRED, a CONNECTION that is parked is not ended then, but served.  With
+:PAUSE, and with :BODY, it waits amid a request: nobody but the poller waits for its peer, and it gives way last when descriptors
 run out."
   (setf (connection-deadline-kind connection) kind
         (connection-deadline connection) time))
@@ -106,6 +107,10 @@ keyword, says what was waited for."
   "True when the last deadline of CONNECTION was one for the rest of a request, which no worker waits for."
   (and (member (connection-deadline-kind connection) '(:pause :body)) t))
 
+(defun served-when-due-p (connection)
+  "True when CONNECTION is to be served at its deadline, and not to be ended."
+  (and (member (connection-deadline-kind connection) '(:pause :deferred)) t))
+
 (defun overdue-p (connection now)
   (let ((deadline (connection-deadline connection)))
     (and deadline (< deadline now))))
@@ -117,4 +122,6 @@ its socket away before; else NIL."
 
 (defun unfinished-p (connection)
   "True when the peer of CONNECTION may not have got its answer yet."
-  (or (connection-output connection) (connection-lingering-p connection)))
+  (or (connection-output connection)
+      (connection-lingering-p connection)
+      (connection-deferred-p connection)))

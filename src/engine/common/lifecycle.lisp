@@ -247,19 +247,26 @@ real or NIL for no limit, and reports who did not end."
 and its answer sent, and connections that idle have a moment for another; else connections read
 nothing more.  Waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end, and a
 tenth of a second at least for those that have nothing to finish.  Returns a list of plists, one for
-each worker that had to be left behind; such a worker ends with its request.
+each worker that had to be left behind, which ends with its request; and, when SOFT, one for each connection whose
+answer was to come later, and had not come, as LIST-ENGINE-CONNECTIONS has them.
 Timers that are pending when the requests are served are dropped.
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
   (let* ((left (countdown timeout))
-         (drained-p (and soft (drain engine (funcall left)))))
+         (drained-p (and soft (drain engine (funcall left))))
+         (unanswered (and soft (not drained-p) (unanswered-connections engine))))
     (end-work engine (funcall left))
     (unless drained-p
       (end-input engine :keep-alive :serving :writing)
       (drop-queue engine))
     (await-empty-pool engine (if (and soft (not drained-p)) 0 (funcall left)))
-    (finish-stop engine (funcall left))))
+    (append (finish-stop engine (funcall left)) unanswered)))
+
+(defun unanswered-connections (engine)
+  "Plists of the connections of ENGINE whose answers are to come later."
+  (remove :deferred (list-engine-connections engine)
+          :key (lambda (connection) (getf connection :state)) :test-not #'eq))
 
 ;;; The last resort
 

@@ -11,6 +11,8 @@
 become of the connection:
   :CLOSE     close it;
   :PARK      another request may follow;
+  :DEFERRED  an answer comes later: it waits without a worker for VISIT-CONNECTION, an event, or its
+             deadline, and is served again then;
   :DETACHED  forget it, somebody else owns its socket now;
   :BROKEN    close its descriptor at once: its peer is gone, or somebody else has another one.
 What the socket did not take of the answer may be left in CONNECTION-OUTPUT: the engine sends
@@ -18,6 +20,22 @@ it, without a worker that waits, before the outcome counts.  It may get events o
 so that SERVICE does not know any more whether it has read all.
 Called by a worker, in its thread.  An error that gets out is counted and noted, and the
 connection closed."))
+
+(defgeneric serve-visitor (service connection)
+  (:documentation "Does for CONNECTION what a visitor wants (see VISIT-CONNECTION), reading no request, and returns
+what SERVE does; or NIL when nobody wants anything of SERVICE, so that a worker is to look.  Called in any thread,
+without interrupts, so it must not wait.  An error that gets out is counted and noted, and the connection
+closed.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric answer-lost-p (service connection)
+  (:documentation "True when SERVICE knows that nobody is left who could have the answer for which CONNECTION waits since
+SERVE returned :DEFERRED: it is served again then.  Called by the sentinel after a collection of garbage, so it must not wait.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
 
 (defgeneric refuse (service connection)
   (:documentation "Tells the peer of CONNECTION that SERVICE has no room for it.  Called by the
@@ -115,3 +133,14 @@ on: called at each start, and when a sentinel that died has a successor.")
   (:documentation "Tells the people who run SERVICE what happened: LEVEL is :INFO, :WARNING
 or :ERROR; CONTROL, a string, and ARGUMENTS are for FORMAT.  Called in any thread.  An error is
 counted."))
+
+;;;; And what it may ask of an engine for a connection that has waited since SERVE returned :DEFERRED.
+
+(defgeneric visit-connection (engine connection)
+  (:documentation "Has CONNECTION of ENGINE, which may be closed by now, served for the sake of a visitor, who has
+something for it: see SERVE-VISITOR.  By the current thread, which may be any, if nobody owns CONNECTION; else by its
+owner, soon.  Does not wait, and does not signal; what it returns does not matter.")
+  (:method (engine connection)
+    "Nothing: where a worker keeps each connection, the service lets that wait."
+    (declare (ignore engine connection))
+    nil))

@@ -2,6 +2,7 @@
 
 (defun requests-served (engine)
   (+ (engine-served-before engine)
+     (counter-count (engine-visitors-served engine))
      (reduce #'+ (engine-workers engine) :key #'worker-served)))
 
 (defun uptime (engine)
@@ -12,7 +13,7 @@
 
 (defparameter *statistics*
   '(:threads :standby :busy :keep-alive-waiting :suspended :made :ended :resumes :suspends
-    :accepted :open :parked :writing :queued :refused :expired :expired-by :failed :stalls :served
+    :accepted :open :parked :deferred :writing :queued :refused :expired :expired-by :failed :stalls :served
     :ready-wait :ready-wait-sum :ready-wait-count :decisions :timers :uptime)
   "The names of what ENGINE-STATISTICS tells, in its order.")
 

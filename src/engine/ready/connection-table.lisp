@@ -30,7 +30,7 @@
     (or (svref pages number)
         (bt:with-lock-held ((table-lock table))
           (or (svref pages number)
-              (publish (svref pages number)
+              (set-published (svref pages number)
                        (make-array (ash 1 +page-bits+) :initial-element nil)))))))
 
 (defun next-generation (table)
@@ -43,7 +43,7 @@
 (defun enter-connection (table connection)
   "Makes CONNECTION the one of its descriptor."
   (let ((descriptor (connection-descriptor connection)))
-    (publish (svref (table-page table descriptor) (ldb (byte +page-bits+ 0) descriptor))
+    (set-published (svref (table-page table descriptor) (ldb (byte +page-bits+ 0) descriptor))
              connection)))
 
 (defun forget-connection (table connection)

@@ -14,6 +14,7 @@
 ;;;;   overdue, owned                      its owner has not begun to      left to its owner
 ;;;;                                       look at what has come
 ;;;;   overdue, owned                      otherwise                      shut down; its owner closes it
+;;;;   deferred                            nobody has its answer any more     left to the workers
 ;;;;   idle when a drain is over                                          as if it were overdue
 
 (defun time-out-if-due (engine connection now)
@@ -47,6 +48,7 @@ not begun to look at what has come waits for a processor only; before it begins 
 away, so a deadline that is read after this holds.  An owner that has just set a deadline for the rest of a
 request is about to park."
   (prog1 (and (not (amid-request-p connection))
+              (not (served-when-due-p connection))
               (or (null (connection-untouched connection))
                   (unfinished-p connection)))
     (order-reads)))
@@ -75,7 +77,7 @@ request is about to park."
          (set-next-look engine connection now)
          (park-again engine connection))
         ((left-to-workers-p engine connection now))
-        ((eq :pause (connection-deadline-kind connection))
+        ((served-when-due-p connection)
          (setf (connection-deadline connection) nil)
          (requeue-connection engine connection))
         (t
@@ -144,12 +146,25 @@ it where it was: it is not called for that again."
       (note-idle-seconds engine)
       (map-connections (lambda (connection) (time-out-if-due engine connection now))
                        (engine-table engine))
+      (let ((mark (collection-mark)))
+        (unless (eq mark (shiftf (controller-last-collection controller) mark))
+          (requeue-lost-answers engine)))
       (close-status-descriptors engine)
       (count-processors engine controller now)
       (sample-wait-when-busy engine controller)
       (when (engine-accept-again-p engine)
         (accept-again engine))
       (maintain-pool engine))))
+
+(defun requeue-lost-answers (engine)
+  "Has the connections of ENGINE served for which nobody can have an answer any more."
+  (map-connections (lambda (connection)
+                     (when (and (connection-deferred-p connection)
+                                (answer-lost-p (engine-service engine) connection))
+                       (uninterruptibly
+                         (when (claim-parked connection)
+                           (requeue-connection engine connection)))))
+                   (engine-table engine)))
 
 (defun longest-idle (engine)
   "The parked connections of ENGINE, those first that have waited for longest; but behind them all those that

@@ -127,6 +127,11 @@ clears.  Where none counts, or one that says neither, nothing changes.")
   "True when the kernel reported that the peer of CONNECTION will send no more."
   (ownership-test (connection-ownership connection) :read-closed))
 
+(defun peer-ended-p (connection)
+  "True when the kernel has reported that the peer of CONNECTION will send no more, or is gone; only where
+CONNECTION-PARKABLE-P is true."
+  (read-closed-p connection))
+
 (defun gone-p (connection)
   "True when CONNECTION was closed or given away."
   (ownership-test (connection-ownership connection) :closed))

@@ -6,7 +6,8 @@
 ;;;;   with output left sends it
 ;;;;
 ;;;;                                 all of it was taken, and its   serves what has come
-;;;;                                 outcome is :PARK               meanwhile, and parks
+;;;;                                 outcome is :PARK or            meanwhile, and parks
+;;;;                                 :DEFERRED
 ;;;;                                 all of it was taken            ends the connection gently
 ;;;;                                 the peer is gone               drops the connection
 ;;;;                                 the peer takes no more now     parks the connection, until
@@ -36,7 +37,7 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
            (when (or sent-p (null (connection-deadline connection)))
              (renew-write-deadline engine connection (coarse-now (engine-pool-state engine))))
            (park-until-writable engine connection))
-          ((and (eq (connection-outcome connection) :park) (serving-p engine))
+          ((and (member (connection-outcome connection) '(:park :deferred)) (serving-p engine))
            :again)
           (t :close))))
 

@@ -8,6 +8,7 @@
           :suspends (engine-suspends engine)
           :decisions (decision-counts (engine-decisions engine))
           :parked (length (parked-connections (engine-table engine)))
+          :deferred (count-connections #'connection-deferred-p engine)
           :writing (count-connections #'connection-output engine)
           :ready-wait (probe-wait probe)
           :ready-wait-sum (/ (probe-sum probe) 1000000.0)
@@ -22,6 +23,7 @@
   (cond ((connection-lingering-p connection) :draining)
         ((connection-output connection) :writing)
         (worker :active)
+        ((connection-deferred-p connection) :deferred)
         ((zerop (connection-served connection)) :new)
         (t :parked)))
 

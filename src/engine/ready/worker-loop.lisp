@@ -132,42 +132,64 @@ request may have to wait for the slices of several others.  Unless its service w
     (unwind-protect
          (setf outcome (serve-until-parked engine connection))
       (setf (worker-connection worker) nil)
-      (cond ((eq outcome :parked)
-             (end-if-parked-too-late engine connection))
-            ((gone-p connection))       ; it was given away before its service was done with it
-            (t
-             (ecase (or outcome (given-away-outcome connection))
-               (:detached (detach engine connection))
-               (:close (close-gracefully engine connection))
-               (:broken (abort-connection engine connection))
-               ((nil) (drop-connection engine connection))))))))
+      (end-service engine connection outcome))))
+
+(defun end-service (engine connection outcome)
+  "Does with CONNECTION, which the caller owns unless OUTCOME is :PARKED, what OUTCOME says; NIL for one that was
+left by a non-local exit."
+  (cond ((eq outcome :parked)
+         (end-if-parked-too-late engine connection))
+        ((gone-p connection))           ; it was given away before its service was done with it
+        (t
+         (ecase (or outcome (given-away-outcome connection))
+           (:detached (detach engine connection))
+           (:close (close-gracefully engine connection))
+           (:broken (abort-connection engine connection))
+           ((nil) (drop-connection engine connection))))))
+
+(defmacro noting-failure ((engine connection) &body body)
+  "The value of BODY, which serves CONNECTION of ENGINE; or what becomes of that after an error."
+  `(handler-case (progn ,@body)
+     (error (condition)
+       (count-failure ,engine)
+       (log-message ,engine :error "Serving a connection failed: ~A" condition)
+       (or (given-away-outcome ,connection) :close))))
 
 (defun serve-until-parked (engine connection)
   "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN."
-  (handler-case
-      (loop for result = (if (connection-output connection)
-                             (send-pending-output engine connection)
-                             (serve-once engine connection))
-            unless (eq result :again)
-              return result)
-    (error (condition)
-      (count-failure engine)
-      (log-message engine :error "Serving a connection failed: ~A" condition)
-      (or (given-away-outcome connection) :close))))
+  (noting-failure (engine connection)
+    (loop for result = (if (connection-output connection)
+                           (send-pending-output engine connection)
+                           (serve-once engine connection))
+          unless (eq result :again)
+            return result)))
 
 (defun serve-once (engine connection)
   "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, else
 what became of it, :PARKED, or is to become of it."
+  (begin-service connection)
+  (let* ((served (connection-served connection))
+         (outcome (interruptibly (serve (engine-service engine) connection))))
+    (settle-outcome engine connection outcome served)))
+
+(defun begin-service (connection)
+  "Takes what CONNECTION, which the caller owns, has waited for off it."
   (setf (connection-deadline connection) nil)
   (order-writes)                        ; see OWNER-MAY-WAIT-P
-  (setf (connection-untouched connection) nil)
-  (let* ((service (engine-service engine))
-         (served (connection-served connection))
-         (outcome (interruptibly (serve service connection))))
+  (setf (connection-untouched connection) nil
+        (connection-deferred-p connection) nil))
+
+(defun settle-outcome (engine connection outcome served)
+  "Does for CONNECTION, which the caller owns, what OUTCOME says that the service returned; SERVED requests of it
+had been answered before.  Returns what SERVE-ONCE does."
+  (let ((service (engine-service engine)))
     (cond ((gone-p connection) :detached)
           ((connection-output connection)
            (setf (connection-outcome connection) outcome)
            :again)
+          ((eq outcome :deferred)
+           (setf (connection-deferred-p connection) t)
+           (leave-to-poller engine connection))
           ((not (eq outcome :park)) outcome)
           ((and (input-buffered-p service connection)
                 (or (/= served (connection-served connection))

@@ -1,0 +1,124 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; A channel: what is published on it goes to all that subscribe to it, event streams and WebSockets alike.  A message
+;;;; is encoded once for each way in which it leaves, and all subscribers share the octets.
+;;;;
+;;;;   a subscriber             gets a message                        when its client is slow, and :WHEN-FULL is
+;;;;   an event stream          as an event                           :DROP  it is ended, and may come again
+;;;;   a WebSocket              as a text, its data only              :SKIP  it does not get this message
+;;;;
+;;;; Invariant: all subscribers get messages in the order in which they were published: they are put into the
+;;;; outboxes under the lock of the channel, and sent after it was given up.
+
+(defstruct (channel (:include opaque) (:constructor %make-channel (when-full)) (:copier nil))
+  "Subscribers, and what becomes of the slow ones."
+  (when-full :drop :type (member :drop :skip) :read-only t)
+  (lock (bt:make-lock "channel") :read-only t)
+  (subscribers (make-hash-table :test 'eq) :read-only t)
+  (skipped 0 :type unsigned-byte)       ; messages that a subscriber did not get
+  (dropped 0 :type unsigned-byte))      ; subscribers
+
+(setf (documentation 'channel-p 'function)
+      "True when the argument is a channel, as MAKE-CHANNEL returns it.")
+
+(defun make-channel (&key (when-full :drop))
+  "A new channel, which has no subscribers.  WHEN-FULL says what becomes of a subscriber whose client does not take as
+much as its high-water mark: :DROP, its connection is ended; :SKIP, it does not get what is published meanwhile."
+  (check-type when-full (member :drop :skip))
+  (%make-channel when-full))
+
+(defmacro with-channel ((channel) &body body)
+  `(uninterruptibly
+     (bt:with-lock-held ((channel-lock ,channel))
+       ,@body)))
+
+(defgeneric subscriber-outbox (subscriber)
+  (:documentation "The outbox of SUBSCRIBER."))
+
+(defgeneric message-format (subscriber)
+  (:documentation "How messages leave to SUBSCRIBER: a keyword that ENCODE-MESSAGE knows."))
+
+(defgeneric go-on-with (subscriber)
+  (:documentation "Has what is in the outbox of SUBSCRIBER sent."))
+
+(defmethod subscriber-outbox ((stream outgoing-stream))
+  (outgoing-stream-outbox stream))
+
+(defmethod message-format ((stream outgoing-stream))
+  (if (eq :chunked (outgoing-stream-framing stream)) :event-chunk :event))
+
+(defmethod go-on-with ((stream outgoing-stream))
+  (visit (outgoing-stream-deferral stream)))
+
+;;; Subscribers
+
+(defun subscribe (channel subscriber)
+  "Lets SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, get what is published on CHANNEL, until it ends or is
+UNSUBSCRIBEd.  Returns SUBSCRIBER."
+  (with-channel (channel)
+    (setf (gethash subscriber (channel-subscribers channel)) t))
+  (call-when-over (subscriber-outbox subscriber) (lambda () (unsubscribe channel subscriber)))
+  subscriber)
+
+(defun unsubscribe (channel subscriber)
+  "Lets SUBSCRIBER get nothing more that is published on CHANNEL.  True when it was subscribed."
+  (with-channel (channel)
+    (remhash subscriber (channel-subscribers channel))))
+
+(defun channel-size (channel)
+  "How many subscribers CHANNEL has, an integer."
+  (with-channel (channel)
+    (hash-table-count (channel-subscribers channel))))
+
+;;; Messages
+
+(defun encode-message (format event text)
+  "The octets that leave for a message in FORMAT; EVENT is a function that returns its octets as an event, and TEXT its
+data."
+  (ecase format
+    (:event (funcall event))
+    (:event-chunk (as-chunk (funcall event)))
+    (:websocket (encode-frame :text (or text "")))))
+
+(defun message-encoder (event text)
+  "A function of a format that returns the octets of a message, and encodes it once for each; see ENCODE-MESSAGE."
+  (let ((known '()))
+    (lambda (format)
+      (or (getf known format)
+          (setf (getf known format) (encode-message format event text))))))
+
+(defun publish (channel data &key event id retry)
+  "Sends DATA, a string, to all subscribers of CHANNEL; streams of events get EVENT, ID and RETRY as SEND-EVENT takes
+them.  Does not wait for any client.  May be called in any thread.  Returns how many subscribers got it."
+  (let ((encoded nil))
+    (publish-encoded channel
+                     (message-encoder (lambda ()
+                                        (or encoded
+                                            (setf encoded (encode-event data :event event :id id :retry retry))))
+                                      data))))
+
+(defun publish-encoded (channel encoder)
+  "Sends the message of ENCODER, of MESSAGE-ENCODER, to all subscribers of CHANNEL; returns how many got it."
+  (multiple-value-bind (reached full) (put-in-all channel encoder)
+    (dolist (subscriber full)
+      (end-outbox (subscriber-outbox subscriber))
+      (go-on-with subscriber))
+    (mapc #'go-on-with reached)
+    (length reached)))
+
+(defun put-in-all (channel encoder)
+  "Puts the message of ENCODER into the outboxes of all subscribers of CHANNEL.  Returns those that got it, and those
+that are too slow for CHANNEL."
+  (let ((reached '()) (full '()))
+    (with-channel (channel)
+      (loop for subscriber being the hash-keys of (channel-subscribers channel)
+            do (ecase (put-in-outbox (subscriber-outbox subscriber)
+                                     (funcall encoder (message-format subscriber)))
+                 ((:room :full) (push subscriber reached))
+                 (:over)
+                 (:refused
+                  (ecase (channel-when-full channel)
+                    (:skip (incf (channel-skipped channel)))
+                    (:drop (incf (channel-dropped channel))
+                           (push subscriber full)))))))
+    (values reached full)))

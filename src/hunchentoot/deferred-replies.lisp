@@ -1,0 +1,289 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; Replies that come later: a handler says so, and returns; its worker turns to other requests.  Any thread
+;;;; completes the reply.  See the server's deferral.lisp for the states, and its continuation.lisp for who sends.
+;;;;
+;;;;   when the handler has returned     and its connection             then
+;;;;   the reply is complete                                            it is sent at once, as that of any handler
+;;;;   it is not                         can wait without a worker      the connection waits
+;;;;   it is not                         is the worker's to keep        the worker waits with it
+;;;;   by an error or a throw            the reply was not complete     500 is sent
+;;;;
+;;;; The dynamic context of the request is kept in a REPLY-CONTEXT, and bound again for the reply.
+
+(defvar *default-reply-timeout* 60
+  "How many seconds, a real or NIL for ever, a deferred reply may take: the default of DEFER-REPLY's :TIMEOUT.")
+
+(defstruct (reply-context (:include opaque) (:constructor make-reply-context (acceptor request reply head content)))
+  "What was bound while a handler ran."
+  (acceptor nil :read-only t)
+  (request nil :read-only t)
+  (reply nil :read-only t)
+  (head nil :read-only t)
+  (content nil :read-only t)            ; of the request
+  (session nil)
+  (stream nil)                          ; Hunchentoot's
+  (files '()))                          ; temporary ones, deleted at the end
+
+(defstruct (deferred-reply (:include opaque) (:constructor make-deferred-reply (deferral)) (:copier nil))
+  "A reply that comes later, as programs know it: when the last of them forgets it, nobody can complete it."
+  (deferral nil :read-only t))
+
+(setf (documentation 'deferred-reply-p 'function)
+      "True when the argument is a reply that DEFER-REPLY has deferred.")
+
+(defstruct (completion (:include opaque) (:constructor make-completion (content status headers content-type)))
+  "What a deferred reply was completed with."
+  (content nil :read-only t)
+  (status nil :read-only t)
+  (headers '() :read-only t)
+  (content-type nil :read-only t))
+
+(defstruct (outgoing-start (:include opaque) (:constructor make-outgoing-start (outbox stream)))
+  "What a deferred reply is answered with when it becomes a stream."
+  (outbox nil :read-only t)
+  (stream nil :read-only t))
+
+(define-condition cannot-defer (recycling-error)
+  ((reason :initarg :reason :reader cannot-defer-reason))
+  (:report (lambda (condition stream)
+             (format stream "This reply cannot be deferred: ~A." (cannot-defer-reason condition))))
+  (:documentation "Signalled by DEFER-REPLY where there is no request, or its reply has begun or was deferred before."))
+
+(define-condition reply-failed (recycling-error)
+  ((reason :initarg :reason :reader reply-failed-reason))
+  (:report (lambda (condition stream)
+             (princ (reply-failed-reason condition) stream)))
+  (:documentation "Why a deferred reply was not completed, as its error page tells."))
+
+;;; In the handler
+
+(defmacro defer-reply ((reply &key (timeout '*default-reply-timeout*) on-abandon) &body body)
+  "Defers the reply to the current request, and evaluates BODY with REPLY, a variable, bound to it: BODY hands it to
+whoever will have the answer, by COMPLETE-REPLY, FAIL-REPLY or START-STREAM, in any thread and at any time.  The
+handler then returns; what it returns is not sent.
+
+TIMEOUT is for how many seconds, a real, the reply may take before the client gets status 504; NIL for ever.
+ON-ABANDON is NIL, or a function without arguments that is called once, in any thread, when the client leaves before
+its reply was sent; it must not refer to REPLY.  Whatever of the request's content the handler has not read is taken
+before the reply waits.
+
+A handler that signals an error, or is left by a throw, before its reply is complete is answered with status 500.  So
+is a client whose reply everybody has forgotten (on SBCL; elsewhere its time runs out).  Returns what BODY returns.
+Signals CANNOT-DEFER where there is no request whose reply is still to be made."
+  `(call-deferring (lambda (,reply) ,@body) ,timeout ,on-abandon))
+
+(defun call-deferring (function timeout on-abandon)
+  "What DEFER-REPLY does: FUNCTION, of the reply, is its body."
+  (let* ((deferral (begin-deferral timeout on-abandon))
+         (reply (make-deferred-reply deferral))
+         (returned-p nil))
+    (unwind-protect
+         (multiple-value-prog1 (funcall function reply)
+           (setf returned-p t)
+           (when (deferral-pending-p deferral)
+             (setf (deferral-holder deferral) (make-weak-reference reply))))
+      (unless returned-p
+        (withdraw-deferral deferral)))))
+
+(defun check-deferrable ()
+  "Signals CANNOT-DEFER unless the reply to the current request can be deferred."
+  (flet ((refuse (reason)
+           (error 'cannot-defer :reason reason)))
+    (cond ((null (current-head)) (refuse "there is no request whose head our own code has read"))
+          ((headers-sent-p) (refuse "it has begun"))
+          (hunchentoot:*header-stream* (refuse "headers are being traced"))
+          ((exchange-deferral *exchange*) (refuse "it was deferred before")))))
+
+(defun begin-deferral (timeout on-abandon)
+  (check-deferrable)
+  (setf (exchange-deferral *exchange*)
+        (let ((deferral (make-deferral (exchange-application *exchange*) (exchange-engine *exchange*)
+                                       (exchange-connection *exchange*) *exchange*
+                                       (end-after timeout) on-abandon)))
+          (setf (deferral-context deferral)
+                (make-reply-context hunchentoot:*acceptor* hunchentoot:*request* hunchentoot:*reply*
+                                    (current-head) (own-content hunchentoot:*request*)))
+          deferral)))
+
+;;; In any thread
+
+(defun complete-reply (reply content &key status headers content-type)
+  "Completes REPLY, which DEFER-REPLY has deferred, with CONTENT: a string, a vector of octets, the pathname of a file, a
+function without arguments, which is called in the context of the request and returns one of these, or NIL for the
+page of STATUS.  STATUS, an integer, HEADERS, an alist of keywords or strings and values, and CONTENT-TYPE, a string,
+are set in the reply where they are not NIL; whatever the handler has set stays.
+
+May be called in any thread.  True when somebody still waits for the reply; NIL when its client has gone, or its time
+has run out.  Signals ALREADY-ANSWERED when REPLY was completed before."
+  (answer-deferral (deferred-reply-deferral reply)
+                   (make-completion content status headers content-type)))
+
+(defun fail-reply (reply &optional (reason "The reply failed."))
+  "Completes REPLY as a handler does that fails: with status 500; REASON, a condition or a string, is logged, and told
+where Hunchentoot tells errors.  Returns and signals what COMPLETE-REPLY does."
+  (answer-deferral (deferred-reply-deferral reply)
+                   (make-completion (failure reason) nil '() nil)))
+
+(defun failure (reason)
+  "A condition for REASON, a condition or a string."
+  (if (typep reason 'condition) reason (make-condition 'reply-failed :reason reason)))
+
+(defun reply-abandoned-p (reply)
+  "True when nobody waits for REPLY any more: its client has left, as far as that is known, or its time has run out.  A
+client that has only ended its half of the connection counts as one that has left, and still gets what REPLY is
+completed with."
+  (let ((deferral (deferred-reply-deferral reply)))
+    (or (deferral-left-p deferral)
+        (deferral-over-p deferral))))
+
+(defun call-with-reply-context (reply function)
+  "Calls FUNCTION, without arguments, with *REQUEST*, *REPLY*, *SESSION* and *ACCEPTOR* of Hunchentoot bound as they
+were in the handler that has deferred REPLY, and returns what it returns.  One thread at a time may do so for one
+REPLY, and not while the handler still runs."
+  (call-in-context (deferral-context (deferred-reply-deferral reply)) function))
+
+(defmacro with-reply-context ((reply) &body body)
+  "Evaluates BODY as CALL-WITH-REPLY-CONTEXT calls a function for REPLY."
+  `(call-with-reply-context ,reply (lambda () ,@body)))
+
+;;; The context
+
+(defun call-in-context (context function)
+  (let ((hunchentoot:*acceptor* (reply-context-acceptor context))
+        (hunchentoot:*reply* (reply-context-reply context))
+        (hunchentoot:*session* (reply-context-session context)))
+    (multiple-value-prog1
+        (call-keeping-files (reply-context-request context) (reply-context-files context) function
+                            (lambda (files) (setf (reply-context-files context) files)))
+      (setf (reply-context-session context) hunchentoot:*session*))))
+
+(defun settle-reply (completion)
+  "Gives the current reply what COMPLETION says of it besides its content."
+  (when (completion-status completion)
+    (setf (hunchentoot:return-code*) (completion-status completion)))
+  (when (completion-content-type completion)
+    (setf (hunchentoot:content-type*) (completion-content-type completion)))
+  (loop for (name . value) in (completion-headers completion)
+        do (setf (hunchentoot:header-out name) value)))
+
+(defun completed-content (completion)
+  "What a handler would return for COMPLETION: content; or NIL, and as second value a condition."
+  (settle-reply completion)
+  (let ((content (completion-content completion)))
+    (handler-case
+        (typecase content
+          (condition (values nil content))
+          (pathname (call-as-handler (lambda () (hunchentoot:handle-static-file content))))
+          (function (call-as-handler content))
+          (t content))
+      (error (condition)
+        (values nil condition)))))
+
+;;; Where the handler has returned
+
+(defun deferred-p (exchange)
+  "True while the reply of EXCHANGE is still to come, and its connection waits for that."
+  (let ((deferral (exchange-deferral exchange)))
+    (and deferral
+         (eq deferral (link-continuation (exchange-link exchange))))))
+
+(defun deferral-waits-p (deferral)
+  "True when the handler that has deferred DEFERRAL has just returned, or was left."
+  (null (reply-context-stream (deferral-context deferral))))
+
+(defun deferred-result (deferral left-p condition backtrace)
+  "What counts as the result of the handler that has deferred DEFERRAL, and was left if LEFT-P, or has failed with
+CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER when its reply is to come later."
+  (cond ((and (or condition left-p (deferral-over-p deferral))
+              (or (withdraw-deferral deferral) (deferral-over-p deferral)))
+         (values nil
+                 (or condition (failure "The handler was left before its deferred reply was complete."))
+                 backtrace))
+        ((completion-p (deferral-answer deferral))
+         (completed-content (take-answer deferral)))
+        ((connection-taken-p)
+         (withdraw-deferral deferral)
+         :later)
+        (t
+         (leave-reply deferral)
+         :later)))
+
+(defun leave-reply (deferral)
+  "Leaves the current request until DEFERRAL is answered."
+  (let ((context (deferral-context deferral)))
+    (take-before-streaming hunchentoot:*request*)
+    (setf (reply-context-session context) hunchentoot:*session*
+          (reply-context-stream context) (current-stream)
+          (reply-context-files context) (take-temporary-files)
+          (link-continuation (current-link)) deferral)))
+
+(defun may-wait-alone-p (exchange link)
+  "True when the connection of EXCHANGE, with LINK, can wait for a reply without a worker."
+  (and (connection-parkable-p (exchange-connection exchange))
+       (not (eq :foreign (exchange-kind exchange)))
+       (not (link-waits-p link))
+       (engine-sends-p (link-wire link))))
+
+;;; Where it goes on
+
+(defun call-resuming (exchange context thunk)
+  "Calls THUNK, which goes on with the reply of EXCHANGE in CONTEXT; returns what is to become of the connection."
+  (let* ((acceptor (reply-context-acceptor context))
+         (link (exchange-link exchange))
+         (*exchange* exchange)
+         (outcome (call-timed acceptor exchange
+                              (lambda ()
+                                (call-with-connection-stream
+                                 (reply-context-stream context)
+                                 (lambda ()
+                                   (call-in-context context thunk)
+                                   (conclude-resumed acceptor exchange context link))
+                                 (constantly nil))))))
+    (cond ((eq :deferred outcome) outcome)
+          ((and (link-base link) (not (settle-lent (link-base link)))) :close)
+          (t outcome))))
+
+(defun conclude-resumed (acceptor exchange context link)
+  (cond ((deferral-outbox (exchange-deferral exchange)) ; and its end is to come
+         (setf (reply-context-stream context) (current-stream))
+         :deferred)
+        (t
+         (forget-request context)
+         (prog1 (conclude-exchange acceptor exchange link (reply-context-content context))
+           (count-request (exchange-connection exchange))))))
+
+(defun forget-request (context)
+  "Deletes the uploaded files of the request of CONTEXT, and counts what of its content is in memory as garbage."
+  (delete-files (shiftf (reply-context-files context) '()))
+  (when (typep (reply-context-content context) 'content)
+    (release-octets (reply-context-content context))))
+
+(defmethod resume ((taskmaster recycling-taskmaster) exchange deferral answer)
+  (let* ((context (deferral-context deferral))
+         (outbox (and (outgoing-start-p answer) (outgoing-start-outbox answer))))
+    (values (call-resuming exchange context
+                           (lambda ()
+                             (if outbox
+                                 (begin-outgoing deferral context answer)
+                                 (send-deferred context answer))))
+            (and outbox (deferral-outbox deferral)))))
+
+(defun send-deferred (context answer)
+  "Sends ANSWER, a COMPLETION, :EXPIRED or :FORGOTTEN, in CONTEXT."
+  (answer-by (lambda ()
+               (completed-content
+                (case answer
+                  (:expired
+                   (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil))
+                  (:forgotten
+                   (make-completion (failure "A deferred reply was forgotten before it was complete.") nil '() nil))
+                  (t answer))))
+             (reply-context-acceptor context) (reply-context-request context) (reply-context-head context)))
+
+(defmethod end-stream ((taskmaster recycling-taskmaster) exchange deferral)
+  (setf (deferral-outbox deferral) nil)
+  (call-resuming exchange (deferral-context deferral) (constantly nil)))
+
+(defmethod drop-deferred ((taskmaster recycling-taskmaster) deferral)
+  (forget-request (deferral-context deferral)))

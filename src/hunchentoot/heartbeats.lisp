@@ -1,0 +1,46 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; Comments to streams of events on which nothing happens: what stands between takes a silent connection for a dead one,
+;;;; and a client that has vanished without a word is found out.  One timer serves all streams of a taskmaster, while there
+;;;; are any.
+
+(defvar *heartbeat-seconds* 15
+  "Every how many seconds, a real above 0, a comment is sent to all streams of events; NIL for never.  Counts from the
+next stream on, or the next comment.")
+
+(defstruct (heart (:include opaque) (:constructor make-heart ()) (:copier nil))
+  "The streams of events of a taskmaster."
+  (channel (make-channel :when-full :skip) :read-only t)
+  (engine nil))                         ; the one whose timer is pending; guarded by the lock of the channel
+
+(defun begin-heartbeat (taskmaster stream)
+  "Has comments sent to STREAM, one of events of TASKMASTER, now and then."
+  (let ((heart (taskmaster-heart taskmaster))
+        (engine (taskmaster-engine taskmaster)))
+    (subscribe (heart-channel heart) stream)
+    (unless (eq engine (with-channel ((heart-channel heart))
+                         (shiftf (heart-engine heart) engine)))
+      (await-heartbeat heart engine))))
+
+(defun await-heartbeat (heart engine)
+  "Has the next comments sent to the streams of HEART by ENGINE; by nobody where *HEARTBEAT-SECONDS* is NIL."
+  (let ((seconds *heartbeat-seconds*))
+    (if seconds
+        (schedule engine seconds (lambda () (beat heart engine)))
+        (rest-heart heart engine))))
+
+(defun rest-heart (heart engine)
+  "Lets the next stream begin anew, unless it has done so with another engine than ENGINE."
+  (with-channel ((heart-channel heart))
+    (when (eq engine (heart-engine heart))
+      (setf (heart-engine heart) nil))))
+
+(defun beat (heart engine)
+  "Sends a comment to all streams of HEART, and has that done again while there are any."
+  (let ((channel (heart-channel heart)))
+    (publish-encoded channel (message-encoder (constantly (encode-comment)) nil))
+    (if (with-channel (channel)
+          (or (plusp (hash-table-count (channel-subscribers channel)))
+              (setf (heart-engine heart) nil)))
+        (await-heartbeat heart engine)
+        nil)))

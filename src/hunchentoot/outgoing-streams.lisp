@@ -1,0 +1,151 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; Deferred replies that are streams: any thread writes, and nobody waits.
+;;;;
+;;;;   framing       the client is told the end by                      what is written becomes
+;;;;   :CHUNKED      the last chunk                                     a chunk
+;;;;   a number      the Content-Length that the handler has set        octets, no more than are left
+;;;;   :PLAIN        the end of the connection (HTTP/1.0)               octets
+;;;;   :NONE         nothing: the request was a HEAD, or the like       nothing
+
+(defstruct (outgoing-stream (:include opaque) (:constructor make-outgoing-stream (deferral outbox framing format))
+                            (:copier nil))
+  "The content of a deferred reply, as any thread may write it."
+  (deferral nil :read-only t)
+  (outbox nil :read-only t)
+  (framing :plain :type (or (member :chunked :plain :none) content-size))
+  (format nil :read-only t)             ; of strings
+  (lock (bt:make-lock "outgoing stream") :read-only t)) ; held while FRAMING is counted down
+
+(setf (documentation 'outgoing-stream-p 'function)
+      "True when the argument is a stream that START-STREAM has returned.")
+
+(define-condition client-left (recycling-error)
+  ()
+  (:report "The client has left before it got all.")
+  (:documentation "Signalled to who writes to a stream whose client has left, unless its reply has an :ON-ABANDON."))
+
+(define-condition stream-full (recycling-error)
+  ()
+  (:report "More than its high-water mark is on its way to the client already.")
+  (:documentation "Signalled to who writes to a stream that has said that nobody should go on."))
+
+(defun start-stream (reply &key status headers content-type (high-water-mark *high-water-mark*))
+  "Makes REPLY, which DEFER-REPLY has deferred, a stream, and returns that, an OUTGOING-STREAM: WRITE-OUTGOING writes
+to it, and CLOSE-OUTGOING ends it, in any thread.  STATUS, HEADERS and CONTENT-TYPE are as COMPLETE-REPLY takes them.
+HIGH-WATER-MARK is how many octets, an integer, may wait for a client that does not take them.  The deadline of REPLY
+ends with this.  NIL when nobody waits for REPLY any more.  Signals ALREADY-ANSWERED."
+  (let* ((deferral (deferred-reply-deferral reply))
+         (completion (make-completion nil status headers content-type))
+         (outbox (make-outbox high-water-mark))
+         (stream (call-in-context (deferral-context deferral)
+                                  (lambda ()
+                                    (settle-reply completion)
+                                    (make-outgoing deferral outbox)))))
+    (and (answer-deferral deferral (make-outgoing-start outbox stream))
+         stream)))
+
+(defun make-outgoing (deferral outbox)
+  "The stream of DEFERRAL, with OUTBOX, for the current reply."
+  (make-outgoing-stream deferral outbox
+                        (values (framing-of-stream hunchentoot:*acceptor* hunchentoot:*request*
+                                                   (hunchentoot:return-code*)))
+                        (hunchentoot:reply-external-format*)))
+
+(defun begin-outgoing (deferral context start)
+  "Writes the head of the stream that DEFERRAL becomes by START."
+  (let ((acceptor (reply-context-acceptor context))
+        (request (reply-context-request context)))
+    (setf (deferral-outbox deferral) (outgoing-start-outbox start))
+    (handler-case
+        (progn
+          (unwind-protect               ; HEAD requests are left by a throw
+               (start-streaming acceptor request (reply-context-head context) (hunchentoot:return-code*))
+            (when (eq :none (outgoing-stream-framing (outgoing-start-stream start)))
+              (end-outbox (outgoing-start-outbox start))
+              (setf (deferral-outbox deferral) nil)))
+          (push-output (link-wire (current-link))))
+      (invalid-header (condition)
+        (setf (deferral-outbox deferral) nil)
+        (end-outbox (outgoing-start-outbox start))
+        (report-error acceptor request (reply-context-head context) condition nil)))))
+
+;;; Octets
+
+(defun outgoing-octets (data start end format)
+  "The octets of DATA, a string in FORMAT or a vector of octets, from START to END, in a vector that is nobody else's."
+  (coerce (if (stringp data)
+              (flexi-streams:string-to-octets data :start start :end end :external-format format)
+              (subseq data start end))
+          'octets))
+
+(defun as-chunk (octets)
+  "OCTETS, at least one, as a chunk (RFC 9112, section 7.1)."
+  (let* ((line (format nil "~X~C~C" (length octets) #\Return #\Newline))
+         (chunk (make-octets (+ (length line) (length octets) 2))))
+    (map-into chunk #'char-code line)
+    (replace chunk octets :start1 (length line))
+    (setf (aref chunk (- (length chunk) 2)) 13
+          (aref chunk (- (length chunk) 1)) 10)
+    chunk))
+
+(defun count-outgoing (stream count)
+  "Takes COUNT octets off those that STREAM has announced.  Signals CONTENT-TOO-LONG."
+  (bt:with-lock-held ((outgoing-stream-lock stream))
+    (when (> count (outgoing-stream-framing stream))
+      (error 'content-too-long :stream nil))
+    (decf (outgoing-stream-framing stream) count)))
+
+(defun framed (stream octets)
+  "OCTETS as they leave in STREAM."
+  (case (outgoing-stream-framing stream)
+    (:chunked (as-chunk octets))
+    (:plain octets)
+    (t (count-outgoing stream (length octets)) octets)))
+
+(defun write-outgoing (stream data &key (start 0) end wait)
+  "Writes DATA, a string or a vector of octets, from START to END, to STREAM, an OUTGOING-STREAM.  It leaves at once, as
+far as the client takes it.  True when more may be written; NIL when more than the high-water mark is on its way, so
+that nobody should write before CALL-WHEN-WRITABLE calls.  When WAIT, waits for that instead: up to WAIT seconds, a
+real, or for ever where it is T.
+
+Signals STREAM-FULL when it has returned NIL before, and nothing was taken since; and CLIENT-LEFT when the client has
+left or STREAM was closed, unless its reply has an :ON-ABANDON, which was told: then it returns NIL."
+  (let ((end (or end (length data))))
+    (if (or (= start end) (eq :none (outgoing-stream-framing stream)))
+        t
+        (write-framed stream (framed stream (outgoing-octets data start end (outgoing-stream-format stream))) wait))))
+
+(defun write-framed (stream octets wait)
+  "Writes OCTETS, which nobody changes any more, as they are to STREAM.  WAIT and values are as in WRITE-OUTGOING."
+  (let ((result (put-in-outbox (outgoing-stream-outbox stream) octets)))
+    (ecase result
+      ((:room :full)
+       (visit (outgoing-stream-deferral stream))
+       (or (not (full-p (outgoing-stream-outbox stream)))
+           (and wait (wait-for-takers (outgoing-stream-outbox stream) wait))))
+      (:refused
+       (if (and wait (wait-for-takers (outgoing-stream-outbox stream) wait))
+           (write-framed stream octets wait)
+           (error 'stream-full)))
+      (:over
+       (unless (deferral-on-leaving (outgoing-stream-deferral stream))
+         (error 'client-left))))))
+
+(defun call-when-writable (stream function)
+  "Calls FUNCTION, without arguments, once, when the client of STREAM has taken half of what its high-water mark allows,
+or has left; at once if nothing has to be waited for.  Called in any thread, so FUNCTION must not wait."
+  (call-when-room (outgoing-stream-outbox stream) function))
+
+(defun close-outgoing (stream)
+  "Ends STREAM, an OUTGOING-STREAM: what was written is still sent, and then the reply is complete.  True for the
+first who does so, unless the client has left before."
+  (when (close-outbox (outgoing-stream-outbox stream))
+    (visit (outgoing-stream-deferral stream))
+    t))
+
+(defun outgoing-open-p (stream)
+  "True while STREAM, an OUTGOING-STREAM, was not closed, and its client has not left, as far as that is known."
+  (let ((deferral (outgoing-stream-deferral stream)))
+    (not (or (deferral-left-p deferral)
+             (outbox-over-p (outgoing-stream-outbox stream))))))

@@ -1,0 +1,149 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; WebSockets (RFC 6455) for Hunchentoot's handlers.  A handler calls UPGRADE-TO-WEBSOCKET, and returns; from then on
+;;;; workers call its functions, for one message of a connection after the other, and any thread sends.
+
+(defun same-origin-p (origin request)
+  "True when the host and port of ORIGIN, a serialised one (RFC 6454, section 6.2), are those that REQUEST was sent to."
+  (let ((start (search "://" origin))
+        (host (hunchentoot:host request)))
+    (and start host
+         (string-equal host (subseq origin (+ 3 start))))))
+
+(defun origin-allowed-p (origins request)
+  "True when a page of the origin that REQUEST tells may open a WebSocket; ORIGINS are as UPGRADE-TO-WEBSOCKET takes
+them.  Who tells none is no page of a browser (RFC 6455, section 10.2)."
+  (let ((origin (hunchentoot:header-in :origin request)))
+    (cond ((null origin) t)
+          ((eq :any origins) t)
+          ((eq :same origins) (same-origin-p origin request))
+          ((functionp origins) (funcall origins origin))
+          (t (member origin origins :test #'string-equal)))))
+
+(defun check-origin (origins request)
+  "Answers REQUEST with 403 unless its origin is one of ORIGINS."
+  (unless (origin-allowed-p origins request)
+    (setf (hunchentoot:return-code*) hunchentoot:+http-forbidden+)
+    (hunchentoot:abort-request-handler "This origin may not open a WebSocket here.")))
+
+(defun accepted-handshake (request subprotocols)
+  "The headers that answer the opening handshake REQUEST, and the subprotocol, of SUBPROTOCOLS, or NIL.  Answers a
+request that is none with an error."
+  (handler-case
+      (multiple-value-bind (accept subprotocol)
+          (accept-handshake (hunchentoot:request-method request) (hunchentoot:server-protocol request)
+                            (lambda (name) (hunchentoot:header-in name request))
+                            subprotocols)
+        (values (handshake-headers accept subprotocol) subprotocol))
+    (handshake-refused (refusal)
+      (setf (hunchentoot:return-code*) (handshake-refused-status refusal)
+            (hunchentoot:content-type*) "text/plain")
+      (loop for (name . value) in (handshake-refused-headers refusal)
+            do (setf (hunchentoot:header-out name) value))
+      (hunchentoot:abort-request-handler (handshake-refused-reason refusal)))))
+
+(defun message-caller (on-text on-binary)
+  "What a WEBSOCKET calls for a message, where ON-TEXT and ON-BINARY are as UPGRADE-TO-WEBSOCKET takes them."
+  (lambda (socket kind message)
+    (let ((function (if (eq :text kind) on-text on-binary)))
+      (if function
+          (funcall function socket message)
+          (close-websocket socket 1003 "Messages of this kind are not understood here.")))))
+
+(defun upgrade-to-websocket (&key on-open on-text on-binary on-close subprotocols (origins :same)
+                               message-octets (ping-seconds 30) (idle-seconds 75)
+                               (high-water-mark *high-water-mark*))
+  "Answers the current request with 101 (Switching Protocols), and makes its connection a WebSocket, which it returns,
+and the subprotocol; the handler then returns.  A request that is no opening handshake, or of a page of another origin,
+is answered with an error, and the handler does not go on.
+
+ON-OPEN, a function of the WEBSOCKET, is called when the answer was sent; ON-TEXT, of it and a string, and ON-BINARY, of
+it and a vector of octets, for each message, one after the other; ON-CLOSE, of it, the code of the end and a reason, once
+at the end: 1005 where the client gave no code, 1006 where it left without a word.  All are called by workers, outside of
+the context of the request; a message without a function for it ends the WebSocket with code 1003, an error of one
+with 1011.
+
+SUBPROTOCOLS are strings, in the order of preference.  ORIGINS says of which origins pages may connect: :SAME, those of
+the host that they ask; :ANY; a list of strings such as \"https://example.org\"; or a function of such a string.  A
+message may have MESSAGE-OCTETS, an integer; NIL for 16 MiB.  When nothing has come for PING-SECONDS, a real or NIL, a
+ping is sent; when nothing has come for IDLE-SECONDS, likewise, the client counts as gone.  HIGH-WATER-MARK is how many
+octets may wait for a client that does not take them.  Signals CANNOT-DEFER where there is no request whose reply is still
+to be made."
+  (check-deferrable)
+  (let ((request hunchentoot:*request*))
+    (check-origin origins request)
+    (multiple-value-bind (headers subprotocol) (accepted-handshake request subprotocols)
+      (let ((socket (make-websocket *exchange* (message-caller on-text on-binary) on-close
+                                    :high-water-mark high-water-mark :message-octets message-octets
+                                    :ping-seconds ping-seconds :idle-seconds idle-seconds)))
+        (settle-switch headers)
+        (setf (exchange-successor *exchange*) (cons socket on-open))
+        (values socket subprotocol)))))
+
+(defun settle-switch (headers)
+  "Makes the current reply one with status 101 and HEADERS."
+  (setf (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+  (drop-header :content-type)
+  (loop for (name . value) in headers
+        do (setf (hunchentoot:header-out name) value)))
+
+(defun switch-protocols (exchange link)
+  "Makes the connection of EXCHANGE, with LINK, whose reply was sent, what its handler has said it was to be.  True if
+there is anything."
+  (let ((successor (exchange-successor exchange)))
+    (when (and successor
+               (eq :switched (our-side (exchange-protocol exchange)))
+               (not (connection-taken-p)))
+      (destructuring-bind (socket . on-open) successor
+        (setf (link-continuation link) socket)
+        (count-request (exchange-connection exchange))
+        (when on-open
+          (open-websocket socket on-open)))
+      t)))
+
+(defun open-websocket (socket on-open)
+  (handler-case (funcall on-open socket)
+    (error (condition)
+      (log-handler-error condition nil)
+      (close-websocket socket 1011 "The server failed."))))
+
+;;; In any thread
+
+(defun send-text (socket text &key wait)
+  "Sends TEXT, a string, as a message to SOCKET, a WEBSOCKET.  Does not wait, unless WAIT: WAIT, values and conditions are
+as in WRITE-OUTGOING."
+  (check-type text string)
+  (send-frame socket (encode-frame :text text) wait))
+
+(defun send-binary (socket octets &key wait)
+  "Sends OCTETS, a vector of octets, as a message to SOCKET, a WEBSOCKET.  WAIT is as in SEND-TEXT."
+  (send-frame socket (encode-frame :binary octets) wait))
+
+(defun send-frame (socket frame wait)
+  (ecase (put-in-websocket socket frame)
+    (:room
+     (visit-websocket socket)
+     t)
+    (:full
+     (visit-websocket socket)
+     (or (not (full-p (websocket-outbox socket)))
+         (and wait (wait-for-takers (websocket-outbox socket) wait))))
+    (:refused
+     (if (and wait (wait-for-takers (websocket-outbox socket) wait))
+         (send-frame socket frame wait)
+         (error 'stream-full)))
+    (:over (error 'client-left))))
+
+(defun close-websocket (socket &optional (code 1000) (reason ""))
+  "Ends SOCKET, a WEBSOCKET: sends a close frame with CODE, an integer of RFC 6455, section 7.4, and REASON, a string of which
+123 octets go, after what was sent before.  True for the first who does so while it is open."
+  (close-websocket-with socket code reason))
+
+(defmethod subscriber-outbox ((socket websocket))
+  (websocket-outbox socket))
+
+(defmethod message-format ((socket websocket))
+  :websocket)
+
+(defmethod go-on-with ((socket websocket))
+  (visit-websocket socket))

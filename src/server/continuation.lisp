@@ -1,0 +1,60 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; What goes on over a connection once a request was read, and needs no worker: a reply that comes later, a stream
+;;;; of events, another protocol.
+;;;;
+;;;; While a link has a continuation, SERVE continues that, and reads no request.  Invariant: who calls
+;;;; CONTINUE owns the connection, or is the worker that keeps it.
+
+(define-record (continuation (:include opaque) (:constructor nil) (:copier nil))
+  "What goes on over a connection."
+  (application nil :read-only t
+   :documentation "The HTTP-SERVICE for which CONTINUATION goes on.")
+  (engine nil :read-only t
+   :documentation "The engine of the connection of CONTINUATION.")
+  (connection nil :read-only t
+   :documentation "The engine's CONNECTION over which CONTINUATION goes on."))
+
+(defgeneric continue-over (continuation link visitor-p)
+  (:documentation "Goes on with CONTINUATION over LINK as far as that is possible without waiting, and returns what
+SERVE does: :DEFERRED as long as more is to come.  When VISITOR-P, the thread may be any, and reads nothing."))
+
+(defgeneric abandon (continuation)
+  (:documentation "Tells CONTINUATION that its connection is about to be closed.  What it returns does not matter."))
+
+(defgeneric visit (continuation)
+  (:documentation "Has CONTINUATION go on, by the current thread or by another one: there is something for it.")
+  (:method ((continuation continuation))
+    (visit-connection (continuation-engine continuation) (continuation-connection continuation))))
+
+(defgeneric keep-continuation (continuation link)
+  (:documentation "Goes on, in the current worker, with CONTINUATION over LINK to its end, waiting for whatever it has to;
+returns what SERVE does."))
+
+(defun peer-left-p (continuation)
+  "True when the peer of CONTINUATION will send no more, or is gone, as far as that is known."
+  (let ((connection (continuation-connection continuation)))
+    (and (connection-parkable-p connection)
+         (peer-ended-p connection))))
+
+(defun continue-link (link visitor-p)
+  "What CONTINUE-OVER returns for the continuation of LINK; :BROKEN where the peer is gone."
+  (let ((wire (link-wire link)))
+    (handler-case
+        (let ((outcome (continue-over (link-continuation link) link visitor-p)))
+          (when (eq :deferred outcome)
+            (lend-no-buffers wire))
+          outcome)
+      ((or descriptor-broken stream-timeout) () :broken))))
+
+(defun continue-after-event (link)
+  "Like CONTINUE-LINK, for a worker that has got an event: if that was one of input there will be no other, so whoever
+reads next has to look."
+  (setf (wire-drained-p (link-wire link)) nil)
+  (continue-link link nil))
+
+(defun abandon-continuation (link)
+  "Ends what goes on over LINK, if anything does."
+  (let ((continuation (shiftf (link-continuation link) nil)))
+    (when continuation
+      (abandon continuation))))

@@ -1,0 +1,252 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; A reply that comes later.  Any thread may have it; whoever owns the connection sends it.
+;;;;
+;;;;   state        event                                    becomes      and
+;;;;   :PENDING     ANSWER-DEFERRAL                          :ANSWERED    the connection is visited
+;;;;                its deadline has passed (owner)          :EXPIRED     the owner answers that it came too late
+;;;;                its holder is garbage (owner)            :EXPIRED     the owner answers that it was forgotten
+;;;;                the connection is closed                 :GONE        its client counts as gone
+;;;;   :ANSWERED    an owner comes                           :DONE        the owner sends the answer
+;;;;                the connection is closed                 :GONE        its client counts as gone
+;;;;                ANSWER-DEFERRAL                          -            an error: it was answered before
+;;;;   :DONE        ANSWER-DEFERRAL                          -            an error: it was answered before
+;;;;   :EXPIRED     ANSWER-DEFERRAL, once                    -            nothing: nobody waits for it
+;;;;   :GONE        ANSWER-DEFERRAL, once                    -            nothing: nobody waits for it
+;;;;
+;;;; An answer may be a stream: then its outbox goes on, and the state is :DONE when that has ended.  The peer's
+;;;; leaving changes no state: who has only ended his half of the connection still gets his answer.  It is told
+;;;; once.
+
+(define-record (deferral (:include continuation)
+                         (:constructor make-deferral
+                             (application engine connection exchange end on-leaving))
+                         (:copier nil))
+  "A reply that comes later."
+  (exchange nil :read-only t
+   :documentation "The exchange whose reply DEFERRAL is.")
+  (end nil :type (or null fixnum) :read-only t) ; its deadline, in MILLISECONDS
+  (on-leaving nil
+   :documentation "NIL, or the function without arguments that is called when the client of DEFERRAL leaves before it
+was answered.")
+  (lock (bt:make-lock "deferral") :read-only t)
+  (state :pending :type (member :pending :answered :done :expired :gone))
+  (answer nil
+   :documentation "What RESUME gets for DEFERRAL; NIL before there is an answer, and after that was taken.")
+  (answered-p nil)                      ; somebody has called ANSWER-DEFERRAL
+  (awaited-p nil)                       ; an owner of the connection has looked for the answer, in vain
+  (left-p nil
+   :documentation "True when the client of DEFERRAL has left, as far as that is known.")
+  (keeper nil)                          ; a condition variable, where a worker keeps the connection
+  (visited-p nil)                       ; and has something to do
+  (holder nil
+   :documentation "A weak reference to what programs answer DEFERRAL by, or NIL: when that is garbage, nobody can.")
+  (outbox nil
+   :documentation "The outbox of DEFERRAL; NIL unless its answer is a stream.")
+  (context nil
+   :documentation "What the application keeps for DEFERRAL, any object; NIL at first."))
+
+(setf (documentation 'make-deferral 'function)
+      "A new deferral for EXCHANGE, of APPLICATION, on CONNECTION of ENGINE.  Its answer is to come by END, in
+MILLISECONDS, or NIL for never; ON-LEAVING, NIL or a function without arguments, is called once when its client leaves
+before.")
+
+(define-condition already-answered (recycling-error)
+  ()
+  (:report "The reply was completed before.")
+  (:documentation "Signalled to who completes a deferred reply for the second time."))
+
+(defmacro with-deferral ((deferral) &body body)
+  "Evaluates BODY, which is short and waits for nothing, while no other thread touches DEFERRAL."
+  `(uninterruptibly
+     (bt:with-lock-held ((deferral-lock ,deferral))
+       ,@body)))
+
+(defun deferral-pending-p (deferral)
+  "True while DEFERRAL has no answer, and somebody waits for one."
+  (eq :pending (deferral-state deferral)))
+
+(defun deferral-over-p (deferral)
+  "True when nobody waits for the answer of DEFERRAL any more, and it has none."
+  (and (member (deferral-state deferral) '(:expired :gone)) t))
+
+;;; Who has the answer
+
+(defun answer-deferral (deferral answer)
+  "Makes ANSWER, which RESUME understands, that of DEFERRAL, and has it sent.  True when somebody still waits for it.
+Signals ALREADY-ANSWERED."
+  (ecase (with-deferral (deferral)
+           (if (shiftf (deferral-answered-p deferral) t)
+               :answered-before
+               (give-answer deferral answer)))
+    (:answered-before (error 'already-answered))
+    (:awaited (visit deferral) t)
+    (:early t)
+    (:late nil)))
+
+(defun give-answer (deferral answer)
+  "Makes ANSWER that of DEFERRAL if it is pending.  Returns :AWAITED if its connection waits for that; :EARLY where its
+owner has yet to look; :LATE where nobody will.  Under the lock."
+  (cond ((not (eq :pending (deferral-state deferral)))
+         :late)
+        (t
+         (setf (deferral-answer deferral) answer
+               (deferral-state deferral) :answered)
+         (if (deferral-awaited-p deferral) :awaited :early))))
+
+(defun withdraw-deferral (deferral)
+  "Makes DEFERRAL one that nobody waits for, unless it has an answer.  True when it had none."
+  (with-deferral (deferral)
+    (when (eq :pending (deferral-state deferral))
+      (setf (deferral-state deferral) :expired)
+      t)))
+
+(defmethod visit ((deferral deferral))
+  (let ((keeper (deferral-keeper deferral))) ; set before its owner looks for an answer
+    (if keeper
+        (with-deferral (deferral)
+          (setf (deferral-visited-p deferral) t)
+          (bt:condition-notify keeper))
+        (visit-connection (continuation-engine deferral) (continuation-connection deferral)))))
+
+;;; The client's leaving
+
+(defun note-leaving (deferral)
+  "Notes that the client of DEFERRAL is gone, and tells who wanted to know, once."
+  (let ((function (with-deferral (deferral)
+                    (unless (shiftf (deferral-left-p deferral) t)
+                      (deferral-on-leaving deferral)))))
+    (when function
+      (handler-case (funcall function)
+        (error (condition)
+          (log-message (continuation-engine deferral) :error
+                       "What was to be done for a client's leaving failed: ~A" condition))))))
+
+(defmethod abandon ((deferral deferral))
+  (let ((outbox (deferral-outbox deferral))
+        (done-p (with-deferral (deferral)
+                  (or (eq :done (deferral-state deferral))
+                      (progn (setf (deferral-state deferral) :gone) nil)))))
+    (when outbox
+      (end-outbox outbox))
+    (when (or outbox (not done-p))
+      (note-leaving deferral))
+    (drop-deferred (continuation-application deferral) deferral)))
+
+;;; Who owns the connection
+
+(defgeneric resume (application exchange deferral answer)
+  (:documentation "Has APPLICATION send ANSWER, the reply of EXCHANGE, which DEFERRAL was waiting for: as it was given,
+or :EXPIRED when none has come in time, or :FORGOTTEN when none can come.  Does not wait.  Returns what SERVE does; :DEFERRED, and as second value an
+OUTBOX, when the answer is a stream whose head was written."))
+
+(defgeneric end-stream (application exchange deferral)
+  (:documentation "Has APPLICATION end the reply of EXCHANGE, a stream all of which was sent, and which DEFERRAL was.
+Returns what SERVE does."))
+
+(defgeneric drop-deferred (application deferral)
+  (:documentation "Has APPLICATION let go of what it keeps for DEFERRAL, whose connection is about to be closed.")
+  (:method (application deferral)
+    (declare (ignore application deferral))
+    nil))
+
+(defun take-answer (deferral)
+  "What DEFERRAL is to be resumed with, and true; NIL as long as that is to come."
+  (with-deferral (deferral)
+    (case (deferral-state deferral)
+      (:answered
+       (setf (deferral-state deferral) :done)
+       (values (shiftf (deferral-answer deferral) nil) t))
+      (:pending
+       (let ((reason (cond ((forgotten-p (deferral-holder deferral)) :forgotten)
+                           ((late-p deferral) :expired))))
+         (cond (reason
+                (setf (deferral-state deferral) :expired)
+                (values reason t))
+               (t
+                (setf (deferral-awaited-p deferral) t)
+                nil)))))))
+
+(defun late-p (deferral)
+  "True when the deadline of DEFERRAL has passed."
+  (let ((end (deferral-end deferral)))
+    (and end (<= end (milliseconds)))))
+
+(defmethod continue-over ((deferral deferral) link visitor-p)
+  (declare (ignore visitor-p))
+  (let ((outbox (deferral-outbox deferral)))
+    (if outbox
+        (continue-stream deferral outbox link)
+        (multiple-value-bind (answer come-p) (take-answer deferral)
+          (when (eq :expired answer)
+            (count-late (continuation-engine deferral) :deferred))
+          (if come-p
+              (begin-answer deferral link answer)
+              (await-answer deferral))))))
+
+(defun await-answer (deferral)
+  "Lets the connection of DEFERRAL wait for its answer."
+  (when (peer-left-p deferral)
+    (note-leaving deferral))
+  (unless (deferral-keeper deferral)    ; who sees to it by itself
+    (set-deadline-at (continuation-connection deferral) :deferred (deferral-end deferral)))
+  :deferred)
+
+(defun begin-answer (deferral link answer)
+  (multiple-value-bind (outcome outbox)
+      (resume (continuation-application deferral) (deferral-exchange deferral) deferral answer)
+    (cond (outbox
+           (setf (deferral-outbox deferral) outbox)
+           (continue-stream deferral outbox link))
+          (t
+           (setf (link-continuation link) nil)
+           outcome))))
+
+(defun continue-stream (deferral outbox link)
+  "Sends what the client takes now of the stream of DEFERRAL, over LINK."
+  (when (peer-left-p deferral)
+    (note-leaving deferral)
+    (unless (deferral-on-leaving deferral) ; nobody else would end it
+      (end-outbox outbox)))
+  (cond ((outbox-ended-p outbox)
+         (setf (link-continuation link) nil)
+         (drop-deferred (continuation-application deferral) deferral)
+         :broken)
+        ((not (send-queued outbox (link-wire link))) :deferred)
+        (t
+         (setf (link-continuation link) nil)
+         (end-outbox outbox)
+         (end-stream (continuation-application deferral) (deferral-exchange deferral) deferral))))
+
+;;; Where a worker keeps the connection
+
+(defparameter *keeping-seconds* 1/2
+  "How often a worker that keeps a connection, for an answer that comes later, looks whether its engine stops.")
+
+(defmethod keep-continuation ((deferral deferral) link)
+  "Waits until DEFERRAL was answered over LINK.  :CLOSE when the engine stops before."
+  (setf (deferral-keeper deferral) (bt:make-condition-variable))
+  (unwind-protect
+       (loop
+         (let ((outcome (continue-link link nil)))
+           (unless (eq :deferred outcome)
+             (return outcome))
+           (send-left (link-wire link)))
+         (unless (visited-in-time-p deferral)
+           (return :close)))
+    (abandon-continuation link)))
+
+(defun visited-in-time-p (deferral)
+  "Waits until DEFERRAL is visited, or its deadline has passed.  NIL when its engine stops before."
+  (loop
+    (let* ((end (deferral-end deferral))
+           (left (and end (/ (max 1 (milliseconds-left end)) 1000))))
+      (when (wait-until (lambda () (shiftf (deferral-visited-p deferral) nil))
+                        (deferral-keeper deferral) (deferral-lock deferral)
+                        (if left (min left *keeping-seconds*) *keeping-seconds*)
+                        nil)
+        (return t))
+      (when (and (late-p deferral) (deferral-pending-p deferral))
+        (return t))
+      (unless (serving-p (continuation-engine deferral))
+        (return nil)))))

@@ -1,0 +1,148 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; What any thread has for a client, and the connection's owner has not sent: octets in the order in which they
+;;;; came, up to a high-water mark.
+;;;;
+;;;;   phase     what was said            PUT-IN-OUTBOX                  the owner of the connection
+;;;;   :OPEN     nothing                  takes octets up to the mark    sends them
+;;;;   :ENDING   that all was put in      does not take any              sends the rest, and then ends it
+;;;;   :ENDED    the connection is gone   does not take any              has none
+;;;;
+;;;; Invariants: SIZE octets were put in and not sent, as far as the owner has told.  Who has found it above the
+;;;; mark is told of room once, when no more than half the mark is left.  Vectors that were put in are never
+;;;; changed: many outboxes may share them.
+
+(defstruct (outbox (:include opaque) (:constructor make-outbox (mark)) (:copier nil))
+  "Octets on their way to a client; MARK is how many may wait."
+  (mark 0 :type index :read-only t)
+  (lock (bt:make-lock "outbox") :read-only t)
+  (phase :open :type (member :open :ending :ended))
+  (queue '() :type list)                ; vectors, the last first
+  (size 0 :type fixnum)
+  (on-room nil)                         ; a function without arguments, called once
+  (on-end '() :type list)               ; such functions, called when it has ended
+  (changed nil))                        ; a condition variable, where somebody has waited for room
+
+(setf (documentation 'make-outbox 'function)
+      "A new, empty outbox in which MARK octets, an integer, may wait.")
+
+(defmacro with-outbox ((outbox) &body body)
+  "Evaluates BODY, which is short and waits for nothing, while no other thread touches OUTBOX."
+  `(uninterruptibly
+     (bt:with-lock-held ((outbox-lock ,outbox))
+       ,@body)))
+
+(defun full-p (outbox)
+  "True when more octets than its mark says are in OUTBOX."
+  (> (outbox-size outbox) (outbox-mark outbox)))
+
+(defun put-in-outbox (outbox octets)
+  "Puts OCTETS, a vector that nobody changes any more, into OUTBOX.  Returns :ROOM when more may follow, :FULL when
+these are more than may wait, so that nobody should go on before there is room; or, where it has not taken them,
+:REFUSED because it was full before, and :OVER because it has ended."
+  (with-outbox (outbox)
+    (cond ((not (eq :open (outbox-phase outbox))) :over)
+          ((full-p outbox) :refused)
+          (t
+           (push octets (outbox-queue outbox))
+           (incf (outbox-size outbox) (length octets))
+           (if (full-p outbox) :full :room)))))
+
+(defun append-to-outbox (outbox octets)
+  "Puts OCTETS into OUTBOX, however full that is, as the last, unless it has ended."
+  (with-outbox (outbox)
+    (when (eq :open (outbox-phase outbox))
+      (push octets (outbox-queue outbox))
+      (incf (outbox-size outbox) (length octets)))))
+
+(defun outbox-over-p (outbox)
+  "True when nothing can be put into OUTBOX any more."
+  (not (eq :open (outbox-phase outbox))))
+
+(defun outbox-ended-p (outbox)
+  "True when OUTBOX has ended, and what was in it is dropped."
+  (eq :ended (outbox-phase outbox)))
+
+(defun close-outbox (outbox)
+  "Lets nobody put anything into OUTBOX any more; what is in it is still sent.  True for the first who does so."
+  (with-outbox (outbox)
+    (when (eq :open (outbox-phase outbox))
+      (setf (outbox-phase outbox) :ending))))
+
+(defun end-outbox (outbox)
+  "Drops what OUTBOX has: nobody will send it.  Wakes who waits for room."
+  (mapc #'funcall (with-outbox (outbox)
+                    (setf (outbox-phase outbox) :ended
+                          (outbox-queue outbox) '()
+                          (outbox-size outbox) 0)
+                    (append (take-takers outbox) (shiftf (outbox-on-end outbox) '())))))
+
+(defun call-when-over (outbox function)
+  "Calls FUNCTION, without arguments, once, in any thread, when OUTBOX has ended; at once if it has by now."
+  (when (with-outbox (outbox)
+          (cond ((eq :ended (outbox-phase outbox)) t)
+                (t (push function (outbox-on-end outbox)) nil)))
+    (funcall function)))
+
+(defun call-when-room (outbox function)
+  "Calls FUNCTION, without arguments, once, in any thread, when OUTBOX has room, or has ended; at once if it has
+by now."
+  (unless (with-outbox (outbox)
+            (when (and (full-p outbox) (not (eq :ended (outbox-phase outbox))))
+              (setf (outbox-on-room outbox) function)
+              t))
+    (funcall function)))
+
+(defun wait-for-takers (outbox wait)
+  "What AWAIT-ROOM returns for OUTBOX; WAIT is how many seconds, a real, or T for no limit."
+  (await-room outbox (if (eq t wait) nil wait)))
+
+(defun await-room (outbox seconds)
+  "Waits up to SECONDS, a real or NIL for no limit, until OUTBOX has room or has ended.  True when it has."
+  (let ((changed (with-outbox (outbox)
+                   (or (outbox-changed outbox)
+                       (setf (outbox-changed outbox) (bt:make-condition-variable))))))
+    (wait-until (lambda ()
+                  (or (not (full-p outbox)) (eq :ended (outbox-phase outbox))))
+                changed (outbox-lock outbox) seconds 1/4)))
+
+;;; For the owner of the connection
+
+(defun take-queued (outbox)
+  "The octets in OUTBOX that were not taken before: a list of parts, in their order; and as second value true
+when nothing will follow them."
+  (with-outbox (outbox)
+    (values (let ((parts '()))
+              (dolist (octets (shiftf (outbox-queue outbox) '()) parts)
+                (push (make-octets-part octets) parts)))
+            (not (eq :open (outbox-phase outbox))))))
+
+(defun note-unsent (outbox count)
+  "Tells OUTBOX that COUNT of the octets that were taken from it are not sent yet; and who waits for room, if there
+is some."
+  (mapc #'funcall (with-outbox (outbox)
+                    (setf (outbox-size outbox)
+                          (+ count (reduce #'+ (outbox-queue outbox) :key #'length)))
+                    (when (<= (outbox-size outbox) (ash (outbox-mark outbox) -1))
+                      (take-takers outbox)))))
+
+(defun take-takers (outbox)
+  "A list of the function that is to be told of room in OUTBOX, if there is one, after the threads were woken that
+wait for it.  Under the lock."
+  (when (outbox-changed outbox)
+    (bt:condition-notify (outbox-changed outbox)))
+  (let ((function (shiftf (outbox-on-room outbox) nil)))
+    (and function (list function))))
+
+(defun send-queued (outbox wire)
+  "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  True when all of it was sent,
+and nothing will follow.  Signals DESCRIPTOR-BROKEN."
+  (multiple-value-bind (parts last-p) (take-queued outbox)
+    (when parts
+      (if (engine-sends-p wire)
+          (send-parts-now wire (append (wire-left wire) parts))
+          (dolist (part parts)          ; whose stream waits, or is a program's
+            (write-directly wire (octets-part-octets part) 0 (part-end part)))))
+    (let ((count (octets-left wire)))
+      (note-unsent outbox count)
+      (and last-p (zerop count)))))
