@@ -17,20 +17,18 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
          ,@uiop:*optimization-settings*))
     (funcall compile)))
 
-(defsystem "hunchentoot-recycling-taskmaster"
-  :description "A drop-in engine for Hunchentoot: connections wait together, threads are recycled."
-  :long-description "Acceptors and a taskmaster to be used in the place of Hunchentoot's own: a pool of
-threads is recycled over the connections, and on SBCL under Linux a connection between two requests
-has no thread.  Handlers, sessions and dispatchers stay as they are."
+(defsystem "hunchentoot-recycling-taskmaster/server"
+  :description "A server of HTTP on recycled threads, for applications of any kind."
+  :long-description "All storeys below Hunchentoot's: who speaks Clack loads this, and no Hunchentoot."
   :author "The hunchentoot-recycling-taskmaster maintainers"
   :version "0.1.0"
   :license "BSD-2-Clause"
-  ;; Hunchentoot and what Hunchentoot itself brings; nothing else.
-  :depends-on ("bordeaux-threads" "usocket" "hunchentoot" "cl-base64"
+  ;; Nothing that Hunchentoot would not bring.
+  :depends-on ("bordeaux-threads" "usocket" "trivial-gray-streams" "cl-base64"
                (:feature (:not :hunchentoot-no-ssl) "cl+ssl")
                (:feature (:not :hunchentoot-no-ssl) "cffi")
+               (:feature (:not :hunchentoot-no-ssl) "flexi-streams")
                (:feature (:not :hunchentoot-no-ssl) "trivial-garbage"))
-  :in-order-to ((test-op (test-op "hunchentoot-recycling-taskmaster-test")))
   :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "src/"
   :serial t
@@ -208,8 +206,24 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "reply-stream") ; what handlers write themselves
                  (:file "lines")
                  (:file "journal")      ; lines for files, written behind the requests' backs
-                 (:file "journal-thread")))
-   (:file "package")                    ; the public names
+                 (:file "journal-thread")))))
+
+(defsystem "hunchentoot-recycling-taskmaster"
+  :description "A drop-in engine for Hunchentoot: connections wait together, threads are recycled."
+  :long-description "Acceptors and a taskmaster to be used in the place of Hunchentoot's own: a pool of
+threads is recycled over the connections, and on SBCL under Linux a connection between two requests
+has no thread.  Handlers, sessions and dispatchers stay as they are."
+  :author "The hunchentoot-recycling-taskmaster maintainers"
+  :version "0.1.0"
+  :license "BSD-2-Clause"
+  ;; Hunchentoot and what Hunchentoot itself brings; nothing else.
+  :depends-on ("hunchentoot-recycling-taskmaster/server" "hunchentoot")
+  :in-order-to ((test-op (test-op "hunchentoot-recycling-taskmaster-test")))
+  :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
+  :pathname "src/"
+  :serial t
+  :components
+  ((:file "package")                    ; the public names
    (:module "hunchentoot"
     :serial t
     :components ((:file "specials")

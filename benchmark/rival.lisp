@@ -164,11 +164,18 @@ certificate."))
 (defmethod version ((rival lisp-rival))
   (system-version (lisp-system rival)))
 
-(defmethod libraries ((rival lisp-rival))
-  (loop for dependency in (asdf:system-depends-on (asdf:find-system (lisp-system rival)))
+(defun libraries-of (name)
+  "The libraries that the ASDF system NAME depends on, and those that parts of the same project do, with
+their versions."
+  (loop for dependency in (asdf:system-depends-on (asdf:find-system name))
         for system = (and (stringp dependency) (asdf:find-system dependency nil))
         when system
-          collect (format nil "~a ~a" dependency (system-version dependency))))
+          append (if (string= (asdf:primary-system-name dependency) (asdf:primary-system-name name))
+                     (libraries-of dependency)
+                     (list (format nil "~a ~a" dependency (system-version dependency))))))
+
+(defmethod libraries ((rival lisp-rival))
+  (libraries-of (lisp-system rival)))
 
 (defun server-file (name)
   "The file NAME of servers/, where the small programs for the rivals are."

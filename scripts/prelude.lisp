@@ -100,7 +100,7 @@
 
 (defun ours-p (name)
   "True if the system NAME is defined at the top of this checkout."
-  (probe-file (uiop:subpathname *root* (concatenate 'string name ".asd"))))
+  (probe-file (uiop:subpathname *root* (concatenate 'string (asdf:primary-system-name name) ".asd"))))
 
 (defun direct-dependencies (name)
   "Names of the systems that our system NAME asks for itself."

@@ -10,6 +10,10 @@
 (defparameter *storeys* '("base" "platform" "http" "websocket" "engine" "server" "hunchentoot")
   "The folders of src/, from the ground up.")
 
+(defparameter *library-systems*
+  '("hunchentoot-recycling-taskmaster/server" "hunchentoot-recycling-taskmaster")
+  "Its systems, each after those that it depends on.")
+
 (defun hot-files ()
   "The only files that may use the hot policy, as their storeys declare them."
   (loop for (storey . names) in `(("http" . ,http::*hot-files*)
@@ -126,10 +130,37 @@
         (is (not (search (storey-package above) (source-text file)))
             "~A names ~A." (source-name file) above)))))
 
-(test the-engine-knows-nothing-of-http
+;;; The storeys below Hunchentoot's are a system of their own
+
+(defun system-of (specification)
+  "The name of the system that SPECIFICATION, an element of :DEPENDS-ON, asks for here, or NIL."
+  (cond ((not (consp specification)) (string-downcase specification))
+        ((eq :version (first specification)) (system-of (second specification)))
+        ((and (eq :feature (first specification)) (uiop:featurep (second specification)))
+         (system-of (third specification)))))
+
+(defun needed-systems (name)
+  "The names of all systems that the system NAME needs here, itself among them."
+  (let ((names '()))
+    (labels ((visit (name)
+               (unless (member name names :test #'string=)
+                 (push name names)
+                 (mapc #'visit
+                       (remove nil (mapcar #'system-of
+                                           (asdf:system-depends-on (asdf:find-system name))))))))
+      (visit name))
+    names))
+
+(test what-is-below-hunchentoots-storey-does-not-know-it
   (dolist (file (source-files))
-    (when (equal (storey-of file) "engine")
+    (unless (member (storey-of file) '("hunchentoot" nil) :test #'equal)
       (is (not (search "hunchentoot:" (source-text file))) "~A" (source-name file)))))
+
+(test the-server-loads-no-hunchentoot
+  (let ((needed (needed-systems "hunchentoot-recycling-taskmaster/server")))
+    (is (member "usocket" needed :test #'string=))
+    (dolist (name '("hunchentoot" "chunga" "rfc2388" "cl-ppcre" "hunchentoot-recycling-taskmaster"))
+      (is (not (member name needed :test #'string=)) "~A" name))))
 
 ;;; The command line
 
@@ -153,10 +184,12 @@
 
 (defun loaded-files ()
   "The source files that are loaded on this Lisp: others define the same for other Lisps."
-  (mapcar #'asdf:component-pathname
-          (asdf:required-components "hunchentoot-recycling-taskmaster"
-                                    :other-systems nil :keep-component 'asdf:cl-source-file
-                                    :goal-operation 'asdf:load-op)))
+  (loop for system in *library-systems*
+        append (mapcar #'asdf:component-pathname
+                       (asdf:required-components system
+                                                 :other-systems nil
+                                                 :keep-component 'asdf:cl-source-file
+                                                 :goal-operation 'asdf:load-op))))
 
 (defun top-level-forms (file)
   "The forms of FILE, read in their packages; those in PROGN and EVAL-WHEN for themselves."

@@ -26,7 +26,7 @@
 
 (defun own-files ()
   "The components, one for each file, of the library and of its tests."
-  (loop for system in '("hunchentoot-recycling-taskmaster" "hunchentoot-recycling-taskmaster-test")
+  (loop for system in (append *library-systems* '("hunchentoot-recycling-taskmaster-test"))
         append (files-of (asdf:find-system system))))
 
 (defun call-as-compiled (file function)

@@ -24,10 +24,11 @@
 
 ;;; Files
 
-(defparameter *system* "hunchentoot-recycling-taskmaster")
+(defparameter *systems* '("hunchentoot-recycling-taskmaster/server" "hunchentoot-recycling-taskmaster")
+  "The systems of the library, each after those that it depends on.")
 
 (defun root ()
-  (asdf:system-source-directory *system*))
+  (asdf:system-source-directory (first *systems*)))
 
 (defun file-text (name)
   "The text of the file NAME, a string, of the checkout."
@@ -38,11 +39,13 @@
 
 (defun library-files ()
   "The names of the library's source files in the order in which they are loaded here."
-  (loop for component in (asdf:required-components *system* :other-systems nil
-                                                            :keep-component 'asdf:cl-source-file
-                                                            :goal-operation 'asdf:load-op)
-        collect (uiop:unix-namestring
-                 (uiop:enough-pathname (asdf:component-pathname component) (root)))))
+  (loop for system in *systems*
+        append (loop for component in (asdf:required-components system
+                                                                :other-systems nil
+                                                                :keep-component 'asdf:cl-source-file
+                                                                :goal-operation 'asdf:load-op)
+                     collect (uiop:unix-namestring
+                              (uiop:enough-pathname (asdf:component-pathname component) (root))))))
 
 (defun later-files (name)
   (rest (member name (library-files) :test #'string=)))
