@@ -98,6 +98,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "names")
                  (:file "head")
                  (:file "target")
+                 (:file "decoding")     ; UTF-8 and percent signs
                  (:file "fields")
                  (:file "state")
                  (:file "parser")
@@ -191,10 +192,14 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "reception")    ; of content before its request is served
                  (:file "replies")
                  (:file "application")  ; what is served
+                 (:file "unfit-arguments") ; of applications
+                 (:file "tls-arguments" :if-feature (:not :hunchentoot-no-ssl))
+                 (:file "listeners")    ; why nobody can listen
                  (:file "link")         ; what is kept for a connection
                  (:file "exchange")     ; one request and its reply
                  (:file "request-reading")
                  (:file "handshake-failures") ; by kind
+                 (:file "rare-messages") ; what is told once a second at most
                  (:file "handshake")    ; of TLS, without a worker
                  (:file "request-content")
                  (:file "detaching")    ; connections that programs take away
@@ -203,6 +208,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "deferral")     ; replies that come later
                  (:file "websocket-connection")
                  (:file "connection-life") ; from the engine to the application and back
+                 (:file "known-files")  ; what is known of files that are sent
                  (:file "reply-stream") ; what handlers write themselves
                  (:file "lines")
                  (:file "journal")      ; lines for files, written behind the requests' backs
@@ -239,7 +245,6 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "access-log")   ; where it goes, and when
                  (:file "unsaid")       ; what is told once a second at most
                  (:file "rejections")   ; requests of which no more is known
-                 (:file "tls-arguments" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "failed-handshakes")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-streams" :if-feature (:not :hunchentoot-no-ssl))

@@ -20,6 +20,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:head-headers #:head-header #:head-host #:head-framing #:head-keep-alive-p
    #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
    #:head-expect-100-continue-p #:*spelling-kept-p*
+   #:target-path #:field-spelling
    ;; whether a connection may be used again
    #:protocol-state #:next-state #:state-after-head #:reusable-p #:persists-p #:last-request-read-p
    #:client-side #:our-side #:illegal-event #:illegal-event-event #:illegal-event-state
@@ -41,11 +42,12 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encoded-length #:encode-string #:encode-decimal
    #:encode-event #:encode-comment #:malformed-event #:malformed-event-field #:malformed-event-value
    #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk #:chunk-room #:lengthen-chunk
-   #:reason-phrase #:imf-fixdate #:rendered-second
+   #:reason-phrase #:body-allowed-p #:imf-fixdate #:rendered-second
    ;; lists and words in header fields
    #:list-elements #:token-p
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text #:octet-count
+   #:utf-8-text #:utf-8-code #:utf-8-size-by-first #:put-code-point #:percent-decoded
    ;; ranges that a caller cannot vouch for
    #:check-range))
 

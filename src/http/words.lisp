@@ -168,7 +168,9 @@ Length and three octets; the factors are those that make the fewest words go els
   (keywords (make-array +place-count+ :initial-element nil)
    :type simple-vector :read-only t)    ; NIL where a place is free
   (octets (make-array +place-count+ :initial-element nil)
-   :type simple-vector :read-only t))   ; as sent: "Content-Type: "
+   :type simple-vector :read-only t)    ; as sent: "Content-Type: "
+  (names (make-array +place-count+ :initial-element nil)
+   :type simple-vector :read-only t))   ; in lower case: "content-type"
 
 (declaim (inline keyword-hash))
 (defun keyword-hash (keyword)
@@ -185,9 +187,21 @@ Length and three octets; the factors are those that make the fewest words go els
             ;; Www-Authenticate, Etag.
             (setf (svref (line-starts-keywords table) place) keyword
                   (svref (line-starts-octets table) place)
-                  (ascii-octets (format nil "~A: " (string-capitalize name))))
+                  (ascii-octets (format nil "~A: " (string-capitalize name)))
+                  (svref (line-starts-names table) place)
+                  (coerce (string-downcase name) 'text))
             (return))))))
   "How lines of replies begin.  Filled when loaded, not when compiled: SXHASH may differ between
 the two.")
 
 (declaim (type line-starts *line-starts*))
+
+(defun field-spelling (name)
+  "The name of a header field, NAME, a keyword or a string, in lower case: a string, which nobody may change."
+  (declare #.*plain-policy*)
+  (or (and (symbolp name)
+           (do-places (place (keyword-hash name))
+             (let ((other (svref (line-starts-keywords *line-starts*) place)))
+               (cond ((eq name other) (return (svref (line-starts-names *line-starts*) place)))
+                     ((null other) (return nil))))))
+      (string-downcase name)))

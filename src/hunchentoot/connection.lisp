@@ -71,20 +71,8 @@ before; returns what is to become of its connection."
 (defun serve-next (acceptor socket exchange wait-p)
   "Serves the next request of the connection of EXCHANGE, in the current call; waits for it if WAIT-P.
 Returns what is to become of the connection."
-  (let* ((connection (exchange-connection exchange))
-         (application (application-of acceptor exchange))
-         (link (handler-case (link-of application socket connection)
-                 ;; A client may leave before we ask who it is.
-                 (peer-gone () (return-from serve-next :close))))
-         (head (if (link-waits-p link)
-                   (read-next-request application socket connection link)
-                   (await-request application socket connection link wait-p))))
-    (case head
-      (:end :close)
-      (:none :park)
-      (t
-       (setf (exchange-head exchange) head)
-       (serve-request acceptor exchange)))))
+  (or (next-request-missing (application-of acceptor exchange) socket exchange wait-p)
+      (serve-request acceptor exchange)))
 
 (defun serve-to-the-end (acceptor socket exchange)
   "Serves all requests of the connection of EXCHANGE in the current call, one after the other; returns

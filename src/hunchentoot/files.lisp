@@ -8,75 +8,6 @@
 ;;;; request and would write the reply, a regular file that can be opened is sent here; whatever
 ;;;; else, and everybody else, goes to Hunchentoot's function.
 
-(defparameter *file-copy-limit* (* 32 1024)
-  "Files of up to so many octets are read behind the head of the reply, and leave with it by one
-call; larger ones are left to the system to send.  See docs/measurements.md.")
-
-(defparameter *settled-seconds* 2
-  "After how many seconds the time of a file is trusted to change with it: the system's clock for
-files stands still for milliseconds at a time.")
-
-;;; What is known of files
-
-(defstruct (version (:include opaque))
-  "The state in which a file was found."
-  (size 0 :type index :read-only t)
-  (seconds 0 :type integer :read-only t) ; when it changed, a universal time
-  (nanoseconds 0 :type integer :read-only t)
-  (date "" :type string :read-only t)   ; the same, as HTTP writes it
-  (tag "" :type string :read-only t)
-  (settled-p nil :read-only t))         ; the next change will have another time
-
-(defstruct (known-file (:include opaque) (:constructor make-known-file (pathname name)))
-  "What need not be found out again about a file, however often it is sent."
-  (pathname nil :type pathname :read-only t)
-  (name nil :type (or null string) :read-only t) ; the system's
-  (version nil :type (or null version))) ; when it was sent last, if that had settled
-
-(defparameter *known-name-limit* 1024
-  "Files with longer names are not remembered.")
-
-(defvar *known-files* (make-array 1024 :initial-element nil)
-  "Each in the place that its pathname hashes to, until another takes that.")
-
-(defun known-file (pathname)
-  "The KNOWN-FILE for PATHNAME, a designator."
-  (let* ((pathname (let ((pathname (translate-logical-pathname (pathname pathname))))
-                     (if (eq :absolute (first (pathname-directory pathname)))
-                         pathname
-                         (merge-pathnames pathname))))
-         (place (mod (sxhash pathname) (length *known-files*)))
-         (known (svref *known-files* place)))
-    (if (and known (equal pathname (known-file-pathname known)))
-        known
-        (let* ((name (native-name pathname))
-               (new (make-known-file pathname name)))
-          ;; Clients choose names, and must not fill the memory with long ones.
-          (when (<= (length name) *known-name-limit*)
-            (set-published (svref *known-files* place) new))
-          new))))
-
-(defun version-of (known file)
-  "The version of the KNOWN file, which is open as the descriptor FILE; NIL for no regular file."
-  (multiple-value-bind (size seconds nanoseconds) (file-facts file)
-    (when size
-      (let ((version (known-file-version known)))
-        (if (and version
-                 (= size (version-size version))
-                 (= seconds (version-seconds version))
-                 (= nanoseconds (version-nanoseconds version)))
-            version
-            (find-version known size seconds nanoseconds))))))
-
-(defun find-version (known size seconds nanoseconds)
-  (let* ((settled-p (>= (- (current-second) seconds) *settled-seconds*))
-         (version (make-version :size size :seconds seconds :nanoseconds nanoseconds
-                                :date (imf-fixdate seconds) :settled-p settled-p
-                                :tag (entity-tag seconds nanoseconds size settled-p))))
-    (when settled-p
-      (set-published (known-file-version known) version))
-    version))
-
 ;;; Who sends it
 
 (defun ours-to-send-p ()
@@ -99,7 +30,7 @@ where there is no better way."
 function, is called when all is decided, as Hunchentoot does since 1.3."
   (let* ((known (known-file pathname))
          (name (known-file-name known)))
-    (with-acquired (part (and name (open-file-part name)) (close-unless-left part))
+    (with-acquired (part (and name (open-file-part name)) (close-unless-left part (current-link)))
       (let ((version (and part (version-of known (file-part-file part))))
             (content-type (or content-type (hunchentoot:mime-type pathname))))
         (when version
@@ -110,12 +41,6 @@ function, is called when all is decided, as Hunchentoot does since 1.3."
           (settle-range part version)
           (send-part-of-file part)
           t)))))
-
-(defun close-unless-left (part)
-  "Closes the file of PART, if any, unless some of it is left to be sent: then it is the wire's."
-  (unless (or (null part)
-              (member part (wire-left (link-wire (current-link)))))
-    (drop-parts (list part))))
 
 ;;; The head of the reply
 
@@ -154,14 +79,8 @@ the client has that already, or wants another."
 
 (defun wanted-range (version)
   "The first and the last octet of VERSION that the client asks for; NIL when that is all."
-  (let ((range (hunchentoot:header-in* :range)))
-    (and range
-         (conditional-p)
-         (plusp (version-size version))
-         (eq (hunchentoot:request-method*) :get) ; RFC 9110, section 14.2
-         (range-current-p (current-head) (hunchentoot:header-out :etag)
-                          (and (version-settled-p version) (version-date version)))
-         (parse-range range (version-size version)))))
+  (and (conditional-p)
+       (range-of-file (current-head) (hunchentoot:header-out :etag) version)))
 
 (defun settle-range (part version)
   "Makes PART what is to be sent of VERSION."
@@ -196,16 +115,3 @@ the header (RFC 9110, section 14.4)."
                      (append-file reply part)))
   (when (eq (hunchentoot:request-method*) :head)
     (end-of-request)))
-
-(defun append-file (reply part)
-  "Appends PART, of a file, to REPLY where it is small; else returns it, to be sent by itself.  Signals
-an error when the file has not as many octets any more."
-  (let* ((position (part-position part))
-         (size (- (part-end part) position)))
-    (cond ((> size *file-copy-limit*) part)
-          ((encode-by reply size
-                      (lambda (octets start end)
-                        (read-file-octets (file-part-file part) position octets start end)))
-           nil)
-          (t
-           (error "A file became shorter while it was read.")))))

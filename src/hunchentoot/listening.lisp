@@ -99,49 +99,11 @@ nobody can see."
                                       (hunchentoot:acceptor-port acceptor)
                                       backlog)))))
 
-(define-condition cannot-listen ()
-  ((acceptor :initarg :acceptor :reader refused-acceptor)
-   (reason :initarg :reason :reader refusal-reason))
-  (:report (lambda (condition stream)
-             (let ((acceptor (refused-acceptor condition)))
-               (format stream "Cannot listen on port ~D of ~:[all addresses~;~:*~A~]: ~A."
-                       (hunchentoot:acceptor-port acceptor)
-                       (hunchentoot:acceptor-address acceptor)
-                       (refusal-reason condition)))))
-  (:documentation "Tells, mixed into what usocket signals, which says nothing, where nobody can
-listen."))
-
-(defmacro define-listening-errors (table &body rows)
-  "Defines TABLE, an alist of ROWS: an error of usocket, a subclass for which also CANNOT-LISTEN is
-one, and its reason."
-  `(progn
-     ,@(loop for (class subclass) in rows
-             collect `(define-condition ,subclass (cannot-listen ,class) ()))
-     (defparameter ,table ',rows
-       "What usocket signals when nobody can listen, what START signals then, and why.")))
-
-(define-listening-errors *listening-errors*
-  (usocket:address-in-use-error port-taken "something else listens there")
-  (usocket:address-not-available-error address-missing "this machine has no such address")
-  (usocket:operation-not-permitted-error port-forbidden
-   "this is not permitted (ABCL says so too where something else listens there)")
-  (usocket:ns-error address-unknown "nobody knows that address")
-  (usocket:unknown-error listening-failed nil))
-
-(defun tell-where (acceptor condition)
-  "Signals CONDITION, because of which ACCEPTOR cannot listen, as one of its class that names the
-place.  Returns where there is none."
-  (destructuring-bind (&optional class subclass reason)
-      (assoc-if (lambda (class) (typep condition class)) *listening-errors*)
-    (when (and class (not (typep condition 'cannot-listen)))
-      (apply #'error subclass
-             :acceptor acceptor
-             :reason (or reason (usocket::usocket-real-error condition))
-             (when (eq class 'usocket:unknown-error)
-               (list :real-error (usocket::usocket-real-error condition)))))))
-
 (defmethod hunchentoot:start-listening :around ((acceptor listening-acceptor))
-  (handler-bind ((error (lambda (condition) (tell-where acceptor condition))))
+  (handler-bind ((error (lambda (condition)
+                          (tell-where (hunchentoot:acceptor-address acceptor)
+                                      (hunchentoot:acceptor-port acceptor)
+                                      condition))))
     (call-next-method)))
 
 (defmethod hunchentoot:start-listening ((acceptor listening-acceptor))
@@ -156,12 +118,6 @@ place.  Returns where there is none."
              (values))
             (t
              (hunchentoots))))))
-
-(defun sole-name (listener)
-  "Address and port of LISTENER, in a list; NIL where it listens on all addresses."
-  (let ((name (multiple-value-list (local-name listener))))
-    (unless (member (first name) '("0.0.0.0" "::") :test #'string=)
-      name)))
 
 (defun defer-accepts-of (acceptor)
   "Sets on the listener of ACCEPTOR from when on it tells of a connection.  An inherited one is as

@@ -91,29 +91,6 @@ it would be a second framing (RFC 9112, section 6.1)."
       (drop-header :transfer-encoding) ; or the reply that tells of it would have it too
       (error 'invalid-header :name :transfer-encoding :value coding))))
 
-(defun body-allowed-p (status)
-  "RFC 9110, sections 15.2, 15.3.5 and 15.4.5: these have no content."
-  (not (or (<= 100 status 199) (= status 204) (= status 304))))
-
-(defvar *keep-alive* '(nil . nil)
-  "The seconds for which connections were last said to be kept, and the words; replaced whole.")
-
-(defun keep-alive-of (seconds)
-  "What the header Keep-Alive says of SECONDS."
-  (let ((known *keep-alive*))
-    (unless (eql seconds (car known))
-      (setf known (cons seconds (format nil "timeout=~D" seconds)))
-      (set-published *keep-alive* known))
-    (cdr known)))
-
-(defun says-close-p (value)
-  "True when VALUE, of a header Connection or NIL, has the option close (RFC 9110, section 7.6.1)."
-  (and (stringp value)
-       (find "close" (uiop:split-string value :separator ",")
-             :test (lambda (option part)
-                     (string-equal option (string-trim '(#\Space #\Tab) part))))
-       t))
-
 (defun reply-event (acceptor request head status framed-p)
   "What it is for the connection, an event that NEXT-STATE knows, that REQUEST, with HEAD, is answered with
 STATUS, and with content whose end the client will know if FRAMED-P."
@@ -124,21 +101,6 @@ STATUS, and with content whose end the client will know if FRAMED-P."
               (not (too-much-unasked-p request head)))
          :reply)
         (t :last-reply)))
-
-(defun connection-headers (acceptor head state)
-  "The values of the headers Connection and Keep-Alive that the reply to a request with HEAD, which leaves
-the connection in STATE, should have if it has none."
-  (cond ((eq :switched (our-side state))
-         (values nil nil))              ; what is to be said of the new protocol, the program says
-        ((not (persists-p state))
-         (values "Close" nil))
-        (t
-         (let ((seconds (and (or (head-keep-alive-requested-p head)
-                                 (not (eq (head-protocol head) :http/1.1)))
-                             (hunchentoot:acceptor-read-timeout acceptor))))
-           (if seconds
-               (values "Keep-Alive" (keep-alive-of seconds))
-               (values nil nil))))))
 
 (defgeneric settle-headers
     (reply coding server connection keep-alive content-type content-length)
@@ -282,7 +244,8 @@ that as it is; LENGTH is the number of octets, or NIL.  Returns the event that i
     (mapc #'drop-header '(:content-length :transfer-encoding)))
   (let ((event (reply-event acceptor request head status framed-p)))
     (multiple-value-bind (connection keep-alive)
-        (connection-headers acceptor head (next-state (exchange-protocol *exchange*) event))
+        (connection-headers head (next-state (exchange-protocol *exchange*) event)
+                            (hunchentoot:acceptor-read-timeout acceptor))
       (settle-headers hunchentoot:*reply* coding (server-name-of acceptor) connection keep-alive
                       content-type (and (body-allowed-p status) length)))
     event))

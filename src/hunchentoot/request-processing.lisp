@@ -76,8 +76,4 @@ CONTENT ends."
 
 (defun finish-content (acceptor exchange link content)
   "Drops the rest of CONTENT of the request of EXCHANGE, which comes over LINK."
-  (when (member (client-side (exchange-protocol exchange)) '(:body :held))
-    (note-event exchange (if (and (not (connection-taken-p))
-                                  (drop-rest (application-of acceptor exchange) link content))
-                             :request-end
-                             :request-fault))))
+  (end-content (application-of acceptor exchange) exchange link content (connection-taken-p)))

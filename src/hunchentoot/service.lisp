@@ -136,21 +136,6 @@ PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to
 
 ;;; Refusing
 
-(defun refusal ()
-  "The octets of the answer to a connection for which there is no room (RFC 9110, sections
-15.6.4 and 10.2.3)."
-  (let ((body "The server is busy.  Please try again in a moment."))
-    (flexi-streams:string-to-octets
-     (format nil "HTTP/1.1 503 Service Unavailable~C~C~:{~A: ~A~C~C~}~C~C~A"
-             #\Return #\Newline
-             (loop for (name value) in `(("Connection" "close")
-                                         ("Retry-After" ,*retry-seconds*)
-                                         ("Content-Type" "text/plain; charset=us-ascii")
-                                         ("Content-Length" ,(length body)))
-                   collect (list name value #\Return #\Newline))
-             #\Return #\Newline body)
-     :external-format :latin-1)))
-
 (defun peer-address (socket)
   "The address of the peer of SOCKET, or NIL when it is gone."
   (handler-case (values (peer-name socket))
@@ -163,7 +148,4 @@ PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to
     (log-rejection acceptor (peer-address socket) hunchentoot:+http-service-unavailable+)
     ;; Under TLS nothing can be said before a handshake, for which we cannot wait here.
     (unless (hunchentoot:acceptor-ssl-p acceptor)
-      (let ((stream (socket-octet-stream socket)))
-        (limit-waits socket 1)
-        (write-sequence (refusal) stream)
-        (finish-output stream)))))
+      (send-busy socket))))

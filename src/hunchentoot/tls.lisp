@@ -104,12 +104,13 @@ lead, as Hunchentoot does."
     (warn "~A" warning)))
 
 (defmethod initialize-instance :before ((acceptor parallel-ssl-acceptor) &rest initargs)
-  (check-argument-types initargs *tls-argument-types*)
   (warn-of-certificates
-   (nth-value 1 (context-of-settings (loop for name in *tls-arguments*
-                                           collect name
-                                           collect (getf initargs name))
-                                     '()))))
+   (with-parameter-errors
+     (check-argument-types initargs *tls-argument-types*)
+     (nth-value 1 (context-of-settings (loop for name in *tls-arguments*
+                                             collect name
+                                             collect (getf initargs name))
+                                       '())))))
 
 (defmethod initialize-instance :after ((acceptor parallel-ssl-acceptor) &rest initargs)
   (note-given-files acceptor initargs))
@@ -120,15 +121,17 @@ lead, as Hunchentoot does."
   "A context for ACCEPTOR with its settings and INITARGS, that resumes the sessions of the one it has; and
 warnings."
   (let ((old (acceptor-tls-context acceptor)))
-    (context-of-settings (tls-settings acceptor initargs)
-                         (and old (tls-context-ticket-keys old)))))
+    (with-parameter-errors
+      (context-of-settings (tls-settings acceptor initargs)
+                           (and old (tls-context-ticket-keys old))))))
 
 (defun take-tls-context (acceptor context)
   "Has connections of ACCEPTOR that come from now on made of CONTEXT; others keep what they have."
   (set-published (acceptor-tls-context acceptor) context))
 
 (defmethod reinitialize-instance :around ((acceptor parallel-ssl-acceptor) &rest initargs)
-  (check-argument-types initargs *tls-argument-types*)
+  (with-parameter-errors
+    (check-argument-types initargs *tls-argument-types*))
   (if (get-properties initargs *tls-arguments*)
       (multiple-value-bind (context warnings) (new-tls-context acceptor initargs)
         (prog1 (call-next-method)

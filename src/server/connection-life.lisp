@@ -92,6 +92,26 @@ more, or the handshake failed; what else fails there is told as that."
     (handler-case (establish-link application (connection-usocket connection) connection)
       (peer-gone () nil))))
 
+;;; By a worker that waits, or where a program reads first
+
+(defun next-request-missing (application socket exchange wait-p)
+  "Reads the head of the next request to APPLICATION of the connection of EXCHANGE, with SOCKET, and gives it to
+EXCHANGE: returns NIL.  Waits for it if WAIT-P.  Where there is none, returns what is to become of the
+connection, as RESPOND does."
+  (let* ((connection (exchange-connection exchange))
+         (link (handler-case (link-of application socket connection)
+                 ;; A client may leave before we ask who it is.
+                 (peer-gone () (return-from next-request-missing :close))))
+         (head (if (link-waits-p link)
+                   (read-next-request application socket connection link)
+                   (await-request application socket connection link wait-p))))
+    (case head
+      (:end :close)
+      (:none :park)
+      (t
+       (setf (exchange-head exchange) head)
+       nil))))
+
 ;;; Before each request
 
 (defun waiting-input (application connection kind)

@@ -182,8 +182,7 @@ when there is something to be written.  By who has the turn."
 
 (defun batch-text (journal)
   (let ((batch (journal-batch journal)))
-    (flexi-streams:octets-to-string (output-octets batch) :end (output-fill batch)
-                                                          :external-format :utf-8)))
+    (utf-8-text (output-octets batch) 0 (output-fill batch))))
 
 (defun write-lines (journal stream)
   "Writes the batch of JOURNAL to STREAM.  Where half a line may stand there, it is kept apart."

@@ -30,6 +30,15 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:http-service #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-content-p #:content-refused
    #:note-rejected
+   ;; their arguments
+   #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
+   #:port-number #:seconds #:address #:further-certificates #:list-of-files
+   #:*limit-initargs* #:changed-limits
+   #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings
+   ;; where they listen
+   #:tell-where #:sole-name
+   ;; what is told once a second at most
+   #:make-unsaid #:unsaid-silent-until #:make-all-unsaid #:count-unsaid #:tell-rarely
    ;; links
    #:link #:make-link #:link-base #:link-wire #:link-stream #:link-content #:link-over-p #:link-remote #:link-local
    #:link-address #:link-waits-p #:link-of #:socket-wire #:connection-usocket
@@ -37,6 +46,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; a connection's life
    #:await-request #:read-next-request #:no-content #:take-content #:drop-rest #:*unread-limit*
    #:give-away #:leave-to-program
+   #:next-request-missing #:end-content
    ;; exchanges
    #:exchange #:make-exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine #:exchange-kind #:exchange-head
    #:exchange-protocol #:note-event #:exchange-access #:exchange-outcome #:exchange-deferral
@@ -64,6 +74,11 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; replies
    #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second
+   #:keep-alive-of #:says-close-p #:connection-headers #:*retry-seconds* #:send-busy
+   ;; files
+   #:known-file #:known-file-name #:*known-files* #:*settled-seconds* #:version-of
+   #:version-size #:version-seconds #:version-date #:version-tag #:version-settled-p
+   #:close-unless-left #:append-file #:range-of-file
    ;; replies that handlers stream
    #:reply-stream #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
    #:whole-or-broken

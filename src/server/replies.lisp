@@ -67,3 +67,65 @@ sent.  True when some of it was."
   (with-reply (reply)
     (encode-continue reply)
     (send-reply stream reply)))
+
+;;; What a reply says of its connection
+
+(defvar *keep-alive* '(nil . nil)
+  "The seconds for which connections were last said to be kept, and the words; replaced whole.")
+
+(defun keep-alive-of (seconds)
+  "What the header Keep-Alive says of SECONDS."
+  (let ((known *keep-alive*))
+    (unless (eql seconds (car known))
+      (setf known (cons seconds (format nil "timeout=~D" seconds)))
+      (set-published *keep-alive* known))
+    (cdr known)))
+
+(defun says-close-p (value)
+  "True when VALUE, of a header Connection or NIL, has the option close (RFC 9110, section 7.6.1)."
+  (and (stringp value)
+       (find "close" (uiop:split-string value :separator ",")
+             :test (lambda (option part)
+                     (string-equal option (string-trim '(#\Space #\Tab) part))))
+       t))
+
+(defun connection-headers (head state seconds)
+  "The values of the headers Connection and Keep-Alive, strings or NIL, that the reply to a request with HEAD,
+which leaves the connection in STATE, a PROTOCOL-STATE, should have if it has none.  SECONDS is for how long
+the connection is kept, a real, or NIL for no limit."
+  (cond ((eq :switched (our-side state))
+         (values nil nil))              ; what is to be said of the new protocol, the program says
+        ((not (persists-p state))
+         (values "Close" nil))
+        ((and seconds
+              (or (head-keep-alive-requested-p head)
+                  (not (eq (head-protocol head) :http/1.1))))
+         (values "Keep-Alive" (keep-alive-of seconds)))
+        (t
+         (values nil nil))))
+
+;;; Overload
+
+(defparameter *retry-seconds* 1
+  "What a refused client is told to wait before it tries again, an integer of seconds.")
+
+(defun busy-reply ()
+  "The octets of the answer to a connection for which there is no room (RFC 9110, sections
+15.6.4 and 10.2.3)."
+  (let ((body "The server is busy.  Please try again in a moment."))
+    (map 'octets #'char-code
+         (format nil "HTTP/1.1 503 Service Unavailable~C~C~:{~A: ~A~C~C~}~C~C~A"
+                 #\Return #\Newline
+                 (loop for (name value) in `(("Connection" "close")
+                                             ("Retry-After" ,*retry-seconds*)
+                                             ("Content-Type" "text/plain; charset=us-ascii")
+                                             ("Content-Length" ,(length body)))
+                       collect (list name value #\Return #\Newline))
+                 #\Return #\Newline body))))
+
+(defun send-busy (socket)
+  "Answers SOCKET, a connection for which there is no room, that the server is busy.  Waits a second at most."
+  (let ((stream (socket-octet-stream socket)))
+    (limit-waits socket 1)
+    (write-sequence (busy-reply) stream)
+    (finish-output stream)))

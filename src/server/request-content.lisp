@@ -51,6 +51,15 @@ late."
   (and (eql 0 (content-size content))
        (not (content-refused-p content))))
 
+(defun end-content (application exchange link content taken-p)
+  "Drops the rest of CONTENT of the request of EXCHANGE, which comes over LINK for APPLICATION; unless TAKEN-P: a
+program has taken the connection away."
+  (when (member (client-side (exchange-protocol exchange)) '(:body :held))
+    (note-event exchange (if (and (not taken-p)
+                                  (drop-rest application link content))
+                             :request-end
+                             :request-fault))))
+
 ;;; Received early
 
 (defun content-to-come-p (link head)

@@ -274,7 +274,10 @@
   ("*status-lines*" "(svref lines status)" "(svref lines (1- status))")
   ("status-line" "HTTP/1.1 ~D ~A" "HTTP/1.0 ~D ~A")
   ("reason-phrase" "(cdr (assoc status *reason-phrases*))" "nil")
-  ("*reason-phrases*" "(404 . \"Not Found\")" "(404 . \"Gone\")" :suites (http-reply exchanges))))
+  ("*reason-phrases*" "(404 . \"Not Found\")" "(404 . \"Gone\")" :suites (http-reply exchanges))
+  ("body-allowed-p" "(= status 204)" "nil"
+   :suites (conformance/content))
+  ("body-allowed-p" "(= status 304)" "nil" :suites (own-output))))
 
 (:file "src/http/refusals.lisp" :suites (http-head http-body)
  :mutants

@@ -172,7 +172,18 @@
   ("send-reply-on" "(send-output wire)" "")
   ("send-reply-on" "(max 0" "(+ 0")
   ("send-reply-on" "(make-octets-part (output-octets reply) sent fill)" "(make-octets-part (output-octets reply) 0 fill)")
-  ("send-reply-on" "(give-octets-away reply)" "nil")))
+  ("send-reply-on" "(give-octets-away reply)" "nil")
+  ("keep-alive-of" "(eql seconds (car known))" "(car known)"
+   :suites (exchanges conformance/connections))
+  ("says-close-p" "(string-trim '(#\\Space #\\Tab) part)" "part" :suites (conformance/connections))
+  ("connection-headers" "(not (persists-p state))" "nil"
+   :suites (exchanges conformance/connections))
+  ("connection-headers" "(eq :switched (our-side state))" "nil" :suites (own-output))
+  ("connection-headers" "(not (eq (head-protocol head) :http/1.1))" "nil"
+   :equivalent "Connections of HTTP/1.0 are kept only where that was asked for.")
+  ("busy-reply" "(\"Connection\" \"close\")" "" :suites (taskmaster))
+  ("busy-reply" "(length body)" "(1+ (length body))" :suites (taskmaster rejections))
+  ("busy-reply" "(\"Retry-After\" ,*retry-seconds*)" "" :suites (taskmaster))))
 
 (:file "src/server/journal.lisp" :suites (journal)
  :mutants
@@ -446,8 +457,75 @@
   ("await-rest" "(lend-no-buffers (link-wire link))" "" :equivalent "The buffer stays with it.")
   ("reject-reception" "(note-rejected application link refusal
                    (head-method head) (head-uri head) (head-protocol head))" ""
-   :suites (early-content rejections))))
+   :suites (early-content rejections))
+  ("end-content" ":request-fault" ":request-end"
+   :suites (exchanges conformance/connections conformance/request-bodies))
+  ("end-content" "'(:body :held)" "'(:body)"
+   :equivalent "The connection of a client that still waits is closed, whatever it may have sent.")
+  ("end-content" "(not taken-p)" "t" :suites (early-content))))
 
 (:file "src/server/detaching.lisp" :suites (tls-threads)
  :mutants
  (("give-away" "(end-when-forgotten base)" "t")))
+
+(:file "src/server/known-files.lisp" :suites (sent-files conformance/static-files)
+ :mutants
+ (("known-file (pathname)" "(equal pathname (known-file-pathname known))" "t")
+  ("known-file (pathname)" "(<= (length name) *known-name-limit*)" "t"
+   :equivalent "Nothing but memory is lost.")
+  ("version-of" "(= size (version-size version))" "t")
+  ("version-of" "(= seconds (version-seconds version))" "t")
+  ("find-version" "(when settled-p" "(progn")
+  ("close-unless-left" "(drop-parts (list part))" "nil")
+  ("close-unless-left" "(member part (wire-left (link-wire link)))" "nil")
+  ("append-file" "(> size *file-copy-limit*)" "nil"
+   :equivalent "A matter of speed, and of memory.")
+  ("range-of-file" "(plusp (version-size version))" "t")
+  ("range-of-file" "(eq (head-method head) :get)" "t")
+  ("range-of-file" "(version-settled-p version)" "t")))
+
+(:file "src/server/unfit-arguments.lisp" :suites (arguments)
+ :mutants
+ (("limit-type" "(member name *limits-of-content*)" "t" :suites (limits))
+  ("limit-type" "((rest (assoc name *limits-of-time*)))" "" :suites (limits early-content))
+  ("limit-type" "(integer 1)" "(integer 0)" :suites (limits))
+  ("check-limit" "(typep value type)" "t" :suites (limits))
+  ("changed-limits" "(funcall reader limits)" "(funcall reader (make-limits))"
+   :suites (limits arguments changing))
+  ("address-p" "(plusp (length value))" "t")
+  ("address-p" "'(4 16)" "'(4)")
+  ("address-p" "(member (length value) '(4 16))" "t")
+  ("address-p" "(typep element 'octet)" "(integerp element)")
+  ("check-argument-types" "(eq value unknown)" "(null value)")
+  ("check-argument-types" "(if secret-p" "(if nil" :suites (tls-mistakes))))
+
+(:file "src/server/tls-arguments.lisp" :suites (tls tls-mistakes)
+ :mutants
+ (("pem-labels" "(length mark)" "0")
+  ("existing-file-p" "(pathname-name found)" "t")
+  ("check-pem-file" "(file-error () (refuse-it \"cannot be read\"))" "")
+  ("check-pem-file" "(null labels)" "nil")
+  ("check-pem-file" "(notany" "(notevery")
+  ("check-pem-file" "(string-right-trim '(#\\- #\\Return) label)" "label")
+  ("check-pair" "\"PRIVATE KEY\"" "\"RSA PRIVATE KEY\"")
+  ("further-certificates-p" "(<= 2 (length element) 3)" "(<= 2 (length element) 4)")
+  ("further-certificates-p" "(typep (third element) '(or null string))" "t")
+  ("check-tls-settings" "(check-pair :ssl-certificates certificate-file :ssl-certificates key-file)" "nil")
+  ("check-tls-settings" "'(:required :optional)" "'(:required)")
+  ("cipher-names" "(uiop:string-prefix-p \"TLS_\" name)" "nil" :suites (tls-contexts tls-mistakes))
+  ("blame" "(plusp index)" "nil")
+  ("context-of-settings" "(and ssl-client-ca-file :required)" "nil" :suites (tls-contexts))
+  ("context-of-settings" ":ticket-keys ticket-keys" ":ticket-keys nil" :suites (tls-contexts))))
+
+(:file "src/server/rare-messages.lisp" :suites (rejections)
+ :mutants
+ (("count-unsaid" "(< now (unsaid-silent-until unsaid))" "(<= now (unsaid-silent-until unsaid))")
+  ("count-unsaid" "(shiftf (unsaid-count unsaid) 0)" "(unsaid-count unsaid)")
+  ("tell-rarely" "(when count" "(progn")
+  ("tell-rarely" "(= 1 count)" "(= 2 count)")))
+
+(:file "src/server/listeners.lisp" :suites (listening)
+ :mutants
+ (("tell-where" "(apply #'error subclass" "(apply #'list subclass" :suites (mistakes))
+  ("sole-name" "\"0.0.0.0\"" "" :suites (listening conformance/request-facts))
+  ("sole-name" "\"::\"" "" :suites (listening conformance/request-facts))))

@@ -1,6 +1,7 @@
-(in-package #:hunchentoot-recycling-taskmaster)
+(in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What the arguments of TLS acceptors may be, and which one a mistake in their files is blamed on.
+;;;; What the arguments of applications that speak TLS may be, and which one a mistake in their files is blamed
+;;;; on.  The names are those of Hunchentoot's acceptors, and of ours.
 
 ;;; Files
 
@@ -20,7 +21,7 @@
 (defun check-pem-file (name pathname wanted)
   "Checks that PATHNAME, the argument NAME, is a file in PEM that has a WANTED."
   (flet ((refuse-it (reason)
-           (hunchentoot:parameter-error "~A, ~S, ~A." name pathname reason)))
+           (unfit name ", ~S, ~A" pathname reason)))
     (unless (typep pathname '(or string pathname))
       (refuse-it "must name a file in PEM format"))
     (unless (existing-file-p pathname)
@@ -58,12 +59,16 @@
                        (typep (third element) '(or null string))))
                 value))))
 
-(deftype further-certificates () '(satisfies further-certificates-p))
+(deftype further-certificates ()
+  "Lists of a certificate's file, its key's, and perhaps a password."
+  '(satisfies further-certificates-p))
 
 (defun list-of-files-p (value)
   (and (listp value) (every (lambda (file) (typep file '(or string pathname))) value)))
 
-(deftype list-of-files () '(satisfies list-of-files-p))
+(deftype list-of-files ()
+  "Pathname designators."
+  '(satisfies list-of-files-p))
 
 (defparameter *tls-argument-types*
   '((:ssl-privatekey-password (or null string) "a string, or NIL" :secret)
@@ -76,9 +81,9 @@
      ":REQUIRED, :OPTIONAL, :REQUEST or NIL")
     (:ssl-kernel-tls boolean "T or NIL")
     (:ssl-ticket-key-files list-of-files "a list of files"))
-  "Arguments of TLS acceptors besides Hunchentoot's files, as in *ARGUMENT-TYPES*.")
+  "Arguments besides the files of the certificate and its key, as CHECK-ARGUMENT-TYPES has them.")
 
-;;; All settings of an acceptor, as a plist of arguments
+;;; All settings, as a plist of arguments
 
 (defparameter *tls-arguments*
   (list* :ssl-certificate-file :ssl-privatekey-file (mapcar #'first *tls-argument-types*))
@@ -95,10 +100,9 @@
     (cond (ssl-client-ca-file
            (check-pem-file :ssl-client-ca-file ssl-client-ca-file "CERTIFICATE"))
           ((member ssl-verify-client '(:required :optional))
-           (hunchentoot:parameter-error
-            "SSL-VERIFY-CLIENT, ~S, needs SSL-CLIENT-CA-FILE, with the certificates of who issues those of ~
-             clients."
-            ssl-verify-client)))))
+           (unfit :ssl-verify-client
+                  ", ~S, needs SSL-CLIENT-CA-FILE, with the certificates of who issues those of clients"
+                  ssl-verify-client)))))
 
 ;;; Ciphers of TLS 1.3 have names of their own (RFC 8446, section B.4), and OpenSSL a list of its own for them.
 
@@ -127,8 +131,8 @@ for none."
           (:ticket-key-files :ssl-ticket-key-files)))))
 
 (defun context-of-settings (settings ticket-keys)
-  "A context as SETTINGS, a plist, want it, with TICKET-KEYS, see MAKE-TLS-CONTEXT, where they name no files;
-and a list of warnings."
+  "A context as SETTINGS, a plist of all *TLS-ARGUMENTS*, want it, with TICKET-KEYS, see MAKE-TLS-CONTEXT, where
+they name no files; and a list of warnings.  Signals UNFIT-ARGUMENT."
   (check-tls-settings settings)
   (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
                          ssl-certificates ssl-minimum-protocol ssl-ciphers ssl-client-ca-file
@@ -148,5 +152,4 @@ and a list of warnings."
                           ;; Who waits for octets on the socket waits in vain for what OpenSSL has read.
                           :read-ahead (readiness-supported-p))
       (tls-mistake (mistake)
-        (hunchentoot:parameter-error "~A~@[, ~S,~] ~A." (blame mistake) (tls-mistake-value mistake)
-                                     (tls-mistake-reason mistake))))))
+        (unfit (blame mistake) "~@[, ~S,~] ~A" (tls-mistake-value mistake) (tls-mistake-reason mistake))))))

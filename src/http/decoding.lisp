@@ -1,0 +1,123 @@
+(in-package #:hunchentoot-recycling-taskmaster.http)
+
+;;; What octets in UTF-8 say, and percent-encoded text.  Nothing is refused here: what is no UTF-8 becomes
+;;; U+FFFD, and a percent sign without two digits stays.
+
+(defconstant +replacement+ #xFFFD)
+
+(defun utf-8-size-by-first (octet)
+  "How many octets the sequence has, in UTF-8, that begins with OCTET; 1 where none does (RFC 3629, section 3)."
+  (cond ((< octet #xC2) 1)
+        ((< octet #xE0) 2)
+        ((< octet #xF0) 3)
+        ((< octet #xF5) 4)
+        (t 1)))
+
+(declaim (inline continues-p))
+(defun continues-p (octet first nth)
+  "True when OCTET may be the NTH, from 1, after the octet FIRST, which begins a sequence of UTF-8."
+  ;; RFC 3629, section 4: neither forms that are too long nor surrogates, nor what is beyond U+10FFFF.
+  (if (= 1 nth)
+      (case first
+        (#xE0 (<= #xA0 octet #xBF))
+        (#xED (<= #x80 octet #x9F))
+        (#xF0 (<= #x90 octet #xBF))
+        (#xF4 (<= #x80 octet #x8F))
+        (t (<= #x80 octet #xBF)))
+      (<= #x80 octet #xBF)))
+
+(defun utf-8-code (octets start end)
+  "The code point that begins OCTETS at START, below END, in UTF-8, and where it ends.  It is U+FFFD for as
+many octets as begin a sequence that does not go on, or for one that begins none."
+  (declare (type octets octets) (type index start end) #.*plain-policy*)
+  (let* ((first (aref octets start))
+         (size (utf-8-size-by-first first)))
+    (cond ((< first #x80) (values first (1+ start)))
+          ((= 1 size) (values +replacement+ (1+ start)))
+          (t
+           (loop with code of-type (unsigned-byte 32) = (logand first (ash #x7F (- size)))
+                 for nth from 1 below size
+                 for position of-type index = (+ start nth)
+                 unless (and (< position end)
+                             (continues-p (aref octets position) first nth))
+                   return (values +replacement+ position)
+                 do (setf code (logior (ash code 6) (logand #x3F (aref octets position))))
+                 finally (return (values code (+ start size))))))))
+
+(defun put-code-point (text position code)
+  "Puts CODE into TEXT at POSITION, as two characters where the Lisp's strings are UTF-16.  Returns where it
+ends."
+  (declare (type text text) (type index position) (type (unsigned-byte 21) code) #.*plain-policy*)
+  (cond ((< code char-code-limit)
+         (setf (schar text position) (code-char code))
+         (1+ position))
+        (t
+         (let ((offset (- code #x10000)))
+           (setf (schar text position) (code-char (+ #xD800 (ash offset -10)))
+                 (schar text (1+ position)) (code-char (+ #xDC00 (logand #x3FF offset))))
+           (+ position 2)))))
+
+(defun utf-8-text (octets &optional (start 0) (end (length octets)))
+  "A fresh string of what OCTETS from START below END say in UTF-8, where each sequence that is none says
+U+FFFD."
+  (declare (type octets octets) (type index start end) #.*plain-policy*)
+  (check-range octets start end)
+  ;; No sequence has fewer octets than characters.
+  (let ((text (make-string (- end start)))
+        (fill 0))
+    (declare (type index fill))
+    (loop while (< start end)
+          do (multiple-value-bind (code next) (utf-8-code octets start end)
+               (setf fill (put-code-point text fill code)
+                     start next)))
+    (if (= fill (length text)) text (text-part text 0 fill))))
+
+;;; RFC 3986, section 2.1
+
+(defun encoded-octets (text start end)
+  "The octets that TEXT, all Latin-1, from START below END is with percent signs decoded; and how many."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (let ((octets (make-octets (- end start)))
+        (fill 0))
+    (declare (type index fill))
+    (loop while (< start end)
+          do (cond ((percent-encoding-p text start end)
+                    (setf (aref octets fill) (parse-integer text :start (+ start 1) :end (+ start 3)
+                                                                 :radix 16))
+                    (incf start 3))
+                   (t
+                    (setf (aref octets fill) (logand 255 (char-code (schar text start))))
+                    (incf start)))
+             (incf fill))
+    (values octets fill)))
+
+(defun ascii-p (text start end)
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (loop for position from start below end
+        always (< (char-code (schar text position)) 128)))
+
+(defun percent-decoded (text start end)
+  "What TEXT, all Latin-1, says from START below END once percent-encoded octets are decoded, and all are read
+as UTF-8: a string, TEXT itself where that is the same."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (check-range text start end)
+  (cond ((not (and (= end (text-position #\% text start end))
+                   (ascii-p text start end)))
+         (multiple-value-bind (octets count) (encoded-octets text start end)
+           (utf-8-text octets 0 count)))
+        ((and (= 0 start) (= end (length text))) text)
+        (t (text-part text start end))))
+
+;;; The parts of a request's target
+
+(defun target-path (head)
+  "Where in HEAD-URI of HEAD the path begins, and where it ends: at the query or at the end of all (RFC 9112,
+section 3.2)."
+  (declare (type head head) #.*plain-policy*)
+  (let* ((uri (head-uri head))
+         (size (length uri))
+         (query (text-position #\? uri 0 size)))
+    (declare (type text uri))
+    (if (eq :absolute (head-target-form head))
+        (values (text-position #\/ uri (authority-start uri) query) query)
+        (values 0 query))))

@@ -1,0 +1,111 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; Arguments of an application that make no sense.
+
+(define-condition unfit-argument (recycling-error)
+  ((name :initarg :name :reader unfit-argument-name)
+   (words :initarg :words :reader unfit-argument-words))
+  (:report (lambda (condition stream)
+             (format stream "~A~A." (unfit-argument-name condition) (unfit-argument-words condition))))
+  (:documentation "An argument of an application makes no sense, or not with another."))
+
+(setf (documentation 'unfit-argument-name 'function)
+      "The keyword of the argument that UNFIT-ARGUMENT is about."
+      (documentation 'unfit-argument-words 'function)
+      "What is wrong, of an UNFIT-ARGUMENT: a string that follows the name, without a full stop.")
+
+(defun unfit (name control &rest arguments)
+  "Signals UNFIT-ARGUMENT for the argument NAME, a keyword: CONTROL, a string, and ARGUMENTS say, for FORMAT, what
+follows the name in a sentence."
+  (error 'unfit-argument :name name :words (apply #'format nil control arguments)))
+
+;;; Limits of requests
+
+(defparameter *limit-initargs*
+  '((:max-request-line-octets :request-line-octets limits-request-line-octets)
+    (:max-header-octets :header-octets limits-header-octets)
+    (:max-header-count :header-count limits-header-count)
+    (:max-body-octets :body-octets limits-body-octets)
+    (:max-chunk-extension-octets :chunk-extension-octets limits-chunk-extension-octets)
+    (:max-trailer-octets :trailer-octets limits-trailer-octets)
+    (:max-raw-octets :raw-octets limits-raw-octets)
+    (:max-form-octets :form-octets limits-form-octets)
+    (:max-field-count :field-count limits-field-count)
+    (:max-early-octets :early-octets limits-early-octets)
+    (:min-content-rate :content-rate limits-content-rate)
+    (:content-grace :content-grace limits-content-grace)
+    (:content-timeout :content-seconds limits-content-seconds))
+  "What an application calls each limit, what MAKE-LIMITS calls it, and its reader.")
+
+(defparameter *limits-of-content*
+  '(:max-body-octets :max-raw-octets :max-form-octets :max-field-count)
+  "The limits that may be larger than any memory, or NIL.")
+
+(deftype whole-seconds ()
+  "As many as a deadline may be away: a thousand years."
+  `(integer 0 ,(* 1000 366 24 60 60)))
+
+(defparameter *limits-of-time*
+  '((:max-early-octets index "an integer of octets, not negative")
+    (:min-content-rate (or null (and index (integer 1)))
+     "an integer of octets a second above 0, or NIL for no limit")
+    (:content-grace whole-seconds "an integer of seconds, not negative, and within reason")
+    (:content-timeout (or null whole-seconds)
+     "an integer of seconds, not negative, and within reason, or NIL for no limit"))
+  "The limits on how content comes, their types, and what these are in words.")
+
+(defun limit-type (name)
+  "What the limit NAME may be: a type, and that in words."
+  (cond ((rest (assoc name *limits-of-time*)))
+        ((member name *limits-of-content*)
+         '((or null content-size) "an integer from 0 below 2^60, or NIL for no limit"))
+        (t
+         '((and index (integer 1)) "an integer above 0, and within reason"))))
+
+(defun check-limit (name value)
+  "VALUE, if the limit NAME may have it.  Signals UNFIT-ARGUMENT otherwise."
+  (destructuring-bind (type words) (limit-type name)
+    (unless (typep value type)
+      (unfit name " must be ~A, not ~S" words value)))
+  value)
+
+(defun changed-limits (limits initargs)
+  "LIMITS with those changed that the plist INITARGS names.  Signals UNFIT-ARGUMENT."
+  (apply #'make-limits
+         (loop for (name key reader) in *limit-initargs*
+               for value = (getf initargs name (funcall reader limits))
+               collect key
+               collect (check-limit name value))))
+
+;;; Types
+
+(deftype port-number ()
+  "A port of TCP; 0 for any that is free."
+  '(integer 0 65535))
+
+(deftype seconds ()
+  "A time, or NIL for no limit."
+  '(or null (real 0)))
+
+(defun address-p (value)
+  "True when VALUE is what usocket takes for an address: a string, octets of IPv4 or IPv6, or NIL."
+  (typecase value
+    (null t)
+    (string (plusp (length value)))
+    (vector (and (member (length value) '(4 16))
+                 (every (lambda (element) (typep element 'octet)) value)))))
+
+(deftype address ()
+  "What usocket takes for an address, or NIL for all."
+  '(satisfies address-p))
+
+(defun check-argument-types (initargs types)
+  "Checks what there is in INITARGS, a plist, of the arguments in TYPES: a list of lists of a name, a type, that in
+words, and optionally true where the value is a secret.  Signals UNFIT-ARGUMENT."
+  (loop with unknown = '#:unknown
+        for (name type words secret-p) in types
+        for value = (getf initargs name unknown)
+        unless (or (eq value unknown) (typep value type))
+          do (if secret-p
+                 (unfit name " must be ~A" words)
+                 (unfit name " must be ~A, not ~S" words value))))
