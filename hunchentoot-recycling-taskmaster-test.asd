@@ -3,7 +3,7 @@
   :author "The hunchentoot-recycling-taskmaster maintainers"
   :version "0.1.0"
   :license "BSD-2-Clause"
-  :depends-on ("hunchentoot-recycling-taskmaster" "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
+  :depends-on ("hunchentoot-recycling-taskmaster" "clack-handler-recycling" "fiveam" "flexi-streams" "chunga" "alexandria" "cl-ppcre"
                (:feature :sbcl (:require "sb-introspect")))
   :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "test/"
@@ -25,6 +25,7 @@
                  (:file "client")
                  (:file "json")
                  (:file "acceptors")
+                 (:file "clack-servers")
                  (:file "server-test")
                  (:file "markdown")
                  (:file "examples")
@@ -46,6 +47,7 @@
                  (:file "replies")
                  (:file "chunking")
                  (:file "dates")
+                 (:file "decoding")
                  (:file "conditional")
                  (:file "bodies")
                  (:file "protocol-state")
@@ -186,6 +188,19 @@
                  (:file "rejections")
                  (:file "verdicts")
                  (:file "crowds")))
+   (:module "clack"                     ; the protocol of Clack's handlers, driven directly
+    :serial t
+    :components ((:file "environments")
+                 (:file "raw-bodies")
+                 (:file "responses")
+                 (:file "file-responses")
+                 (:file "delayed-responses")
+                 (:file "failures")
+                 (:file "running")
+                 (:file "loading")
+                 (:static-file "rival-application.lisp")
+                 (:file "rivals")
+                 (:file "clack-tls" :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"
     :serial t

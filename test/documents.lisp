@@ -55,6 +55,13 @@
                     (words-in-column "docs/guide/logging.md" "field")
                     "docs/guide/logging.md"))
 
+(test the-guide-explains-every-keyword-for-clack
+  (check-same-names (set-difference (keywords-of-docstring 'handler:run)
+                                    '(":systemd" ":unlimited" ":parallel-acceptor" ":parallel-ssl-acceptor")
+                                    :test #'string=)
+                    (words-in-column "docs/guide/clack.md" "keyword")
+                    "docs/guide/clack.md"))
+
 (defun exported-names ()
   (let ((names '()))
     (do-external-symbols (symbol '#:hunchentoot-recycling-taskmaster names)

@@ -36,6 +36,7 @@
   (examples-of-logging "docs/guide/logging.md")
   (examples-of-operating "docs/guide/operating.md")
   (examples-of-service "docs/guide/service.md")
+  (examples-of-clack "docs/guide/clack.md")
   (examples-of-platforms "docs/guide/platforms.md")
   (examples-of-limits "docs/guide/limits.md")
   (examples-of-numbers "docs/guide/numbers.md")

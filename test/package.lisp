@@ -8,5 +8,6 @@
                     (#:websocket #:hunchentoot-recycling-taskmaster.websocket)
                     (#:engine #:hunchentoot-recycling-taskmaster.engine)
                     (#:server #:hunchentoot-recycling-taskmaster.server)
-                    (#:recycling #:hunchentoot-recycling-taskmaster))
+                    (#:recycling #:hunchentoot-recycling-taskmaster)
+                    (#:handler #:clack.handler.recycling))
   (:export #:run-all #:all #:unknown-suite))

@@ -100,7 +100,7 @@ U+FFFD."
   "What TEXT, all Latin-1, says from START below END once percent-encoded octets are decoded, and all are read
 as UTF-8: a string, TEXT itself where that is the same."
   (declare (type text text) (type index start end) #.*plain-policy*)
-  (check-range text start end)
+  (assert (<= start end (length text)) (start end) "[~S, ~S) is no range of a text." start end)
   (cond ((not (and (= end (text-position #\% text start end))
                    (ascii-p text start end)))
          (multiple-value-bind (octets count) (encoded-octets text start end)

@@ -22,6 +22,9 @@ PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called 
 (defmethod content-size ((content chunked-content))
   nil)
 
+(defmethod content-at-hand ((content chunked-content))
+  (+ (spooled-octets content) (content-ready content)))
+
 (defun content-over-p (content)
   (or (content-refused-p content)
       (and (zerop (content-ready content))

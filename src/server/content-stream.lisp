@@ -47,6 +47,10 @@ refused."
 (defmethod content-size ((content content-stream))
   (content-remaining content))
 
+(defmethod content-at-hand ((content content-stream))
+  (min (content-remaining content)
+       (+ (spooled-octets content) (buffered-octets content))))
+
 (defmethod content-wire ((content content-stream))
   (stream-wire (content-source content)))
 

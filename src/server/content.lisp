@@ -90,6 +90,9 @@ it does not begin: there is no more content then, and this is the last request."
 (defgeneric content-size (content)
   (:documentation "How many octets of CONTENT were not read; NIL when nobody knows."))
 
+(defgeneric content-at-hand (content)
+  (:documentation "How many octets of CONTENT, an integer, can be read without waiting, as far as that is known."))
+
 (defun content-awaited (content)
   "How many octets of CONTENT, an integer, have yet to come; NIL when nobody knows."
   (let ((size (content-size content)))

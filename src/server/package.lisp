@@ -66,7 +66,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:input-left-p
    #:content #:content-wire #:content-size #:content-invite #:content-refused-p #:invite-content #:drop-content
    #:refuse-content #:read-all-content #:reserve-memory #:release-memory
-   #:release-octets #:leave-content #:abandon-reception #:content-awaited
+   #:release-octets #:leave-content #:abandon-reception #:content-awaited #:content-at-hand
    ;; content that is received before its request is served
    #:make-reception #:reception-head #:reception-content #:all-come-p #:receive-ahead
    #:reception-deadline #:unfinished-served-p #:pause-end #:drop-reception

@@ -17,7 +17,9 @@
 (defun unfit (name control &rest arguments)
   "Signals UNFIT-ARGUMENT for the argument NAME, a keyword: CONTROL, a string, and ARGUMENTS say, for FORMAT, what
 follows the name in a sentence."
-  (error 'unfit-argument :name name :words (apply #'format nil control arguments)))
+  (error 'unfit-argument :name name
+                         :words (let ((*print-pretty* nil)) ; on one line
+                                  (apply #'format nil control arguments))))
 
 ;;; Limits of requests
 

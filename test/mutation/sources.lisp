@@ -24,7 +24,8 @@
 
 ;;; Files
 
-(defparameter *systems* '("hunchentoot-recycling-taskmaster/server" "hunchentoot-recycling-taskmaster")
+(defparameter *systems*
+  '("hunchentoot-recycling-taskmaster/server" "hunchentoot-recycling-taskmaster" "clack.handler.recycling")
   "The systems of the library, each after those that it depends on.")
 
 (defun root ()

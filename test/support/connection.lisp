@@ -8,7 +8,7 @@
   socket)
 
 (defvar *server* nil
-  "The acceptor that clients connect to unless told another port.")
+  "The acceptor, or the server of another kind, that clients connect to unless told another port.")
 
 (defvar *make-connection* '%make-connection
   "The function that makes a connection of a connected usocket.")
@@ -16,7 +16,12 @@
 (pushnew '*server* *inherited-variables*)
 (pushnew '*make-connection* *inherited-variables*)
 
-(defun connect (&optional (port (hunchentoot:acceptor-port *server*)) (host "127.0.0.1"))
+(defgeneric port-of (server)
+  (:documentation "The port on which SERVER, which is started, listens.")
+  (:method ((server hunchentoot:acceptor))
+    (hunchentoot:acceptor-port server)))
+
+(defun connect (&optional (port (port-of *server*)) (host "127.0.0.1"))
   "Opens a connection to PORT of HOST, which is this machine."
   (funcall *make-connection*
            (usocket:socket-connect host port :element-type '(unsigned-byte 8))))

@@ -1,0 +1,22 @@
+;;;; (clack:clackup app :server :recycling) loads this.
+
+(defsystem "clack.handler.recycling"
+  :description "A handler for Clack: applications are served by recycled threads, without Hunchentoot."
+  :author "The hunchentoot-recycling-taskmaster maintainers"
+  :version "0.1.0"
+  :license "BSD-2-Clause"
+  :depends-on ("hunchentoot-recycling-taskmaster/server")
+  :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
+  :pathname "clack/"
+  :serial t
+  :components ((:file "package")
+               (:file "clack-server")   ; what the server and its engine ask
+               (:file "clack-tls" :if-feature (:not :hunchentoot-no-ssl))
+               (:file "raw-body")       ; content as a stream that can be read again
+               (:file "environment")    ; of a request
+               (:file "responses")      ; as octets
+               (:file "file-responses")
+               (:file "delayed-responses") ; that are given to a function
+               (:file "requests-served")
+               (:file "options")        ; arguments of RUN
+               (:file "running")))      ; start and stop

@@ -1,0 +1,152 @@
+(in-package #:clack.handler.recycling)
+
+;;;; A server of one Clack application, as the application of the storey below and as the engine's service.
+
+(defclass clack-server (http-service)
+  ((app :initarg :app :reader server-app)
+   (debug-p :initarg :debug-p :reader server-debug-p)
+   (limits :initarg :limits :reader application-limits)
+   (read-timeout :initarg :read-timeout :reader idle-seconds)
+   (write-timeout :initarg :write-timeout :reader write-seconds)
+   (persistent-p :initarg :persistent-p :reader server-persistent-p)
+   (batch-scheduling-p :initarg :batch-scheduling-p :reader batch-scheduling-p)
+   (tls-context :initarg :tls-context :initform nil :reader handshake-context)
+   (place :initarg :place :reader server-place
+          :documentation "Where to listen: a plist of arguments.")
+   (threads :initarg :threads :reader server-threads
+            :documentation "How many threads there are to be: a plist of arguments.")
+   (address :initform nil :accessor %server-address)
+   (port :initform nil :accessor %server-port)
+   (sole-name :initform nil :accessor server-sole-name
+              :documentation "Address and port, in a list, of our end of every connection, where there is but
+one; else NIL.")
+   (listener :initform nil :accessor server-listener)
+   (engine :initform nil :accessor server-engine)
+   (stopped-p :initform nil :accessor server-stopped-p)
+   (lock :initform (bt:make-lock "clack server") :reader server-lock)
+   (stopped :initform (bt:make-condition-variable) :reader server-stopped
+            :documentation "Notified when STOPPED-P has become true.")
+   (output :initform *standard-output* :reader server-output)
+   (error-output :initform *error-output* :reader server-error-output)
+   (unsaid :initform (make-all-unsaid) :reader server-unsaid)
+   (known-host :initform '("" "" nil) :accessor server-known-host
+               :documentation "The text of a header Host, and the name and the port in it, a list that is
+replaced whole."))
+  (:documentation "A server of one Clack application; see RUN."))
+
+(defgeneric server-address (server)
+  (:documentation "The address on which SERVER listens, a string; of a Unix-domain socket \"unix:\" and its path.")
+  (:method ((server clack-server))
+    (%server-address server)))
+
+(defgeneric server-port (server)
+  (:documentation "The port on which SERVER listens, an integer; 0 of a Unix-domain socket.")
+  (:method ((server clack-server))
+    (%server-port server)))
+
+(defgeneric server-statistics (server)
+  (:documentation "A plist of what SERVER did and does, as HUNCHENTOOT-RECYCLING-TASKMASTER:STATS explains it for
+acceptors, but for what is counted of rejected requests, handshakes and logs.")
+  (:method ((server clack-server))
+    (if (server-engine server)
+        (engine-statistics (server-engine server))
+        (no-statistics))))
+
+;;; What the storey below asks
+
+(defmethod reading-kind ((server clack-server))
+  :own)
+
+(defmethod encrypted-p ((server clack-server))
+  (and (handshake-context server) t))
+
+(defmethod program-stream ((server clack-server) socket-stream)
+  (if (encrypted-p server)
+      (encrypt server socket-stream)
+      socket-stream))
+
+(defgeneric encrypt (server socket-stream)
+  (:documentation "The stream that TLS carries on SOCKET-STREAM, of a connection of SERVER, after the handshake."))
+
+(defmethod name-of-our-end ((server clack-server) socket)
+  (or (server-sole-name server)
+      (multiple-value-list (local-name socket))))
+
+(defmethod check-head ((server clack-server) head)
+  "The protocol of Clack has keywords for methods."
+  (unless (keywordp (head-method head))
+    (error 'protocol-error :refusal :malformed-method :status 501
+                           :section "RFC 9110, section 9.1"
+                           :reason "The method is not known here.")))
+
+(defmethod early-content-p ((server clack-server) head)
+  (declare (ignore head))
+  t)
+
+(defmethod content-refused ((server clack-server) refusal)
+  ;; The application is told by the error, and may answer by itself.
+  (declare (ignore refusal))
+  nil)
+
+;;; What is told
+
+(defun tell (server level control &rest arguments)
+  "Tells what CONTROL and ARGUMENTS, for FORMAT, say to the people who run SERVER.  Never signals."
+  (if (server-engine server)
+      (apply #'log-message (server-engine server) level control arguments)
+      (apply #'note server level control arguments)))
+
+(defun tell-seldom (server name level once often &optional reason)
+  "Like TELL-RARELY, of what has NAME among what SERVER tells seldom."
+  (tell-rarely (cdr (assoc name (server-unsaid server)))
+               (lambda (&rest arguments) (apply #'tell server level arguments))
+               once often reason))
+
+(defmethod note ((server clack-server) level control &rest arguments)
+  (let ((stream (server-error-output server)))
+    (format stream "~&[~A] ~A~%" level (apply #'format nil control arguments))
+    (finish-output stream)))
+
+(defmethod note-rejected ((server clack-server) link refusal &optional method uri protocol)
+  (declare (ignore link method uri protocol))
+  (when (eq :tls-to-plain-http (protocol-error-refusal refusal))
+    (tell-seldom server :tls-to-plain-http :info
+                 "A client speaks TLS where plain HTTP is spoken"
+                 "clients spoke TLS where plain HTTP is spoken")))
+
+(defmethod note-failed-handshake ((server clack-server) condition)
+  (let ((kind (handshake-failure-kind condition)))
+    (case kind
+      ((nil) (tell server :error "~A" condition))
+      (:expired)                        ; by the sentinel, which has counted it
+      (t
+       (multiple-value-bind (level reason) (handshake-failure-telling condition)
+         (when level
+           (tell-seldom server kind level
+                        "A TLS handshake failed" "TLS handshakes failed" reason)))))))
+
+;;; What the engine asks
+
+(defun place-of (server)
+  "Where SERVER listens, a string for people."
+  (format nil "~A:~A" (server-address server) (server-port server)))
+
+(defmethod make-worker-thread ((server clack-server) thunk number)
+  (bt:make-thread thunk :name (format nil "clack-worker-~A-~D" (place-of server) number)))
+
+(defmethod make-sentinel-thread ((server clack-server) thunk)
+  (bt:make-thread thunk :name (format nil "clack-listener-~A" (place-of server))))
+
+(defmethod call-as-worker ((server clack-server) thunk)
+  ;; Clack lets applications write where its caller does, in whichever thread they are called.
+  (let ((*standard-output* (server-output server))
+        (*error-output* (server-error-output server)))
+    (call-with-kit thunk)))
+
+(defmethod refuse ((server clack-server) connection)
+  (tell-seldom server :refused :warning
+               "A connection was refused" "connections were refused"
+               (format nil "all ~A threads serve" (getf (server-threads server) :most)))
+  ;; Under TLS nothing can be said before a handshake, for which we cannot wait here.
+  (unless (encrypted-p server)
+    (send-busy (connection-usocket connection))))

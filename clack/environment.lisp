@@ -1,0 +1,79 @@
+(in-package #:clack.handler.recycling)
+
+;;;; The environment of a request, a fresh plist, straight from the head that was read.
+
+(defun header-table (head)
+  "The header fields of HEAD in a hash table, by their names in lower case."
+  (let* ((headers (head-headers head))
+         (table (make-hash-table :test 'equal :size (length headers))))
+    (loop for (name . value) in headers
+          do (setf (gethash (field-spelling name) table) value))
+    table))
+
+;;; Whom the request is for
+
+(defun port-start (host)
+  "Where in HOST, of a header Host, the port begins that it names; NIL where it names none."
+  (let ((colon (position #\: host :from-end t)))
+    (and colon
+         (< (1+ colon) (length host))
+         (null (find #\] host :start colon)) ; of an IPv6 address
+         (1+ colon))))
+
+(defun host-and-port (host default)
+  "The host and the port, an integer, that HOST, of a header Host, names; the port DEFAULT where it names none."
+  (let ((start (port-start host)))
+    (cond (start
+           (list host (subseq host 0 (1- start)) (parse-integer host :start start)))
+          (t
+           ;; A colon may have nothing behind it.
+           (list host (string-right-trim ":" host) default)))))
+
+(defun default-port (server)
+  (if (encrypted-p server) 443 80))
+
+(defun server-name-and-port (server head link)
+  "The host and the port that the request HEAD, which came over LINK, is for."
+  (let ((host (head-host head))
+        (known (server-known-host server)))
+    (cond ((or (null host) (string= "" host)) ; of HTTP/1.0
+           (values-list (link-local link)))
+          ((string= host (first known))
+           (values (second known) (third known)))
+          (t
+           (setf known (host-and-port host (default-port server)))
+           (set-published (server-known-host server) known)
+           (values (second known) (third known))))))
+
+;;; The whole
+
+(defun content-length-of (head)
+  "The length of the content of HEAD, an integer, or NIL where none was said."
+  (let ((framing (head-framing head)))
+    (cond ((integerp framing) framing)
+          ((and (eq :none framing) (head-header head :content-length)) 0))))
+
+(defun environment (server head link body)
+  "The environment of the request HEAD, which came over LINK, with BODY, a stream."
+  (let ((uri (head-uri head)))
+    (multiple-value-bind (path-start path-end) (target-path head)
+      (multiple-value-bind (name port) (server-name-and-port server head link)
+        (list :request-method (head-method head)
+              :script-name ""
+              :path-info (if (= path-start path-end)
+                             "/"        ; of a target in absolute form
+                             (percent-decoded uri path-start path-end))
+              :query-string (and (< path-end (length uri))
+                                 (text-part uri (1+ path-end) (length uri)))
+              :server-name name
+              :server-port port
+              :server-protocol (head-protocol head)
+              :request-uri uri
+              :url-scheme (if (encrypted-p server) "https" "http")
+              :remote-addr (first (link-remote link))
+              :remote-port (second (link-remote link))
+              :headers (header-table head)
+              :content-type (head-header head :content-type)
+              :content-length (content-length-of head)
+              :raw-body body
+              :clack.streaming t)))))

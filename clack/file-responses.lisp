@@ -1,0 +1,101 @@
+(in-package #:clack.handler.recycling)
+
+;;;; Files as responses: from the system's cache to the socket, as a whole, in part, or not at all, where the
+;;;; client has them already.
+
+(defun version-headers (headers version)
+  "HEADERS, a plist, and what is known of the VERSION of a file where they do not say it."
+  (flet ((add (name value)
+           (unless (header name headers)
+             (setf headers (list* name value headers)))))
+    (add :content-type "application/octet-stream")
+    (add :last-modified (version-date version))
+    (add :etag (version-tag version))
+    (add :accept-ranges "bytes")
+    headers))
+
+(defun decision-of (head headers)
+  "What the request HEAD wants of a file whose response has HEADERS: :PROCEED, :NOT-MODIFIED or :FAILED (RFC 9110,
+section 13.2.2)."
+  (multiple-value-bind (decision date-p) (precondition head (header :etag headers))
+    (if (and (eq :proceed decision)
+             date-p
+             (member (head-method head) '(:get :head))
+             (equal (header :last-modified headers) (head-header head :if-modified-since)))
+        :not-modified
+        decision)))
+
+(defun send-part-of-file (server exchange content status headers part)
+  "Sends PART, of a file, as the content of a response with STATUS and HEADERS."
+  (flet ((append-it (reply)
+           (append-file reply part)))
+    (declare (dynamic-extent #'append-it))
+    (send-whole server exchange content status headers
+                (- (part-end part) (part-position part)) #'append-it)))
+
+(defun send-range (server exchange content headers part size first last)
+  "Sends the octets from FIRST to LAST of the file of PART, which has SIZE octets, if it has as many."
+  (cond ((<= first last (1- size))
+         (setf (part-position part) first
+               (part-end part) (1+ last))
+         (send-part-of-file server exchange content 206
+                            (list* :content-range (format nil "bytes ~D-~D/~D" first last size) headers)
+                            part))
+        (t
+         (send-text server exchange content 416 "The file has no such range."
+                    (list :content-range (format nil "bytes */~D" size))))))
+
+(defun send-version (server exchange content status headers part version)
+  "Sends what the client wants of PART, the VERSION of a file."
+  (let* ((head (exchange-head exchange))
+         (headers (version-headers headers version))
+         (decision (if (= 200 status) (decision-of head headers) :proceed)))
+    (setf (part-end part) (version-size version))
+    (ecase decision
+      (:not-modified (send-nothing server exchange content 304 headers))
+      (:failed (send-text server exchange content 412 "The file is not as the request wants it."))
+      (:proceed
+       (multiple-value-bind (first last)
+           (and (= 200 status) (range-of-file head (header :etag headers) version))
+         (if first
+             (send-range server exchange content headers part (version-size version) first last)
+             (send-part-of-file server exchange content status headers part)))))))
+
+(defun sent-from-descriptor-p (server exchange content status headers pathname)
+  "Sends the file PATHNAME by its descriptor; NIL where that is no regular file that can be read."
+  (let ((name (known-file-name (known-file pathname))))
+    (with-acquired (part (and name (open-file-part name))
+                         (close-unless-left part (exchange-link exchange)))
+      (let ((version (and part (version-of (known-file pathname) (file-part-file part)))))
+        (when version
+          (send-version server exchange content status headers part version)
+          t)))))
+
+;;; Where files are not descriptors
+
+(defun file-octets (pathname)
+  "All octets of the file PATHNAME; NIL where there is none."
+  (with-open-file (stream pathname :element-type 'octet :if-does-not-exist nil)
+    (when stream
+      (let ((octets (make-octets (file-length stream))))
+        (read-sequence octets stream)
+        octets))))
+
+(defun sent-from-memory-p (server exchange content status headers pathname)
+  "Sends the file PATHNAME by way of memory; NIL where there is none."
+  (let ((octets (and (pathname-name pathname) (file-octets pathname))))
+    (when octets
+      (send-octet-vector server exchange content status
+                         (if (header :content-type headers)
+                             headers
+                             (list* :content-type "application/octet-stream" headers))
+                         octets)
+      t)))
+
+(defun send-file-response (server exchange content status headers pathname)
+  "Sends the file PATHNAME with STATUS and HEADERS, or as much of it as the client wants; or 404 where there is
+none that can be read."
+  (unless (if (readiness-supported-p)
+              (sent-from-descriptor-p server exchange content status headers pathname)
+              (sent-from-memory-p server exchange content status headers pathname))
+    (send-text server exchange content 404 "There is no such file.")))

@@ -1,0 +1,12 @@
+(defpackage #:clack.handler.recycling
+  (:documentation "Serves a Clack application by recycled threads: CLACK:CLACKUP with :SERVER :RECYCLING
+finds RUN here.  Neither Clack nor Hunchentoot is needed.")
+  (:use #:common-lisp
+        #:hunchentoot-recycling-taskmaster.base
+        #:hunchentoot-recycling-taskmaster.platform
+        #:hunchentoot-recycling-taskmaster.http
+        #:hunchentoot-recycling-taskmaster.engine
+        #:hunchentoot-recycling-taskmaster.server)
+  (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
+  (:export #:run #:stop #:clack-server #:server-address #:server-port #:server-statistics
+           #:unfit-argument #:*raw-body-memory*))

@@ -1,0 +1,272 @@
+(in-package #:clack.handler.recycling)
+
+;;;; The content of a request as a stream, :RAW-BODY: octets, and characters in UTF-8, that can be read again.
+;;;;
+;;;;   position            what is read
+;;;;   below TAKEN         what was taken of the content before, and is kept
+;;;;   is TAKEN            more is taken of the content, which may have to be waited for
+;;;;
+;;;; Invariants:
+;;;; - TAKEN octets were read off CONTENT, which is NIL when there is no more.
+;;;; - OCTETS from 0 to COUNT are those of the content from BASE on.  Without a FILE that is all that was taken.
+;;;; - With a FILE, that has all that was taken, and OCTETS are a part of it.
+;;;; - Where no file could be made, LOST-P, OCTETS are what was taken last, and what came before is gone.
+
+(defparameter *raw-body-memory* (* 1024 1024)
+  "How many octets of the content of a request :RAW-BODY keeps in memory; when there are more, all go to a
+temporary file.")
+
+(defconstant +window-size+ (* 32 1024)
+  "How many octets of a file are in memory.")
+
+(defclass raw-body (trivial-gray-streams:fundamental-binary-input-stream
+                    trivial-gray-streams:fundamental-character-input-stream
+                    trivial-gray-streams:trivial-gray-stream-mixin)
+  ((content :initarg :content :initform nil :accessor raw-body-content)
+   (octets :initarg :octets :initform (make-octets 0) :accessor raw-body-octets)
+   (base :initform 0 :accessor raw-body-base)
+   (count :initarg :taken :initform 0 :accessor raw-body-count)
+   (taken :initarg :taken :initform 0 :accessor raw-body-taken)
+   (position :initform 0 :accessor raw-body-position)
+   (last-size :initform 0 :accessor raw-body-last-size
+              :documentation "How many octets the character had that was read last.")
+   (file :initform nil :accessor raw-body-file :documentation "A descriptor, or NIL.")
+   (lost-p :initform nil :accessor raw-body-lost-p))
+  (:documentation "The content of one request, which can be read again."))
+
+(defvar *empty-body* (make-instance 'raw-body)
+  "That of all requests without content: nothing can be read of it, so that it never changes.")
+
+(defun whole-body (octets)
+  "A body of OCTETS, all the content of a request."
+  (make-instance 'raw-body :octets octets :taken (length octets)))
+
+(defun partial-body (content)
+  "A body of CONTENT, of which not all has come."
+  (make-instance 'raw-body :content content))
+
+(defmethod stream-element-type ((stream raw-body))
+  '(unsigned-byte 8))
+
+(defmethod close ((stream raw-body) &key abort)
+  "Does nothing: who comes next may read it again."
+  (declare (ignore abort))
+  t)
+
+(defun release-body (body)
+  "Closes the file of BODY, whose request is over."
+  (uninterruptibly
+    (when (raw-body-file body)
+      (close-descriptor (shiftf (raw-body-file body) nil)))))
+
+;;; Taking more
+
+(defun room-for (body count)
+  "Makes room for COUNT octets more behind those that BODY has in memory; returns their vector."
+  (let* ((octets (raw-body-octets body))
+         (size (+ (raw-body-count body) count)))
+    (when (> size (length octets))
+      (let ((grown (max size (* 2 (length octets)) 256)))
+        (reserve-memory (raw-body-content body) (- grown (length octets)))
+        (setf octets (replace (make-octets grown) octets :end2 (raw-body-count body))
+              (raw-body-octets body) octets)))
+    octets))
+
+(defun file-made-p (body)
+  "Moves what BODY has in memory to a file; NIL when that cannot be."
+  (uninterruptibly                      ; until it is closed by RELEASE-BODY
+    (let ((file (open-temporary-file)))
+      (cond ((minusp file) nil)
+            ((write-file-octets file 0 (raw-body-octets body) 0 (raw-body-count body))
+             (setf (raw-body-file body) file)
+             t)
+            (t
+             (close-descriptor file)
+             nil)))))
+
+(defun leave-memory (body)
+  "Lets what BODY has in memory, which is too much, go to a file, if it can, and gives the memory back."
+  (unless (file-made-p body)
+    (setf (raw-body-lost-p body) t))
+  (release-memory (raw-body-content body))
+  (setf (raw-body-octets body) (make-octets +window-size+)
+        (raw-body-base body) (raw-body-taken body)
+        (raw-body-count body) 0))
+
+(defun prepare-window (body count)
+  "Makes room in the memory of BODY for COUNT octets more, or for fewer; returns for how many."
+  (cond ((or (raw-body-file body) (raw-body-lost-p body))
+         (setf (raw-body-base body) (raw-body-taken body)
+               (raw-body-count body) 0)
+         (min count +window-size+))
+        ((<= (+ (raw-body-taken body) count) *raw-body-memory*)
+         (room-for body count)
+         count)
+        (t
+         (leave-memory body)
+         (min count +window-size+))))
+
+(defun keep-taken (body start end)
+  "Notes that BODY has octets more in its memory, from START to END."
+  (let ((file (raw-body-file body)))
+    (when (and file
+               (not (write-file-octets file (raw-body-taken body) (raw-body-octets body) start end)))
+      (setf (raw-body-lost-p body) t)
+      (release-body body)))
+  (incf (raw-body-count body) (- end start))
+  (incf (raw-body-taken body) (- end start)))
+
+(defun wanted-of (content wanted)
+  "How many octets to take of CONTENT for who wants WANTED: those that are at hand, too, since to take few takes as
+long."
+  (let ((size (content-size content))
+        (count (max wanted (min +window-size+ (content-at-hand content)))))
+    (if size (min size count) count)))
+
+(defun take-more (body wanted)
+  "Takes more of the content of BODY, WANTED octets if there are as many; waits for them.  NIL when there is no
+more."
+  (let ((content (raw-body-content body)))
+    (when content
+      (let* ((count (prepare-window body (max 1 (wanted-of content wanted))))
+             (start (raw-body-count body))
+             (end (read-sequence (raw-body-octets body) content :start start :end (+ start count))))
+        (keep-taken body start end)
+        (when (or (< end (+ start count)) (eql 0 (content-size content)))
+          (setf (raw-body-content body) nil))
+        (< start end)))))
+
+;;; What is at a position
+
+(defun load-window (body position)
+  "Reads what the file of BODY has at POSITION to memory."
+  (let ((count (min +window-size+ (- (raw-body-taken body) position))))
+    (unless (and (raw-body-file body)
+                 (read-file-octets (raw-body-file body) position (raw-body-octets body) 0 count))
+      (error "What was read of the content of a request before was not kept."))
+    (setf (raw-body-base body) position
+          (raw-body-count body) count)))
+
+(defun octets-there (body wanted)
+  "How many octets BODY has in memory from its position on, at least one; 0 at its end.  Takes more, WANTED of them,
+if there are none."
+  (let ((position (raw-body-position body)))
+    (cond ((and (= position (raw-body-taken body))
+                (not (take-more body wanted)))
+           0)
+          (t
+           (unless (< -1 (- position (raw-body-base body)) (raw-body-count body))
+             (load-window body position))
+           (- (+ (raw-body-base body) (raw-body-count body)) position)))))
+
+(declaim (inline memory-index))
+(defun memory-index (body)
+  "Where in its memory BODY has the octet of its position."
+  (- (raw-body-position body) (raw-body-base body)))
+
+;;; Octets
+
+(defun next-octet (body)
+  (if (zerop (octets-there body 1))
+      :eof
+      (prog1 (aref (the octets (raw-body-octets body)) (memory-index body))
+        (incf (raw-body-position body)))))
+
+(defmethod trivial-gray-streams:stream-read-byte ((stream raw-body))
+  (next-octet stream))
+
+(defun read-octets-of-body (body sequence start end)
+  "Reads octets of BODY to SEQUENCE from START, up to END; returns the position after the last one."
+  (loop while (< start end)
+        do (let ((count (min (- end start) (octets-there body (- end start)))))
+             (when (zerop count)
+               (return))
+             (let ((index (memory-index body)))
+               (replace sequence (the octets (raw-body-octets body))
+                        :start1 start :start2 index :end2 (+ index count)))
+             (incf (raw-body-position body) count)
+             (incf start count)))
+  start)
+
+;;; Characters
+
+(defun octets-of-character (body)
+  "A vector that has the octets of the character at the position of BODY, which is not at its end; where they
+begin, and where they end."
+  (let* ((octets (raw-body-octets body))
+         (index (memory-index body))
+         (size (utf-8-size-by-first (aref (the octets octets) index))))
+    (if (<= (+ index size) (raw-body-count body))
+        (values octets index (+ index size))
+        ;; The rest is to be taken, or to be read from the file.
+        (let ((octets (make-octets size))
+              (position (raw-body-position body)))
+          (multiple-value-prog1 (values octets 0 (read-octets-of-body body octets 0 size))
+            (setf (raw-body-position body) position))))))
+
+(defun next-character (body)
+  (if (zerop (octets-there body 1))
+      :eof
+      (multiple-value-bind (octets start end) (octets-of-character body)
+        (multiple-value-bind (code next) (utf-8-code octets start end)
+          (setf (raw-body-last-size body) (- next start))
+          (incf (raw-body-position body) (- next start))
+          (if (< code char-code-limit) (code-char code) (code-char #xFFFD))))))
+
+(defmethod trivial-gray-streams:stream-read-char ((stream raw-body))
+  (next-character stream))
+
+(defmethod trivial-gray-streams:stream-unread-char ((stream raw-body) character)
+  (declare (ignore character))
+  (decf (raw-body-position stream) (shiftf (raw-body-last-size stream) 0))
+  nil)
+
+(defmethod trivial-gray-streams:stream-line-column ((stream raw-body))
+  nil)
+
+;;; Sequences
+
+(defun read-characters-of-body (body sequence start end)
+  (loop for position from start below end
+        for character = (next-character body)
+        until (eq character :eof)
+        do (setf (elt sequence position) character)
+        finally (return position)))
+
+(defmethod trivial-gray-streams:stream-read-sequence ((stream raw-body) sequence start end &key)
+  (let ((start (or start 0))
+        (end (or end (length sequence))))
+    (if (stringp sequence)
+        (read-characters-of-body stream sequence start end)
+        (read-octets-of-body stream sequence start end))))
+
+(defmethod trivial-gray-streams:stream-listen ((stream raw-body))
+  (or (< (raw-body-position stream) (raw-body-taken stream))
+      (and (raw-body-content stream)
+           (listen (raw-body-content stream)))))
+
+;;; The position, in octets
+
+(defmethod trivial-gray-streams:stream-file-position ((stream raw-body))
+  (raw-body-position stream))
+
+(defun take-up-to (body position)
+  "Takes octets of BODY until as many as POSITION are taken, or NIL for all."
+  (loop while (and (or (null position) (< (raw-body-taken body) position))
+                   (take-more body (if position
+                                       (min +window-size+ (- position (raw-body-taken body)))
+                                       +window-size+)))))
+
+(defmethod (setf trivial-gray-streams:stream-file-position) (position (stream raw-body))
+  (take-up-to stream (case position
+                       (:start 0)
+                       (:end nil)
+                       (t position)))
+  (let ((position (case position
+                    (:start 0)
+                    (:end (raw-body-taken stream))
+                    (t position))))
+    (when (<= 0 position (raw-body-taken stream))
+      (unless (= position (raw-body-position stream)) ; the empty body's never changes
+        (setf (raw-body-position stream) position))
+      t)))

@@ -1,0 +1,166 @@
+(in-package #:clack.handler.recycling)
+
+;;;; A request from its head to its response.
+;;;;
+;;;;   what is signalled                                   the client gets, if the response has not begun
+;;;;   because its content is refused (PROTOCOL-ERROR)     the refusal's status
+;;;;   because it is gone, or takes too long               nothing
+;;;;   anything else                                       500; with :DEBUG, first the debugger
+;;;;
+;;;; Where the response has begun it is cut, so that the client sees that the rest is missing.
+
+(defun invitation (exchange)
+  "A function that tells the client of EXCHANGE to send its content, unless it has a response already; NIL where the
+client does not wait for that."
+  (when (head-expect-100-continue-p (exchange-head exchange))
+    (lambda ()
+      (when (eq :idle (our-side (exchange-protocol exchange)))
+        (note-event exchange :continue)
+        (send-continue (wire-stream (link-wire (exchange-link exchange))))))))
+
+(defun content-of-request (server exchange)
+  "The content of the request of EXCHANGE, a stream."
+  (let ((head (exchange-head exchange))
+        (link (exchange-link exchange)))
+    (if (eq :none (head-framing head))
+        (no-content link head)
+        (take-content server link head (invitation exchange)))))
+
+(defun body-of (exchange content)
+  "CONTENT, of the request of EXCHANGE, as an application gets it."
+  (if (eq :none (head-framing (exchange-head exchange)))
+      *empty-body*
+      (let ((size (content-size content)))
+        (if (and size
+                 (<= size *raw-body-memory*)
+                 (<= size (content-at-hand content))
+                 (null (content-invite content)))
+            (whole-body (read-all-content content nil :body-too-large))
+            (partial-body content)))))
+
+;;; Failures
+
+(defun client-gone-p (condition body)
+  "True when CONDITION tells that the client is gone, or takes too long: amid BODY, or amid the response."
+  (typecase condition
+    ((or descriptor-broken stream-timeout) t)
+    (end-of-file (and (raw-body-content body)
+                      (eq (stream-error-stream condition) (raw-body-content body))))))
+
+(defun client-fault-p (condition body)
+  "True when CONDITION is no failure of the application, which was called with BODY."
+  (or (typep condition 'protocol-error)
+      (client-gone-p condition body)))
+
+(defun cut-response (exchange)
+  "Ends the connection of EXCHANGE, whose response has begun, without the end of that."
+  (note-event exchange :reply-cut)
+  (let ((wire (link-wire (exchange-link exchange))))
+    (when (wire-open-p wire)
+      (leave-output-to-engine wire))))
+
+(defun send-failure (server exchange content status text)
+  "Sends STATUS and TEXT, unless a response has begun."
+  (if (eq :idle (our-side (exchange-protocol exchange)))
+      (send-text server exchange content status text)
+      (cut-response exchange)))
+
+(defun report-failure (server exchange content condition)
+  "Tells of CONDITION, which the application of SERVER has signalled, and the client that it failed."
+  (tell server :error "~A" condition)
+  (send-failure server exchange content 500 "Internal Server Error"))
+
+(defun answer-failure (server exchange content body condition)
+  "Does what is left to be done for the request of EXCHANGE, with CONTENT, which was BODY for the application, after
+CONDITION."
+  (cond ((typep condition 'protocol-error)
+         (note-event exchange :request-fault)
+         (send-failure server exchange content
+                       (protocol-error-status condition) (protocol-error-reason condition)))
+        ((client-gone-p condition body)
+         (note-event exchange :reply-cut))
+        (t
+         (report-failure server exchange content condition))))
+
+;;; The application
+
+(defun answer (server exchange link content body)
+  "Has the application of SERVER answer the request of EXCHANGE, which came over LINK with CONTENT: BODY for it."
+  (let ((response (funcall (server-app server)
+                           (environment server (exchange-head exchange) link body))))
+    (cond ((functionp response)
+           (respond-later server exchange content response))
+          (t
+           (check-response response)
+           (send-response server exchange content response)))))
+
+(define-condition debugger-left (recycling-error)
+  ()
+  (:report "The debugger was left.")
+  (:documentation "Somebody has looked at an error of an application, and wants no more of it."))
+
+(defun call-debugging (function body)
+  "Calls FUNCTION, in which an application is called with BODY; its errors are taken to the debugger, in this thread,
+which can go on with 500."
+  (restart-case
+      (handler-bind ((error (lambda (condition)
+                              (unless (client-fault-p condition body)
+                                (invoke-debugger condition)))))
+        (funcall function))
+    (abort ()
+      :report "Answer 500 (Internal Server Error)."
+      (error 'debugger-left))))
+
+(defun failure-of (server exchange link content body)
+  "Has the request of EXCHANGE answered; see ANSWER.  Returns the condition that has ended that, or NIL."
+  (flet ((answer-it ()
+           (answer server exchange link content body)))
+    (declare (dynamic-extent #'answer-it))
+    (handler-case (progn (if (server-debug-p server)
+                             (call-debugging #'answer-it body)
+                             (answer-it))
+                         nil)
+      (serious-condition (condition) condition))))
+
+;;; The request
+
+(defun answered-p (server exchange link content)
+  "Has the request of EXCHANGE, which came over LINK with CONTENT, answered, whatever fails; true unless the client
+is gone."
+  (let ((body *empty-body*))
+    (unwind-protect
+         (let ((failure (handler-case (progn (setf body (body-of exchange content))
+                                             nil)
+                          (protocol-error (condition) condition))))
+           (unless failure
+             (setf failure (failure-of server exchange link content body)))
+           (or (null failure)
+               (handler-case (progn (answer-failure server exchange content body failure)
+                                    (not (client-gone-p failure body)))
+                 ((or descriptor-broken stream-timeout) () nil))))
+      (unless (eq body *empty-body*)
+        (release-body body)))))
+
+(defun serve-request (server exchange)
+  "Serves the request of EXCHANGE, whose head was read; returns what is to become of its connection."
+  (let ((link (exchange-link exchange))
+        (content (content-of-request server exchange)))
+    (setf (exchange-protocol exchange)
+          (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
+    (let ((answered-p (answered-p server exchange link content)))
+      (count-request (exchange-connection exchange))
+      (prog1 (cond ((not answered-p) :broken)
+                   ((eq :done (our-side (exchange-protocol exchange)))
+                    (end-content server exchange link content nil)
+                    (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange)))
+                    (if (reusable-p (exchange-protocol exchange)) :park :close))
+                   (t :close))
+        (unless (eq :none (head-framing (exchange-head exchange)))
+          (release-octets content))
+        (abandon-reception link)))))
+
+(defmethod respond ((server clack-server) exchange)
+  (or (and (null (exchange-head exchange))
+           (next-request-missing server (connection-usocket (exchange-connection exchange)) exchange
+                                 (not (connection-parkable-p (exchange-connection exchange)))))
+      (serve-request server exchange)))

@@ -1,0 +1,202 @@
+(in-package #:clack.handler.recycling)
+
+;;;; Responses as octets: (STATUS HEADERS BODY), with HEADERS a plist, whose names may repeat.
+;;;;
+;;;;   body                     what is sent
+;;;;   NIL                      a head
+;;;;   a list                   its elements, strings in UTF-8 and octets, one after the other
+;;;;   octets                   these
+;;;;   a pathname               the file; see file-responses.lisp
+;;;;   none                     a head, and what the writer is given; see delayed-responses.lisp
+
+(defconstant +most-unread+ (* 64 1024 1024)
+  "How many octets of content that the application has not read are dropped before the response is sent; where
+there are more, it is sent at once, and the connection is closed.")
+
+;;; Headers
+
+(defun header-name (name)
+  "NAME, of a header that an application has set: a keyword where there is one, else a string."
+  (if (keywordp name)
+      name
+      (or (find-symbol (string-upcase name) '#:keyword)
+          (string name))))
+
+(defun header (name headers)
+  "The value of the first header NAME, a keyword, in the plist HEADERS; NIL where there is none."
+  (loop for (other value) on headers by #'cddr
+        when (eq name (header-name other))
+          return value))
+
+(defparameter *server-line* (map 'octets #'char-code (format nil "Server: recycling~C~C" #\Return #\Newline)))
+
+(defun encode-own-headers (reply headers allowed-p)
+  "Appends HEADERS, a plist, to REPLY, but for those that are not the application's to say; and for those of
+content unless ALLOWED-P.  True when Server is among them."
+  (let ((server-p nil))
+    (loop for (name value) on headers by #'cddr
+          when value
+            do (let ((name (header-name name)))
+                 (case name
+                   ;; Of these we know the truth.
+                   ((:content-length :transfer-encoding :connection :keep-alive :date))
+                   (:content-type
+                    (when allowed-p
+                      (encode-header reply name value)))
+                   (t
+                    (when (eq name :server)
+                      (setf server-p t))
+                    (encode-header reply name value)))))
+    server-p))
+
+(defun encode-response-head (reply server exchange status headers event framing)
+  "Appends the head with STATUS and HEADERS of the response to EXCHANGE to REPLY, an empty OUTPUT.  EVENT is what
+it will be to send that.  FRAMING is the number of octets of content, :CHUNKED, or NIL to say nothing of it.
+Signals INVALID-HEADER."
+  (let* ((allowed-p (body-allowed-p status))
+         (state (next-state (exchange-protocol exchange) event)))
+    (encode-status-line reply status)
+    (unless (encode-own-headers reply headers allowed-p)
+      (encode-octets reply *server-line*))
+    (when allowed-p
+      (case framing
+        ((nil))
+        (:chunked (encode-header reply :transfer-encoding "chunked"))
+        (t (encode-header reply :content-length framing))))
+    (multiple-value-bind (connection keep-alive)
+        (connection-headers (exchange-head exchange) state (idle-seconds server))
+      (when connection
+        (encode-header reply :connection connection))
+      (when keep-alive
+        (encode-header reply :keep-alive keep-alive)))
+    (when (eq :switched (our-side state))
+      (encode-header reply :connection (or (header :connection headers) "upgrade")))
+    (encode-date reply (current-second))
+    (encode-end-of-head reply)))
+
+;;; What it is for the connection
+
+(defun kept-p (server headers)
+  "True when SERVER keeps a connection whose response has HEADERS, if the client does."
+  (and (server-persistent-p server)
+       (not (winding-down-p (worker-engine *worker*)))
+       (not (says-close-p (header :connection headers)))))
+
+(defun response-event (server status headers framed-p)
+  "What it is for the connection to send a response with STATUS and HEADERS, an event that NEXT-STATE knows; the
+client will know where its content ends if FRAMED-P."
+  (cond ((= 101 status) :switch)
+        ((and framed-p (kept-p server headers)) :reply)
+        (t :last-reply)))
+
+(defun drop-unread (exchange content)
+  "Drops what the application has not read of CONTENT, of the request of EXCHANGE, before the response is sent:
+there are clients that look for one only when they have sent all."
+  (when (eq :body (client-side (exchange-protocol exchange)))
+    (let ((awaited (content-awaited content)))
+      (note-event exchange
+                  (if (and (or (null awaited) (<= awaited +most-unread+))
+                           (drop-content content +most-unread+))
+                      :request-end
+                      :request-fault)))))
+
+(defun content-wanted-p (head status)
+  "True when the client of the request HEAD gets the content of a response with STATUS."
+  (and (not (eq :head (head-method head)))
+       (body-allowed-p status)))
+
+;;; Whole responses
+
+(defun send-whole (server exchange content status headers length append)
+  "Sends the response with STATUS and HEADERS, and a content of LENGTH octets, to the request of EXCHANGE with
+CONTENT.  APPEND, a function of the OUTPUT that it is made in, appends the content, or returns what is to be sent
+after it."
+  (drop-unread exchange content)
+  (let ((head (exchange-head exchange))
+        (event (response-event server status headers t)))
+    (with-reply (reply)
+      (encode-response-head reply server exchange status headers event length)
+      (let ((body (and (content-wanted-p head status) (funcall append reply))))
+        (note-event exchange event)
+        (send-reply-on (link-wire (exchange-link exchange)) reply body)
+        (note-event exchange :reply-end)))))
+
+(defun announced-length (headers)
+  "The Content-Length in HEADERS, an integer, or NIL where that is none."
+  (let ((value (header :content-length headers)))
+    (typecase value
+      (content-size value)
+      (string (let ((length (parse-integer value :junk-allowed t)))
+                (and (typep length 'content-size) length))))))
+
+(defun send-nothing (server exchange content status headers)
+  ;; To a HEAD the application may say how long the content would be.
+  (send-whole server exchange content status headers
+              (or (and (eq :head (head-method (exchange-head exchange)))
+                       (announced-length headers))
+                  0)
+              (constantly nil)))
+
+(defun element-length (element)
+  (etypecase element
+    (string (encoded-length element :utf-8))
+    (null 0)
+    ((vector octet) (length element))))
+
+(defun encode-element (reply element)
+  (etypecase element
+    (string (encode-string reply element :utf-8))
+    (null)
+    (octets (encode-octets reply element))
+    ((vector octet) (encode-octets reply (coerce element 'octets)))))
+
+(defun send-list (server exchange content status headers elements)
+  (if (and (eq :head (head-method (exchange-head exchange))) (every #'null elements))
+      (send-nothing server exchange content status headers)
+      (flet ((append-them (reply)
+               (dolist (element elements nil)
+                 (encode-element reply element))))
+        (declare (dynamic-extent #'append-them))
+        (send-whole server exchange content status headers
+                    (loop for element in elements sum (element-length element) of-type index)
+                    #'append-them))))
+
+(defun send-octet-vector (server exchange content status headers octets)
+  (let ((octets (coerce octets 'octets)))
+    (flet ((append-them (reply)
+             (if (encode-body reply octets) nil octets)))
+      (declare (dynamic-extent #'append-them))
+      (send-whole server exchange content status headers (length octets) #'append-them))))
+
+(define-condition unfit-response (recycling-error)
+  ((response :initarg :response :reader unfit-response-response))
+  (:report (lambda (condition stream)
+             (let ((*print-length* 10) (*print-level* 4))
+               (format stream "An application has returned ~S, which is no response of Clack's."
+                       (unfit-response-response condition)))))
+  (:documentation "What an application has returned cannot be sent."))
+
+(defun check-response (response)
+  "Checks that RESPONSE is a list of a status, a plist and perhaps a body."
+  (unless (and (listp response)
+               (<= 1 (length response) 3)
+               (typep (first response) '(integer 100 999))
+               (listp (second response)))
+    (error 'unfit-response :response response)))
+
+(defun send-response (server exchange content response)
+  "Sends RESPONSE, a list with a body, to the request of EXCHANGE, with CONTENT."
+  (destructuring-bind (status &optional headers body) response
+    (typecase body
+      (list (if body
+                (send-list server exchange content status headers body)
+                (send-nothing server exchange content status headers)))
+      (pathname (send-file-response server exchange content status headers body))
+      ((vector octet) (send-octet-vector server exchange content status headers body))
+      (t (error 'unfit-response :response response)))))
+
+(defun send-text (server exchange content status text &optional headers)
+  "Sends TEXT, of characters of ASCII, with STATUS and more HEADERS, a plist."
+  (send-list server exchange content status
+             (list* :content-type "text/plain; charset=us-ascii" headers)
+             (list text)))

@@ -1,0 +1,46 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite clack/tls :in clack
+  :description "Clack applications over TLS.")
+
+(in-suite clack/tls)
+
+(defmacro with-clack-over-tls ((environment response &rest arguments) &body body)
+  "Like WITH-CLACK, over TLS."
+  `(with-directory (directory)
+     (multiple-value-bind (key certificate) (make-certificate directory)
+       (let ((*make-connection* 'encrypted))
+         (with-clack (,environment ,response :ssl-key-file key :ssl-cert-file certificate ,@arguments)
+           ,@body)))))
+
+(define-server-test (requests-over-tls-are-told-as-such :needs :tls-client)
+  (let ((seen nil))
+    (with-clack-over-tls (environment (progn (setf seen environment)
+                                             (text-response "secret"))
+                                      :ssl t)
+      (with-connection (connection)
+        (loop repeat 2 do (is (equal "secret" (exchange-text connection "/"))))))
+    (is (equal '("https" "localhost" 443) (known seen :url-scheme :server-name :server-port)))))
+
+(define-server-test (bodies-files-and-streams-go-over-tls :needs :tls-client)
+  (with-clack-over-tls (environment
+                        (lambda (responder)
+                          (let ((writer (funcall responder '(200 ()))))
+                            (funcall writer (read-octets-of (getf environment :raw-body) 300000))
+                            (funcall writer nil :close t))))
+    (let ((content (test-octets 200000)))
+      (is (equalp content (response-body (ask "/" :method :post :content content)))))))
+
+(define-server-test (without-parking-tls-is-spoken-too :needs :tls-client)
+  (with-clack-over-tls (environment (text-response "secret") :parking nil)
+    (is (equal "secret" (ask-text "/")))))
+
+(define-server-test (mistakes-in-files-name-the-keyword :needs :tls-client)
+  (with-directory (directory)
+    (multiple-value-bind (key certificate) (make-certificate directory)
+      (loop for (arguments word) in (list (list (list :ssl-cert-file key :ssl-key-file key) "SSL-CERT-FILE")
+                                          (list (list :ssl-cert-file certificate :ssl-key-file certificate)
+                                                "SSL-KEY-FILE"))
+            do (let ((condition (nth-value 1 (ignore-errors (apply #'handler:run 'hello arguments)))))
+                 (is (typep condition 'handler:unfit-argument))
+                 (is (search word (princ-to-string condition))))))))

@@ -1,0 +1,162 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite clack/raw-bodies :in clack
+  :description "The content of a request as a stream.")
+
+(in-suite clack/raw-bodies)
+
+(defun read-octets-of (stream count)
+  "Up to COUNT octets of STREAM."
+  (let* ((octets (make-array count :element-type '(unsigned-byte 8)))
+         (end (read-sequence octets stream)))
+    (subseq octets 0 end)))
+
+(defmacro with-raw-body ((body &rest request) form &body checks)
+  "Evaluates CHECKS with VALUE bound to that of FORM, which an application evaluates with BODY, the content of a
+REQUEST that is sent in pieces."
+  `(let ((value nil) (octets (request-octets "/" :method :post ,@request)))
+     (with-clack (environment (let ((,body (getf environment :raw-body)))
+                                (setf value ,form)
+                                (text-response "read")))
+       (with-connection (connection)
+         (send-in-pieces connection (max 1 (ceiling (length octets) 7)) octets)
+         (is (= 200 (response-status (read-response connection))))
+         ;; The next request is looked for where it begins.
+         (is (= 200 (response-status (exchange connection "/" :method :post :content "last"))))))
+     ,@checks))
+
+(defmacro once (form)
+  "The value of FORM the first time that it is evaluated for VALUE; that value later."
+  `(or value ,form))
+
+(define-server-test octets-are-read-as-they-came
+  (let ((content (test-octets 3000)))
+    (with-raw-body (body :content content) (once (read-octets-of body 4000))
+      (is (equalp content value)))))
+
+(define-server-test chunks-are-read-to-their-end
+  (with-raw-body (body :chunks '("abc" "de")) (once (read-octets-of body 10))
+    (is (equalp (octets "abcde") value))))
+
+(define-server-test a-body-is-read-again-from-any-position
+  (with-raw-body (body :content "0123456789")
+      (once (list (decode (read-octets-of body 4)) (file-position body)
+                  (file-position body 0) (decode (read-octets-of body 20))
+                  (file-position body 8) (decode (read-octets-of body 20))
+                  (read-byte body nil :eof)))
+    (is (equal '("0123" 4 t "0123456789" t "89" :eof) value))))
+
+(define-server-test a-body-of-chunks-is-read-again
+  (with-raw-body (body :chunks '("abc" "def"))
+      (once (list (read-byte body) (file-position body 0) (decode (read-octets-of body 20))
+                  (file-position body 3) (read-byte body)))
+    (is (equal '(97 t "abcdef" t 100) value))))
+
+(define-server-test there-is-no-position-beyond-the-end
+  (with-raw-body (body :content "ab") (once (list (file-position body 3) (read-byte body)))
+    (is (equal '(nil 97) value))))
+
+(define-server-test a-body-gives-characters-in-utf-8
+  (let ((text (format nil "a~C~C~%z" (code-char #xE9) (code-char #x3042))))
+    (with-raw-body (body :content text)
+        (once (let ((string (make-string (length text))))
+                (list (read-sequence string body) string
+                      (file-position body 0)
+                      (read-char body) (progn (unread-char #\a body) (read-line body))
+                      (peek-char nil body) (read-line body) (read-char body nil :eof))))
+      (is (equal (list 5 text t #\a (subseq text 0 3) #\z "z" :eof) value)))))
+
+(define-server-test a-character-may-come-in-two-chunks
+  (with-raw-body (body :chunks (list (octets "a" #(#xE3)) #(#x81 #x82) #(#xE3)))
+      (once (list (read-char body) (char-code (read-char body)) (char-code (read-char body))
+                  (read-char body nil :eof)))
+    (is (equal '(#\a #x3042 #xFFFD :eof) value))))
+
+(define-server-test a-request-without-content-has-an-empty-body
+  (with-clack (environment (let ((body (getf environment :raw-body)))
+                             (text-response (prin1-to-string
+                                             (list (read-byte body nil :eof) (read-char body nil :eof)
+                                                   (file-position body) (file-position body 0)
+                                                   (close body) (read-octets-of body 3))))))
+    (loop repeat 2 do (is (equal "(:EOF :EOF 0 T T #())" (ask-text "/"))))))
+
+(defun check-large-body (content &rest request)
+  "Checks that an application gets CONTENT of REQUEST, which is too large to be kept in memory, as often as it
+likes."
+  (let ((value nil))
+    (with-clack (environment
+                 (let ((body (getf environment :raw-body)))
+                   (unless value
+                     (setf value (list (read-octets-of body 200001)
+                                       (file-position body 99990) (read-octets-of body 20)
+                                       (file-position body 0) (read-octets-of body 200001)
+                                       (file-position body 10) (file-position body 200000)
+                                       (read-byte body nil :eof))))
+                   (text-response "read")))
+      (with-connection (connection)
+        (is (= 200 (response-status (apply #'exchange connection "/" :method :post request))))
+        (is (= 200 (response-status (exchange connection "/" :method :post :content "last"))))))
+    (is (equalp (list content t (subseq content 99990 100010) t content t t :eof) value))))
+
+(define-server-test a-large-body-goes-to-a-file-and-is-read-again
+  (if (platform:readiness-supported-p)
+      (with-globals ((handler:*raw-body-memory* 5000))
+        (let ((content (test-octets 200000)))
+          (check-large-body content :content content)
+          (check-large-body content :chunks (list (subseq content 0 70000) (subseq content 70000)))))
+      (skip "On this Lisp there are no temporary files.")))
+
+(define-server-test what-could-not-be-kept-cannot-be-read-again
+  (unless (platform:readiness-supported-p)
+    (with-globals ((handler:*raw-body-memory* 5000))
+      (with-clack (environment (let ((body (getf environment :raw-body)))
+                                 (text-response (princ-to-string (length (read-octets-of body 20001)))
+                                                (handler-case (progn (file-position body 0)
+                                                                     (read-byte body))
+                                                  (error () "lost")))))
+        (is (equal "20000lost" (ask-text "/" :method :post :content (test-octets 20000)))))))
+  (pass))
+
+(define-server-test what-an-application-does-not-read-is-no-request
+  (with-clack (environment (text-response (getf environment :path-info)))
+    (with-connection (connection)
+      (dolist (content (list (octets (request-octets "/inner")) (test-octets 100000)))
+        (is (equal "/outer" (exchange-text connection "/outer" :method :post :content content))))
+      (is (equal "/next" (exchange-text connection "/next")))
+      (is (equal "/chunks" (exchange-text connection "/chunks" :method :post
+                                                               :chunks (list (request-octets "/inner")))))
+      (is (equal "/next" (exchange-text connection "/next"))))))
+
+(define-server-test who-waits-to-send-content-is-told-when-it-is-read
+  (with-clack (environment (text-response (decode (read-octets-of (getf environment :raw-body) 10))))
+    (with-connection (connection)
+      (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 4" :crlf
+            "Expect: 100-continue" :crlf :crlf)
+      (is (= 100 (response-status (read-response connection))))
+      (send connection "late")
+      (is (equal "late" (response-text (read-response connection)))))))
+
+(define-server-test who-waits-to-send-content-that-nobody-reads-is-answered
+  (with-clack (environment (text-response "No, thanks."))
+    (let ((answer (ask-raw "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 4" :crlf
+                           "Expect: 100-continue" :crlf :crlf)))
+      (is (search "No, thanks." (decode answer)))
+      (is (not (search "100 Continue" (decode answer)))))))
+
+(define-server-test content-beyond-the-limit-is-refused
+  (with-clack (environment (progn (read-octets-of (getf environment :raw-body) 100)
+                                  (text-response "read"))
+                           :max-body-octets 10)
+    (is (= 413 (response-status (ask "/" :method :post :content "12345678901"))))
+    (with-connection (connection)
+      (let ((response (exchange connection "/" :method :post :chunks '("123456" "78901"))))
+        (is (= 413 (response-status response)))
+        (is (equalp "close" (response-header response "connection"))))
+      (is-true (closed-by-server-p connection)))))
+
+(define-server-test who-leaves-amid-content-harms-nobody
+  (with-clack (environment (text-response (decode (read-octets-of (getf environment :raw-body) 10))))
+    (with-connection (connection)
+      (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 9" :crlf :crlf "half"))
+    (is (equal "all" (ask-text "/" :method :post :content "all")))
+    (is (equal "" (clack-log)))))

@@ -1,0 +1,126 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite clack/running :in clack
+  :description "RUN: its arguments, start and stop.")
+
+(in-suite clack/running)
+
+(defun hello (environment)
+  (declare (ignore environment))
+  (text-response "Hello"))
+
+(define-server-test destroying-the-thread-of-run-stops-the-server-and-frees-its-port
+  (let ((*clack-log* (make-string-output-stream)))
+    (multiple-value-bind (server task) (start-clack 'hello '())
+      (let ((port (port-of server)))
+        (with-connection (connection port)
+          (is (equal "Hello" (exchange-text connection "/")))
+          (bt:destroy-thread (task-thread task))
+          (eventually ("the end of the thread")
+            (not (bt:thread-alive-p (task-thread task))))
+          (is-true (closed-by-server-p connection)))
+        (multiple-value-bind (again task) (start-clack 'hello (list :port port))
+          (is (= port (port-of again)))
+          (is (eq again (handler:stop again)))
+          (is (eq again (handler:stop again)))
+          (is (eq again (task-result task))))))))
+
+(define-server-test a-port-that-is-taken-is-told-to-the-caller
+  (with-clack (environment (text-response "x"))
+    (let ((condition (nth-value 1 (ignore-errors (handler:run 'hello :port (port-of *server*))))))
+      (is (typep condition 'error))
+      (is (search (princ-to-string (port-of *server*)) (princ-to-string condition))))
+    (is (equal "x" (ask-text "/")))))
+
+(define-server-test arguments-that-make-no-sense-are-refused
+  (dolist (arguments '((:port "5000") (:port 70000) (:address 127) (:worker-num 0) (:max-thread-count -1)
+                       (:read-timeout "x") (:backlog -1) (:max-accept-count 3) (:max-header-octets 0)
+                       (:fd "x") (:ssl t) (:ssl-cert-file "/no/such/file") (:on-start 42)
+                       (:listen "/tmp/x" :fd 3)))
+    (let ((condition (nth-value 1 (ignore-errors (apply #'handler:run 'hello arguments)))))
+      (is (typep condition 'handler:unfit-argument) "~S: ~A" arguments condition))))
+
+(define-server-test unknown-arguments-and-those-of-clack-are-taken
+  (with-clack (environment (text-response "x") :use-thread t :silent t :never-heard-of 1 :swank-port nil)
+    (is (equal "x" (ask-text "/")))))
+
+(define-server-test more-workers-than-threads-are-no-contradiction
+  (with-clack (environment (text-response "x") :worker-num 110)
+    (is (equal "x" (ask-text "/"))))
+  (is (equal '(:least 4 :most 4 :accept :unlimited)
+             (handler::thread-counts '(:max-thread-count 4))))
+  (is (equal '(:least 110 :most 110 :accept nil)
+             (handler::thread-counts '(:worker-num 110 :max-accept-count nil))))
+  (is (equal '(:least 2 :most nil :accept :unlimited)
+             (handler::thread-counts '(:worker-num 2 :max-thread-count nil)))))
+
+(define-server-test no-connection-waits-for-the-handler-of-another
+  (let ((gate (make-gate "leave to answer")))
+    (with-clack (environment (progn (when (equal "/slow" (getf environment :path-info))
+                                      (await gate))
+                                    (text-response "x"))
+                             :worker-num 2)
+      (with-connections (connections 5)
+        (dolist (connection connections)
+          (send-request connection "/slow"))
+        (is (equal "x" (ask-text "/fast")))
+        (open-gate gate)
+        (dolist (connection connections)
+          (is (equal "x" (response-text (read-response connection)))))))))
+
+(define-server-test without-parking-it-is-all-the-same
+  (with-clack (environment (text-response (getf environment :request-uri)
+                                          (decode (read-octets-of (getf environment :raw-body) 100)))
+                           :parking nil)
+    (with-connection (connection)
+      (is (equal "/a" (exchange-text connection "/a")))
+      (is (equal "/bcontent" (exchange-text connection "/b" :method :post :content "content")))
+      (is (equal "/cchunks" (exchange-text connection "/c" :method :post :chunks '("chu" "nks")))))))
+
+(define-server-test applications-write-where-run-was-called
+  (with-clack (environment (progn (write-string "Told." *error-output*)
+                                  (text-response "x")))
+    (is (equal "x" (ask-text "/")))
+    (is (search "Told." (clack-log)))))
+
+(define-server-test a-server-tells-its-statistics
+  (with-clack (environment (text-response "x"))
+    (ask "/")
+    (let ((statistics (handler:server-statistics *server*)))
+      (is (plusp (getf statistics :accepted)))
+      (is (plusp (getf statistics :threads))))))
+
+(define-server-test a-server-listens-on-a-path
+  (if (platform:special-listeners-supported-p)
+      (with-directory (directory)
+        (let ((path (merge-pathnames "socket" directory)) (seen nil))
+          (with-clack (environment (progn (setf seen environment)
+                                          (text-response "x"))
+                                   :listen path)
+            (with-open-connection (connection (connect-to-path path))
+              (is (equal "x" (exchange-text connection "/"))))
+            (is (equal '("unix:" 0) (known seen :remote-addr :remote-port))))
+          (is (null (probe-file path)))))
+      (skip "On this Lisp there are no such listeners.")))
+
+(define-server-test too-many-connections-are-answered-503
+  (let ((gate (make-gate "leave to answer")) (begun (make-gate "a request to begin")))
+    (with-clack (environment (progn (open-gate begun)
+                                    (await gate)
+                                    (text-response "x"))
+                             :max-thread-count 1 :max-accept-count nil)
+      (with-connection (first)
+        (send-request first "/")
+        (await begun)
+        (is (= 503 (response-status (ask "/"))))
+        (open-gate gate)
+        (is (equal "x" (response-text (read-response first))))))))
+
+(define-server-test the-example-answers
+  (load (merge-pathnames "examples/clack.lisp" (source-root)))
+  (with-clack (environment (uiop:symbol-call '#:recycling-clack-demo '#:app environment))
+    (is (equal "Hello from localhost." (ask-text "/")))
+    (is (equal (string (code-char #x3042)) (ask-text "/echo" :method :post :content (string (code-char #x3042)))))
+    (is (equal (format nil "three~%two~%one~%none") (ask-text "/count")))
+    (is (search "recycling-clack-demo" (ask-text "/source")))
+    (is (= 404 (response-status (ask "/nothing"))))))

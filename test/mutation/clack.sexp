@@ -1,0 +1,107 @@
+;;;; Clack applications.  See mutants.lisp for the form.
+
+(:file "src/http/decoding.lisp" :suites (http-decoding)
+ :mutants
+ (("utf-8-size-by-first" "#xC2" "#xC0")
+  ("utf-8-size-by-first" "#xF5" "#xF8")
+  ("continues-p" "(#xE0 (<= #xA0 octet #xBF))" "")
+  ("continues-p" "(#xED (<= #x80 octet #x9F))" "")
+  ("continues-p" "(#xF0 (<= #x90 octet #xBF))" "")
+  ("continues-p" "(#xF4 (<= #x80 octet #x8F))" "")
+  ("utf-8-code" "(< position end)" "t")
+  ("percent-decoded" "(ascii-p text start end)" "t" :suites (http-decoding clack/environments)
+   :equivalent "No target has octets beyond ASCII.")
+  ("encoded-octets" "(incf start 3)" "(incf start 1)")
+  ("target-path" "(authority-start uri)" "0" :suites (clack/environments))))
+
+(:file "clack/environment.lisp" :suites (clack/environments)
+ :mutants
+ (("port-start" "(< (1+ colon) (length host))" "t")
+  ("port-start" "(null (find #\\] host :start colon))" "t")
+  ("server-name-and-port" "(string= host (first known))" "t")
+  ("server-name-and-port" "(set-published (server-known-host server) known)" "" :equivalent "A matter of speed.")
+  ("default-port" "443" "80" :suites (clack/tls))
+  ("environment" "(= path-start path-end)" "nil")
+  ("environment" "(< path-end (length uri))" "t")
+  ("content-length-of" "((integerp framing) framing)" "")))
+
+(:file "clack/raw-body.lisp" :suites (clack/raw-bodies)
+ :mutants
+ (("prepare-window" "(<= (+ (raw-body-taken body) count) *raw-body-memory*)" "t")
+  ("keep-taken" "(not (write-file-octets file (raw-body-taken body) (raw-body-octets body) start end))" "nil"
+   :equivalent "The disk would have to be full.")
+  ("take-more" "(setf (raw-body-content body) nil)" "" :equivalent "Content that is over gives no more.")
+  ("load-window" "(setf (raw-body-base body) position" "(setf (raw-body-base body) 0")
+  ("octets-of-character" "(setf (raw-body-position body) position)" "")
+  ("octets-of-character" "(<= (+ index size) (raw-body-count body))" "t")
+  ("release-body" "(close-descriptor (shiftf (raw-body-file body) nil))" "nil")
+  ("(setf trivial-gray-streams:stream-file-position)" "(<= 0 position (raw-body-taken stream))" "t")))
+
+(:file "clack/responses.lisp" :suites (clack/responses)
+ :mutants
+ (("encode-own-headers" "(when allowed-p" "(progn")
+  ("encode-own-headers" "when value" "when t")
+  ("encode-own-headers" ":transfer-encoding" "")
+  ("encode-own-headers" ":date" "")
+  ("encode-own-headers" "(setf server-p t)" "")
+  ("encode-response-head" "(when allowed-p" "(progn")
+  ("kept-p" "(server-persistent-p server)" "t")
+  ("kept-p" "(not (says-close-p (header :connection headers)))" "t")
+  ("drop-unread" ":request-fault" ":request-end" :suites (clack/responses clack/raw-bodies)
+   :equivalent "END-CONTENT drops the rest, or fails.")
+  ("content-wanted-p" "(not (eq :head (head-method head)))" "t")
+  ("content-wanted-p" "(body-allowed-p status)" "t")
+  ("send-nothing" "(announced-length headers)" "nil")
+  ("check-response" "(<= 1 (length response) 3)" "t" :suites (clack/failures))
+  ("check-response" "(listp (second response))" "t" :suites (clack/failures))))
+
+(:file "clack/file-responses.lisp" :suites (clack/files)
+ :mutants
+ (("version-headers" "(unless (header name headers)" "(progn")
+  ("decision-of" "date-p (member" "t (member" :equivalent "Whoever has a tag has not changed the date.")
+  ("send-range" "(<= first last (1- size))" "t")
+  ("send-version" "(if (= 200 status) (decision-of head headers) :proceed)" "(decision-of head headers)")
+  ("send-version" "(and (= 200 status) (range-of-file head (header :etag headers) version))"
+                  "(range-of-file head (header :etag headers) version)")))
+
+(:file "clack/delayed-responses.lisp" :suites (clack/delayed-responses)
+ :mutants
+ (("framing-of-stream" "((not (content-wanted-p head status)) :none)" "")
+  ("framing-of-stream" "((announced-length headers))" "")
+  ("framing-of-stream" "((eq :http/1.1 (head-protocol head)) :chunked)" "(t :chunked)")
+  ("begin-stream" "(not (eq :plain framing))" "t")
+  ("write-chunk" "(force-output stream)" "nil")
+  ("write-chunk" "(unless (eq :body (delayed-side delayed)) (error 'response-over))" "")
+  ("answer-delayed" "(unless (eq :idle (delayed-side delayed)) (error 'response-over))" "")
+  ("end-written" "(if (end-reply (delayed-stream delayed)) :reply-end :reply-cut)"
+                "(progn (end-reply (delayed-stream delayed)) :reply-end)")
+  ("respond-later" "(:body (end-written delayed))" "(:body)")))
+
+(:file "clack/requests-served.lisp" :suites (clack/failures clack/raw-bodies clack/delayed-responses)
+ :mutants
+ (("invitation" "(eq :idle (our-side (exchange-protocol exchange)))" "t" :equivalent "Nobody reads later, yet.")
+  ("body-of" "(null (content-invite content))" "t")
+  ("client-gone-p" "((or descriptor-broken stream-timeout) t)" "")
+  ("client-gone-p" "(eq (stream-error-stream condition) (raw-body-content body))" "nil")
+  ("send-failure" "(eq :idle (our-side (exchange-protocol exchange)))" "t")
+  ("call-debugging" "(unless (client-fault-p condition body)" "(progn"
+   :equivalent "Nobody fails while others debug, in the tests.")
+  ("answered-p" "(release-body body)" "nil")
+  ("serve-request" "(eq :done (our-side (exchange-protocol exchange)))" "t")
+  ("serve-request" "(if (reusable-p (exchange-protocol exchange)) :park :close)" ":park"
+   :suites (clack/responses))))
+
+(:file "clack/options.lisp" :suites (clack/running)
+ :mutants
+ (("thread-counts" "(setf most least)" "nil")
+  ("thread-counts" "(min least most)" "least")
+  ("check-place" "(and (getf arguments :listen) (getf arguments :fd))" "nil")
+  ("tls-wanted-p" "(or (getf arguments :ssl-cert-file) (getf arguments :ssl-key-file))" "nil"
+   :suites (clack/tls))))
+
+(:file "clack/running.lisp" :suites (clack/running)
+ :mutants
+ (("open-clack-listener" "(tell-where address port condition)" "nil")
+  ("stop-server" "(stop-listening server)" "nil")
+  ("run" "(stop server)" "nil")
+  ("make-engine-for" "(getf (server-place server) :parking t)" "t" :equivalent "It is all the same for clients.")))

@@ -1,0 +1,65 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; Servers of Clack applications, without Clack: RUN in a thread, as CLACK:CLACKUP calls it.
+
+(defmethod port-of ((server handler:clack-server))
+  (handler:server-port server))
+
+(defvar *clack-log* nil
+  "What the server that WITH-CLACK has started tells people: a stream.")
+
+(defun clack-log ()
+  "All that the server has told people since this was called last."
+  (get-output-stream-string *clack-log*))
+
+(defun start-clack (app arguments)
+  "Starts a server of APP by RUN with ARGUMENTS in a thread of its own; returns it, and the task.  Signals what RUN
+does when it fails."
+  (let* ((server nil)
+         (log *clack-log*)
+         (parking-p *parking-p*)
+         (task (in-background ("a server of Clack")
+                 (let ((*error-output* log))
+                   (apply #'handler:run app
+                          (append arguments
+                                  (list :port 0 :parking parking-p
+                                        :on-start (lambda (started) (setf server started)))))))))
+    (eventually ("the server to start")
+      (or server (task-done-p task)))
+    (if server
+        (values server task)
+        (task-result task))))
+
+(defun call-with-clack (app arguments function)
+  "Calls FUNCTION while a server of APP, made with ARGUMENTS, runs."
+  (let ((*clack-log* (make-string-output-stream)))
+    (multiple-value-bind (*server* task) (start-clack app arguments)
+      (unwind-protect (funcall function)
+        (handler:stop *server*)
+        (task-result task)))))
+
+(defmacro with-clack ((environment response &rest arguments) &body body)
+  "Evaluates BODY with *SERVER* bound to a server, made with ARGUMENTS, whose application returns the value of
+RESPONSE, in which the variable ENVIRONMENT is bound to that of the request."
+  `(call-with-clack (lambda (,environment)
+                      (declare (ignorable ,environment))
+                      ,response)
+                    (list ,@arguments)
+                    (lambda () ,@body)))
+
+(defun text-response (&rest strings)
+  "A response of Clack's with STRINGS."
+  (list 200 '(:content-type "text/plain; charset=utf-8") strings))
+
+(defun environment-of (octets &rest arguments)
+  "The environment that an application gets for the request that OCTETS are, from a server made with ARGUMENTS."
+  (let ((seen nil))
+    (call-with-clack (lambda (environment)
+                       (setf seen (copy-list environment))
+                       (text-response "seen"))
+                     arguments
+                     (lambda ()
+                       (with-connection (connection)
+                         (send connection octets)
+                         (read-response connection))))
+    seen))
