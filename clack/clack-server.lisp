@@ -29,7 +29,7 @@ one; else NIL.")
    (output :initform *standard-output* :reader server-output)
    (error-output :initform *error-output* :reader server-error-output)
    (unsaid :initform (make-all-unsaid) :reader server-unsaid)
-   (known-host :initform '("" "" nil) :accessor server-known-host
+   (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
                :documentation "The text of a header Host, and the name and the port in it, a list that is
 replaced whole."))
   (:documentation "A server of one Clack application; see RUN."))

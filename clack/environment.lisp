@@ -29,6 +29,13 @@
            ;; A colon may have nothing behind it.
            (list host (string-right-trim ":" host) default)))))
 
+(defun same-host-p (host other)
+  "True when HOST and OTHER are the same text.  Most clients of a server name the same."
+  (declare (type text host other))
+  (and (= (length host) (length other))
+       (loop for index of-type index below (length host)
+             always (char= (schar host index) (schar other index)))))
+
 (defun default-port (server)
   (if (encrypted-p server) 443 80))
 
@@ -38,7 +45,7 @@
         (known (server-known-host server)))
     (cond ((or (null host) (string= "" host)) ; of HTTP/1.0
            (values-list (link-local link)))
-          ((string= host (first known))
+          ((same-host-p host (first known))
            (values (second known) (third known)))
           (t
            (setf known (host-and-port host (default-port server)))

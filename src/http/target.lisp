@@ -4,13 +4,21 @@
 
 (declaim (ftype (function (text index index) index) reg-name-end ip-literal-end host-end))
 
+(defun digits-value (text start end)
+  "The number that the digits TEXT has from START below END, at most five, are."
+  (declare (type text text) (type index start end) #.*plain-policy*)
+  (loop with value of-type (unsigned-byte 32) = 0
+        for position of-type index from start below end
+        do (setf value (+ (* 10 value) (- (char-code (schar text position)) (char-code #\0))))
+        finally (return value)))
+
 (defun port-p (text start end)
   "True if TEXT from START to END is a port: empty or a number up to 65535."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (and (= end (text-run-end text start end +digit+))
        (or (< (- end start) 5)
            (and (= (- end start) 5)
-                (<= (parse-integer text :start start :end end) 65535)))))
+                (<= (digits-value text start end) 65535)))))
 
 (defun percent-encoding-p (text start end)
   "True if TEXT from START below END begins with a percent sign and two digits."

@@ -18,7 +18,7 @@
  :mutants
  (("port-start" "(< (1+ colon) (length host))" "t")
   ("port-start" "(null (find #\\] host :start colon))" "t")
-  ("server-name-and-port" "(string= host (first known))" "t")
+  ("server-name-and-port" "(same-host-p host (first known))" "t")
   ("server-name-and-port" "(set-published (server-known-host server) known)" "" :equivalent "A matter of speed.")
   ("default-port" "443" "80" :suites (clack/tls))
   ("environment" "(= path-start path-end)" "nil")
