@@ -33,8 +33,7 @@ client does not wait for that."
       (let ((size (content-size content)))
         (if (and size
                  (<= size *raw-body-memory*)
-                 (<= size (content-at-hand content))
-                 (null (content-invite content)))
+                 (<= size (content-at-hand content)))
             (whole-body (read-all-content content nil :body-too-large))
             (partial-body content)))))
 

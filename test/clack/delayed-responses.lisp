@@ -85,9 +85,10 @@
 (define-server-test old-clients-get-what-is-written-up-to-the-end-of-the-connection
   (with-responder (responder)
       (funcall (funcall responder '(200 ())) "abc" :close t)
-    (let ((answer (decode (ask-raw (request-octets "/" :version "HTTP/1.0")))))
-      (is (cl-ppcre:scan "abc$" answer))
-      (is (not (search "chunked" answer))))))
+    (dolist (headers '(() (("Connection" . "keep-alive"))))
+      (let ((answer (decode (ask-raw (request-octets "/" :version "HTTP/1.0" :headers headers)))))
+        (is (cl-ppcre:scan "abc$" answer))
+        (is (not (search "chunked" answer)))))))
 
 (define-server-test a-head-has-nothing-of-what-is-written
   (with-responder (responder)

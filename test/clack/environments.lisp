@@ -35,6 +35,14 @@
     (is (equal "text/plain" (gethash "content-type" headers)))
     (is (equal "1" (gethash "content-length" headers)))))
 
+(define-server-test the-length-of-content-is-an-integer-where-it-is-known
+  (flet ((length-of (&rest keys)
+           (getf (environment-of (apply #'request-octets "/" :method :post keys)) :content-length)))
+    (is (eql 3 (length-of :content "abc")))
+    (is (eql 0 (length-of :headers '(("Content-Length" . "0")))))
+    (is (null (length-of :chunks '("abc"))))
+    (is (null (length-of)))))
+
 (define-server-test each-request-has-an-environment-of-its-own
   (let ((seen '()))
     (call-with-clack (lambda (environment)

@@ -29,7 +29,8 @@
     (let ((answer (decode (ask-raw (request-octets "/")))))
       (is (search "half" answer))
       (is (not (search (format nil "0~C~C~C~C" #\Return #\Newline #\Return #\Newline) answer))))
-    (is (search "Amid the response." (clack-log)))))
+    (is (search "Amid the response." (clack-log)))
+    (is (= 0 (getf (handler:server-statistics *server*) :failed)) "It is no failure of the server.")))
 
 (define-server-test an-error-before-the-body-was-read-keeps-requests-apart
   (with-clack (environment (error "Before reading."))

@@ -91,12 +91,23 @@ likes."
                                        (file-position body 99990) (read-octets-of body 20)
                                        (file-position body 0) (read-octets-of body 200001)
                                        (file-position body 10) (file-position body 200000)
-                                       (read-byte body nil :eof))))
+                                       (read-byte body nil :eof)
+                                       (and (handler::raw-body-file body) :file))))
                    (text-response "read")))
       (with-connection (connection)
         (is (= 200 (response-status (apply #'exchange connection "/" :method :post request))))
         (is (= 200 (response-status (exchange connection "/" :method :post :content "last"))))))
-    (is (equalp (list content t (subseq content 99990 100010) t content t t :eof) value))))
+    (is (equalp (list content t (subseq content 99990 100010) t content t t :eof :file) value))))
+
+(define-server-test a-character-may-be-at-any-place-of-a-large-body
+  (if (platform:readiness-supported-p)
+      (with-globals ((handler:*raw-body-memory* 5000))
+        (let ((text (make-string 30000 :initial-element (code-char #x3042))))
+          (with-raw-body (body :content text)
+              (once (let ((string (make-string 30001)))
+                      (list (read-sequence string body) (string= text string :end2 30000))))
+            (is (equal '(30000 t) value)))))
+      (skip "On this Lisp there are no temporary files.")))
 
 (define-server-test a-large-body-goes-to-a-file-and-is-read-again
   (if (platform:readiness-supported-p)
@@ -110,11 +121,11 @@ likes."
   (unless (platform:readiness-supported-p)
     (with-globals ((handler:*raw-body-memory* 5000))
       (with-clack (environment (let ((body (getf environment :raw-body)))
-                                 (text-response (princ-to-string (length (read-octets-of body 20001)))
+                                 (text-response (princ-to-string (length (read-octets-of body 100001)))
                                                 (handler-case (progn (file-position body 0)
                                                                      (read-byte body))
                                                   (error () "lost")))))
-        (is (equal "20000lost" (ask-text "/" :method :post :content (test-octets 20000)))))))
+        (is (equal "100000lost" (ask-text "/" :method :post :content (test-octets 100000)))))))
   (pass))
 
 (define-server-test what-an-application-does-not-read-is-no-request
@@ -135,6 +146,29 @@ likes."
       (is (= 100 (response-status (read-response connection))))
       (send connection "late")
       (is (equal "late" (response-text (read-response connection)))))))
+
+(define-server-test content-that-is-not-waited-for-is-taken
+  (with-clack (environment (text-response (decode (read-octets-of (getf environment :raw-body) 10))))
+    (with-connection (connection)
+      (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 5" :crlf
+            "Expect: 100-continue" :crlf :crlf "early")
+      (let ((response (read-response connection)))
+        (when (= 100 (response-status response))
+          (setf response (read-response connection)))
+        (is (equal "early" (response-text response)))))))
+
+(define-server-test an-application-may-answer-before-all-content-has-come
+  (with-clack (environment (lambda (responder)
+                             (let ((writer (funcall responder '(200 ()))))
+                               (funcall writer (octets (vector (read-byte (getf environment :raw-body)))))
+                               (funcall writer (octets (vector (read-byte (getf environment :raw-body))))
+                                        :close t)))
+                           :max-early-octets 0)
+    (with-connection (connection)
+      (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 2" :crlf :crlf "a")
+      (is-true (received-p connection (format nil "a~C~C" #\Return #\Newline)))
+      (send connection "b")
+      (is-true (received-p connection (format nil "b~C~C" #\Return #\Newline))))))
 
 (define-server-test who-waits-to-send-content-that-nobody-reads-is-answered
   (with-clack (environment (text-response "No, thanks."))
