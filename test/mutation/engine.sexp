@@ -117,12 +117,12 @@
 
 (:file "src/engine/ready/pending-output.lisp" :suites (slow-readers steps time-outs progress)
  :mutants
- (("send-pending-output" "(setf (connection-output connection) left)" "")
-  ("send-pending-output" "(error :broken)" "")
-  ("send-pending-output" "(or sent-p (null (connection-deadline connection)))" "t")
-  ("send-pending-output" "(or sent-p (null (connection-deadline connection)))"
+ (("send-wanted-output" "(setf (connection-output connection) left)" "")
+  ("send-wanted-output" "(error :broken)" "")
+  ("send-wanted-output" "(or sent-p (null (connection-deadline connection)))" "t")
+  ("send-wanted-output" "(or sent-p (null (connection-deadline connection)))"
    "(null (connection-deadline connection))")
-  ("send-pending-output" "(member (connection-outcome connection) '(:park :deferred))" "t")
+  ("send-wanted-output" "(member (connection-outcome connection) '(:park :deferred))" "t")
   ("peer-took-some-p" "(< -1 (unsent-octets (connection-descriptor connection)) unsent)"
    "(<= -1 (unsent-octets (connection-descriptor connection)) unsent)")
   ("time-left-to-take-p" "(peer-took-some-p connection)" "nil")

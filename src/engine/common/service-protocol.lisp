@@ -37,6 +37,13 @@ SERVE returned :DEFERRED: it is served again then.  Called by the sentinel after
     (declare (ignore connection))
     nil))
 
+(defgeneric output-unwanted-p (service connection)
+  (:documentation "True when SERVICE wants CONNECTION ended at once, although its peer has not taken all output.  Called by
+its owner, so it must not wait.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
 (defgeneric refuse (service connection)
   (:documentation "Tells the peer of CONNECTION that SERVICE has no room for it.  Called by the
 worker that accepts, so it must not wait for the peer.  What it returns does not matter; the engine

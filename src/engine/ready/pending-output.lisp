@@ -9,7 +9,8 @@
 ;;;;                                 outcome is :PARK or            meanwhile, and parks
 ;;;;                                 :DEFERRED
 ;;;;                                 all of it was taken            ends the connection gently
-;;;;                                 the peer is gone               drops the connection
+;;;;                                 the peer is gone, or the       drops the connection
+;;;;                                 service wants none of it sent
 ;;;;                                 the peer takes no more now     parks the connection, until
 ;;;;                                                                it takes more
 ;;;;
@@ -29,6 +30,11 @@
 (defun send-pending-output (engine connection)
   "Sends what CONNECTION, which the caller owns, has left of its output.  Returns :AGAIN when
 there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BROKEN."
+  (if (output-unwanted-p (engine-service engine) connection)
+      :broken
+      (send-wanted-output engine connection)))
+
+(defun send-wanted-output (engine connection)
   (multiple-value-bind (left sent-p error)
       (send-connection-output connection)
     (setf (connection-output connection) left)

@@ -18,13 +18,21 @@
 (defmethod visit-connection ((engine ready-engine) connection)
   (uninterruptibly
     (when (become-owner connection nil)
-      (let* ((served (connection-served connection))
-             (result (serve-visit engine connection)))
-        (unless *worker*
-          (counter-add (engine-visitors-served engine) (- (connection-served connection) served)))
-        (if (eq result :again)
-            (requeue-connection engine connection)
-            (end-service engine connection result))))))
+      (let ((*worker* (worker-of engine))
+            (served (connection-served connection))
+            (result nil))               ; stays so when a program leaves it by a non-local exit
+        (unwind-protect (setf result (serve-visit engine connection))
+          (unless *worker*
+            (counter-add (engine-visitors-served engine) (- (connection-served connection) served)))
+          (if (eq result :again)
+              (requeue-connection engine connection)
+              (end-service engine connection result)))))))
+
+(defun worker-of (engine)
+  "The worker of ENGINE whose thread this is; NIL in any other thread, a worker's of another engine included."
+  (and *worker*
+       (eq engine (worker-engine *worker*))
+       *worker*))
 
 (defun serve-visit (engine connection)
   "Does what a visitor can for CONNECTION, which it owns; returns what SERVE-ONCE does, :AGAIN when there may be
