@@ -187,7 +187,10 @@
                  (:file "secrets")
                  (:file "rejections")
                  (:file "verdicts")
-                 (:file "crowds")))
+                 (:file "crowds")
+                 (:file "deferred-replies")
+                 (:file "outgoing-streams")
+                 (:file "channels")))
    (:module "clack"                     ; the protocol of Clack's handlers, driven directly
     :serial t
     :components ((:file "environments")

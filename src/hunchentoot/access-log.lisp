@@ -178,7 +178,8 @@ writes the line about it afterwards, however it ended."
         (setf (exchange-access exchange) access)
         (unwind-protect (funcall thunk)
           (survive-cleanup)
-          (unless (deferred-p exchange)
+          (unless (or (deferred-p exchange)
+                      (not (eq access (exchange-access exchange)))) ; a call within this one has written it
             (setf (exchange-access exchange) nil)
             (finish-access acceptor access))))
       (funcall thunk)))

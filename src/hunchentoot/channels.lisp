@@ -14,7 +14,7 @@
   "Subscribers, and what becomes of the slow ones."
   (when-full :drop :type (member :drop :skip) :read-only t)
   (lock (bt:make-lock "channel") :read-only t)
-  (subscribers (make-hash-table :test 'eq) :read-only t)
+  (subscribers (make-hash-table :test 'eq) :read-only t) ; of the functions that their ends call
   (skipped 0 :type unsigned-byte)       ; messages that a subscriber did not get
   (dropped 0 :type unsigned-byte))      ; subscribers
 
@@ -55,15 +55,21 @@ much as its high-water mark: :DROP, its connection is ended; :SKIP, it does not 
 (defun subscribe (channel subscriber)
   "Lets SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, get what is published on CHANNEL, until it ends or is
 UNSUBSCRIBEd.  Returns SUBSCRIBER."
-  (with-channel (channel)
-    (setf (gethash subscriber (channel-subscribers channel)) t))
-  (call-when-over (subscriber-outbox subscriber) (lambda () (unsubscribe channel subscriber)))
+  (let ((function (lambda () (unsubscribe channel subscriber))))
+    (when (with-channel (channel)
+            (unless (gethash subscriber (channel-subscribers channel))
+              (setf (gethash subscriber (channel-subscribers channel)) function)))
+      (call-when-over (subscriber-outbox subscriber) function)))
   subscriber)
 
 (defun unsubscribe (channel subscriber)
   "Lets SUBSCRIBER get nothing more that is published on CHANNEL.  True when it was subscribed."
-  (with-channel (channel)
-    (remhash subscriber (channel-subscribers channel))))
+  (let ((function (with-channel (channel)
+                    (prog1 (gethash subscriber (channel-subscribers channel))
+                      (remhash subscriber (channel-subscribers channel))))))
+    (when function
+      (forget-when-over (subscriber-outbox subscriber) function) ; who comes and goes often would gather them
+      t)))
 
 (defun channel-size (channel)
   "How many subscribers CHANNEL has, an integer."
@@ -73,11 +79,10 @@ UNSUBSCRIBEd.  Returns SUBSCRIBER."
 ;;; Messages
 
 (defun encode-message (format event text)
-  "The octets that leave for a message in FORMAT; EVENT is a function that returns its octets as an event, and TEXT its
-data."
+  "The octets that leave for a message in FORMAT; EVENT is its octets as an event, and TEXT its data."
   (ecase format
-    (:event (funcall event))
-    (:event-chunk (as-chunk (funcall event)))
+    (:event event)
+    (:event-chunk (as-chunk event))
     (:websocket (encode-frame :text (or text "")))))
 
 (defun message-encoder (event text)
@@ -89,22 +94,19 @@ data."
 
 (defun publish (channel data &key event id retry)
   "Sends DATA, a string, to all subscribers of CHANNEL; streams of events get EVENT, ID and RETRY as SEND-EVENT takes
-them.  Does not wait for any client.  May be called in any thread.  Returns how many subscribers got it."
-  (let ((encoded nil))
-    (publish-encoded channel
-                     (message-encoder (lambda ()
-                                        (or encoded
-                                            (setf encoded (encode-event data :event event :id id :retry retry))))
-                                      data))))
+them.  Does not wait for any client.  May be called in any thread.  Returns how many subscribers got it.  Signals
+MALFORMED-EVENT, before anybody gets anything."
+  (publish-encoded channel (message-encoder (encode-event data :event event :id id :retry retry) data)))
 
 (defun publish-encoded (channel encoder)
   "Sends the message of ENCODER, of MESSAGE-ENCODER, to all subscribers of CHANNEL; returns how many got it."
-  (multiple-value-bind (reached full) (put-in-all channel encoder)
-    (dolist (subscriber full)
-      (end-outbox (subscriber-outbox subscriber))
-      (go-on-with subscriber))
-    (mapc #'go-on-with reached)
-    (length reached)))
+  (uninterruptibly                      ; who is destroyed amid it would leave some of them unsent
+    (multiple-value-bind (reached full) (put-in-all channel encoder)
+      (dolist (subscriber full)
+        (end-outbox (subscriber-outbox subscriber))
+        (go-on-with subscriber))
+      (mapc #'go-on-with reached)
+      (length reached))))
 
 (defun put-in-all (channel encoder)
   "Puts the message of ENCODER into the outboxes of all subscribers of CHANNEL.  Returns those that got it, and those
@@ -115,7 +117,7 @@ that are too slow for CHANNEL."
             do (ecase (put-in-outbox (subscriber-outbox subscriber)
                                      (funcall encoder (message-format subscriber)))
                  ((:room :full) (push subscriber reached))
-                 (:over)
+                 ((:over :too-long))
                  (:refused
                   (ecase (channel-when-full channel)
                     (:skip (incf (channel-skipped channel)))

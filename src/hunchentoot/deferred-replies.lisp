@@ -14,7 +14,8 @@
 (defvar *default-reply-timeout* 60
   "How many seconds, a real or NIL for ever, a deferred reply may take: the default of DEFER-REPLY's :TIMEOUT.")
 
-(defstruct (reply-context (:include opaque) (:constructor make-reply-context (acceptor request reply head content)))
+(defstruct (reply-context (:include opaque)
+                          (:constructor make-reply-context (acceptor request reply head content session)))
   "What was bound while a handler ran."
   (acceptor nil :read-only t)
   (request nil :read-only t)
@@ -23,7 +24,8 @@
   (content nil :read-only t)            ; of the request
   (session nil)
   (stream nil)                          ; Hunchentoot's
-  (files '()))                          ; temporary ones, deleted at the end
+  (lock (bt:make-lock "reply context") :read-only t) ; held while FILES changes
+  (files '()))                          ; temporary ones, deleted at the end; :DELETED from then on
 
 (defstruct (deferred-reply (:include opaque) (:constructor make-deferred-reply (deferral)) (:copier nil))
   "A reply that comes later, as programs know it: when the last of them forgets it, nobody can complete it."
@@ -65,7 +67,7 @@ handler then returns; what it returns is not sent.
 
 TIMEOUT is for how many seconds, a real, the reply may take before the client gets status 504; NIL for ever.
 ON-ABANDON is NIL, or a function without arguments that is called once, in any thread, when the client leaves before
-its reply was sent; it must not refer to REPLY.  Whatever of the request's content the handler has not read is taken
+its reply was sent; it must not wait, and REPLY is not forgotten while it refers to that.  Whatever of the request's content the handler has not read is taken
 before the reply waits.
 
 A handler that signals an error, or is left by a throw, before its reply is complete is answered with status 500.  So
@@ -81,8 +83,7 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
     (unwind-protect
          (multiple-value-prog1 (funcall function reply)
            (setf returned-p t)
-           (when (deferral-pending-p deferral)
-             (setf (deferral-holder deferral) (make-weak-reference reply))))
+           (hold-deferral deferral reply))
       (unless returned-p
         (withdraw-deferral deferral)))))
 
@@ -103,26 +104,26 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
                                        (end-after timeout) on-abandon)))
           (setf (deferral-context deferral)
                 (make-reply-context hunchentoot:*acceptor* hunchentoot:*request* hunchentoot:*reply*
-                                    (current-head) (own-content hunchentoot:*request*)))
+                                    (current-head) (own-content hunchentoot:*request*) hunchentoot:*session*))
           deferral)))
 
 ;;; In any thread
 
 (defun complete-reply (reply content &key status headers content-type)
   "Completes REPLY, which DEFER-REPLY has deferred, with CONTENT: a string, a vector of octets, the pathname of a file, a
-function without arguments, which is called in the context of the request and returns one of these, or NIL for the
-page of STATUS.  STATUS, an integer, HEADERS, an alist of keywords or strings and values, and CONTENT-TYPE, a string,
+function without arguments, which is called in the context of the request, must not wait, and returns one of these; or NIL for
+the page of STATUS.  STATUS, an integer, HEADERS, an alist of keywords or strings and values, and CONTENT-TYPE, a string,
 are set in the reply where they are not NIL; whatever the handler has set stays.
 
 May be called in any thread.  True when somebody still waits for the reply; NIL when its client has gone, or its time
 has run out.  Signals ALREADY-ANSWERED when REPLY was completed before."
-  (answer-deferral (deferred-reply-deferral reply)
+  (answer-deferral (deferred-reply-deferral reply) reply
                    (make-completion content status headers content-type)))
 
 (defun fail-reply (reply &optional (reason "The reply failed."))
   "Completes REPLY as a handler does that fails: with status 500; REASON, a condition or a string, is logged, and told
 where Hunchentoot tells errors.  Returns and signals what COMPLETE-REPLY does."
-  (answer-deferral (deferred-reply-deferral reply)
+  (answer-deferral (deferred-reply-deferral reply) reply
                    (make-completion (failure reason) nil '() nil)))
 
 (defun failure (reason)
@@ -139,8 +140,9 @@ completed with."
 
 (defun call-with-reply-context (reply function)
   "Calls FUNCTION, without arguments, with *REQUEST*, *REPLY*, *SESSION* and *ACCEPTOR* of Hunchentoot bound as they
-were in the handler that has deferred REPLY, and returns what it returns.  One thread at a time may do so for one
-REPLY, and not while the handler still runs."
+were in the handler that has deferred REPLY, and returns what it returns.  Temporary files that are made meanwhile
+live as long as those of the handler.  What two threads change of these objects at a time, or one and the handler, they
+have to agree on."
   (call-in-context (deferral-context (deferred-reply-deferral reply)) function))
 
 (defmacro with-reply-context ((reply) &body body)
@@ -150,13 +152,32 @@ REPLY, and not while the handler still runs."
 ;;; The context
 
 (defun call-in-context (context function)
-  (let ((hunchentoot:*acceptor* (reply-context-acceptor context))
-        (hunchentoot:*reply* (reply-context-reply context))
-        (hunchentoot:*session* (reply-context-session context)))
+  (let* ((session (reply-context-session context))
+         (hunchentoot:*acceptor* (reply-context-acceptor context))
+         (hunchentoot:*reply* (reply-context-reply context))
+         (hunchentoot:*session* session))
     (multiple-value-prog1
-        (call-keeping-files (reply-context-request context) (reply-context-files context) function
-                            (lambda (files) (setf (reply-context-files context) files)))
-      (setf (reply-context-session context) hunchentoot:*session*))))
+        (call-keeping-files (reply-context-request context) function
+                            (lambda (files) (add-files context files)))
+      (unless (eq session hunchentoot:*session*) ; the handler may have begun one meanwhile
+        (setf (reply-context-session context) hunchentoot:*session*)))))
+
+(defun add-files (context files)
+  "Has FILES deleted at the end of the reply of CONTEXT, or now, when that has come."
+  (when (and files
+             (bt:with-lock-held ((reply-context-lock context))
+               (cond ((eq :deleted (reply-context-files context)) t)
+                     (t (setf (reply-context-files context) (append files (reply-context-files context)))
+                        nil))))
+    (delete-files files)))
+
+(defun forget-files (context)
+  "Deletes the temporary files of CONTEXT, whose reply is over."
+  (uninterruptibly
+    (let ((files (bt:with-lock-held ((reply-context-lock context))
+                   (shiftf (reply-context-files context) :deleted))))
+      (unless (eq :deleted files)
+        (delete-files files)))))
 
 (defun settle-reply (completion)
   "Gives the current reply what COMPLETION says of it besides its content."
@@ -169,24 +190,28 @@ REPLY, and not while the handler still runs."
 
 (defun completed-content (completion)
   "What a handler would return for COMPLETION: content; or NIL, and as second value a condition."
-  (settle-reply completion)
   (let ((content (completion-content completion)))
     (handler-case
-        (typecase content
-          (condition (values nil content))
-          (pathname (call-as-handler (lambda () (hunchentoot:handle-static-file content))))
-          (function (call-as-handler content))
-          (t content))
+        (progn
+          (settle-reply completion)
+          (typecase content
+            (condition (values nil content))
+            (pathname (call-as-handler (lambda () (hunchentoot:handle-static-file content))))
+            (function (call-as-handler content))
+            (t content)))
       (error (condition)
         (values nil condition)))))
 
 ;;; Where the handler has returned
 
 (defun deferred-p (exchange)
-  "True while the reply of EXCHANGE is still to come, and its connection waits for that."
+  "True while the reply of EXCHANGE, or the rest of it, is still to come, and its connection waits for that."
   (let ((deferral (exchange-deferral exchange)))
     (and deferral
-         (eq deferral (link-continuation (exchange-link exchange))))))
+         (eq deferral (link-continuation (exchange-link exchange)))
+         (or (deferral-unsent-p deferral)
+             (deferral-outbox deferral))
+         t)))
 
 (defun deferral-waits-p (deferral)
   "True when the handler that has deferred DEFERRAL has just returned, or was left."
@@ -200,23 +225,27 @@ CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER w
          (values nil
                  (or condition (failure "The handler was left before its deferred reply was complete."))
                  backtrace))
-        ((completion-p (deferral-answer deferral))
-         (completed-content (take-answer deferral)))
-        ((connection-taken-p)
-         (withdraw-deferral deferral)
-         :later)
         (t
-         (leave-reply deferral)
-         :later)))
+         (when condition                ; the client gets its answer all the same
+           (log-handler-error condition backtrace))
+         (cond ((completion-p (deferral-answer deferral))
+                (completed-content (take-answer deferral)))
+               ((connection-taken-p)
+                (withdraw-deferral deferral)
+                :later)
+               (t
+                (leave-reply deferral)
+                :later)))))
 
 (defun leave-reply (deferral)
   "Leaves the current request until DEFERRAL is answered."
   (let ((context (deferral-context deferral)))
     (take-before-streaming hunchentoot:*request*)
-    (setf (reply-context-session context) hunchentoot:*session*
-          (reply-context-stream context) (current-stream)
-          (reply-context-files context) (take-temporary-files)
-          (link-continuation (current-link)) deferral)))
+    (uninterruptibly                    ; else files would be left to nobody
+      (add-files context (take-temporary-files))
+      (setf (reply-context-session context) hunchentoot:*session*
+            (reply-context-stream context) (current-stream)
+            (link-continuation (current-link)) deferral))))
 
 (defun may-wait-alone-p (exchange link)
   "True when the connection of EXCHANGE, with LINK, can wait for a reply without a worker."
@@ -255,7 +284,7 @@ CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER w
 
 (defun forget-request (context)
   "Deletes the uploaded files of the request of CONTEXT, and counts what of its content is in memory as garbage."
-  (delete-files (shiftf (reply-context-files context) '()))
+  (forget-files context)
   (when (typep (reply-context-content context) 'content)
     (release-octets (reply-context-content context))))
 
@@ -282,8 +311,20 @@ CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER w
              (reply-context-acceptor context) (reply-context-request context) (reply-context-head context)))
 
 (defmethod end-stream ((taskmaster recycling-taskmaster) exchange deferral)
-  (setf (deferral-outbox deferral) nil)
-  (call-resuming exchange (deferral-context deferral) (constantly nil)))
+  (let ((announced (outbox-announced (deferral-outbox deferral)))
+        (context (deferral-context deferral)))
+    (setf (deferral-outbox deferral) nil)
+    (call-resuming exchange context
+                   (lambda ()
+                     (let ((stream (reply-context-stream context)))
+                       (when (and announced (typep stream 'reply-stream))
+                         (note-sent-beside stream announced)))
+                     ;; Its head was sent in another context.
+                     (when (persists-p (exchange-protocol exchange))
+                       (keep-connection))))))
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferral)
-  (forget-request (deferral-context deferral)))
+  (forget-request (deferral-context deferral))
+  (let ((access (shiftf (exchange-access (deferral-exchange deferral)) nil)))
+    (when access                        ; of a stream that was begun, perhaps
+      (finish-access (reply-context-acceptor (deferral-context deferral)) access))))

@@ -28,7 +28,8 @@ stands between then does not take the connection for a dead one.  WAIT, values a
   (write-encoded-event stream (encode-comment text) wait))
 
 (defun write-encoded-event (stream octets wait)
-  (write-framed stream (framed stream octets) wait))
+  (or (eq :none (outgoing-stream-framing stream)) ; the client has asked for the head only
+      (write-framed stream (framed stream octets) wait)))
 
 (defun last-event-id (&optional (request hunchentoot:*request*))
   "The identifier of the last event that the client of REQUEST has got before its connection ended, a string; NIL where

@@ -176,17 +176,20 @@ else the default."
 
 (defun call-as-request (request thunk)
   "Calls THUNK in the dynamic context of REQUEST, and deletes uploaded files afterwards."
-  (call-keeping-files request '() thunk #'delete-files))
+  (flet ((call-mapping-conditions ()
+           (hunchentoot::with-mapped-conditions ()
+             (funcall thunk))))
+    (declare (dynamic-extent #'call-mapping-conditions))
+    (call-keeping-files request #'call-mapping-conditions #'delete-files)))
 
-(defun call-keeping-files (request files thunk keep)
-  "Calls THUNK in the dynamic context of REQUEST, which has FILES, a list of the pathnames of uploaded ones; calls
-KEEP, a function, with the files that it has then.  Returns what THUNK does."
+(defun call-keeping-files (request thunk keep)
+  "Calls THUNK in the dynamic context of REQUEST; calls KEEP, a function, with the pathnames, a list, of the files that
+were uploaded meanwhile.  Returns what THUNK does."
   (catch 'hunchentoot::request-processed
-    (let ((hunchentoot::*tmp-files* files)
+    (let ((hunchentoot::*tmp-files* '())
           (hunchentoot::*headers-sent* nil)
           (hunchentoot:*request* request))
-      (unwind-protect (hunchentoot::with-mapped-conditions ()
-                        (funcall thunk))
+      (unwind-protect (funcall thunk)
         (funcall keep (take-temporary-files))))))
 
 (defun take-temporary-files ()

@@ -10,12 +10,11 @@
 
 (defstruct (outgoing-stream (:include opaque) (:constructor make-outgoing-stream (deferral outbox framing format))
                             (:copier nil))
-  "The content of a deferred reply, as any thread may write it."
+  "The content of a deferred reply, as any thread may write it.  Where its length was announced, OUTBOX counts."
   (deferral nil :read-only t)
   (outbox nil :read-only t)
-  (framing :plain :type (or (member :chunked :plain :none) content-size))
-  (format nil :read-only t)             ; of strings
-  (lock (bt:make-lock "outgoing stream") :read-only t)) ; held while FRAMING is counted down
+  (framing :plain :type (or (member :chunked :plain :none) content-size) :read-only t)
+  (format nil :read-only t))            ; of strings
 
 (setf (documentation 'outgoing-stream-p 'function)
       "True when the argument is a stream that START-STREAM has returned.")
@@ -34,23 +33,35 @@
   "Makes REPLY, which DEFER-REPLY has deferred, a stream, and returns that, an OUTGOING-STREAM: WRITE-OUTGOING writes
 to it, and CLOSE-OUTGOING ends it, in any thread.  STATUS, HEADERS and CONTENT-TYPE are as COMPLETE-REPLY takes them.
 HIGH-WATER-MARK is how many octets, an integer, may wait for a client that does not take them.  The deadline of REPLY
-ends with this.  NIL when nobody waits for REPLY any more.  Signals ALREADY-ANSWERED."
-  (let* ((deferral (deferred-reply-deferral reply))
-         (completion (make-completion nil status headers content-type))
-         (outbox (make-outbox high-water-mark))
-         (stream (call-in-context (deferral-context deferral)
-                                  (lambda ()
-                                    (settle-reply completion)
-                                    (make-outgoing deferral outbox)))))
-    (and (answer-deferral deferral (make-outgoing-start outbox stream))
+ends with this; status and Content-Length are not to be changed afterwards.  A stream that is forgotten before it was
+closed ends with the connection (on SBCL).  NIL when nobody waits for REPLY any more.  Signals ALREADY-ANSWERED."
+  (let ((deferral (deferred-reply-deferral reply))
+        (completion (make-completion nil status headers content-type))
+        (stream nil))
+    (and (call-to-answer deferral reply
+                         (lambda ()
+                           (setf stream (make-outgoing deferral completion high-water-mark))
+                           (values (make-outgoing-start (outgoing-stream-outbox stream) stream) stream)))
          stream)))
 
-(defun make-outgoing (deferral outbox)
-  "The stream of DEFERRAL, with OUTBOX, for the current reply."
-  (make-outgoing-stream deferral outbox
-                        (values (framing-of-stream hunchentoot:*acceptor* hunchentoot:*request*
-                                                   (hunchentoot:return-code*)))
-                        (hunchentoot:reply-external-format*)))
+(defun make-outgoing (deferral completion mark)
+  "The stream of DEFERRAL, whose reply gets what COMPLETION says; MARK octets may wait in it."
+  ;; The handler, in another thread, may have the rest of its context still.
+  (let* ((context (deferral-context deferral))
+         (hunchentoot:*acceptor* (reply-context-acceptor context))
+         (hunchentoot:*request* (reply-context-request context))
+         (hunchentoot:*reply* (reply-context-reply context)))
+    (settle-reply completion)
+    (let ((framing (current-framing)))
+      (make-outgoing-stream deferral
+                            (make-outbox mark :engine (continuation-engine deferral)
+                                              :announced (and (integerp framing) framing))
+                            framing
+                            (hunchentoot:reply-external-format*)))))
+
+(defun current-framing ()
+  "How the content of the current reply is framed if it becomes a stream now."
+  (values (framing-of-stream hunchentoot:*acceptor* hunchentoot:*request* (hunchentoot:return-code*))))
 
 (defun begin-outgoing (deferral context start)
   "Writes the head of the stream that DEFERRAL becomes by START."
@@ -59,13 +70,15 @@ ends with this.  NIL when nobody waits for REPLY any more.  Signals ALREADY-ANSW
     (setf (deferral-outbox deferral) (outgoing-start-outbox start))
     (handler-case
         (progn
+          (unless (eql (current-framing) (outgoing-stream-framing (outgoing-start-stream start)))
+            (error 'reply-failed :reason "Its status or length was changed after START-STREAM."))
           (unwind-protect               ; HEAD requests are left by a throw
                (start-streaming acceptor request (reply-context-head context) (hunchentoot:return-code*))
             (when (eq :none (outgoing-stream-framing (outgoing-start-stream start)))
               (end-outbox (outgoing-start-outbox start))
               (setf (deferral-outbox deferral) nil)))
-          (push-output (link-wire (current-link))))
-      (invalid-header (condition)
+          (leave-output-to-engine (link-wire (current-link))))
+      ((or invalid-header reply-failed) (condition)
         (setf (deferral-outbox deferral) nil)
         (end-outbox (outgoing-start-outbox start))
         (report-error acceptor request (reply-context-head context) condition nil)))))
@@ -89,28 +102,22 @@ ends with this.  NIL when nobody waits for REPLY any more.  Signals ALREADY-ANSW
           (aref chunk (- (length chunk) 1)) 10)
     chunk))
 
-(defun count-outgoing (stream count)
-  "Takes COUNT octets off those that STREAM has announced.  Signals CONTENT-TOO-LONG."
-  (bt:with-lock-held ((outgoing-stream-lock stream))
-    (when (> count (outgoing-stream-framing stream))
-      (error 'content-too-long :stream nil))
-    (decf (outgoing-stream-framing stream) count)))
-
 (defun framed (stream octets)
   "OCTETS as they leave in STREAM."
-  (case (outgoing-stream-framing stream)
-    (:chunked (as-chunk octets))
-    (:plain octets)
-    (t (count-outgoing stream (length octets)) octets)))
+  (if (eq :chunked (outgoing-stream-framing stream))
+      (as-chunk octets)
+      octets))
 
 (defun write-outgoing (stream data &key (start 0) end wait)
   "Writes DATA, a string or a vector of octets, from START to END, to STREAM, an OUTGOING-STREAM.  It leaves at once, as
 far as the client takes it.  True when more may be written; NIL when more than the high-water mark is on its way, so
 that nobody should write before CALL-WHEN-WRITABLE calls.  When WAIT, waits for that instead: up to WAIT seconds, a
-real, or for ever where it is T.
+real, or for ever where it is T; but not in the handler itself, nor in a function that CALL-WHEN-WRITABLE calls, since
+nothing leaves before they have returned.
 
-Signals STREAM-FULL when it has returned NIL before, and nothing was taken since; and CLIENT-LEFT when the client has
-left or STREAM was closed, unless its reply has an :ON-ABANDON, which was told: then it returns NIL."
+Signals STREAM-FULL when it has returned NIL before, and nothing was taken since; CONTENT-TOO-LONG, and nothing is
+written, where the head has announced less; and CLIENT-LEFT when the client has left or STREAM was closed, unless its
+reply has an :ON-ABANDON, which was told: then it returns NIL."
   (let ((end (or end (length data))))
     (if (or (= start end) (eq :none (outgoing-stream-framing stream)))
         t
@@ -118,19 +125,32 @@ left or STREAM was closed, unless its reply has an :ON-ABANDON, which was told: 
 
 (defun write-framed (stream octets wait)
   "Writes OCTETS, which nobody changes any more, as they are to STREAM.  WAIT and values are as in WRITE-OUTGOING."
-  (let ((result (put-in-outbox (outgoing-stream-outbox stream) octets)))
-    (ecase result
+  (let ((outbox (outgoing-stream-outbox stream))
+        (deferral (outgoing-stream-deferral stream)))
+    (ecase (uninterruptibly             ; who is destroyed amid it would leave them unsent
+             (let ((result (put-in-outbox outbox octets)))
+               (when (member result '(:room :full))
+                 (visit deferral))
+               result))
       ((:room :full)
-       (visit (outgoing-stream-deferral stream))
-       (or (not (full-p (outgoing-stream-outbox stream)))
-           (and wait (wait-for-takers (outgoing-stream-outbox stream) wait))))
+       (or (not (full-p outbox))
+           (room-came-p stream wait)))
       (:refused
-       (if (and wait (wait-for-takers (outgoing-stream-outbox stream) wait))
+       (if (room-came-p stream wait)
            (write-framed stream octets wait)
            (error 'stream-full)))
+      (:too-long
+       (error 'content-too-long :stream nil))
       (:over
-       (unless (deferral-on-leaving (outgoing-stream-deferral stream))
+       (unless (deferral-on-leaving deferral)
          (error 'client-left))))))
+
+(defun room-came-p (stream wait)
+  "Waits for room in STREAM as WAIT says, unless the current thread is the one that would make it.  True when there is
+some."
+  (and wait
+       (not (eq (bt:current-thread) (deferral-owner (outgoing-stream-deferral stream))))
+       (wait-for-takers (outgoing-stream-outbox stream) wait)))
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when the client of STREAM has taken half of what its high-water mark allows,
@@ -140,9 +160,10 @@ or has left; at once if nothing has to be waited for.  Called in any thread, so 
 (defun close-outgoing (stream)
   "Ends STREAM, an OUTGOING-STREAM: what was written is still sent, and then the reply is complete.  True for the
 first who does so, unless the client has left before."
-  (when (close-outbox (outgoing-stream-outbox stream))
-    (visit (outgoing-stream-deferral stream))
-    t))
+  (uninterruptibly
+    (when (close-outbox (outgoing-stream-outbox stream))
+      (visit (outgoing-stream-deferral stream))
+      t)))
 
 (defun outgoing-open-p (stream)
   "True while STREAM, an OUTGOING-STREAM, was not closed, and its client has not left, as far as that is known."

@@ -43,7 +43,8 @@ whether it was left by a throw.  Unless the reply comes later."
              (multiple-value-bind (content condition backtrace)
                  (deferred-result deferral left-p condition backtrace)
                (unless (eq :later content)
-                 (send-result acceptor request head content condition backtrace))))
+                 (send-result acceptor request head content condition backtrace)
+                 (forget-files (deferral-context deferral))))) ; of other threads
             (t
              (send-result acceptor request head content condition backtrace))))))
 

@@ -27,8 +27,12 @@
   (let* ((link (connection-data connection))
          (continuation (and link (link-continuation link))))
     (and (typep continuation 'deferral)
-         (deferral-pending-p continuation)
-         (forgotten-p (deferral-holder continuation)))))
+         (deferral-lost-p continuation))))
+
+(defmethod output-unwanted-p ((application http-service) connection)
+  (let* ((link (connection-data connection))
+         (continuation (and link (link-continuation link))))
+    (and continuation (over-at-once-p continuation))))
 
 (defun settle-continued (connection outcome)
   "OUTCOME, of CONTINUE-LINK for CONNECTION; or :BROKEN, where what is left of its output cannot be sent."
@@ -44,16 +48,25 @@
                     (:none :park)
                     (:end :close)
                     (t
-                     (respond application
-                              (make-exchange application connection
-                                             :kind kind
-                                             :head (if (eq input :some) nil input)))))))
+                     (respond-or-abandon application
+                                         (make-exchange application connection
+                                                        :kind kind
+                                                        :head (if (eq input :some) nil input)))))))
     (case outcome
       (:deferred                        ; it may have been answered meanwhile
        (setf outcome (continue-link (connection-data connection) nil)))
       (t (when (eq :none input)
            (leave-reading-to-engine connection))))
     (if (output-settled-p connection) outcome :broken)))
+
+(defun respond-or-abandon (application exchange)
+  "What RESPOND returns.  However it is left, a reply that was deferred is sent by who continues it, or abandoned."
+  (unwind-protect (respond application exchange)
+    (let ((deferral (exchange-deferral exchange))
+          (link (exchange-link exchange)))
+      (when (and deferral
+                 (not (and link (eq deferral (link-continuation link)))))
+        (end-deferral deferral)))))
 
 ;;; Before the first request
 
@@ -222,8 +235,7 @@ keeps the connection, it waits for the peer.  NIL when that is gone, or takes no
            (leave-output connection wire)
            t)
           (t
-           (handler-case (progn (send-left wire) t)
-             ((or descriptor-broken stream-timeout) () nil))))))
+           (left-sent-p wire)))))
 
 (defun leave-reading-to-engine (connection)
   "Has the engine go on with CONNECTION, of which nothing has come, when its peer takes octets, where what

@@ -22,6 +22,11 @@ SERVE does: :DEFERRED as long as more is to come.  When VISITOR-P, the thread ma
 (defgeneric abandon (continuation)
   (:documentation "Tells CONTINUATION that its connection is about to be closed.  What it returns does not matter."))
 
+(defgeneric over-at-once-p (continuation)
+  (:documentation "True when nothing of CONTINUATION is to be sent any more, also of what waits for the peer.")
+  (:method ((continuation continuation))
+    nil))
+
 (defgeneric visit (continuation)
   (:documentation "Has CONTINUATION go on, by the current thread or by another one: there is something for it.")
   (:method ((continuation continuation))
@@ -32,10 +37,22 @@ SERVE does: :DEFERRED as long as more is to come.  When VISITOR-P, the thread ma
 returns what SERVE does."))
 
 (defun peer-left-p (continuation)
-  "True when the peer of CONTINUATION will send no more, or is gone, as far as that is known."
+  "True when the peer of CONTINUATION will send no more, or is gone, as far as the poller has told."
   (let ((connection (continuation-connection continuation)))
     (and (connection-parkable-p connection)
          (peer-ended-p connection))))
+
+(defun kept-peer-left-p (continuation)
+  "What PEER-LEFT-P is for, where a worker keeps the connection of CONTINUATION, and no poller need tell of it."
+  (let* ((link (connection-data (continuation-connection continuation)))
+         (base (link-base link)))
+    (or (peer-left-p continuation)
+        (and base (input-ended-p base)))))
+
+(defun left-sent-p (wire)
+  "Sends what is LEFT of WIRE, waiting for its peer; NIL when that is gone, or takes none in time."
+  (handler-case (progn (send-left wire) t)
+    ((or descriptor-broken stream-timeout) () nil)))
 
 (defun continue-link (link visitor-p)
   "What CONTINUE-OVER returns for the continuation of LINK; :BROKEN where the peer is gone."

@@ -7,6 +7,7 @@
 ;;;;                its deadline has passed (owner)          :EXPIRED     the owner answers that it came too late
 ;;;;                its holder is garbage (owner)            :EXPIRED     the owner answers that it was forgotten
 ;;;;                the connection is closed                 :GONE        its client counts as gone
+;;;;                its handler has failed                   :EXPIRED     the handler's worker answers that
 ;;;;   :ANSWERED    an owner comes                           :DONE        the owner sends the answer
 ;;;;                the connection is closed                 :GONE        its client counts as gone
 ;;;;                ANSWER-DEFERRAL                          -            an error: it was answered before
@@ -28,19 +29,20 @@
   (end nil :type (or null fixnum) :read-only t) ; its deadline, in MILLISECONDS
   (on-leaving nil
    :documentation "NIL, or the function without arguments that is called when the client of DEFERRAL leaves before it
-was answered.")
+was answered; at the end it is one that does nothing, since the other may refer to much.")
+  (owner (bt:current-thread)
+   :documentation "The thread that is in the handler of DEFERRAL, or goes on with it; NIL while nobody does.")
   (lock (bt:make-lock "deferral") :read-only t)
   (state :pending :type (member :pending :answered :done :expired :gone))
   (answer nil
    :documentation "What RESUME gets for DEFERRAL; NIL before there is an answer, and after that was taken.")
-  (answered-p nil)                      ; somebody has called ANSWER-DEFERRAL
+  (answerer nil)                        ; the holder by which somebody has called ANSWER-DEFERRAL, or NIL
   (awaited-p nil)                       ; an owner of the connection has looked for the answer, in vain
   (left-p nil
    :documentation "True when the client of DEFERRAL has left, as far as that is known.")
   (keeper nil)                          ; a condition variable, where a worker keeps the connection
   (visited-p nil)                       ; and has something to do
-  (holder nil
-   :documentation "A weak reference to what programs answer DEFERRAL by, or NIL: when that is garbage, nobody can.")
+  (holder nil)                          ; a weak reference to what programs answer it by, or NIL
   (outbox nil
    :documentation "The outbox of DEFERRAL; NIL unless its answer is a stream.")
   (context nil
@@ -66,33 +68,63 @@ before.")
   "True while DEFERRAL has no answer, and somebody waits for one."
   (eq :pending (deferral-state deferral)))
 
+(defun deferral-unsent-p (deferral)
+  "True while the answer of DEFERRAL is still to come, or to be sent."
+  (and (member (deferral-state deferral) '(:pending :answered)) t))
+
 (defun deferral-over-p (deferral)
   "True when nobody waits for the answer of DEFERRAL any more, and it has none."
   (and (member (deferral-state deferral) '(:expired :gone)) t))
 
 ;;; Who has the answer
 
-(defun answer-deferral (deferral answer)
-  "Makes ANSWER, which RESUME understands, that of DEFERRAL, and has it sent.  True when somebody still waits for it.
-Signals ALREADY-ANSWERED."
-  (ecase (with-deferral (deferral)
-           (if (shiftf (deferral-answered-p deferral) t)
-               :answered-before
-               (give-answer deferral answer)))
-    (:answered-before (error 'already-answered))
-    (:awaited (visit deferral) t)
-    (:early t)
-    (:late nil)))
+(defun hold-deferral (deferral object)
+  "Lets OBJECT be what programs answer DEFERRAL by, while that is pending: when it is garbage, nobody can."
+  (with-deferral (deferral)
+    (when (eq :pending (deferral-state deferral))
+      (setf (deferral-holder deferral) (make-weak-reference object)))))
 
-(defun give-answer (deferral answer)
-  "Makes ANSWER that of DEFERRAL if it is pending.  Returns :AWAITED if its connection waits for that; :EARLY where its
-owner has yet to look; :LATE where nobody will.  Under the lock."
-  (cond ((not (eq :pending (deferral-state deferral)))
-         :late)
-        (t
-         (setf (deferral-answer deferral) answer
-               (deferral-state deferral) :answered)
-         (if (deferral-awaited-p deferral) :awaited :early))))
+(defun answer-deferral (deferral holder answer)
+  "Makes ANSWER, which RESUME understands, that of DEFERRAL, which its HOLDER answers, and has it sent.  True when
+somebody still waits for it.  Signals ALREADY-ANSWERED."
+  (call-to-answer deferral holder (constantly answer)))
+
+(defun call-to-answer (deferral holder function)
+  "Like ANSWER-DEFERRAL, by HOLDER; the answer is what FUNCTION returns, which is called only where there was none
+before; a second value is what programs go on by, if anything.  If it is left by a non-local exit, DEFERRAL can be
+answered once more."
+  (when (with-deferral (deferral)
+          (shiftf (deferral-answerer deferral) holder)) ; who answers is not garbage meanwhile
+    (error 'already-answered))
+  (let ((answer nil) (successor nil) (returned-p nil))
+    (unwind-protect (setf (values answer successor) (funcall function)
+                          returned-p t)
+      (unless returned-p
+        (setf (deferral-answerer deferral) nil)))
+    (uninterruptibly                    ; who is destroyed after the first step would leave it to nobody
+      (ecase (give-answer deferral answer successor)
+        (:awaited (visit deferral) t)
+        (:early t)
+        (:late nil)))))
+
+(defun give-answer (deferral answer successor)
+  "Makes ANSWER that of DEFERRAL, and SUCCESSOR its holder, if it is pending.  Returns :AWAITED if its connection waits for
+that; :EARLY where its owner has yet to look; :LATE where nobody will."
+  (with-deferral (deferral)
+    (cond ((not (eq :pending (deferral-state deferral)))
+           :late)
+          (t
+           (setf (deferral-answer deferral) answer
+                 (deferral-holder deferral) (and successor (make-weak-reference successor))
+                 (deferral-state deferral) :answered)
+           (if (deferral-awaited-p deferral) :awaited :early)))))
+
+(defun deferral-lost-p (deferral)
+  "True when nobody can complete DEFERRAL any more, whether it is pending or a stream."
+  (and (forgotten-p (deferral-holder deferral))
+       (or (deferral-pending-p deferral)
+           (let ((outbox (deferral-outbox deferral)))
+             (and outbox (not (outbox-over-p outbox)))))))
 
 (defun withdraw-deferral (deferral)
   "Makes DEFERRAL one that nobody waits for, unless it has an answer.  True when it had none."
@@ -122,6 +154,10 @@ owner has yet to look; :LATE where nobody will.  Under the lock."
           (log-message (continuation-engine deferral) :error
                        "What was to be done for a client's leaving failed: ~A" condition))))))
 
+(defmethod over-at-once-p ((deferral deferral))
+  (let ((outbox (deferral-outbox deferral)))
+    (and outbox (outbox-ended-p outbox))))
+
 (defmethod abandon ((deferral deferral))
   (let ((outbox (deferral-outbox deferral))
         (done-p (with-deferral (deferral)
@@ -131,7 +167,23 @@ owner has yet to look; :LATE where nobody will.  Under the lock."
       (end-outbox outbox))
     (when (or outbox (not done-p))
       (note-leaving deferral))
+    (finish-deferral deferral)
     (drop-deferred (continuation-application deferral) deferral)))
+
+(defun finish-deferral (deferral)
+  "Forgets what programs gave to DEFERRAL, which is over: it may refer to those who have the reply, and these to
+DEFERRAL."
+  (setf (deferral-on-leaving deferral) (and (deferral-on-leaving deferral) #'do-nothing)
+        (deferral-answer deferral) nil))
+
+(defun do-nothing ()
+  nil)
+
+(defun end-deferral (deferral)
+  "Ends DEFERRAL, whose handler was left, and which nobody continues: where it was not answered, it is not going to be."
+  (if (deferral-unsent-p deferral)
+      (abandon deferral)
+      (finish-deferral deferral)))
 
 ;;; Who owns the connection
 
@@ -174,6 +226,11 @@ Returns what SERVE does."))
 
 (defmethod continue-over ((deferral deferral) link visitor-p)
   (declare (ignore visitor-p))
+  (setf (deferral-owner deferral) (bt:current-thread))
+  (prog1 (continue-deferral deferral link)
+    (setf (deferral-owner deferral) nil)))
+
+(defun continue-deferral (deferral link)
   (let ((outbox (deferral-outbox deferral)))
     (if outbox
         (continue-stream deferral outbox link)
@@ -184,9 +241,15 @@ Returns what SERVE does."))
               (begin-answer deferral link answer)
               (await-answer deferral))))))
 
+(defun client-left-p (deferral)
+  "True when the client of DEFERRAL has left, as far as that is known."
+  (if (deferral-keeper deferral)
+      (kept-peer-left-p deferral)
+      (peer-left-p deferral)))
+
 (defun await-answer (deferral)
   "Lets the connection of DEFERRAL wait for its answer."
-  (when (peer-left-p deferral)
+  (when (client-left-p deferral)
     (note-leaving deferral))
   (unless (deferral-keeper deferral)    ; who sees to it by itself
     (set-deadline-at (continuation-connection deferral) :deferred (deferral-end deferral)))
@@ -200,28 +263,33 @@ Returns what SERVE does."))
            (continue-stream deferral outbox link))
           (t
            (setf (link-continuation link) nil)
+           (finish-deferral deferral)
            outcome))))
 
 (defun continue-stream (deferral outbox link)
   "Sends what the client takes now of the stream of DEFERRAL, over LINK."
-  (when (peer-left-p deferral)
+  (when (client-left-p deferral)
     (note-leaving deferral)
     (unless (deferral-on-leaving deferral) ; nobody else would end it
       (end-outbox outbox)))
+  (when (deferral-lost-p deferral)
+    (log-message (continuation-engine deferral) :error "An outgoing stream was forgotten before it was closed.")
+    (end-outbox outbox))
   (cond ((outbox-ended-p outbox)
-         (setf (link-continuation link) nil)
-         (drop-deferred (continuation-application deferral) deferral)
+         (abandon-continuation link)
          :broken)
         ((not (send-queued outbox (link-wire link))) :deferred)
         (t
          (setf (link-continuation link) nil)
+         (finish-deferral deferral)
          (end-outbox outbox)
          (end-stream (continuation-application deferral) (deferral-exchange deferral) deferral))))
 
 ;;; Where a worker keeps the connection
 
 (defparameter *keeping-seconds* 1/2
-  "How often a worker that keeps a connection, for an answer that comes later, looks whether its engine stops.")
+  "How often a worker that keeps a connection, for an answer that comes later, looks whether its client has left or its
+engine stops.")
 
 (defmethod keep-continuation ((deferral deferral) link)
   "Waits until DEFERRAL was answered over LINK.  :CLOSE when the engine stops before."
@@ -231,22 +299,28 @@ Returns what SERVE does."))
          (let ((outcome (continue-link link nil)))
            (unless (eq :deferred outcome)
              (return outcome))
-           (send-left (link-wire link)))
-         (unless (visited-in-time-p deferral)
-           (return :close)))
+           (cond ((null (wire-left (link-wire link)))
+                  (unless (visited-in-time-p deferral)
+                    (return :close)))
+                 ((not (left-sent-p (link-wire link))) ; then who waits for room is told
+                  (return :broken)))))
     (abandon-continuation link)))
 
 (defun visited-in-time-p (deferral)
-  "Waits until DEFERRAL is visited, or its deadline has passed.  NIL when its engine stops before."
+  "Waits until DEFERRAL is visited, its deadline has passed, or its client has left.  NIL when its engine stops before."
   (loop
-    (let* ((end (deferral-end deferral))
+    (let* ((end (and (deferral-pending-p deferral) ; a stream has none
+                     (deferral-end deferral)))
            (left (and end (/ (max 1 (milliseconds-left end)) 1000))))
       (when (wait-until (lambda () (shiftf (deferral-visited-p deferral) nil))
                         (deferral-keeper deferral) (deferral-lock deferral)
                         (if left (min left *keeping-seconds*) *keeping-seconds*)
                         nil)
         (return t))
-      (when (and (late-p deferral) (deferral-pending-p deferral))
+      (when (or (and (late-p deferral) (deferral-pending-p deferral))
+                (deferral-lost-p deferral)
+                (and (not (deferral-left-p deferral))
+                     (kept-peer-left-p deferral)))
         (return t))
       (unless (serving-p (continuation-engine deferral))
         (return nil)))))

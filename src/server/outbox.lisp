@@ -10,21 +10,27 @@
 ;;;;
 ;;;; Invariants: SIZE octets were put in and not sent, as far as the owner has told.  Who has found it above the
 ;;;; mark is told of room once, when no more than half the mark is left.  Vectors that were put in are never
-;;;; changed: many outboxes may share them.
+;;;; changed: many outboxes may share them.  The functions of programs are called without the lock, and what one
+;;;; of them signals reaches nobody else.
 
-(defstruct (outbox (:include opaque) (:constructor make-outbox (mark)) (:copier nil))
+(defstruct (outbox (:include opaque) (:constructor make-outbox (mark &key engine announced)) (:copier nil))
   "Octets on their way to a client; MARK is how many may wait."
   (mark 0 :type index :read-only t)
+  (engine nil :read-only t)             ; which is told of functions that fail
+  (announced nil :type (or null unsigned-byte)) ; how many octets may still be put in, where that is known
   (lock (bt:make-lock "outbox") :read-only t)
   (phase :open :type (member :open :ending :ended))
   (queue '() :type list)                ; vectors, the last first
   (size 0 :type fixnum)
-  (on-room nil)                         ; a function without arguments, called once
+  (on-room '() :type list)              ; functions without arguments, each called once
   (on-end '() :type list)               ; such functions, called when it has ended
   (changed nil))                        ; a condition variable, where somebody has waited for room
 
 (setf (documentation 'make-outbox 'function)
-      "A new, empty outbox in which MARK octets, an integer, may wait.")
+      "A new, empty outbox in which MARK octets, an integer, may wait.  ANNOUNCED is how many may be put in altogether,
+an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a program's function is logged."
+      (documentation 'outbox-announced 'function)
+      "How many octets may still be put into OUTBOX, an integer; NIL for any number.")
 
 (defmacro with-outbox ((outbox) &body body)
   "Evaluates BODY, which is short and waits for nothing, while no other thread touches OUTBOX."
@@ -39,11 +45,16 @@
 (defun put-in-outbox (outbox octets)
   "Puts OCTETS, a vector that nobody changes any more, into OUTBOX.  Returns :ROOM when more may follow, :FULL when
 these are more than may wait, so that nobody should go on before there is room; or, where it has not taken them,
-:REFUSED because it was full before, and :OVER because it has ended."
+:REFUSED because it was full before, :OVER because it has ended, and :TOO-LONG because fewer were announced."
   (with-outbox (outbox)
     (cond ((not (eq :open (outbox-phase outbox))) :over)
           ((full-p outbox) :refused)
+          ((and (outbox-announced outbox)
+                (> (length octets) (outbox-announced outbox)))
+           :too-long)
           (t
+           (when (outbox-announced outbox)
+             (decf (outbox-announced outbox) (length octets)))
            (push octets (outbox-queue outbox))
            (incf (outbox-size outbox) (length octets))
            (if (full-p outbox) :full :room)))))
@@ -71,27 +82,41 @@ these are more than may wait, so that nobody should go on before there is room; 
 
 (defun end-outbox (outbox)
   "Drops what OUTBOX has: nobody will send it.  Wakes who waits for room."
-  (mapc #'funcall (with-outbox (outbox)
-                    (setf (outbox-phase outbox) :ended
-                          (outbox-queue outbox) '()
-                          (outbox-size outbox) 0)
-                    (append (take-takers outbox) (shiftf (outbox-on-end outbox) '())))))
+  (call-all outbox (with-outbox (outbox)
+                     (setf (outbox-phase outbox) :ended
+                           (outbox-queue outbox) '()
+                           (outbox-size outbox) 0)
+                     (append (take-takers outbox) (shiftf (outbox-on-end outbox) '())))))
+
+(defun call-all (outbox functions)
+  "Calls FUNCTIONS, a list, which programs gave to OUTBOX.  An error of one is logged."
+  (dolist (function functions)
+    (handler-case (funcall function)
+      (error (condition)
+        (when (outbox-engine outbox)
+          (log-message (outbox-engine outbox) :error
+                       "What was to be done for a stream's room or end failed: ~A" condition))))))
 
 (defun call-when-over (outbox function)
   "Calls FUNCTION, without arguments, once, in any thread, when OUTBOX has ended; at once if it has by now."
   (when (with-outbox (outbox)
           (cond ((eq :ended (outbox-phase outbox)) t)
                 (t (push function (outbox-on-end outbox)) nil)))
-    (funcall function)))
+    (call-all outbox (list function))))
+
+(defun forget-when-over (outbox function)
+  "Lets FUNCTION, of CALL-WHEN-OVER for OUTBOX, not be called any more."
+  (with-outbox (outbox)
+    (setf (outbox-on-end outbox) (remove function (outbox-on-end outbox) :test #'eq))))
 
 (defun call-when-room (outbox function)
   "Calls FUNCTION, without arguments, once, in any thread, when OUTBOX has room, or has ended; at once if it has
 by now."
   (unless (with-outbox (outbox)
             (when (and (full-p outbox) (not (eq :ended (outbox-phase outbox))))
-              (setf (outbox-on-room outbox) function)
+              (push function (outbox-on-room outbox))
               t))
-    (funcall function)))
+    (call-all outbox (list function))))
 
 (defun wait-for-takers (outbox wait)
   "What AWAIT-ROOM returns for OUTBOX; WAIT is how many seconds, a real, or T for no limit."
@@ -120,19 +145,18 @@ when nothing will follow them."
 (defun note-unsent (outbox count)
   "Tells OUTBOX that COUNT of the octets that were taken from it are not sent yet; and who waits for room, if there
 is some."
-  (mapc #'funcall (with-outbox (outbox)
-                    (setf (outbox-size outbox)
-                          (+ count (reduce #'+ (outbox-queue outbox) :key #'length)))
-                    (when (<= (outbox-size outbox) (ash (outbox-mark outbox) -1))
-                      (take-takers outbox)))))
+  (call-all outbox (with-outbox (outbox)
+                     (setf (outbox-size outbox)
+                           (+ count (reduce #'+ (outbox-queue outbox) :key #'length)))
+                     (when (<= (outbox-size outbox) (ash (outbox-mark outbox) -1))
+                       (take-takers outbox)))))
 
 (defun take-takers (outbox)
-  "A list of the function that is to be told of room in OUTBOX, if there is one, after the threads were woken that
-wait for it.  Under the lock."
+  "A list of the functions that are to be told of room in OUTBOX, in the order in which they came, after a thread was
+woken that waits for it.  Under the lock."
   (when (outbox-changed outbox)
     (bt:condition-notify (outbox-changed outbox)))
-  (let ((function (shiftf (outbox-on-room outbox) nil)))
-    (and function (list function))))
+  (reverse (shiftf (outbox-on-room outbox) '())))
 
 (defun send-queued (outbox wire)
   "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  True when all of it was sent,

@@ -54,12 +54,13 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:link-continuation #:continuation #:continuation-application #:continuation-engine #:continuation-connection
    #:continue-over #:abandon #:visit #:peer-left-p
    #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-left-p
-   #:deferral-pending-p #:deferral-over-p #:deferral-holder #:deferral-answer #:deferral-on-leaving #:answer-deferral #:withdraw-deferral #:take-answer
+   #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:hold-deferral #:deferral-answer #:deferral-on-leaving
+   #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer
    #:already-answered #:resume #:end-stream #:drop-deferred
    #:keep-continuation
    #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket
    #:close-websocket-with #:exchange-successor
-   #:call-when-over #:outbox-ended-p
+   #:call-when-over #:forget-when-over #:outbox-ended-p #:outbox-announced
    #:outbox #:make-outbox #:put-in-outbox #:full-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:wait-for-takers #:send-queued
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
@@ -80,7 +81,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:version-size #:version-seconds #:version-date #:version-tag #:version-settled-p
    #:close-unless-left #:append-file #:range-of-file
    ;; replies that handlers stream
-   #:reply-stream #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
+   #:reply-stream #:note-sent-beside #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
    #:whole-or-broken
    #:content-too-long
    ;; lines

@@ -183,6 +183,10 @@ the buffer, and where in it the caller is to put these."
 
 ;;; The end
 
+(defun note-sent-beside (stream left)
+  "Notes that all but LEFT octets of the content of STREAM, a REPLY-STREAM, were sent to its wire by somebody else."
+  (setf (reply-content-framing (reply-stream-content stream)) left))
+
 (defun end-reply (stream)
   "Ends the content that was written to STREAM, a REPLY-STREAM, if it has not ended yet; what the peer does
 not take now is LEFT.  True when it is whole: none is missing of what the head has announced."

@@ -52,7 +52,7 @@ of the end and its reason; both are called by workers.  HIGH-WATER-MARK is how m
 MESSAGE-OCTETS how many a message may have, PING-SECONDS after how many without anything from the client a ping is
 sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   (%make-websocket (exchange-application exchange) (exchange-engine exchange) (exchange-connection exchange)
-                   (make-outbox high-water-mark)
+                   (make-outbox high-water-mark :engine (exchange-engine exchange))
                    (if message-octets
                        (make-message-decoder :message-octets message-octets)
                        (make-message-decoder))
@@ -205,6 +205,9 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 
 ;;; The end
 
+(defmethod over-at-once-p ((socket websocket))
+  (outbox-ended-p (websocket-outbox socket)))
+
 (defmethod abandon ((socket websocket))
   (with-websocket (socket)
     (unless (eq :gone (websocket-state socket))
@@ -232,7 +235,8 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
            (let ((outcome (continue-after-event link)))
              (unless (eq :deferred outcome)
                (return outcome)))
-           (send-left wire)
+           (unless (left-sent-p wire)
+             (return :broken))
            (unless (serving-p (continuation-engine socket))
              (return :close))
            (unless (input-waiting-p wire)

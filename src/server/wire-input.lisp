@@ -100,6 +100,14 @@ the peer may be waiting for it.  No more than WANTED octets are read where other
        (send-output wire)
        (await-peer wire :input)))))
 
+(defun input-ended-p (wire)
+  "True when the peer of WIRE has sent its end, and nothing is there before it.  Does not wait."
+  (let ((descriptor (wire-descriptor wire)))
+    (and descriptor
+         (= (wire-start wire) (wire-end wire))
+         (await-descriptor descriptor :input :until (milliseconds))
+         (not (plusp (unread-octets descriptor))))))
+
 (defun wire-all-read-p (wire)
   "True when WIRE has handed out all that had come when it was last filled."
   (and (wire-drained-p wire)

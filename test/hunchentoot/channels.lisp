@@ -1,0 +1,220 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* channels :in acceptors
+  :description "Streams of server-sent events, and channels that publish to many of them.")
+
+(defmacro serving-events ((streams channel &rest options) (&rest initargs) &body body)
+  "Evaluates BODY while *SERVER*, with INITARGS, answers / by event streams that subscribe to CHANNEL, a variable bound to
+a new channel with OPTIONS, and are recorded in STREAMS."
+  `(let ((,streams (make-recorder))
+         (,channel (recycling:make-channel ,@options)))
+     (serving ,initargs
+         (("/" (recycling:defer-reply (reply)
+                 (record ,streams (recycling:subscribe ,channel (recycling:start-event-stream
+                                                                 reply :high-water-mark 20000)))))
+          ("/plain" (recycling:defer-reply (reply)
+                      (record ,streams (recycling:start-event-stream reply))))
+          ("/word" "word"))
+       ,@body)))
+
+(defun subscribed-p (connection channel count &rest keys)
+  "Makes CONNECTION the COUNTth that subscribes to CHANNEL; true when the head of its stream is that of events."
+  (apply #'send-request connection "/" keys)
+  (eventually ("a subscriber") (= count (recycling:channel-size channel)))
+  (let ((head (read-head connection)))
+    (and (= 200 (response-status head))
+         (eql 0 (search "text/event-stream" (response-header head "content-type")))
+         (equal "no-cache" (response-header head "cache-control")))))
+
+(defun next-event (connection)
+  "The data of the next event, one in each chunk, that CONNECTION reads; NIL at the end."
+  (let ((chunk (ignore-errors (read-chunk connection))))
+    (and chunk
+         (second (first (parsed-events chunk))))))
+
+(define-server-test (events-leave-as-they-are-sent :needs :our-engine)
+  (serving-events (streams channel) ()
+    (with-connection (connection)
+      (send-request connection "/plain" :headers '(("Last-Event-ID" . "41")))
+      (let ((stream (nth-reply streams)))
+        (read-head connection)
+        (is-true (recycling:send-event stream (format nil "a~%b") :event "tick" :id 42 :retry 1000))
+        (is (string= (in-lines "event: tick" "id: 42" "retry: 1000" "data: a" "data: b" "")
+                     (decode (read-chunk connection))))
+        (is-true (recycling:send-comment stream "still there"))
+        (is (string= (in-lines ":still there" "") (decode (read-chunk connection))))
+        (signals recycling:malformed-event (recycling:send-event stream "x" :id (string #\Newline)))
+        (recycling:close-outgoing stream)
+        (is (null (read-chunk connection))))
+      (is (string= "word" (exchange-text connection "/word"))))))
+
+(define-server-test (a-client-tells-the-last-event-that-it-got :needs :our-engine)
+  (serving () (("/" (prin1-to-string (recycling:last-event-id))))
+    (is (string= "\"41\"" (ask-text "/" :headers '(("Last-Event-ID" . "41")))))
+    (is (string= "NIL" (ask-text "/")))))
+
+(define-server-test (all-subscribers-get-all-events-in-order :needs :our-engine)
+  (serving-events (streams channel) ()
+    (with-connections (connections 20)
+      (loop for connection in connections
+            for count from 1
+            do (is-true (subscribed-p connection channel count)))
+      (let* ((count 30)
+             (publishers (loop for name in '("a" "b")
+                               collect (let ((name name))
+                                         (in-background ("publishing")
+                                           (loop for number below count
+                                                 always (= 20 (recycling:publish channel (format nil "~A ~D" name number)
+                                                                                 :id number)))))))
+             (seen (loop for connection in connections
+                         collect (loop repeat (* 2 count) collect (next-event connection)))))
+        (is (every #'task-result publishers))
+        (is (= 1 (length (remove-duplicates seen :test #'equal))) "All see the same order.")
+        (dolist (name '("a" "b"))
+          (is (equal (loop for number below count collect (format nil "~A ~D" name number))
+                     (remove name (first seen) :key (lambda (text) (subseq text 0 1)) :test-not #'string=)))))
+      (when *parking-p*
+        (is (zerop (figure :busy)))
+        (is (= 20 (figure :deferred)))))
+    (eventually ("subscribers that left to be forgotten")
+      (recycling:publish channel "anybody?")
+      (zerop (recycling:channel-size channel)))))
+
+(define-server-test (who-speaks-the-old-protocol-subscribes-too :needs :our-engine)
+  (serving-events (streams channel) ()
+    (with-connections (connections 2)
+      (is-true (subscribed-p (first connections) channel 1))
+      (is-true (subscribed-p (second connections) channel 2 :version "HTTP/1.0"))
+      (is (= 2 (recycling:publish channel "Grüße")))
+      (is (string= "Grüße" (next-event (first connections))))
+      (mapc #'recycling:close-outgoing (recorded streams))
+      (is (equal '(("" "Grüße" "")) (parsed-events (receive-rest (second connections)))))
+      (is (null (read-chunk (first connections))))
+      (eventually ("all to have left") (zerop (recycling:channel-size channel)))
+      (is (zerop (recycling:publish channel "nobody"))))))
+
+(defun fill-up (channel text)
+  "Publishes TEXT on CHANNEL, whose subscribers do not read, until one is not reached."
+  (loop with size = (recycling:channel-size channel)
+        repeat 5000
+        while (= size (recycling:publish channel text))))
+
+(define-server-test (slow-subscribers-are-dropped :needs :parking)
+  (let ((told (make-recorder)) (channel (recycling:make-channel)))
+    (serving ()
+        (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record told t)))
+                (recycling:subscribe channel (recycling:start-event-stream reply :high-water-mark 20000)))))
+      (with-connection (quick)
+        (is-true (subscribed-p quick channel 1))
+        (with-open-connection (slow (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+          (is-true (subscribed-p slow channel 2))
+          (let ((reading (as-client ("reading")
+                           (loop for event = (next-event quick)
+                                 until (equal event "last")
+                                 count (equal event (make-string 2000 :initial-element #\x))))))
+            (loop while (= 2 (recycling:channel-size channel))
+                  do (recycling:publish channel (make-string 2000 :initial-element #\x))
+                     (poll (constantly nil) 1/1000)) ; for who reads
+            (is (= 1 (recycling:publish channel "last")))
+            (is (plusp (task-result reading))))
+          (is (= 1 (recorded-count told)) "Who was dropped is told.")
+          (eventually ("the connection to end") (= 1 (figure :open)))
+          (is (= 1 (recycling:channel-size channel))))))))
+
+(define-server-test (slow-subscribers-may-miss-events :needs :parking)
+  (serving-events (streams channel :when-full :skip) ()
+    (with-open-connection (slow (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+      (is-true (subscribed-p slow channel 1))
+      (fill-up channel (make-string 2000 :initial-element #\x))
+      (is (= 1 (recycling:channel-size channel)))
+      (is (zerop (recycling:publish channel "missed")))
+      (let ((reading (as-client ("reading")
+                       (loop for event = (next-event slow)
+                             until (equal event "seen again")
+                             never (equal event "missed")))))
+        (eventually ("room") (= 1 (recycling:publish channel "seen again")))
+        (is-true (task-result reading))))))
+
+(define-server-test (who-is-unsubscribed-gets-nothing-more :needs :our-engine)
+  (serving-events (streams channel) ()
+    (with-connections (connections 2)
+      (loop for connection in connections
+            for count from 1
+            do (is-true (subscribed-p connection channel count)))
+      (let ((first (nth-reply streams 1)) (second (nth-reply streams 2)))
+        (is-true (recycling:unsubscribe channel first))
+        (is (null (recycling:unsubscribe channel first)))
+        (recycling:subscribe channel second)
+        (is (= 1 (recycling:publish channel "once")))
+        (is (string= "once" (next-event (second connections))))
+        (recycling:send-event first "alone")
+        (is (string= "alone" (next-event (first connections))))))))
+
+(define-server-test (who-comes-and-goes-leaves-nothing-behind :needs :our-engine)
+  (serving-events (streams channel) ()
+    (with-connection (connection)
+      (is-true (subscribed-p connection channel 1))
+      (let ((stream (nth-reply streams)))
+        (loop repeat 100
+              do (recycling:unsubscribe channel stream)
+                 (recycling:subscribe channel stream)
+                 (recycling:subscribe channel stream))
+        (is (= 1 (recycling:channel-size channel)))
+        (is (= 1 (length (server::outbox-on-end (recycling::outgoing-stream-outbox stream)))))))))
+
+(define-server-test (subscribers-may-change-while-others-publish :needs :our-engine)
+  (serving-events (streams channel :when-full :skip) ()
+    (with-connections (connections 8)
+      (loop for connection in connections
+            for count from 1
+            do (is-true (subscribed-p connection channel count)))
+      (let* ((all (recorded streams))
+             (changing (loop for stream in (rest all)
+                             collect (let ((stream stream))
+                                       (in-background ("changing")
+                                         (loop repeat 200
+                                               do (recycling:unsubscribe channel stream)
+                                                  (recycling:subscribe channel stream))))))
+             (publishing (loop repeat 2
+                               collect (in-background ("publishing")
+                                         (loop repeat 100 do (recycling:publish channel "x")))))
+             (seen (loop repeat 200 count (equal "x" (next-event (first connections))))))
+        (mapc #'task-result (append changing publishing))
+        (is (= 200 seen) "Who stays gets all.")
+        (is (= 8 (recycling:channel-size channel)))))))
+
+(define-server-test (what-is-no-event-reaches-nobody :needs :our-engine)
+  (let ((channel (recycling:make-channel)))
+    (signals recycling:malformed-event (recycling:publish channel "x" :id (string #\Newline))))
+  (serving-events (streams channel) ()
+    (with-connection (connection)
+      (is-true (subscribed-p connection channel 1))
+      (signals recycling:malformed-event (recycling:publish channel "x" :event (string #\Newline)))
+      (recycling:publish channel "fine")
+      (is (string= "fine" (next-event connection))))))
+
+(define-server-test (no-event-is-longer-than-what-was-announced :needs :our-engine)
+  (let ((channel (recycling:make-channel)))
+    (serving () (("/" (setf (hunchentoot:content-length*) 12)
+                      (recycling:defer-reply (reply)
+                        (recycling:subscribe channel (recycling:start-event-stream reply))))
+                 ("/word" "word"))
+      (with-connection (connection)
+        (is-true (subscribed-p connection channel 1))
+        (is (= 1 (recycling:publish channel "1234")))
+        (is (zerop (recycling:publish channel "5")))
+        (is (string= "data: 1234" (string-right-trim '(#\Newline) (decode (read-octets connection 12)))))
+        (is (not (readable-p connection 1/20)))))))
+
+(define-server-test (many-subscribers-hold-no-threads :needs :parking)
+  (serving-events (streams channel) (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 2))
+    (with-connections (connections 150)
+      (loop for connection in connections
+            for count from 1
+            do (subscribed-p connection channel count))
+      (is (= 150 (figure :deferred)))
+      (is (>= 2 (figure :threads)))
+      (loop repeat 5 do (is (= 150 (recycling:publish channel "tick"))))
+      (is (loop for connection in connections
+                always (loop repeat 5 always (equal "tick" (next-event connection)))))
+      (is (string= "word" (ask-text "/word"))))))
