@@ -51,7 +51,8 @@
                  (:file "conditional")
                  (:file "bodies")
                  (:file "protocol-state")
-                 (:file "multipart")))
+                 (:file "multipart")
+                 (:file "event-stream")))
    (:module "websocket"                 ; vectors, and octets at random
     :serial t
     :components ((:file "frames")

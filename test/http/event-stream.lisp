@@ -1,0 +1,87 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* event-streams :in http
+  :description "The format of server-sent events.")
+
+(defun event-text (data &rest keys)
+  "The octets of an event, as ENCODE-EVENT makes them of its arguments, as a string."
+  (decode (apply #'http:encode-event data keys)))
+
+(defun in-lines (&rest lines)
+  "LINES, each with its end."
+  (format nil "~{~A~%~}" lines))
+
+(defun parsed-events (octets)
+  "What a client makes of OCTETS, a stream of events: lists of type, data and identifier.  Written by the standard's
+rules, section 9.2.6, for streams with LF alone."
+  (let ((events '()) (type "") (data '()) (id ""))
+    (dolist (line (uiop:split-string (decode octets) :separator '(#\Newline)) (nreverse events))
+      (let* ((colon (position #\: line))
+             (name (subseq line 0 colon))
+             (value (if colon (subseq line (1+ colon)) ""))
+             (value (if (uiop:string-prefix-p " " value) (subseq value 1) value)))
+        (cond ((string= "" line)
+               (when data
+                 (push (list type (format nil "~{~A~^~%~}" (reverse data)) id) events))
+               (setf type "" data '()))
+              ((string= "event" name) (setf type value))
+              ((string= "data" name) (push value data))
+              ((string= "id" name) (setf id value)))))))
+
+(test an-event-is-its-fields-and-an-empty-line
+  (is (string= (in-lines "data: hello" "") (event-text "hello")))
+  (is (string= (in-lines "event: tick" "id: 7" "retry: 250" "data: hello" "")
+               (event-text "hello" :event "tick" :id 7 :retry 250)))
+  (is (string= (in-lines "id: 7" "") (event-text nil :id 7)))
+  (is (string= (in-lines "data: " "") (event-text "")))
+  (is (string= (in-lines "id: " "data: x" "") (event-text "x" :id ""))))
+
+(test each-line-of-data-has-its-field-however-it-ends
+  (dolist (end (list (string #\Newline) (string #\Return) (coerce '(#\Return #\Newline) 'string)))
+    (is (string= (in-lines "data: a" "data: b" "data: " "")
+                 (event-text (concatenate 'string "a" end "b" end)))
+        "~S" end))
+  (is (string= (in-lines "data: a" "data: " "data: b" "")
+               (event-text (format nil "a~C~Cb" #\Newline #\Return))))
+  (is (string= (in-lines "data:  a" "data: data: b" "") (event-text (format nil " a~%data: b")))
+      "What looks like a field, or begins with a space, stays data."))
+
+(test a-client-gets-the-data-that-was-sent
+  (loop with state = (seeded-state 1)
+        repeat 500
+        do (let* ((text (map-into (make-string (random 12 state))
+                                  (lambda () (char (format nil "ab: ~%~C~C" (code-char 233) (code-char 8364))
+                                                   (random 7 state)))))
+                  (events (parsed-events (http:encode-event text :event "e" :id "i"))))
+             (unless (equal (list (list "e" text "i")) events)
+               (fail "~S became ~S." text events))))
+  (pass))
+
+(test no-field-can-forge-another
+  (dolist (text (list (format nil "a~%data: b") (format nil "a~Cdata: b" #\Return)))
+    (signals http:malformed-event (http:encode-event "x" :event text))
+    (signals http:malformed-event (http:encode-event "x" :id text)))
+  (signals http:malformed-event (http:encode-event "x" :id (string (code-char 0))))
+  (signals error (http:encode-event "x" :retry -1))
+  (signals error (http:encode-event "x" :retry "1"))
+  (signals error (http:encode-event 'x)))
+
+(test events-are-utf-8-and-nothing-else
+  (let ((text (map 'string #'code-char '(#x24 #xe9 #x20ac #x1f600))))
+    (is (equalp (octets "data: " (map 'vector #'identity
+                                      '(#x24 #xc3 #xa9 #xe2 #x82 #xac #xf0 #x9f #x98 #x80))
+                        (string #\Newline) (string #\Newline))
+                (http:encode-event text))))
+  ;; On Lisps whose strings can have them, they are replaced as elsewhere.
+  (let ((surrogate (ignore-errors (code-char #xd800))))
+    (when surrogate
+      (is (null (search #(#xed) (http:encode-event (string surrogate))))))))
+
+(test a-comment-is-no-event
+  (is (string= (in-lines ":" "") (decode (http:encode-comment))))
+  (is (string= (in-lines ":a" ":data: b" "") (decode (http:encode-comment (format nil "a~%data: b")))))
+  (is (null (parsed-events (http:encode-comment (format nil "a~Cdata: b" #\Return))))))
+
+(test an-event-is-a-vector-of-its-own
+  (is (not (eq (http:encode-event "x") (http:encode-event "x"))))
+  (is (typep (http:encode-event (make-string 100000 :initial-element #\x)) 'wire)))
