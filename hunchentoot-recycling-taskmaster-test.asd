@@ -191,7 +191,8 @@
                  (:file "crowds")
                  (:file "deferred-replies")
                  (:file "outgoing-streams")
-                 (:file "channels")))
+                 (:file "channels")
+                 (:file "deferred-races")))
    (:module "clack"                     ; the protocol of Clack's handlers, driven directly
     :serial t
     :components ((:file "environments")
