@@ -206,6 +206,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "continuation") ; what goes on without a worker
                  (:file "outbox")       ; what any thread has for a client
                  (:file "deferral")     ; replies that come later
+                 (:file "kept-deferral")
                  (:file "websocket-connection")
                  (:file "connection-life") ; from the engine to the application and back
                  (:file "known-files")  ; what is known of files that are sent
@@ -257,6 +258,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "request-processing") ; by our own code, from octets to octets
                  (:file "reply")
                  (:file "streaming")    ; replies that handlers write themselves
+                 (:file "reply-context")
                  (:file "deferred-replies") ; replies that any thread has, later
                  (:file "outgoing-streams") ; replies that any thread writes, later
                  (:file "event-streams") ; server-sent events

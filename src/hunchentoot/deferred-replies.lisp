@@ -14,19 +14,6 @@
 (defvar *default-reply-timeout* 60
   "How many seconds, a real or NIL for ever, a deferred reply may take: the default of DEFER-REPLY's :TIMEOUT.")
 
-(defstruct (reply-context (:include opaque)
-                          (:constructor make-reply-context (acceptor request reply head content session)))
-  "What was bound while a handler ran."
-  (acceptor nil :read-only t)
-  (request nil :read-only t)
-  (reply nil :read-only t)
-  (head nil :read-only t)
-  (content nil :read-only t)            ; of the request
-  (session nil)
-  (stream nil)                          ; Hunchentoot's
-  (lock (bt:make-lock "reply context") :read-only t) ; held while FILES changes
-  (files '()))                          ; temporary ones, deleted at the end; :DELETED from then on
-
 (defstruct (deferred-reply (:include opaque) (:constructor make-deferred-reply (deferral)) (:copier nil))
   "A reply that comes later, as programs know it: when the last of them forgets it, nobody can complete it."
   (deferral nil :read-only t))
@@ -149,35 +136,7 @@ have to agree on."
   "Evaluates BODY as CALL-WITH-REPLY-CONTEXT calls a function for REPLY."
   `(call-with-reply-context ,reply (lambda () ,@body)))
 
-;;; The context
-
-(defun call-in-context (context function)
-  (let* ((session (reply-context-session context))
-         (hunchentoot:*acceptor* (reply-context-acceptor context))
-         (hunchentoot:*reply* (reply-context-reply context))
-         (hunchentoot:*session* session))
-    (multiple-value-prog1
-        (call-keeping-files (reply-context-request context) function
-                            (lambda (files) (add-files context files)))
-      (unless (eq session hunchentoot:*session*) ; the handler may have begun one meanwhile
-        (setf (reply-context-session context) hunchentoot:*session*)))))
-
-(defun add-files (context files)
-  "Has FILES deleted at the end of the reply of CONTEXT, or now, when that has come."
-  (when (and files
-             (bt:with-lock-held ((reply-context-lock context))
-               (cond ((eq :deleted (reply-context-files context)) t)
-                     (t (setf (reply-context-files context) (append files (reply-context-files context)))
-                        nil))))
-    (delete-files files)))
-
-(defun forget-files (context)
-  "Deletes the temporary files of CONTEXT, whose reply is over."
-  (uninterruptibly
-    (let ((files (bt:with-lock-held ((reply-context-lock context))
-                   (shiftf (reply-context-files context) :deleted))))
-      (unless (eq :deleted files)
-        (delete-files files)))))
+;;; What it was completed with
 
 (defun settle-reply (completion)
   "Gives the current reply what COMPLETION says of it besides its content."
@@ -281,12 +240,6 @@ CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER w
          (forget-request context)
          (prog1 (conclude-exchange acceptor exchange link (reply-context-content context))
            (count-request (exchange-connection exchange))))))
-
-(defun forget-request (context)
-  "Deletes the uploaded files of the request of CONTEXT, and counts what of its content is in memory as garbage."
-  (forget-files context)
-  (when (typep (reply-context-content context) 'content)
-    (release-octets (reply-context-content context))))
 
 (defmethod resume ((taskmaster recycling-taskmaster) exchange deferral answer)
   (let* ((context (deferral-context deferral))

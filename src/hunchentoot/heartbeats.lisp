@@ -38,7 +38,7 @@ next stream on, or the next comment.")
 (defun beat (heart engine)
   "Sends a comment to all streams of HEART, and has that done again while there are any."
   (let ((channel (heart-channel heart)))
-    (publish-encoded channel (message-encoder (constantly (encode-comment)) nil))
+    (publish-encoded channel (message-encoder (encode-comment) nil))
     (if (with-channel (channel)
           (or (plusp (hash-table-count (channel-subscribers channel)))
               (setf (heart-engine heart) nil)))

@@ -412,7 +412,7 @@ variable, and answers /word and ROUTES."
     (serving () (("/unread" (recycling:defer-reply (reply) (record replies reply)))
                  ("/read" (hunchentoot:raw-post-data)
                           (recycling:defer-reply (reply) (record replies reply)))
-                 ("/in-part" (read-octets-of (hunchentoot:raw-post-data :want-stream t) 5)
+                 ("/in-part" (read-some-of (hunchentoot:raw-post-data :want-stream t) 5)
                              (recycling:defer-reply (reply) (record replies reply)))
                  ("/word" "word"))
       (dolist (path '("/unread" "/read" "/in-part"))
@@ -423,7 +423,7 @@ variable, and answers /word and ROUTES."
             (is (string= "later" (response-text (read-response connection))) "~A" path)
             (is (string= "word" (exchange-text connection "/word")) "~A" path)))))))
 
-(defun read-octets-of (stream count)
+(defun read-some-of (stream count)
   "Reads COUNT octets of STREAM."
   (loop repeat count do (read-byte stream)))
 
