@@ -209,8 +209,8 @@
    :equivalent "FINISH-ACCESS asks for it, too.")
   ("timed-p" "(typep acceptor 'parallel-acceptor)" "t")
   ("timed-p" "(not (eq :combined (access-log-format acceptor)))" "t")
-  ("finish-access" "(and destination (access-request access))" "(access-request access)")
-  ("finish-access" "(and destination (access-request access))" "destination")
+  ("finish-access" "(and destination request)" "request")
+  ("finish-access" "(and destination request)" "destination")
   ("finish-access" "(- (microseconds) (access-began access))" "(access-began access)")))
 
 (:file "src/hunchentoot/backtraces.lisp" :suites (conformance/logs conformance/debugging secrets)
