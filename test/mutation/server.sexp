@@ -529,3 +529,21 @@
  (("tell-where" "(apply #'error subclass" "(apply #'list subclass" :suites (mistakes))
   ("sole-name" "\"0.0.0.0\"" "" :suites (listening conformance/request-facts))
   ("sole-name" "\"::\"" "" :suites (listening conformance/request-facts))))
+
+(:file "src/server/outbox.lisp" :suites (outgoing-streams)
+ :mutants
+ (("put-in-outbox" "((full-p outbox) :refused)" "")
+  ("put-in-outbox" "(> (length octets) (outbox-announced outbox))" "(>= (length octets) (outbox-announced outbox))")
+  ("put-in-outbox" "(decf (outbox-announced outbox) (length octets))" "nil")
+  ("end-outbox" "(append (take-takers outbox) (shiftf (outbox-on-end outbox) '()))" "(shiftf (outbox-on-end outbox) '())")
+  ("call-when-room" "(push function (outbox-on-room outbox))" "(setf (outbox-on-room outbox) (list function))")
+  ("forget-when-over" "(remove function (outbox-on-end outbox) :test #'eq)" "(outbox-on-end outbox)" :suites (channels))
+  ("note-unsent" "(<= (outbox-size outbox) (ash (outbox-mark outbox) -1))" "nil")))
+
+(:file "src/server/deferral.lisp" :suites (deferred-replies outgoing-streams)
+ :mutants
+ (("call-to-answer" "(setf (deferral-answerer deferral) nil)" "nil")
+  ("note-leaving" "(shiftf (deferral-left-p deferral) t)" "(deferral-left-p deferral)")
+  ("end-deferral" "(abandon deferral)" "nil")
+  ("continue-stream" "(note-leaving deferral)" "nil")
+  ("continue-stream" "(end-stream (continuation-application deferral) (deferral-exchange deferral) deferral)" ":close")))
