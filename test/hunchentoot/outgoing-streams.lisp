@@ -260,7 +260,7 @@ are those of START-STREAM, and :ON-ABANDON."
 
 ;;; Clients that leave
 
-(define-server-test (whose-client-leaves-a-stream-is-told :needs :our-engine)
+(define-server-test (whose-client-leaves-a-stream-is-told :needs (:our-engine :noticed-leaving))
   (let ((told (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t))) ()
       (dolist (end '(disconnect reset))
@@ -279,7 +279,7 @@ are those of START-STREAM, and :ON-ABANDON."
           (setf (recorder-entries told) '())))
       (is (zerop (figure :failed))))))
 
-(define-server-test (who-writes-to-a-client-that-has-left-is-told :needs :our-engine)
+(define-server-test (who-writes-to-a-client-that-has-left-is-told :needs (:our-engine :noticed-leaving))
   (serving-streams (streams) ()
     (let* ((connection (connect))
            (stream (asked-stream connection streams)))
@@ -321,7 +321,7 @@ are those of START-STREAM, and :ON-ABANDON."
           (dolist (connection (remove-if-not #'readable-p connections))
             (is-true (closed-by-server-p connection)))))))
 
-(define-server-test (a-stream-that-is-cut-is-in-the-access-log :needs :our-engine)
+(define-server-test (a-stream-that-is-cut-is-in-the-access-log :needs (:our-engine :noticed-leaving))
   (with-log-file (file)
     (serving-streams (streams) (:access-log-destination file :access-log-format :json)
       (let* ((connection (connect))

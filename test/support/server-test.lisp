@@ -5,7 +5,8 @@
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
 NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD, :TLS,
-:TLS-CLIENT, :SEVERAL-TICKET-KEYS, :REDEFINITION, :DEFERRED-ENDS, :DESTROYED-ACCEPTS or :CALLS-BY-NAME."
+:TLS-CLIENT, :SEVERAL-TICKET-KEYS, :REDEFINITION, :DEFERRED-ENDS, :DESTROYED-ACCEPTS, :NOTICED-LEAVING or
+:CALLS-BY-NAME."
   (ecase need
     (:our-content
      (or (unmet-need :our-engine)
@@ -50,6 +51,9 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
        "This Lisp ends threads that are to be destroyed although they have deferred that."))
     (:destroyed-accepts
      (why-accepting-threads-survive))
+    (:noticed-leaving
+     (unless (platform:readiness-supported-p)
+       "On this Lisp a worker that keeps a connection notices that its client has left when it sends."))
     (:calls-by-name
      (when (uiop:featurep :ecl)
        "On this Lisp a function that its own file calls cannot be replaced."))))
