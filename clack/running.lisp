@@ -74,8 +74,10 @@
 
 (defun await-stop (server)
   "Returns when somebody else has stopped SERVER."
-  (wait-until (lambda () (server-stopped-p server))
-              (server-stopped server) (server-lock server) nil nil))
+  (wait-until (lambda ()
+                (heed-destruction)
+                (server-stopped-p server))
+              (server-stopped server) (server-lock server) nil *destruction-period*))
 
 ;;; What Clack calls
 

@@ -59,6 +59,13 @@ a file would be closed when it is read or written."
   (java:jcall *set-destroyed* (threads:current-thread) java:+false+)
   (heed-interrupt))
 
+(defparameter *destruction-period* 1/4
+  "How often, in seconds, a thread that waits has to call HEED-DESTRUCTION; NIL where that is not needed.")
+
+(defun heed-destruction ()
+  "Ends the current thread if somebody has destroyed it by Bordeaux Threads, which ends no wait here."
+  (eval nil))                           ; see DESTROY-THREAD
+
 (defun %closed-p (listener)
   (jcall-method ("java.net.ServerSocket" "isClosed") (usocket:socket listener)))
 

@@ -11,6 +11,14 @@
   "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
   nil)
 
+(defparameter *destruction-period* nil
+  "How often, in seconds, a thread that waits has to call HEED-DESTRUCTION; NIL where that is not needed.")
+
+(declaim (inline heed-destruction))
+(defun heed-destruction ()
+  "Does nothing: a thread that is destroyed ends where it waits."
+  nil)
+
 (defun wait-timed-out-p (condition)
   "True when CONDITION, which reading or writing a socket's stream has signalled, tells that the wait had its
 time."
