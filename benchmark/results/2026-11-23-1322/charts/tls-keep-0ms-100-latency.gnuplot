@@ -1,0 +1,36 @@
+set encoding utf8
+set terminal svg size 860,328 font 'DejaVu Sans,13' background '#ffffff'
+set output '/work/wt/bench/benchmark/results/2026-11-23-1322/charts/tls-keep-0ms-100-latency.svg'
+set border 3 lc '#9e9e9e'
+set tics nomirror textcolor '#424242'
+set bmargin at screen 0.2744
+set tmargin at screen 0.8110
+set yrange [0.4:5.6]
+set grid xtics lc '#e0e0e0' lt 1
+unset key
+set key at screen 0.55,0.0671 center center horizontal samplen 1 width 3
+set ytics scale 0 textcolor '#212121' ('ours' 5, 'ours, portable engine' 4, 'Hunchentoot' 3, 'nginx' 2, 'Go net/http' 1)
+set title "{/:Bold Latency}  (lower is better)\n{/*0.9 TLS, keep-alive, instant handler, 100 connections}"
+set xlabel 'ms, logarithmic' textcolor '#424242'
+set logscale x
+set format x '%g'
+set xrange [0.6076:673.3980]
+$data << END
+5 1.5970 2.5910 4.6520 18.2600 32.9810 13840175 "p99 4.65 ms"
+4 1.3920 2.4360 6.1550 23.4100 48.6800 16027569 "p99 6.16 ms"
+3 5.5680 16.6590 96.1760 159.1250 224.4660 1402304 "p99 96.2 ms"
+2 0.8680 5.2050 11.3690 26.5320 41.8650 3046706 "p99 11.4 ms"
+1 1.7450 6.4920 16.8800 37.3430 60.6070 44225 "p99 16.9 ms"
+END
+plot $data using 2:1:2:6:7 with xerrorbars pt -1 lw 2 lc rgb variable notitle, \
+  $data using 6:1:8 with labels left offset 1.2,0 font ',12' notitle, \
+  $data using 2:1:7 with points pt 7 ps 0.9 lc rgb variable notitle, \
+  NaN with points pt 7 ps 0.9 lc '#616161' title 'p50', \
+  $data using 3:1:7 with points pt 9 ps 0.8 lc rgb variable notitle, \
+  NaN with points pt 9 ps 0.8 lc '#616161' title 'p90', \
+  $data using 4:1:7 with points pt 13 ps 1.1 lc rgb variable notitle, \
+  NaN with points pt 13 ps 1.1 lc '#616161' title 'p99', \
+  $data using 5:1:7 with points pt 5 ps 0.7 lc rgb variable notitle, \
+  NaN with points pt 5 ps 0.7 lc '#616161' title 'p99.9', \
+  $data using 6:1:7 with points pt 2 ps 0.8 lc rgb variable notitle, \
+  NaN with points pt 2 ps 0.8 lc '#616161' title 'max'
