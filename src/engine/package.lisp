@@ -27,7 +27,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:engine-service #:engine-listener #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
-   #:winding-down-p #:serving-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message
+   #:winding-down-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message
    #:*worker* #:worker-engine #:current-engine
    ;; timers
    #:timer #:schedule #:cancel))

@@ -41,6 +41,7 @@ where it returned none.")
   (outcome :park :type keyword
    :documentation "What is to become of CONNECTION when its output is sent: :PARK, :CLOSE, :DETACHED or
 :BROKEN.  A service that gives its socket away sets one of the last two at once.")
+  (verdict nil :type (member nil :close :broken)) ; what a visitor, or the sentinel, has left a worker to do with it
   (deferred-p nil)                      ; it is parked, or about to be, until somebody has an answer for it
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
   ;; :PARKED from when it is parked until a worker begins to look at what has come, and :LEFT when the

@@ -123,6 +123,7 @@ lock.")
     (worker-count engine :starting :waiting)))
 
 (defun running-p (engine)
+  "True until somebody stops ENGINE, gently or not."
   (eq (engine-phase engine) :running))
 
 (defun engine-stopped-p (engine)

@@ -191,6 +191,7 @@ True when it is."
   (let ((left (countdown seconds)))
     (ensure-sentinel engine)            ; it ends the connections on which nothing comes
     (advance-phase engine :draining)
+    (visit-deferred engine)
     (with-engine (engine)
       (unless (engine-drain-end engine) ; who came first may have been destroyed before that
         (setf (engine-drain-end engine)

@@ -151,3 +151,11 @@ owner, soon.  Does not wait, and does not signal; what it returns does not matte
     "Nothing: where a worker keeps each connection, the service lets that wait."
     (declare (ignore engine connection))
     nil))
+
+(defgeneric visit-deferred (engine)
+  (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED served: the phase of
+ENGINE has changed.")
+  (:method (engine)
+    "Nothing: who keeps a connection looks by himself."
+    (declare (ignore engine))
+    nil))

@@ -9,6 +9,7 @@
 ;;;;   overdue, parked, with none left     something has come that no     left to the workers, however long
 ;;;;                                       worker has looked at           they are busy
 ;;;;   overdue, parked                     its service wanted it so       left to the workers
+;;;;   overdue, with output left           an answer was to come later        left to the workers, to be closed
 ;;;;   overdue, parked                     the service gives notice       told so, and closed gently
 ;;;;   overdue, parked                     otherwise                      closed
 ;;;;   overdue, owned                      its owner has not begun to      left to its owner
@@ -80,9 +81,17 @@ request is about to park."
         ((served-when-due-p connection)
          (setf (connection-deadline connection) nil)
          (requeue-connection engine connection))
+        ((and (connection-output connection) (eq :deferred (connection-outcome connection)))
+         (have-worker-end engine connection))
         (t
          (count-time-out engine connection)
          (end-with-notice engine connection now))))
+
+(defun have-worker-end (engine connection)
+  "Has a worker close CONNECTION, which is overdue and the sentinel's: a program may want to be told, and may take long."
+  (count-time-out engine connection)
+  (setf (connection-deadline connection) nil)
+  (leave-end-to-worker engine connection :broken))
 
 (defun end-idle-parked-connection (engine connection now)
   "Ends CONNECTION, which is the sentinel's, unless a request has come."

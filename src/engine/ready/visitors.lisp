@@ -10,7 +10,8 @@
 ;;;;   after that the connection            is
 ;;;;   waits for its next answer            parked as before
 ;;;;   may have a request to be read        queued: workers read, and visitors never do
-;;;;   is done with                         closed
+;;;;   is done with                         queued, with its verdict: workers close it, since what a program wants
+;;;;                                        done then may wait, or want a lock that the visitor has
 ;;;;
 ;;;; A visitor is any thread, also one that does not know of connections.  So it is not interrupted while it owns
 ;;;; one, and nothing that it does waits for the peer.
@@ -24,9 +25,15 @@
         (unwind-protect (setf result (serve-visit engine connection))
           (unless *worker*
             (counter-add (engine-visitors-served engine) (- (connection-served connection) served)))
-          (if (eq result :again)
-              (requeue-connection engine connection)
-              (end-service engine connection result)))))))
+          (end-visit engine connection result))))))
+
+(defun end-visit (engine connection result)
+  "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of SERVE-VISIT says; NIL after a
+non-local exit."
+  (cond ((eq result :again) (requeue-connection engine connection))
+        ((and (member result '(:close :broken)) (not (gone-p connection)))
+         (leave-end-to-worker engine connection result))
+        (t (end-service engine connection result))))
 
 (defun worker-of (engine)
   "The worker of ENGINE whose thread this is; NIL in any other thread, a worker's of another engine included."
@@ -34,11 +41,25 @@
        (eq engine (worker-engine *worker*))
        *worker*))
 
+(defun leave-end-to-worker (engine connection verdict)
+  "Has a worker do with CONNECTION, which the caller owns, what VERDICT says, :CLOSE or :BROKEN."
+  (setf (connection-verdict connection) verdict)
+  (requeue-connection engine connection))
+
+(defmethod visit-deferred ((engine ready-engine))
+  (map-connections (lambda (connection)
+                     (uninterruptibly
+                       ;; An owner that it is marked for looks again.
+                       (when (and (or (connection-deferred-p connection) (owned-p connection))
+                                  (become-owner connection nil))
+                         (requeue-connection engine connection))))
+                   (engine-table engine)))
+
 (defun serve-visit (engine connection)
   "Does what a visitor can for CONNECTION, which it owns; returns what SERVE-ONCE does, :AGAIN when there may be
 work for workers."
   (noting-failure (engine connection)
-    (cond ((connection-lingering-p connection) :again)
+    (cond ((or (connection-lingering-p connection) (connection-verdict connection)) :again)
           ((and (connection-output connection)
                 (not-again (send-pending-output engine connection))))
           (t

@@ -158,11 +158,15 @@ left by a non-local exit."
 (defun serve-until-parked (engine connection)
   "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN."
   (noting-failure (engine connection)
-    (loop for result = (if (connection-output connection)
-                           (send-pending-output engine connection)
-                           (serve-once engine connection))
+    (loop for result = (serve-further engine connection)
           unless (eq result :again)
             return result)))
+
+(defun serve-further (engine connection)
+  "Does the next thing for CONNECTION, which the caller owns; returns what SERVE-ONCE does."
+  (cond ((connection-verdict connection))
+        ((connection-output connection) (send-pending-output engine connection))
+        (t (serve-once engine connection))))
 
 (defun serve-once (engine connection)
   "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, else
