@@ -206,6 +206,14 @@
                  (:static-file "rival-application.lisp")
                  (:file "rivals")
                  (:file "clack-tls" :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
+   (:module "websockets"                ; of servers
+    :pathname "hunchentoot/"
+    :serial t
+    :components ((:file "websocket-client")
+                 (:file "websockets")
+                 (:file "websocket-flow")
+                 (:file "websocket-handshakes")
+                 (:file "websocket-others")))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"
     :serial t

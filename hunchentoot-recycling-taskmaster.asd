@@ -207,6 +207,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "outbox")       ; what any thread has for a client
                  (:file "deferral")     ; replies that come later
                  (:file "kept-deferral")
+                 (:file "websocket-sending")
                  (:file "websocket-connection")
                  (:file "connection-life") ; from the engine to the application and back
                  (:file "known-files")  ; what is known of files that are sent

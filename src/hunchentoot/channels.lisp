@@ -35,6 +35,12 @@ much as its high-water mark: :DROP, its connection is ended; :SKIP, it does not 
 (defgeneric subscriber-outbox (subscriber)
   (:documentation "The outbox of SUBSCRIBER."))
 
+(defgeneric put-in-subscriber (subscriber octets)
+  (:documentation "Puts OCTETS, which nobody changes any more, into the outbox of SUBSCRIBER, and returns what
+PUT-IN-OUTBOX does.")
+  (:method (subscriber octets)
+    (put-in-outbox (subscriber-outbox subscriber) octets)))
+
 (defgeneric message-format (subscriber)
   (:documentation "How messages leave to SUBSCRIBER: a keyword that ENCODE-MESSAGE knows."))
 
@@ -114,8 +120,8 @@ that are too slow for CHANNEL."
   (let ((reached '()) (full '()))
     (with-channel (channel)
       (loop for subscriber being the hash-keys of (channel-subscribers channel)
-            do (ecase (put-in-outbox (subscriber-outbox subscriber)
-                                     (funcall encoder (message-format subscriber)))
+            do (ecase (put-in-subscriber subscriber
+                                         (funcall encoder (message-format subscriber)))
                  ((:room :full) (push subscriber reached))
                  ((:over :too-long))
                  (:refused

@@ -36,6 +36,8 @@
   "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a backtrace; and last
 whether it was left by a throw.  Unless the reply comes later."
   (multiple-value-bind (content condition backtrace left-p) (funcall handler)
+    (when (exchange-successor *exchange*)
+      (check-switch *exchange* condition))
     (let ((deferral (exchange-deferral *exchange*)))
       (cond ((exchange-successor *exchange*) ; its head says all
              (send-result acceptor request head "" condition backtrace))
@@ -248,7 +250,8 @@ that as it is; LENGTH is the number of octets, or NIL.  Returns the event that i
         (connection-headers head (next-state (exchange-protocol *exchange*) event)
                             (hunchentoot:acceptor-read-timeout acceptor))
       (settle-headers hunchentoot:*reply* coding (server-name-of acceptor) connection keep-alive
-                      content-type (and (body-allowed-p status) length)))
+                      (and (null (exchange-successor *exchange*)) content-type)
+                      (and (body-allowed-p status) length)))
     event))
 
 (defun begin-reply (acceptor status event)

@@ -27,6 +27,15 @@ then, unless a program has taken the connection away: it may read on."
                (release-octets content))))
       (funcall thunk)))
 
+(defun call-processing (exchange link content thunk)
+  "Calls THUNK, which processes the request of EXCHANGE, as CALL-WITH-CONTENT does.  Who leaves it otherwise than by
+returning ends what the connection was to be."
+  (let ((returned-p nil))
+    (unwind-protect (multiple-value-prog1 (call-with-content link content thunk)
+                      (setf returned-p t))
+      (unless returned-p
+        (drop-successor exchange)))))
+
 (defun process-head (acceptor exchange link)
   "Processes the request of EXCHANGE, which came over LINK, in the context of CALL-WITH-CONNECTION-
 STREAM.  True when the connection may be used for another one; :DEFERRED when the reply comes later."
@@ -48,7 +57,7 @@ STREAM.  True when the connection may be used for another one; :DEFERRED when th
                 (make-request acceptor link (head-headers head) (head-method head)
                               (head-uri head) (head-protocol head) content))))
         (declare (dynamic-extent #'process-it))
-        (call-with-content link content #'process-it)))
+        (call-processing exchange link content #'process-it)))
     (cond ((deferred-p exchange)
            (finish-content acceptor exchange link content)
            :deferred)
@@ -56,6 +65,7 @@ STREAM.  True when the connection may be used for another one; :DEFERRED when th
            (abandon-reception link)
            :deferred)
           (t
+           (drop-successor exchange)
            (conclude-exchange acceptor exchange link content)))))
 
 (defun conclude-exchange (acceptor exchange link content)

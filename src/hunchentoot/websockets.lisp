@@ -3,12 +3,32 @@
 ;;;; WebSockets (RFC 6455) for Hunchentoot's handlers.  A handler calls UPGRADE-TO-WEBSOCKET, and returns; from then on
 ;;;; workers call its functions, for one message of a connection after the other, and any thread sends.
 
+(defun default-port (scheme)
+  (if (string-equal "https" scheme) 443 80))
+
+(defun host-and-port (authority default)
+  "The host, in lower case, and the port of AUTHORITY, a string; DEFAULT where it names none."
+  (let* ((colon (position #\: authority :from-end t))
+         (colon (and colon               ; of an address of IPv6 the last one may be part
+                     (null (position #\] authority :start colon))
+                     colon))
+         (digits (and colon (subseq authority (1+ colon)))))
+    (list (string-downcase (subseq authority 0 colon))
+          (if (and digits (plusp (length digits)) (every #'digit-char-p digits))
+              (parse-integer digits)
+              default))))
+
 (defun same-origin-p (origin request)
-  "True when the host and port of ORIGIN, a serialised one (RFC 6454, section 6.2), are those that REQUEST was sent to."
-  (let ((start (search "://" origin))
+  "True when the host and port of ORIGIN, a serialised one (RFC 6454, section 6.2), are those that REQUEST was sent to.
+What stands before the server may have taken TLS off, so that the scheme counts only where REQUEST came by TLS."
+  (let ((end (search "://" origin))
         (host (hunchentoot:host request)))
-    (and start host
-         (string-equal host (subseq origin (+ 3 start))))))
+    (and end host
+         (let ((default (default-port (subseq origin 0 end))))
+           (equal (host-and-port (subseq origin (+ 3 end)) default)
+                  (host-and-port host (if (hunchentoot:ssl-p (hunchentoot:request-acceptor request))
+                                          (default-port "https")
+                                          default)))))))
 
 (defun origin-allowed-p (origins request)
   "True when a page of the origin that REQUEST tells may open a WebSocket; ORIGINS are as UPGRADE-TO-WEBSOCKET takes
@@ -17,13 +37,14 @@ them.  Who tells none is no page of a browser (RFC 6455, section 10.2)."
     (cond ((null origin) t)
           ((eq :any origins) t)
           ((eq :same origins) (same-origin-p origin request))
-          ((functionp origins) (funcall origins origin))
-          (t (member origin origins :test #'string-equal)))))
+          ((listp origins) (member origin origins :test #'string-equal))
+          (t (funcall origins origin)))))
 
 (defun check-origin (origins request)
   "Answers REQUEST with 403 unless its origin is one of ORIGINS."
   (unless (origin-allowed-p origins request)
-    (setf (hunchentoot:return-code*) hunchentoot:+http-forbidden+)
+    (setf (hunchentoot:return-code*) hunchentoot:+http-forbidden+
+          (hunchentoot:content-type*) "text/plain")
     (hunchentoot:abort-request-handler "This origin may not open a WebSocket here.")))
 
 (defun accepted-handshake (request subprotocols)
@@ -61,7 +82,9 @@ ON-OPEN, a function of the WEBSOCKET, is called when the answer was sent; ON-TEX
 it and a vector of octets, for each message, one after the other; ON-CLOSE, of it, the code of the end and a reason, once
 at the end: 1005 where the client gave no code, 1006 where it left without a word.  All are called by workers, outside of
 the context of the request; a message without a function for it ends the WebSocket with code 1003, an error of one
-with 1011.
+with 1011, and the end of the server with 1001.  What a function takes its time for holds up no other connection, nor what
+other threads send to this one, but the messages behind it.  Where the server does not stop gently, or stops amid a
+message, ON-CLOSE may be called by who stops it.
 
 SUBPROTOCOLS are strings, in the order of preference.  ORIGINS says of which origins pages may connect: :SAME, those of
 the host that they ask; :ANY; a list of strings such as \"https://example.org\"; or a function of such a string.  A
@@ -87,6 +110,14 @@ to be made."
   (loop for (name . value) in headers
         do (setf (hunchentoot:header-out name) value)))
 
+(defun check-switch (exchange condition)
+  "Where the handler of EXCHANGE has failed with CONDITION, unless that is NIL, or has changed its mind, its reply does not
+switch protocols."
+  (when (or condition
+            (not (eql hunchentoot:+http-switching-protocols+ (hunchentoot:return-code*))))
+    (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept :sec-websocket-protocol))
+    (drop-successor exchange)))
+
 (defun switch-protocols (exchange link)
   "Makes the connection of EXCHANGE, with LINK, whose reply was sent, what its handler has said it was to be.  True if
 there is anything."
@@ -94,18 +125,26 @@ there is anything."
     (when (and successor
                (eq :switched (our-side (exchange-protocol exchange)))
                (not (connection-taken-p)))
-      (destructuring-bind (socket . on-open) successor
+      (destructuring-bind (socket . on-open) (shiftf (exchange-successor exchange) nil)
         (setf (link-continuation link) socket)
         (count-request (exchange-connection exchange))
-        (when on-open
-          (open-websocket socket on-open)))
+        (open-websocket socket link on-open))
       t)))
 
-(defun open-websocket (socket on-open)
-  (handler-case (funcall on-open socket)
-    (error (condition)
-      (log-handler-error condition nil)
-      (close-websocket socket 1011 "The server failed."))))
+(defun drop-successor (exchange)
+  "Ends what the connection of EXCHANGE was to be, and is not: its handler has failed, or its client has left."
+  (let ((successor (shiftf (exchange-successor exchange) nil)))
+    (when successor
+      (abandon (first successor)))))
+
+(defun open-websocket (socket link on-open)
+  "Calls ON-OPEN, a function or NIL, of SOCKET, over LINK: from now on octets are sent to its client."
+  (setf (websocket-begun-p socket) t)
+  (when on-open
+    (handler-case (call-lending socket (link-wire link) (lambda () (funcall on-open socket)))
+      (error (condition)
+        (log-handler-error condition nil)
+        (close-websocket socket 1011 "The server failed.")))))
 
 ;;; In any thread
 
@@ -120,19 +159,27 @@ as in WRITE-OUTGOING."
   (send-frame socket (encode-frame :binary octets) wait))
 
 (defun send-frame (socket frame wait)
-  (ecase (put-in-websocket socket frame)
-    (:room
-     (visit-websocket socket)
-     t)
+  (ecase (put-frame socket frame)
+    (:room t)
     (:full
-     (visit-websocket socket)
      (or (not (full-p (websocket-outbox socket)))
-         (and wait (wait-for-takers (websocket-outbox socket) wait))))
+         (and wait (await-room-in-websocket socket wait))))
     (:refused
-     (if (and wait (wait-for-takers (websocket-outbox socket) wait))
+     (if (and wait (await-room-in-websocket socket wait))
          (send-frame socket frame wait)
          (error 'stream-full)))
     (:over (error 'client-left))))
+
+(defun put-frame (socket frame)
+  "Puts FRAME into SOCKET, after its client has taken what it takes now where there was no room, and has it sent.  Returns
+what PUT-IN-OUTBOX does."
+  (let ((result (put-in-websocket socket frame)))
+    (when (eq :refused result)
+      (visit-websocket socket)
+      (setf result (put-in-websocket socket frame)))
+    (when (member result '(:room :full))
+      (visit-websocket socket))
+    result))
 
 (defun close-websocket (socket &optional (code 1000) (reason ""))
   "Ends SOCKET, a WEBSOCKET: sends a close frame with CODE, an integer of RFC 6455, section 7.4, and REASON, a string of which
@@ -141,6 +188,9 @@ as in WRITE-OUTGOING."
 
 (defmethod subscriber-outbox ((socket websocket))
   (websocket-outbox socket))
+
+(defmethod put-in-subscriber ((socket websocket) octets)
+  (put-in-websocket socket octets))     ; which takes none behind a close frame
 
 (defmethod message-format ((socket websocket))
   :websocket)

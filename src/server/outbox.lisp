@@ -42,6 +42,10 @@ an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a pro
   "True when more octets than its mark says are in OUTBOX."
   (> (outbox-size outbox) (outbox-mark outbox)))
 
+(defun queued-p (outbox)
+  "True when something was put into OUTBOX that its owner has not taken."
+  (and (outbox-queue outbox) t))
+
 (defun put-in-outbox (outbox octets)
   "Puts OCTETS, a vector that nobody changes any more, into OUTBOX.  Returns :ROOM when more may follow, :FULL when
 these are more than may wait, so that nobody should go on before there is room; or, where it has not taken them,

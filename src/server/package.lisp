@@ -7,7 +7,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
         #:hunchentoot-recycling-taskmaster.http
         #:hunchentoot-recycling-taskmaster.engine)
   (:import-from #:hunchentoot-recycling-taskmaster.websocket
-                #:make-message-decoder #:decode-message #:encode-frame #:encode-close #:+abnormal-end+
+                #:make-message-decoder #:decode-message #:encode-frame #:encode-close #:+abnormal-end+ #:+going-away+
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
@@ -59,7 +59,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:already-answered #:resume #:end-stream #:drop-deferred
    #:keep-continuation
    #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket
-   #:close-websocket-with #:exchange-successor
+   #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
+   #:exchange-successor
    #:call-when-over #:forget-when-over #:outbox-ended-p #:outbox-announced
    #:outbox #:make-outbox #:put-in-outbox #:full-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:wait-for-takers #:send-queued
    ;; requests

@@ -10,132 +10,69 @@
 ;;;;   a failure                                sends a close frame with its code, and closes likewise
 ;;;;   the end                                  closes the connection
 ;;;;   nothing for PING-SECONDS                 sends a ping
-;;;;   nothing for IDLE-SECONDS                 closes the connection
+;;;;   nothing for IDLE-SECONDS                 closes the connection, unless it is still to send a ping, or has just
+;;;;                                            done so
 ;;;;   no close frame for *CLOSING-SECONDS*     closes the connection
 ;;;;   after it has sent one
+;;;;   its engine stops                         sends a close frame with code 1001
 ;;;;
 ;;;; Input is not read while the client does not take what was sent.  ON-CLOSE is called once.
 
-(defparameter *closing-seconds* 5
-  "How many seconds a client has to answer a close frame.")
-
-(define-record (websocket (:include continuation)
-                          (:constructor %make-websocket
-                              (application engine connection outbox decoder on-message on-close
-                               ping-milliseconds idle-milliseconds heard))
-                          (:copier nil))
-  "A WebSocket.  STATE is guarded by the lock; HEARD, PINGED-P and DECODER are its owner's alone."
-  (outbox nil :read-only t
-   :documentation "The outbox of WEBSOCKET.")
-  (decoder nil :read-only t)
-  (on-message nil :read-only t)
-  (on-close nil)
-  (lock (bt:make-lock "websocket") :read-only t)
-  (state :open :type keyword)           ; see the websocket storey's websocket-state.lisp
-  (code +abnormal-end+ :type fixnum)    ; of the end, for ON-CLOSE
-  (reason "" :type string)
-  (ping-milliseconds nil :type (or null fixnum) :read-only t)
-  (idle-milliseconds nil :type (or null fixnum) :read-only t)
-  (heard 0 :type fixnum)                ; when the client was heard last, in MILLISECONDS
-  (pinged-p nil)                        ; a ping was sent since
-  (closing-end nil :type (or null fixnum)) ; by when the client is to send a close frame
-  (owner nil))                          ; the thread that goes on with it now
-
-(setf (documentation 'websocket-p 'function)
-      "True when the argument is a WebSocket.")
-
-(defun make-websocket (exchange on-message on-close
-                       &key (high-water-mark *high-water-mark*) message-octets ping-seconds idle-seconds)
-  "A WebSocket over the connection of EXCHANGE, whose opening handshake is about to be answered.  ON-MESSAGE is a
-function of the WebSocket, :TEXT or :BINARY, and a string or a vector of octets; ON-CLOSE one of the WebSocket, the code
-of the end and its reason; both are called by workers.  HIGH-WATER-MARK is how many octets may wait for the client,
-MESSAGE-OCTETS how many a message may have, PING-SECONDS after how many without anything from the client a ping is
-sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
-  (%make-websocket (exchange-application exchange) (exchange-engine exchange) (exchange-connection exchange)
-                   (make-outbox high-water-mark :engine (exchange-engine exchange))
-                   (if message-octets
-                       (make-message-decoder :message-octets message-octets)
-                       (make-message-decoder))
-                   on-message on-close
-                   (as-milliseconds ping-seconds) (as-milliseconds idle-seconds) (milliseconds)))
-
-(defmacro with-websocket ((socket) &body body)
-  "Evaluates BODY, which is short and waits for nothing, while no other thread touches the state of SOCKET."
-  `(uninterruptibly
-     (bt:with-lock-held ((websocket-lock ,socket))
-       ,@body)))
-
-(defun step-websocket (socket step)
-  "Makes STEP happen to SOCKET; returns the state after it.  Under the lock."
-  (setf (websocket-state socket) (next-websocket-state (websocket-state socket) step)))
-
-;;; Out: in any thread
-
-(defun put-in-websocket (socket frame)
-  "Has FRAME, octets that nobody changes any more, sent to SOCKET.  Returns what PUT-IN-OUTBOX does."
-  (with-websocket (socket)
-    (if (sending-p (websocket-state socket))
-        (put-in-outbox (websocket-outbox socket) frame)
-        :over)))
-
-(defun visit-websocket (socket)
-  "Has what was put into SOCKET sent: by its owner, soon, which may be the current thread: then at once."
-  (if (eq (bt:current-thread) (websocket-owner socket))
-      (handler-case (send-queued (websocket-outbox socket) (link-wire (connection-data (continuation-connection socket))))
-        ((or descriptor-broken stream-timeout) () nil)) ; its owner will see it
-      (visit socket)))
-
-(defun close-websocket-with (socket code reason)
-  "Sends SOCKET a close frame with CODE and REASON, unless one was sent.  True when it does."
-  (when (with-websocket (socket)
-          (when (sending-p (websocket-state socket))
-            (step-websocket socket :send-close)
-            (setf (websocket-closing-end socket) (+ (milliseconds) (as-milliseconds *closing-seconds*))
-                  (websocket-code socket) code
-                  (websocket-reason socket) reason)
-            (append-to-outbox (websocket-outbox socket) (encode-close code reason))
-            t))
-    (visit-websocket socket)
-    t))
-
-(defun websocket-open-p (socket)
-  "True while messages can be sent to SOCKET, as far as is known."
-  (sending-p (websocket-state socket)))
-
-;;; In: its owner
-
 (defmethod continue-over ((socket websocket) link visitor-p)
-  (setf (websocket-owner socket) (bt:current-thread))
-  (unwind-protect (continue-websocket socket link visitor-p)
+  (setf (websocket-owner socket) (bt:current-thread)
+        (websocket-begun-p socket) t)
+  (unwind-protect (continue-websocket socket (link-wire link) visitor-p)
     (setf (websocket-owner socket) nil)))
 
-(defun continue-websocket (socket link visitor-p)
-  (let ((wire (link-wire link)))
-    (unless visitor-p
-      (receive-messages socket wire)
-      (keep-time socket))
-    (cond ((send-queued (websocket-outbox socket) wire)
-           :close)
-          ((and (over-p (websocket-state socket)) (eq :gone (websocket-state socket)))
-           :broken)
-          (t
-           (unless visitor-p
-             (settle-websocket-deadline socket))
-           :deferred))))
+(defun continue-websocket (socket wire visitor-p)
+  (loop
+    (say-going-away socket)
+    (let ((more-p (and (not visitor-p)
+                       (prog1 (receive-messages socket wire)
+                         (keep-time socket)))))
+      (cond ((send-queued (websocket-outbox socket) wire)
+             (return :close))
+            ((eq :gone (websocket-state socket))
+             (return :broken))
+            ((not more-p)
+             (settle-websocket-deadline socket wire)
+             (return :deferred))))))
+
+(defconstant +buffers-in-turn+ 16
+  "After how many buffers of input of a WebSocket its owner looks after the time.")
 
 (defun receive-messages (socket wire)
-  "Handles all messages of SOCKET that have come over WIRE."
-  (loop while (and (receiving-p (websocket-state socket)) (null (wire-left wire)))
-        do (ecase (if (wire-all-read-p wire) :none (fill-input wire))
-             (:some
-              (setf (websocket-heard socket) (milliseconds)
-                    (websocket-pinged-p socket) nil)
-              (handle-next-message socket wire))
-             (:none (return))
-             (:end
-              (with-websocket (socket) (step-websocket socket :end))
-              (end-outbox (websocket-outbox socket))
-              (return)))))
+  "Handles the messages of SOCKET that have come over WIRE.  True when more may have come, but there may be something
+else to be done for it: a client that never pauses does not keep its owner from that."
+  (let ((turns +buffers-in-turn+))
+    (loop while (and (receiving-p (websocket-state socket)) (null (wire-left wire)))
+          do (let ((new-p (= (wire-start wire) (wire-end wire))))
+               (when new-p
+                 (send-waiting socket wire)
+                 (when (minusp (decf turns))
+                   (return t)))
+               (ecase (if (nothing-new-p socket wire) :none (fill-input wire))
+                 (:some
+                  (when new-p
+                    (setf (websocket-heard socket) (milliseconds)
+                          (websocket-pinged socket) nil))
+                  (handle-next-message socket wire))
+                 (:none (return nil))
+                 (:end
+                  (say-going-away socket)
+                  (end-websocket socket)
+                  (return nil)))))))
+
+(defun nothing-new-p (socket wire)
+  "True when all that has come for SOCKET over WIRE was read, so that there will be an event of what comes next.  The end
+of the client's half may have come with the last of it, and no event of its own."
+  (and (wire-all-read-p wire)
+       (not (peer-left-p socket))))
+
+(defun send-waiting (socket wire)
+  "Sends what the client of SOCKET takes now over WIRE, if there is something for it."
+  (when (queued-p (websocket-outbox socket))
+    (send-queued (websocket-outbox socket) wire)))
 
 (defun handle-next-message (socket wire)
   "Handles the next event of SOCKET in the input of WIRE, if that is whole."
@@ -147,14 +84,15 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
       ((nil :pong))
       (:ping (put-in-websocket socket (encode-frame :pong value)))
       ((:text :binary)
-       (send-queued (websocket-outbox socket) wire)
-       (call-on-message socket kind value))
+       (send-waiting socket wire)
+       (call-on-message socket wire kind value))
       (:close (note-close socket :receive-close value more))
       (:failure (note-close socket :fail value more)))))
 
-(defun call-on-message (socket kind message)
+(defun call-on-message (socket wire kind message)
   (when (sending-p (websocket-state socket))
-    (handler-case (funcall (websocket-on-message socket) socket kind message)
+    (handler-case (call-lending socket wire
+                                (lambda () (funcall (websocket-on-message socket) socket kind message)))
       (error (condition)
         (log-message (continuation-engine socket) :error "A WebSocket's handler failed: ~A" condition)
         (close-websocket-with socket 1011 "The server failed.")))))
@@ -173,35 +111,53 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
       (close-outbox (websocket-outbox socket)))))
 
 ;;; Time
+;;;
+;;; Who is not pinged in time, since too much was on its way to him, does not count as gone: first he is pinged, and has
+;;; then as much time as others have.
+
+(defun ping-moment (socket)
+  "When a ping is to be sent to SOCKET, in MILLISECONDS; NIL for never."
+  (let ((ping (websocket-ping-milliseconds socket)))
+    (and ping
+         (null (websocket-pinged socket))
+         (sending-p (websocket-state socket))
+         (+ (websocket-heard socket) ping))))
+
+(defun idle-moment (socket)
+  "When the client of SOCKET counts as gone, in MILLISECONDS; NIL for never."
+  (let ((ping (websocket-ping-milliseconds socket))
+        (idle (websocket-idle-milliseconds socket))
+        (heard (websocket-heard socket))
+        (pinged (websocket-pinged socket)))
+    (cond ((null idle) nil)
+          ((or (null ping) (<= idle ping)) (+ heard idle))
+          (pinged (max (+ heard idle) (+ pinged (- idle ping))))
+          (t nil))))
+
+(defun earlier (moment other)
+  "The earlier one of MOMENT and OTHER, either of which may be NIL, for never."
+  (if (and moment other) (min moment other) (or moment other)))
+
+(defun end-moment (socket)
+  "When SOCKET is to be closed, in MILLISECONDS; NIL for never."
+  (earlier (websocket-closing-end socket) (idle-moment socket)))
 
 (defun keep-time (socket)
   "Does for SOCKET what is due now."
-  (let* ((now (milliseconds))
-         (silent (- now (websocket-heard socket)))
-         (ping (websocket-ping-milliseconds socket))
-         (idle (websocket-idle-milliseconds socket))
-         (end (websocket-closing-end socket)))
-    (cond ((or (and end (>= now end)) (and idle (>= silent idle)))
-           (with-websocket (socket) (step-websocket socket :end))
-           (end-outbox (websocket-outbox socket)))
-          ((and ping (>= silent ping) (not (websocket-pinged-p socket)))
-           (setf (websocket-pinged-p socket) t)
-           (put-in-websocket socket (encode-frame :ping (make-octets 0)))))))
+  (let ((now (milliseconds)))
+    (flet ((due-p (moment) (and moment (>= now moment))))
+      (cond ((due-p (end-moment socket))
+             (end-websocket socket))
+            ((and (due-p (ping-moment socket))
+                  (member (put-in-websocket socket (encode-frame :ping (make-octets 0))) '(:room :full)))
+             (setf (websocket-pinged socket) now))))))
 
-(defun settle-websocket-deadline (socket)
-  "Lets SOCKET be continued when something is due."
-  (let* ((heard (websocket-heard socket))
-         (ping (websocket-ping-milliseconds socket))
-         (idle (websocket-idle-milliseconds socket))
-         (next most-positive-fixnum))
-    (flet ((note-moment (moment)
-             (when moment
-               (setf next (min next moment)))))
-      (note-moment (websocket-closing-end socket))
-      (note-moment (and idle (+ heard idle)))
-      (note-moment (and ping (not (websocket-pinged-p socket)) (+ heard ping))))
-    (set-deadline-at (continuation-connection socket) :deferred
-                     (and (< next most-positive-fixnum) next))))
+(defun settle-websocket-deadline (socket wire)
+  "Lets SOCKET be continued when something is due; but while something is LEFT of WIRE, its client has the time that it
+takes."
+  (set-deadline-at (continuation-connection socket) :deferred
+                   (and (null (wire-left wire))
+                        (earlier (end-moment socket) (ping-moment socket)))))
 
 ;;; The end
 
@@ -209,10 +165,9 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   (outbox-ended-p (websocket-outbox socket)))
 
 (defmethod abandon ((socket websocket))
-  (with-websocket (socket)
-    (unless (eq :gone (websocket-state socket))
-      (step-websocket socket :end)))
-  (end-outbox (websocket-outbox socket))
+  (when (websocket-begun-p socket)
+    (say-farewell socket))
+  (end-websocket socket)
   (let ((function (with-websocket (socket)
                     (shiftf (websocket-on-close socket) nil))))
     (when function
@@ -220,6 +175,16 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
         (error (condition)
           (log-message (continuation-engine socket) :error
                        "What was to be done for the end of a WebSocket failed: ~A" condition))))))
+
+(defun say-farewell (socket)
+  "Tells the client of SOCKET, whose connection the caller owns and closes next, if its engine stops, unless octets that
+would have to go before are left."
+  (setf (websocket-owner socket) (bt:current-thread))
+  (let ((wire (websocket-wire socket)))
+    (when (and (wire-open-p wire)
+               (null (wire-left wire))
+               (null (connection-output (continuation-connection socket))))
+      (say-going-away socket))))
 
 ;;; Where a worker keeps the connection
 

@@ -6,6 +6,10 @@
   "What the program is told as the code of a close frame without one; never sent (RFC 6455, section
 7.4.1).")
 
+(defconstant +going-away+ 1001
+  "The code of a close frame of a server that stops, or of a browser that leaves the page (RFC 6455, section
+7.4.1).")
+
 (defconstant +abnormal-end+ 1006
   "What the program is told as the code where the connection has ended without a close frame; never
 sent (RFC 6455, section 7.4.1).")

@@ -17,7 +17,7 @@ clock.")
    ;; messages to octets
    #:encode-frame #:encode-close #:encode-frame-head
    ;; codes of close frames
-   #:close-code-p #:+no-close-code+ #:+abnormal-end+
+   #:close-code-p #:+no-close-code+ #:+going-away+ #:+abnormal-end+
    ;; what may follow what
    #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p
    #:misplaced-step #:misplaced-step-step #:misplaced-step-state))

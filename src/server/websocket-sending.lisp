@@ -1,0 +1,193 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; A WebSocket over a connection, and how any thread sends to it; what is done with what comes is in
+;;;; websocket-connection.lisp.
+;;;;
+;;;; ON-MESSAGE may take long, and what others have for the client is not to wait for that.  So the owner lends the
+;;;; right to send meanwhile:
+;;;;
+;;;;   relay     who sends
+;;;;   NIL       the owner of the connection
+;;;;   :FREE     whoever has something to be sent, after it has made that :TAKEN
+;;;;   :TAKEN    who has made it so, also what others have put into the outbox since
+;;;;
+;;;; Invariant: what was put into the outbox is seen by who has the right to send, or gets it next: each looks again
+;;;; after it has given the right up, and who does not get it has put his octets in before.
+
+(defparameter *closing-seconds* 5
+  "How many seconds a client has to answer a close frame.")
+
+(define-record (websocket (:include continuation)
+                          (:constructor %make-websocket
+                              (application engine connection outbox decoder on-message on-close
+                               ping-milliseconds idle-milliseconds heard))
+                          (:copier nil))
+  "A WebSocket.  STATE is guarded by the lock; HEARD, PINGED and DECODER are its owner's alone."
+  (outbox nil :read-only t
+   :documentation "The outbox of WEBSOCKET.")
+  (decoder nil :read-only t)
+  (on-message nil :read-only t)
+  (on-close nil)
+  (lock (bt:make-lock "websocket") :read-only t)
+  (state :open :type keyword)           ; see the websocket storey's websocket-state.lisp
+  (code +abnormal-end+ :type fixnum)    ; of the end, for ON-CLOSE
+  (reason "" :type string)
+  (ping-milliseconds nil :type (or null fixnum) :read-only t)
+  (idle-milliseconds nil :type (or null fixnum) :read-only t)
+  (heard 0 :type fixnum)                ; when the client was heard last, in MILLISECONDS
+  (pinged nil :type (or null fixnum))   ; when a ping was sent since
+  (closing-end nil :type (or null fixnum)) ; by when the client is to send a close frame
+  (owner (bt:current-thread))           ; the thread that goes on with it now; at first who answers the handshake
+  (begun-p nil
+   :documentation "True when the answer to the opening handshake of WEBSOCKET was sent.")
+  (relay nil :type (member nil :free :taken)))
+
+(setf (documentation 'websocket-p 'function)
+      "True when the argument is a WebSocket.")
+
+(defun make-websocket (exchange on-message on-close
+                       &key (high-water-mark *high-water-mark*) message-octets ping-seconds idle-seconds)
+  "A WebSocket over the connection of EXCHANGE, whose opening handshake is about to be answered.  ON-MESSAGE is a
+function of the WebSocket, :TEXT or :BINARY, and a string or a vector of octets; ON-CLOSE one of the WebSocket, the code
+of the end and its reason; both are called by workers.  HIGH-WATER-MARK is how many octets may wait for the client,
+MESSAGE-OCTETS how many a message may have, PING-SECONDS after how many without anything from the client a ping is
+sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
+  (%make-websocket (exchange-application exchange) (exchange-engine exchange) (exchange-connection exchange)
+                   (make-outbox high-water-mark :engine (exchange-engine exchange))
+                   (if message-octets
+                       (make-message-decoder :message-octets message-octets)
+                       (make-message-decoder))
+                   on-message on-close
+                   (as-milliseconds ping-seconds) (as-milliseconds idle-seconds) (milliseconds)))
+
+(defmacro with-websocket ((socket) &body body)
+  "Evaluates BODY, which is short and waits for nothing, while no other thread touches the state of SOCKET."
+  `(uninterruptibly
+     (bt:with-lock-held ((websocket-lock ,socket))
+       ,@body)))
+
+(defun step-websocket (socket step)
+  "Makes STEP happen to SOCKET; returns the state after it.  Under the lock."
+  (setf (websocket-state socket) (next-websocket-state (websocket-state socket) step)))
+
+(defun put-in-websocket (socket frame)
+  "Has FRAME, octets that nobody changes any more, sent to SOCKET.  Returns what PUT-IN-OUTBOX does."
+  (with-websocket (socket)
+    (if (sending-p (websocket-state socket))
+        (put-in-outbox (websocket-outbox socket) frame)
+        :over)))
+
+(defun websocket-wire (socket)
+  (link-wire (connection-data (continuation-connection socket))))
+
+(defun owned-websocket-p (socket)
+  "True when the current thread is the owner of SOCKET."
+  (eq (bt:current-thread) (websocket-owner socket)))
+
+(defun visit-websocket (socket)
+  "Has what was put into SOCKET sent: at once, or by its owner, soon."
+  (cond ((relay-queued socket))
+        ((not (owned-websocket-p socket)) (visit socket))
+        ((websocket-begun-p socket) (send-for-websocket socket))))
+
+(defun send-for-websocket (socket)
+  "Sends what the client of SOCKET takes now.  The caller has the right to send."
+  (let ((wire (websocket-wire socket)))
+    (handler-case
+        (progn
+          (when (wire-left wire)
+            (send-parts-now wire (wire-left wire)))
+          (send-queued (websocket-outbox socket) wire))
+      ((or descriptor-broken stream-timeout) ()
+        (end-websocket socket)))))      ; its owner will see it
+
+(defun relay-queued (socket)
+  "Sends what was put into SOCKET if its owner has lent the right to send.  True when the caller need not care."
+  (loop
+    (unless (compare-and-set (websocket-relay socket) :free :taken)
+      (return (eq :taken (websocket-relay socket))))
+    (unwind-protect (uninterruptibly (send-for-websocket socket))
+      (compare-and-set (websocket-relay socket) :taken :free))
+    (unless (queued-p (websocket-outbox socket))
+      (return t))))
+
+(defun call-lending (socket wire function)
+  "Calls FUNCTION, a program's, in the owner of SOCKET, who lends the right to send over WIRE meanwhile."
+  (if (engine-sends-p wire)
+      (unwind-protect
+           (progn
+             (compare-and-set (websocket-relay socket) nil :free)
+             (when (queued-p (websocket-outbox socket))
+               (relay-queued socket))
+             (funcall function))
+        ;; Who has the right makes a call of the system that does not wait.  Who is destroyed may not have lent it yet.
+        (loop until (or (compare-and-set (websocket-relay socket) :free nil)
+                        (null (websocket-relay socket)))
+              do (bt:thread-yield)))
+      (funcall function)))
+
+(defun end-websocket (socket)
+  "Notes that the TCP connection of SOCKET has ended, or is to."
+  (with-websocket (socket) (step-websocket socket :end))
+  (end-outbox (websocket-outbox socket)))
+
+(defun close-websocket-with (socket code reason)
+  "Sends SOCKET a close frame with CODE and REASON, unless one was sent.  True when it does.  Signals an error where
+neither may be in a close frame."
+  (let ((frame (encode-close code reason)))
+    (when (with-websocket (socket)
+            (when (sending-p (websocket-state socket))
+              (step-websocket socket :send-close)
+              (setf (websocket-closing-end socket) (+ (milliseconds) (as-milliseconds *closing-seconds*))
+                    (websocket-code socket) code
+                    (websocket-reason socket) reason)
+              (append-to-outbox (websocket-outbox socket) frame)
+              t))
+      (visit-websocket socket)
+      t)))
+
+(defun websocket-open-p (socket)
+  "True while messages can be sent to SOCKET, as far as is known."
+  (and (sending-p (websocket-state socket))
+       (not (outbox-over-p (websocket-outbox socket)))))
+
+(defun say-going-away (socket)
+  "Sends SOCKET a close frame if its engine stops (RFC 6455, section 7.4.1)."
+  (unless (running-p (continuation-engine socket))
+    (close-websocket-with socket +going-away+ "The server stops.")))
+
+;;; Waiting for the client to take octets
+
+(defparameter *relay-look-seconds* 1/20
+  "How often who waits for room looks whether he could send himself, since the owner is busy.")
+
+(defun await-room-in-websocket (socket wait)
+  "Waits up to WAIT seconds, a real, or T for no limit, until SOCKET has room or has ended.  True when it has.  In a
+handler that has not returned yet nothing was sent, and nobody would take any: NIL at once."
+  (let ((end (if (eq t wait) nil (end-after wait))))
+    (cond ((not (owned-websocket-p socket)) (await-room-elsewhere socket end))
+          ((websocket-begun-p socket) (await-room-as-owner socket end))
+          (t nil))))
+
+(defun await-room-elsewhere (socket end)
+  (loop
+    (let ((left (milliseconds-left end)))
+      (cond ((await-room (websocket-outbox socket)
+                         (if left (min (/ left 1000) *relay-look-seconds*) *relay-look-seconds*))
+             (return t))
+            ((eql 0 left) (return nil)))
+      (relay-queued socket))))
+
+(defun await-room-as-owner (socket end)
+  "Like AWAIT-ROOM, until END, where nobody else would send; without END, up to the write timeout."
+  (let ((wire (websocket-wire socket)))
+    (loop while (full-p (websocket-outbox socket))
+          do (handler-case
+                 (if end
+                     (unless (await-descriptor (open-descriptor (wire-base wire)) :output :until end)
+                       (return nil))
+                     (await-peer wire :output))
+               ((or descriptor-broken stream-timeout) () (end-websocket socket)))
+             (unless (relay-queued socket)
+               (send-for-websocket socket))
+          finally (return t))))
