@@ -14,6 +14,10 @@
 
 (in-package #:hunchentoot-recycling-taskmaster-demo)
 
+;; Their handlers are for any acceptor; alone each of them would start a server of its own.
+(dolist (name '("chat" "clock" "deferred"))
+  (load (make-pathname :name name :type "lisp" :defaults *load-truename*)))
+
 
 ;;; The page around everything
 
@@ -153,7 +157,11 @@
   <li><form action=\"/yo\">or to <input name=\"name\" placeholder=\"your name\"
       aria-label=\"your name\"> <button>Say hey</button></form></li>~%~
   <li><a href=\"/nap\">/nap</a> &ndash; takes a second to answer; ask for it from a few tabs
-      at once, then look here again</li></ul>~%~
+      at once, then look here again</li>~%~
+  <li><a href=\"/chat\">/chat</a> &ndash; a chat, by WebSockets; open it in a few tabs</li>~%~
+  <li><a href=\"/clock\">/clock</a> &ndash; the server's time, by server-sent events</li>~%~
+  <li><a href=\"/later\">/later</a> &ndash; answers that come later: by a timer, a pool of threads, another
+      server</li></ul>~%~
   <h2>Its threads</h2>~%~A~%<h2>Its counters</h2>~%~A~%~
   <p class=\"by\">The same at the REPL:
       <code>(hunchentoot-recycling-taskmaster:stats acceptor)</code></p>"
