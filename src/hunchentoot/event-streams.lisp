@@ -6,7 +6,8 @@
   "Makes REPLY, which DEFER-REPLY has deferred, a stream of server-sent events, and returns that as START-STREAM does:
 for SEND-EVENT and SUBSCRIBE.  HEADERS and HIGH-WATER-MARK are as there.  What stands before the server is told to keep
 nothing back.  With HEARTBEAT a comment is sent now and then, see *HEARTBEAT-SECONDS*.  NIL when the client has left
-already."
+already.  When the server stops, however gently, the stream ends: its client comes again, and may find another one."
+  (setf (deferral-endless-p (deferred-reply-deferral reply)) t)
   (let ((stream (start-stream reply :headers (append headers '((:cache-control . "no-cache")
                                                                (:x-accel-buffering . "no")))
                                     :content-type "text/event-stream"

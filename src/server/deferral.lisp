@@ -45,6 +45,8 @@ was answered; at the end it is one that does nothing, since the other may refer 
   (holder nil)                          ; a weak reference to what programs answer it by, or NIL
   (outbox nil
    :documentation "The outbox of DEFERRAL; NIL unless its answer is a stream.")
+  (endless-p nil
+   :documentation "True when the answer of DEFERRAL is a stream that nobody ends, and which ends when its engine stops.")
   (context nil
    :documentation "What the application keeps for DEFERRAL, any object; NIL at first."))
 
@@ -266,6 +268,11 @@ Returns what SERVE does."))
            (finish-deferral deferral)
            outcome))))
 
+(defun ends-with-engine-p (deferral)
+  "True when the stream of DEFERRAL is to end, since its engine stops, however gently."
+  (and (deferral-endless-p deferral)
+       (not (running-p (continuation-engine deferral)))))
+
 (defun continue-stream (deferral outbox link)
   "Sends what the client takes now of the stream of DEFERRAL, over LINK."
   (when (client-left-p deferral)
@@ -275,6 +282,8 @@ Returns what SERVE does."))
   (when (deferral-lost-p deferral)
     (log-message (continuation-engine deferral) :error "An outgoing stream was forgotten before it was closed.")
     (end-outbox outbox))
+  (when (ends-with-engine-p deferral)
+    (close-outbox outbox))
   (cond ((outbox-ended-p outbox)
          (abandon-continuation link)
          :broken)

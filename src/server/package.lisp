@@ -53,7 +53,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; what goes on without a worker
    #:link-continuation #:continuation #:continuation-application #:continuation-engine #:continuation-connection
    #:continue-over #:abandon #:visit #:peer-left-p
-   #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-left-p
+   #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-endless-p #:deferral-left-p
    #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:hold-deferral #:deferral-answer #:deferral-on-leaving
    #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer
    #:already-answered #:resume #:end-stream #:drop-deferred
