@@ -111,9 +111,15 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
     (unless (queued-p (websocket-outbox socket))
       (return t))))
 
+(defun lendable-p (wire)
+  "True when another thread may send to WIRE, since that does not wait."
+  (and (engine-sends-p wire)
+       (wire-descriptor (wire-base wire))
+       (not (wire-waits-p wire))))
+
 (defun call-lending (socket wire function)
   "Calls FUNCTION, a program's, in the owner of SOCKET, who lends the right to send over WIRE meanwhile."
-  (if (engine-sends-p wire)
+  (if (lendable-p wire)
       (unwind-protect
            (progn
              (compare-and-set (websocket-relay socket) nil :free)

@@ -149,7 +149,7 @@
         (is (string= "slow" (hear-text talk)))
         (is (string= "slower" (hear-text talk)))))))
 
-(define-server-test (handlers-that-wait-for-each-other-go-on :needs :our-http)
+(define-server-test (handlers-that-wait-for-each-other-go-on :needs :parking)
   (let ((sockets (make-recorder)) (message (make-string 30000 :initial-element #\m)) (both (make-latch 2)))
     (serving-websocket (:high-water-mark 50000
                         :on-open (lambda (socket) (record sockets socket))
