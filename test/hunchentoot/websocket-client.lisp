@@ -51,7 +51,7 @@
         (mapcar (lambda (part) (if (stringp part) (frame :text part) part)) parts)))
 
 (defun say-close (talk &optional (code 1000) (reason ""))
-  (tell talk (websocket:encode-close code reason :mask 1)))
+  (tell talk (websocket:encode-close code reason 1)))
 
 (defun hear (talk)
   "What comes next: a list of kind and value as DECODE-MESSAGE returns them, for a close frame the reason too; (:END) at
