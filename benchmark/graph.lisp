@@ -149,7 +149,7 @@ for six ticks at most."
     (format stream "set xlabel '~a' textcolor '#424242'~%" (measure-unit measure))
     ;; Room on the right for the label of the longest bar.
     (format stream "set xrange [0:~a]~%set format x '~a'~%set xtics autofreq ~a~%"
-            (plain (max 0.001 (* 1.25 most))) (if (> most 1000) "%.0s %c" "%g")
+            (plain (max 0.001 (* 1.25 most))) (if (> most 999999) "%.0s %c" "%g")
             (plain (tick-step most)))
     (format stream "plot $~(~a~) using (0):1:(0):2:($1-0.33):($1+0.33):5 with boxxyerror ~
                     fs solid noborder lc rgb variable, \\

@@ -40,7 +40,7 @@ connections and that throughput."
     (format stream "set logscale xy~%~
                     set xlabel 'connections, logarithmic' textcolor '#424242'~%~
                     set ylabel 'requests/s, logarithmic' textcolor '#424242'~%~
-                    set format y '%.0s %c'~%set xtics (~{~d~^, ~})~%set xrange [~d:~d]~%~
+                    set format y '%g'~%set xtics (~{~d~^, ~})~%set xrange [~d:~d]~%~
                     set grid lc '#e0e0e0' lt 1~%set key outside right noenhanced~%"
             connections (* 0.8 (reduce #'min connections)) (* 1.25 (reduce #'max connections)))))
 
