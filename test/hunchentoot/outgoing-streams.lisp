@@ -175,8 +175,9 @@ are those of START-STREAM, and :ON-ABANDON."
     (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
       (let* ((stream (asked-stream connection streams))
              (piece (make-array 10000 :element-type '(unsigned-byte 8) :initial-element 120))
-             (written (loop count t
-                            while (recycling:write-outgoing stream piece)))
+             ;; The system may take more a little later.
+             (written (loop while (recycling:write-outgoing stream piece :wait 1/4)
+                            count t))
              (called (make-recorder)))
         (signals recycling:stream-full (recycling:write-outgoing stream piece))
         (signals recycling:stream-full (recycling:write-outgoing stream piece :wait 1/20))
