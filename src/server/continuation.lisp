@@ -62,7 +62,8 @@ returns what SERVE does."))
           (when (eq :deferred outcome)
             (lend-no-buffers wire))
           outcome)
-      ((or descriptor-broken stream-timeout) () :broken))))
+      ;; DESCRIPTOR-BROKEN and STREAM-TIMEOUT; or what the Lisp's own streams signal.
+      (stream-error () :broken))))
 
 (defun continue-after-event (link)
   "Like CONTINUE-LINK, for a worker that has got an event: if that was one of input there will be no other, so whoever

@@ -67,11 +67,14 @@ rules, section 9.2.6, for streams with LF alone."
   (signals error (http:encode-event 'x)))
 
 (test events-are-utf-8-and-nothing-else
-  (let ((text (map 'string #'code-char '(#x24 #xe9 #x20ac #x1f600))))
-    (is (equalp (octets "data: " (map 'vector #'identity
-                                      '(#x24 #xc3 #xa9 #xe2 #x82 #xac #xf0 #x9f #x98 #x80))
-                        (string #\Newline) (string #\Newline))
-                (http:encode-event text))))
+  (flet ((check-encoding (code &rest encoded)
+           (is (equalp (octets "data: " (coerce encoded 'vector) (format nil "~2%"))
+                       (http:encode-event (string (code-char code)))))))
+    (check-encoding #x24 #x24)
+    (check-encoding #xe9 #xc3 #xa9)
+    (check-encoding #x20ac #xe2 #x82 #xac)
+    (when (< #x1f600 char-code-limit)   ; strings of ABCL have them as two
+      (check-encoding #x1f600 #xf0 #x9f #x98 #x80)))
   ;; On Lisps whose strings can have them, they are replaced as elsewhere.
   (let ((surrogate (ignore-errors (code-char #xd800))))
     (when surrogate
