@@ -34,3 +34,11 @@ where OCTETS has no room for it; see CHUNK-ROOM."
       (replace octets octets :start1 first :start2 former :end2 (+ former size)))
     (put-line-end octets (put-hexadecimal octets start grown))
     (values (+ first size) (put-line-end octets last))))
+
+(defun chunk-of (octets)
+  "A chunk of OCTETS, at least one, as a fresh vector of octets (RFC 9112, section 7.1)."
+  (declare (type octets octets) #.*plain-policy*)
+  (let* ((size (length octets))
+         (chunk (make-octets (+ (size-line-length size) size 2))))
+    (replace chunk octets :start1 (lengthen-chunk chunk 0 0 size))
+    chunk))

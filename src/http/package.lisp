@@ -41,7 +41,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
    #:encode-event #:encode-comment #:malformed-event #:malformed-event-field #:malformed-event-value
-   #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk #:chunk-room #:lengthen-chunk
+   #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk #:chunk-room #:lengthen-chunk #:chunk-of
    #:reason-phrase #:body-allowed-p #:imf-fixdate #:rendered-second
    ;; lists and words in header fields
    #:list-elements #:token-p

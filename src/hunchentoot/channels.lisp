@@ -88,7 +88,7 @@ UNSUBSCRIBEd.  Returns SUBSCRIBER."
   "The octets that leave for a message in FORMAT; EVENT is its octets as an event, and TEXT its data."
   (ecase format
     (:event event)
-    (:event-chunk (as-chunk event))
+    (:event-chunk (chunk-of event))
     (:websocket (encode-frame :text (or text "")))))
 
 (defun message-encoder (event text)

@@ -92,20 +92,10 @@ closed ends with the connection (on SBCL).  NIL when nobody waits for REPLY any 
               (subseq data start end))
           'octets))
 
-(defun as-chunk (octets)
-  "OCTETS, at least one, as a chunk (RFC 9112, section 7.1)."
-  (let* ((line (format nil "~X~C~C" (length octets) #\Return #\Newline))
-         (chunk (make-octets (+ (length line) (length octets) 2))))
-    (map-into chunk #'char-code line)
-    (replace chunk octets :start1 (length line))
-    (setf (aref chunk (- (length chunk) 2)) 13
-          (aref chunk (- (length chunk) 1)) 10)
-    chunk))
-
 (defun framed (stream octets)
   "OCTETS as they leave in STREAM."
   (if (eq :chunked (outgoing-stream-framing stream))
-      (as-chunk octets)
+      (chunk-of octets)
       octets))
 
 (defun write-outgoing (stream data &key (start 0) end wait)
@@ -150,7 +140,7 @@ reply has an :ON-ABANDON, which was told: then it returns NIL."
 some."
   (and wait
        (not (eq (bt:current-thread) (deferral-owner (outgoing-stream-deferral stream))))
-       (wait-for-takers (outgoing-stream-outbox stream) wait)))
+       (await-room (outgoing-stream-outbox stream) (if (eq t wait) nil wait))))
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when the client of STREAM has taken half of what its high-water mark allows,

@@ -8,30 +8,31 @@
 ;;;;   and gets back            :CLOSE, :PARK, :DEFERRED, :DETACHED or :BROKEN
 ;;;;   or, after :DEFERRED,     CONTINUE-LINK goes on with what is to come later
 
-(defmethod serve ((application http-service) connection)
+(declaim (inline connection-continuation))
+(defun connection-continuation (connection)
+  "What goes on over CONNECTION, a CONTINUATION; NIL while requests are read, and before."
   (let ((link (connection-data connection)))
-    (if (and link (link-continuation link))
-        (settle-continued connection (continue-after-event link))
-        (serve-request-of application connection))))
+    (and link (link-continuation link))))
+
+(defmethod serve ((application http-service) connection)
+  (if (connection-continuation connection)
+      (settle-continued connection (continue-after-event (connection-data connection)))
+      (serve-request-of application connection)))
 
 (defmethod serve-visitor ((application http-service) connection)
-  (let ((link (connection-data connection)))
-    (flet ((continue-it ()
-             (settle-continued connection (continue-link link t))))
-      (declare (dynamic-extent #'continue-it))
-      (and link
-           (link-continuation link)
-           (call-with-borrowed-kit #'continue-it)))))
+  (flet ((continue-it ()
+           (settle-continued connection (continue-link (connection-data connection) t))))
+    (declare (dynamic-extent #'continue-it))
+    (and (connection-continuation connection)
+         (call-with-borrowed-kit #'continue-it))))
 
 (defmethod answer-lost-p ((application http-service) connection)
-  (let* ((link (connection-data connection))
-         (continuation (and link (link-continuation link))))
+  (let ((continuation (connection-continuation connection)))
     (and (typep continuation 'deferral)
          (deferral-lost-p continuation))))
 
 (defmethod output-unwanted-p ((application http-service) connection)
-  (let* ((link (connection-data connection))
-         (continuation (and link (link-continuation link))))
+  (let ((continuation (connection-continuation connection)))
     (and continuation (over-at-once-p continuation))))
 
 (defun settle-continued (connection outcome)

@@ -229,7 +229,7 @@ Returns what SERVE does."))
 (defmethod continue-over ((deferral deferral) link visitor-p)
   (declare (ignore visitor-p))
   (setf (deferral-owner deferral) (bt:current-thread))
-  (prog1 (continue-deferral deferral link)
+  (unwind-protect (continue-deferral deferral link)
     (setf (deferral-owner deferral) nil)))
 
 (defun continue-deferral (deferral link)

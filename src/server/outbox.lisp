@@ -122,10 +122,6 @@ by now."
               t))
     (call-all outbox (list function))))
 
-(defun wait-for-takers (outbox wait)
-  "What AWAIT-ROOM returns for OUTBOX; WAIT is how many seconds, a real, or T for no limit."
-  (await-room outbox (if (eq t wait) nil wait)))
-
 (defun await-room (outbox seconds)
   "Waits up to SECONDS, a real or NIL for no limit, until OUTBOX has room or has ended.  True when it has."
   (let ((changed (with-outbox (outbox)

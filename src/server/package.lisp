@@ -62,7 +62,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
    #:exchange-successor
    #:call-when-over #:forget-when-over #:outbox-ended-p #:outbox-announced
-   #:outbox #:make-outbox #:put-in-outbox #:full-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:wait-for-takers #:send-queued
+   #:outbox #:make-outbox #:put-in-outbox #:full-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:send-queued
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
    #:input-left-p

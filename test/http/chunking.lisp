@@ -38,3 +38,7 @@ returns where it ends."
   (signals error (http:lengthen-chunk (test-octets 6) 0 0 2))
   (signals error (http:lengthen-chunk (test-octets 6) 1 0 1))
   (is (= 6 (nth-value 1 (http:lengthen-chunk (test-octets 6) 0 0 1)))))
+
+(test octets-become-a-whole-chunk
+  (dolist (size '(1 9 15 16 255 256 4095 4096 65536 70000))
+    (is (null (octet-difference (chunk-of size) (http:chunk-of (test-octets size)))))))
