@@ -28,6 +28,7 @@
                  (:file "hunchentoot")
                  (:file "quux-hunchentoot")
                  (:file "cl-tbnl-gserver-tmgr")
+                 (:file "clack")
                  (:file "woo")
                  (:file "wookie")
                  (:file "nginx")

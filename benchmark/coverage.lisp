@@ -41,6 +41,14 @@ not recorded."
   (or (cdr (assoc (set-of result) *set-sentences* :test #'equal))
       "What was asked for was not recorded."))
 
+(defun write-partly-measured (stream names)
+  "Write which of the servers called NAMES the standard run measures under few workloads."
+  (loop for name in names
+        for rival = (find-rival name)
+        for workloads = (and rival (rival-standard-workloads rival))
+        when workloads
+          do (format stream "- ~a: under ~{`~a`~^, ~} only.~%" (label-of name) workloads)))
+
 (defun write-coverage (stream result)
   "Write what was asked for in RESULT, and what not."
   (format stream "~%## What this run covers~%~%~a~%~%" (set-sentence result))
@@ -54,7 +62,9 @@ not recorded."
             (labels-of (words-of-fact "servers asked for" result))
             (labels-of (words-of-fact "servers not asked for" result))
             (words-of-fact "workloads asked for" result)
-            (words-of-fact "workloads not asked for" result))))
+            (words-of-fact "workloads not asked for" result))
+    (when (equal "standard" (set-of result))
+      (write-partly-measured stream (words-of-fact "servers asked for" result)))))
 
 (defun busy-p (result)
   "Was more than a quarter of the machine busy with something else before RESULT?"

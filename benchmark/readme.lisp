@@ -8,29 +8,51 @@
 (defparameter *section-end* "<!-- performance:end -->"
   "The line of the README before which the section ends.")
 
-;;; What it shows
+;;; What it shows: two tables, of servers in general and of those that serve Clack's applications
+
+(defun shown-server-p (name)
+  "Is the server called NAME one of the standard run, but not the limit, which is the unit, nor a part
+of ours?"
+  (and (not (member (family-of name) '(:limit :part)))
+       (member :standard (rival-sets (find-rival name)))))
+
+(defun for-clack-p (name)
+  "Is the server called NAME in the standard run for Clack's workloads only?"
+  (and (rival-standard-workloads (find-rival name)) t))
 
 (defun readme-servers (cells)
-  "The names of the servers of CELLS that the README's table shows: those of the standard run but
-for the limit, which is its unit, and parts of ours."
-  (remove-if (lambda (name)
-               (or (member (family-of name) '(:limit :part))
-                   (not (member :standard (rival-sets (find-rival name))))))
+  "The names of the servers of CELLS that the first table shows."
+  (remove-if (lambda (name) (or (not (shown-server-p name)) (for-clack-p name)))
              (servers-among cells)))
 
+(defparameter *clack-peers* '("nginx" "go")
+  "The names of servers to which those that serve Clack's applications are compared.")
+
+(defun clack-servers (cells)
+  "The names of the servers of CELLS that the table of Clack shows; none where nobody serves Clack's
+applications."
+  (let ((names (remove-if-not #'shown-server-p (servers-among cells))))
+    (and (some #'for-clack-p names)
+         (remove-if-not (lambda (name)
+                          (or (for-clack-p name) (member name *clack-peers* :test #'string=)))
+                        names))))
+
 (defun readme-workloads (cells)
-  "The names of the workloads of CELLS that the README's table shows: those of the standard run."
+  "The names of the workloads of CELLS that the first table shows: those of the standard run."
   (remove-if-not (lambda (name) (member name *standard-workloads* :test #'string=))
                  (workload-names cells)))
 
-(defun readme-cells (cells)
-  "Those of CELLS that the README's table shows."
-  (let ((servers (readme-servers cells))
-        (workloads (readme-workloads cells)))
-    (remove-if-not (lambda (cell)
-                     (and (member (cell-server cell) servers :test #'string=)
-                          (member (cell-workload cell) workloads :test #'string=)))
-                   cells)))
+(defun clack-workloads (cells)
+  "The names of the workloads of CELLS that the table of Clack shows."
+  (remove-if-not (lambda (name) (member name *clack-workloads* :test #'string=))
+                 (workload-names cells)))
+
+(defun cells-of (servers workloads cells)
+  "Those of CELLS whose server is one of SERVERS, and whose workload one of WORKLOADS, names."
+  (remove-if-not (lambda (cell)
+                   (and (member (cell-server cell) servers :test #'string=)
+                        (member (cell-workload cell) workloads :test #'string=)))
+                 cells))
 
 ;;; Footnotes: caveats that several cells share have one mark
 
@@ -81,26 +103,35 @@ the footnotes."
                     (quantity cell (find-measure :cpu))
                     "-")))))
 
-(defun readme-row (workload cells caveats)
-  "The row of the README's table for WORKLOAD, a name, with what CELLS have of each server."
+(defun readme-row (workload servers cells caveats)
+  "The row of a table of the README for WORKLOAD, a name, with what CELLS have of each of SERVERS.  Who
+wins there wins among these."
   (let* ((these (cells-under workload cells))
          (limit (limit-among these))
-         (winners (winners these)))
+         (winners (winners (cells-of servers (list workload) these))))
     (list* (title-of workload)
            (limit-cell limit)
-           (loop for server in (readme-servers cells)
+           (loop for server in servers
                  collect (readme-cell (find-cell these server workload) limit winners caveats)))))
 
-(defun write-readme-table (stream cells)
-  "Write the README's table of CELLS, and its footnotes."
-  (let ((caveats (readme-caveats (readme-cells cells))))
-    (write-markdown-table stream (list* "" "limit" (mapcar #'label-of (readme-servers cells)))
-                          (loop for workload in (readme-workloads cells)
-                                collect (readme-row workload cells caveats)))
+(defun write-readme-table (stream servers workloads cells)
+  "Write a table of what CELLS have of SERVERS under WORKLOADS, names, and its footnotes."
+  (let ((caveats (readme-caveats (cells-of servers workloads cells))))
+    (write-markdown-table stream (list* "" "limit" (mapcar #'label-of servers))
+                          (loop for workload in workloads
+                                collect (readme-row workload servers cells caveats)))
     (format stream "~%")
     (loop for caveat in caveats
           for number from 1
           do (format stream "<sup>~d</sup> ~a.~%~%" number caveat))))
+
+(defun write-clack-table (stream cells)
+  "Write the table of who serves Clack's applications, if CELLS have any."
+  (let ((servers (clack-servers cells)))
+    (when servers
+      (format stream "### Through Clack~%~%The same application of Clack's by each handler; beside them ~
+                      servers of other kinds. Figures as above.~%~%")
+      (write-readme-table stream servers (clack-workloads cells) cells))))
 
 ;;; What it was measured with
 
@@ -141,7 +172,8 @@ the footnotes."
           (length (servers-among cells)) (length *rivals*)
           (length (readme-workloads cells)) (length *workloads*)
           (mapcar #'label-of (left-out result))
-          (versions result (readme-servers cells))
+          (versions result (remove-duplicates (append (readme-servers cells) (clack-servers cells))
+                                              :test #'string= :from-end t))
           (fact "Lisp" result) (version-number (or (fact "kernel" result) "?"))
           (version-number (or (fact "load tool" result) "?"))))
 
@@ -165,7 +197,8 @@ the footnotes."
                   itself stands there), and below it CPU time per request. Bold: nobody is clearly ~
                   better, by throughput or by CPU. A star: some clients were refused or not served. ~
                   A dash: it cannot do that.~%~%")
-  (write-readme-table stream cells)
+  (write-readme-table stream (readme-servers cells) (readme-workloads cells) cells)
+  (write-clack-table stream cells)
   (write-circumstances stream result cells)
   (write-limits stream result)
   (terpri stream)

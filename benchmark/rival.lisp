@@ -31,6 +31,10 @@ compare with.")
             :documentation "What its figures do not mean, a property list from :WAIT (where it
 waits before it answers), :SHORT-WAIT (where it does so for few milliseconds), :FILES or :UPLOADS to
 a sentence that says why.")
+   (standard-workloads :initarg :standard-workloads :initform '() :reader rival-standard-workloads
+                       :type list
+                       :documentation "The names of the workloads under which it is measured in the
+standard run; all, if that is NIL.")
    (services :initarg :services :initform '(:plain) :reader rival-services :type list
              :documentation "What kinds of service it is set up for, of *SERVICES*.")
    (sets :initarg :sets :initform '(:standard) :reader rival-sets :type list

@@ -68,10 +68,23 @@ one or NIL."
                         (subsetp (kind-tools (kind-of workload)) (run-tools run))))
                  (settings-workloads (run-settings run))))
 
+(defun asked-for-p (settings rival workload)
+  "Is RIVAL to be measured under WORKLOAD, by SETTINGS?  In the standard run some are under a few
+workloads only."
+  (let ((names (rival-standard-workloads rival)))
+    (or (null names)
+        (not (eq :standard (settings-set settings)))
+        (member (workload-name workload) names :test #'string=))))
+
+(defun entrant-p (run rival workload)
+  "Is RIVAL to be measured for RUN under WORKLOAD, and lacks nothing for that?"
+  (and (asked-for-p (run-settings run) rival workload)
+       (not (obstacle rival workload))))
+
 (defun entrants (run workload)
-  "The rivals of RUN that lack nothing for WORKLOAD."
-  (remove-if (lambda (rival) (obstacle rival workload))
-             (settings-rivals (run-settings run))))
+  "The rivals of RUN that are to be measured under WORKLOAD."
+  (remove-if-not (lambda (rival) (entrant-p run rival workload))
+                 (settings-rivals (run-settings run))))
 
 (defun contenders (run setup)
   "The rivals of RUN that can take part in some workload that needs SETUP."
@@ -85,7 +98,8 @@ one or NIL."
   (let ((contenders (contenders run setup)))
     (dolist (rival (settings-rivals (run-settings run)))
       (dolist (workload (workloads-of-setup run setup))
-        (let ((reason (obstacle rival workload)))
+        (let ((reason (and (asked-for-p (run-settings run) rival workload)
+                           (obstacle rival workload))))
           (cond ((null reason))
                 ((member rival contenders) (note run rival workload "left out: ~a" reason))
                 (t (note run rival nil "no cells with ~a: ~a" (setup-title setup) reason)
@@ -219,7 +233,7 @@ what was freed would be used again."
   "Measure those of SERVERS that can do it under WORKLOAD, round by round; who dies is out
 until the next."
   (let ((servers (loop for server in servers
-                       when (and (not (obstacle (server-rival server) workload))
+                       when (and (entrant-p run (server-rival server) workload)
                                  (serves-p run server workload)
                                  (warm-up run server workload))
                          collect server)))

@@ -42,7 +42,7 @@
 (define-rival "woo-8" (woo)
   :label "Woo, 8 workers"
   :color "#ef6c00"
-  :sets '()
+  :standard-workloads *clack-workloads*
   :parameters (woo-parameters 8)
   :caveats (woo-caveats 8)
   :arguments ":worker-num 8")

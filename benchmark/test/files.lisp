@@ -54,6 +54,14 @@
       (ruler::record-fact result "took" took))
     result))
 
+(defun remove-repeated-spaces (text)
+  "TEXT with one space for each row of them."
+  (with-output-to-string (stream)
+    (loop for previous = nil then character
+          for character across text
+          unless (and (eql #\Space character) (eql #\Space previous))
+            do (write-char character stream))))
+
 (defun readme-of (result)
   "The README that is made from RESULT, which was nearly empty."
   (uiop:with-temporary-file (:pathname readme :stream stream)
@@ -78,6 +86,40 @@
       (ruler::record-sample result (ruler::make-sample "ours" "tls-keep-0ms-100" 1
                                                        '(:rate 1234 :cpu 20)))
       (is (search "| **1,234/s**<br>20.0 us" (readme-of result))))))
+
+(defun text-between (begin end text)
+  "What TEXT has between BEGIN and END, all strings."
+  (let ((start (search begin text)))
+    (and start (subseq text start (search end text :start2 start)))))
+
+(test the-readme-shows-handlers-of-clack-in-a-table-of-their-own
+  (with-temporary-results ()
+    (let ((result (recorded-run :standard)))
+      (is (not (search "Through Clack" (readme-of result))))
+      (dolist (server '("ours-clack" "woo-8" "go"))
+        (ruler::record-sample result (sample server 160 :cpu 5)))
+      (ruler::record-sample result (ruler::make-sample "ours-clack" "upload-0ms-4" 1 '(:rate 7 :cpu 1)))
+      (let* ((text (readme-of result))
+             (first-table (text-between "| " "###" text))
+             (table (text-between "### Through Clack" "Measured on" text)))
+        (is (search "| ours |" (remove-repeated-spaces first-table)))
+        (is (not (search "Clack" first-table)))
+        (is (search "| limit | ours, Clack | Woo, 8 workers | Go net/http |"
+                    (remove-repeated-spaces table)))
+        (is (search "**0.80**<br>5.00 us" table))
+        (is (not (search "upload" table)))))))
+
+(test the-report-tells-who-was-measured-under-few-workloads
+  (with-temporary-results ()
+    (let ((result (ruler::new-result)))
+      (ruler::record-machine result (ruler::make-settings
+                                     :command "make bench" :set :standard
+                                     :rivals (ruler::select-rivals '("limit" "ours-clack"))
+                                     :workloads (ruler::workloads-of-set :standard)))
+      (ruler::record-sample result (sample "ours-clack" 150))
+      (ruler::write-report result (ruler::summarize (ruler::read-samples result)))
+      (is (search "- ours, Clack: under `keep-0ms-100`" (report-of result)))
+      (is (not (search "- limit (C): under" (report-of result)))))))
 
 (test the-readme-shows-no-selections
   (with-temporary-results ()

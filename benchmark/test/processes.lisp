@@ -130,6 +130,17 @@ side: 1 is established, 3 still expects the client."
            (is (null (ruler::check-answer server (ruler::find-workload name)))))
          (is (not (ruler::silent-close-p server)))))))
 
+;;; Handlers of Clack's
+
+(test ours-serves-an-application-of-clack
+  (with-temporary-results ()
+    (let ((server (ruler::start-server (ruler::find-rival "ours-clack") 0
+                                       (ruler::log-file (ruler::new-result) "server"))))
+      (unwind-protect
+           (dolist (name '("browser-0ms-100" "file16k-0ms-50" "upload-0ms-4"))
+             (is (null (ruler::check-answer server (ruler::find-workload name)))))
+        (ruler::stop-server server)))))
+
 ;;; A whole run, with a rival that dies in the middle
 
 (defun mortal-rival ()
