@@ -141,6 +141,12 @@ returns what SERVE does."
      (unwind-protect (progn ,@body)
        (engine:stop-engine ,engine))))
 
+(defun thread-that-never-began ()
+  "A thread that has ended without having done anything, as one does that is destroyed before it begins."
+  (let ((thread (bt:make-thread (constantly nil))))
+    (platform:join-thread thread *patience*)
+    thread))
+
 (defun statistic (engine name)
   "One of the figures of ENGINE."
   (getf (engine:engine-statistics engine) name))

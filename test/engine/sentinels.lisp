@@ -21,6 +21,19 @@
           (exchange-octets connection "x")
           (is (closed-by-server-p connection) "Deadlines count again."))))))
 
+(define-server-test a-successor-that-is-destroyed-before-it-begins-has-another
+  (with-globals ((engine::*tick* 1/100) (engine::*poll-milliseconds* 10))
+    (with-ready-engine (engine (constantly nil))
+      (let ((sentinel (engine:engine-sentinel engine)) (unborn nil))
+        (with-function (engine:make-sentinel-thread (original service thunk)
+                         (if unborn
+                             (funcall original service thunk)
+                             (setf unborn (thread-that-never-began))))
+          (platform:destroy-thread sentinel)
+          (eventually ("a first successor") unborn)
+          (is-true (successor engine unborn))
+          (is (not (eq sentinel (engine:engine-sentinel engine)))))))))
+
 (define-server-test the-clock-goes-on-without-a-sentinel
   (with-resting-engine (engine)
     (let ((pool (engine::engine-pool-state engine)))

@@ -419,6 +419,18 @@ descriptors."
           (await gate))
         (is (= 1 (timer-statistic engine :run)))))))
 
+(define-server-test a-thread-for-timers-that-is-destroyed-before-it-begins-has-a-successor
+  (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+    (with-each-engine (engine)
+      (let ((first-p t) (gate (make-gate)))
+        (with-function (engine:make-timer-thread (original service thunk)
+                         (if (shiftf first-p nil)
+                             (thread-that-never-began)
+                             (funcall original service thunk)))
+          (engine:schedule engine 0 (lambda () (open-gate gate)))
+          (await gate))
+        (is (= 1 (timer-statistic engine :run)))))))
+
 (define-server-test functions-of-the-blocking-engine-are-called-one-after-the-other
   (with-running-engine (engine (constantly :close))
     (let ((gate (make-gate)) (begun (make-gate)) (calls (make-recorder)))

@@ -108,9 +108,18 @@ not under the lock."
           (setf (engine-sentinel-lost-p engine) t)
           (discount-sentinel engine))))))
 
+(defun record-sentinel (engine thread)
+  "Notes THREAD as the sentinel of ENGINE.  It does so itself when it begins; but if it is destroyed before that,
+somebody has to find out."
+  (when (bt:threadp thread)             ; a program's method may return something else
+    (with-engine (engine)
+      (unless (or (engine-sentinel engine) (engine-sentinel-lost-p engine))
+        (setf (engine-sentinel engine) thread)))))
+
 (defun start-successor (engine)
   "Makes another sentinel of ENGINE.  True when that succeeded."
-  (handler-case (progn (start-sentinel engine) t)
+  (handler-case (progn (record-sentinel engine (start-sentinel engine))
+                       t)
     (error (condition)
       (note-thread-trouble engine condition)
       nil)))

@@ -8,7 +8,9 @@
 ;;;;                         with the timers
 ;;;;   :missing              it is needed; it could not be made,     :starting
 ;;;;                         or died, and the sentinel makes one
-;;;;   :starting             it is being made                        a thread, :missing, NIL
+;;;;   (:starting)           it is being made; each time another     a thread, :missing, NIL
+;;;;                         list, so that nobody takes the thread
+;;;;                         that ended for the next one
 ;;;;   a thread              it lives, or died without a word        :missing, NIL
 
 (defun timer-thread-missing-p (engine)
@@ -18,24 +20,36 @@
         (and (bt:threadp thread) (not (bt:thread-alive-p thread))))))
 
 (defun claim-timer-thread (engine)
-  "True when the caller is to make the timer thread of ENGINE, which counts as there from now on."
+  "A list when the caller is to make the timer thread of ENGINE, which counts as there from now on: it stands in
+the place of that.  Else NIL."
   (with-engine (engine)
     (when (timer-thread-missing-p engine)
-      (eq :starting (setf (engine-timer-thread engine)
-                          (if (may-launch-p engine) :starting :missing))))))
+      (setf (engine-timer-thread engine) :missing)
+      (when (may-launch-p engine)
+        (setf (engine-timer-thread engine) (list :starting))))))
+
+(defun record-timer-thread (engine claim thread)
+  "Notes THREAD, which was made for CLAIM, as the timer thread of ENGINE.  It does so itself when it begins; but if
+it is destroyed before that, somebody has to find out."
+  (when (bt:threadp thread)             ; a program's method may return something else
+    (with-engine (engine)
+      (when (eq claim (engine-timer-thread engine))
+        (setf (engine-timer-thread engine) thread)))))
 
 (defun start-timer-thread (engine)
   "Makes the timer thread of ENGINE if that has none.  Where it cannot be made, the sentinel tries again."
   (uninterruptibly
-    (when (claim-timer-thread engine)
-      (handler-case (make-timer-thread (engine-service engine) (lambda () (run-timer-thread engine)))
-        (error (condition)
-          (with-engine (engine)
-            (setf (engine-timer-thread engine) :missing))
-          (note-thread-trouble engine condition))
-        (:no-error (&rest values)
-          (declare (ignore values))
-          (forget-thread-trouble engine))))))
+    (let ((claim (claim-timer-thread engine)))
+      (when claim
+        (handler-case (make-timer-thread (engine-service engine) (lambda () (run-timer-thread engine)))
+          (error (condition)
+            (with-engine (engine)
+              (setf (engine-timer-thread engine) :missing))
+            (note-thread-trouble engine condition))
+          (:no-error (&optional thread &rest values)
+            (declare (ignore values))
+            (record-timer-thread engine claim thread)
+            (forget-thread-trouble engine)))))))
 
 (defun replace-timer-thread (engine)
   "Makes the timer thread of ENGINE that could not be made, or died.  Called by the sentinel."
