@@ -176,12 +176,25 @@ after it."
                        (unfit-response-response condition)))))
   (:documentation "What an application has returned cannot be sent."))
 
+(deftype final-status ()
+  "A status after which a client waits for no other: 101 as well, which ends HTTP (RFC 9110, section 15.2)."
+  '(or (eql 101) (integer 200 999)))
+
+(defun proper-list-p (object)
+  "True when OBJECT is a list that has an end, which is NIL."
+  (and (listp object)
+       (handler-case (list-length object) ; NIL for one without an end
+         (type-error () nil))
+       t))
+
 (defun check-response (response)
   "Checks that RESPONSE is a list of a status, a plist and perhaps a body."
-  (unless (and (listp response)
+  (unless (and (proper-list-p response)
                (<= 1 (length response) 3)
-               (typep (first response) '(integer 100 999))
-               (listp (second response)))
+               (typep (first response) 'final-status)
+               (proper-list-p (second response))
+               (or (atom (third response))
+                   (proper-list-p (third response))))
     (error 'unfit-response :response response)))
 
 (defun send-response (server exchange content response)

@@ -22,6 +22,25 @@
     (with-clack (environment response)
       (is (= (if (equal '(200) response) 200 500) (response-status (ask "/"))) "~S" response))))
 
+(defun circular (&rest elements)
+  "A list of ELEMENTS without an end."
+  (setf (rest (last elements)) elements))
+
+(define-server-test lists-without-a-proper-end-are-no-responses
+  (dolist (response (list (circular 200 '() '("x"))
+                          (list 200 (circular :x-foo "bar") '("x"))
+                          (list 200 '() (circular "x"))
+                          '(200 () . "x")
+                          '(200 (:x-foo "bar" . "x") ("x"))
+                          '(200 () ("x" . "y"))))
+    (with-clack (environment response)
+      (is (= 500 (response-status (ask "/")))))))
+
+(define-server-test a-status-after-which-another-one-follows-is-no-response
+  (dolist (status '(100 102 103 199))
+    (with-clack (environment (list status '() '()))
+      (is (= 500 (response-status (ask "/"))) "~D" status))))
+
 (define-server-test an-error-amid-a-response-cuts-it
   (with-clack (environment (lambda (responder)
                              (funcall (funcall responder '(200 ())) "half")
