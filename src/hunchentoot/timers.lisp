@@ -32,8 +32,13 @@
         RECYCLING-TASKMASTER: tell it whose threads are to run the timer, by :TASKMASTER and an acceptor ~
         that is started.")))
 
+(defun delay-p (seconds)
+  "True when SECONDS are something that can be waited for."
+  (handler-case (typep seconds '(real 0))
+    (arithmetic-error () nil)))         ; by a float that is no number, which nobody can compare
+
 (defun check-timer (seconds function)
-  (unless (typep seconds '(real 0))
+  (unless (delay-p seconds)
     (hunchentoot:parameter-error "SECONDS must be a real number, 0 or above, not ~S." seconds))
   (unless (typep function '(or function (and symbol (not null))))
     (hunchentoot:parameter-error "FUNCTION must be a function or the name of one, not ~S." function)))

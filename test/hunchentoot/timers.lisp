@@ -82,6 +82,7 @@
   (with-acceptor (acceptor)
     (tells-of-timers "SECONDS" (recycling:run-after -1 'list :taskmaster acceptor))
     (tells-of-timers "SECONDS" (recycling:run-after "1" 'list :taskmaster acceptor))
+    (tells-of-timers "SECONDS" (recycling:run-after (no-number) 'list :taskmaster acceptor))
     (tells-of-timers "FUNCTION" (recycling:run-after 1 nil :taskmaster acceptor))
     (tells-of-timers "FUNCTION" (recycling:run-after 1 "list" :taskmaster acceptor))
     (tells-of-timers "TIMER" (recycling:cancel-timer 42))

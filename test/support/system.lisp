@@ -97,6 +97,11 @@ possible."
   #+sbcl sb-sys:*interrupts-enabled*
   #-sbcl t)
 
+(defun no-number ()
+  "A float that is none, where this Lisp can make one; else something that is no number either."
+  #+sbcl (sb-kernel:make-double-float #x7FF80000 0)
+  #-sbcl :no-number)
+
 (defun path-listener (path)
   "A usocket that listens on a new Unix-domain socket PATH, where this Lisp can make one."
   #+sbcl
