@@ -204,7 +204,9 @@
                  (:file "running")
                  (:file "loading")
                  (:static-file "rival-application.lisp")
-                 (:file "rivals")
+                 (:static-file "differences.sexp")
+                 (:file "rival-requests")
+                 (:file "differential")
                  (:file "clack-tls" :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
    (:module "websockets"                ; of servers
     :pathname "hunchentoot/"

@@ -1,5 +1,5 @@
-;;;; The application that test/clack/rivals.lisp has served by us and by others.  It is loaded in their processes,
-;;;; too, where nothing of the tests is.
+;;;; The application that the differential test has served by us and by others.  It is loaded in their processes, too,
+;;;; where nothing of the tests is.
 
 (defpackage #:recycling-rival-application
   (:use #:common-lisp)
@@ -9,12 +9,25 @@
 
 (defparameter *file* (or *load-truename* *compile-file-truename*))
 
+(defun as-octets (list)
+  (coerce list '(simple-array (unsigned-byte 8) (*))))
+
+(defun octets (&rest octets)
+  (as-octets octets))
+
+;;; What the application is told
+
 (defun header-lines (headers)
   (let ((lines '()))
     (maphash (lambda (name value)
-               (push (format nil "header ~A: ~A" name value) lines))
+               (push (format nil "header ~A: ~S" name value) lines))
              headers)
     (sort lines #'string<)))
+
+(defun kind-of-port (port)
+  (typecase port
+    ((integer 1 65535) "a port")
+    (t port)))
 
 (defun environment-text (environment)
   "What ENVIRONMENT has, a line for each."
@@ -23,44 +36,86 @@
                                      :server-protocol :request-uri :url-scheme :remote-addr :content-type
                                      :content-length :clack.streaming)
                         collect (format nil "~(~A~): ~S" key (getf environment key)))
+                  (list (format nil "remote-port: ~A" (kind-of-port (getf environment :remote-port)))
+                        (format nil "test of headers: ~A" (hash-table-test (getf environment :headers))))
                   (header-lines (getf environment :headers)))))
 
-(defun body-octets (environment)
+(defun content-of (environment)
   (let ((body (getf environment :raw-body)))
-    (coerce (loop for octet = (and body (read-byte body nil))
-                  while octet collect octet)
-            '(vector (unsigned-byte 8)))))
+    (as-octets (loop for octet = (and body (read-byte body nil))
+                     while octet collect octet))))
 
-(defun stream-response (responder)
-  (let ((writer (funcall responder '(200 (:content-type "text/plain")))))
+(defun environment-response (environment)
+  (list 200 '(:content-type "text/plain; charset=utf-8") (list (environment-text environment))))
+
+;;; What it answers, by the path
+
+(defparameter *text* '(:content-type "text/plain; charset=utf-8"))
+
+(defparameter *responses*
+  `(("/list" 200 ,*text* ("Hello" "World"))
+    ("/empty-strings" 200 ,*text* ("" "Hello" ""))
+    ("/utf-8" 200 ,*text* (,(string (code-char #x3042))))
+    ("/untyped" 200 () ("Hello"))
+    ("/nil" 200 ,*text* nil)
+    ("/length" 200 (:content-length 5 ,@*text*) ("Hello"))
+    ("/length-in-text" 200 (:content-length "5" ,@*text*) ("Hello"))
+    ("/length-of-nothing" 200 (:content-length 5 ,@*text*) nil)
+    ("/headers" 200 (:x-foo "foo" :set-cookie "a=1" :set-cookie "b=2" ,@*text*) ("hi"))
+    ("/repeated" 200 (:x-foo "a" :x-foo "b" ,@*text*) ("hi"))
+    ("/integer" 200 (:x-foo 42 ,@*text*) ("hi"))
+    ("/close" 200 (:connection "close" ,@*text*) ("hi"))
+    ("/octets" 200 (:content-type "application/octet-stream") ,(octets 1 2 3))
+    ("/no-octets" 200 (:content-type "application/octet-stream") ,(octets))
+    ("/file" 200 ,*text* ,*file*)
+    ("/file-untyped" 200 () ,*file*)
+    ("/file-missing" 200 ,*text* #p"/no/such/file.txt")
+    ("/201" 201 (:location "/list" ,@*text*) ("made"))
+    ("/204" 204 () nil)
+    ("/204-with-type" 204 ,*text* nil)
+    ("/302" 302 (:location "/list") nil)
+    ("/304" 304 () nil)
+    ("/304-with-headers" 304 (:etag "\"x\"" ,@*text*) nil)
+    ("/404" 404 ,*text* ("Not Found"))
+    ("/500" 500 ,*text* ("Mine"))))
+
+(defun read-twice (environment)
+  "A response with the content of the request, twice, which is read from its beginning again."
+  (let ((first (content-of environment)))
+    (file-position (getf environment :raw-body) 0)
+    (list 200 '(:content-type "application/octet-stream")
+          (concatenate '(simple-array (unsigned-byte 8) (*)) first (content-of environment)))))
+
+(defun write-pieces (responder)
+  (let ((writer (funcall responder (list 200 *text*))))
     (funcall writer "one")
-    (funcall writer (coerce '(116 119 111) '(vector (unsigned-byte 8))))
+    (funcall writer (octets 116 119 111))
     (funcall writer "-three-" :start 1 :end 6)
     (funcall writer nil :close t)))
 
-(defparameter *responses*
-  `(("/list" . (200 (:content-type "text/plain; charset=utf-8") ("Hello" "World")))
-    ("/utf-8" . (200 (:content-type "text/plain; charset=utf-8") (,(string (code-char #x3042)))))
-    ("/nil" . (200 (:content-type "text/plain") nil))
-    ("/headers" . (200 (:content-type "text/plain" :x-foo "foo" :set-cookie "a=1" :set-cookie "b=2") ("hi")))
-    ("/octets" . (200 (:content-type "application/octet-stream")
-                  ,(coerce '(1 2 3) '(simple-array (unsigned-byte 8) (*)))))
-    ("/file" . (200 (:content-type "text/plain") ,*file*))
-    ("/304" . (304 nil nil))
-    ("/404" . (404 (:content-type "text/plain") ("Not Found")))
-    ("/stream" . stream-response)))
+(defun write-nothing (responder)
+  (funcall (funcall responder (list 200 *text*)) nil :close t))
+
+(defparameter *functions*
+  `(("/delayed" . ,(lambda (responder) (funcall responder `(200 ,*text* ("later")))))
+    ("/delayed-nil" . ,(lambda (responder) (funcall responder `(200 ,*text* nil))))
+    ("/delayed-file" . ,(lambda (responder) (funcall responder `(200 ,*text* ,*file*))))
+    ("/stream" . ,#'write-pieces)
+    ("/stream-of-nothing" . ,#'write-nothing)
+    ("/delayed-error" . ,(lambda (responder)
+                           (declare (ignore responder))
+                           (error "On purpose."))))
+  "What is returned by paths, functions of a responder.")
 
 (defun app (environment)
-  (let* ((path (getf environment :path-info))
-         (response (cdr (assoc path *responses* :test #'equal))))
-    (cond ((equal path "/error") (error "On purpose."))
-          ((equal path "/echo")
-           (list 200 '(:content-type "application/octet-stream")
-                 (coerce (body-octets environment) '(simple-array (unsigned-byte 8) (*)))))
-          ((equal path "/delayed")
-           (lambda (responder) (funcall responder '(200 (:content-type "text/plain") ("later")))))
-          ((symbolp response)
-           (if response
-               (symbol-function response)
-               (list 200 '(:content-type "text/plain; charset=utf-8") (list (environment-text environment)))))
-          (t response))))
+  (let ((path (getf environment :path-info)))
+    (flet ((known (table)
+             (cdr (assoc path table :test #'equal))))
+      (cond ((known *responses*))
+            ((known *functions*))
+            ((equal path "/error") (error "On purpose."))
+            ((equal path "/no-response") 42)
+            ((equal path "/twice") (read-twice environment))
+            ((equal path "/echo")
+             (list 200 '(:content-type "application/octet-stream") (content-of environment)))
+            (t (environment-response environment))))))

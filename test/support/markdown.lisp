@@ -70,6 +70,22 @@ before it says of it, a string, or NIL."
   (mapcar (lambda (cell) (string-trim " " cell))
           (butlast (rest (uiop:split-string line :separator "|")))))
 
+(defun replace-all (text old new)
+  "TEXT with every OLD, a string, replaced by NEW."
+  (with-output-to-string (out)
+    (loop for start = 0 then (+ position (length old))
+          for position = (search old text :start2 start)
+          do (write-string text out :start start :end position)
+             (when position (write-string new out))
+          while position)))
+
+(defun on-one-line (text)
+  "TEXT as it stands in a row of a table."
+  (replace-all (format nil "~{~A~^ ~}" (remove "" (uiop:split-string text
+                                                                     :separator '(#\Space #\Newline))
+                                               :test #'string=))
+               "|" "\\|"))
+
 (defun table-rows (page header)
   "The rows, lists of cells, of all tables of the document PAGE whose first header is HEADER."
   (loop with inside = nil

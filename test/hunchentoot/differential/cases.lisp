@@ -19,15 +19,6 @@
 
 ;;; Generators
 
-(defun replace-all (text old new)
-  "TEXT with every OLD, a string, replaced by NEW."
-  (with-output-to-string (out)
-    (loop for start = 0 then (+ position (length old))
-          for position = (search old text :start2 start)
-          do (write-string text out :start start :end position)
-             (when position (write-string new out))
-          while position)))
-
 (defun with-variables (form bindings)
   "FORM with {name} replaced in its strings, as BINDINGS, an alist of strings, says."
   (typecase form

@@ -2,13 +2,6 @@
 
 ;;; docs/differences.md shows the table of differences to people.
 
-(defun on-one-line (text)
-  "TEXT as it stands in a row of a table."
-  (replace-all (format nil "~{~A~^ ~}" (remove "" (uiop:split-string text
-                                                                     :separator '(#\Space #\Newline))
-                                               :test #'string=))
-               "|" "\\|"))
-
 (defun entry-row (entry)
   "The row of the document for ENTRY of the table."
   (format nil "| ~A | ~A | ~A | ~A |" (getf entry :name)
