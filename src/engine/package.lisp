@@ -16,7 +16,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-descriptor #:connection-handle #:connection-peer #:connection-parkable-p #:connection-sender
    #:connection-deadline #:connection-deadline-kind
    #:connection-outcome #:peer-ended-p
-   #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late
+   #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure
    ;; output that the socket did not take yet
    #:connection-output #:send-parts #:drop-parts
    #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets #:make-step-part

@@ -45,7 +45,7 @@
   "Handles the messages of SOCKET that have come over WIRE.  True when more may have come, but there may be something
 else to be done for it: a client that never pauses does not keep its owner from that."
   (let ((turns +buffers-in-turn+))
-    (loop while (and (receiving-p (websocket-state socket)) (null (wire-left wire)))
+    (loop while (and (reads-on-p socket) (null (wire-left wire)))
           do (let ((new-p (= (wire-start wire) (wire-end wire))))
                (when new-p
                  (send-waiting socket wire)
@@ -56,12 +56,22 @@ else to be done for it: a client that never pauses does not keep its owner from 
                   (when new-p
                     (setf (websocket-heard socket) (milliseconds)
                           (websocket-pinged socket) nil))
-                  (handle-next-message socket wire))
+                  (handle-input socket wire))
                  (:none (return nil))
                  (:end
                   (say-going-away socket)
-                  (end-websocket socket)
+                  (note-end-of-input socket)
                   (return nil)))))))
+
+(defgeneric reads-on-p (socket)
+  (:documentation "True when what comes for SOCKET is to be read.")
+  (:method ((socket websocket))
+    (receiving-p (websocket-state socket))))
+
+(defgeneric note-end-of-input (socket)
+  (:documentation "Notes that the client of SOCKET will send no more.")
+  (:method ((socket websocket))
+    (end-websocket socket)))
 
 (defun nothing-new-p (socket wire)
   "True when all that has come for SOCKET over WIRE was read, so that there will be an event of what comes next.  The end
@@ -74,8 +84,11 @@ of the client's half may have come with the last of it, and no event of its own.
   (when (queued-p (websocket-outbox socket))
     (send-queued (websocket-outbox socket) wire)))
 
-(defun handle-next-message (socket wire)
-  "Handles the next event of SOCKET in the input of WIRE, if that is whole."
+(defgeneric handle-input (socket wire)
+  (:documentation "Handles what comes next for SOCKET in the input of WIRE."))
+
+(defmethod handle-input ((socket websocket) wire)
+  "Handles the next event, if that is whole."
   (multiple-value-bind (kind end value more)
       (decode-message (websocket-decoder socket) (wire-input wire) (wire-start wire) (wire-end wire))
     (setf (wire-start wire) end)
@@ -191,6 +204,10 @@ would have to go before are left."
 (defparameter *websocket-look-seconds* 1/20
   "How often a worker that keeps a WebSocket looks whether somebody has something to be sent.")
 
+(defun wait-a-little ()
+  (let ((lock (bt:make-lock "nobody's")))
+    (wait-until (constantly nil) (bt:make-condition-variable) lock *websocket-look-seconds* nil)))
+
 (defmethod keep-continuation ((socket websocket) link)
   "Reads and sends until SOCKET ends.  :CLOSE when the engine stops before."
   (let ((connection (continuation-connection socket))
@@ -204,6 +221,8 @@ would have to go before are left."
              (return :broken))
            (unless (serving-p (continuation-engine socket))
              (return :close))
-           (unless (input-waiting-p wire)
-             (await-input (connection-handle connection) :until (end-after *websocket-look-seconds*))))
+           (cond ((not (reads-on-p socket))
+                  (wait-a-little))      ; what has come stays where it is
+                 ((not (input-waiting-p wire))
+                  (await-input (connection-handle connection) :until (end-after *websocket-look-seconds*)))))
       (abandon-continuation link))))

@@ -32,7 +32,7 @@
   (state :open :type keyword)           ; see the websocket storey's websocket-state.lisp
   (code +abnormal-end+ :type fixnum)    ; of the end, for ON-CLOSE
   (reason "" :type string)
-  (ping-milliseconds nil :type (or null fixnum) :read-only t)
+  (ping-milliseconds nil :type (or null fixnum)) ; NIL, too, while no ping may be put between what was sent
   (idle-milliseconds nil :type (or null fixnum) :read-only t)
   (heard 0 :type fixnum)                ; when the client was heard last, in MILLISECONDS
   (pinged nil :type (or null fixnum))   ; when a ping was sent since
@@ -117,19 +117,25 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
        (wire-descriptor (wire-base wire))
        (not (wire-waits-p wire))))
 
+(defun lend-sending (socket)
+  "Lends the right to send for SOCKET, whose owner the caller is."
+  (compare-and-set (websocket-relay socket) nil :free)
+  (when (queued-p (websocket-outbox socket))
+    (relay-queued socket)))
+
+(defun take-sending-back (socket)
+  "Gives the right to send for SOCKET back to its owner, the caller, who may not have lent it."
+  ;; Who has the right makes a call of the system that does not wait.
+  (loop until (or (compare-and-set (websocket-relay socket) :free nil)
+                  (null (websocket-relay socket)))
+        do (bt:thread-yield)))
+
 (defun call-lending (socket wire function)
   "Calls FUNCTION, a program's, in the owner of SOCKET, who lends the right to send over WIRE meanwhile."
   (if (lendable-p wire)
-      (unwind-protect
-           (progn
-             (compare-and-set (websocket-relay socket) nil :free)
-             (when (queued-p (websocket-outbox socket))
-               (relay-queued socket))
-             (funcall function))
-        ;; Who has the right makes a call of the system that does not wait.  Who is destroyed may not have lent it yet.
-        (loop until (or (compare-and-set (websocket-relay socket) :free nil)
-                        (null (websocket-relay socket)))
-              do (bt:thread-yield)))
+      (unwind-protect (progn (lend-sending socket)
+                             (funcall function))
+        (take-sending-back socket))
       (funcall function)))
 
 (defun end-websocket (socket)
@@ -157,10 +163,12 @@ neither may be in a close frame."
   (and (sending-p (websocket-state socket))
        (not (outbox-over-p (websocket-outbox socket)))))
 
-(defun say-going-away (socket)
-  "Sends SOCKET a close frame if its engine stops (RFC 6455, section 7.4.1)."
-  (unless (running-p (continuation-engine socket))
-    (close-websocket-with socket +going-away+ "The server stops.")))
+(defgeneric say-going-away (socket)
+  (:documentation "Tells the client of SOCKET if its engine stops.")
+  (:method ((socket websocket))
+    "Sends a close frame (RFC 6455, section 7.4.1)."
+    (unless (running-p (continuation-engine socket))
+      (close-websocket-with socket +going-away+ "The server stops."))))
 
 ;;; Waiting for the client to take octets
 

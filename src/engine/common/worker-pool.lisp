@@ -133,6 +133,7 @@ the lock.")
           do (reap-worker engine worker)))
 
 (defun count-failure (engine)
+  "Counts one more thing that has failed while ENGINE served: a connection, or what goes on over one."
   (with-engine (engine)
     (incf (engine-failed engine))))
 
