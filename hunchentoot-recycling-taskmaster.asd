@@ -123,6 +123,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "opening-handshake")
                  (:file "payload")      ; masks and UTF-8
                  (:file "frame-encoder")
+                 (:file "frame-bounds") ; for programs that read frames themselves
                  (:file "decoder-state")
                  (:file "message-decoder")))
    (:module "engine"                    ; threads and connections, nothing of HTTP
@@ -209,6 +210,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "kept-deferral")
                  (:file "websocket-sending")
                  (:file "websocket-connection")
+                 (:file "program-socket") ; connections over which programs speak by themselves
+                 (:file "program-input")
                  (:file "connection-life") ; from the engine to the application and back
                  (:file "known-files")  ; what is known of files that are sent
                  (:file "reply-stream") ; what handlers write themselves

@@ -8,6 +8,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
         #:hunchentoot-recycling-taskmaster.engine)
   (:import-from #:hunchentoot-recycling-taskmaster.websocket
                 #:make-message-decoder #:decode-message #:encode-frame #:encode-close #:+abnormal-end+ #:+going-away+
+                #:frame-extent #:whole-frame-p #:control-frame-p #:continuation-frame-p
+                #:close-frame-payload #:close-payload #:close-payload-code #:client-close-frame #:failure-code-p
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
@@ -61,6 +63,9 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
    #:exchange-successor
+   #:program-socket #:make-program-socket #:begin-to-speak #:take-sending-back #:end-websocket #:fail-program-socket
+   #:program-socket-reader #:listen-to-program-socket #:program-socket-over
+   #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket #:finish-program-socket
    #:call-when-over #:forget-when-over #:outbox-ended-p #:outbox-announced
    #:outbox #:make-outbox #:put-in-outbox #:full-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:send-queued
    ;; requests

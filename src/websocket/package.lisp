@@ -16,6 +16,9 @@ clock.")
    #:message-decoder #:make-message-decoder #:decode-message #:decoder-idle-p #:octets-held
    ;; messages to octets
    #:encode-frame #:encode-close #:encode-frame-head
+   ;; where frames end
+   #:frame-extent #:whole-frame-p #:control-frame-p #:continuation-frame-p
+   #:close-frame-payload #:close-payload #:close-payload-code #:client-close-frame #:failure-code-p
    ;; codes of close frames
    #:close-code-p #:+no-close-code+ #:+going-away+ #:+abnormal-end+
    ;; what may follow what

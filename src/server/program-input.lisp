@@ -1,0 +1,220 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; What comes over a connection over which a program speaks by itself, and its end.
+;;;;
+;;;;   the owner of the connection finds       and, where it speaks the WebSocket protocol
+;;;;   a frame that is not whole               keeps what has come
+;;;;   a frame                                 calls the program with it
+;;;;   a frame, or a message, that is too long sends a close frame with code 1009, and takes no more
+;;;;   a close frame                           calls the program with it, once it has noted it; the connection ends when
+;;;;                                           the program has answered, or after *CLOSE-ANSWER-SECONDS*
+;;;;   that the engine stops                   sends a close frame with code 1001
+;;;;   that the program has failed             sends a close frame with code 1011, and calls it no more
+;;;;   the end                                 closes the connection
+;;;;
+;;;; Where it does not, the program is called with octets as they come, and at the end the connection is closed when all was
+;;;; sent.  Input is not read while the client does not take what was sent, nor while the program has no function for it.
+;;;;
+;;;; Who speaks the WebSocket protocol and has not closed the connection itself is told of its end by a close frame, as if it
+;;;; had come from the client: that one's code, or what the server has sent, or 1006 where neither has sent one.  There are
+;;;; libraries that answer the first one, and close when they get the next: so they get two, the client's counted.
+
+;;; Frames
+
+(defun too-long-p (socket extent)
+  "True when a frame of EXTENT octets is longer than SOCKET takes."
+  (> extent (program-socket-most-octets socket)))
+
+(defun refuse-long-input (socket wire)
+  "Ends SOCKET, whose client sends more at a time over WIRE than it takes."
+  (setf (wire-start wire) (wire-end wire)
+        (program-socket-held socket) nil
+        (program-socket-fill socket) 0)
+  (with-websocket (socket)
+    (when (eq :open (websocket-state socket))
+      (step-websocket socket :fail)
+      (step-websocket socket :send-close)
+      (setf (websocket-code socket) 1009
+            (websocket-reason socket) "A message is larger than this server takes.")
+      (append-to-outbox (program-socket-outbox socket)
+                        (encode-close 1009 (websocket-reason socket)))))
+  (close-outbox (program-socket-outbox socket)))
+
+(defun hold-input (socket wire extent exact-p)
+  "Moves what WIRE has of a frame of EXTENT octets, or more unless EXACT-P, to what is HELD of SOCKET."
+  (let* ((fill (program-socket-fill socket))
+         (held (program-socket-held socket))
+         (count (min (- extent fill) (- (wire-end wire) (wire-start wire))))
+         (size (+ fill count)))
+    (when (or (null held) (< (length held) size))
+      (let ((grown (make-octets (if exact-p (min extent (max 64 (* 2 size))) 14))))
+        (when held
+          (replace grown held :end2 fill))
+        (setf held grown
+              (program-socket-held socket) grown)))
+    (copy-input wire held fill size)
+    (setf (program-socket-fill socket) size)))
+
+(defun take-held (socket extent)
+  "The frame of EXTENT octets that is HELD of SOCKET, which holds nothing then."
+  (let ((held (shiftf (program-socket-held socket) nil)))
+    (setf (program-socket-fill socket) 0)
+    (if (= extent (length held)) held (subseq held 0 extent))))
+
+(defun take-frame (socket wire)
+  "The next frame of SOCKET, in a vector of its own, if it has come whole; NIL if it has not, and :TOO-LONG if it will not be
+taken."
+  (loop
+    (multiple-value-bind (extent exact-p)
+        (if (program-socket-held socket)
+            (frame-extent (program-socket-held socket) 0 (program-socket-fill socket))
+            (frame-extent (wire-input wire) (wire-start wire) (wire-end wire)))
+      (cond ((too-long-p socket extent) (return :too-long))
+            ((and exact-p (program-socket-held socket) (= extent (program-socket-fill socket)))
+             (return (take-held socket extent)))
+            ((and exact-p
+                  (null (program-socket-held socket))
+                  (<= extent (- (wire-end wire) (wire-start wire))))
+             (let ((frame (make-octets extent)))
+               (copy-input wire frame 0 extent)
+               (return frame)))
+            ((= (wire-start wire) (wire-end wire)) (return nil))
+            (t (hold-input socket wire extent exact-p))))))
+
+(defun message-too-long-p (socket frame)
+  "Counts FRAME as one of the message that SOCKET receives; true when that is too long now."
+  (unless (control-frame-p frame)
+    (setf (program-socket-message-size socket)
+          (if (continuation-frame-p frame)
+              (+ (program-socket-message-size socket) (length frame))
+              (length frame)))
+    (too-long-p socket (program-socket-message-size socket))))
+
+;;; Calling the program
+
+(defun tell-program (socket octets)
+  "Calls the program of SOCKET with OCTETS, if it still wants any."
+  (let ((reader (program-socket-reader socket)))
+    (when (and reader
+               (not (program-socket-finished-p socket))
+               (not (program-socket-failed-p socket)))
+      (call-program socket (lambda () (funcall reader octets :start 0 :end (length octets)))))))
+
+(defun hand-to-program (socket wire octets)
+  "Calls the program of SOCKET with OCTETS, that have come over WIRE."
+  (lend-no-buffers wire)                ; it may take long
+  (send-waiting socket wire)
+  (call-lending socket wire (lambda () (tell-program socket octets))))
+
+(defun call-telling (socket function)
+  "Calls FUNCTION, which tells the program of SOCKET of its end."
+  (setf (program-socket-teller socket) (bt:current-thread))
+  (incf (program-socket-told socket))
+  (unwind-protect (funcall function)
+    (setf (program-socket-teller socket) nil
+          (program-socket-held-p socket) nil)))
+
+(defun hand-close-over (socket wire frame payload)
+  "Does what is to be done for FRAME, a close frame with PAYLOAD, that has come for SOCKET over WIRE."
+  (with-websocket (socket)
+    (when (receiving-p (websocket-state socket))
+      (step-websocket socket :receive-close))
+    (setf (program-socket-farewell socket) payload
+          (websocket-code socket) (close-payload-code payload)
+          (websocket-closing-end socket) (+ (milliseconds) (as-milliseconds *close-answer-seconds*))))
+  (call-telling socket (lambda () (hand-to-program socket wire frame)))
+  (when (or (over-p (websocket-state socket))
+            (program-socket-finished-p socket)
+            (program-socket-failed-p socket))
+    (close-outbox (program-socket-outbox socket))))
+
+(defmethod handle-input ((socket program-socket) wire)
+  (if (program-socket-frames-p socket)
+      (let ((frame (take-frame socket wire)))
+        (cond ((null frame))
+              ((or (eq :too-long frame) (message-too-long-p socket frame))
+               (refuse-long-input socket wire))
+              (t
+               (let ((payload (close-frame-payload frame)))
+                 (if payload
+                     (hand-close-over socket wire frame payload)
+                     (hand-to-program socket wire frame))))))
+      (let ((octets (make-octets (- (wire-end wire) (wire-start wire)))))
+        (copy-input wire octets 0 (length octets))
+        (hand-to-program socket wire octets))))
+
+(defmethod reads-on-p ((socket program-socket))
+  (and (program-socket-reader socket)
+       (not (outbox-over-p (program-socket-outbox socket)))
+       (call-next-method)))
+
+(defmethod note-end-of-input ((socket program-socket))
+  (if (program-socket-frames-p socket)
+      (end-websocket socket)
+      (close-outbox (program-socket-outbox socket))))
+
+;;; Going on
+
+(defmethod continue-over ((socket program-socket) link visitor-p)
+  (cond ((not visitor-p)
+         (setf (program-socket-reader-new-p socket) nil)
+         (loop for outcome = (continue-speaking socket link nil)
+               while (and (eq :deferred outcome) (written-called-p socket link))
+               finally (return outcome)))
+        ((program-socket-reader-new-p socket)
+         nil)                           ; a worker is to read
+        (t
+         (continue-speaking socket link t))))
+
+(defun continue-speaking (socket link visitor-p)
+  (let ((end (websocket-closing-end socket)))
+    (when (or (and end (>= (milliseconds) end))
+              (and (null (program-socket-reader socket)) (peer-left-p socket)))
+      (close-outbox (program-socket-outbox socket))))
+  (setf (websocket-owner socket) (bt:current-thread))
+  (unwind-protect (continue-websocket socket (link-wire link) visitor-p)
+    (setf (websocket-owner socket) nil)))
+
+(defun written-called-p (socket link)
+  "Calls what the program wanted called when SOCKET has sent what it has by now; true if there was anything."
+  (when (program-socket-written socket)
+    (setf (websocket-owner socket) (bt:current-thread))
+    (unwind-protect (call-lending-value socket (link-wire link) #'call-written)
+      (setf (websocket-owner socket) nil))))
+
+(defun call-lending-value (socket wire function)
+  "Like CALL-LENDING, of FUNCTION with SOCKET; returns its value."
+  (let ((value nil))
+    (call-lending socket wire (lambda () (setf value (funcall function socket))))
+    value))
+
+(defmethod say-going-away ((socket program-socket))
+  (cond ((running-p (continuation-engine socket)) nil)
+        ((program-socket-frames-p socket) (call-next-method))
+        (t (close-outbox (program-socket-outbox socket)))))
+
+;;; The end
+
+(defun tell-of-end (socket)
+  "Tells the program of SOCKET, which speaks the WebSocket protocol, that it has ended."
+  (let* ((said-p (farewell-said-p socket))
+         (payload (or (program-socket-farewell socket)
+                      (close-payload (websocket-code socket) (websocket-reason socket)))))
+    (loop while (and (< (program-socket-told socket) (if said-p 2 1))
+                     (program-socket-reader socket)
+                     (not (program-socket-finished-p socket))
+                     (not (program-socket-failed-p socket)))
+          do (call-telling socket
+                           (lambda () (tell-program socket (client-close-frame payload)))))))
+
+(defmethod abandon ((socket program-socket))
+  (take-sending-back socket)            ; amid the program's function, where its thread was destroyed
+  (call-written socket)
+  (say-farewell socket)
+  (end-websocket socket)
+  (when (program-socket-frames-p socket)
+    (tell-of-end socket))
+  (setf (program-socket-held-p socket) nil)
+  (call-written socket)
+  (setf (program-socket-reader socket) nil
+        (program-socket-held socket) nil))
