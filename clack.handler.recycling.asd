@@ -6,6 +6,7 @@
   :version "0.1.0"
   :license "BSD-2-Clause"
   :depends-on ("hunchentoot-recycling-taskmaster/server")
+  :weakly-depends-on ("clack-socket")   ; Clack's; where it comes later, RUN looks again
   :around-compile "hunchentoot-recycling-taskmaster-system:call-with-own-policy"
   :pathname "clack/"
   :serial t
@@ -17,6 +18,7 @@
                (:file "responses")      ; as octets
                (:file "file-responses")
                (:file "delayed-responses") ; that are given to a function
+               (:file "socket")         ; connections that applications take over
                (:file "requests-served")
                (:file "options")        ; arguments of RUN
                (:file "running")))      ; start and stop

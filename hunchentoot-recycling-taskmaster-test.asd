@@ -62,6 +62,7 @@
                  (:file "encoding")
                  (:file "closing")
                  (:file "large-messages")
+                 (:file "frame-bounds")
                  (:file "any-octets")))
    (:module "engine"
     :serial t
@@ -216,6 +217,11 @@
                  (:file "websocket-flow")
                  (:file "websocket-handshakes")
                  (:file "websocket-others")))
+   (:module "clack-sockets"             ; by the client of WebSockets
+    :pathname "clack/"
+    :serial t
+    :components ((:file "sockets")
+                 (:file "sockets-tls" :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"
     :serial t

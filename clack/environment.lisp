@@ -60,9 +60,10 @@
     (cond ((integerp framing) framing)
           ((and (eq :none framing) (head-header head :content-length)) 0))))
 
-(defun environment (server head link body)
-  "The environment of the request HEAD, which came over LINK, with BODY, a stream."
-  (let ((uri (head-uri head)))
+(defun environment (server exchange link body)
+  "The environment of the request of EXCHANGE, which came over LINK, with BODY, a stream."
+  (let* ((head (exchange-head exchange))
+         (uri (head-uri head)))
     (multiple-value-bind (path-start path-end) (target-path head)
       (multiple-value-bind (name port) (server-name-and-port server head link)
         (list :request-method (head-method head)
@@ -83,4 +84,5 @@
               :content-type (head-header head :content-type)
               :content-length (content-length-of head)
               :raw-body body
-              :clack.streaming t)))))
+              :clack.streaming t
+              :clack.io exchange)))))   ; see socket.lisp

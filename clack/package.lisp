@@ -9,4 +9,5 @@ finds RUN here.  Neither Clack nor Hunchentoot is needed.")
         #:hunchentoot-recycling-taskmaster.server)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export #:run #:stop #:clack-server #:server-address #:server-port #:server-statistics
-           #:unfit-argument #:*raw-body-memory*))
+           #:unfit-argument #:*raw-body-memory*
+           #:*websocket-octets* #:*websocket-ping-seconds* #:*websocket-idle-seconds*))

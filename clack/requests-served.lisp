@@ -7,7 +7,8 @@
 ;;;;   because it is gone, or takes too long               nothing
 ;;;;   anything else                                       500; with :DEBUG, first the debugger
 ;;;;
-;;;; Where the response has begun it is cut, so that the client sees that the rest is missing.
+;;;; Where the response has begun it is cut, so that the client sees that the rest is missing.  Where the application has
+;;;; taken the connection over (socket.lisp), that ends.
 
 (defun invitation (exchange)
   "A function that tells the client of EXCHANGE to send its content, unless it has a response already; NIL where the
@@ -42,7 +43,7 @@ client does not wait for that."
 (defun client-gone-p (condition body)
   "True when CONDITION tells that the client is gone, or takes too long: amid BODY, or amid the response."
   (typecase condition
-    ((or descriptor-broken stream-timeout) t)
+    ((or descriptor-broken stream-timeout program-socket-over) t)
     (end-of-file (and (raw-body-content body)
                       (eq (stream-error-stream condition) (raw-body-content body))))))
 
@@ -72,7 +73,10 @@ client does not wait for that."
 (defun answer-failure (server exchange content body condition)
   "Does what is left to be done for the request of EXCHANGE, with CONTENT, which was BODY for the application, after
 CONDITION."
-  (cond ((typep condition 'protocol-error)
+  (cond ((taken-over-p exchange)
+         (unless (client-gone-p condition body)
+           (fail-program-socket (exchange-successor exchange) condition)))
+        ((typep condition 'protocol-error)
          (note-event exchange :request-fault)
          (send-failure server exchange content
                        (protocol-error-status condition) (protocol-error-reason condition)))
@@ -85,10 +89,14 @@ CONDITION."
 
 (defun answer (server exchange link content body)
   "Has the application of SERVER answer the request of EXCHANGE, which came over LINK with CONTENT: BODY for it."
-  (let ((response (funcall (server-app server)
-                           (environment server (exchange-head exchange) link body))))
+  (let* ((*answered* exchange)
+         (response (funcall (server-app server) (environment server exchange link body))))
     (cond ((functionp response)
-           (respond-later server exchange content response))
+           (respond-later server exchange content
+                          (lambda (responder)
+                            (funcall response responder)
+                            (take-over-if-listened-to exchange))))
+          ((taken-over-p exchange))
           (t
            (check-response response)
            (send-response server exchange content response)))))
@@ -149,6 +157,7 @@ is gone."
     (let ((answered-p (answered-p server exchange link content)))
       (count-request (exchange-connection exchange))
       (prog1 (cond ((not answered-p) :broken)
+                   ((settle-takeover exchange) :deferred)
                    ((eq :done (our-side (exchange-protocol exchange)))
                     (end-content server exchange link content nil)
                     (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange)))
@@ -158,8 +167,23 @@ is gone."
           (release-octets content))
         (abandon-reception link)))))
 
+(defun waits-alone-p (exchange link)
+  "True when the connection of EXCHANGE, with LINK, can go on without a worker."
+  (and (connection-parkable-p (exchange-connection exchange))
+       (not (link-waits-p link))
+       (engine-sends-p (link-wire link))))
+
+(defun outcome-of-request (server exchange)
+  "Serves the request of EXCHANGE, whose head was read, and what goes on over its connection then if that needs the
+worker; returns what is to become of it."
+  (let ((outcome (serve-request server exchange))
+        (link (exchange-link exchange)))
+    (if (and (eq :deferred outcome) (not (waits-alone-p exchange link)))
+        (keep-continuation (link-continuation link) link)
+        outcome)))
+
 (defmethod respond ((server clack-server) exchange)
   (or (and (null (exchange-head exchange))
            (next-request-missing server (connection-usocket (exchange-connection exchange)) exchange
                                  (not (connection-parkable-p (exchange-connection exchange)))))
-      (serve-request server exchange)))
+      (outcome-of-request server exchange)))

@@ -119,6 +119,7 @@ port.  ARGUMENTS are keywords and values; unknown ones are ignored.
 
 Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors where it cannot listen."
   (declare (ignore debug address port))
+  (join-clack-socket)
   (let ((server (make-clack-server app arguments)))
     (unwind-protect
          (progn (start-server server)

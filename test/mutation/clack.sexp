@@ -81,7 +81,7 @@
  :mutants
  (("invitation" "(eq :idle (our-side (exchange-protocol exchange)))" "t" :equivalent "Nobody reads later, yet.")
   ("body-of" "(<= size (content-at-hand content))" "t" :suites (clack/raw-bodies))
-  ("client-gone-p" "((or descriptor-broken stream-timeout) t)" "")
+  ("client-gone-p" "((or descriptor-broken stream-timeout program-socket-over) t)" "")
   ("client-gone-p" "(eq (stream-error-stream condition) (raw-body-content body))" "nil")
   ("send-failure" "(eq :idle (our-side (exchange-protocol exchange)))" "t")
   ("call-debugging" "(unless (client-fault-p condition body)" "(progn"
