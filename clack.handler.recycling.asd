@@ -15,6 +15,7 @@
                (:file "clack-tls" :if-feature (:not :hunchentoot-no-ssl))
                (:file "raw-body")       ; content as a stream that can be read again
                (:file "environment")    ; of a request
+               (:file "media-types")    ; where the application says none
                (:file "responses")      ; as octets
                (:file "file-responses")
                (:file "delayed-responses") ; that are given to a function

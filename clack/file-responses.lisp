@@ -8,7 +8,6 @@
   (flet ((add (name value)
            (unless (header name headers)
              (setf headers (list* name value headers)))))
-    (add :content-type "application/octet-stream")
     (add :last-modified (version-date version))
     (add :etag (version-tag version))
     (add :accept-ranges "bytes")
@@ -85,17 +84,14 @@ section 13.2.2)."
   "Sends the file PATHNAME by way of memory; NIL where there is none."
   (let ((octets (and (pathname-name pathname) (file-octets pathname))))
     (when octets
-      (send-octet-vector server exchange content status
-                         (if (header :content-type headers)
-                             headers
-                             (list* :content-type "application/octet-stream" headers))
-                         octets)
+      (send-octet-vector server exchange content status headers octets)
       t)))
 
 (defun send-file-response (server exchange content status headers pathname)
   "Sends the file PATHNAME with STATUS and HEADERS, or as much of it as the client wants; or 404 where there is
 none that can be read."
-  (unless (if (readiness-supported-p)
-              (sent-from-descriptor-p server exchange content status headers pathname)
-              (sent-from-memory-p server exchange content status headers pathname))
-    (send-text server exchange content 404 "There is no such file.")))
+  (let ((headers (with-content-type headers (type-of-named-file pathname))))
+    (unless (if (readiness-supported-p)
+                (sent-from-descriptor-p server exchange content status headers pathname)
+                (sent-from-memory-p server exchange content status headers pathname))
+      (send-text server exchange content 404 "There is no such file."))))

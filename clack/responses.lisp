@@ -28,6 +28,12 @@ there are more, it is sent at once, and the connection is closed.")
         when (eq name (header-name other))
           return value))
 
+(defun with-content-type (headers type)
+  "HEADERS, a plist, and TYPE as Content-Type where they do not say it."
+  (if (header :content-type headers)
+      headers
+      (list* :content-type type headers)))
+
 (defparameter *server-line* (map 'octets #'char-code (format nil "Server: recycling~C~C" #\Return #\Newline)))
 
 (defun encode-own-headers (reply headers allowed-p)
@@ -157,7 +163,10 @@ after it."
                (dolist (element elements nil)
                  (encode-element reply element))))
         (declare (dynamic-extent #'append-them))
-        (send-whole server exchange content status headers
+        (send-whole server exchange content status
+                    (if (some #'stringp elements)
+                        (with-content-type headers *text-type*)
+                        headers)
                     (loop for element in elements sum (element-length element) of-type index)
                     #'append-them))))
 

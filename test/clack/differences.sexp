@@ -126,11 +126,10 @@
  :at (((:woo) (:/204-with-type :/304-with-headers) "reply content-type")
       ((:hunchentoot) (:/204 :/204-with-type :/304 :/304-with-headers) "reply content-type")))
 (:name "a response without `:content-type`"
- :ours "none; a file has `application/octet-stream`"
- :theirs "Hunchentoot's: `text/html`, but for files; Woo: for files a guess by the name"
- :why "the application knows, as Lack's middleware does"
- :at (((:hunchentoot) (:/untyped) "reply content-type")
-      ((:woo) (:/file-untyped) "reply content-type")))
+ :ours "strings are `text/html; charset=utf-8`, files what their names say"
+ :theirs "Woo: strings have none; its list of names is longer"
+ :why "as with Hunchentoot's; Ningle relies on it"
+ :at (((:woo) (:/untyped :/file-untyped) "reply content-type")))
 (:name "302 without a body"
  :ours "no content" :theirs "Hunchentoot's: a page of its own"
  :why "what the application says is sent"

@@ -30,6 +30,22 @@
           (is (equal (princ-to-string size)
                      (response-header (exchange connection "/" :method :head) "content-length"))))))))
 
+(defun type-of-file (name)
+  "The Content-Type of the file NAME whose type the application does not say."
+  (with-directory (directory)
+    (let ((file (merge-pathnames name directory)))
+      (with-open-file (stream file :direction :output)
+        (write-string "x" stream))
+      (with-clack (environment (list 200 '() file))
+        (response-header (ask "/") "content-type")))))
+
+(define-server-test files-whose-type-is-not-said-have-that-of-their-names
+  (loop for (name type) in '(("a.html" "text/html") ("a.CSS" "text/css") ("a.js" "text/javascript")
+                             ("a.txt" "text/plain") ("a.b.png" "image/png") ("a.woff2" "font/woff2")
+                             ("a.json" "application/json") ("a.unheard" "application/octet-stream")
+                             ("a" "application/octet-stream"))
+        do (is (equal type (type-of-file name)) "~A" name)))
+
 (define-server-test what-an-application-says-of-a-file-is-kept-and-its-length-is-true
   (with-served-file ((test-octets 10) '(:content-length 99 :etag "\"mine\"" :x-foo "bar"))
     (let ((answer (ask "/")))

@@ -35,6 +35,24 @@ for REQUEST."
                                           :adjustable t :fill-pointer 2)))
     (is (equalp #(1 2) (response-body answer)))))
 
+(defun type-of-response (body &rest headers)
+  "The values of Content-Type with which a response with BODY and HEADERS is sent."
+  (answered-with ((list 200 headers body))
+    (response-header-values answer "content-type")))
+
+(define-server-test text-whose-type-is-not-said-is-html-in-the-charset-that-it-is-sent-in
+  (is (equal '("text/html; charset=utf-8") (type-of-response '("<p>" "Hello"))))
+  (is (equal '("text/html; charset=utf-8") (type-of-response (list (octets "<p>") "Hello"))))
+  (is (equal '("text/css") (type-of-response '("p {}") :content-type "text/css")))
+  (is (equal '("text/css") (type-of-response '("p {}") "Content-Type" "text/css")))
+  (is (equal '() (type-of-response (octets "<p>"))))
+  (is (equal '() (type-of-response (list (octets "<p>")))))
+  (is (equal '() (type-of-response nil)))
+  (with-clack (environment (lambda (responder)
+                             (funcall responder '(200 () ("later")))))
+    (is (equal "text/html; charset=utf-8" (response-header (ask "/") "content-type")))
+    (is (equal "text/html; charset=utf-8" (response-header (ask "/" :method :head) "content-type")))))
+
 (define-server-test long-strings-are-sent-whole
   (let ((text (make-string 300000 :initial-element (code-char #xE9))))
     (answered-with ((text-response "a" text "z"))
