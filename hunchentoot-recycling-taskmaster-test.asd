@@ -215,6 +215,7 @@
     :components ((:file "websocket-client")
                  (:file "websockets")
                  (:file "websocket-flow")
+                 (:file "websocket-bursts")
                  (:file "websocket-handshakes")
                  (:file "websocket-others")))
    (:module "clack-sockets"             ; by the client of WebSockets

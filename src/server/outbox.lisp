@@ -133,14 +133,45 @@ by now."
 
 ;;; For the owner of the connection
 
+(defconstant +most-joined+ (* 16 1024)
+  "How many octets of several vectors are copied into one at most, to leave by one call of the system.")
+
+(defun joined-octets (vectors count)
+  "The COUNT octets of VECTORS, a list of one or more, in one vector."
+  (if (null (rest vectors))
+      (first vectors)
+      (let ((octets (make-octets count)) (fill 0))
+        (declare (type index fill))
+        (dolist (vector vectors octets)
+          (declare (type octets vector))
+          (replace octets vector :start1 fill)
+          (incf fill (length vector))))))
+
+(defun parts-of-queue (queue)
+  "Parts of the octets of QUEUE, vectors of which the last is first, in the order in which they leave: small ones
+together."
+  (let ((parts '()) (vectors '()) (count 0))
+    (declare (type index count))
+    (flet ((end-part ()
+             (when vectors
+               (push (make-octets-part (joined-octets vectors count)) parts)
+               (setf vectors '() count 0))))
+      (dolist (octets queue)
+        (when (> (+ count (length octets)) +most-joined+)
+          (end-part))
+        (push octets vectors)
+        (incf count (length octets)))
+      (end-part))
+    parts))
+
 (defun take-queued (outbox)
   "The octets in OUTBOX that were not taken before: a list of parts, in their order; and as second value true
 when nothing will follow them."
-  (with-outbox (outbox)
-    (values (let ((parts '()))
-              (dolist (octets (shiftf (outbox-queue outbox) '()) parts)
-                (push (make-octets-part octets) parts)))
-            (not (eq :open (outbox-phase outbox))))))
+  (multiple-value-bind (queue last-p)
+      (with-outbox (outbox)
+        (values (shiftf (outbox-queue outbox) '())
+                (not (eq :open (outbox-phase outbox)))))
+    (values (parts-of-queue queue) last-p)))
 
 (defun note-unsent (outbox count)
   "Tells OUTBOX that COUNT of the octets that were taken from it are not sent yet; and who waits for room, if there

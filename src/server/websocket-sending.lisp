@@ -13,9 +13,29 @@
 ;;;;
 ;;;; Invariant: what was put into the outbox is seen by who has the right to send, or gets it next: each looks again
 ;;;; after it has given the right up, and who does not get it has put his octets in before.
+;;;;
+;;;; A client that does not wait for answers sends many messages at a time, and each send is a call of the system.  So
+;;;; while ON-MESSAGE is brisk, its answers leave together:
+;;;;
+;;;;   ON-MESSAGE has been brisk, and    what was sent before     what it sends
+;;;;   other messages are at hand        leaves with its own      leaves with what comes next, or, if it is not brisk
+;;;;                                                              now, at once
+;;;;   it has the last one at hand       leaves with its own      leaves at once
+;;;;   much is waiting                   leaves first             leaves at once
+;;;;
+;;;; Otherwise all leaves at once, before ON-MESSAGE is called.
 
 (defparameter *closing-seconds* 5
   "How many seconds a client has to answer a close frame.")
+
+(defconstant +brisk-microseconds+ 200
+  "An ON-MESSAGE that returns within that time is brisk.")
+
+(defconstant +brisk-messages+ 16
+  "How many brisk messages in a row let others be taken for brisk beforehand.")
+
+(defconstant +most-gathered+ (* 16 1024)
+  "How many octets wait at most to leave with others.")
 
 (define-record (websocket (:include continuation)
                           (:constructor %make-websocket
@@ -40,7 +60,10 @@
   (owner (bt:current-thread))           ; the thread that goes on with it now; at first who answers the handshake
   (begun-p nil
    :documentation "True when the answer to the opening handshake of WEBSOCKET was sent.")
-  (relay nil :type (member nil :free :taken)))
+  (relay nil :type (member nil :free :taken))
+  (brisk 0 :type fixnum)                ; how many messages in a row were; up to +BRISK-MESSAGES+
+  ;; In MICROSECONDS when ON-MESSAGE was called, if what it sends may leave later; the owner's alone.
+  (gathering-since nil :type (or null fixnum)))
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
@@ -86,9 +109,41 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 
 (defun visit-websocket (socket)
   "Has what was put into SOCKET sent: at once, or by its owner, soon."
-  (cond ((relay-queued socket))
+  (cond ((gathering-p socket))
+        ((relay-queued socket))
         ((not (owned-websocket-p socket)) (visit socket))
         ((websocket-begun-p socket) (send-for-websocket socket))))
+
+;;; Answers that leave together
+
+(defun brisk-p (socket)
+  "True when what was sent to SOCKET may wait while ON-MESSAGE is called: that has been brisk, and not much waits."
+  (and (= +brisk-messages+ (websocket-brisk socket))
+       (< (outbox-size (websocket-outbox socket)) +most-gathered+)))
+
+(defun gathering-p (socket)
+  "True when the current thread is in the ON-MESSAGE of SOCKET, and what it has sent leaves with what comes next."
+  (and (owned-websocket-p socket)
+       (websocket-gathering-since socket)
+       (brisk-p socket)
+       (brisk-since-p (websocket-gathering-since socket))))
+
+(defun brisk-since-p (since)
+  "True when ON-MESSAGE is brisk that was called at SINCE, in MICROSECONDS, if it returns now."
+  (< (- (microseconds) since) +brisk-microseconds+))
+
+(defun call-noting-time (socket gather-p function)
+  "Calls FUNCTION, without arguments, which calls the ON-MESSAGE of SOCKET, and notes whether that was brisk.  What it
+sends may leave later if GATHER-P."
+  (let ((since (microseconds)))
+    (unwind-protect
+         (progn
+           (setf (websocket-gathering-since socket) (and gather-p since))
+           (funcall function))
+      (setf (websocket-gathering-since socket) nil
+            (websocket-brisk socket) (if (brisk-since-p since)
+                                         (min +brisk-messages+ (1+ (websocket-brisk socket)))
+                                         0)))))
 
 (defun send-for-websocket (socket)
   "Sends what the client of SOCKET takes now.  The caller has the right to send."
@@ -120,7 +175,7 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 (defun lend-sending (socket)
   "Lends the right to send for SOCKET, whose owner the caller is."
   (compare-and-set (websocket-relay socket) nil :free)
-  (when (queued-p (websocket-outbox socket))
+  (when (and (queued-p (websocket-outbox socket)) (not (brisk-p socket)))
     (relay-queued socket)))
 
 (defun take-sending-back (socket)
