@@ -3,14 +3,16 @@
 ;;;; Where frames end, for who leaves it to a program to read them (RFC 6455, section 5.2): nothing is judged here, and
 ;;;; no payload is looked at but that of close frames.
 
+(defun length-end (octet)
+  "Where in a frame whose second octet is OCTET its length ends."
+  (+ 2 (case (logand 127 octet) (126 2) (127 8) (t 0))))
+
 (defun head-extent (octet)
   "How many octets the head of a frame has whose second one is OCTET."
-  (+ 2
-     (case (logand 127 octet) (126 2) (127 8) (t 0))
-     (if (logtest #x80 octet) 4 0)))
+  (+ (length-end octet) (if (logtest #x80 octet) 4 0)))
 
 (defun announced-size (octets start)
-  "How many octets of payload the head at START in OCTETS, which is whole, announces."
+  "How many octets of payload the head at START in OCTETS announces, whose length has come."
   (let* ((number (logand 127 (aref octets (1+ start))))
          (count (case number (126 2) (127 8) (t 0))))
     (if (zerop count)
@@ -29,7 +31,7 @@ most 2^64 and 14.  The second value is true when it has no more (RFC 6455, secti
     (if (< come 2)
         (values 2 nil)
         (let ((head (head-extent (aref octets (1+ start)))))
-          (if (< come head)
+          (if (< come (length-end (aref octets (1+ start))))
               (values head nil)
               (values (+ head (announced-size octets start)) t))))))
 

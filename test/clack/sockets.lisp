@@ -116,7 +116,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
   (with-globals ((handler:*websocket-octets* 1000))
     (with-echoing ()
       (with-talk (talk)
-        (tell talk (subseq (frame :binary (test-octets 1001)) 0 8))
+        (tell talk (subseq (frame :binary (test-octets 1001)) 0 4)) ; without its mask
         (is (eql 1009 (hear-close talk)))
         (is (equal '(:end) (hear talk))))
       (with-talk (talk)                 ; also by fragments
