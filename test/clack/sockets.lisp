@@ -281,17 +281,20 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
         (eventually ("all to be answered") (= 200 (recorded-count answered)))))))
 
 (define-server-test who-takes-nothing-loses-the-connection
-  (let ((result nil))
-    (with-clack (environment (lambda (responder)
-                               (declare (ignore responder))
-                               (begin-speaking environment #'identity)
-                               (setf result (handler-case
-                                                (loop (write-frame (io-of environment) :binary (test-octets 300000)))
-                                              (handler::program-socket-over () :over))))
-                             :write-timeout 1/2)
-      (with-talk (talk)
-        (eventually ("the application to be told") result)
-        (is (eq :over result))))))
+  (if (platform:readiness-supported-p)
+      (let ((result nil))
+        (with-clack (environment
+                     (lambda (responder)
+                       (declare (ignore responder))
+                       (begin-speaking environment #'identity)
+                       (setf result (handler-case
+                                        (loop (write-frame (io-of environment) :binary (test-octets 300000)))
+                                      (handler::program-socket-over () :over))))
+                     :write-timeout 1/2)
+          (with-talk (talk)
+            (eventually ("the application to be told") result)
+            (is (eq :over result)))))
+      (skip "On this Lisp sending takes as long as the client likes.")))
 
 ;;; The end
 
