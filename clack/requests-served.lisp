@@ -25,7 +25,9 @@ client does not wait for that."
         (link (exchange-link exchange)))
     (if (eq :none (head-framing head))
         (no-content link head)
-        (take-content server link head (invitation exchange)))))
+        ;; Who releases LINK gives back what that has, also where the application has ended its thread.
+        (setf (link-content link)
+              (take-content server link head (invitation exchange))))))
 
 (defun body-of (exchange content)
   "CONTENT, of the request of EXCHANGE, as an application gets it."
