@@ -26,9 +26,9 @@
 (defun listen-for (server)
   "Opens the listener of SERVER."
   (let* ((arguments (server-place server))
-         (listener (open-clack-listener arguments)))
-    (setf (server-listener server) listener
-          (values (%server-address server) (%server-port server)) (local-name listener)
+         (listener (uninterruptibly     ; or nobody would close it
+                     (setf (server-listener server) (open-clack-listener arguments)))))
+    (setf (values (%server-address server) (%server-port server)) (local-name listener)
           (server-sole-name server) (sole-name listener))
     (unless (or (getf arguments :listen) (getf arguments :fd))
       (defer-accepts listener (or (getf arguments :defer-accept 1) 0)))
@@ -37,7 +37,8 @@
 (defun stop-listening (server)
   "Frees the port of SERVER."
   (uninterruptibly                      ; a listener that was taken is nobody else's to close
-    (let ((listener (shiftf (server-listener server) nil)))
+    (let ((listener (bt:with-lock-held ((server-lock server))
+                      (shiftf (server-listener server) nil))))
       (when listener
         (close-listener listener)))))
 
@@ -127,7 +128,8 @@ Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors
                   (funcall on-start server))
                 (await-stop server))
       (survive-cleanup)
-      (stop server))
+      (uninterruptibly                  ; or who destroys the thread twice would have the port taken for good
+        (stop server)))
     server))
 
 (defun stop (server)
