@@ -22,6 +22,11 @@
     (with-clack (environment response)
       (is (= (if (equal '(200) response) 200 500) (response-status (ask "/"))) "~S" response))))
 
+(define-server-test an-error-that-cannot-be-printed-is-told-and-answered
+  (with-clack (environment (error 'unprintable))
+    (is (= 500 (response-status (ask "/"))))
+    (is (search "UNPRINTABLE" (clack-log)))))
+
 (defun circular (&rest elements)
   "A list of ELEMENTS without an end."
   (setf (rest (last elements)) elements))

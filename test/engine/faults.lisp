@@ -71,6 +71,22 @@
           (is (eq :ended (engine::worker-state worker)))
           (wait-for-statistic engine :standby 2))))))
 
+(define-server-test (who-dies-amid-the-making-of-workers-makes-them-or-gives-them-back :needs :deferred-ends)
+  (let* (*listener* *service* (launched '())
+         (engine (make-engine (constantly :close) :standby 3)))
+    (setf (engine::engine-phase engine) :running
+          (engine::engine-accepting-p engine) t)
+    (with-function (engine::launch (original worker) (push worker launched) t)
+      (with-function (engine::launch-all (original engine workers)
+                       (destroy-here (bt:current-thread))
+                       (funcall original engine workers))
+        (platform:join-thread (bt:make-thread (lambda ()
+                                                (engine::make-missing-workers engine)
+                                                (await (make-gate))))
+                              *patience*)))
+    (is (null (set-exclusive-or launched (engine::engine-workers engine))))
+    (is (= 3 (length launched)))))
+
 (define-server-test start-signals-when-no-thread-can-be-made
   (let* (*listener* *service*
          (engine (make-engine (constantly :close)

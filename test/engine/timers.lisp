@@ -337,6 +337,20 @@ descriptors."
                          (recorded (fake-notes *service*)))))
       (is (zerop (statistic engine :failed)) "That counts failures of ours."))))
 
+(define-condition unprintable (error)
+  ()
+  (:report (lambda (condition stream)
+             (declare (ignore stream))
+             (error "Nobody can tell what ~S is." (type-of condition)))))
+
+(define-server-test an-error-that-cannot-be-printed-is-noted-by-its-type
+  (with-each-engine (engine)
+    (engine:schedule engine 0 (lambda () (error 'unprintable)))
+    (is-true (wait-for-timers engine :failed 1))
+    (is (= 1 (count-if (lambda (note)
+                         (and (eq :error (car note)) (search "UNPRINTABLE" (cdr note))))
+                       (recorded (fake-notes *service*)))))))
+
 (define-server-test a-thread-that-is-destroyed-in-a-function-loses-that-one-only
   (with-each-engine (engine)
     (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))

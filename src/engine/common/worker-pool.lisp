@@ -148,11 +148,22 @@ ENGINE has the time to wait for it."
   (and (not (engine-overloaded-p engine))
        (more-may-come-p (engine-service engine) connection)))
 
+(defun without-reports (arguments)
+  "ARGUMENTS, with the types of conditions in their places."
+  (mapcar (lambda (argument)
+            (if (typep argument 'condition) (type-of argument) argument))
+          arguments))
+
 (defun log-message (engine level control &rest arguments)
   "Has the service of ENGINE NOTE what happened, LEVEL, CONTROL and ARGUMENTS being as for that; a
 failure of it is only counted."
-  (handler-case (apply #'note (engine-service engine) level control arguments)
-    (error () (count-failure engine))))
+  (let ((service (engine-service engine)))
+    (handler-case (apply #'note service level control arguments)
+      (error ()
+        (count-failure engine)
+        ;; What has failed may be the report of a condition, and nobody would learn of that.
+        (when (some (lambda (argument) (typep argument 'condition)) arguments)
+          (ignore-errors (apply #'note service level control (without-reports arguments))))))))
 
 (defun note-thread-trouble (engine condition)
   "Notes that CONDITION kept ENGINE from making a thread, unless that was noted and lasts, and lets
@@ -220,9 +231,10 @@ were."
 
 (defun make-missing-workers (engine)
   "Makes the workers that ENGINE misses.  True when none failed."
-  (launch-all engine (with-engine (engine)
-                       (loop repeat (missing-workers engine)
-                             collect (reserve-worker engine)))))
+  (uninterruptibly                      ; or those that were reserved would be nobody's to give back
+    (launch-all engine (with-engine (engine)
+                         (loop repeat (missing-workers engine)
+                               collect (reserve-worker engine))))))
 
 (defun join-exited-threads (engine &optional (seconds 0))
   "Joins the threads of the workers of ENGINE that ended, waiting up to SECONDS, a real or NIL for no

@@ -172,7 +172,8 @@ few."
       (count-decision controller :resume))
     (when (< resumed count)
       (let ((made-before (engine-made engine)))
-        (launch-all engine (reserve-workers engine (- count resumed)))
+        (uninterruptibly                ; as for those that are missing
+          (launch-all engine (reserve-workers engine (- count resumed))))
         (when (> (engine-made engine) made-before)
           (count-decision controller :launch))))))
 
