@@ -61,6 +61,9 @@ full stop, or minus an error number."
 (defun path-address (path)
   "The struct sockaddr_un of PATH, octets."
   (let ((octets (sb-ext:string-to-octets path :external-format :utf-8 :null-terminate t)))
+    ;; The system would make up a name, or end this one there.
+    (when (or (string= "" path) (find (code-char 0) path))
+      (fail-to-listen path "the path is empty, or has a NUL"))
     (when (> (length octets) +path-size+)
       (fail-to-listen path (format nil "the path is longer than ~D octets" (1- +path-size+))))
     (concatenate 'octets (vector +af-unix+ 0) octets)))

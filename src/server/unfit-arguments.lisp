@@ -43,9 +43,12 @@ follows the name in a sentence."
   '(:max-body-octets :max-raw-octets :max-form-octets :max-field-count)
   "The limits that may be larger than any memory, or NIL.")
 
+(defconstant +thousand-years+ (* 1000 366 24 60 60)
+  "The seconds that a deadline may be away at most.")
+
 (deftype whole-seconds ()
-  "As many as a deadline may be away: a thousand years."
-  `(integer 0 ,(* 1000 366 24 60 60)))
+  "As many as a deadline may be away."
+  `(integer 0 ,+thousand-years+))
 
 (defparameter *limits-of-time*
   '((:max-early-octets index "an integer of octets, not negative")
@@ -86,8 +89,8 @@ follows the name in a sentence."
   '(integer 0 65535))
 
 (deftype seconds ()
-  "A time, or NIL for no limit."
-  '(or null (real 0)))
+  "As many as a deadline may be away, or NIL for no limit."
+  `(or null (real 0 ,+thousand-years+)))
 
 (defun address-p (value)
   "True when VALUE is what usocket takes for an address: a string, octets of IPv4 or IPv6, or NIL."
@@ -101,13 +104,18 @@ follows the name in a sentence."
   "What usocket takes for an address, or NIL for all."
   '(satisfies address-p))
 
+(defun fits-p (value type)
+  "True when VALUE is of TYPE."
+  (handler-case (typep value type)
+    (arithmetic-error () nil)))         ; by a float that is no number, which nobody can compare
+
 (defun check-argument-types (initargs types)
   "Checks what there is in INITARGS, a plist, of the arguments in TYPES: a list of lists of a name, a type, that in
 words, and optionally true where the value is a secret.  Signals UNFIT-ARGUMENT."
   (loop with unknown = '#:unknown
         for (name type words secret-p) in types
         for value = (getf initargs name unknown)
-        unless (or (eq value unknown) (typep value type))
+        unless (or (eq value unknown) (fits-p value type))
           do (if secret-p
                  (unfit name " must be ~A" words)
                  (unfit name " must be ~A, not ~S" words value))))

@@ -59,7 +59,8 @@
 
 (define-server-test arguments-that-make-no-sense-are-refused
   (dolist (arguments '((:port "5000") (:port 70000) (:address 127) (:worker-num 0) (:max-thread-count -1)
-                       (:read-timeout "x") (:backlog -1) (:max-accept-count 3) (:max-header-octets 0)
+                       (:read-timeout "x") (:read-timeout 1d300) (:write-timeout 1000000000000000000000)
+                       (:backlog -1) (:max-accept-count 3) (:max-header-octets 0)
                        (:fd "x") (:ssl t) (:ssl-cert-file "/no/such/file") (:on-start 42)
                        (:listen "/tmp/x" :fd 3)))
     (let ((condition (nth-value 1 (ignore-errors (apply #'handler:run 'hello arguments)))))
@@ -127,6 +128,18 @@
             (is (equal '("unix:" 0) (known seen :remote-addr :remote-port))))
           (is (null (probe-file path)))))
       (skip "On this Lisp there are no such listeners.")))
+
+(define-server-test a-path-that-names-no-file-is-refused
+  (if (platform:special-listeners-supported-p)
+      (dolist (path (list "" (format nil "~Aab~Cc" (uiop:temporary-directory) (code-char 0))))
+        (is (typep (nth-value 1 (ignore-errors (handler:run 'hello :listen path :on-start #'handler:stop)))
+                   'platform:listen-failed)))
+      (skip "On this Lisp there are no such listeners.")))
+
+(define-server-test a-time-that-is-no-number-is-refused
+  (is (typep (nth-value 1 (ignore-errors (handler:run 'hello :read-timeout (no-number)
+                                                             :port 0 :on-start #'handler:stop)))
+             'handler:unfit-argument)))
 
 (define-server-test too-many-connections-are-answered-503
   (let ((gate (make-gate "leave to answer")) (begun (make-gate "a request to begin")))
