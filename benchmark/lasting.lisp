@@ -51,6 +51,7 @@ not its own affair."
       ((:later-open :later-many) (later-words port connections "open"))
       (:events (list (events-program) port connections (lasting-seconds workload seconds) "/events"))
       (:echo (websocket-words port connections seconds))
+      (:echo16 (websocket-words port connections seconds 32 "/echo" 16))
       (:silent (websocket-words port connections "idle")))))
 
 (defun lasting-figures (figures)

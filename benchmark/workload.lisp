@@ -81,6 +81,9 @@ EXTRA-SECONDS is what a round takes beyond the load, about."
               :extra-seconds 10)
    (make-kind :key :echo :name "echo" :title "WebSockets" :handler "messages of 32 octets sent back"
               :service :messages :tools '(:websocket) :loader :websocket)
+   (make-kind :key :echo16 :name "echo16" :title "WebSockets, sixteen messages at a time"
+              :handler "messages of 32 octets sent back"
+              :service :messages :tools '(:websocket) :loader :websocket)
    (make-kind :key :silent :name "silent" :title "WebSockets" :handler "nobody says anything"
               :service :messages :tools '(:websocket) :loader :websocket :extra-seconds 10))
   "All kinds.")
@@ -204,6 +207,7 @@ waits of a few milliseconds, to which the steps of a timer matter."
                   (workload :later-many 0 40000)
                   (workload :events 0 10000)
                   (workload :echo 0 100)
+                  (workload :echo16 0 100)
                   (workload :silent 0 10000))))
   "The whole matrix, and what is no part of one.")
 

@@ -24,7 +24,7 @@ struct frame {
     size_t length;
 };
 
-struct crowd crowd = {.size = 32};
+struct crowd crowd = {.size = 32, .burst = 1};
 
 static char *message, *inbox;
 static unsigned char *outbox;
@@ -38,7 +38,7 @@ bool prepare_crowd(const char *target) {
     inbox_room = 2 * crowd.size + (1 << 16);
     inbox = malloc(inbox_room);
     message = malloc(crowd.size + MESSAGE_LEAST);
-    outbox = malloc(FRAME_HEAD_MOST + (crowd.size > CONTROL_MOST ? crowd.size : CONTROL_MOST));
+    outbox = malloc(crowd.burst * (FRAME_HEAD_MOST + (crowd.size > CONTROL_MOST ? crowd.size : CONTROL_MOST)));
     return inbox && message && outbox;
 }
 
@@ -98,58 +98,67 @@ static void send_rest(struct client *c) {
     if (c->unsent_length == 0) watch(c, EPOLL_CTL_MOD, EPOLLIN);
 }
 
-/* Write the head of a masked frame to outbox, and return its length. */
-static size_t write_head(enum opcode opcode, size_t length) {
-    unsigned char *at = outbox;
+/* Write the head of a masked frame to AT, and return its end. */
+static unsigned char *write_head(unsigned char *at, enum opcode opcode, size_t length) {
     *at++ = (unsigned char)(0x80 | opcode);
     int octets = length <= CONTROL_MOST ? 0 : length <= 0xFFFF ? 2 : 8;
     *at++ = (unsigned char)(0x80 | (octets == 0 ? length : octets == 2 ? 126 : 127));
     while (octets-- > 0) *at++ = (unsigned char)((uint64_t)length >> (8 * octets));
-    return (size_t)(at - outbox);
+    return at;
 }
 
-static void send_frame(struct client *c, enum opcode opcode, const void *payload, size_t length) {
+/* Write a masked frame to AT, and return its end. */
+static unsigned char *write_frame(unsigned char *at, enum opcode opcode, const void *payload, size_t length) {
     static uint32_t key = 2463534242u;
     const unsigned char *octets = payload;
-    size_t head = write_head(opcode, length);
     key ^= key << 13;
     key ^= key >> 17;
     key ^= key << 5;
-    unsigned char *mask = outbox + head, *to = mask + sizeof key;
+    unsigned char *mask = write_head(at, opcode, length), *to = mask + sizeof key;
     memcpy(mask, &key, sizeof key);
     for (size_t i = 0; i < length; i++) to[i] = octets[i] ^ mask[i % sizeof key];
-    send_all(c, outbox, head + sizeof key + length);
+    return to + length;
 }
 
-/* Write what C has sent last, or is about to send, to message. */
-static void write_message(const struct client *c) {
+/* Write message NUMBER of C to message. */
+static void write_message(const struct client *c, long number) {
     char numbers[2 * MESSAGE_LEAST];
     snprintf(numbers, sizeof numbers, "%08lx %08lx : ", (long)c->index & 0xFFFFFFFFl,
-             c->number & 0xFFFFFFFFl);
+             number & 0xFFFFFFFFl);
     memcpy(message, numbers, MESSAGE_LEAST);
-    memset(message + MESSAGE_LEAST, 'a' + (int)(c->number % 26), crowd.size - MESSAGE_LEAST);
+    memset(message + MESSAGE_LEAST, 'a' + (int)(number % 26), crowd.size - MESSAGE_LEAST);
 }
 
 void speak(struct client *c) {
-    c->number++;
-    c->awaited = c->right = true;
+    unsigned char *end = outbox;
+    for (size_t i = 0; i < crowd.burst; i++) {
+        write_message(c, ++c->number);
+        end = write_frame(end, TEXT, message, crowd.size);
+    }
+    c->right = true;
     c->echoed = 0;
     c->begin_us = now_us();
-    write_message(c);
-    send_frame(c, TEXT, message, crowd.size);
+    send_all(c, outbox, (size_t)(end - outbox));
+}
+
+bool is_waiting(const struct client *c) {
+    return c->heard < c->number;
 }
 
 /* Receiving */
 
 static void end_echo(struct client *c) {
-    c->awaited = c->in_message = false;
+    c->in_message = false;
+    c->heard++;
     if (!c->right || c->echoed != crowd.size) {
         crowd.wrong++;
     } else {
         record_delay(&crowd.delays, now_us() - c->begin_us);
         c->served++;
     }
-    if (!crowd.once) speak(c);
+    c->right = true;
+    c->echoed = 0;
+    if (!crowd.once && !is_waiting(c)) speak(c);
 }
 
 static void take_data(struct client *c, const struct frame *frame) {
@@ -157,11 +166,11 @@ static void take_data(struct client *c, const struct frame *frame) {
         leave(c, &crowd.malformed);
         return;
     }
-    if (!c->awaited) {                  /* an echo that comes twice, or of nothing */
+    if (!is_waiting(c)) {                /* an echo that comes twice, or of nothing */
         crowd.wrong++;
         return;
     }
-    write_message(c);
+    write_message(c, c->heard + 1);
     c->in_message = true;
     c->right = c->right && frame->opcode != BINARY && frame->length <= crowd.size - c->echoed &&
                memcmp(frame->payload, message + c->echoed, frame->length) == 0;
@@ -178,7 +187,8 @@ static void take(struct client *c, const struct frame *frame) {
         break;
     case PING:
         crowd.pings++;
-        send_frame(c, PONG, frame->payload, frame->length);
+        send_all(c, outbox,
+                 (size_t)(write_frame(outbox, PONG, frame->payload, frame->length) - outbox));
         break;
     case PONG:
         break;

@@ -1,13 +1,13 @@
 /* websocket -- how many messages are echoed, and how soon?
 
-   usage: websocket PORT CONNECTIONS SECONDS [SIZE [TARGET]]
-          websocket PORT CONNECTIONS idle [SIZE [TARGET]]
+   usage: websocket PORT CONNECTIONS SECONDS [SIZE [TARGET [BURST]]]
+          websocket PORT CONNECTIONS idle [SIZE [TARGET [BURST]]]
 
    Opens CONNECTIONS WebSockets on TARGET (/echo) and prints "ruler held=N".
-   Then each sends a text message of SIZE octets (32) and waits for its echo,
-   again and again, for SECONDS.  In the second form they are silent until the
-   end of standard input, but for answering pings; then each sends one
-   message.  A message has the numbers of its connection and of itself, so
+   Then each sends BURST text messages (1) of SIZE octets (32) and waits for
+   their echoes, again and again, for SECONDS.  In the second form they are
+   silent until the end of standard input, but for answering pings; then each
+   sends one burst.  A message has the numbers of its connection and of itself, so
    that echoes that are given to somebody else are noticed.
 
    Prints a line of figures, with the names that wrk.lua has: requests are
@@ -86,7 +86,7 @@ static void speak_all(void) {
 static long count_waiting(long us) {
     long now = now_us(), count = 0;
     for (int i = 0; i < clients; i++)
-        count += all[i].state == OPEN && all[i].awaited && now - all[i].begin_us > us;
+        count += all[i].state == OPEN && is_waiting(&all[i]) && now - all[i].begin_us > us;
     return count;
 }
 
@@ -132,8 +132,9 @@ static bool prepare(const char *target) {
 int main(int count, char **words) {
     clients = count > 2 ? atoi(words[2]) : 0;
     if (count > 4) crowd.size = (size_t)atol(words[4]);
-    if (count < 4 || count > 6 || clients < 1 || crowd.size < MESSAGE_LEAST) {
-        fprintf(stderr, "usage: websocket PORT CONNECTIONS SECONDS|idle [SIZE [TARGET]]\n"
+    if (count > 6) crowd.burst = (size_t)atol(words[6]);
+    if (count < 4 || count > 7 || clients < 1 || crowd.size < MESSAGE_LEAST || crowd.burst < 1) {
+        fprintf(stderr, "usage: websocket PORT CONNECTIONS SECONDS|idle [SIZE [TARGET [BURST]]]\n"
                 "A message has at least %d octets.\n", MESSAGE_LEAST);
         return 2;
     }

@@ -65,11 +65,11 @@ server on PORT with FAULT; WHEN they are made, in so many seconds or when all ar
   "What our program tells of 10 subscribers to events of the server on PORT with FAULT."
   (figures-told (list (ruler::events-program) port 10 0.6 (format nil "/events?fault=~a" fault))))
 
-(defun figures-of-echoes (port fault &key (seconds 0.3) (size 200))
+(defun figures-of-echoes (port fault &key (seconds 0.3) (size 200) (burst 1))
   "What our program tells of 10 WebSockets to the server on PORT with FAULT, and messages of SIZE
-octets."
+octets, BURST of them at a time."
   (figures-told (append (ruler::websocket-words port 10 seconds)
-                        (list size (format nil "/echo?fault=~a" fault)))))
+                        (list size (format nil "/echo?fault=~a" fault) burst))))
 
 (defun sum-of-failures (figures)
   "How much went wrong by FIGURES."
@@ -206,6 +206,17 @@ octets."
            do (is (only-failure-p name 10 figures) "~a: ~s" fault figures)
               (is (eql 0 (ruler::figure "requests" figures))))
      (is (only-failure-p "timeouts" 10 (figures-of-echoes port "never" :seconds 2.3))))))
+
+(test bursts-of-messages-are-echoed-one-by-one
+  (call-with-faults
+   (lambda (server port)
+     (declare (ignore server))
+     (let ((figures (figures-of-echoes port "none" :burst 16)))
+       (is (<= 160 (ruler::figure "requests" figures)))
+       (is (eql 0 (sum-of-failures figures))))
+     (is (eql 160 (ruler::figure "alive" (figures-of-echoes port "none" :seconds "idle" :burst 16))))
+     (dolist (fault '("other" "shorter" "longer" "binary" "twice"))
+       (is (plusp (ruler::figure "wrong" (figures-of-echoes port fault :burst 16))) "~a" fault)))))
 
 (test silent-websockets-are-asked-at-the-end
   (call-with-faults
