@@ -13,13 +13,17 @@
   :components ((:file "package")
                (:file "clack-server")   ; what the server and its engine ask
                (:file "clack-tls" :if-feature (:not :hunchentoot-no-ssl))
-               (:file "raw-body")       ; content as a stream that can be read again
+               (:file "raw-body")       ; content that can be read again
+               (:file "raw-body-stream")
                (:file "environment")    ; of a request
                (:file "media-types")    ; where the application says none
                (:file "responses")      ; as octets
                (:file "file-responses")
                (:file "delayed-responses") ; that are given to a function
+               (:file "written-responses") ; piece by piece
                (:file "socket")         ; connections that applications take over
                (:file "requests-served")
+               (:file "later-responses") ; which go on when their functions have returned
+               (:file "engine-timers")
                (:file "options")        ; arguments of RUN
                (:file "running")))      ; start and stop

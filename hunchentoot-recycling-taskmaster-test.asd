@@ -201,6 +201,8 @@
                  (:file "responses")
                  (:file "file-responses")
                  (:file "delayed-responses")
+                 (:file "later-responses")
+                 (:file "written-responses")
                  (:file "failures")
                  (:file "running")
                  (:file "loading")

@@ -8,6 +8,7 @@
    (limits :initarg :limits :reader application-limits)
    (read-timeout :initarg :read-timeout :reader idle-seconds)
    (write-timeout :initarg :write-timeout :reader write-seconds)
+   (response-timeout :initarg :response-timeout :reader server-response-timeout)
    (persistent-p :initarg :persistent-p :reader server-persistent-p)
    (batch-scheduling-p :initarg :batch-scheduling-p :reader batch-scheduling-p)
    (tls-context :initarg :tls-context :initform nil :reader handshake-context)
@@ -29,6 +30,9 @@ one; else NIL.")
    (output :initform *standard-output* :reader server-output)
    (error-output :initform *error-output* :reader server-error-output)
    (unsaid :initform (make-all-unsaid) :reader server-unsaid)
+   (looks :initform '() :accessor server-looks
+          :documentation "When it is looked for responses that are forgotten: lists of a tail of *LOOKS*, and the
+responses.")
    (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
                :documentation "The text of a header Host, and the name and the port in it, a list that is
 replaced whole."))

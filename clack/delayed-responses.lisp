@@ -1,122 +1,184 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Responses that an application gives to a function, the responder: as a whole, or without a body; then it gets a
-;;;; writer, another function, for that.
+;;;; Responses that an application gives to a function, the responder, in any thread and at any time: as a whole, or
+;;;; without a body; then it gets a writer, another function, for that.  See the server's deferral.lisp for what
+;;;; holds of all replies that come later.
 ;;;;
-;;;;   the reply's side is  the responder was         at the end of RESPOND-LATER
-;;;;   :IDLE                not called                it is an error: nobody will answer
-;;;;   :BODY                called without a body     what was written is all
-;;;;   :DONE                called with a body, or    nothing
-;;;;                        the writer has closed
+;;;;   the responder is called                 a whole response                 one without a body
+;;;;   by the function that the application    is sent at once                  its head is sent at once; see
+;;;;   has returned, in its call                                                written-responses.lisp
+;;;;   elsewhere, before that has returned     is sent when that has returned   likewise
+;;;;   elsewhere, later                        is sent by who has called, or    likewise
+;;;;                                           the connection's owner
+;;;;   for the second time                     RESPONSE-OVER                    RESPONSE-OVER
+;;;;   when nobody waits for it any more       nothing                          its writer signals CLIENT-LEFT
+;;;;
+;;;;   when the function has returned,         and its connection
+;;;;   the response is over                                              the next request is read
+;;;;   it is not                               can wait without a worker the connection waits
+;;;;   it is not                               is the worker's to keep   the worker waits with it
+;;;;   by an error or a throw, it has begun                              it is cut
+;;;;   by an error or a throw, it has not                                500 is sent
+;;;;   the connection was taken over                                     see socket.lisp
+;;;;
+;;;; Where nobody has answered when its time is over, 504 is sent; where nobody can any more, 500.
 
 (define-condition response-over (recycling-error)
   ()
   (:report "The response was given before, or has come to its end.")
-  (:documentation "An application goes on with a response that is over."))
+  (:documentation "Signalled to who calls a responder for the second time, or a writer that was closed."))
 
-(defstruct (delayed (:include opaque) (:constructor make-delayed (server exchange content)))
-  "The response to EXCHANGE, on a request with CONTENT, that SERVER is to give."
+(defstruct (delayed (:include opaque) (:constructor make-delayed (server exchange content body deferral)))
+  "The response to EXCHANGE, whose request has CONTENT, as BODY for the application, that SERVER is to give."
   (server nil :read-only t)
   (exchange nil :read-only t)
   (content nil :read-only t)
-  (stream nil))                         ; for what is written, a REPLY-STREAM
+  (body nil :read-only t)
+  (deferral nil :read-only t)
+  (thread (bt:current-thread))          ; that is in the function; NIL when this has returned
+  (written nil)                         ; a WRITTEN-RESPONSE that it has begun; or, later, anybody
+  (elsewhere-p nil))                    ; it was answered or written otherwise than by the function, in its call
 
 (defun delayed-side (delayed)
   (our-side (exchange-protocol (delayed-exchange delayed))))
 
-;;; What is written
+(defun delayed-wire (delayed)
+  (link-wire (exchange-link (delayed-exchange delayed))))
 
-(defun framing-of-stream (head status headers)
-  "How the content of a response with STATUS and HEADERS, of which nobody knows the end, is framed: as
-MAKE-REPLY-STREAM has it."
-  (cond ((= 101 status) :plain)
-        ((not (content-wanted-p head status)) :none)
-        ((announced-length headers))
-        ((eq :http/1.1 (head-protocol head)) :chunked)
-        (t :plain)))
+(defun within-function-p (delayed)
+  "True in the function that is to answer DELAYED, while it runs."
+  (eq (bt:current-thread) (delayed-thread delayed)))
 
-(defun said-framing (framing head status headers)
-  "What the head of a response says of its FRAMING, as ENCODE-RESPONSE-HEAD has it."
-  (case framing
-    (:plain nil)
-    (:none (or (announced-length headers)
-               (and (body-allowed-p status)
-                    (eq :http/1.1 (head-protocol head))
-                    :chunked)))
-    (t framing)))
-
-(defun begin-stream (delayed status headers)
-  "Sends the head of the response DELAYED with STATUS and HEADERS, and prepares what the writer writes to."
-  (let* ((server (delayed-server delayed))
-         (exchange (delayed-exchange delayed))
-         (head (exchange-head exchange))
-         (wire (link-wire (exchange-link exchange)))
-         (framing (framing-of-stream head status headers))
-         (event (response-event server status headers (not (eq :plain framing)))))
-    (with-reply (reply)
-      (encode-response-head reply server exchange status headers event
-                            (said-framing framing head status headers))
-      (whole-or-broken (wire)
-        (note-event exchange event)
-        (write-encoded wire reply)))
-    (setf (delayed-stream delayed) (make-reply-stream wire (wire-stream wire) framing))
-    (push-output wire)))
-
-(defun write-string-to (stream string start end)
-  "Writes STRING from START to END, in UTF-8, to STREAM."
-  (with-line (line)
-    (encode-string line (if (and (= 0 start) (= end (length string)))
-                            string
-                            (subseq string start end))
-                   :utf-8)
-    (write-sequence (output-octets line) stream :end (output-fill line))))
-
-(defun end-written (delayed)
-  "Ends the response DELAYED, of which the head was sent."
-  (note-event (delayed-exchange delayed)
-              (if (end-reply (delayed-stream delayed)) :reply-end :reply-cut)))
-
-(defun write-chunk (delayed chunk start end close-p)
-  "Writes CHUNK, a string, octets or NIL, from START to END to the client of DELAYED; ends that if CLOSE-P."
-  (unless (eq :body (delayed-side delayed))
-    (error 'response-over))
-  (let ((stream (delayed-stream delayed)))
-    (etypecase chunk
-      (null)
-      (string (write-string-to stream chunk start (or end (length chunk))))
-      ((vector octet) (write-sequence chunk stream :start start :end (or end (length chunk)))))
-    (if close-p
-        (end-written delayed)
-        (force-output stream)))
-  (values))
-
-(defun make-writer (delayed)
-  "The function by which an application writes the content of DELAYED."
-  (lambda (chunk &key (start 0) end close)
-    (write-chunk delayed chunk start end close)))
+(defun begin-delayed (server exchange content body)
+  "The response to EXCHANGE, pending from now on."
+  (let ((deferral (make-deferral server (exchange-engine exchange) (exchange-connection exchange) exchange
+                                 (end-after (server-response-timeout server)) nil)))
+    (setf (exchange-deferral exchange) deferral
+          (deferral-context deferral) (make-delayed server exchange content body deferral))))
 
 ;;; The responder
 
-(defun answer-delayed (delayed response)
-  "Sends RESPONSE as what DELAYED was for.  Returns a writer where it has no body."
-  (unless (eq :idle (delayed-side delayed))
-    (error 'response-over))
-  (check-response response)
-  (cond ((cddr response)
-         (send-response (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed)
-                        response)
-         nil)
-        (t
-         (begin-stream delayed (first response) (second response))
-         (make-writer delayed))))
+(defun check-body (response)
+  "Checks that RESPONSE, a list with a body, has one that can be sent."
+  (unless (typep (third response) '(or list pathname (vector octet)))
+    (error 'unfit-response :response response)))
 
-(defun respond-later (server exchange content function)
-  "Has FUNCTION, which an application of SERVER has returned for the request of EXCHANGE, with CONTENT, answer by the
-responder that it is called with: within this call."
-  (let ((delayed (make-delayed server exchange content)))
-    (funcall function (lambda (response)
-                        (answer-delayed delayed response)))
-    (ecase (delayed-side delayed)
-      (:idle (error 'unfit-response :response function))
-      (:body (end-written delayed))
-      ((:done :switched :error)))))
+(defun answered-by-p (delayed holder answer)
+  "Makes ANSWER, a response or a WRITTEN-RESPONSE with its writer in a list, that to DELAYED, by the responder HOLDER.
+True when somebody waits for it."
+  (handler-case (call-to-answer (delayed-deferral delayed) holder
+                                (lambda ()
+                                  (if (to-be-written-p (first answer))
+                                      (values (first answer) (second answer))
+                                      answer)))
+    (already-answered () (error 'response-over))))
+
+(defun send-taken (delayed)
+  "Sends what DELAYED was answered, within the function."
+  (multiple-value-bind (answer come-p) (take-answer (delayed-deferral delayed))
+    (when come-p
+      (cond ((to-be-written-p answer)
+             (with-reading-turn ((delayed-body delayed)) ; others may read it
+               (send-answer delayed answer)))
+            (t
+             (end-reading (delayed-body delayed))
+             (send-answer delayed answer))))))
+
+(defun send-answer (delayed answer)
+  "Sends ANSWER, a response with a body, or a WRITTEN-RESPONSE, of which that is the head."
+  (if (to-be-written-p answer)
+      (begin-written answer)
+      (send-response (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed) answer)))
+
+(defun give-response (delayed responder response)
+  "Gives RESPONSE to DELAYED by RESPONDER.  Returns a writer where it has no body."
+  (check-response response)
+  (let* ((within-p (within-function-p delayed))
+         (written (and (null (cddr response))
+                       (make-written delayed (first response) (second response) within-p)))
+         (writer (and written (make-writer written))))
+    (unless written
+      (check-body response))
+    (when (and within-p (not (eq :idle (delayed-side delayed))))
+      (error 'response-over))           ; its connection may have been taken over
+    (unless within-p
+      (setf (delayed-elsewhere-p delayed) t))
+    (cond ((not (answered-by-p delayed responder (if written (list written writer) response)))
+           (when written
+             (drop-written written)))
+          (within-p
+           (send-taken delayed)))
+    writer))
+
+(defun make-responder (delayed)
+  "The function by which an application answers DELAYED: when the last of them has forgotten it, nobody can."
+  (let ((responder nil))
+    (setf responder (lambda (response)
+                      (give-response delayed responder response)))))
+
+;;; When the function has returned
+
+(defun takable-p (exchange content)
+  "True when the client of EXCHANGE sends CONTENT if that is read."
+  (let ((protocol (exchange-protocol exchange)))
+    (and (not (content-refused-p content))
+         (or (eq :idle (our-side protocol)) ; else it cannot be told any more to send what it holds back
+             (not (eq :held (client-side protocol)))))))
+
+(defun take-rest-of-content (delayed)
+  "Takes what has yet to come of the content of DELAYED's request: from now on nobody but the connection's owner may
+read that, and BODY can be read in any thread."
+  (let ((body (delayed-body delayed))
+        (exchange (delayed-exchange delayed)))
+    (when (and (raw-body-content body)
+               (takable-p exchange (delayed-content delayed)))
+      (take-rest body))
+    (end-reading body)
+    (end-content (delayed-server delayed) exchange (exchange-link exchange) (delayed-content delayed) nil)))
+
+(defun leave-response (delayed responder)
+  "Leaves DELAYED, which RESPONDER answers, to whoever answers or writes it."
+  (take-rest-of-content delayed)
+  (hold-deferral (delayed-deferral delayed) responder)
+  (watch-forgotten delayed)
+  (setf (link-continuation (exchange-link (delayed-exchange delayed))) (delayed-deferral delayed)))
+
+(defun settle-delayed (delayed responder)
+  "Does what is left to be done for DELAYED when its function has returned."
+  (ecase (delayed-side delayed)
+    (:idle (leave-response delayed responder))
+    (:body (if (written-to-end-p (delayed-written delayed))
+               (end-within (delayed-written delayed))
+               (leave-response delayed responder)))
+    ((:done :switched :error)           ; perhaps by other means than the responder
+     (withdraw-deferral (delayed-deferral delayed)))))
+
+(defun give-up-delayed (delayed)
+  "Lets nobody answer or write DELAYED any more, whose function was left."
+  (withdraw-deferral (delayed-deferral delayed))
+  (when (delayed-written delayed)
+    (drop-written (delayed-written delayed))
+    (end-turns (delayed-written delayed))))
+
+(defun respond-later (server exchange content body function)
+  "Has FUNCTION, which an application of SERVER has returned for the request of EXCHANGE, with CONTENT, which is BODY for
+the application, answer by the responder that it is called with.  The response may come later."
+  (let* ((delayed (begin-delayed server exchange content body))
+         (responder (make-responder delayed))
+         (settled-p nil))
+    (unwind-protect
+         (progn (funcall function responder)
+                (setf (delayed-thread delayed) nil)
+                (when (delayed-written delayed)
+                  (end-turns (delayed-written delayed)))
+                (settle-delayed delayed responder)
+                (setf settled-p t))
+      (unless settled-p
+        (setf (delayed-thread delayed) nil)
+        (give-up-delayed delayed)))))
+
+(defun later-p (exchange)
+  "True when the response to EXCHANGE, or the rest of it, is to come later."
+  (let ((deferral (exchange-deferral exchange)))
+    (and deferral
+         (eq deferral (link-continuation (exchange-link exchange))))))

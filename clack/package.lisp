@@ -10,4 +10,5 @@ finds RUN here.  Neither Clack nor Hunchentoot is needed.")
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export #:run #:stop #:clack-server #:server-address #:server-port #:server-statistics
            #:unfit-argument #:*raw-body-memory*
-           #:*websocket-octets* #:*websocket-ping-seconds* #:*websocket-idle-seconds*))
+           #:*websocket-octets* #:*websocket-ping-seconds* #:*websocket-idle-seconds*
+           #:response-over #:client-left #:run-after #:cancel-timer))

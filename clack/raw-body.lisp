@@ -10,6 +10,8 @@
 ;;;; - TAKEN octets were read off CONTENT, which is NIL when there is no more.
 ;;;; - OCTETS from 0 to COUNT are those of the content from BASE on.  Without a FILE that is all that was taken.
 ;;;; - With a FILE, that has all that was taken, and OCTETS are a part of it.
+;;;; - While there is CONTENT or a FILE, who has the turn is the only one that reads or writes all this: any thread may read,
+;;;;   one call after the other, while the worker takes the rest, and releases it.
 ;;;; - Where no file could be made, LOST-P, OCTETS are what was taken last, and what came before is gone.
 
 (defparameter *raw-body-memory* (* 1024 1024)
@@ -22,7 +24,9 @@ temporary file.")
 (defclass raw-body (trivial-gray-streams:fundamental-binary-input-stream
                     trivial-gray-streams:fundamental-character-input-stream
                     trivial-gray-streams:trivial-gray-stream-mixin)
-  ((content :initarg :content :initform nil :accessor raw-body-content)
+  ((source :initarg :source :initform nil :reader raw-body-source
+           :documentation "What CONTENT was at first, a stream.")
+   (content :initarg :content :initform nil :accessor raw-body-content)
    (octets :initarg :octets :initform (make-octets 0) :accessor raw-body-octets)
    (base :initform 0 :accessor raw-body-base)
    (count :initarg :taken :initform 0 :accessor raw-body-count)
@@ -31,7 +35,14 @@ temporary file.")
    (last-size :initform 0 :accessor raw-body-last-size
               :documentation "How many octets the character had that was read last.")
    (file :initform nil :accessor raw-body-file :documentation "A descriptor, or NIL.")
-   (lost-p :initform nil :accessor raw-body-lost-p))
+   (lost-p :initform nil :accessor raw-body-lost-p)
+   (stays-p :initform nil :accessor raw-body-stays-p
+            :documentation "True when all of it stays in memory, since there are no files, and it will be read later.")
+   (lock :initarg :lock :initform nil :reader raw-body-lock
+         :documentation "A lock, held while TURN changes; NIL where CONTENT and FILE never are there.")
+   (turn-ended :initarg :turn-ended :initform nil :reader raw-body-turn-ended
+               :documentation "A condition variable, notified when a turn has ended.")
+   (turn :initform nil :accessor raw-body-turn))
   (:documentation "The content of one request, which can be read again."))
 
 (defvar *empty-body* (make-instance 'raw-body)
@@ -43,7 +54,8 @@ temporary file.")
 
 (defun partial-body (content)
   "A body of CONTENT, of which not all has come."
-  (make-instance 'raw-body :content content))
+  (make-instance 'raw-body :content content :source content :lock (bt:make-lock "raw body")
+                           :turn-ended (bt:make-condition-variable)))
 
 (defmethod stream-element-type ((stream raw-body))
   '(unsigned-byte 8))
@@ -53,11 +65,54 @@ temporary file.")
   (declare (ignore abort))
   t)
 
-(defun release-body (body)
-  "Closes the file of BODY, whose request is over."
+;;; Whose turn it is
+
+(defun end-reading-turn (body)
   (uninterruptibly
-    (when (raw-body-file body)
-      (close-descriptor (shiftf (raw-body-file body) nil)))))
+    (bt:with-lock-held ((raw-body-lock body))
+      (setf (raw-body-turn body) nil)
+      (bt:condition-notify (raw-body-turn-ended body)))))
+
+(defun call-in-reading-turn (body function)
+  "Calls FUNCTION while no other thread reads BODY, or takes more of it; waits for those that do."
+  (let ((turn-p nil))
+    (unwind-protect
+         (progn (wait-until (lambda ()
+                              (unless (raw-body-turn body)
+                                (setf (raw-body-turn body) (bt:current-thread)
+                                      turn-p t)))
+                            (raw-body-turn-ended body) (raw-body-lock body) nil 1/4)
+                (funcall function))
+      (when turn-p
+        (end-reading-turn body)))))
+
+(defmacro with-reading-turn ((body) &body forms)
+  "Evaluates FORMS, which are not in such a form already, while no other thread does likewise for BODY."
+  (let ((it (gensym "IT")))
+    `(flet ((,it () ,@forms))
+       (declare (dynamic-extent #',it))
+       (if (or (raw-body-content ,body) (raw-body-file ,body))
+           (call-in-reading-turn ,body #',it)
+           (,it)))))
+
+(defun end-reading (body)
+  "Lets nobody take more of the content of BODY."
+  (when (raw-body-content body)
+    (with-reading-turn (body)
+      (setf (raw-body-content body) nil))))
+
+(defun release-body (body)
+  "Lets nobody take more of the content of BODY, whose request is over, and closes its file, if it has one."
+  (end-reading body)
+  (when (raw-body-file body)
+    (with-reading-turn (body)
+      (close-file body))))
+
+(defun close-file (body)
+  (uninterruptibly
+    (let ((file (shiftf (raw-body-file body) nil)))
+      (when file
+        (close-descriptor file)))))
 
 ;;; Taking more
 
@@ -99,7 +154,8 @@ temporary file.")
          (setf (raw-body-base body) (raw-body-taken body)
                (raw-body-count body) 0)
          (min count +window-size+))
-        ((<= (+ (raw-body-taken body) count) *raw-body-memory*)
+        ((or (<= (+ (raw-body-taken body) count) *raw-body-memory*)
+             (raw-body-stays-p body))
          (room-for body count)
          count)
         (t
@@ -112,7 +168,7 @@ temporary file.")
     (when (and file
                (not (write-file-octets file (raw-body-taken body) (raw-body-octets body) start end)))
       (setf (raw-body-lost-p body) t)
-      (release-body body)))
+      (close-file body)))
   (incf (raw-body-count body) (- end start))
   (incf (raw-body-taken body) (- end start)))
 
@@ -164,91 +220,11 @@ if there are none."
   "Where in its memory BODY has the octet of its position."
   (- (raw-body-position body) (raw-body-base body)))
 
-;;; Octets
-
-(defun next-octet (body)
-  (if (zerop (octets-there body 1))
-      :eof
-      (prog1 (aref (the octets (raw-body-octets body)) (memory-index body))
-        (incf (raw-body-position body)))))
-
-(defmethod trivial-gray-streams:stream-read-byte ((stream raw-body))
-  (next-octet stream))
-
-(defun read-octets-of-body (body sequence start end)
-  "Reads octets of BODY to SEQUENCE from START, up to END; returns the position after the last one."
-  (loop while (< start end)
-        do (let ((count (min (- end start) (octets-there body (- end start)))))
-             (when (zerop count)
-               (return))
-             (let ((index (memory-index body)))
-               (replace sequence (the octets (raw-body-octets body))
-                        :start1 start :start2 index :end2 (+ index count)))
-             (incf (raw-body-position body) count)
-             (incf start count)))
-  start)
-
-;;; Characters
-
-(defun octets-of-character (body)
-  "A vector that has the octets of the character at the position of BODY, which is not at its end; where they
-begin, and where they end."
-  (let* ((octets (raw-body-octets body))
-         (index (memory-index body))
-         (size (utf-8-size-by-first (aref (the octets octets) index))))
-    (if (<= (+ index size) (raw-body-count body))
-        (values octets index (+ index size))
-        ;; The rest is to be taken, or to be read from the file.
-        (let ((octets (make-octets size))
-              (position (raw-body-position body)))
-          (multiple-value-prog1 (values octets 0 (read-octets-of-body body octets 0 size))
-            (setf (raw-body-position body) position))))))
-
-(defun next-character (body)
-  (if (zerop (octets-there body 1))
-      :eof
-      (multiple-value-bind (octets start end) (octets-of-character body)
-        (multiple-value-bind (code next) (utf-8-code octets start end)
-          (setf (raw-body-last-size body) (- next start))
-          (incf (raw-body-position body) (- next start))
-          (if (< code char-code-limit) (code-char code) (code-char #xFFFD))))))
-
-(defmethod trivial-gray-streams:stream-read-char ((stream raw-body))
-  (next-character stream))
-
-(defmethod trivial-gray-streams:stream-unread-char ((stream raw-body) character)
-  (declare (ignore character))
-  (decf (raw-body-position stream) (shiftf (raw-body-last-size stream) 0))
-  nil)
-
-(defmethod trivial-gray-streams:stream-line-column ((stream raw-body))
-  nil)
-
-;;; Sequences
-
-(defun read-characters-of-body (body sequence start end)
-  (loop for position from start below end
-        for character = (next-character body)
-        until (eq character :eof)
-        do (setf (elt sequence position) character)
-        finally (return position)))
-
-(defmethod trivial-gray-streams:stream-read-sequence ((stream raw-body) sequence start end &key)
-  (let ((start (or start 0))
-        (end (or end (length sequence))))
-    (if (stringp sequence)
-        (read-characters-of-body stream sequence start end)
-        (read-octets-of-body stream sequence start end))))
-
-(defmethod trivial-gray-streams:stream-listen ((stream raw-body))
-  (or (< (raw-body-position stream) (raw-body-taken stream))
-      (and (raw-body-content stream)
-           (listen (raw-body-content stream)))))
-
-;;; The position, in octets
-
-(defmethod trivial-gray-streams:stream-file-position ((stream raw-body))
-  (raw-body-position stream))
+(defun take-rest (body)
+  "Takes what is left of the content of BODY, which is read later."
+  (with-reading-turn (body)
+    (setf (raw-body-stays-p body) (not (readiness-supported-p))) ; and neither are temporary files
+    (take-up-to body nil)))
 
 (defun take-up-to (body position)
   "Takes octets of BODY until as many as POSITION are taken, or NIL for all."
@@ -256,17 +232,3 @@ begin, and where they end."
                    (take-more body (if position
                                        (min +window-size+ (- position (raw-body-taken body)))
                                        +window-size+)))))
-
-(defmethod (setf trivial-gray-streams:stream-file-position) (position (stream raw-body))
-  (take-up-to stream (case position
-                       (:start 0)
-                       (:end nil)
-                       (t position)))
-  (let ((position (case position
-                    (:start 0)
-                    (:end (raw-body-taken stream))
-                    (t position))))
-    (when (<= 0 position (raw-body-taken stream))
-      (unless (= position (raw-body-position stream)) ; the empty body's never changes
-        (setf (raw-body-position stream) position))
-      t)))

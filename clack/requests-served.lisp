@@ -46,8 +46,8 @@ client does not wait for that."
   "True when CONDITION tells that the client is gone, or takes too long: amid BODY, or amid the response."
   (typecase condition
     ((or descriptor-broken stream-timeout program-socket-over) t)
-    (end-of-file (and (raw-body-content body)
-                      (eq (stream-error-stream condition) (raw-body-content body))))))
+    (end-of-file (and (raw-body-source body)
+                      (eq (stream-error-stream condition) (raw-body-source body))))))
 
 (defun client-fault-p (condition body)
   "True when CONDITION is no failure of the application, which was called with BODY."
@@ -94,12 +94,13 @@ CONDITION."
   (let* ((*answered* exchange)
          (response (funcall (server-app server) (environment server exchange link body))))
     (cond ((functionp response)
-           (respond-later server exchange content
+           (respond-later server exchange content body
                           (lambda (responder)
                             (funcall response responder)
                             (take-over-if-listened-to exchange))))
           ((taken-over-p exchange))
           (t
+           (end-reading body)
            (check-response response)
            (send-response server exchange content response)))))
 
@@ -133,6 +134,11 @@ which can go on with 500."
 
 ;;; The request
 
+(defun end-reading-unless-later (exchange body)
+  "Lets no other thread read more of BODY, of the request of EXCHANGE, unless the response comes later."
+  (unless (later-p exchange)
+    (end-reading body)))
+
 (defun answered-p (server exchange link content)
   "Has the request of EXCHANGE, which came over LINK with CONTENT, answered, whatever fails; true unless the client
 is gone."
@@ -143,12 +149,31 @@ is gone."
                           (protocol-error (condition) condition))))
            (unless failure
              (setf failure (failure-of server exchange link content body)))
+           (end-reading-unless-later exchange body)
            (or (null failure)
                (handler-case (progn (answer-failure server exchange content body failure)
                                     (not (client-gone-p failure body)))
                  ((or descriptor-broken stream-timeout) () nil))))
-      (unless (eq body *empty-body*)
+      (unless (later-p exchange)
         (release-body body)))))
+
+(defun release-request (exchange content)
+  "Gives back what the server has kept of CONTENT, of the request of EXCHANGE, which is over, and counts that."
+  (count-request (exchange-connection exchange))
+  (unless (eq :none (head-framing (exchange-head exchange)))
+    (release-octets content))
+  (abandon-reception (exchange-link exchange)))
+
+(defun conclude-request (server exchange content)
+  "Ends the request of EXCHANGE, with CONTENT, whose response was sent, or cut; returns what is to become of the
+connection."
+  (let ((link (exchange-link exchange)))
+    (prog1 (cond ((eq :done (our-side (exchange-protocol exchange)))
+                  (end-content server exchange link content nil)
+                  (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange)))
+                  (if (reusable-p (exchange-protocol exchange)) :park :close))
+                 (t :close))
+      (release-request exchange content))))
 
 (defun serve-request (server exchange)
   "Serves the request of EXCHANGE, whose head was read; returns what is to become of its connection."
@@ -157,17 +182,17 @@ is gone."
     (setf (exchange-protocol exchange)
           (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
     (let ((answered-p (answered-p server exchange link content)))
-      (count-request (exchange-connection exchange))
-      (prog1 (cond ((not answered-p) :broken)
-                   ((settle-takeover exchange) :deferred)
-                   ((eq :done (our-side (exchange-protocol exchange)))
-                    (end-content server exchange link content nil)
-                    (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange)))
-                    (if (reusable-p (exchange-protocol exchange)) :park :close))
-                   (t :close))
-        (unless (eq :none (head-framing (exchange-head exchange)))
-          (release-octets content))
-        (abandon-reception link)))))
+      (cond ((later-p exchange)
+             (settle-takeover exchange)
+             :deferred)
+            ((not answered-p)
+             (release-request exchange content)
+             :broken)
+            ((settle-takeover exchange)
+             (release-request exchange content)
+             :deferred)
+            (t
+             (conclude-request server exchange content))))))
 
 (defun waits-alone-p (exchange link)
   "True when the connection of EXCHANGE, with LINK, can go on without a worker."

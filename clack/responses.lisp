@@ -7,7 +7,7 @@
 ;;;;   a list                   its elements, strings in UTF-8 and octets, one after the other
 ;;;;   octets                   these
 ;;;;   a pathname               the file; see file-responses.lisp
-;;;;   none                     a head, and what the writer is given; see delayed-responses.lisp
+;;;;   none                     a head, and what the writer is given; see written-responses.lisp
 
 (defconstant +most-unread+ (* 64 1024 1024)
   "How many octets of content that the application has not read are dropped before the response is sent; where
@@ -82,17 +82,17 @@ Signals INVALID-HEADER."
 
 ;;; What it is for the connection
 
-(defun kept-p (server headers)
-  "True when SERVER keeps a connection whose response has HEADERS, if the client does."
+(defun kept-p (server exchange headers)
+  "True when SERVER keeps the connection of EXCHANGE, whose response has HEADERS, if the client does."
   (and (server-persistent-p server)
-       (not (winding-down-p (worker-engine *worker*)))
+       (not (winding-down-p (exchange-engine exchange)))
        (not (says-close-p (header :connection headers)))))
 
-(defun response-event (server status headers framed-p)
-  "What it is for the connection to send a response with STATUS and HEADERS, an event that NEXT-STATE knows; the
-client will know where its content ends if FRAMED-P."
+(defun response-event (server exchange status headers framed-p)
+  "What it is for the connection of EXCHANGE to send a response with STATUS and HEADERS, an event that NEXT-STATE
+knows; the client will know where its content ends if FRAMED-P."
   (cond ((= 101 status) :switch)
-        ((and framed-p (kept-p server headers)) :reply)
+        ((and framed-p (kept-p server exchange headers)) :reply)
         (t :last-reply)))
 
 (defun drop-unread (exchange content)
@@ -119,7 +119,7 @@ CONTENT.  APPEND, a function of the OUTPUT that it is made in, appends the conte
 after it."
   (drop-unread exchange content)
   (let ((head (exchange-head exchange))
-        (event (response-event server status headers t)))
+        (event (response-event server exchange status headers t)))
     (with-reply (reply)
       (encode-response-head reply server exchange status headers event length)
       (let ((body (and (content-wanted-p head status) (funcall append reply))))

@@ -64,14 +64,15 @@
 (defparameter *stop-seconds* 1
   "For how long, in seconds, the requests that run are waited for when a server is stopped.")
 
-(defun stop-server (server)
-  "Stops SERVER, and frees its port."
-  (when (server-engine server)
-    (stop-engine (server-engine server) :timeout *stop-seconds*))
-  (stop-listening server)
-  (bt:with-lock-held ((server-lock server))
-    (setf (server-stopped-p server) t)
-    (bt:condition-notify (server-stopped server))))
+(defun stop-server (server soft-p seconds)
+  "Stops SERVER, gently if SOFT-P, and frees its port, which takes up to SECONDS; returns what was left behind, as STOP-ENGINE
+does."
+  (prog1 (and (server-engine server)
+              (stop-engine (server-engine server) :soft soft-p :timeout seconds))
+    (stop-listening server)
+    (bt:with-lock-held ((server-lock server))
+      (setf (server-stopped-p server) t)
+      (bt:condition-notify (server-stopped server)))))
 
 (defun await-stop (server)
   "Returns when somebody else has stopped SERVER."
@@ -106,6 +107,8 @@ port.  ARGUMENTS are keywords and values; unknown ones are ignored.
                      answered 503; an integer: it waits, unless as many connections are served or wait
   :READ-TIMEOUT      for how many seconds nothing may come from a client, a real, or NIL; default 20
   :WRITE-TIMEOUT     for how many a client may take nothing; default 20
+  :RESPONSE-TIMEOUT  for how many seconds a responder may wait to be called after APP has returned, until 504 is sent;
+                     default 60
   :PERSISTENT-CONNECTIONS-P  NIL: each connection is for one request; default true
   :PARKING           NIL: connections between two requests keep their threads; default true
   :BATCH-SCHEDULING  NIL: threads are scheduled as the process is; default true
@@ -132,9 +135,12 @@ Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors
         (stop server)))
     server))
 
-(defun stop (server)
-  "Stops SERVER, a CLACK-SERVER: requests that run have a second to end, and its port is free then.  Returns SERVER.
-Does nothing when it was stopped."
-  (unless (server-stopped-p server)
-    (stop-server server))
-  server)
+(defun stop (server &key soft (timeout (if soft nil *stop-seconds*)))
+  "Stops SERVER, a CLACK-SERVER, and frees its port.  Requests that run have TIMEOUT seconds, a real, or NIL for no limit, to
+end; responses that are to come later are given up.  When SOFT, all requests that have come are served first, and such
+responses waited for, within TIMEOUT, which is NIL then by default.  Returns SERVER; and what was left behind, a list of plists: of
+threads that have not ended, and, when SOFT, of connections whose responses have not come.  Does nothing when it was
+stopped."
+  (values server
+          (unless (server-stopped-p server)
+            (stop-server server soft timeout))))

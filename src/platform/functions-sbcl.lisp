@@ -28,6 +28,14 @@ more."
   (and reference
        (null (sb-ext:weak-pointer-value reference))))
 
+(defun garbage-told-p ()
+  "True: FORGOTTEN-P tells of garbage."
+  t)
+
+(defun collect-young-garbage ()
+  "Collects what has become garbage soon after it was made.  All threads wait for that: for some milliseconds."
+  (sb-ext:gc))
+
 (defun collection-mark ()
   "An object that is another one after each collection of garbage."
   sb-kernel::*gc-epoch*)

@@ -119,6 +119,14 @@
   (declare (ignore reference))
   nil)
 
+(defun garbage-told-p ()
+  "NIL: nobody is told of garbage here."
+  nil)
+
+(defun collect-young-garbage ()
+  "Does nothing: nobody is told of garbage here."
+  nil)
+
 (defun collection-mark ()
   "NIL."
   nil)

@@ -198,6 +198,15 @@ OUTBOX, when the answer is a stream whose head was written."))
   (:documentation "Has APPLICATION end the reply of EXCHANGE, a stream all of which was sent, and which DEFERRAL was.
 Returns what SERVE does."))
 
+(defgeneric stream-forgotten (application deferral)
+  (:documentation "Has APPLICATION end the outbox of DEFERRAL, or close it, since nobody is left who could write to that.  What
+it returns does not matter.")
+  (:method (application deferral)
+    "Something may be missing, so the client is to see that."
+    (declare (ignore application))
+    (log-message (continuation-engine deferral) :error "An outgoing stream was forgotten before it was closed.")
+    (end-outbox (deferral-outbox deferral))))
+
 (defgeneric drop-deferred (application deferral)
   (:documentation "Has APPLICATION let go of what it keeps for DEFERRAL, whose connection is about to be closed.")
   (:method (application deferral)
@@ -280,8 +289,7 @@ Returns what SERVE does."))
     (unless (deferral-on-leaving deferral) ; nobody else would end it
       (end-outbox outbox)))
   (when (deferral-lost-p deferral)
-    (log-message (continuation-engine deferral) :error "An outgoing stream was forgotten before it was closed.")
-    (end-outbox outbox))
+    (stream-forgotten (continuation-application deferral) deferral))
   (when (ends-with-engine-p deferral)
     (close-outbox outbox))
   (cond ((outbox-ended-p outbox)

@@ -43,7 +43,7 @@
       (compare-and-set (kit-rack-kits *kit-rack*) kits (cons kit kits)))))
 
 (defun call-with-borrowed-kit (thunk)
-  "Calls THUNK, which does not wait, with a kit that nobody else uses meanwhile."
+  "Calls THUNK, a function without arguments, with a kit that nobody else uses meanwhile; returns what that does."
   (let ((*kit* (borrow-kit)))
     (multiple-value-prog1 (funcall thunk)
       (return-kit *kit*))))

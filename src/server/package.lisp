@@ -13,7 +13,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
-   #:call-with-kit
+   #:call-with-kit #:call-with-borrowed-kit
    ;; streams
    #:descriptor-stream #:make-descriptor-stream #:stream-wire
    ;; wires
@@ -58,7 +58,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-endless-p #:deferral-left-p
    #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:hold-deferral #:deferral-answer #:deferral-on-leaving
    #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer
-   #:already-answered #:resume #:end-stream #:drop-deferred
+   #:already-answered #:resume #:end-stream #:stream-forgotten #:drop-deferred
    #:keep-continuation
    #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
@@ -67,7 +67,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:program-socket-reader #:listen-to-program-socket #:program-socket-over
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket #:finish-program-socket
    #:call-when-over #:forget-when-over #:outbox-ended-p #:outbox-announced
-   #:outbox #:make-outbox #:put-in-outbox #:full-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:send-queued
+   #:outbox #:make-outbox #:put-in-outbox #:full-p #:queued-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:send-queued
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
    #:input-left-p

@@ -98,8 +98,10 @@
             do (is (= 200 (response-status (exchange connection "/" :method :head))))))))
 
 (define-server-test who-does-not-close-has-written-all
-  (with-responder (responder)
-      (funcall (funcall responder '(200 ())) "abc")
+  ;; Where no garbage tells, it takes the whole time.
+  (with-clack (environment (lambda (responder)
+                             (funcall (funcall responder '(200 ())) "abc"))
+                           :response-timeout (if (platform:garbage-told-p) 60 1/10))
     (with-connection (connection)
       (loop repeat 2 do (is (equal "abc" (exchange-text connection "/")))))))
 
@@ -114,9 +116,11 @@
     (is (equal "echo" (ask-text "/" :method :post :content "echo")))))
 
 (define-server-test who-never-answers-is-an-error
-  (with-responder (responder) (progn responder nil)
-    (is (= 500 (response-status (ask "/"))))
-    (is (search "no response" (clack-log)))))
+  (if (platform:garbage-told-p)
+      (with-responder (responder) (progn responder nil)
+        (is (= 500 (response-status (ask "/"))))
+        (is (search "forgotten" (clack-log))))
+      (skip "Only SBCL has garbage that tells.")))
 
 (define-server-test a-response-is-given-once
   (let ((errors (make-recorder)))

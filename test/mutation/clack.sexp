@@ -32,9 +32,13 @@
    :equivalent "The disk would have to be full.")
   ("take-more" "(setf (raw-body-content body) nil)" "" :equivalent "Content that is over gives no more.")
   ("load-window" "(setf (raw-body-base body) position" "(setf (raw-body-base body) 0")
-  ("octets-of-character" "(setf (raw-body-position body) position)" "")
+  ("close-file" "(close-descriptor file)" "nil")
+  ("call-in-reading-turn" "(unless (raw-body-turn body)" "(progn" :suites (clack/raw-bodies clack/later-responses))))
+
+(:file "clack/raw-body-stream.lisp" :suites (clack/raw-bodies)
+ :mutants
+ (("octets-of-character" "(setf (raw-body-position body) position)" "")
   ("octets-of-character" "(<= (+ index size) (raw-body-count body))" "t")
-  ("release-body" "(close-descriptor (shiftf (raw-body-file body) nil))" "nil")
   ("(setf trivial-gray-streams:stream-file-position)" "(<= 0 position (raw-body-taken stream))" "t")))
 
 (:file "clack/responses.lisp" :suites (clack/responses)
@@ -70,32 +74,59 @@
   ("send-version" "(and (= 200 status) (range-of-file head (header :etag headers) version))"
                   "(range-of-file head (header :etag headers) version)")))
 
-(:file "clack/delayed-responses.lisp" :suites (clack/delayed-responses)
+(:file "clack/delayed-responses.lisp"
+ :suites (clack/delayed-responses clack/later-responses clack/written-responses clack/failures)
+ :mutants
+ (("check-body" "(or list pathname (vector octet))" "t")
+  ("give-response" "(drop-written written)" "nil")
+  ("give-response" "(within-p (send-taken delayed))" "")
+  ("take-rest-of-content" "(take-rest body)" "nil")
+  ("takable-p" "(not (eq :held (client-side protocol)))" "t")
+  ("settle-delayed" "(written-to-end-p (delayed-written delayed))" "t")
+  ("give-up-delayed" "(drop-written (delayed-written delayed))" "nil")))
+
+(:file "clack/written-responses.lisp"
+ :suites (clack/delayed-responses clack/written-responses clack/later-responses)
  :mutants
  (("framing-of-stream" "((not (content-wanted-p head status)) :none)" "")
   ("framing-of-stream" "((announced-length headers))" "")
   ("framing-of-stream" "((eq :http/1.1 (head-protocol head)) :chunked)" "(t :chunked)")
-  ("begin-stream" "(not (eq :plain framing))" "t")
-  ("write-chunk" "(force-output stream)" "nil")
-  ("write-chunk" "(unless (eq :body (delayed-side delayed)) (error 'response-over))" "")
-  ("answer-delayed" "(unless (eq :idle (delayed-side delayed)) (error 'response-over))" "")
-  ("end-written" "(if (end-reply (delayed-stream delayed)) :reply-end :reply-cut)"
-                "(progn (end-reply (delayed-stream delayed)) :reply-end)")
-  ("respond-later" "(:body (end-written delayed))" "(:body)")))
+  ("begin-written" "(not (eq :plain framing))" "t")
+  ("end-written" "(if (end-reply stream) :reply-end :reply-cut)" "(progn (end-reply stream) :reply-end)")
+  ("end-written" "(note-sent-beside stream announced)" "nil")
+  ("written-to-end-p" "(eq :none (written-framing written))" "nil")
+  ("send-queued-in-turn" "(full-p outbox)" "nil")
+  ("send-queued-in-turn" "(wire-left wire)" "nil")
+  ("put-piece" "(:room (send-within written))" "(:room)")
+  ("put-piece" "(:full (send-within written) (await-room-in written))" "(:full (send-within written))")
+  ("put-piece" "(visit (delayed-deferral (written-delayed written)))" "nil")
+  ("write-piece" "(outbox-over-p (written-outbox written))" "nil" :equivalent "The outbox refuses it, too.")
+  ("write-piece" "((and close-p (zerop (length octets))))" "")
+  ("refuse-piece" "(written-closed-p written)" "nil")
+  ("await-room-in" "(outbox-ended-p outbox)" "nil" :equivalent "The next piece is refused.")))
 
-(:file "clack/requests-served.lisp" :suites (clack/failures clack/raw-bodies clack/delayed-responses)
+(:file "clack/later-responses.lisp"
+ :suites (clack/delayed-responses clack/written-responses clack/later-responses clack/raw-bodies)
+ :mutants
+ (("resume" "(drop-written written)" "nil")
+  ("conclude-delayed" "(release-body (delayed-body delayed))" "nil")
+  ("stream-forgotten" "(delayed-elsewhere-p delayed)" "nil")
+  ("watch-forgotten" "(look-later server (list delayed) *looks*)" "nil")
+  ("look" "(collect-young-garbage)" "nil")))
+
+(:file "clack/requests-served.lisp" :suites (clack/failures clack/raw-bodies clack/delayed-responses clack/later-responses)
  :mutants
  (("invitation" "(eq :idle (our-side (exchange-protocol exchange)))" "t" :equivalent "Nobody reads later, yet.")
   ("body-of" "(<= size (content-at-hand content))" "t" :suites (clack/raw-bodies))
   ("client-gone-p" "((or descriptor-broken stream-timeout program-socket-over) t)" "")
-  ("client-gone-p" "(eq (stream-error-stream condition) (raw-body-content body))" "nil")
+  ("client-gone-p" "(eq (stream-error-stream condition) (raw-body-source body))" "nil")
   ("send-failure" "(eq :idle (our-side (exchange-protocol exchange)))" "t")
   ("call-debugging" "(unless (client-fault-p condition body)" "(progn"
    :equivalent "Nobody fails while others debug, in the tests.")
   ("answered-p" "(release-body body)" "nil")
-  ("serve-request" "(eq :done (our-side (exchange-protocol exchange)))" "t"
+  ("conclude-request" "(eq :done (our-side (exchange-protocol exchange)))" "t"
    :equivalent "What was cut is not reusable either.")
-  ("serve-request" "(if (reusable-p (exchange-protocol exchange)) :park :close)" ":park"
+  ("conclude-request" "(if (reusable-p (exchange-protocol exchange)) :park :close)" ":park"
    :suites (clack/responses))))
 
 (:file "clack/options.lisp" :suites (clack/running)

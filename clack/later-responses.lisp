@@ -1,0 +1,117 @@
+(in-package #:clack.handler.recycling)
+
+;;;; Where a response goes on that is not over when its function has returned; and responses that are forgotten.
+;;;;
+;;;;   the application has forgotten     and it was used by            then
+;;;;   the responder                                                   500 is sent
+;;;;   the writer, before it was closed  the function in its call only what was written is all
+;;;;   the writer, before it was closed  somebody else, or later       the connection is closed: something is missing
+;;;;
+;;;; SBCL tells of what is forgotten when it has collected garbage.  Where nobody but the function has used responder
+;;;; or writer, they may well be forgotten: then the young garbage is collected soon, so that a client whose
+;;;; application counts on the function's return waits for less than a second.  Elsewhere it waits for the
+;;;; :RESPONSE-TIMEOUT.
+
+(defmethod resume ((server clack-server) exchange deferral answer)
+  (let* ((delayed (deferral-context deferral))
+         (written (and (written-response-p answer) answer)))
+    (handler-case (send-late delayed answer)
+      ((or descriptor-broken stream-timeout) (condition) (error condition))
+      (error (condition)
+        (when written
+          (drop-written written))
+        (report-failure server exchange (delayed-content delayed) condition)))
+    (cond ((not (eq :body (delayed-side delayed)))
+           (conclude-delayed delayed))
+          ((eq :none (written-framing written))
+           (end-written written)
+           (conclude-delayed delayed))
+          (t
+           (values :deferred (written-outbox written))))))
+
+(defun send-late (delayed answer)
+  "Sends ANSWER to DELAYED: a response, :EXPIRED or :FORGOTTEN."
+  (flet ((say (status text)
+           (send-text (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed) status text)))
+    (case answer
+      (:expired (say 504 "Gateway Timeout"))
+      (:forgotten
+       (tell (delayed-server delayed) :error "A responder was forgotten before it was called.")
+       (say 500 "Internal Server Error"))
+      (t (send-answer delayed answer)))))
+
+(defmethod end-stream ((server clack-server) exchange deferral)
+  (declare (ignore exchange))
+  (let ((delayed (deferral-context deferral)))
+    (setf (deferral-outbox deferral) nil)
+    (end-written (delayed-written delayed))
+    (conclude-delayed delayed)))
+
+(defmethod drop-deferred ((server clack-server) deferral)
+  (let ((delayed (deferral-context deferral)))
+    (release-body (delayed-body delayed))
+    (release-request (delayed-exchange delayed) (delayed-content delayed))))
+
+(defun conclude-delayed (delayed)
+  "Ends the request of DELAYED, whose response is over, and returns what is to become of its connection."
+  (release-body (delayed-body delayed))
+  (conclude-request (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed)))
+
+;;; What is forgotten
+
+(defmethod stream-forgotten ((server clack-server) deferral)
+  (let ((delayed (deferral-context deferral)))
+    (if (delayed-elsewhere-p delayed)
+        (call-next-method)
+        (close-forgotten (delayed-written delayed)))))
+
+(defun close-forgotten (written)
+  "Lets WRITTEN end after what was written."
+  (setf (written-closed-p written) t)
+  (close-outbox (written-outbox written)))
+
+(defparameter *looks* '(1/10 1 5)
+  "After how many seconds each it is looked whether responses that nobody but their functions has used are forgotten.")
+
+(defun unused-p (delayed)
+  "True while nobody but its function has answered or written DELAYED, and it is not over."
+  (not (or (delayed-elsewhere-p delayed)
+           (if (delayed-written delayed)
+               (outbox-over-p (written-outbox (delayed-written delayed)))
+               (not (deferral-pending-p (delayed-deferral delayed)))))))
+
+(defun watch-forgotten (delayed)
+  "Sees to it that DELAYED, which goes on, ends if it is forgotten."
+  (let ((server (delayed-server delayed)))
+    (cond ((not (unused-p delayed)))
+          ((garbage-told-p)
+           (look-later server (list delayed) *looks*))
+          ((and (delayed-written delayed) (server-response-timeout server))
+           (schedule (exchange-engine (delayed-exchange delayed)) (server-response-timeout server)
+                     (lambda ()
+                       (when (unused-p delayed)
+                         (close-written (delayed-written delayed)))))))))
+
+(defun look-later (server more looks)
+  "Has it looked whether those of MORE, a list of DELAYED of SERVER, are forgotten, after the seconds in LOOKS."
+  (when (and looks
+             (bt:with-lock-held ((server-lock server))
+               (let ((planned (assoc looks (server-looks server) :test #'eq)))
+                 (cond (planned
+                        (setf (rest planned) (append more (rest planned)))
+                        nil)
+                       (t
+                        (push (cons looks more) (server-looks server))
+                        t)))))
+    (schedule (server-engine server) (first looks) (lambda () (look server looks)))))
+
+(defun look (server looks)
+  "Collects young garbage if there are responses of SERVER that may be part of it, and looks again for those that are not."
+  (let ((unused (remove-if-not #'unused-p
+                               (bt:with-lock-held ((server-lock server))
+                                 (let ((planned (assoc looks (server-looks server) :test #'eq)))
+                                   (setf (server-looks server) (remove planned (server-looks server) :test #'eq))
+                                   (rest planned))))))
+    (when unused
+      (collect-young-garbage)
+      (look-later server unused (rest looks)))))

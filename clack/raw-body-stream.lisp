@@ -1,0 +1,108 @@
+(in-package #:clack.handler.recycling)
+
+;;;; The content of a request as a stream: octets, and characters in UTF-8, from any position on.
+
+;;; Octets
+
+(defun next-octet (body)
+  (if (zerop (octets-there body 1))
+      :eof
+      (prog1 (aref (the octets (raw-body-octets body)) (memory-index body))
+        (incf (raw-body-position body)))))
+
+(defmethod trivial-gray-streams:stream-read-byte ((stream raw-body))
+  (with-reading-turn (stream)
+    (next-octet stream)))
+
+(defun read-octets-of-body (body sequence start end)
+  "Reads octets of BODY to SEQUENCE from START, up to END; returns the position after the last one."
+  (loop while (< start end)
+        do (let ((count (min (- end start) (octets-there body (- end start)))))
+             (when (zerop count)
+               (return))
+             (let ((index (memory-index body)))
+               (replace sequence (the octets (raw-body-octets body))
+                        :start1 start :start2 index :end2 (+ index count)))
+             (incf (raw-body-position body) count)
+             (incf start count)))
+  start)
+
+;;; Characters
+
+(defun octets-of-character (body)
+  "A vector that has the octets of the character at the position of BODY, which is not at its end; where they
+begin, and where they end."
+  (let* ((octets (raw-body-octets body))
+         (index (memory-index body))
+         (size (utf-8-size-by-first (aref (the octets octets) index))))
+    (if (<= (+ index size) (raw-body-count body))
+        (values octets index (+ index size))
+        ;; The rest is to be taken, or to be read from the file.
+        (let ((octets (make-octets size))
+              (position (raw-body-position body)))
+          (multiple-value-prog1 (values octets 0 (read-octets-of-body body octets 0 size))
+            (setf (raw-body-position body) position))))))
+
+(defun next-character (body)
+  (if (zerop (octets-there body 1))
+      :eof
+      (multiple-value-bind (octets start end) (octets-of-character body)
+        (multiple-value-bind (code next) (utf-8-code octets start end)
+          (setf (raw-body-last-size body) (- next start))
+          (incf (raw-body-position body) (- next start))
+          (if (< code char-code-limit) (code-char code) (code-char #xFFFD))))))
+
+(defmethod trivial-gray-streams:stream-read-char ((stream raw-body))
+  (with-reading-turn (stream)
+    (next-character stream)))
+
+(defmethod trivial-gray-streams:stream-unread-char ((stream raw-body) character)
+  (declare (ignore character))
+  (decf (raw-body-position stream) (shiftf (raw-body-last-size stream) 0))
+  nil)
+
+(defmethod trivial-gray-streams:stream-line-column ((stream raw-body))
+  nil)
+
+;;; Sequences
+
+(defun read-characters-of-body (body sequence start end)
+  (loop for position from start below end
+        for character = (next-character body)
+        until (eq character :eof)
+        do (setf (elt sequence position) character)
+        finally (return position)))
+
+(defmethod trivial-gray-streams:stream-read-sequence ((stream raw-body) sequence start end &key)
+  (let ((start (or start 0))
+        (end (or end (length sequence))))
+    (with-reading-turn (stream)
+      (if (stringp sequence)
+          (read-characters-of-body stream sequence start end)
+          (read-octets-of-body stream sequence start end)))))
+
+(defmethod trivial-gray-streams:stream-listen ((stream raw-body))
+  (or (< (raw-body-position stream) (raw-body-taken stream))
+      (with-reading-turn (stream)
+        (and (raw-body-content stream)
+             (listen (raw-body-content stream))))))
+
+;;; The position, in octets
+
+(defmethod trivial-gray-streams:stream-file-position ((stream raw-body))
+  (raw-body-position stream))
+
+(defmethod (setf trivial-gray-streams:stream-file-position) (position (stream raw-body))
+  (with-reading-turn (stream)
+    (take-up-to stream (case position
+                         (:start 0)
+                         (:end nil)
+                         (t position))))
+  (let ((position (case position
+                    (:start 0)
+                    (:end (raw-body-taken stream))
+                    (t position))))
+    (when (<= 0 position (raw-body-taken stream))
+      (unless (= position (raw-body-position stream)) ; the empty body's never changes
+        (setf (raw-body-position stream) position))
+      t)))

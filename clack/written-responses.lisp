@@ -1,0 +1,284 @@
+(in-package #:clack.handler.recycling)
+
+;;;; Responses that an application writes piece by piece, in any thread.  What is written goes to an outbox; who has the
+;;;; turn, or owns the connection, sends it.
+;;;;
+;;;;   TURN       the function of the application       who writes                     and then
+;;;;   NIL        has begun it, and runs                takes the turn                 sends, and waits for the client
+;;;;                                                                                   as far as needed
+;;;;   a thread   likewise; the thread sends            leaves it to that              waits while the outbox is full
+;;;;   :OVER      has returned, or was not concerned    has the connection visited     likewise
+;;;;
+;;;;   the outbox is        the writer
+;;;;   open                 takes what is written
+;;;;   over, CLOSED-P       signals RESPONSE-OVER
+;;;;   over otherwise       signals CLIENT-LEFT
+;;;;
+;;;; Invariants: who has the turn is the only one that touches the wire, but for who reads the request's content; while
+;;;; that has not all come, who sends has the body's turn, too, since a wire's two directions may be one (of TLS).
+;;;; Nothing that sends refers to the writer, so that it is garbage when the application has forgotten it.
+
+(define-condition client-left (recycling-error)
+  ()
+  (:report "The client has left, or takes nothing any more.")
+  (:documentation "Signalled to who calls a writer when nobody will get what is written: the client has left, did not take
+anything for the :WRITE-TIMEOUT, or the server was stopped."))
+
+(defstruct (written-response (:include opaque) (:conc-name written-)
+                             (:constructor make-written-response (delayed status headers framing outbox turn)))
+  "The response to DELAYED with STATUS and HEADERS, framed as MAKE-REPLY-STREAM has it."
+  (delayed nil :read-only t)
+  (status nil :read-only t)
+  (headers nil :read-only t)
+  (framing nil :read-only t)
+  (outbox nil :read-only t)
+  (lock (bt:make-lock "written response") :read-only t) ; held while TURN changes
+  (turn nil)
+  (ended (bt:make-condition-variable) :read-only t) ; notified when a turn has ended
+  (closed-p nil)                        ; the application has closed it
+  (stream nil))                         ; a REPLY-STREAM, when the head was sent
+
+(defun to-be-written-p (answer)
+  "True when ANSWER, to a DELAYED, is a response that is written piece by piece."
+  (written-response-p answer))
+
+(defun drop-written (written)
+  "Lets nobody write WRITTEN any more, and drops what was written and not sent."
+  (end-outbox (written-outbox written)))
+
+;;; How it is framed
+
+(defun framing-of-stream (head status headers)
+  "How the content of a response with STATUS and HEADERS, of which nobody knows the end, is framed: as
+MAKE-REPLY-STREAM has it."
+  (cond ((= 101 status) :plain)
+        ((not (content-wanted-p head status)) :none)
+        ((announced-length headers))
+        ((eq :http/1.1 (head-protocol head)) :chunked)
+        (t :plain)))
+
+(defun said-framing (framing head status headers)
+  "What the head of a response says of its FRAMING, as ENCODE-RESPONSE-HEAD has it."
+  (case framing
+    (:plain nil)
+    (:none (or (announced-length headers)
+               (and (body-allowed-p status)
+                    (eq :http/1.1 (head-protocol head))
+                    :chunked)))
+    (t framing)))
+
+(defun make-written (delayed status headers within-p)
+  "The response to DELAYED, to be written, with STATUS and HEADERS; the function of the application has begun it if
+WITHIN-P."
+  (let ((framing (framing-of-stream (exchange-head (delayed-exchange delayed)) status headers)))
+    (make-written-response delayed status headers framing
+                           (make-outbox *high-water-mark*
+                                        :engine (continuation-engine (delayed-deferral delayed))
+                                        :announced (and (integerp framing) framing))
+                           (if within-p nil :over))))
+
+;;; Head and end, by who owns the connection
+
+(defun begin-written (written)
+  "Sends the head of WRITTEN, and prepares the rest."
+  (let* ((delayed (written-delayed written))
+         (server (delayed-server delayed))
+         (exchange (delayed-exchange delayed))
+         (wire (delayed-wire delayed))
+         (status (written-status written))
+         (headers (written-headers written))
+         (framing (written-framing written))
+         (event (response-event server exchange status headers (not (eq :plain framing)))))
+    (with-reply (reply)
+      (encode-response-head reply server exchange status headers event
+                            (said-framing framing (exchange-head exchange) status headers))
+      (whole-or-broken (wire)
+        (note-event exchange event)
+        (write-encoded wire reply)))
+    (setf (written-stream written) (make-reply-stream wire (wire-stream wire) framing)
+          (delayed-written delayed) written)
+    (cond ((eq :switch event)
+           (setf (written-closed-p written) t)
+           (drop-written written))
+          ((not (eq :none framing))
+           (setf (deferral-outbox (delayed-deferral delayed)) (written-outbox written))))
+    (leave-output-to-engine wire)))
+
+(defun end-written (written)
+  "Ends WRITTEN, all of which was sent, or is the engine's to send."
+  (let ((announced (outbox-announced (written-outbox written)))
+        (stream (written-stream written)))
+    (when announced
+      (note-sent-beside stream announced))
+    (note-event (delayed-exchange (written-delayed written))
+                (if (end-reply stream) :reply-end :reply-cut))))
+
+(defun written-to-end-p (written)
+  "True when nothing can be written to WRITTEN any more that would be sent."
+  (or (eq :none (written-framing written))
+      (outbox-over-p (written-outbox written))))
+
+(defun end-within (written)
+  "Ends WRITTEN while the function of the application runs, or when that has returned."
+  (let ((outbox (written-outbox written))
+        (delayed (written-delayed written)))
+    (cond ((outbox-ended-p outbox)
+           (note-event (delayed-exchange delayed) :reply-cut))
+          (t
+           (send-queued outbox (delayed-wire delayed))
+           (end-written written)))))
+
+;;; Whose turn it is to send, while the function runs
+
+(defun take-turn (written)
+  "Gives the turn to the current thread: :TAKEN; :BUSY where somebody else has it; :OVER when the function has returned."
+  (bt:with-lock-held ((written-lock written))
+    (cond ((eq :over (written-turn written)) :over)
+          ((written-turn written) :busy)
+          (t
+           (setf (written-turn written) (bt:current-thread))
+           :taken))))
+
+(defun end-turn (written)
+  "Ends the current thread's turn."
+  (uninterruptibly
+    (bt:with-lock-held ((written-lock written))
+      (setf (written-turn written) nil)
+      (bt:condition-notify (written-ended written)))))
+
+(defun end-turns (written)
+  "Waits until nobody has a turn, and lets nobody have one any more."
+  (wait-until (lambda ()
+                (case (written-turn written)
+                  (:over t)
+                  ((nil) (setf (written-turn written) :over))))
+              (written-ended written) (written-lock written) nil 1/4))
+
+(defun send-in-turn (written)
+  "Sends what is in the outbox of WRITTEN.  The thread of the function waits for the client only while the outbox is
+full, since that thread will be back; any other until all was taken."
+  (let ((body (delayed-body (written-delayed written))))
+    (if (raw-body-content body)
+        (with-reading-turn (body)
+          (send-queued-in-turn written))
+        (send-queued-in-turn written))))
+
+(defun send-queued-in-turn (written)
+  (let* ((delayed (written-delayed written))
+         (outbox (written-outbox written))
+         (wire (delayed-wire delayed))
+         (within-p (within-function-p delayed)))
+    (loop
+      (send-queued outbox wire)
+      (unless (if within-p (full-p outbox) (wire-left wire))
+        (return))
+      (send-left wire))
+    (when (and within-p (outbox-over-p outbox) (eq :body (delayed-side delayed)))
+      (end-within written))))
+
+(defun send-in-turn-elsewhere (written)
+  "Does what SEND-IN-TURN does in a thread that may have no buffers of its own, and has no part in the failure of the
+connection.  Signals CLIENT-LEFT."
+  (handler-case (call-with-borrowed-kit (lambda () (send-in-turn written)))
+    ((or descriptor-broken stream-timeout) ()
+      (drop-written written)
+      (error 'client-left))))
+
+(defun send-if-free (written)
+  "Sends what is in the outbox of WRITTEN if it is the current thread's turn; returns what TAKE-TURN has said."
+  (let ((turn nil))
+    (unwind-protect
+         (progn (uninterruptibly (setf turn (take-turn written)))
+                (when (eq :taken turn)
+                  (if (within-function-p (written-delayed written))
+                      (send-in-turn written)
+                      (send-in-turn-elsewhere written)))
+                turn)
+      (when (eq :taken turn)
+        (end-turn written)))))
+
+(defun send-within (written)
+  "Has what is in the outbox of WRITTEN sent while the function runs."
+  (unless (eq :over (written-turn written))
+    (loop
+      (ecase (send-if-free written)
+        (:taken (unless (queued-p (written-outbox written)) ; by who came while we had the turn
+                  (return)))
+        (:busy (return))
+        (:over (return (visit (delayed-deferral (written-delayed written)))))))))
+
+;;; Writing
+
+(defun chunk-octets (chunk start end)
+  "The octets of CHUNK, a string, octets or NIL, from START to END or NIL, in a vector that is nobody else's."
+  (etypecase chunk
+    (null (make-octets 0))
+    (string
+     (with-line (line)
+       (encode-string line (subseq chunk start end) :utf-8)
+       (subseq (output-octets line) 0 (output-fill line))))
+    ((vector octet) (coerce (subseq chunk start end) 'octets))))
+
+(defun refuse-piece (written)
+  "Signals why nothing can be written to WRITTEN any more."
+  (error (if (written-closed-p written) 'response-over 'client-left)))
+
+(defun await-room-in (written)
+  "Waits until there is room in WRITTEN.  Signals CLIENT-LEFT when there is none in time."
+  ;; Later the engine ends the outbox when the client takes nothing in time, if the engine sends.
+  (let ((outbox (written-outbox written))
+        (delayed (written-delayed written)))
+    (loop until (await-room outbox (write-seconds (delayed-server delayed)))
+          do (unless (and (eq :over (written-turn written))
+                          (engine-sends-p (delayed-wire delayed)))
+               (error 'client-left)))
+    (when (outbox-ended-p outbox)
+      (refuse-piece written))))
+
+(defun put-piece (written octets)
+  "Puts OCTETS, framed, into WRITTEN, and has them sent."
+  (let ((outbox (written-outbox written)))
+    (ecase (uninterruptibly             ; who is destroyed amid it would leave them unsent
+             (let ((result (put-in-outbox outbox octets)))
+               (when (and (eq :over (written-turn written)) (member result '(:room :full)))
+                 (visit (delayed-deferral (written-delayed written))))
+               result))
+      (:room (send-within written))
+      (:full (send-within written)
+             (await-room-in written))
+      (:refused (send-within written)
+                (await-room-in written)
+                (put-piece written octets))
+      (:too-long (error 'content-too-long :stream nil))
+      (:over (refuse-piece written)))))
+
+(defun close-written (written)
+  "Ends WRITTEN for who writes it; what was written is still sent."
+  (setf (written-closed-p written) t)
+  (when (uninterruptibly
+          (and (close-outbox (written-outbox written))
+               (not (eq :none (written-framing written)))
+               (or (not (eq :over (written-turn written)))
+                   (progn (visit (delayed-deferral (written-delayed written))) nil))))
+    (send-within written)))
+
+(defun write-piece (written chunk start end close-p)
+  "Writes CHUNK, a string, octets or NIL, from START to END to WRITTEN; closes that if CLOSE-P."
+  (let ((octets (chunk-octets chunk start end))
+        (delayed (written-delayed written)))
+    (unless (within-function-p delayed)
+      (setf (delayed-elsewhere-p delayed) t))
+    (cond ((and close-p (zerop (length octets))))
+          ((outbox-over-p (written-outbox written))
+           (refuse-piece written))
+          ((or (zerop (length octets)) (eq :none (written-framing written))))
+          (t
+           (put-piece written (if (eq :chunked (written-framing written)) (chunk-of octets) octets))))
+    (when close-p
+      (close-written written)))
+  (values))
+
+(defun make-writer (written)
+  "The function by which an application writes WRITTEN: when the last of them has forgotten it, nobody can."
+  (lambda (chunk &key (start 0) end close)
+    (write-piece written chunk start end close)))

@@ -1,0 +1,245 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite clack/later-responses :in clack
+  :description "Responses that are given when their functions have returned, by any thread.")
+
+(in-suite clack/later-responses)
+
+(defmacro with-later ((given &rest arguments) form &body body)
+  "Evaluates BODY while a server, made with ARGUMENTS, answers /word by \"word\", and for all else evaluates FORM with
+RESPONDER and ENVIRONMENT bound in a function that the application returns; values of FORM are recorded in GIVEN."
+  `(let ((,given (make-recorder)))
+     (with-clack (environment (if (equal "/word" (getf environment :path-info))
+                                  (text-response "word")
+                                  (lambda (responder)
+                                    (declare (ignorable responder))
+                                    (record ,given ,form)))
+                              ,@arguments)
+       ,@body)))
+
+(defun nth-given (given &optional (number 0))
+  "What was recorded in GIVEN under NUMBER, when it is."
+  (eventually ("a response to be left to others") (> (recorded-count given) number))
+  (nth number (recorded given)))
+
+(defun elsewhere (function &rest arguments)
+  "What FUNCTION returns in another thread; or the name of the condition that it has signalled."
+  (task-result (in-background ("elsewhere")
+                 (handler-case (apply function arguments)
+                   (error (condition) (type-of condition))))))
+
+(defun server-figure (name)
+  (getf (handler:server-statistics *server*) name))
+
+(defun await-pending (&optional (count 1))
+  "Waits until COUNT responses are to come, and nobody else has to do with them."
+  (eventually ("responses to wait") (= count (server-figure (if *parking-p* :deferred :busy)))))
+
+;;; Whole responses
+
+(define-server-test any-thread-answers-later
+  (with-later (given) responder
+    (with-connection (connection)
+      (loop for (body text) in (list (list '("la" nil "ter") "later") (list (octets "octets") "octets")
+                                     (list nil "") (list '() ""))
+            for number from 0
+            do (send-request connection "/")
+               (let ((responder (nth-given given number)))
+                 (when (evenp number)
+                   (await-pending))
+                 (is (null (elsewhere responder (list 201 '(:content-type "text/plain" :x-own "1") body)))))
+               (let ((answer (read-response connection)))
+                 (is (= 201 (response-status answer)))
+                 (is (equal "1" (response-header answer "x-own")))
+                 (is (equal text (response-text answer))))
+               (is (equal "word" (exchange-text connection "/word")) "The connection is used again.")))))
+
+(define-server-test a-file-is-sent-later
+  (with-directory (directory)
+    (let ((file (write-file directory "file.txt" "in the file")))
+      (with-later (given) responder
+        (with-connection (connection)
+          (send-request connection "/")
+          (elsewhere (nth-given given) (list 200 '() (pathname file)))
+          (is (equal "in the file" (response-text (read-response connection)))))))))
+
+(define-server-test (a-pending-response-holds-no-thread :needs :parking)
+  (with-later (given :worker-num 1 :max-thread-count 1) responder
+    (with-connections (connections 20)
+      (dolist (connection connections)
+        (send-request connection "/"))
+      (await-pending 20)
+      (is (equal "word" (ask-text "/word")))
+      (dolist (responder (recorded given))
+        (funcall responder (text-response "later")))
+      (dolist (connection connections)
+        (is (equal "later" (response-text (read-response connection))))))))
+
+(define-server-test who-answers-before-the-function-has-returned-is-heard
+  (with-later (given) (elsewhere responder (text-response "early"))
+    (with-connection (connection)
+      (loop repeat 2 do (is (equal "early" (exchange-text connection "/"))))
+      (is (equal '(nil nil) (recorded given))))))
+
+(define-server-test a-response-is-given-once-whoever-gives-it
+  (with-later (given) responder
+    (with-connection (connection)
+      (send-request connection "/")
+      (let ((responder (nth-given given)))
+        (signals handler::unfit-response (funcall responder '(200 () 42)))
+        (is (null (funcall responder (text-response "once"))))
+        (signals handler:response-over (funcall responder (text-response "twice")))
+        (is (eq 'handler:response-over (elsewhere responder '(200 ()))))
+        (is (equal "once" (response-text (read-response connection))))
+        (signals handler:response-over (funcall responder (text-response "thrice")))))))
+
+(define-server-test those-behind-a-later-response-wait-and-are-answered-in-order
+  (with-later (given) responder
+    (with-connection (connection)
+      (send connection (request-octets "/") (request-octets "/word") (request-octets "/") (request-octets "/word"))
+      (nth-given given)
+      (await-pending)
+      (is (not (readable-p connection 1/20)))
+      (is (= 1 (recorded-count given)))
+      (dolist (number '(0 1))
+        (elsewhere (nth-given given number) (text-response (princ-to-string number)))
+        (is (equal (princ-to-string number) (response-text (read-response connection))))
+        (is (equal "word" (response-text (read-response connection))))))))
+
+(define-server-test clients-of-all-kinds-get-later-responses
+  (with-later (given) (let ((answer (text-response "later")))
+                        (in-background ("answering") (funcall responder answer)))
+    (with-connection (connection)
+      (loop repeat 2
+            do (let ((head (exchange connection "/" :method :head)))
+                 (is (equal "5" (response-header head "content-length")))))
+      (let ((last (exchange connection "/" :headers '(("Connection" . "close")))))
+        (is (string-equal "close" (response-header last "connection")))
+        (is (equal "later" (response-text last))))
+      (is-true (closed-by-server-p connection)))
+    (is (cl-ppcre:scan "later$" (decode (ask-raw (request-octets "/" :version "HTTP/1.0")))))
+    (mapc #'task-result (recorded given))))
+
+(define-server-test what-cannot-be-sent-later-is-told-and-answered-500
+  (with-later (given) responder
+    (with-connection (connection)
+      (loop for response in (list '(200 () (42)) (list 200 (list :x-own (format nil "a~%b")) '("x"))
+                                  (list 200 (list :x-own (format nil "a~%b"))))
+            for number from 0
+            do (send-request connection "/")
+               (elsewhere (nth-given given number) response)
+               (is (= 500 (response-status (read-response connection))))
+               (is (plusp (length (clack-log)))))
+      (is (equal "word" (exchange-text connection "/word"))))))
+
+;;; Nobody answers
+
+(define-server-test who-is-not-answered-in-time-gets-504
+  (with-later (given :response-timeout 1/10) responder
+    (with-connection (connection)
+      (dolist (number '(0 1))
+        (is (= 504 (response-status (exchange connection "/"))))
+        (is (null (funcall (nth-given given number) (text-response "late"))))
+        (signals handler:response-over (funcall (nth-given given number) (text-response "later"))))
+      (is (= 504 (response-status (exchange connection "/"))))
+      (let ((writer (funcall (nth-given given 2) '(200 ()))))
+        (signals handler:client-left (funcall writer "late")))
+      (is (equal "word" (exchange-text connection "/word"))))))
+
+(define-server-test without-a-timeout-a-response-may-take-any-time
+  (with-later (given :response-timeout nil) responder
+    (with-connection (connection)
+      (send-request connection "/")
+      (nth-given given)
+      (is (not (readable-p connection 1/2)))
+      (funcall (nth-given given) (text-response "at last"))
+      (is (equal "at last" (response-text (read-response connection)))))))
+
+(define-server-test who-fails-without-an-answer-is-answered-500
+  (with-later (given) (progn (record given responder)
+                             (error "It has failed."))
+    (with-connection (connection)
+      (is (= 500 (response-status (exchange connection "/"))))
+      (is (search "It has failed." (clack-log)))
+      (is (null (funcall (nth-given given) (text-response "late"))))
+      (is (equal "word" (exchange-text connection "/word"))))))
+
+(define-server-test a-client-that-leaves-harms-nobody
+  (with-later (given) responder
+    (with-connection (connection)
+      (send-request connection "/")
+      (nth-given given)
+      (await-pending))
+    (is (null (elsewhere (nth-given given) (text-response "x"))))
+    (eventually ("the connection to end") (zerop (server-figure :open)))
+    (is (equal "word" (ask-text "/word")))
+    (is (zerop (server-figure :failed)))
+    (is (equal "" (clack-log)))))
+
+(define-server-test a-soft-stop-waits-for-responses
+  (with-later (given) responder
+    (with-connection (connection)
+      (send-request connection "/")
+      (let ((responder (nth-given given)))
+        (await-pending)
+        (let ((stop (in-background ("stopping") (handler:stop *server* :soft t))))
+          (eventually ("the stop to begin")
+            (handler::winding-down-p (handler::server-engine *server*)))
+          (is (null (poll (lambda () (task-done-p stop)) 3/2)))
+          (elsewhere responder (text-response "in time"))
+          (let ((answer (read-response connection)))
+            (is (equal "in time" (response-text answer)))
+            (is (string-equal "close" (response-header answer "connection"))))
+          (is-true (closed-by-server-p connection))
+          (is (equal (list *server* '()) (multiple-value-list (task-result stop)))))))))
+
+(define-server-test a-stop-gives-up-responses-in-time
+  (dolist (arguments '(() (:soft t :timeout 1/2)))
+    (with-later (given) responder
+      (with-connection (connection)
+        (send-request connection "/")
+        (let ((responder (nth-given given)))
+          (await-pending)
+          (multiple-value-bind (server left) (apply #'handler:stop *server* arguments)
+            (is (eq *server* server))
+            (when arguments
+              (is-true left "Who waits is told of what it has waited for in vain.")))
+          (is-true (closed-by-server-p connection))
+          (is (null (funcall responder (text-response "late")))))))))
+
+;;; The content of the request
+
+(define-server-test content-can-be-read-later-and-anywhere
+  (dolist (count '(5 100000 1000000))
+    (let ((content (test-octets count)))
+      (with-globals ((handler:*raw-body-memory* 50000))
+        (with-later (given) (list responder (getf environment :raw-body))
+          (with-connection (connection)
+            (send-in-pieces connection 300000 (request-octets "/" :method :post :content content))
+            (destructuring-bind (responder body) (nth-given given) ; the function may not have returned
+              (let ((seen (elsewhere #'read-octets-of body (1+ count))))
+                (is (equalp content seen))
+                (is-true (elsewhere #'file-position body 0))
+                (is (equalp (subseq content 0 3) (elsewhere #'read-octets-of body 3)))
+                (funcall responder (list 200 '() seen))
+                (is (equalp content (response-body (read-response connection))))
+                (is (equal "word" (exchange-text connection "/word")))
+                ;; What was in a file is gone; whoever asks is told, at worst.
+                (file-position body 0)
+                (let ((late (elsewhere #'read-octets-of body 3)))
+                  (is (or (eq 'simple-error late) (equalp (subseq content 0 3) late))))))))))))
+
+(define-server-test content-can-be-read-elsewhere-while-the-function-waits
+  (with-globals ((handler:*raw-body-memory* 50000))
+    (with-later (given) (funcall responder (list 200 '() (elsewhere #'read-octets-of (getf environment :raw-body)
+                                                                    1000000)))
+      (let ((content (test-octets 300000)))
+        (with-connection (connection)
+          (loop repeat 2
+                do (send-in-pieces connection 100000 (request-octets "/" :method :post :content content))
+                   (is (equalp content (response-body (read-response connection))))))))))
+
+(define-server-test content-that-is-refused-is-answered-before-anybody-waits
+  (with-later (given :max-body-octets 10) responder
+    (with-connection (connection)
+      (is (= 413 (response-status (exchange connection "/" :method :post :chunks '("0123456789" "x"))))))))

@@ -1,0 +1,289 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite clack/written-responses :in clack
+  :description "Responses that are written by any thread: framing, slow clients, clients that leave, forgotten writers.")
+
+(in-suite clack/written-responses)
+
+(defun chunk-text (connection)
+  (decode (read-chunk connection)))
+
+(defun small-connection ()
+  "A connection to *SERVER* that takes little before it is read."
+  (connect-with-small-buffer (port-of *server*)))
+
+(define-server-test a-writer-is-used-when-the-function-has-returned
+  (with-later (given) (let ((writer (funcall responder '(200 (:content-type "text/x")))))
+                        (funcall writer "one ")
+                        writer)
+    (with-connection (connection)
+      (dolist (number '(0 1))
+        (send-request connection "/")
+        (let ((head (read-head connection)))
+          (is (equal "text/x" (response-header head "content-type")))
+          (is-true (chunked-p head)))
+        (is (equal "one " (chunk-text connection)))
+        (let ((writer (nth-given given number)))
+          (is (null (elsewhere writer "xtwox" :start 1 :end 4)))
+          (is (equal "two" (chunk-text connection)) "It leaves at once.")
+          (await-pending)
+          (elsewhere writer nil)
+          (elsewhere writer "")
+          (elsewhere writer (octets "octets"))
+          (is (equal "octets" (chunk-text connection)))
+          (is (null (elsewhere writer (string (code-char #x3042)) :close t)))
+          (is (equal (string (code-char #x3042)) (chunk-text connection)))
+          (is (null (read-chunk connection)))
+          (signals handler:response-over (funcall writer "more"))
+          (is (null (funcall writer nil :close t)) "It is closed already."))
+        (is (equal "word" (exchange-text connection "/word")))))))
+
+(define-server-test any-thread-begins-to-write-later
+  (with-later (given) responder
+    (with-connection (connection)
+      (dolist (number '(0 1))
+        (send-request connection "/")
+        (nth-given given number)
+        (when (= 0 number)
+          (await-pending))
+        (let ((writer (elsewhere (nth-given given number) '(203 ()))))
+          (is (= 203 (response-status (read-head connection))) "The head leaves at once.")
+          (elsewhere writer "one")
+          (is (equal "one" (chunk-text connection)))
+          (send connection (request-octets "/word"))
+          (is (not (readable-p connection 1/20)) "The next request waits.")
+          (elsewhere writer "two" :close t)
+          (is (equal "two" (chunk-text connection)))
+          (is (null (read-chunk connection)))
+          (is (equal "word" (response-text (read-response connection)))))))))
+
+(define-server-test written-responses-are-framed-for-clients-of-all-kinds
+  (with-later (given) (let ((writer (funcall responder (if (equal "/6" (getf environment :path-info))
+                                                           '(200 (:content-length "6"))
+                                                           '(200 ())))))
+                        (in-background ("writing")
+                          (funcall writer "abc")
+                          (funcall writer "def")
+                          (funcall writer nil :close t)))
+    (with-connection (connection)
+      (loop repeat 3
+            do (is (equal "abcdef" (exchange-text connection "/")))
+               (let ((answer (exchange connection "/6")))
+                 (is (equal "6" (response-header answer "content-length")))
+                 (is (equal "abcdef" (response-text answer))))
+               (is (= 200 (response-status (exchange connection "/" :method :head))))))
+    (is (equal "abcdef" (response-text (ask "/" :headers '(("Connection" . "close"))))))
+    (let ((old (decode (ask-raw (request-octets "/" :version "HTTP/1.0")))))
+      (is (cl-ppcre:scan "abcdef$" old))
+      (is (not (search "chunked" old))))
+    (mapc #'task-result (recorded given))))
+
+(define-server-test no-more-than-was-announced-is-written
+  (with-later (given) (funcall responder '(200 (:content-length 6)))
+    (with-connection (connection)
+      (send-request connection "/")
+      (let ((writer (nth-given given)))
+        (elsewhere writer "abc")
+        (is (eq 'server:content-too-long (elsewhere writer "defg")))
+        (elsewhere writer "def" :close t))
+      (is (equal "abcdef" (response-text (read-response connection))))
+      (send-request connection "/")
+      (elsewhere (nth-given given 1) "abc" :close t)
+      (read-head connection)
+      (is (equal "abc" (decode (receive-rest connection))) "The client sees that the rest is missing."))))
+
+(define-server-test many-threads-write-one-response
+  (with-later (given) (funcall responder '(200 ()))
+    (with-connection (connection)
+      (send-request connection "/")
+      (let* ((writer (nth-given given))
+             (tasks (loop for letter across "abcd"
+                          collect (let ((piece (make-string 1000 :initial-element letter)))
+                                    (in-background ("writing")
+                                      (loop repeat 50 do (funcall writer piece)))))))
+        (mapc #'task-result tasks)
+        (funcall writer nil :close t)
+        (let ((text (response-text (read-response connection))))
+          (is (= 200000 (length text)))
+          (is-true (loop for start from 0 below (length text) by 1000
+                         always (= 1000 (count (char text start) text :start start :end (+ start 1000))))))
+        (is (equal "word" (exchange-text connection "/word")))))))
+
+(define-server-test threads-write-while-the-function-waits-for-them
+  (with-later (given) (let ((writer (funcall responder '(200 ())))
+                            (piece (make-string 100000 :initial-element #\x)))
+                        (mapc #'task-result
+                              (loop repeat 3
+                                    collect (in-background ("writing")
+                                              (loop repeat 10 do (funcall writer piece)))))
+                        (funcall writer "end" :close t))
+    (with-connection (connection)
+      (loop repeat 2
+            do (is (= 3000003 (length (response-text (exchange connection "/")))))))))
+
+(define-server-test what-another-thread-writes-leaves-while-the-function-runs
+  (let ((gate (make-gate "leave to return")))
+    (with-later (given) (let ((writer (funcall responder '(200 ()))))
+                          (record given writer)
+                          (await gate)
+                          (funcall writer "end" :close t))
+      (with-connection (connection)
+        (send-request connection "/")
+        (elsewhere (nth-given given) "one")
+        (read-head connection)
+        (is (equal "one" (chunk-text connection)))
+        (open-gate gate)
+        (is (equal "end" (chunk-text connection)))
+        (is (null (read-chunk connection)))))))
+
+(define-server-test who-holds-content-back-is-not-waited-for-when-the-response-has-begun
+  (with-later (given) (funcall responder '(200 ()))
+    (with-connection (connection)
+      (send connection (octets "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 5" :crlf
+                               "Expect: 100-continue" :crlf :crlf))
+      (elsewhere (nth-given given) "one" :close t)
+      (is (equal "one" (response-text (read-response connection))))
+      (is-true (closed-by-server-p connection)))))
+
+;;; Slow clients
+
+(define-server-test who-writes-waits-for-a-slow-client
+  (with-later (given :write-timeout 60) (funcall responder '(200 ()))
+    (with-open-connection (connection (small-connection))
+      (send-request connection "/")
+      (let* ((writer (nth-given given))
+             (written (make-recorder))
+             (start 0)
+             (writing (in-background ("writing")
+                        (loop while (< start *large-size*)
+                              do (let ((end (min *large-size* (+ start 50000))))
+                                   (funcall writer *large-answer* :start start :end end)
+                                   (record written end)
+                                   (setf start end)))
+                        (funcall writer nil :close t))))
+        (eventually ("the writer to wait")
+          (let ((count (recorded-count written)))
+            (and (plusp count)
+                 (not (poll (lambda () (> (recorded-count written) count)) 1/4)))))
+        (is (< start *large-size*) "It waits.")
+        (is (equal "word" (ask-text "/word")))
+        (is (equalp *large-answer* (response-body (read-response connection))))
+        (task-result writing)
+        (is (equal "word" (exchange-text connection "/word")))))))
+
+(define-server-test (a-client-that-takes-nothing-is-given-up :needs :our-http)
+  (with-later (given :write-timeout 1/4) (funcall responder '(200 ()))
+    (with-open-connection (connection (small-connection))
+      (send-request connection "/")
+      (is (eq 'handler:client-left
+              (elsewhere (lambda (writer) (loop (funcall writer *large-answer*)))
+                         (nth-given given))))
+      (eventually ("the connection to end") (zerop (server-figure :open))))))
+
+;;; Clients that leave, and functions that fail
+
+(define-server-test who-writes-for-a-client-that-has-left-is-told
+  (with-later (given) (funcall responder '(200 ()))
+    (dolist (end '(disconnect reset))
+      (setf (recorder-entries given) '())
+      (let ((connection (connect)))
+        (send-request connection "/")
+        (let ((writer (nth-given given)))
+          (elsewhere writer "one")
+          (read-head connection)
+          (funcall end connection)
+          (is (eq 'handler:client-left
+                  (elsewhere (lambda ()
+                               (loop (funcall writer (make-string 10000 :initial-element #\x)))))))
+          (is (null (funcall writer nil :close t)) "Who cleans up is not disturbed."))))
+    (eventually ("the connections to end") (zerop (server-figure :open)))
+    (is (zerop (server-figure :failed)))
+    (is (equal "" (clack-log)))))
+
+(define-server-test who-waits-for-a-client-that-leaves-is-woken-up
+  (with-later (given :write-timeout 60) (funcall responder '(200 ()))
+    (let ((connection (small-connection)))
+      (send-request connection "/")
+      (let ((writing (in-background ("writing")
+                       (handler-case (loop (funcall (nth-given given) *large-answer*))
+                         (handler:client-left () :left)))))
+        (read-head connection)
+        (poll (constantly nil) 1/10)
+        (reset connection)
+        (is (eq :left (task-result writing)))))))
+
+(define-server-test a-function-that-fails-amid-its-response-cuts-it-for-all-writers
+  (with-later (given) (let ((writer (funcall responder '(200 ()))))
+                        (record given writer)
+                        (funcall writer "half")
+                        (error "Amid the response."))
+    (let ((answer (decode (ask-raw (request-octets "/")))))
+      (is (search "half" answer))
+      (is (not (search (format nil "0~C~C~C~C" #\Return #\Newline #\Return #\Newline) answer))))
+    (signals handler:client-left (funcall (nth-given given) "more"))
+    (is (search "Amid the response." (clack-log)))))
+
+(define-server-test a-stop-ends-responses-that-are-written
+  (with-later (given) (funcall responder '(200 ()))
+    (with-connection (connection)
+      (send-request connection "/")
+      (let ((writer (nth-given given)))
+        (await-pending)
+        (handler:stop *server*)
+        (signals handler:client-left (funcall writer "late"))))))
+
+;;; Writers that nobody has
+
+(define-server-test who-writes-elsewhere-and-forgets-cuts-the-response
+  (if (not (platform:garbage-told-p))
+      (skip "Only SBCL has garbage that tells.")
+      (with-later (given) (let ((writer (funcall responder '(200 ()))))
+                            (elsewhere writer "one")
+                            nil)
+        (with-connections (connections 10)
+          (dolist (connection connections)
+            (send-request connection "/")
+            (read-head connection)
+            (is (equal "one" (chunk-text connection))))
+          (eventually ("writers to be forgotten")
+            (platform:collect-garbage)
+            (some #'readable-p connections))
+          (dolist (connection (remove-if-not #'readable-p connections))
+            (is-true (closed-by-server-p connection)))))))
+
+;;; Timers
+
+(define-server-test a-timer-answers
+  (with-later (given) (handler:run-after 1/50 (lambda () (funcall responder (text-response "in time"))))
+    (with-connection (connection)
+      (loop repeat 3 do (is (equal "in time" (exchange-text connection "/"))))
+      (is (null (handler:cancel-timer (nth-given given)))))
+    (let ((gate (make-gate "a timer")))
+      (is-true (handler:cancel-timer (handler:run-after 60 #'identity :server *server*)))
+      (handler:run-after 0 (lambda ()
+                             (handler:run-after 0 (lambda () (open-gate gate))))
+                         :server *server*)
+      (await gate)
+      (is-true (open-p gate)))))
+
+(define-server-test timers-that-make-no-sense-are-refused
+  (with-later (given) nil
+    (signals handler:unfit-argument (handler:run-after -1 #'identity :server *server*))
+    (signals handler:unfit-argument (handler:run-after 1 42 :server *server*))
+    (signals handler:unfit-argument (handler:run-after 1 #'identity))
+    (signals handler:unfit-argument (handler:run-after 1 #'identity :server 42))
+    (signals handler:unfit-argument (handler:cancel-timer 42))
+    (handler:stop *server*)
+    (signals handler:unfit-argument (handler:run-after 1 #'identity :server *server*))))
+
+(define-server-test the-example-answers-later
+  (load (merge-pathnames "examples/clack-delayed.lisp" (source-root)))
+  (with-clack (environment (uiop:symbol-call '#:recycling-clack-delayed '#:app environment))
+    (unwind-protect
+         (progn
+           (is (search "<h1>Later" (ask-text "/")))
+           (is (equal "Half a second later." (ask-text "/timer")))
+           (is (search "21,171,191" (ask-text "/primes")))
+           (is (cl-ppcre:scan "^data: 5\\n\\ndata: 4\\n\\n(?s:.*)data: over\\n\\n$" (ask-text "/events")))
+           (is (= 404 (response-status (ask "/nothing")))))
+      (uiop:symbol-call '#:recycling-clack-delayed '#:stop-pool))))
