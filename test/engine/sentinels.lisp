@@ -34,6 +34,15 @@
           (is-true (successor engine unborn))
           (is (not (eq sentinel (engine:engine-sentinel engine)))))))))
 
+(test a-sentinel-is-noted-by-who-made-it-only-until-it-begins
+  (let* (*listener* *service* (engine (make-engine (constantly :close)))
+         (mine (thread-that-never-began)) (other (bt:current-thread)))
+    (loop for (sentinel lost-p noted) in (list (list nil nil mine) (list other nil other) (list nil t nil))
+          do (setf (engine::engine-sentinel engine) sentinel
+                   (engine::engine-sentinel-lost-p engine) lost-p)
+             (engine::record-sentinel engine mine)
+             (is (eq noted (engine::engine-sentinel engine))))))
+
 (define-server-test the-clock-goes-on-without-a-sentinel
   (with-resting-engine (engine)
     (let ((pool (engine::engine-pool-state engine)))

@@ -445,6 +445,22 @@ descriptors."
           (await gate))
         (is (= 1 (timer-statistic engine :run)))))))
 
+(test a-thread-for-timers-is-noted-by-who-made-it-only-until-it-begins
+  (let* (*listener* *service* (engine (make-engine (constantly :close)))
+         (mine (thread-that-never-began)) (other (bt:current-thread)))
+    (flet ((noted-after (place)
+             (setf (engine::engine-timer-thread engine) place)
+             (engine::record-timer-thread engine '(:starting) mine)
+             (engine::engine-timer-thread engine)))
+      (dolist (place (list nil :missing (list :starting) other))
+        (is (eq place (noted-after place)))))
+    (setf (engine::engine-phase engine) :running)
+    (setf (engine::engine-timer-thread engine) nil)
+    (let ((claim (engine::claim-timer-thread engine)))
+      (is (null (engine::claim-timer-thread engine)))
+      (engine::record-timer-thread engine claim mine)
+      (is (eq mine (engine::engine-timer-thread engine))))))
+
 (define-server-test functions-of-the-blocking-engine-are-called-one-after-the-other
   (with-running-engine (engine (constantly :close))
     (let ((gate (make-gate)) (begun (make-gate)) (calls (make-recorder)))

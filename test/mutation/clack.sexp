@@ -59,6 +59,9 @@
   ("with-content-type" "(header :content-type headers)" "nil")
   ("send-list" "(some #'stringp elements)" "t")
   ("check-response" "(<= 1 (length response) 3)" "t" :equivalent "Who takes it apart looks, too.")
+  ("proper-list-p" "(list-length object)" "t" :suites (clack/failures))
+  ("check-response" "(typep (first response) 'final-status)" "t" :suites (clack/failures))
+  ("check-response" "(proper-list-p (third response))" "t" :suites (clack/failures))
   ("check-response" "(proper-list-p (second response))" "t" :suites (clack/failures))))
 
 (:file "clack/media-types.lisp" :suites (clack/files)
@@ -142,4 +145,5 @@
  (("open-clack-listener" "(tell-where address port condition)" "nil")
   ("stop-server" "(stop-listening server)" "nil")
   ("run" "(stop server)" "nil")
+  ("run" "(uninterruptibly" "(progn")
   ("make-engine-for" "(getf (server-place server) :parking t)" "t" :equivalent "It is all the same for clients.")))

@@ -258,6 +258,8 @@
 (:file "src/engine/common/timer-thread.lisp" :suites (timers)
  :mutants
  (("replace-timer-thread" "(start-timer-thread engine)" "nil")
+  ("start-timer-thread" "(record-timer-thread engine claim thread)" "nil")
+  ("record-timer-thread" "(eq claim (engine-timer-thread engine))" "t")
   ("begin-timer-thread" "(setf (timers-alarm (engine-timers engine)) 0)" "nil")
   ("end-timer-thread" "(if closed-p nil :missing)" "nil")
   ("await-end-of-timers" "(wait-for-change engine seconds (lambda () (timer-thread-gone-p engine)))" "nil")))

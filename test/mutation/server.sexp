@@ -496,6 +496,7 @@
   ("address-p" "'(4 16)" "'(4)")
   ("address-p" "(member (length value) '(4 16))" "t")
   ("address-p" "(typep element 'octet)" "(integerp element)")
+  ("fits-p" "(arithmetic-error () nil)" "(arithmetic-error () t)" :suites (clack/running))
   ("check-argument-types" "(eq value unknown)" "(null value)")
   ("check-argument-types" "(if secret-p" "(if nil" :suites (tls-mistakes))))
 
