@@ -19,6 +19,14 @@
   :system "clack.handler.recycling"
   :arguments "'clack.handler.recycling:run")
 
+(define-rival "ours-clack-delayed" (clack-handler)
+  :label "ours, Clack, delayed"
+  :family :ours
+  :color "#d81b60"
+  :parameters "the same with delayed responses, at once, or after a delay by run-after, without a thread"
+  :system "clack.handler.recycling"
+  :arguments "'clack.handler.recycling:run :answer (answer-by 'clack.handler.recycling:run-after)")
+
 (define-rival "clack-hunchentoot" (clack-handler)
   :label "Clack's Hunchentoot"
   :color "#5c6bc0"

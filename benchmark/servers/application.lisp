@@ -9,6 +9,17 @@
     (sleep seconds))
   *answer*)
 
+(defun answer-by (run-after)
+  "A function that answers like WAIT-AND-ANSWER, but by RUN-AFTER, a function of seconds and of a function
+that is to be called then: no thread waits."
+  (lambda (seconds)
+    (lambda (responder)
+      (flet ((answer ()
+               (funcall responder *answer*)))
+        (if (plusp seconds)
+            (funcall run-after seconds #'answer)
+            (answer))))))
+
 (defun take-upload (environment)
   "Answer to the body that comes with the request of ENVIRONMENT."
   (let ((body (make-array (getf environment :content-length) :element-type '(unsigned-byte 8))))
@@ -20,14 +31,14 @@
   (let ((name (subseq path (length "/files/"))))
     (list 200 '(:content-type "application/octet-stream") (merge-pathnames name files))))
 
-(defun make-application (delay-ms slow-ms files)
-  "What is called with each request: for /yo it sleeps DELAY-MS milliseconds, for /slow SLOW-MS; other
-files are those of the directory FILES."
+(defun make-application (delay-ms slow-ms files &optional (answer #'wait-and-answer))
+  "What is called with each request: for /yo it calls ANSWER with the seconds that DELAY-MS milliseconds
+are, for /slow with those of SLOW-MS; other files are those of the directory FILES."
   (let ((seconds (/ delay-ms 1000f0))
         (slow-seconds (/ slow-ms 1000f0)))
     (lambda (environment)
       (let ((path (getf environment :path-info)))
-        (cond ((string= path "/yo") (wait-and-answer seconds))
-              ((string= path "/slow") (wait-and-answer slow-seconds))
+        (cond ((string= path "/yo") (funcall answer seconds))
+              ((string= path "/slow") (funcall answer slow-seconds))
               ((string= path "/upload") (take-upload environment))
               (t (find-file path files)))))))

@@ -171,7 +171,7 @@
           (remove-if (lambda (name) (member name '("quux-hunchentoot" "cl-tbnl-gserver-tmgr" "wookie")
                                             :test #'string=))
                      (ruler::rivals-of-set :standard) :key #'ruler::rival-name))
-    (is (< (ruler::run-seconds run) (* 57 60)))))
+    (is (< (ruler::run-seconds run) (* 60 60)))))
 
 (test turns-change-from-round-to-round
   (let ((orders (loop for round from 1 to 6

@@ -132,14 +132,25 @@ side: 1 is established, 3 still expects the client."
 
 ;;; Handlers of Clack's
 
-(test ours-serves-an-application-of-clack
+(defun call-with-clack-handler (rival delay-ms function)
+  "Call FUNCTION with a server, RIVAL, a name, with a delay of DELAY-MS."
   (with-temporary-results ()
-    (let ((server (ruler::start-server (ruler::find-rival "ours-clack") 0
+    (let ((server (ruler::start-server (ruler::find-rival rival) delay-ms
                                        (ruler::log-file (ruler::new-result) "server"))))
-      (unwind-protect
-           (dolist (name '("browser-0ms-100" "file16k-0ms-50" "upload-0ms-4"))
-             (is (null (ruler::check-answer server (ruler::find-workload name)))))
+      (unwind-protect (funcall function server)
         (ruler::stop-server server)))))
+
+(test ours-serves-an-application-of-clack
+  (call-with-clack-handler "ours-clack" 0
+   (lambda (server)
+     (dolist (name '("browser-0ms-100" "file16k-0ms-50" "upload-0ms-4"))
+       (is (null (ruler::check-answer server (ruler::find-workload name))))))))
+
+(test ours-gives-delayed-responses-of-clack
+  (call-with-clack-handler "ours-clack-delayed" 1
+   (lambda (server)
+     (is (ruler::good-answer-p (ruler::ask server) (ruler::find-kind :keep-alive)))
+     (is (ruler::good-answer-p (ruler::ask server :path "/slow") (ruler::find-kind :keep-alive))))))
 
 ;;; A whole run, with a rival that dies in the middle
 
