@@ -445,6 +445,33 @@ descriptors."
           (await gate))
         (is (= 1 (timer-statistic engine :run)))))))
 
+(define-server-test (a-thread-for-timers-that-dies-when-the-alarm-has-rung-loses-nothing :needs :deferred-ends)
+  (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+    (with-running-engine (engine (constantly :close))
+      (let ((first-p t) (gate (make-gate)))
+        (with-function (engine::attend-timers (original engine)
+                         (if (shiftf first-p nil)
+                             (kill-this-thread)
+                             (funcall original engine)))
+          (engine:schedule engine 0 (lambda () (open-gate gate)))
+          (await gate))
+        (is (= 1 (timer-statistic engine :run)))))))
+
+(define-server-test a-stop-waits-for-the-thread-of-the-timers
+  (with-running-engine (engine (constantly :close))
+    (let ((begun (make-gate)) (gate (make-gate)) (ended nil))
+      (engine:schedule engine 0 (lambda ()
+                                  (open-gate begun)
+                                  (await gate)
+                                  (setf ended t)))
+      (await begun)
+      (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
+        (eventually ("all else to have stopped") (engine:engine-stopped-p engine))
+        (is (not (poll (lambda () (task-done-p stopping)) 1/5)))
+        (open-gate gate)
+        (is (null (task-result stopping)))
+        (is-true ended)))))
+
 (test a-thread-for-timers-is-noted-by-who-made-it-only-until-it-begins
   (let* (*listener* *service* (engine (make-engine (constantly :close)))
          (mine (thread-that-never-began)) (other (bt:current-thread)))
