@@ -15,24 +15,22 @@
 ;;;; after it has given the right up, and who does not get it has put his octets in before.
 ;;;;
 ;;;; A client that does not wait for answers sends many messages at a time, and each send is a call of the system.  So
-;;;; while ON-MESSAGE is brisk, its answers leave together:
+;;;; answers leave together, while few octets are waiting and the right to send is lent:
 ;;;;
-;;;;   ON-MESSAGE has been brisk, and    what was sent before     what it sends
-;;;;   other messages are at hand        leaves with its own      leaves with what comes next, or, if it is not brisk
-;;;;                                                              now, at once
-;;;;   it has the last one at hand       leaves with its own      leaves at once
-;;;;   much is waiting                   leaves first             leaves at once
+;;;;   gathering  ON-MESSAGE is called              what was sent before          what it sends
+;;;;   :ALL       while more messages are at hand   leaves with what comes next   likewise
+;;;;   :BEFORE    for the last one at hand          leaves with what it sends,    leaves at once
+;;;;                                                or after it
+;;;;   NIL        otherwise                         has left                      leaves at once
 ;;;;
-;;;; Otherwise all leaves at once, before ON-MESSAGE is called.
+;;;; ON-MESSAGE may wait for what an answer brings about.  So while something waits to leave with others, a timer is
+;;;; pending that sends it.
 
 (defparameter *closing-seconds* 5
   "How many seconds a client has to answer a close frame.")
 
-(defconstant +brisk-microseconds+ 200
-  "An ON-MESSAGE that returns within that time is brisk.")
-
-(defconstant +brisk-messages+ 16
-  "How many brisk messages in a row let others be taken for brisk beforehand.")
+(defparameter *gathering-seconds* 1/200
+  "How long answers wait at most to leave with others.")
 
 (defconstant +most-gathered+ (* 16 1024)
   "How many octets wait at most to leave with others.")
@@ -61,9 +59,8 @@
   (begun-p nil
    :documentation "True when the answer to the opening handshake of WEBSOCKET was sent.")
   (relay nil :type (member nil :free :taken))
-  (brisk 0 :type fixnum)                ; how many messages in a row were; up to +BRISK-MESSAGES+
-  ;; In MICROSECONDS when ON-MESSAGE was called, if what it sends may leave later; the owner's alone.
-  (gathering-since nil :type (or null fixnum)))
+  (gathering nil :type (member nil :before :all))
+  (relief nil :type (member nil :due))) ; a timer is pending that sends what waits
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
@@ -109,41 +106,38 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 
 (defun visit-websocket (socket)
   "Has what was put into SOCKET sent: at once, or by its owner, soon."
-  (cond ((gathering-p socket))
+  (cond ((answers-gather-p socket) (ensure-relief socket))
         ((relay-queued socket))
         ((not (owned-websocket-p socket)) (visit socket))
         ((websocket-begun-p socket) (send-for-websocket socket))))
 
 ;;; Answers that leave together
 
-(defun brisk-p (socket)
-  "True when what was sent to SOCKET may wait while ON-MESSAGE is called: that has been brisk, and not much waits."
-  (and (= +brisk-messages+ (websocket-brisk socket))
-       (< (outbox-size (websocket-outbox socket)) +most-gathered+)))
+(defun few-queued-p (socket)
+  "True when what waits to be sent to SOCKET is so little that more may join it."
+  (< (outbox-size (websocket-outbox socket)) +most-gathered+))
 
-(defun gathering-p (socket)
-  "True when the current thread is in the ON-MESSAGE of SOCKET, and what it has sent leaves with what comes next."
-  (and (owned-websocket-p socket)
-       (websocket-gathering-since socket)
-       (brisk-p socket)
-       (brisk-since-p (websocket-gathering-since socket))))
+(defun answers-gather-p (socket)
+  "True when the current thread is in the ON-MESSAGE of SOCKET, and what that sends may leave with what comes next."
+  (and (eq :all (websocket-gathering socket))
+       (owned-websocket-p socket)
+       (few-queued-p socket)))
 
-(defun brisk-since-p (since)
-  "True when ON-MESSAGE is brisk that was called at SINCE, in MICROSECONDS, if it returns now."
-  (< (- (microseconds) since) +brisk-microseconds+))
+(defun ensure-relief (socket)
+  "Has what waits to be sent to SOCKET sent in *GATHERING-SECONDS*, unless that happens before."
+  (when (compare-and-set (websocket-relief socket) nil :due)
+    (schedule (continuation-engine socket) *gathering-seconds*
+              (lambda ()
+                ;; Before it looks: who queues something then, and finds none pending, ensures another one.
+                (compare-and-set (websocket-relief socket) :due nil)
+                (when (queued-p (websocket-outbox socket))
+                  (relay-queued socket))))))
 
-(defun call-noting-time (socket gather-p function)
-  "Calls FUNCTION, without arguments, which calls the ON-MESSAGE of SOCKET, and notes whether that was brisk.  What it
-sends may leave later if GATHER-P."
-  (let ((since (microseconds)))
-    (unwind-protect
-         (progn
-           (setf (websocket-gathering-since socket) (and gather-p since))
-           (funcall function))
-      (setf (websocket-gathering-since socket) nil
-            (websocket-brisk socket) (if (brisk-since-p since)
-                                         (min +brisk-messages+ (1+ (websocket-brisk socket)))
-                                         0)))))
+(defun call-gathering (socket gathering function)
+  "Calls FUNCTION, without arguments, which calls the ON-MESSAGE of SOCKET, while answers gather as GATHERING says."
+  (setf (websocket-gathering socket) gathering)
+  (unwind-protect (funcall function)
+    (setf (websocket-gathering socket) nil)))
 
 (defun send-for-websocket (socket)
   "Sends what the client of SOCKET takes now.  The caller has the right to send."
@@ -175,8 +169,10 @@ sends may leave later if GATHER-P."
 (defun lend-sending (socket)
   "Lends the right to send for SOCKET, whose owner the caller is."
   (compare-and-set (websocket-relay socket) nil :free)
-  (when (and (queued-p (websocket-outbox socket)) (not (brisk-p socket)))
-    (relay-queued socket)))
+  (when (queued-p (websocket-outbox socket))
+    (if (and (websocket-gathering socket) (few-queued-p socket))
+        (ensure-relief socket)
+        (relay-queued socket))))
 
 (defun take-sending-back (socket)
   "Gives the right to send for SOCKET back to its owner, the caller, who may not have lent it."

@@ -103,6 +103,15 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
         (loop repeat 40 do (is (string= "got" (hear-text talk)))))
       (is (equalp sent (subseq (recorded frames) 0 40))))))
 
+(define-server-test a-burst-of-frames-is-answered-in-order
+  (with-echoing ()
+    (with-talk (talk)
+      (let ((texts (loop for i below 500 collect (format nil "text ~D" i))))
+        (apply #'tell talk texts)
+        (dolist (text texts)
+          (is (equal text (hear-text talk)))))
+      (is (end-talk talk)))))
+
 (define-server-test large-frames-are-handed-over-whole
   (with-echoing ()
     (let ((octets (test-octets 3000000)))

@@ -12,21 +12,14 @@
   "True when TEXTS come next, in this order."
   (every (lambda (text) (equal text (hear-text talk))) texts))
 
-(defun wait-out-briskness ()
-  "Returns when nobody takes the current ON-MESSAGE for brisk any more."
-  (let ((since (platform:microseconds)))
-    (loop while (server::brisk-since-p since)
-          do (bt:thread-yield))))
-
-(defmacro serving-stops ((gate &key (before-gate '(progn))) &body body)
-  "Evaluates BODY while *SERVER* echoes texts, but for \"stop\": then it answers \"stopping\", does BEFORE-GATE, in which
-SAY sends a text, awaits GATE, and answers \"going on\"."
+(defmacro serving-stops ((gate) &body body)
+  "Evaluates BODY while *SERVER* echoes texts, but for \"stop\": then it answers \"stopping\", awaits GATE, and answers
+\"going on\"."
   `(let ((,gate (make-gate)))
      (serving-websocket (:on-text (lambda (socket text)
                                     (flet ((say (text) (recycling:send-text socket text)))
                                       (cond ((string= "stop" text)
                                              (say "stopping")
-                                             ,before-gate
                                              (await ,gate)
                                              (say "going on"))
                                             (t (say text))))))
@@ -68,25 +61,35 @@ SAY sends a text, awaits GATE, and answers \"going on\"."
       (open-gate gate)
       (is (equal "going on" (hear-text talk))))))
 
-(define-server-test (what-a-handler-says-after-a-while-leaves-at-once-also-amid-a-burst :needs :our-http)
-  (serving-stops (gate :before-gate (progn (wait-out-briskness) (say "still here")))
+(define-server-test (a-handler-that-waits-amid-a-burst-holds-back-no-answer :needs (:our-http :parking))
+  (serving-stops (gate)
     (with-talk (talk)
-      (apply #'tell talk (append (burst 40) '("stop" "after")))
-      (is-true (hear-all talk (append (burst 40) '("stopping" "still here"))))
+      (apply #'tell talk (append (burst 40) '("stop" "after" "last")))
+      (is-true (hear-all talk (append (burst 40) '("stopping"))))
       (open-gate gate)
-      (is-true (hear-all talk '("going on" "after"))))))
+      (is-true (hear-all talk '("going on" "after" "last"))))))
 
-(define-server-test (after-a-message-that-took-long-answers-leave-before-the-next-is-handled :needs :our-http)
-  (serving-stops (gate :before-gate (wait-out-briskness))
+(define-server-test (a-handler-that-waits-at-the-end-of-a-burst-holds-back-no-answer :needs (:our-http :parking))
+  (let ((gate (make-gate)))
+    (serving-websocket (:on-text (lambda (socket text)
+                                   (if (string= "stop" text)
+                                       (await gate)
+                                       (recycling:send-text socket text))))
+        ()
+      (with-talk (talk)
+        (loop repeat 20
+              do (setf gate (make-gate))
+                 (apply #'tell talk (append (burst 3) '("stop")))
+                 (is-true (hear-all talk (burst 3)))
+                 (open-gate gate))))))
+
+(define-server-test (answers-gather-only-where-others-may-send :needs :our-http)
+  (serving-stops (gate)
     (with-talk (talk)
-      (open-gate gate)
-      (apply #'tell talk (append (burst 40) '("stop")))
-      (is-true (hear-all talk (append (burst 40) '("stopping" "going on"))))
-      (setf gate (make-gate))
-      (tell talk "quick" "stop" "after")
+      (tell talk "quick" "stop")
       (is-true (hear-all talk '("quick" "stopping")))
       (open-gate gate)
-      (is-true (hear-all talk '("going on" "after"))))))
+      (is (equal "going on" (hear-text talk))))))
 
 (define-server-test (a-websocket-may-be-closed-amid-a-burst :needs :our-http)
   (serving-websocket (:on-text (lambda (socket text)
