@@ -122,9 +122,7 @@ taken."
           (websocket-code socket) (close-payload-code payload)
           (websocket-closing-end socket) (+ (milliseconds) (as-milliseconds *close-answer-seconds*))))
   (call-telling socket (lambda () (hand-to-program socket wire frame)))
-  (when (or (over-p (websocket-state socket))
-            (program-socket-finished-p socket)
-            (program-socket-failed-p socket))
+  (when (over-p (websocket-state socket))
     (close-outbox (program-socket-outbox socket))))
 
 (defmethod handle-input ((socket program-socket) wire)
