@@ -142,10 +142,9 @@ by now."
       (first vectors)
       (let ((octets (make-octets count)) (fill 0))
         (declare (type index fill))
-        (dolist (vector vectors octets)
-          (declare (type octets vector))
-          (replace octets vector :start1 fill)
-          (incf fill (length vector))))))
+        (dolist (vector vectors octets) ; where it is NIL, which ABCL compares with declared types
+          (replace octets (the octets vector) :start1 fill)
+          (incf fill (length (the octets vector)))))))
 
 (defun parts-of-queue (queue)
   "Parts of the octets of QUEUE, vectors of which the last is first, in the order in which they leave: small ones
