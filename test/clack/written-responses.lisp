@@ -182,7 +182,7 @@
 
 ;;; Clients that leave, and functions that fail
 
-(define-server-test who-writes-for-a-client-that-has-left-is-told
+(define-server-test (who-writes-for-a-client-that-has-left-is-told :needs :noticed-leaving)
   (with-later (given) (funcall responder '(200 ()))
     (dolist (end '(disconnect reset))
       (setf (recorder-entries given) '())
