@@ -152,7 +152,8 @@
 
 (defun check-verdicts (&rest initargs)
   "Checks the verdicts of acceptors with INITARGS on all vectors that can be tried here."
-  (with-globals ((hunchentoot:*dispatch-table* (list (constantly 'verdict-handler))))
+  (with-globals ((hunchentoot:*dispatch-table* (list (constantly 'verdict-handler)))
+                 (platform::*discard-pause* 2)) ; a client of the tests may be slow
     (loop for (limits . vectors) in (vectors-by-limits)
           do (let ((acceptor (apply #'make-test-acceptor (append limits initargs))))
                (let ((*server* (hunchentoot:start acceptor)))
