@@ -122,7 +122,7 @@
 (test queued-octets-leave-in-their-order-small-ones-together
   (let* ((seed (fresh-seed))
          (state (seeded-state seed)))
-    (loop repeat 300
+    (loop repeat 20
           do (let* ((vectors (loop repeat (random 30 state)
                                    collect (test-octets (random (expt 10 (1+ (random 5 state))) state))))
                     (sent (mapcar #'engine:octets-part-octets (server::parts-of-queue (reverse vectors)))))
