@@ -103,7 +103,8 @@ taken."
 (defun hand-to-program (socket wire octets)
   "Calls the program of SOCKET with OCTETS, that have come over WIRE."
   (lend-no-buffers wire)                ; it may take long
-  (call-for-message socket wire (lambda () (tell-program socket octets))))
+  (send-waiting socket wire)
+  (call-lending socket wire (lambda () (tell-program socket octets))))
 
 (defun call-telling (socket function)
   "Calls FUNCTION, which tells the program of SOCKET of its end."

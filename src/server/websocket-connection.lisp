@@ -97,27 +97,15 @@ of the client's half may have come with the last of it, and no event of its own.
       ((nil :pong))
       (:ping (put-in-websocket socket (encode-frame :pong value)))
       ((:text :binary)
+       (send-waiting socket wire)
        (call-on-message socket wire kind value))
       (:close (note-close socket :receive-close value more))
       (:failure (note-close socket :fail value more)))))
 
-(defun gathering-now (socket wire)
-  "How answers to the message of SOCKET gather that was taken last from WIRE."
-  (cond ((not (lendable-p wire)) nil)
-        ((< (wire-start wire) (wire-end wire)) :all)
-        ((few-queued-p socket) :before)))
-
-(defun call-for-message (socket wire function)
-  "Calls FUNCTION, a program's, without arguments, for a message of SOCKET that has come over WIRE."
-  (let ((gathering (gathering-now socket wire)))
-    (unless (and gathering (few-queued-p socket))
-      (send-waiting socket wire))
-    (call-gathering socket gathering (lambda () (call-lending socket wire function)))))
-
 (defun call-on-message (socket wire kind message)
   (when (sending-p (websocket-state socket))
-    (handler-case (call-for-message socket wire
-                                    (lambda () (funcall (websocket-on-message socket) socket kind message)))
+    (handler-case (call-lending socket wire
+                                (lambda () (funcall (websocket-on-message socket) socket kind message)))
       (error (condition)
         (log-message (continuation-engine socket) :error "A WebSocket's handler failed: ~A" condition)
         (close-websocket-with socket 1011 "The server failed.")))))

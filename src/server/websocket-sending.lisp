@@ -13,27 +13,9 @@
 ;;;;
 ;;;; Invariant: what was put into the outbox is seen by who has the right to send, or gets it next: each looks again
 ;;;; after it has given the right up, and who does not get it has put his octets in before.
-;;;;
-;;;; A client that does not wait for answers sends many messages at a time, and each send is a call of the system.  So
-;;;; answers leave together, while few octets are waiting and the right to send is lent:
-;;;;
-;;;;   gathering  ON-MESSAGE is called              what was sent before          what it sends
-;;;;   :ALL       while more messages are at hand   leaves with what comes next   likewise
-;;;;   :BEFORE    for the last one at hand          leaves with what it sends,    leaves at once
-;;;;                                                or after it
-;;;;   NIL        otherwise                         has left                      leaves at once
-;;;;
-;;;; ON-MESSAGE may wait for what an answer brings about.  So while something waits to leave with others, a timer is
-;;;; pending that sends it.
 
 (defparameter *closing-seconds* 5
   "How many seconds a client has to answer a close frame.")
-
-(defparameter *gathering-seconds* 1/200
-  "How long answers wait at most to leave with others.")
-
-(defconstant +most-gathered+ (* 16 1024)
-  "How many octets wait at most to leave with others.")
 
 (define-record (websocket (:include continuation)
                           (:constructor %make-websocket
@@ -58,9 +40,7 @@
   (owner (bt:current-thread))           ; the thread that goes on with it now; at first who answers the handshake
   (begun-p nil
    :documentation "True when the answer to the opening handshake of WEBSOCKET was sent.")
-  (relay nil :type (member nil :free :taken))
-  (gathering nil :type (member nil :before :all))
-  (relief nil :type (member nil :due))) ; a timer is pending that sends what waits
+  (relay nil :type (member nil :free :taken)))
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
@@ -106,38 +86,9 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 
 (defun visit-websocket (socket)
   "Has what was put into SOCKET sent: at once, or by its owner, soon."
-  (cond ((answers-gather-p socket) (ensure-relief socket))
-        ((relay-queued socket))
+  (cond ((relay-queued socket))
         ((not (owned-websocket-p socket)) (visit socket))
         ((websocket-begun-p socket) (send-for-websocket socket))))
-
-;;; Answers that leave together
-
-(defun few-queued-p (socket)
-  "True when what waits to be sent to SOCKET is so little that more may join it."
-  (< (outbox-size (websocket-outbox socket)) +most-gathered+))
-
-(defun answers-gather-p (socket)
-  "True when the current thread is in the ON-MESSAGE of SOCKET, and what that sends may leave with what comes next."
-  (and (eq :all (websocket-gathering socket))
-       (owned-websocket-p socket)
-       (few-queued-p socket)))
-
-(defun ensure-relief (socket)
-  "Has what waits to be sent to SOCKET sent in *GATHERING-SECONDS*, unless that happens before."
-  (when (compare-and-set (websocket-relief socket) nil :due)
-    (schedule (continuation-engine socket) *gathering-seconds*
-              (lambda ()
-                ;; Before it looks: who queues something then, and finds none pending, ensures another one.
-                (compare-and-set (websocket-relief socket) :due nil)
-                (when (queued-p (websocket-outbox socket))
-                  (relay-queued socket))))))
-
-(defun call-gathering (socket gathering function)
-  "Calls FUNCTION, without arguments, which calls the ON-MESSAGE of SOCKET, while answers gather as GATHERING says."
-  (setf (websocket-gathering socket) gathering)
-  (unwind-protect (funcall function)
-    (setf (websocket-gathering socket) nil)))
 
 (defun send-for-websocket (socket)
   "Sends what the client of SOCKET takes now.  The caller has the right to send."
@@ -153,12 +104,16 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 (defun relay-queued (socket)
   "Sends what was put into SOCKET if its owner has lent the right to send.  True when the caller need not care."
   (loop
-    (unless (compare-and-set (websocket-relay socket) :free :taken)
-      (return (eq :taken (websocket-relay socket))))
-    (unwind-protect (uninterruptibly (send-for-websocket socket))
-      (compare-and-set (websocket-relay socket) :taken :free))
-    (unless (queued-p (websocket-outbox socket))
-      (return t))))
+    (cond ((compare-and-set (websocket-relay socket) :free :taken)
+           (unwind-protect (uninterruptibly (send-for-websocket socket))
+             (compare-and-set (websocket-relay socket) :taken :free))
+           (unless (queued-p (websocket-outbox socket))
+             (return t)))
+          (t
+           ;; One look: it may become :FREE meanwhile, and who sends then has to have it.
+           (case (websocket-relay socket)
+             (:taken (return t))
+             ((nil) (return nil)))))))
 
 (defun lendable-p (wire)
   "True when another thread may send to WIRE, since that does not wait."
@@ -170,9 +125,7 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   "Lends the right to send for SOCKET, whose owner the caller is."
   (compare-and-set (websocket-relay socket) nil :free)
   (when (queued-p (websocket-outbox socket))
-    (if (and (websocket-gathering socket) (few-queued-p socket))
-        (ensure-relief socket)
-        (relay-queued socket))))
+    (relay-queued socket)))
 
 (defun take-sending-back (socket)
   "Gives the right to send for SOCKET back to its owner, the caller, who may not have lent it."

@@ -83,7 +83,7 @@
                  (is-true (hear-all talk (burst 3)))
                  (open-gate gate))))))
 
-(define-server-test (answers-gather-only-where-others-may-send :needs :our-http)
+(define-server-test (an-answer-does-not-wait-for-the-next-message :needs :our-http)
   (serving-stops (gate)
     (with-talk (talk)
       (tell talk "quick" "stop")
