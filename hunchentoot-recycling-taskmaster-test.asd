@@ -203,6 +203,7 @@
                  (:file "delayed-responses")
                  (:file "later-responses")
                  (:file "written-responses")
+                 (:file "response-mishaps")
                  (:file "failures")
                  (:file "running")
                  (:file "loading")

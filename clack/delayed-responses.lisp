@@ -151,11 +151,21 @@ read that, and BODY can be read in any thread."
                (end-within (delayed-written delayed))
                (leave-response delayed responder)))
     ((:done :switched :error)           ; perhaps by other means than the responder
-     (withdraw-deferral (delayed-deferral delayed)))))
+     (withdraw-response delayed))))
+
+(defun withdraw-response (delayed)
+  "Lets nobody answer DELAYED any more, and drops what it was answered, if that was not sent."
+  (withdraw-deferral (delayed-deferral delayed))
+  (drop-answer (take-answer (delayed-deferral delayed))))
+
+(defun drop-answer (answer)
+  "Drops ANSWER, of a deferral, or NIL: who writes it, if it is written, is told."
+  (when (to-be-written-p answer)
+    (drop-written answer)))
 
 (defun give-up-delayed (delayed)
   "Lets nobody answer or write DELAYED any more, whose function was left."
-  (withdraw-deferral (delayed-deferral delayed))
+  (withdraw-response delayed)
   (when (delayed-written delayed)
     (drop-written (delayed-written delayed))
     (end-turns (delayed-written delayed))))

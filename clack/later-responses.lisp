@@ -16,10 +16,11 @@
   (let* ((delayed (deferral-context deferral))
          (written (and (written-response-p answer) answer)))
     (handler-case (send-late delayed answer)
-      ((or descriptor-broken stream-timeout) (condition) (error condition))
+      ((or descriptor-broken stream-timeout) (condition)
+        (drop-answer answer)
+        (error condition))
       (error (condition)
-        (when written
-          (drop-written written))
+        (drop-answer answer)
         (report-failure server exchange (delayed-content delayed) condition)))
     (cond ((not (eq :body (delayed-side delayed)))
            (conclude-delayed delayed))
@@ -49,6 +50,7 @@
 
 (defmethod drop-deferred ((server clack-server) deferral)
   (let ((delayed (deferral-context deferral)))
+    (drop-answer (deferral-answer deferral))
     (release-body (delayed-body delayed))
     (release-request (delayed-exchange delayed) (delayed-content delayed))))
 

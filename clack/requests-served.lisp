@@ -46,6 +46,7 @@ client does not wait for that."
   "True when CONDITION tells that the client is gone, or takes too long: amid BODY, or amid the response."
   (typecase condition
     ((or descriptor-broken stream-timeout program-socket-over) t)
+    (client-left (client-left-within-p condition))
     (end-of-file (and (raw-body-source body)
                       (eq (stream-error-stream condition) (raw-body-source body))))))
 

@@ -19,7 +19,8 @@
 ;;;; Nothing that sends refers to the writer, so that it is garbage when the application has forgotten it.
 
 (define-condition client-left (recycling-error)
-  ()
+  ((within-p :initarg :within-p :initform nil :reader client-left-within-p
+             :documentation "True when the function of the response's own request was told, by its own thread."))
   (:report "The client has left, or takes nothing any more.")
   (:documentation "Signalled to who calls a writer when nobody will get what is written: the client has left, did not take
 anything for the :WRITE-TIMEOUT, or the server was stopped."))
@@ -41,6 +42,10 @@ anything for the :WRITE-TIMEOUT, or the server was stopped."))
 (defun to-be-written-p (answer)
   "True when ANSWER, to a DELAYED, is a response that is written piece by piece."
   (written-response-p answer))
+
+(defun tell-of-leaving (written)
+  "Signals that nobody gets WRITTEN any more."
+  (error 'client-left :within-p (within-function-p (written-delayed written))))
 
 (defun drop-written (written)
   "Lets nobody write WRITTEN any more, and drops what was written and not sent."
@@ -176,13 +181,14 @@ full, since that thread will be back; any other until all was taken."
     (when (and within-p (outbox-over-p outbox) (eq :body (delayed-side delayed)))
       (end-within written))))
 
-(defun send-in-turn-elsewhere (written)
-  "Does what SEND-IN-TURN does in a thread that may have no buffers of its own, and has no part in the failure of the
-connection.  Signals CLIENT-LEFT."
-  (handler-case (call-with-borrowed-kit (lambda () (send-in-turn written)))
+(defun send-in-own-turn (written)
+  "Does what SEND-IN-TURN does, also in a thread that has no buffers of its own.  Signals CLIENT-LEFT."
+  (handler-case (if (within-function-p (written-delayed written))
+                    (send-in-turn written)
+                    (call-with-borrowed-kit (lambda () (send-in-turn written))))
     ((or descriptor-broken stream-timeout) ()
-      (drop-written written)
-      (error 'client-left))))
+      (drop-written written)            ; and nobody waits for room that there will never be
+      (tell-of-leaving written))))
 
 (defun send-if-free (written)
   "Sends what is in the outbox of WRITTEN if it is the current thread's turn; returns what TAKE-TURN has said."
@@ -190,9 +196,7 @@ connection.  Signals CLIENT-LEFT."
     (unwind-protect
          (progn (uninterruptibly (setf turn (take-turn written)))
                 (when (eq :taken turn)
-                  (if (within-function-p (written-delayed written))
-                      (send-in-turn written)
-                      (send-in-turn-elsewhere written)))
+                  (send-in-own-turn written))
                 turn)
       (when (eq :taken turn)
         (end-turn written)))))
@@ -221,19 +225,28 @@ connection.  Signals CLIENT-LEFT."
 
 (defun refuse-piece (written)
   "Signals why nothing can be written to WRITTEN any more."
-  (error (if (written-closed-p written) 'response-over 'client-left)))
+  (if (written-closed-p written)
+      (error 'response-over)
+      (tell-of-leaving written)))
+
+(defun room-awaited-p (written)
+  "Waits for room in WRITTEN, as long as its client may take nothing; or, until the head was sent, as long as a response may
+take to come.  True when there is some."
+  (let ((server (delayed-server (written-delayed written))))
+    (await-room (written-outbox written)
+                (if (written-stream written) (write-seconds server) (server-response-timeout server)))))
 
 (defun await-room-in (written)
   "Waits until there is room in WRITTEN.  Signals CLIENT-LEFT when there is none in time."
-  ;; Later the engine ends the outbox when the client takes nothing in time, if the engine sends.
-  (let ((outbox (written-outbox written))
-        (delayed (written-delayed written)))
-    (loop until (await-room outbox (write-seconds (delayed-server delayed)))
-          do (unless (and (eq :over (written-turn written))
-                          (engine-sends-p (delayed-wire delayed)))
-               (error 'client-left)))
-    (when (outbox-ended-p outbox)
-      (refuse-piece written))))
+  ;; Who sends ends the outbox when the client takes nothing in time; if it takes little, more than one such time may pass.
+  (loop until (room-awaited-p written)
+        do (unless (and (written-stream written)
+                        (engine-sends-p (delayed-wire (written-delayed written))))
+             (drop-written written)
+             (tell-of-leaving written))
+           (send-within written))       ; whose turn it was may have been destroyed
+  (when (outbox-ended-p (written-outbox written))
+    (refuse-piece written)))
 
 (defun put-piece (written octets)
   "Puts OCTETS, framed, into WRITTEN, and has them sent."

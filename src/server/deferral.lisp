@@ -169,8 +169,8 @@ that; :EARLY where its owner has yet to look; :LATE where nobody will."
       (end-outbox outbox))
     (when (or outbox (not done-p))
       (note-leaving deferral))
-    (finish-deferral deferral)
-    (drop-deferred (continuation-application deferral) deferral)))
+    (drop-deferred (continuation-application deferral) deferral)
+    (finish-deferral deferral)))
 
 (defun finish-deferral (deferral)
   "Forgets what programs gave to DEFERRAL, which is over: it may refer to those who have the reply, and these to

@@ -86,6 +86,7 @@
   ("take-rest-of-content" "(take-rest body)" "nil")
   ("takable-p" "(not (eq :held (client-side protocol)))" "t")
   ("settle-delayed" "(written-to-end-p (delayed-written delayed))" "t")
+  ("withdraw-response" "(drop-answer (take-answer (delayed-deferral delayed)))" "nil" :suites (clack/response-mishaps))
   ("give-up-delayed" "(drop-written (delayed-written delayed))" "nil")))
 
 (:file "clack/written-responses.lisp"
@@ -106,12 +107,17 @@
   ("write-piece" "(outbox-over-p (written-outbox written))" "nil" :equivalent "The outbox refuses it, too.")
   ("write-piece" "((and close-p (zerop (length octets))))" "")
   ("refuse-piece" "(written-closed-p written)" "nil")
-  ("await-room-in" "(outbox-ended-p outbox)" "nil" :equivalent "The next piece is refused.")))
+  ("room-awaited-p" "(written-stream written)" "t" :suites (clack/response-mishaps))
+  ("await-room-in" "(engine-sends-p (delayed-wire (written-delayed written)))" "nil" :suites (clack/response-mishaps))
+  ("await-room-in" "(written-stream written)" "t" :suites (clack/response-mishaps))
+  ("await-room-in" "(outbox-ended-p (written-outbox written))" "nil" :equivalent "The next piece is refused.")))
 
 (:file "clack/later-responses.lisp"
  :suites (clack/delayed-responses clack/written-responses clack/later-responses clack/raw-bodies)
  :mutants
- (("resume" "(drop-written written)" "nil")
+ (("resume" "((or descriptor-broken stream-timeout) (condition) (drop-answer answer)"
+             "((or descriptor-broken stream-timeout) (condition)" :suites (clack/response-mishaps))
+  ("resume" "(error (condition) (drop-answer answer)" "(error (condition)")
   ("conclude-delayed" "(release-body (delayed-body delayed))" "nil")
   ("stream-forgotten" "(delayed-elsewhere-p delayed)" "nil")
   ("watch-forgotten" "(look-later server (list delayed) *looks*)" "nil")
@@ -122,6 +128,7 @@
  (("invitation" "(eq :idle (our-side (exchange-protocol exchange)))" "t" :equivalent "Nobody reads later, yet.")
   ("body-of" "(<= size (content-at-hand content))" "t" :suites (clack/raw-bodies))
   ("client-gone-p" "((or descriptor-broken stream-timeout program-socket-over) t)" "")
+  ("client-gone-p" "(client-left-within-p condition)" "nil" :suites (clack/response-mishaps))
   ("client-gone-p" "(eq (stream-error-stream condition) (raw-body-source body))" "nil")
   ("send-failure" "(eq :idle (our-side (exchange-protocol exchange)))" "t")
   ("call-debugging" "(unless (client-fault-p condition body)" "(progn"

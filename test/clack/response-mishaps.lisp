@@ -1,0 +1,128 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite clack/response-mishaps :in clack
+  :description "Responses that come from elsewhere, and whose function, client or writer does not do what it should.")
+
+(in-suite clack/response-mishaps)
+
+(defun begun-elsewhere (responder)
+  "A writer that another thread has got of RESPONDER."
+  (elsewhere responder '(200 ())))
+
+(defun write-much-to (writer)
+  "Writes more to WRITER than may wait; what ends that, in another thread."
+  (elsewhere (lambda ()
+               (loop (funcall writer (make-string 100000 :initial-element #\x))))))
+
+;;; Begun elsewhere, and never sent
+
+(define-server-test who-has-begun-to-write-for-a-function-that-fails-is-told
+  (with-later (given) (progn (record given (begun-elsewhere responder))
+                             (error "It has failed."))
+    (with-connection (connection)
+      (is (= 500 (response-status (exchange connection "/"))))
+      (is (eq 'handler:client-left (write-much-to (nth-given given))))
+      (is (equal "word" (exchange-text connection "/word"))))
+    (eventually ("the connection to end") (zerop (server-figure :open)))
+    (is (= 2 (server-figure :served)) "Each request counts once.")))
+
+(define-server-test who-has-begun-to-write-over-a-connection-that-is-taken-over-is-told
+  (with-later (given) (let ((writer (begun-elsewhere responder))
+                            (io (getf environment :clack.io)))
+                        (handler::write-io io (octets "mine") nil)
+                        (handler::close-io io)
+                        writer)
+    (is (equal "mine" (decode (ask-raw (request-octets "/")))))
+    (is (eq 'handler:client-left (write-much-to (nth-given given))))
+    (eventually ("the connection to end") (zerop (server-figure :open)))
+    (is (= 1 (server-figure :served)))))
+
+(define-server-test (who-begins-to-write-for-a-client-that-is-gone-is-told :needs :parking)
+  (with-later (given) responder
+    (dolist (end '(disconnect reset))
+      (setf (recorder-entries given) '())
+      (let ((connection (connect)))
+        (send-request connection "/")
+        (nth-given given)
+        (await-pending)
+        (funcall end connection))
+      (let ((writer (begun-elsewhere (nth-given given))))
+        (is (eq 'handler:client-left (write-much-to writer)))))
+    (eventually ("the connections to end") (zerop (server-figure :open)))
+    (is (equal "" (clack-log)))))
+
+(define-server-test who-begins-to-write-what-cannot-be-sent-is-told
+  (with-later (given) responder
+    (with-connection (connection)
+      (send-request connection "/")
+      (nth-given given)
+      (await-pending)
+      (with-function (handler::begin-written (original written)
+                       (error 'server:descriptor-broken :stream nil))
+        (is (eq 'handler:client-left (write-much-to (begun-elsewhere (nth-given given))))))
+      (is-true (closed-by-server-p connection)))))
+
+(define-server-test who-waits-for-a-function-that-waits-for-him-is-let-go
+  (with-later (given :response-timeout 1/4) (write-much-to (begun-elsewhere responder))
+    (with-connection (connection)
+      (send-request connection "/")
+      (is (eq 'handler:client-left (nth-given given)))
+      (receive-rest connection))
+    (is (equal "word" (ask-text "/word")))))
+
+;;; The function's own writer
+
+(define-server-test who-writes-within-the-function-is-told-that-the-client-has-left
+  (let ((told (make-recorder)))
+    (with-later (given) (let ((writer (funcall responder '(200 ()))))
+                          (handler-case (loop (funcall writer (make-string 100000 :initial-element #\x)))
+                            (error (condition)
+                              (record told (type-of condition))))
+                          (record told (handler-case (funcall writer "more")
+                                         (error (condition) (type-of condition))))
+                          (record told (funcall writer nil :close t)))
+      (let ((connection (connect)))
+        (send-request connection "/")
+        (next-octet connection)
+        (reset connection))
+      (eventually ("the function to be told") (= 3 (recorded-count told)))
+      (is (equal '(handler:client-left handler:client-left nil) (recorded told)))
+      (eventually ("the connection to end") (zerop (server-figure :open)))
+      (is (equal "" (clack-log))))))
+
+(define-server-test a-client-that-leaves-is-no-failure-of-the-function
+  (with-later (given) (let ((writer (funcall responder '(200 ()))))
+                        (record given (write-much-to writer))
+                        (funcall writer "more"))
+    (let ((connection (connect)))
+      (send-request connection "/")
+      (next-octet connection)
+      (reset connection))
+    (is (eq 'handler:client-left (nth-given given)))
+    (eventually ("the connection to end") (zerop (server-figure :open)))
+    (is (zerop (server-figure :failed)))
+    (is (equal "" (clack-log)))))
+
+(define-server-test (a-client-that-is-slow-but-takes-something-is-not-given-up :needs :our-http)
+  (let ((enough-p nil) (written (make-recorder)))
+    (with-later (given :write-timeout 1/2)
+        (let ((writer (funcall responder '(200 ())))
+              (piece (make-string 100000 :initial-element #\x)))
+          (mapc #'task-result
+                (loop repeat 3
+                      collect (in-background ("writing")
+                                (loop until enough-p do (record written (funcall writer piece))))))
+          (funcall writer "end" :close t))
+      (with-open-connection (connection (small-connection))
+        (send-request connection "/" :headers '(("Connection" . "close")))
+        (eventually ("the writers to wait")
+          (let ((count (recorded-count written)))
+            (and (plusp count)
+                 (not (poll (lambda () (> (recorded-count written) count)) 1/8)))))
+        (loop repeat 40
+              do (receive-many connection 10000)
+                 (poll (constantly nil) 1/40))
+        (setf enough-p t)
+        (let ((rest (receive-rest connection)))
+          (is (search (octets "end") rest :from-end t)))
+        (eventually ("the function to return") (plusp (recorded-count given)))))))
