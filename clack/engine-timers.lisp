@@ -27,15 +27,11 @@ millisecond later.  Returns at once; the result, a timer, is for CANCEL-TIMER.  
 Where connections are parked, one of the threads that serve requests calls it; elsewhere one thread for each server
 calls all of them, one after the other.  An error in it is told, and counted in the statistic :TIMERS.  Timers that are pending
 when the server stops are dropped.  Signals UNFIT-ARGUMENT."
-  (unless (typep seconds '(real 0))
-    (unfit :seconds ", ~S, must be a real number, 0 or above" seconds))
-  (unless (typep function '(or function (and symbol (not null))))
-    (unfit :function ", ~S, must be a function or the name of one" function))
+  (check-timer seconds function)
   (schedule (engine-for-timer server) seconds function))
 
 (defun cancel-timer (timer)
   "Cancels TIMER, a result of RUN-AFTER.  True when its function is never going to be called; NIL when it has begun or run,
 and when TIMER was cancelled or dropped before.  Signals UNFIT-ARGUMENT."
-  (unless (typep timer 'timer)
-    (unfit :timer ", ~S, must be a result of RUN-AFTER" timer))
+  (check-is-timer timer)
   (cancel timer))

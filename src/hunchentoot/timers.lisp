@@ -32,17 +32,6 @@
         RECYCLING-TASKMASTER: tell it whose threads are to run the timer, by :TASKMASTER and an acceptor ~
         that is started.")))
 
-(defun delay-p (seconds)
-  "True when SECONDS are something that can be waited for."
-  (handler-case (typep seconds '(real 0))
-    (arithmetic-error () nil)))         ; by a float that is no number, which nobody can compare
-
-(defun check-timer (seconds function)
-  (unless (delay-p seconds)
-    (hunchentoot:parameter-error "SECONDS must be a real number, 0 or above, not ~S." seconds))
-  (unless (typep function '(or function (and symbol (not null))))
-    (hunchentoot:parameter-error "FUNCTION must be a function or the name of one, not ~S." function)))
-
 (defun run-after (seconds function &key taskmaster)
   "Has FUNCTION called once, without arguments, when SECONDS have passed: not before, and most often less than a
 millisecond later.  Returns at once; the result, a timer, is for CANCEL-TIMER.  May be called in any thread.
@@ -63,7 +52,8 @@ served, and counted; so is one that is scheduled then.  It waits for functions t
 
 Signals HUNCHENTOOT:PARAMETER-ERROR for arguments that make no sense, for a TASKMASTER that is not started, and
 without one where there is none by default."
-  (check-timer seconds function)
+  (with-parameter-errors
+    (check-timer seconds function))
   (schedule (if taskmaster (engine-of taskmaster) (engine-at-hand))
             seconds function))
 
@@ -71,6 +61,6 @@ without one where there is none by default."
   "Cancels TIMER, a result of RUN-AFTER.  True when its function had not begun, and is never going to be
 called; it is not held any longer.  NIL when it has begun, or has run, and when TIMER was cancelled, or dropped
 by a stop, before.  May be called in any thread, and in functions of timers."
-  (unless (typep timer 'timer)
-    (hunchentoot:parameter-error "TIMER must be a result of RUN-AFTER, not ~S." timer))
+  (with-parameter-errors
+    (check-is-timer timer))
   (cancel timer))

@@ -33,7 +33,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-content-p #:content-refused
    #:note-rejected
    ;; their arguments
-   #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types
+   #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types #:check-timer #:check-is-timer
    #:port-number #:seconds #:address #:further-certificates #:list-of-files
    #:*limit-initargs* #:changed-limits
    #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings

@@ -269,6 +269,8 @@
 (define-server-test timers-that-make-no-sense-are-refused
   (with-later (given) nil
     (signals handler:unfit-argument (handler:run-after -1 #'identity :server *server*))
+    (signals handler:unfit-argument (handler:run-after (no-number) #'identity :server *server*))
+    (signals handler:unfit-argument (handler:run-after 1 nil :server *server*))
     (signals handler:unfit-argument (handler:run-after 1 42 :server *server*))
     (signals handler:unfit-argument (handler:run-after 1 #'identity))
     (signals handler:unfit-argument (handler:run-after 1 #'identity :server 42))

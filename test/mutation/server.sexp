@@ -497,6 +497,8 @@
   ("address-p" "(member (length value) '(4 16))" "t")
   ("address-p" "(typep element 'octet)" "(integerp element)")
   ("fits-p" "(arithmetic-error () nil)" "(arithmetic-error () t)" :suites (clack/running))
+  ("check-timer" "(fits-p seconds '(real 0))" "(typep seconds '(real 0))" :suites (clack/written-responses))
+  ("check-timer" "(and symbol (not null))" "symbol" :suites (clack/written-responses))
   ("check-argument-types" "(eq value unknown)" "(null value)")
   ("check-argument-types" "(if secret-p" "(if nil" :suites (tls-mistakes))))
 
