@@ -241,9 +241,9 @@ it waits, at most for the write timeout.  Signals PROGRAM-SOCKET-OVER."
   (let ((parts (with-websocket (socket)
                  (shiftf (program-socket-buffered socket) '()))))
     (write-to-program-socket socket
-                             (if (= 1 (length parts))
-                                 (first parts)
-                                 (apply #'concatenate 'octets (reverse parts)))
+                             (if parts
+                                 (joined-octets (reverse parts) (reduce #'+ parts :key #'length))
+                                 (make-octets 0))
                              callback)))
 
 (defun finish-program-socket (socket)
