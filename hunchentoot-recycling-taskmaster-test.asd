@@ -225,6 +225,7 @@
     :pathname "clack/"
     :serial t
     :components ((:file "sockets")
+                 (:file "socket-mishaps")
                  (:file "sockets-tls" :if-feature (:and :sbcl (:not :hunchentoot-no-ssl)))))
    (:module "differential"              ; the same requests to Hunchentoot's own acceptor
     :pathname "hunchentoot/differential/"

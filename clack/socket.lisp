@@ -104,11 +104,15 @@ True when it has."
   (listen-to-program-socket (socket-of exchange) callback)
   callback)
 
+;;; What is no octets is told before the connection is taken over.
+
 (defun write-io (exchange octets callback)
-  (write-to-program-socket (open-socket-of exchange) (fresh-octets octets) callback))
+  (let ((octets (fresh-octets octets)))
+    (write-to-program-socket (open-socket-of exchange) octets callback)))
 
 (defun buffer-io (exchange octets)
-  (buffer-for-program-socket (open-socket-of exchange) (fresh-octets octets)))
+  (let ((octets (fresh-octets octets)))
+    (buffer-for-program-socket (open-socket-of exchange) octets)))
 
 (defun flush-io (exchange callback)
   (flush-program-socket (open-socket-of exchange) callback))

@@ -21,9 +21,9 @@
 
 ;;; Frames
 
-(defun too-long-p (socket extent)
-  "True when a frame of EXTENT octets is longer than SOCKET takes."
-  (> extent (program-socket-most-octets socket)))
+(defun too-long-p (socket size)
+  "True when a frame, or a message, of SIZE octets of payload is longer than SOCKET takes."
+  (> size (program-socket-most-octets socket)))
 
 (defun refuse-long-input (socket wire)
   "Ends SOCKET, whose client sends more at a time over WIRE than it takes."
@@ -65,11 +65,11 @@
   "The next frame of SOCKET, in a vector of its own, if it has come whole; NIL if it has not, and :TOO-LONG if it will not be
 taken."
   (loop
-    (multiple-value-bind (extent exact-p)
+    (multiple-value-bind (extent exact-p head)
         (if (program-socket-held socket)
             (frame-extent (program-socket-held socket) 0 (program-socket-fill socket))
             (frame-extent (wire-input wire) (wire-start wire) (wire-end wire)))
-      (cond ((too-long-p socket extent) (return :too-long))
+      (cond ((too-long-p socket (- extent head)) (return :too-long))
             ((and exact-p (program-socket-held socket) (= extent (program-socket-fill socket)))
              (return (take-held socket extent)))
             ((and exact-p
@@ -86,8 +86,8 @@ taken."
   (unless (control-frame-p frame)
     (setf (program-socket-message-size socket)
           (if (continuation-frame-p frame)
-              (+ (program-socket-message-size socket) (length frame))
-              (length frame)))
+              (+ (program-socket-message-size socket) (frame-payload-size frame))
+              (frame-payload-size frame)))
     (too-long-p socket (program-socket-message-size socket))))
 
 ;;; Calling the program

@@ -31,14 +31,14 @@
                                (:copier nil))
   "A connection over which a program speaks by itself."
   (frames-p nil :read-only t)           ; it speaks the WebSocket protocol
-  (most-octets 0 :type unsigned-byte :read-only t) ; of a message, and of a frame
+  (most-octets 0 :type unsigned-byte :read-only t) ; of payload, of a message and of a frame
   (ping nil :read-only t)               ; PING-MILLISECONDS while pings may be sent
   (reader nil
    :documentation "The program's function that is called with what comes for PROGRAM-SOCKET, or NIL.")
   (reader-new-p nil)                    ; a worker is to look for what has come before there was one
   (held nil :type (or null octets))     ; of a frame that has not come whole, FILL octets
   (fill 0 :type index)
-  (message-size 0 :type unsigned-byte)  ; octets of the frames of a message that has not ended
+  (message-size 0 :type unsigned-byte)  ; octets of payload of a message that has not ended
   (buffered '() :type list)             ; what was written and is to be sent later, the last first
   (put 0 :type unsigned-byte)
   (written '() :type list)              ; of functions that are to be called: lists of position, kind and function
@@ -124,7 +124,7 @@ longer who calls them."
 (defun call-program (socket function)
   "Calls FUNCTION, a program's, without arguments.  If that fails, SOCKET ends."
   (handler-case (funcall function)
-    (error (condition)
+    (serious-condition (condition)      ; also of an exhausted stack
       (fail-program-socket socket condition))))
 
 (defun fail-program-socket (socket condition)

@@ -24,16 +24,23 @@
 
 (defun frame-extent (octets start end)
   "How many octets the frame has at least that begins in OCTETS at START, as far as those below END tell; an integer, at
-most 2^64 and 14.  The second value is true when it has no more (RFC 6455, section 5.2)."
+most 2^64 and 14.  The second value is true when it has no more; the third is how many of them its head has, an integer
+(RFC 6455, section 5.2)."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (let ((come (- end start)))
     (if (< come 2)
-        (values 2 nil)
+        (values 2 nil 2)
         (let ((head (head-extent (aref octets (1+ start)))))
           (if (< come (length-end (aref octets (1+ start))))
-              (values head nil)
-              (values (+ head (announced-size octets start)) t))))))
+              (values head nil head)
+              (values (+ head (announced-size octets start)) t head))))))
+
+(defun frame-payload-size (frame)
+  "How many octets of payload FRAME has, a vector of octets that are a whole one (RFC 6455, section 5.2)."
+  (multiple-value-bind (extent exact-p head) (frame-extent frame 0 (length frame))
+    (declare (ignore exact-p))
+    (- extent head)))
 
 (defun whole-frame-p (octets)
   "True when OCTETS are one frame, and no more (RFC 6455, section 5.2)."
@@ -75,11 +82,12 @@ REASON, a string (RFC 6455, section 7.4)."
       (subseq (encode-close code reason) 2)))
 
 (defun client-close-frame (payload)
-  "The close frame, a fresh vector of octets, with PAYLOAD, at most 125 octets, as it would come from a client (RFC 6455,
-section 5.5.1)."
-  (let ((frame (make-octets (+ 6 (length payload)))))
+  "The close frame, a fresh vector of octets, with PAYLOAD, a vector of octets, as it would come from a client; with the
+code only that this begins with where it is longer than such a frame may be (RFC 6455, sections 5.5 and 5.5.1)."
+  (let* ((size (if (<= (length payload) 125) (length payload) 2))
+         (frame (make-octets (+ 6 size))))
     (setf (aref frame 0) #x88
-          (aref frame 1) (logior #x80 (length payload)))
+          (aref frame 1) (logior #x80 size))
     (replace frame payload :start1 6)))
 
 (defun failure-code-p (code)

@@ -199,7 +199,10 @@
 
 (:file "src/server/program-input.lisp" :suites (clack/sockets)
  :mutants
- (("too-long-p" "(> extent (program-socket-most-octets socket))" "nil")
+ (("too-long-p" "(> size (program-socket-most-octets socket))" "nil")
+  ("take-frame" "(too-long-p socket (- extent head))" "(too-long-p socket extent)" :suites (clack/socket-mishaps))
+  ("message-too-long-p" "(+ (program-socket-message-size socket) (frame-payload-size frame))"
+                        "(+ (program-socket-message-size socket) (length frame))" :suites (clack/socket-mishaps))
   ("hold-input" "(min (- extent fill) (- (wire-end wire) (wire-start wire)))" "(- (wire-end wire) (wire-start wire))")
   ("take-held" "(if (= extent (length held)) held (subseq held 0 extent))" "held")
   ("take-frame" "(= extent (program-socket-fill socket))" "t")

@@ -66,3 +66,15 @@ known, and that."
     (is (websocket:failure-code-p code)))
   (dolist (code '(1000 1001 1005 3000 4999))
     (is (not (websocket:failure-code-p code)))))
+
+(test payloads-are-as-long-as-they-are-said-to-be
+  (dolist (mask '(nil 7))
+    (dolist (length '(0 125 126 65535 65536))
+      (is (= length (websocket:frame-payload-size (websocket:encode-frame :binary (test-octets length) :mask mask)))))))
+
+(test close-frames-for-programs-are-no-longer-than-they-may-be
+  (loop for (length told) in '((0 0) (1 1) (2 2) (125 125) (126 2) (300 2))
+        do (let* ((payload (coerce (test-octets length) 'base:octets))
+                  (frame (websocket:client-close-frame payload)))
+             (is-true (websocket:whole-frame-p frame))
+             (is (equalp (subseq payload 0 told) (websocket:close-frame-payload frame)) "~D" length))))
