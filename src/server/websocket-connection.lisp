@@ -10,7 +10,7 @@
 ;;;;   a failure                                sends a close frame with its code, and closes likewise
 ;;;;   the end                                  closes the connection
 ;;;;   nothing for PING-SECONDS                 sends a ping
-;;;;   nothing for IDLE-SECONDS                 closes the connection, unless it is still to send a ping, or has just
+;;;;   nothing for IDLE-SECONDS                 closes the connection, unless a ping is still to leave, or has just
 ;;;;                                            done so
 ;;;;   no close frame for *CLOSING-SECONDS*     closes the connection
 ;;;;   after it has sent one
@@ -27,10 +27,13 @@
 (defun continue-websocket (socket wire visitor-p)
   (loop
     (say-going-away socket)
-    (let ((more-p (and (not visitor-p)
-                       (prog1 (receive-messages socket wire)
-                         (keep-time socket)))))
-      (cond ((send-queued (websocket-outbox socket) wire)
+    (let* ((now (milliseconds))         ; what comes later is read before it is missed
+           (more-p (and (not visitor-p)
+                        (prog1 (receive-messages socket wire)
+                          (keep-time socket now))))
+           (ended-p (send-queued (websocket-outbox socket) wire)))
+      (note-ping-sent socket wire)
+      (cond (ended-p
              (return :close))
             ((eq :gone (websocket-state socket))
              (return :broken))
@@ -125,8 +128,8 @@ of the client's half may have come with the last of it, and no event of its own.
 
 ;;; Time
 ;;;
-;;; Who is not pinged in time, since too much was on its way to him, does not count as gone: first he is pinged, and has
-;;; then as much time as others have.
+;;; Who is not pinged in time, since too much was on its way to him, or his worker was late, does not count as gone: first
+;;; the ping leaves, and he has then as much time as others have.
 
 (defun ping-moment (socket)
   "When a ping is to be sent to SOCKET, in MILLISECONDS; NIL for never."
@@ -144,7 +147,7 @@ of the client's half may have come with the last of it, and no event of its own.
         (pinged (websocket-pinged socket)))
     (cond ((null idle) nil)
           ((or (null ping) (<= idle ping)) (+ heard idle))
-          (pinged (max (+ heard idle) (+ pinged (- idle ping))))
+          ((integerp pinged) (max (+ heard idle) (+ pinged (- idle ping))))
           (t nil))))
 
 (defun earlier (moment other)
@@ -155,15 +158,21 @@ of the client's half may have come with the last of it, and no event of its own.
   "When SOCKET is to be closed, in MILLISECONDS; NIL for never."
   (earlier (websocket-closing-end socket) (idle-moment socket)))
 
-(defun keep-time (socket)
-  "Does for SOCKET what is due now."
-  (let ((now (milliseconds)))
-    (flet ((due-p (moment) (and moment (>= now moment))))
-      (cond ((due-p (end-moment socket))
-             (end-websocket socket))
-            ((and (due-p (ping-moment socket))
-                  (member (put-in-websocket socket (encode-frame :ping (make-octets 0))) '(:room :full)))
-             (setf (websocket-pinged socket) now))))))
+(defun keep-time (socket now)
+  "Does for SOCKET what was due at NOW, in MILLISECONDS; what had come by then was read."
+  (flet ((due-p (moment) (and moment (>= now moment))))
+    (cond ((due-p (end-moment socket))
+           (end-websocket socket))
+          ((and (due-p (ping-moment socket))
+                (member (put-in-websocket socket (encode-frame :ping (make-octets 0))) '(:room :full)))
+           (setf (websocket-pinged socket) :put)))))
+
+(defun note-ping-sent (socket wire)
+  "Notes when a ping that was put into SOCKET has left over WIRE, if it has."
+  (when (and (eq :put (websocket-pinged socket))
+             (null (wire-left wire))
+             (not (queued-p (websocket-outbox socket))))
+    (setf (websocket-pinged socket) (milliseconds))))
 
 (defun settle-websocket-deadline (socket wire)
   "Lets SOCKET be continued when something is due; but while something is LEFT of WIRE, its client has the time that it

@@ -35,7 +35,7 @@
   (ping-milliseconds nil :type (or null fixnum)) ; NIL, too, while no ping may be put between what was sent
   (idle-milliseconds nil :type (or null fixnum) :read-only t)
   (heard 0 :type fixnum)                ; when the client was heard last, in MILLISECONDS
-  (pinged nil :type (or null fixnum))   ; when a ping was sent since
+  (pinged nil :type (or null (eql :put) fixnum)) ; when a ping was sent since; :PUT while it is to leave
   (closing-end nil :type (or null fixnum)) ; by when the client is to send a close frame
   (owner (bt:current-thread))           ; the thread that goes on with it now; at first who answers the handshake
   (begun-p nil

@@ -510,13 +510,20 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
                       (handler-case (progn (write-frame io :text "lost") nil)
                         (handler::program-socket-over () :over))))))))
 
+(define-server-test who-answers-pings-is-pinged-again
+  (with-globals ((handler:*websocket-ping-seconds* 1/10)
+                 (handler:*websocket-idle-seconds* 60)) ; so that nobody is too slow for it
+    (with-echoing ()
+      (with-talk (talk)
+        (loop repeat 5
+              do (is (eq :ping (first (hear talk))))
+                 (tell talk (frame :pong "")))))))
+
 (define-server-test silent-clients-are-pinged-and-then-count-as-gone
   (with-globals ((handler:*websocket-ping-seconds* 1/10)
-                 (handler:*websocket-idle-seconds* 2))
+                 (handler:*websocket-idle-seconds* 1/2))
     (with-recorded-kinds (kinds)
       (with-talk (talk)
-        (is (eq :ping (first (hear talk))))
-        (tell talk (frame :pong ""))
         (is (eq :ping (first (hear talk))))
         (is (equal '(:end) (hear talk))))
       (eventually ("the end to be told") (plusp (recorded-count kinds '(:close 1006)))))))

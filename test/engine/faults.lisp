@@ -199,6 +199,23 @@
         (is (= 1 (getf (statistic engine :expired-by) :handshake)))
         (setf (engine::worker-connection (first (engine::engine-workers engine))) nil)))))
 
+(define-server-test who-is-to-be-served-at-its-deadline-is-left-to-its-worker
+  (with-running-engine (engine (constantly :close))
+    (let* ((socket (make-instance 'fake-socket))
+           (connection (engine::make-connection socket))
+           (worker (first (engine::engine-workers engine))))
+      (flet ((ended-p (kind)
+               (engine:set-deadline-at connection kind (- (platform:milliseconds) 1000))
+               (engine::with-engine (engine)
+                 (setf (engine::worker-connection worker) connection)
+                 (engine::end-overdue-connections engine)
+                 (setf (engine::worker-connection worker) nil))
+               (fake-ended socket)))
+        (is (not (ended-p :deferred)))
+        (is (not (ended-p :pause)))
+        (is (zerop (statistic engine :expired)))
+        (is (ended-p :head))))))
+
 ;;; A thread may be destroyed at any line
 
 (defun destroy-here (thread)

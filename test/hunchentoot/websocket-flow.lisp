@@ -4,8 +4,11 @@
 
 ;;; Time
 
+;;; What a slow machine does late must not decide: a client that is to stay has a minute, and one that is to count as gone
+;;; says all that it has to say at once.
+
 (define-server-test (who-is-silent-is-pinged-and-who-answers-stays :needs :our-http)
-  (serving-pushes (socket (:ping-seconds 1/10 :idle-seconds 1 :on-text 'echo-text))
+  (serving-pushes (socket (:ping-seconds 1/10 :idle-seconds 60 :on-text 'echo-text))
     (with-talk (talk)
       (loop repeat 8
             do (is (eq :ping (first (hear talk))))
@@ -22,16 +25,83 @@
       (await-end ends 1006))))
 
 (define-server-test (what-is-sent-to-a-client-does-not-keep-it-alive :needs :our-http)
-  (let ((ends (make-recorder)))
-    (serving-pushes (socket (:ping-seconds 1/5 :idle-seconds 1/2 :on-close (record-end ends)))
+  (let ((ends (make-recorder)) (socket nil))
+    (serving-websocket (:ping-seconds 1/10 :idle-seconds 1/2
+                        :on-open (lambda (it) (recycling:send-text (setf socket it) "news"))
+                        :on-close (record-end ends))
+        ()
       (with-talk (talk)
-        (recycling:send-text (socket) "news")
         (is (string= "news" (hear-text talk)))
-        (is (eq :ping (first (hear talk))))
-        (recycling:send-text (socket) "more")
-        (is (string= "more" (hear-text talk)))
-        (is (equal '(:end) (hear talk))))
+        (eventually ("a silent client to count as gone")
+          (handler-case (progn (recycling:send-text socket "more") nil)
+            (recycling:client-left () t)))
+        (let ((kinds (loop for kind = (first (hear talk))
+                           until (eq :end kind)
+                           collect kind)))
+          (is (= 1 (count :ping kinds)))
+          (is (equal '(:text) (remove-duplicates (remove :ping kinds))))))
       (await-end ends 1006))))
+
+(define-server-test (a-handler-may-take-longer-than-a-client-may-be-silent :needs :our-http)
+  (with-globals ((engine::*tick* 1/100))
+    (serving-websocket (:ping-seconds 1/4 :idle-seconds 60
+                        :on-text (lambda (socket text)
+                                   (when (string= "slow" text)
+                                     (poll (constantly nil) 1))
+                                   (recycling:send-text socket text)))
+        ()
+      (with-talk (talk)
+        (dolist (text '("one" "two" "three" "slow"))
+          (tell talk text)
+          (is (string= text (second (hear-kind talk :text)))))
+        (is (eq :ping (first (hear talk))))))))
+
+(define-server-test (who-answers-a-ping-while-its-worker-is-late-stays :needs (:our-http :calls-by-name))
+  (if *parking-p*
+      (skip "A worker that has a deadline to look after reads first.")
+      (let ((late-p t)
+            (looked (make-gate "the worker to have looked for input"))
+            (answered (make-gate "an answer to the ping")))
+        (with-function (server::receive-messages (original socket wire)
+                         (prog1 (funcall original socket wire)
+                           (when (and late-p (server::websocket-pinged socket))
+                             (setf late-p nil)
+                             (open-gate looked)
+                             (await answered)
+                             (poll (constantly nil) 1)))) ; longer than it may be silent
+          (serving-websocket (:ping-seconds 1/10 :idle-seconds 1/2 :on-text 'echo-text) ()
+            (with-talk (talk)
+              (is (eq :ping (first (hear talk))))
+              (await looked)
+              (tell talk "here")
+              (open-gate answered)
+              (is (string= "here" (second (hear-kind talk :text))))))))))
+
+(defun silent-websocket (ping idle)
+  "A WebSocket without a connection that was heard at 0, with PING and IDLE, in milliseconds or NIL."
+  (server::%make-websocket nil nil nil (server::make-outbox 100) nil nil nil ping idle 0))
+
+(test who-is-pinged-late-has-the-time-that-others-have-from-when-the-ping-has-left
+  (let ((socket (silent-websocket 100 500))
+        (wire (server::make-wire nil)))
+    (is (eql 100 (server::ping-moment socket)))
+    (server::keep-time socket 99)
+    (is (null (server::websocket-pinged socket)))
+    (server::keep-time socket 100000)   ; nobody had time before
+    (is (eq :open (server::websocket-state socket)))
+    (is (eq :put (server::websocket-pinged socket)))
+    (is (null (server::end-moment socket)))
+    (server::note-ping-sent socket wire)
+    (is (null (server::end-moment socket)) "It has not left.")
+    (server::take-queued (server::websocket-outbox socket))
+    (let ((before (platform:milliseconds)))
+      (server::note-ping-sent socket wire)
+      (let ((end (server::end-moment socket)))
+        (is (<= (+ before 400) end (+ (platform:milliseconds) 400)))
+        (server::keep-time socket (1- end))
+        (is (eq :open (server::websocket-state socket)))
+        (server::keep-time socket end)
+        (is (eq :gone (server::websocket-state socket)))))))
 
 (define-server-test (who-had-no-chance-to-answer-a-ping-is-not-gone :needs :parking)
   (let ((ends (make-recorder)))

@@ -343,6 +343,7 @@
  (("end-connection" "(setf (connection-deadline (worker-connection worker)) nil)" "")
   ("end-connection" ":input :io" ":input :output")
   ("end-overdue-connections" "(overdue-p connection now)" "nil")
+  ("end-overdue-connections" "(not (served-when-due-p connection))" "t")
   ("housekeep" "(end-idle-connections engine)" "")
   ("nothing-under-way-p" "(full-p engine)" "nil")
   ("nothing-under-way-p" "(engine-thread-trouble-p engine)" "nil")

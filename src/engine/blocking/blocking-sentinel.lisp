@@ -19,10 +19,14 @@ itself.  Under the lock, so that the socket cannot be closed, and its descriptor
              (if (input-awaited-p worker kind) :input :io)))
 
 (defun end-overdue-connections (engine)
+  "Ends the connections of ENGINE that are overdue.  One that is to be served then has a worker, which looks after the time
+itself, and may be late.  Under the lock."
   (loop with now = (milliseconds)
         for worker in (engine-workers engine)
         for connection = (worker-connection worker)
-        when (and connection (overdue-p connection now))
+        when (and connection
+                  (not (served-when-due-p connection))
+                  (overdue-p connection now))
           do (end-connection engine worker (connection-deadline-kind connection))))
 
 ;;; Overload, and the end of a drain

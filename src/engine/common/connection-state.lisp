@@ -85,8 +85,8 @@ storey above likes.")
 
 (defun set-deadline-at (connection kind time)
   "Lets the sentinel end CONNECTION at TIME, in MILLISECONDS, or NIL for never.  KIND, a keyword, says what
-is waited for.  With :PAUSE, and with :DEFERRED, a CONNECTION that is parked is not ended then, but served.  With
-:PAUSE, and with :BODY, it waits amid a request: nobody but the poller waits for its peer, and it gives way last when descriptors
+is waited for.  With :PAUSE, and with :DEFERRED, a CONNECTION that is parked is not ended then, but served, and one that has
+a worker is left to that.  With :PAUSE, and with :BODY, it waits amid a request: nobody but the poller waits for its peer, and it gives way last when descriptors
 run out."
   (setf (connection-deadline-kind connection) kind
         (connection-deadline connection) time))
