@@ -156,3 +156,44 @@
       (is (null (engine:stop-engine engine)))
       (is (null (engine:accounting-problems engine)))
       (is (cut-answer-p slow)))))
+
+;;; Visitors
+
+(defclass visited-service (octet-service)
+  ((visited :initform nil :accessor last-visited
+            :documentation "The connection that was served last.")
+   (too-early :initform (make-recorder) :reader visits-too-early
+              :documentation "Visits to connections that had output left."))
+  (:documentation "Its answers come later."))
+
+(defmethod engine:serve :before ((service visited-service) connection)
+  (setf (last-visited service) connection))
+
+(defmethod engine:serve-visitor ((service visited-service) connection)
+  (when (engine:connection-output connection)
+    (record (visits-too-early service) connection))
+  :deferred)
+
+(defun visiting-sender (engine connection)
+  "A function that sends the output of CONNECTION: the first time another one visits that meanwhile, and it takes none."
+  (let ((descriptor (engine:connection-descriptor connection))
+        (first-p t))
+    (lambda (parts)
+      (if (shiftf first-p nil)
+          (progn (engine:visit-connection engine connection)
+                 platform:+would-block+)
+          (let ((part (first parts)))
+            (platform:send-octets descriptor (engine:octets-part-octets part)
+                                  (engine:part-position part) (engine:part-end part)))))))
+
+(define-server-test two-who-visit-a-slow-reader-let-what-is-left-go-first
+  (with-ready-engine (engine (lambda (char) (when (char= #\L char) (list *large-answer* :deferred)))
+                      :service-class 'visited-service)
+    (with-connection (slow *port*)
+      (send slow "L")
+      (wait-until-writing engine 1)
+      (let ((connection (last-visited *service*)))
+        (setf (engine:connection-sender connection) (visiting-sender engine connection))
+        (engine:visit-connection engine connection))
+      (is (whole-answer-p slow))
+      (is (zerop (recorded-count (visits-too-early *service*)))))))

@@ -300,3 +300,37 @@
                                      (in-background ("a client") (talk-at-random (+ seed number)))))))
         (is (every (lambda (client) (task-result client 60)) clients) "Seed ~D" seed))
       (apply #'await-end ends (make-list 10 :initial-element 1000)))))
+
+;;; Many who send more than the client takes
+
+(defun flood (socket number stop)
+  "Sends SOCKET texts of NUMBER that count up, those that it refuses too, until STOP, a function, returns true."
+  (loop for count from 0
+        until (funcall stop)
+        do (handler-case (recycling:send-text socket (format nil "~D ~D" number count))
+             (recycling:stream-full () (bt:thread-yield)))))
+
+(defun flaw-in-flood (talk senders count)
+  "Hears COUNT texts of SENDERS; NIL, or the first that was broken or came out of order."
+  (loop with next = (make-array senders :initial-element 0)
+        repeat count
+        do (let* ((text (hear-text talk))
+                  (number (and (stringp text) (digit-char-p (char text 0))))
+                  (place (and number (parse-integer text :start 2))))
+             (unless (and number (>= place (aref next number)))
+               (return text))
+             (setf (aref next number) (1+ place)))))
+
+(define-server-test (many-who-send-more-than-is-taken-mix-nothing :needs (:our-http :parking))
+  (let ((socket nil) (over-p nil))
+    (serving-websocket (:on-open (lambda (opened) (setf socket opened))) ()
+      (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+        (let ((talk (open-talk connection)))
+          (eventually ("it to be open") socket)
+          (let ((senders (loop for number below 3
+                               collect (let ((number number))
+                                         (in-background ("flooding")
+                                           (flood socket number (lambda () over-p)))))))
+            (unwind-protect (is (null (flaw-in-flood talk 3 30000)))
+              (setf over-p t)
+              (mapc #'task-result senders))))))))

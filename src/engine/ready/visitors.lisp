@@ -60,17 +60,20 @@ non-local exit."
 work for workers."
   (noting-failure (engine connection)
     (cond ((or (connection-lingering-p connection) (connection-verdict connection)) :again)
-          ((and (connection-output connection)
-                (not-again (send-pending-output engine connection))))
-          (t
-           (let ((result (visit-once engine connection)))
-             (if (and (eq result :again) (connection-output connection))
-                 (send-pending-output engine connection)
-                 result))))))
+          ((connection-output connection)
+           (let ((result (send-pending-output engine connection)))
+             ;; Also where others have come meanwhile, what is left goes first.
+             (if (and (eq result :again) (null (connection-output connection)))
+                 (visit-and-send engine connection)
+                 result)))
+          (t (visit-and-send engine connection)))))
 
-(defun not-again (result)
-  "RESULT, as SERVE-ONCE returns it, but NIL for :AGAIN."
-  (and (not (eq result :again)) result))
+(defun visit-and-send (engine connection)
+  "What VISIT-ONCE returns for CONNECTION, which has no output left; or of sending what is left then."
+  (let ((result (visit-once engine connection)))
+    (if (and (eq result :again) (connection-output connection))
+        (send-pending-output engine connection)
+        result)))
 
 (defun visit-once (engine connection)
   "Has the service of ENGINE do for CONNECTION what its visitor wants; returns what SERVE-ONCE does."
