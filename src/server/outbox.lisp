@@ -188,15 +188,29 @@ woken that waits for it.  Under the lock."
     (bt:condition-notify (outbox-changed outbox)))
   (reverse (shiftf (outbox-on-room outbox) '())))
 
+(defun send-taken (outbox wire)
+  "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is LEFT.  True when nothing
+will follow.  Signals DESCRIPTOR-BROKEN."
+  (flet ((take-and-send (send)
+           (multiple-value-bind (parts last-p) (take-queued outbox)
+             (when parts
+               (funcall send parts))
+             last-p)))
+    (declare (dynamic-extent #'take-and-send))
+    ;; What was taken, and is not sent or LEFT, nobody has.
+    (if (engine-sends-p wire)
+        (sending-wholly (wire)
+          (take-and-send (lambda (parts)
+                           (send-parts-now wire (append (wire-left wire) parts)))))
+        (whole-or-broken (wire)         ; whose stream waits, or is a program's
+          (take-and-send (lambda (parts)
+                           (dolist (part parts)
+                             (write-directly wire (octets-part-octets part) 0 (part-end part)))))))))
+
 (defun send-queued (outbox wire)
   "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  True when all of it was sent,
 and nothing will follow.  Signals DESCRIPTOR-BROKEN."
-  (multiple-value-bind (parts last-p) (take-queued outbox)
-    (when parts
-      (if (engine-sends-p wire)
-          (send-parts-now wire (append (wire-left wire) parts))
-          (dolist (part parts)          ; whose stream waits, or is a program's
-            (write-directly wire (octets-part-octets part) 0 (part-end part)))))
-    (let ((count (octets-left wire)))
-      (note-unsent outbox count)
-      (and last-p (zerop count)))))
+  (let ((last-p (send-taken outbox wire))
+        (count (octets-left wire)))
+    (note-unsent outbox count)
+    (and last-p (zerop count))))

@@ -101,12 +101,18 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
       ((or descriptor-broken stream-timeout) ()
         (end-websocket socket)))))      ; its owner will see it
 
+(defun relayed-p (socket)
+  "Sends what was put into SOCKET if the right to send is free.  True when it was."
+  (uninterruptibly                      ; who is left by a non-local exit would keep the right
+    (when (compare-and-set (websocket-relay socket) :free :taken)
+      (unwind-protect (send-for-websocket socket)
+        (compare-and-set (websocket-relay socket) :taken :free))
+      t)))
+
 (defun relay-queued (socket)
   "Sends what was put into SOCKET if its owner has lent the right to send.  True when the caller need not care."
   (loop
-    (cond ((compare-and-set (websocket-relay socket) :free :taken)
-           (unwind-protect (uninterruptibly (send-for-websocket socket))
-             (compare-and-set (websocket-relay socket) :taken :free))
+    (cond ((relayed-p socket)
            (unless (queued-p (websocket-outbox socket))
              (return t)))
           (t

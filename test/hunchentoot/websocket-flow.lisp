@@ -334,3 +334,43 @@
             (unwind-protect (is (null (flaw-in-flood talk 3 30000)))
               (setf over-p t)
               (mapc #'task-result senders))))))))
+
+(defun call-interrupted (function)
+  "Calls FUNCTION with a function that calls another one, which is left now and then, by an interrupt."
+  (let* ((thread (bt:current-thread))
+         (inside-p nil) (under-way-p nil) (over-p nil)
+         (interrupting (in-background ("interrupting")
+                         (loop until over-p
+                               do (if under-way-p ; or they would be nested without end
+                                      (bt:thread-yield)
+                                      (bt:interrupt-thread (progn (setf under-way-p t) thread)
+                                                           (lambda ()
+                                                             (setf under-way-p nil)
+                                                             (when inside-p
+                                                               (throw 'interrupted nil)))))))))
+    (unwind-protect (funcall function (lambda (inner)
+                                        (catch 'interrupted
+                                          (setf inside-p t)
+                                          (funcall inner))
+                                        (setf inside-p nil)))
+      (setf over-p t)
+      (task-result interrupting))))
+
+(define-server-test (who-is-interrupted-while-it-sends-neither-cuts-a-frame-nor-keeps-the-right-to-send
+                     :needs (:our-http :parking))
+  (let ((texts 3000))
+    (serving-websocket (:on-text (lambda (socket text)
+                                   (declare (ignore text))
+                                   (call-interrupted
+                                    (lambda (interruptible)
+                                      (dotimes (count texts)
+                                        (funcall interruptible
+                                                 (lambda ()
+                                                   (recycling:send-text socket (format nil "0 ~D" count)
+                                                                        :wait 10))))))
+                                   (recycling:send-text socket "last" :wait 10)))
+        ()
+      (with-talk (talk)
+        (loop repeat 3
+              do (tell talk "begin")
+                 (is (equal "last" (flaw-in-flood talk 1 (1+ texts)))))))))
