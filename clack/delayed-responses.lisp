@@ -11,6 +11,8 @@
 ;;;;   elsewhere, later                        is sent by who has called, or    likewise
 ;;;;                                           the connection's owner
 ;;;;   for the second time                     RESPONSE-OVER                    RESPONSE-OVER
+;;;;   again, where the first could not be     likewise, as if it were the      likewise
+;;;;   sent, and its caller was told           first
 ;;;;   when nobody waits for it any more       nothing                          its writer signals CLIENT-LEFT
 ;;;;
 ;;;;   when the function has returned,         and its connection
@@ -90,6 +92,28 @@ True when somebody waits for it."
       (begin-written answer)
       (send-response (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed) answer)))
 
+(defun cut-delayed (delayed written)
+  "Ends the response to DELAYED, WRITTEN or NIL, whose client is gone, or has got a part of it."
+  (note-event (delayed-exchange delayed) :reply-cut)
+  (drop-answer written))
+
+(defun send-within-function (delayed written)
+  "Sends what DELAYED was answered, WRITTEN unless that is NIL, in its function.  Where that fails before anything has left
+it may be answered once more.  That the client is gone is no failure: it is the writer's to tell."
+  (let ((over-p nil))
+    (unwind-protect
+         (handler-case (progn (send-taken delayed)
+                              (setf over-p t))
+           ((or descriptor-broken stream-timeout) ()
+             (cut-delayed delayed written)
+             (setf over-p t)))
+      (cond (over-p)
+            ((eq :idle (delayed-side delayed))
+             (drop-answer written)
+             (reopen-deferral (delayed-deferral delayed)))
+            (t
+             (cut-delayed delayed written))))))
+
 (defun give-response (delayed responder response)
   "Gives RESPONSE to DELAYED by RESPONDER.  Returns a writer where it has no body."
   (check-response response)
@@ -107,7 +131,7 @@ True when somebody waits for it."
            (when written
              (drop-written written)))
           (within-p
-           (send-taken delayed)))
+           (send-within-function delayed written)))
     writer))
 
 (defun make-responder (delayed)

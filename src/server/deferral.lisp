@@ -12,6 +12,7 @@
 ;;;;                the connection is closed                 :GONE        its client counts as gone
 ;;;;                ANSWER-DEFERRAL                          -            an error: it was answered before
 ;;;;   :DONE        ANSWER-DEFERRAL                          -            an error: it was answered before
+;;;;                its answer could not be sent (handler)   :PENDING     it may be answered once more
 ;;;;   :EXPIRED     ANSWER-DEFERRAL, once                    -            nothing: nobody waits for it
 ;;;;   :GONE        ANSWER-DEFERRAL, once                    -            nothing: nobody waits for it
 ;;;;
@@ -229,6 +230,15 @@ it returns does not matter.")
                (t
                 (setf (deferral-awaited-p deferral) t)
                 nil)))))))
+
+(defun reopen-deferral (deferral)
+  "Lets DEFERRAL be answered once more, whose answer the current thread has taken, and could not send.  What it returns does
+not matter."
+  (with-deferral (deferral)
+    (when (eq :done (deferral-state deferral))
+      (setf (deferral-state deferral) :pending
+            (deferral-answerer deferral) nil
+            (deferral-holder deferral) nil))))
 
 (defun late-p (deferral)
   "True when the deadline of DEFERRAL has passed."

@@ -57,7 +57,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:continue-over #:abandon #:visit #:peer-left-p
    #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-endless-p #:deferral-left-p
    #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:hold-deferral #:deferral-answer #:deferral-on-leaving
-   #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer
+   #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer #:reopen-deferral
    #:already-answered #:resume #:end-stream #:stream-forgotten #:drop-deferred
    #:keep-continuation
    #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket

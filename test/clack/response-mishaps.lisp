@@ -126,3 +126,46 @@
         (let ((rest (receive-rest connection)))
           (is (search (octets "end") rest :from-end t)))
         (eventually ("the function to return") (plusp (recorded-count given)))))))
+
+;;; A responder that fails
+
+(defun injecting-response ()
+  "A response that cannot be sent."
+  (list 200 (list :x-own (format nil "a~%b")) '("never")))
+
+(define-server-test who-cannot-answer-may-answer-otherwise
+  (with-later (given) (loop for response in (list (injecting-response) (butlast (injecting-response)) (text-response "otherwise"))
+                            collect (handler-case (funcall responder response)
+                                      (error (condition) (type-of condition))))
+    (with-connection (connection)
+      (loop repeat 2
+            do (is (equal "otherwise" (exchange-text connection "/"))))
+      (is (equal '(http:invalid-header http:invalid-header nil) (nth-given given)))
+      (is (equal "word" (exchange-text connection "/word"))))))
+
+(define-server-test who-has-failed-to-answer-within-the-function-may-do-it-later
+  (with-later (given :response-timeout 1/4) (progn (ignore-errors (funcall responder (injecting-response)))
+                                                   responder)
+    (with-connection (connection)
+      (send-request connection "/")
+      (is (null (elsewhere (nth-given given) (text-response "later"))))
+      (is (equal "later" (response-text (read-response connection))))
+      (is (= 504 (response-status (exchange connection "/"))) "Or never.")
+      (is (equal "word" (exchange-text connection "/word"))))))
+
+(define-server-test who-answers-a-client-that-has-left-is-not-disturbed
+  (let ((gate (make-gate "the client to leave")) (told (make-recorder)))
+    (with-later (given) (progn (await gate)
+                               (record told (handler-case (funcall (funcall responder '(200 ())) "more")
+                                              (error (condition) (type-of condition)))))
+      (with-function (handler::write-encoded (original wire output)
+                       (error 'server:descriptor-broken :stream nil))
+        (open-gate gate)
+        (with-connection (connection)
+          (send-request connection "/")
+          (is-true (closed-by-server-p connection)))
+        (eventually ("the function to return") (plusp (recorded-count given))))
+      (is (equal '(handler:client-left) (recorded told)))
+      (eventually ("the connection to end") (zerop (server-figure :open)))
+      (is (zerop (server-figure :failed)))
+      (is (equal "" (clack-log))))))

@@ -82,7 +82,10 @@
  :mutants
  (("check-body" "(or list pathname (vector octet))" "t")
   ("give-response" "(drop-written written)" "nil")
-  ("give-response" "(within-p (send-taken delayed))" "")
+  ("give-response" "(within-p (send-within-function delayed written))" "")
+  ("send-within-function" "(reopen-deferral (delayed-deferral delayed))" "nil" :suites (clack/response-mishaps))
+  ("cut-delayed" "(drop-answer written)" "nil" :suites (clack/response-mishaps))
+  ("cut-delayed" "(note-event (delayed-exchange delayed) :reply-cut)" "nil" :suites (clack/response-mishaps))
   ("take-rest-of-content" "(take-rest body)" "nil")
   ("takable-p" "(not (eq :held (client-side protocol)))" "t")
   ("settle-delayed" "(written-to-end-p (delayed-written delayed))" "t")
