@@ -133,6 +133,10 @@ system does not send a segment to DESCRIPTOR that these could fill."
   "Lets small packets of DESCRIPTOR leave at once.  Returns 0 or minus an error number."
   (set-tcp-option descriptor +tcp-nodelay+ 1))
 
+(defun send-held-octets (descriptor)
+  "Has the system send what it holds of SEND-OCTETS-BEFORE-MORE to DESCRIPTOR.  Returns 0 or minus an error number."
+  (set-no-delay descriptor))            ; which does so each time
+
 (defun defer-accepts (listener seconds)
   "Lets connections come to LISTENER, a usocket, when their first octets do, or after about SECONDS,
 an integer; 0 for at once.  Returns 0, or minus an error number, as on a Unix-domain socket."

@@ -45,7 +45,7 @@
                                         (error "~A needs SBCL under Linux." ',name))))))
   (unsupported error-text listener-descriptor descriptor-socket
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
-               receive-octets first-octet drop-octets send-octets send-octets-before-more
+               receive-octets first-octet drop-octets send-octets send-octets-before-more send-held-octets
                accept-descriptor close-descriptor shut-descriptor
                set-no-delay set-non-blocking set-blocking #-sbcl await-descriptor
                unread-octets unsent-octets

@@ -27,7 +27,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:readiness-supported-p
    #:descriptor #:token #:would-block-p #:+would-block+ #:error-text #:+ebadf+ #:+eio+
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
-   #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more
+   #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more #:send-held-octets
    #:accept-descriptor #:close-descriptor #:shut-descriptor
    ;; streams of the Lisp's own on descriptors
    #:octet-stream-descriptor #:accompany #:hand-octets-over

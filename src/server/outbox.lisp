@@ -188,9 +188,9 @@ woken that waits for it.  Under the lock."
     (bt:condition-notify (outbox-changed outbox)))
   (reverse (shiftf (outbox-on-room outbox) '())))
 
-(defun send-taken (outbox wire)
-  "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is LEFT.  True when nothing
-will follow.  Signals DESCRIPTOR-BROKEN."
+(defun send-taken (outbox wire more-p)
+  "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is LEFT.  MORE-P as in
+SEND-PARTS-NOW.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
   (flet ((take-and-send (send)
            (multiple-value-bind (parts last-p) (take-queued outbox)
              (when parts
@@ -201,16 +201,16 @@ will follow.  Signals DESCRIPTOR-BROKEN."
     (if (engine-sends-p wire)
         (sending-wholly (wire)
           (take-and-send (lambda (parts)
-                           (send-parts-now wire (append (wire-left wire) parts)))))
+                           (send-parts-now wire (append (wire-left wire) parts) more-p))))
         (whole-or-broken (wire)         ; whose stream waits, or is a program's
           (take-and-send (lambda (parts)
                            (dolist (part parts)
                              (write-directly wire (octets-part-octets part) 0 (part-end part)))))))))
 
-(defun send-queued (outbox wire)
-  "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  True when all of it was sent,
-and nothing will follow.  Signals DESCRIPTOR-BROKEN."
-  (let ((last-p (send-taken outbox wire))
+(defun send-queued (outbox wire &optional more-p)
+  "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P as in SEND-PARTS-NOW.
+True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
+  (let ((last-p (send-taken outbox wire more-p))
         (count (octets-left wire)))
     (note-unsent outbox count)
     (and last-p (zerop count))))

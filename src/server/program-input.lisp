@@ -104,7 +104,7 @@ taken."
   "Calls the program of SOCKET with OCTETS, that have come over WIRE."
   (lend-no-buffers wire)                ; it may take long
   (send-waiting socket wire)
-  (call-lending socket wire (lambda () (tell-program socket octets))))
+  (call-in-burst socket wire (lambda () (tell-program socket octets))))
 
 (defun call-telling (socket function)
   "Calls FUNCTION, which tells the program of SOCKET of its end."

@@ -32,6 +32,7 @@
                         (prog1 (receive-messages socket wire)
                           (keep-time socket now))))
            (ended-p (send-queued (websocket-outbox socket) wire)))
+      (send-held socket wire)
       (note-ping-sent socket wire)
       (cond (ended-p
              (return :close))
@@ -52,6 +53,7 @@ else to be done for it: a client that never pauses does not keep its owner from 
           do (let ((new-p (= (wire-start wire) (wire-end wire))))
                (when new-p
                  (send-waiting socket wire)
+                 (send-held socket wire)
                  (when (minusp (decf turns))
                    (return t)))
                (ecase (if (nothing-new-p socket wire) :none (fill-input wire))
@@ -107,8 +109,8 @@ of the client's half may have come with the last of it, and no event of its own.
 
 (defun call-on-message (socket wire kind message)
   (when (sending-p (websocket-state socket))
-    (handler-case (call-lending socket wire
-                                (lambda () (funcall (websocket-on-message socket) socket kind message)))
+    (handler-case (call-in-burst socket wire
+                                 (lambda () (funcall (websocket-on-message socket) socket kind message)))
       (error (condition)
         (log-message (continuation-engine socket) :error "A WebSocket's handler failed: ~A" condition)
         (close-websocket-with socket 1011 "The server failed.")))))

@@ -40,7 +40,11 @@
   (owner (bt:current-thread))           ; the thread that goes on with it now; at first who answers the handshake
   (begun-p nil
    :documentation "True when the answer to the opening handshake of WEBSOCKET was sent.")
-  (relay nil :type (member nil :free :taken)))
+  (relay nil :type (member nil :free :taken))
+  ;; Of a burst of messages; see there.
+  (more-p nil)                          ; while the owner handles one, others have come
+  (withheld-p nil)                      ; the system may hold octets that the owner has sent
+  (slow-p nil))                         ; the last one took long
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
@@ -97,7 +101,9 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
         (progn
           (when (wire-left wire)
             (send-parts-now wire (wire-left wire)))
-          (send-queued (websocket-outbox socket) wire))
+          (if (owned-websocket-p socket)
+              (send-amid-burst socket wire)
+              (send-queued (websocket-outbox socket) wire)))
       ((or descriptor-broken stream-timeout) ()
         (end-websocket socket)))))      ; its owner will see it
 
@@ -147,6 +153,40 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
                              (funcall function))
         (take-sending-back socket))
       (funcall function)))
+
+;;; Bursts of messages
+;;;
+;;; The answers to messages that have come together leave together: while others wait to be handled, the system may
+;;; hold what the owner sends, and what is sent without that, by anybody, takes it along.  When the owner has handled
+;;; all, he lets the system send what it still has; and where a handler waits meanwhile, the system does so by itself,
+;;; after a fifth of a second at most (tcp(7), TCP_CORK).  So that this is rare, nothing is held after a message that took long.
+
+(defconstant +long-milliseconds+ 1
+  "For how long a message may be handled that is followed by another quick one.")
+
+(defun send-amid-burst (socket wire)
+  "Like SEND-QUEUED, for the owner of SOCKET, who handles a message."
+  (let ((more-p (websocket-more-p socket)))
+    (when (queued-p (websocket-outbox socket))
+      (setf (websocket-withheld-p socket) more-p))
+    (send-queued (websocket-outbox socket) wire more-p)))
+
+(defun send-held (socket wire)
+  "Has the system send what it holds of what the owner of SOCKET, the caller, has sent over WIRE."
+  (when (shiftf (websocket-withheld-p socket) nil)
+    (let ((descriptor (wire-descriptor (wire-base wire))))
+      (when descriptor
+        (send-held-octets descriptor)))))
+
+(defun call-in-burst (socket wire function)
+  "Like CALL-LENDING; FUNCTION handles a message that has come over WIRE, and others may have come behind it."
+  (if (= (wire-start wire) (wire-end wire))
+      (call-lending socket wire function)
+      (let ((begun (milliseconds)))
+        (setf (websocket-more-p socket) (and (not (websocket-slow-p socket)) (lendable-p wire)))
+        (unwind-protect (call-lending socket wire function)
+          (setf (websocket-more-p socket) nil
+                (websocket-slow-p socket) (< +long-milliseconds+ (- (milliseconds) begun)))))))
 
 (defun end-websocket (socket)
   "Notes that the TCP connection of SOCKET has ended, or is to."

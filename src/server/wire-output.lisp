@@ -80,16 +80,28 @@ file, by way of a buffer, or each would be a record of TLS, and a call of the sy
 (defun drop-left (wire)
   (drop-parts (shiftf (wire-left wire) '())))
 
-(defun send-parts-now (wire parts)
+(defun send-before-more (wire parts)
+  "Sends what the descriptor of WIRE takes now of the first of PARTS, of vectors, which others will follow soon.  Returns
+what SEND-OCTETS does."
+  (let ((part (first parts)))
+    (send-octets-before-more (open-descriptor wire) (octets-part-octets part) (part-position part) (part-end part))))
+
+(defun send-parts-now (wire parts &optional more-p)
   "Sends what the descriptor of WIRE takes now of PARTS; what it does not take is LEFT.  Does
-not block.  Signals DESCRIPTOR-BROKEN."
+not block.  If MORE-P, PARTS are of vectors, and the system may hold them, for others that follow soon, until
+SEND-HELD-OCTETS.  Signals DESCRIPTOR-BROKEN."
   (let ((failure nil))
-    (sending-wholly (wire)
-      (multiple-value-bind (left sent-p error)
-          (send-parts (or (wire-sender wire) (open-descriptor wire)) parts)
-        (declare (ignore sent-p))
-        (setf (wire-left wire) left
-              failure error)))
+    (flet ((hold (parts) (send-before-more wire parts)))
+      (declare (dynamic-extent #'hold))
+      (sending-wholly (wire)
+        (multiple-value-bind (left sent-p error)
+            (send-parts (cond ((wire-sender wire))
+                              (more-p #'hold)
+                              (t (open-descriptor wire)))
+                        parts)
+          (declare (ignore sent-p))
+          (setf (wire-left wire) left
+                failure error))))
     (when failure
       (drop-left wire)
       (fail-as-broken wire failure))))

@@ -4,7 +4,7 @@
 
 (in-suite websockets)
 
-(defun burst (count &optional (prefix "brisk"))
+(defun burst (count &optional (prefix "text"))
   "COUNT texts that differ."
   (loop for number below count collect (format nil "~A ~D" prefix number)))
 
@@ -61,7 +61,7 @@
       (open-gate gate)
       (is (equal "going on" (hear-text talk))))))
 
-(define-server-test (a-handler-that-waits-amid-a-burst-holds-back-no-answer :needs (:our-http :parking))
+(define-server-test (a-handler-that-waits-amid-a-burst-holds-back-no-answer :needs :our-http)
   (serving-stops (gate)
     (with-talk (talk)
       (apply #'tell talk (append (burst 40) '("stop" "after" "last")))
@@ -69,7 +69,7 @@
       (open-gate gate)
       (is-true (hear-all talk '("going on" "after" "last"))))))
 
-(define-server-test (a-handler-that-waits-at-the-end-of-a-burst-holds-back-no-answer :needs (:our-http :parking))
+(define-server-test (a-handler-that-waits-at-the-end-of-a-burst-holds-back-no-answer :needs :our-http)
   (let* ((gates (loop repeat 20 collect (make-gate)))
          (coming gates))                ; a handler may come to its gate when the client has opened it long since
     (serving-websocket (:on-text (lambda (socket text)
@@ -82,14 +82,6 @@
           (apply #'tell talk (append (burst 3) '("stop")))
           (is-true (hear-all talk (burst 3)))
           (open-gate gate))))))
-
-(define-server-test (an-answer-does-not-wait-for-the-next-message :needs :our-http)
-  (serving-stops (gate)
-    (with-talk (talk)
-      (tell talk "quick" "stop")
-      (is-true (hear-all talk '("quick" "stopping")))
-      (open-gate gate)
-      (is (equal "going on" (hear-text talk))))))
 
 (define-server-test (a-websocket-may-be-closed-amid-a-burst :needs :our-http)
   (serving-websocket (:on-text (lambda (socket text)
@@ -134,3 +126,74 @@
                               always (or (null next)
                                          (> (+ (length part) (length next)) server::+most-joined+)))
                         "seed ~D" seed)))))
+
+;;; What the system may hold
+
+(defmacro recording-holds ((held released) &body body)
+  "Evaluates BODY while HELD, a recorder, gets the octets that the system may hold, and RELEASED a true value each time
+when it is to send them."
+  `(let ((,held (make-recorder)) (,released (make-recorder)))
+     (with-function (server::send-before-more (original wire parts)
+                      (record ,held (engine:octets-part-octets (first parts)))
+                      (funcall original wire parts))
+       (with-function (platform:send-held-octets (original descriptor)
+                        (record ,released t)
+                        (funcall original descriptor))
+         ,@body))))
+
+(define-server-test (answers-to-a-burst-leave-together :needs (:our-http :parking))
+  (recording-holds (held released)
+    (serving-echoes (ends)
+      (with-talk (talk)
+        (tell talk "alone")
+        (is (string= "alone" (hear-text talk)))
+        (is (zerop (recorded-count held)))
+        (apply #'tell talk (burst 40))
+        (is-true (hear-all talk (burst 40)))
+        (is (plusp (recorded-count held)))
+        (is (> 40 (recorded-count held)) "The last one takes the others along.")
+        (is (zerop (recorded-count released)))))))
+
+(define-server-test (where-the-last-of-a-burst-has-no-answer-the-others-leave :needs (:our-http :parking))
+  (recording-holds (held released)
+    (serving-websocket (:on-text (lambda (socket text)
+                                   (unless (string= "no answer" text)
+                                     (recycling:send-text socket text))))
+        ()
+      (with-talk (talk)
+        (apply #'tell talk (append (burst 3) '("no answer")))
+        (is-true (hear-all talk (burst 3)))
+        (is (plusp (recorded-count held)))
+        (eventually ("the system to be told") (plusp (recorded-count released)))))))
+
+(define-server-test (behind-a-message-that-took-long-nothing-is-held :needs (:our-http :parking))
+  (recording-holds (held released)
+    (serving-websocket (:on-text (lambda (socket text)
+                                   (when (string= "slow" text)
+                                     (let ((end (+ 10 (platform:milliseconds))))
+                                       (loop until (< end (platform:milliseconds)))))
+                                   (recycling:send-text socket text)))
+        ()
+      (with-talk (talk)
+        (apply #'tell talk '("slow" "next" "last"))
+        (is-true (hear-all talk '("slow" "next" "last")))
+        (is (not (find (websocket:encode-frame :text "next") (recorded held) :test #'equalp)))))))
+
+(define-server-test (what-others-send-takes-along-what-is-held :needs (:our-http :parking))
+  (let ((socket nil) (inside (make-gate)) (left (make-gate)))
+    (recording-holds (held released)
+      (serving-websocket (:on-open (lambda (opened) (setf socket opened))
+                          :on-text (lambda (socket text)
+                                     (recycling:send-text socket text)
+                                     (when (string= "stop" text)
+                                       (open-gate inside)
+                                       (await left))))
+          ()
+        (with-talk (talk)
+          (apply #'tell talk '("stop" "after"))
+          (await inside)
+          (is (= 1 (recorded-count held)))
+          (recycling:send-text socket "news")
+          (is-true (hear-all talk '("stop" "news")))
+          (open-gate left)
+          (is (equal "after" (hear-text talk))))))))
