@@ -265,11 +265,11 @@ carries its wire has some of its own to send before it reads on."
     (when socket
       (let* ((socket-stream (socket-octet-stream socket))
              (wire (stream-wire socket-stream)))
-        (when link
-          (abandon-continuation link)
-          (abandon-reception link))
-        (unwind-protect
+        (unwind-protect                 ; a program may end its thread amid that
              (progn
+               (when link
+                 (abandon-continuation link)
+                 (abandon-reception link))
                (when (and link (not (eq (link-stream link) socket-stream)))
                  ;; TLS streams close what they are made of.
                  (when wire

@@ -166,12 +166,14 @@ that; :EARLY where its owner has yet to look; :LATE where nobody will."
         (done-p (with-deferral (deferral)
                   (or (eq :done (deferral-state deferral))
                       (progn (setf (deferral-state deferral) :gone) nil)))))
-    (when outbox
-      (end-outbox outbox))
-    (when (or outbox (not done-p))
-      (note-leaving deferral))
-    (drop-deferred (continuation-application deferral) deferral)
-    (finish-deferral deferral)))
+    (unwind-protect                     ; a program may end its thread amid that
+         (progn
+           (when outbox
+             (end-outbox outbox))
+           (when (or outbox (not done-p))
+             (note-leaving deferral)))
+      (drop-deferred (continuation-application deferral) deferral)
+      (finish-deferral deferral))))
 
 (defun finish-deferral (deferral)
   "Forgets what programs gave to DEFERRAL, which is over: it may refer to those who have the reply, and these to

@@ -205,14 +205,19 @@ taken."
           do (call-telling socket
                            (lambda () (tell-program socket (client-close-frame payload)))))))
 
-(defmethod abandon ((socket program-socket))
-  (take-sending-back socket)            ; amid the program's function, where its thread was destroyed
+(defun end-with-program (socket)
+  "Calls the program of SOCKET, whose connection is about to be closed, for the last time."
   (call-written socket)
   (say-farewell socket)
   (end-websocket socket)
   (when (program-socket-frames-p socket)
     (tell-of-end socket))
   (setf (program-socket-held-p socket) nil)
-  (call-written socket)
-  (setf (program-socket-reader socket) nil
-        (program-socket-held socket) nil))
+  (call-written socket))
+
+(defmethod abandon ((socket program-socket))
+  (take-sending-back socket)            ; amid the program's function, where its thread was destroyed
+  (unwind-protect (end-with-program socket)
+    (end-websocket socket)              ; where the program has ended the thread
+    (setf (program-socket-reader socket) nil
+          (program-socket-held socket) nil)))

@@ -222,5 +222,5 @@
   ("continue-over" "((program-socket-reader-new-p socket)" "(nil")
   ("tell-of-end" "(if said-p 2 1)" "2")
   ("tell-of-end" "(if said-p 2 1)" "1")
-  ("abandon" "(say-farewell socket)" "nil")
-  ("abandon" "(tell-of-end socket)" "nil")))
+  ("end-with-program" "(say-farewell socket)" "nil")
+  ("end-with-program" "(tell-of-end socket)" "nil")))

@@ -103,7 +103,7 @@
   ("park-again" "(end-if-parked-too-late engine connection)" "nil")
   ("park-again" "(requeue-connection engine connection)" "nil")
   ("end-with-notice" "(not (unfinished-p connection))" "t")
-  ("end-with-notice" "(release-connection engine connection) (begin-to-linger connection now)" "(release-connection engine connection)")
+  ("end-with-notice" "(release-owned engine connection) (begin-to-linger connection now)" "(release-owned engine connection)")
   ("end-with-notice" "(requeue-connection engine connection)" "nil")
   ("notice-given-p" "(count-failure engine)" "")
   ("housekeep-when-due" "(accept-again engine)" "nil" :suites (ready-faults))
@@ -135,7 +135,8 @@
 
 (:file "src/engine/ready/closing-connections.lisp" :suites (ready steps time-outs slow-readers progress)
  :mutants
- (("forget-owned" "(drop-parts (shiftf (connection-output connection) '()))" ""
+ (("release-owned" "(close-owned engine connection)" "nil" :suites (clack/socket-mishaps))
+  ("forget-owned" "(drop-parts (shiftf (connection-output connection) '()))" ""
    :suites (slow-readers sent-files))
   ("forget-owned" "(forget-connection (engine-table engine) connection)" "")
   ("forget-owned" "(counter-add (engine-open-count engine) -1)" "")

@@ -19,10 +19,19 @@
 (defmethod close-orphaned-connection ((engine ready-engine) connection)
   (drop-connection engine connection))
 
+(defun release-owned (engine connection)
+  "Lets the service of ENGINE release CONNECTION, which the caller owns.  Where that is left by a non-local exit, as by a
+program that ends its thread, CONNECTION is closed, or nobody would do it."
+  (let ((released-p nil))
+    (unwind-protect (progn (release-connection engine connection)
+                           (setf released-p t))
+      (unless released-p
+        (close-owned engine connection)))))
+
 (defun drop-connection (engine connection)
   "Closes CONNECTION, which the caller owns, at once."
   (uninterruptibly
-    (release-connection engine connection)
+    (release-owned engine connection)
     (close-owned engine connection)))
 
 (defun unwatch-connection (engine connection)
@@ -66,7 +75,7 @@ may."
   (let ((linger-p (or (and (not (read-closed-p connection))
                            (expecting-more-p engine connection))
                       (unread-p engine connection))))
-    (release-connection engine connection)
+    (release-owned engine connection)
     (cond (linger-p
            (begin-to-linger connection (coarse-now (engine-pool-state engine)))
            (linger engine connection))

@@ -130,7 +130,7 @@ it where it was: it is not called for that again."
   "Ends CONNECTION, which is the sentinel's.  Where its peer was told why, gently."
   (cond ((and (not (unfinished-p connection)) ; else the notice would land inside an answer
               (notice-given-p engine connection))
-         (release-connection engine connection)
+         (release-owned engine connection)
          (begin-to-linger connection now)
          (requeue-connection engine connection))
         (t
