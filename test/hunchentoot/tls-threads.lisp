@@ -70,8 +70,18 @@
     (is (zerop failures))
     (is (eql before (sessions-of-openssl)))))
 
+(defun sessions-of-others ()
+  "What SESSIONS-OF-OPENSSL returns when what other tests have left was collected, so that it does not sink much further."
+  (loop for before = nil then now
+        for now = (progn (platform:collect-garbage)
+                         (poll (constantly nil) 1/20) ; those who end them have threads of their own
+                         (sessions-of-openssl))
+        repeat 20
+        until (eql before now)
+        finally (return now)))
+
 (define-server-test (a-detached-tls-connection-that-a-program-forgets-is-ended :needs :our-http)
-  (let ((before (sessions-of-openssl)))
+  (let ((before (sessions-of-others)))
     (with-routes (("/forget" (hunchentoot:detach-socket hunchentoot:*acceptor*)
                              "forgotten"))
       (serving-tls ()
@@ -83,6 +93,6 @@
               ;; Other requests overwrite what is left of it on stacks.
               (ask-tls)
               (platform:collect-garbage)
-              (eql before (sessions-of-openssl)))
+              (or (null before) (<= (sessions-of-openssl) before)))
             (is (null (next-clear-octet stream)) "Its descriptor is closed.")))))
-    (is (eql before (sessions-of-openssl)))))
+    (is (or (null before) (<= (sessions-of-openssl) before)))))
