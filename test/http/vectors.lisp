@@ -45,7 +45,8 @@
         ((eq :raw (first input))
          (caret-octets (second input)))
         ((eq :times (first input))
-         (loop repeat (second input) append (input-octets (third input))))
+         (let ((octets (input-octets (third input)))) ; once, since there may be 100,000
+           (loop repeat (second input) append octets)))
         (t
          (loop for part in input append (input-octets part)))))
 

@@ -180,27 +180,29 @@ Checks that it then serves, whatever FIRST-STOP does."
         delta))
 
 (define-server-test (abandoning-tells-of-corruption-and-can-ignore-it :needs :our-engine)
-  (with-acceptor (acceptor)
-    (corrupt acceptor)
-    (let ((signalled 0))
+  (with-globals ((engine::*abandon-seconds* 1))
+    (with-acceptor (acceptor)
+      (corrupt acceptor)
+      (let ((signalled 0))
+        (is (eq acceptor
+                (handler-bind ((recycling:recycling-taskmaster-corrupted-error
+                                 (lambda (condition)
+                                   (incf signalled)
+                                   (is (search "serving" (princ-to-string condition)))
+                                   (invoke-restart (find-restart 'ignore condition)))))
+                  (recycling:abandon-acceptor acceptor))))
+        (is (= 1 signalled))))))
+
+(define-server-test (abandoning-can-be-retried-after-repair :needs :our-engine)
+  (with-globals ((engine::*abandon-seconds* 2))
+    (with-acceptor (acceptor)
+      (corrupt acceptor)
       (is (eq acceptor
               (handler-bind ((recycling:recycling-taskmaster-corrupted-error
                                (lambda (condition)
-                                 (incf signalled)
-                                 (is (search "serving" (princ-to-string condition)))
-                                 (invoke-restart (find-restart 'ignore condition)))))
-                (recycling:abandon-acceptor acceptor))))
-      (is (= 1 signalled)))))
-
-(define-server-test (abandoning-can-be-retried-after-repair :needs :our-engine)
-  (with-acceptor (acceptor)
-    (corrupt acceptor)
-    (is (eq acceptor
-            (handler-bind ((recycling:recycling-taskmaster-corrupted-error
-                             (lambda (condition)
-                               (corrupt acceptor -1)
-                               (invoke-restart (find-restart 'recycling:retry condition)))))
-              (recycling:abandon-acceptor acceptor))))))
+                                 (corrupt acceptor -1)
+                                 (invoke-restart (find-restart 'recycling:retry condition)))))
+                (recycling:abandon-acceptor acceptor)))))))
 
 ;;; Figures
 

@@ -288,8 +288,11 @@ ended."
      (unless (zerop (open-count engine))
        (list (format nil "~D connections are counted as open." (open-count engine)))))))
 
+(defparameter *abandon-seconds* 5
+  "How many seconds ABANDON-ENGINE waits for the end of threads that it has destroyed.")
+
 (defun abandon-engine (engine)
-  "Destroys the threads of ENGINE, whatever they do, and waits up to five seconds for their end.
+  "Destroys the threads of ENGINE, whatever they do, and waits up to *ABANDON-SECONDS* for their end.
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
@@ -304,5 +307,5 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
       (error () nil)))                  ; it ended by itself
   (drop-queue engine)
   (end-input engine :keep-alive :writing)
-  (await-empty-pool engine 5)
-  (finish-stop engine 5))
+  (await-empty-pool engine *abandon-seconds*)
+  (finish-stop engine *abandon-seconds*))
