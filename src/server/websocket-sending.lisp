@@ -44,7 +44,8 @@
   ;; Of a burst of messages; see there.
   (more-p nil)                          ; while the owner handles one, others have come
   (withheld-p nil)                      ; the system may hold octets that the owner has sent
-  (slow-p nil))                         ; the last one took long
+  (held-since 0 :type fixnum)           ; when the first message whose answers it may hold began, in MILLISECONDS
+  (slow-p nil))                         ; that was long ago
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
@@ -159,16 +160,19 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 ;;; The answers to messages that have come together leave together: while others wait to be handled, the system may
 ;;; hold what the owner sends, and what is sent without that, by anybody, takes it along.  When the owner has handled
 ;;; all, he lets the system send what it still has; and where a handler waits meanwhile, the system does so by itself,
-;;; after a fifth of a second at most (tcp(7), TCP_CORK).  So that this is rare, nothing is held after a message that took long.
+;;; when what is on its way is acknowledged, or else after its retransmission timeout: 200 ms and a round trip, or more where
+;;; that varies.  So that this is rare, nothing is held after a message that took long, or several that did together.
 
 (defconstant +long-milliseconds+ 1
-  "For how long a message may be handled that is followed by another quick one.")
+  "How long after the first message whose answer is held others may be handled while nothing leaves.")
 
 (defun send-amid-burst (socket wire)
   "Like SEND-QUEUED, for the owner of SOCKET, who handles a message."
   (let ((more-p (websocket-more-p socket)))
-    (when (queued-p (websocket-outbox socket))
-      (setf (websocket-withheld-p socket) more-p))
+    (cond (more-p                       ; others may put something in after any look at the queue
+           (setf (websocket-withheld-p socket) t))
+          ((queued-p (websocket-outbox socket))
+           (setf (websocket-withheld-p socket) nil)))
     (send-queued (websocket-outbox socket) wire more-p)))
 
 (defun send-held (socket wire)
@@ -178,15 +182,27 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
       (when descriptor
         (send-held-octets descriptor)))))
 
+(defun call-holding (socket wire function)
+  "Calls FUNCTION, which handles a message, while the system may hold answers of SOCKET over WIRE if others wait behind it."
+  (setf (websocket-more-p socket) (and (< (wire-start wire) (wire-end wire))
+                                       (not (websocket-slow-p socket))
+                                       (lendable-p wire)))
+  (unwind-protect (funcall function)
+    (setf (websocket-more-p socket) nil)))
+
 (defun call-in-burst (socket wire function)
   "Like CALL-LENDING; FUNCTION handles a message that has come over WIRE, and others may have come behind it."
-  (if (= (wire-start wire) (wire-end wire))
-      (call-lending socket wire function)
-      (let ((begun (milliseconds)))
-        (setf (websocket-more-p socket) (and (not (websocket-slow-p socket)) (lendable-p wire)))
-        (unwind-protect (call-lending socket wire function)
-          (setf (websocket-more-p socket) nil
-                (websocket-slow-p socket) (< +long-milliseconds+ (- (milliseconds) begun)))))))
+  (unless (websocket-withheld-p socket)
+    (setf (websocket-held-since socket) (milliseconds)))
+  (let ((returned-p nil))
+    (unwind-protect (progn
+                      ;; What others have put in by now is sent as the right to send is lent, and not held.
+                      (call-lending socket wire (lambda () (call-holding socket wire function)))
+                      (setf returned-p t))
+      (unless returned-p
+        (send-held socket wire))))      ; who ends amid input resets the connection, which drops it
+  (setf (websocket-slow-p socket)
+        (< +long-milliseconds+ (- (milliseconds) (websocket-held-since socket)))))
 
 (defun end-websocket (socket)
   "Notes that the TCP connection of SOCKET has ended, or is to."
