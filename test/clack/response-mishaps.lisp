@@ -169,3 +169,46 @@
       (eventually ("the connection to end") (zerop (server-figure :open)))
       (is (zerop (server-figure :failed)))
       (is (equal "" (clack-log))))))
+
+;;; What cannot be written
+
+(define-server-test what-cannot-be-written-is-told-and-the-rest-is-sent
+  (let ((endless (list "endless")))
+    (setf (rest endless) endless)
+    (with-later (given) (funcall responder '(200 ()))
+      (with-connection (connection)
+        (send-request connection "/")
+        (let ((writer (nth-given given))
+              (text (make-array 10 :element-type 'character :fill-pointer 3 :initial-contents "abcdefghij"))
+              (letters (make-array 3 :element-type 'character :displaced-to "..cde.." :displaced-index-offset 2))
+              (octets (make-array 2 :element-type '(unsigned-byte 8) :displaced-to (octets "..fg..") :displaced-index-offset 2)))
+          (loop for (chunk . arguments) in (list '("abc" :start 2 :end 10) '("abc" :start 4) '("abc" :start 2 :end 1)
+                                                 '("abc" :start -1) '(42) '(#(1 2 3)) '(list) (list endless)
+                                                 (list text :end 4) (list octets :end 3 :close t))
+                do (is (subtypep (apply #'elsewhere writer chunk arguments) 'error) "~S" arguments))
+          (funcall writer text :start 1)
+          (funcall writer letters)
+          (funcall writer octets :start 1)
+          (funcall writer octets :start 2)
+          (funcall writer "end" :start 3 :close t))
+        (is (equal "bccdeg" (response-text (read-response connection))))
+        (is (equal "word" (exchange-text connection "/word")))))))
+
+(define-server-test of-many-who-answer-at-once-one-is-heard
+  (with-later (given) responder
+    (with-connection (connection)
+      (dotimes (number 20)
+        (send-request connection "/")
+        (let* ((responder (nth-given given number))
+               (gate (make-gate "all to be ready"))
+               (tasks (loop for i below 6
+                            collect (let ((i i))
+                                      (in-background ("answering")
+                                        (await gate)
+                                        (handler-case (progn (funcall responder (text-response (princ-to-string i)))
+                                                             i)
+                                          (handler:response-over () nil)))))))
+          (open-gate gate)
+          (let ((heard (remove nil (mapcar #'task-result tasks))))
+            (is (= 1 (length heard)))
+            (is (equal (princ-to-string (first heard)) (response-text (read-response connection))))))))))

@@ -51,6 +51,7 @@
           (tell talk (make-frame 2 (test-octets 500) :fin nil) (make-frame 0 (test-octets 499) :fin nil)
                 (make-frame 0 (octets "x")))
           (eventually ("all to come") (= 3 (recorded-count frames)))
+          (is (equal '(508 507 7) (recorded frames)))
           (tell talk (make-frame 2 (test-octets 500) :fin nil) (make-frame 0 (test-octets 500) :fin nil)
                 (make-frame 0 (octets "x")))
           (is (eql 1009 (hear-close talk))))))))
