@@ -93,7 +93,10 @@ True when it has."
 ;;; The protocol of CLACK.SOCKET
 
 (defun fresh-octets (octets)
-  "A copy of OCTETS, a vector, which the application may change."
+  "A copy of OCTETS, a vector, which the application may change.  Signals an error where something in it is no octet."
+  (unless (or (typep octets '(vector octet))
+              (every (lambda (element) (typep element 'octet)) octets)) ; not all Lisps look when they are copied
+    (error "What is written to a connection has to be octets."))
   (replace (make-octets (length octets)) octets))
 
 (defun io-callback (exchange)
