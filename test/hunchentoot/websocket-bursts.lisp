@@ -195,6 +195,7 @@ when it is to send them."
           (is (= 1 (recorded-count held)))
           (recycling:send-text socket "news")
           (is-true (hear-all talk '("stop" "news")))
+          (is (= 1 (recorded-count held)))
           (open-gate left)
           (is (equal "after" (hear-text talk))))))))
 

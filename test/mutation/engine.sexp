@@ -275,3 +275,8 @@
   ("ring-again" "(set-alarm engine)" "nil")
   ("run-due-timers" "(return (ring-again engine))" "nil")
   ("run-due-timers" "(call-for-timers engine)" "nil")))
+
+(:file "src/engine/ready/visitors.lisp" :suites (slow-readers websockets)
+ :mutants
+ (("serve-visit" "(null (connection-output connection))" "t" :suites (slow-readers))
+  ("end-visit" "(requeue-connection engine connection)" "nil")))

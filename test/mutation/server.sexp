@@ -552,3 +552,16 @@
   ("end-deferral" "(abandon deferral)" "nil")
   ("continue-stream" "(note-leaving deferral)" "nil")
   ("continue-stream" "(end-stream (continuation-application deferral) (deferral-exchange deferral) deferral)" ":close")))
+
+(:file "src/server/websocket-sending.lisp" :suites (websockets)
+ :mutants
+ (("relayed-p" "(compare-and-set (websocket-relay socket) :taken :free)" "")
+  ("send-for-websocket" "(owned-websocket-p socket)" "t")
+  ("send-amid-burst" "(setf (websocket-withheld-p socket) more-p)" "nil")
+  ("send-amid-burst" "(send-queued (websocket-outbox socket) wire more-p)" "(send-queued (websocket-outbox socket) wire)")
+  ("send-held" "(send-held-octets descriptor)" "nil")
+  ("call-in-burst" "(not (websocket-slow-p socket))" "t")
+  ("call-in-burst" "(setf (websocket-more-p socket) nil" "(setf (websocket-owner socket) (websocket-owner socket)")
+  ("call-in-burst" "(= (wire-start wire) (wire-end wire))" "t")
+  ("call-in-burst" "(= (wire-start wire) (wire-end wire))" "nil")
+  ("close-websocket-with" "(visit-websocket socket)" "nil")))
