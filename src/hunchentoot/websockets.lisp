@@ -142,7 +142,7 @@ there is anything."
   (setf (websocket-begun-p socket) t)
   (when on-open
     (handler-case (call-lending socket (link-wire link) (lambda () (funcall on-open socket)))
-      (error (condition)
+      (serious-condition (condition)
         (log-handler-error condition nil)
         (close-websocket socket 1011 "The server failed.")))))
 

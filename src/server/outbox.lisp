@@ -188,6 +188,12 @@ woken that waits for it.  Under the lock."
     (bt:condition-notify (outbox-changed outbox)))
   (reverse (shiftf (outbox-on-room outbox) '())))
 
+(defun sent-to-the-end-p (outbox)
+  "True when OUTBOX is empty, and nothing can be put into it any more."
+  (with-outbox (outbox)
+    (and (null (outbox-queue outbox))
+         (not (eq :open (outbox-phase outbox))))))
+
 (defun send-taken (outbox wire more-p)
   "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is LEFT.  MORE-P as in
 SEND-PARTS-NOW.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
@@ -198,14 +204,17 @@ SEND-PARTS-NOW.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
              last-p)))
     (declare (dynamic-extent #'take-and-send))
     ;; What was taken, and is not sent or LEFT, nobody has.
-    (if (engine-sends-p wire)
-        (sending-wholly (wire)
-          (take-and-send (lambda (parts)
-                           (send-parts-now wire (append (wire-left wire) parts) more-p))))
-        (whole-or-broken (wire)         ; whose stream waits, or is a program's
-          (take-and-send (lambda (parts)
-                           (dolist (part parts)
-                             (write-directly wire (octets-part-octets part) 0 (part-end part)))))))))
+    (cond ((not (queued-p outbox))      ; who is interrupted there breaks nothing
+           (sent-to-the-end-p outbox))
+          ((engine-sends-p wire)
+           (sending-wholly (wire)
+             (take-and-send (lambda (parts)
+                              (send-parts-now wire (append (wire-left wire) parts) more-p)))))
+          (t                            ; whose stream waits, or is a program's
+           (whole-or-broken (wire)
+             (take-and-send (lambda (parts)
+                              (dolist (part parts)
+                                (write-directly wire (octets-part-octets part) 0 (part-end part))))))))))
 
 (defun send-queued (outbox wire &optional more-p)
   "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P as in SEND-PARTS-NOW.

@@ -111,7 +111,7 @@ of the client's half may have come with the last of it, and no event of its own.
   (when (sending-p (websocket-state socket))
     (handler-case (call-in-burst socket wire
                                  (lambda () (funcall (websocket-on-message socket) socket kind message)))
-      (error (condition)
+      (serious-condition (condition)       ; also of an exhausted stack
         (log-message (continuation-engine socket) :error "A WebSocket's handler failed: ~A" condition)
         (close-websocket-with socket 1011 "The server failed.")))))
 
@@ -196,7 +196,7 @@ takes."
                     (shiftf (websocket-on-close socket) nil))))
     (when function
       (handler-case (funcall function socket (websocket-code socket) (websocket-reason socket))
-        (error (condition)
+        (serious-condition (condition)
           (log-message (continuation-engine socket) :error
                        "What was to be done for the end of a WebSocket failed: ~A" condition))))))
 
