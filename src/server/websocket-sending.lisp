@@ -163,7 +163,7 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 ;;; when what is on its way is acknowledged, or else after its retransmission timeout: 200 ms and a round trip, or more where
 ;;; that varies.  So that this is rare, nothing is held after a message that took long, or several that did together.
 
-(defconstant +long-milliseconds+ 1
+(defparameter *long-milliseconds* 1
   "How long after the first message whose answer is held others may be handled while nothing leaves.")
 
 (defun send-amid-burst (socket wire)
@@ -202,7 +202,7 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
       (unless returned-p
         (send-held socket wire))))      ; who ends amid input resets the connection, which drops it
   (setf (websocket-slow-p socket)
-        (< +long-milliseconds+ (- (milliseconds) (websocket-held-since socket)))))
+        (< *long-milliseconds* (- (milliseconds) (websocket-held-since socket)))))
 
 (defun end-websocket (socket)
   "Notes that the TCP connection of SOCKET has ended, or is to."

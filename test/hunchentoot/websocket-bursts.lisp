@@ -141,8 +141,13 @@ when it is to send them."
                         (funcall original descriptor))
          ,@body))))
 
+(defmacro recording-quick-holds ((held released) &body body)
+  "Like RECORDING-HOLDS, however long messages take."
+  `(with-globals ((server::*long-milliseconds* (* 1000 *patience*)))
+     (recording-holds (,held ,released) ,@body)))
+
 (define-server-test (answers-to-a-burst-leave-together :needs (:our-http :parking))
-  (recording-holds (held released)
+  (recording-quick-holds (held released)
     (serving-echoes (ends)
       (with-talk (talk)
         (tell talk "alone")
@@ -155,7 +160,7 @@ when it is to send them."
         (is (zerop (recorded-count released)))))))
 
 (define-server-test (where-the-last-of-a-burst-has-no-answer-the-others-leave :needs (:our-http :parking))
-  (recording-holds (held released)
+  (recording-quick-holds (held released)
     (serving-websocket (:on-text (lambda (socket text)
                                    (unless (string= "no answer" text)
                                      (recycling:send-text socket text))))
