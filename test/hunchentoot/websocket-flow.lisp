@@ -322,18 +322,18 @@
              (setf (aref next number) (1+ place)))))
 
 (define-server-test (many-who-send-more-than-is-taken-mix-nothing :needs (:our-http :parking))
-  (let ((socket nil) (over-p nil))
-    (serving-websocket (:on-open (lambda (opened) (setf socket opened))) ()
-      (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
-        (let ((talk (open-talk connection)))
-          (eventually ("it to be open") socket)
-          (let ((senders (loop for number below 3
-                               collect (let ((number number))
-                                         (in-background ("flooding")
-                                           (flood socket number (lambda () over-p)))))))
-            (unwind-protect (is (null (flaw-in-flood talk 3 30000)))
-              (setf over-p t)
-              (mapc #'task-result senders))))))))
+  (serving-pushes (socket ())
+    (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+      (let* ((talk (open-talk connection))
+             (socket (socket))
+             (over-p nil)
+             (senders (loop for number below 3
+                            collect (let ((number number))
+                                      (in-background ("flooding")
+                                        (flood socket number (lambda () over-p)))))))
+        (unwind-protect (is (null (flaw-in-flood talk 3 30000)))
+          (setf over-p t)
+          (mapc #'task-result senders))))))
 
 (defun call-interrupted (function)
   "Calls FUNCTION with a function that calls another one, which is left now and then, by an interrupt."
