@@ -74,6 +74,7 @@
    (:module "platform"
     :serial t
     :components ((:file "sockets")
+                 (:file "waiting")
                  (:file "pollers")
                  (:file "processors")
                  (:file "files")

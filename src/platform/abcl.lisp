@@ -66,6 +66,18 @@ a file would be closed when it is read or written."
   "Ends the current thread if somebody has destroyed it by Bordeaux Threads, which ends no wait here."
   (eval nil))                           ; see DESTROY-THREAD
 
+(defun wait-on (condition-variable lock seconds)
+  "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
+CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
+for."
+  ;; Bordeaux Threads takes LOCK again only where nobody interrupts the wait; whoever gives LOCK back while the
+  ;; thread unwinds would fail then, and a handler of that error would keep the thread from its end.
+  (let ((lock-back-p nil))
+    (unwind-protect
+         (setf lock-back-p (bt:condition-wait condition-variable lock :timeout seconds))
+      (unless lock-back-p
+        (bt:acquire-lock lock)))))
+
 (defun %closed-p (listener)
   (jcall-method ("java.net.ServerSocket" "isClosed") (usocket:socket listener)))
 

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What only SBCL and ECL have to do in another way: here nothing defers interrupts, and waits and
-;;;; sockets are those of Bordeaux Threads and usocket.
+;;;; What only SBCL and ECL have to do in another way: here nothing defers interrupts, and
+;;;; sockets are those of usocket.
 
 (defmacro uninterruptibly (&body body)
   "Runs BODY; nothing protects it from BT:DESTROY-THREAD, which on ABCL has an effect only where a
@@ -27,12 +27,6 @@ left, the form RELEASE."
 (defmacro set-published (place value)
   "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
   `(setf ,place ,value))
-
-(defun wait-on (condition-variable lock seconds)
-  "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
-CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
-for."
-  (bt:condition-wait condition-variable lock :timeout seconds))
 
 (defun %error-number (condition)
   (declare (ignore condition))

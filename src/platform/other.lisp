@@ -14,6 +14,12 @@
   "How many processors to count on: 2, since nobody can tell."
   2)
 
+(defun wait-on (condition-variable lock seconds)
+  "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
+CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
+for."
+  (bt:condition-wait condition-variable lock :timeout seconds))
+
 (defun %wake-listener (listener)
   (declare (ignore listener))
   nil)
