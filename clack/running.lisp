@@ -125,12 +125,11 @@ Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors
   (declare (ignore debug address port))
   (join-clack-socket)
   (let ((server (make-clack-server app arguments)))
-    (unwind-protect
+    (unwind-protect-whole
          (progn (start-server server)
                 (when on-start
                   (funcall on-start server))
                 (await-stop server))
-      (survive-cleanup)
       (uninterruptibly                  ; or who destroys the thread twice would have the port taken for good
         (stop server)))
     server))

@@ -176,8 +176,7 @@ writes the line about it afterwards, however it ended."
       (let ((access (or (and (exchange-deferral exchange) (exchange-access exchange))
                         (make-access (microseconds)))))
         (setf (exchange-access exchange) access)
-        (unwind-protect (funcall thunk)
-          (survive-cleanup)
+        (unwind-protect-whole (funcall thunk)
           (unless (or (deferred-p exchange)
                       (not (eq access (exchange-access exchange)))) ; a call within this one has written it
             (setf (exchange-access exchange) nil)

@@ -32,14 +32,19 @@
     (threads:destroy-thread thread)
     (threads:interrupt-thread thread (lambda () (eval nil)))))
 
-(defparameter *set-destroyed*
-  (let ((method (java:jcall "getDeclaredMethod" (java:jclass "org.armedbear.lisp.LispThread")
-                            "setDestroyed"
+(defun thread-method (name &rest argument-classes)
+  "The Java method NAME of threads, with ARGUMENT-CLASSES, by their names, though it is not public."
+  (let ((method (java:jcall "getDeclaredMethod" (java:jclass "org.armedbear.lisp.LispThread") name
                             (java:jnew-array-from-list "java.lang.Class"
-                                                       (list (java:jclass "boolean"))))))
+                                                       (mapcar #'java:jclass argument-classes)))))
     (java:jcall "setAccessible" method java:+true+)
-    method)
+    method))
+
+(defparameter *set-destroyed* (thread-method "setDestroyed" "boolean")
   "The Java method that marks a thread as destroyed, or no longer so.")
+
+(defparameter *destroyed-p* (thread-method "isDestroyed")
+  "The Java method that tells whether a thread is marked as destroyed.")
 
 (defun heed-interrupt ()
   "Does what the current thread was interrupted for, if it was: until then no wait would last, and
@@ -53,11 +58,31 @@ a file would be closed when it is read or written."
       (threads:synchronized-on thread
         (threads:object-wait thread 1/1000)))))
 
-(defun survive-cleanup ()
-  "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
+(defun survive-destruction ()
+  "Lets the current thread go on though somebody has destroyed it; true where that is so."
   ;; The mark would end it at the next call of a generic function, many of which evaluate.
-  (java:jcall *set-destroyed* (threads:current-thread) java:+false+)
-  (heed-interrupt))
+  (let ((thread (threads:current-thread)))
+    (prog1 (threads:synchronized-on thread ; who destroys it marks it, and interrupts it
+             (prog1 (java:jcall *destroyed-p* thread)
+               (java:jcall *set-destroyed* thread java:+false+)))
+      (heed-interrupt))))
+
+(defun end-destroyed-thread ()
+  "Ends the current thread, which SURVIVE-DESTRUCTION has let go on."
+  (java:jcall *set-destroyed* (threads:current-thread) java:+true+)
+  (heed-destruction))
+
+(defmacro unwind-protect-whole (form &body cleanup)
+  "Evaluates FORM, and then, however that was left, all of CLEANUP, though its thread was destroyed.  Returns the
+values of FORM; or ends a thread that was destroyed where nothing took heed of it before CLEANUP."
+  (let ((done-p (gensym "DONE-P")) (destroyed-p (gensym "DESTROYED-P")))
+    `(let ((,done-p nil) (,destroyed-p nil))
+       (unwind-protect (multiple-value-prog1 ,form
+                         (setf ,done-p t))
+         (setf ,destroyed-p (survive-destruction))
+         ,@cleanup
+         (when (and ,done-p ,destroyed-p)
+           (end-destroyed-thread))))))
 
 (defparameter *destruction-period* 1/4
   "How often, in seconds, a thread that waits has to call HEED-DESTRUCTION; NIL where that is not needed.")

@@ -6,10 +6,10 @@
   "Makes THREAD unwind and end."
   (bt:destroy-thread thread))
 
-(declaim (inline survive-cleanup))
-(defun survive-cleanup ()
-  "Called first in a cleanup form: lets it run whole, though its thread was destroyed."
-  nil)
+(defmacro unwind-protect-whole (form &body cleanup)
+  "Evaluates FORM, and then, however that was left, all of CLEANUP, though its thread was destroyed.  Returns the
+values of FORM."
+  `(unwind-protect ,form ,@cleanup))
 
 (defparameter *destruction-period* nil
   "How often, in seconds, a thread that waits has to call HEED-DESTRUCTION; NIL where that is not needed.")

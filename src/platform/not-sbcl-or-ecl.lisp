@@ -20,8 +20,7 @@ thread waits or evaluates."
   "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
 left, the form RELEASE."
   `(let ((,variable ,acquire))
-     (unwind-protect (progn ,@body)
-       (survive-cleanup)
+     (unwind-protect-whole (progn ,@body)
        ,release)))
 
 (defmacro set-published (place value)

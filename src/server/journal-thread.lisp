@@ -39,7 +39,7 @@ says: what is left then is for the next start."
 (defun keep-journal (journal)
   "The life of the thread of JOURNAL."
   (let ((ended-p nil))
-    (unwind-protect
+    (unwind-protect-whole
          (progn
            (with-journal (journal)
              (setf (journal-thread journal) (bt:current-thread))
@@ -48,7 +48,6 @@ says: what is left then is for the next start."
                  until (end-when-asked journal (flush-journal journal)))
            (setf ended-p t)
            (tell-what-is-left journal))
-      (survive-cleanup)
       (unless ended-p                   ; destroyed, as all threads are when a Lisp exits
         (with-journal (journal)
           (leave-journal journal))

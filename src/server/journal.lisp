@@ -208,7 +208,7 @@ lost where some of it may have been written, as by a thread that was destroyed m
 not written twice."
   (let ((begun-p nil) (written-p nil))
     (handler-case
-        (unwind-protect
+        (unwind-protect-whole
              (progn
                (call-with-destination journal (lambda (stream)
                                                 (setf begun-p t)
@@ -218,7 +218,6 @@ not written twice."
                        (journal-broken-p journal) nil)
                  (drop-batch journal)))
           (when (and begun-p (not written-p))
-            (survive-cleanup)
             (setf (journal-broken-p journal) t)
             (lose-batch journal)))
       (error (condition)

@@ -24,3 +24,29 @@
     (is-true left-p)
     (is (null signalled))
     (is-true (bt:acquire-lock lock nil) "It has given the lock back.")))
+
+(test a-thread-that-is-destroyed-before-cleanup-does-all-of-it-and-ends
+  (let* ((running (list nil)) (go-on (list nil)) (done '()) (lock (bt:make-lock "cleanup"))
+         (thread (bt:make-thread
+                  (lambda ()
+                    (platform:unwind-protect-whole
+                        (progn
+                          (setf (first running) t)
+                          (loop until (first go-on))) ; on ABCL nothing ends that
+                      (bt:with-lock-held (lock)
+                        (push :cleaned done)))
+                    (push :went-on done))
+                  :name "cleanup")))
+    (eventually ("it to run") (first running))
+    (bt:with-lock-held (lock)
+      (platform:destroy-thread thread)
+      (setf (first go-on) t))
+    (eventually ("its end") (not (bt:thread-alive-p thread)))
+    (is (equal '(:cleaned) done))))
+
+(test a-thread-that-nobody-destroys-goes-on-after-its-cleanup
+  (let ((done '()))
+    (is (equal '(1 2) (multiple-value-list
+                       (platform:unwind-protect-whole (values 1 2)
+                         (push :cleaned done)))))
+    (is (equal '(:cleaned) done))))

@@ -62,9 +62,8 @@
 (defun close-connection (engine connection orderly)
   "Closes CONNECTION; gently when it was served to an ORDERLY end."
   (let ((socket (connection-handle connection)))
-    (unwind-protect
+    (unwind-protect-whole
          (interruptibly (release-connection engine connection))
-      (survive-cleanup)
       (if orderly
           (close-gently socket (expecting-more-p engine connection))
           (close-socket socket)))))
@@ -84,9 +83,8 @@
 (defun handle-connection (engine worker connection)
   "Serves CONNECTION, which WORKER has taken up, and gives it up again."
   (let ((outcome nil))
-    (unwind-protect
+    (unwind-protect-whole
          (setf outcome (serve-to-the-end engine worker connection))
-      (survive-cleanup)
       (detach engine connection)
       ;; It may have been given away before the service was left by a non-local exit.
       (unless (eq :detached (or outcome (given-away-outcome connection)))

@@ -55,7 +55,7 @@ notes that, unless it failed the last time as well."
 
 (defun run-sentinel (engine)
   "The life of the sentinel of ENGINE in its own thread."
-  (unwind-protect
+  (unwind-protect-whole
        (progn
          (with-engine (engine)
            (setf (engine-sentinel engine) (bt:current-thread))
@@ -63,7 +63,6 @@ notes that, unless it failed the last time as well."
          (handler-case (sentinel-began (engine-service engine) (bt:current-thread))
            (error () (count-failure engine)))
          (sentinel-loop engine))
-    (survive-cleanup)
     (when (with-engine (engine)
             (setf (engine-sentinel-lost-p engine) (not (eq (engine-phase engine) :stopped))))
       (request-sentinel engine))
@@ -95,15 +94,14 @@ notes that, unless it failed the last time as well."
   "Makes a sentinel for ENGINE where the last one died.  Called now and then by whoever has a moment;
 not under the lock."
   (let ((counted-p nil))
-    (unwind-protect
+    (unwind-protect-whole
          (when (uninterruptibly
                  (and (lost-sentinel-p engine)
                       (setf counted-p (replace-sentinel-p engine))
                       (start-successor engine)
                       (not (setf counted-p nil))))
            (log-message engine :warning "The sentinel died, and has a successor."))
-      (survive-cleanup)                 ; whoever makes it may die as well
-      (when counted-p
+      (when counted-p                   ; whoever makes it may die as well
         (with-engine (engine)
           (setf (engine-sentinel-lost-p engine) t)
           (discount-sentinel engine))))))

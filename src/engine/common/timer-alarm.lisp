@@ -26,11 +26,10 @@ and not after the engine's timers have ended.")
   "Sets the alarm of ENGINE, as the caller was told to.  While it does, others may change their minds about
 the moment; they leave it to the caller, who goes on until it was not changed."
   (let ((timers (engine-timers engine)) (done-p nil))
-    (unwind-protect
+    (unwind-protect-whole
          (loop do (set-alarm-clock engine (timers-alarm timers))
                until (setf done-p (end-setting timers)))
       ;; Where interrupts cannot be deferred, its thread may be destroyed here; others go on.
-      (survive-cleanup)
       (unless done-p
         (with-timers (timers)
           (setf (timers-setting timers) nil))))))
@@ -88,11 +87,10 @@ is set for the next."
   "Calls FUNCTION, of a timer of ENGINE, which cannot fail: neither by an error, which is noted, nor by the
 end of the thread is more lost than what it had to do."
   (let ((done-p nil))
-    (unwind-protect
+    (unwind-protect-whole
          (handler-case (progn (interruptibly (funcall function))
                               (setf done-p t))
            (serious-condition (condition)
              (log-message engine :error "The function of a timer failed: ~A" condition)))
-      (survive-cleanup)
       (unless done-p
         (count-failed-timer (engine-timers engine))))))

@@ -112,12 +112,11 @@ makes another."
 (defun run-timer-thread (engine)
   "The life of the timer thread of ENGINE, until its timers are closed."
   (let ((*timed-engine* engine))
-    (unwind-protect
+    (unwind-protect-whole
          (deferring-interrupts
            (begin-timer-thread engine)
            (loop while (await-alarm (engine-timers engine))
                  do (attend-timers engine)))
-      (survive-cleanup)
       (end-timer-thread engine))))
 
 ;;; The end of the timers

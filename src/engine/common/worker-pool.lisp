@@ -94,12 +94,11 @@ the lock.")
   "The life of WORKER in its own thread, from here to its end, however that comes."
   (let ((engine (worker-engine worker))
         (*worker* worker))
-    (unwind-protect
+    (unwind-protect-whole
          (when (with-engine (engine)
                  (unless (eq (worker-state worker) :ended) ; who launched it died, and gave it back
                    (setf (worker-thread worker) (bt:current-thread))))
            (call-as-worker (engine-service engine) (lambda () (worker-loop engine worker))))
-      (survive-cleanup)
       (with-engine (engine)
         (retire worker))
       (release-resources-when-empty engine))))
@@ -222,10 +221,10 @@ somebody has to find out."
 were."
   (let ((left workers))
     ;; Each is launched or given back, whatever becomes of this thread.
-    (unwind-protect (loop while left
-                          always (launch (first left))
-                          do (pop left))
-      (survive-cleanup)
+    (unwind-protect-whole
+        (loop while left
+              always (launch (first left))
+              do (pop left))
       (with-engine (engine)
         (mapc #'retire left)))))
 
