@@ -37,7 +37,7 @@
                                     (loop until (open-p done)
                                           count t
                                           do (assert (search "Hey!" (ask-tls))))))))
-      (loop repeat 10
+      (loop repeat 5
             do (dolist (name '("one" "two"))
                  (put-in-place directory name)
                  (recycling:reload-certificates *server*)
