@@ -93,19 +93,21 @@
 
 (define-server-test (contexts-that-nobody-has-are-freed :needs :tls-client)
   (serving-https (directory)
-    (let ((freed (make-recorder)))
+    (let ((freed (make-recorder))
+          (current nil))
       (with-function (platform::free-contexts (original handles)
                        (dolist (handle handles)
-                         (record freed (cffi:pointer-address handle)))
+                         (record freed (and (eql (cffi:pointer-address handle) current) :current)))
                        (funcall original handles))
         (loop repeat 10 do (recycling:reload-certificates *server*))
+        ;; Memory that was freed before this may be that of the context which is in use now.
+        (setf current (cffi:pointer-address
+                       (platform:tls-context-handle (recycling::acceptor-tls-context *server*))))
         (is-true (served-p (talk-by-openssl)))
         (eventually ("old contexts to be freed")
           (platform:collect-garbage)
           (<= 5 (recorded-count freed)))
-        (is (not (member (cffi:pointer-address
-                          (platform:tls-context-handle (recycling::acceptor-tls-context *server*)))
-                         (recorded freed))))
+        (is (not (member :current (recorded freed))))
         (is-true (served-p (talk-by-openssl)))))))
 
 ;;; Programs that make the streams of connections
