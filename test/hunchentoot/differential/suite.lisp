@@ -12,22 +12,37 @@
         text
         (format nil "~A ... (~D characters)" (subseq text 0 1500) (length text)))))
 
+(defun unexplained-differences (usages contestant case stock ours)
+  "The differences between the observations STOCK and OURS that are not in the table."
+  (remove-if (lambda (difference)
+               (explain-difference usages (contestant-mode contestant) case difference))
+             (observation-differences stock ours)))
+
+(defun observed-again (contestant world case)
+  "What CONTESTANT's reference answers to CASE alone, in WORLD, at another time.  On ECL
+Hunchentoot's acceptor closes a kept connection now and then, so that what it was seen to do once is
+not always what it does.  Ours has to be right at once."
+  (format t "~&; ~A, ~S: ~A is asked again.~%"
+          (getf case :name) (world-name world) (contestant-reference contestant))
+  (first (observe-in-world world (reference-contestant (contestant-reference contestant))
+                           (list case))))
+
 (defun check-case (usages contestant world case stock ours)
   "Checks that each difference between the observations STOCK and OURS is in the table."
-  (let ((unexplained (remove-if (lambda (difference)
-                                  (explain-difference usages (contestant-mode contestant)
-                                                      case difference))
-                                (observation-differences stock ours))))
-    (is (null unexplained)
-        "~A, ~S, ~S:~{~%  ~A~}" (getf case :name) world (contestant-name contestant)
-        (mapcar #'abbreviated unexplained))))
+  (flet ((unexplained (stock)
+           (unexplained-differences usages contestant case stock ours)))
+    (let ((unexplained (and (unexplained stock)
+                            (unexplained (observed-again contestant world case)))))
+      (is (null unexplained)
+          "~A, ~S, ~S:~{~%  ~A~}" (getf case :name) (world-name world) (contestant-name contestant)
+          (mapcar #'abbreviated unexplained)))))
 
 (defun check-contestant (usages contestant world cases stock-ones our-ones)
   "Compares what was observed of CASES in WORLD: STOCK-ONES, and OUR-ONES at CONTESTANT."
   (loop for case in cases
         for stock-one in stock-ones
         for our-one in our-ones
-        do (check-case usages contestant (world-name world) case stock-one our-one)))
+        do (check-case usages contestant world case stock-one our-one)))
 
 (defun check-world (usages world cases)
   "Tries CASES in WORLD at all contestants, and at what they are compared with."
