@@ -126,10 +126,10 @@ Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors
   (join-clack-socket)
   (let ((server (make-clack-server app arguments)))
     (unwind-protect-whole
-         (progn (start-server server)
-                (when on-start
-                  (funcall on-start server))
-                (await-stop server))
+        (progn (start-server server)
+               (when on-start
+                 (funcall on-start server))
+               (await-stop server))
       (uninterruptibly                  ; or who destroys the thread twice would have the port taken for good
         (stop server)))
     server))

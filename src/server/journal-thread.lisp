@@ -40,14 +40,14 @@ says: what is left then is for the next start."
   "The life of the thread of JOURNAL."
   (let ((ended-p nil))
     (unwind-protect-whole
-         (progn
-           (with-journal (journal)
-             (setf (journal-thread journal) (bt:current-thread))
-             (bt:condition-notify (journal-done journal)))
-           (loop do (await-lines journal)
-                 until (end-when-asked journal (flush-journal journal)))
-           (setf ended-p t)
-           (tell-what-is-left journal))
+        (progn
+          (with-journal (journal)
+            (setf (journal-thread journal) (bt:current-thread))
+            (bt:condition-notify (journal-done journal)))
+          (loop do (await-lines journal)
+                until (end-when-asked journal (flush-journal journal)))
+          (setf ended-p t)
+          (tell-what-is-left journal))
       (unless ended-p                   ; destroyed, as all threads are when a Lisp exits
         (with-journal (journal)
           (leave-journal journal))

@@ -209,14 +209,14 @@ not written twice."
   (let ((begun-p nil) (written-p nil))
     (handler-case
         (unwind-protect-whole
-             (progn
-               (call-with-destination journal (lambda (stream)
-                                                (setf begun-p t)
-                                                (write-lines journal stream)))
-               (uninterruptibly
-                 (setf written-p t
-                       (journal-broken-p journal) nil)
-                 (drop-batch journal)))
+            (progn
+              (call-with-destination journal (lambda (stream)
+                                               (setf begun-p t)
+                                               (write-lines journal stream)))
+              (uninterruptibly
+                (setf written-p t
+                      (journal-broken-p journal) nil)
+                (drop-batch journal)))
           (when (and begun-p (not written-p))
             (setf (journal-broken-p journal) t)
             (lose-batch journal)))

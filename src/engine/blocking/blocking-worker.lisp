@@ -63,7 +63,7 @@
   "Closes CONNECTION; gently when it was served to an ORDERLY end."
   (let ((socket (connection-handle connection)))
     (unwind-protect-whole
-         (interruptibly (release-connection engine connection))
+        (interruptibly (release-connection engine connection))
       (if orderly
           (close-gently socket (expecting-more-p engine connection))
           (close-socket socket)))))
@@ -84,7 +84,7 @@
   "Serves CONNECTION, which WORKER has taken up, and gives it up again."
   (let ((outcome nil))
     (unwind-protect-whole
-         (setf outcome (serve-to-the-end engine worker connection))
+        (setf outcome (serve-to-the-end engine worker connection))
       (detach engine connection)
       ;; It may have been given away before the service was left by a non-local exit.
       (unless (eq :detached (or outcome (given-away-outcome connection)))

@@ -56,13 +56,13 @@ notes that, unless it failed the last time as well."
 (defun run-sentinel (engine)
   "The life of the sentinel of ENGINE in its own thread."
   (unwind-protect-whole
-       (progn
-         (with-engine (engine)
-           (setf (engine-sentinel engine) (bt:current-thread))
-           (bt:condition-notify (engine-changed engine)))
-         (handler-case (sentinel-began (engine-service engine) (bt:current-thread))
-           (error () (count-failure engine)))
-         (sentinel-loop engine))
+      (progn
+        (with-engine (engine)
+          (setf (engine-sentinel engine) (bt:current-thread))
+          (bt:condition-notify (engine-changed engine)))
+        (handler-case (sentinel-began (engine-service engine) (bt:current-thread))
+          (error () (count-failure engine)))
+        (sentinel-loop engine))
     (when (with-engine (engine)
             (setf (engine-sentinel-lost-p engine) (not (eq (engine-phase engine) :stopped))))
       (request-sentinel engine))
@@ -95,12 +95,12 @@ notes that, unless it failed the last time as well."
 not under the lock."
   (let ((counted-p nil))
     (unwind-protect-whole
-         (when (uninterruptibly
-                 (and (lost-sentinel-p engine)
-                      (setf counted-p (replace-sentinel-p engine))
-                      (start-successor engine)
-                      (not (setf counted-p nil))))
-           (log-message engine :warning "The sentinel died, and has a successor."))
+        (when (uninterruptibly
+                (and (lost-sentinel-p engine)
+                     (setf counted-p (replace-sentinel-p engine))
+                     (start-successor engine)
+                     (not (setf counted-p nil))))
+          (log-message engine :warning "The sentinel died, and has a successor."))
       (when counted-p                   ; whoever makes it may die as well
         (with-engine (engine)
           (setf (engine-sentinel-lost-p engine) t)

@@ -27,8 +27,8 @@ and not after the engine's timers have ended.")
 the moment; they leave it to the caller, who goes on until it was not changed."
   (let ((timers (engine-timers engine)) (done-p nil))
     (unwind-protect-whole
-         (loop do (set-alarm-clock engine (timers-alarm timers))
-               until (setf done-p (end-setting timers)))
+        (loop do (set-alarm-clock engine (timers-alarm timers))
+              until (setf done-p (end-setting timers)))
       ;; Where interrupts cannot be deferred, its thread may be destroyed here; others go on.
       (unless done-p
         (with-timers (timers)
@@ -88,9 +88,9 @@ is set for the next."
 end of the thread is more lost than what it had to do."
   (let ((done-p nil))
     (unwind-protect-whole
-         (handler-case (progn (interruptibly (funcall function))
-                              (setf done-p t))
-           (serious-condition (condition)
-             (log-message engine :error "The function of a timer failed: ~A" condition)))
+        (handler-case (progn (interruptibly (funcall function))
+                             (setf done-p t))
+          (serious-condition (condition)
+            (log-message engine :error "The function of a timer failed: ~A" condition)))
       (unless done-p
         (count-failed-timer (engine-timers engine))))))

@@ -113,10 +113,10 @@ makes another."
   "The life of the timer thread of ENGINE, until its timers are closed."
   (let ((*timed-engine* engine))
     (unwind-protect-whole
-         (deferring-interrupts
-           (begin-timer-thread engine)
-           (loop while (await-alarm (engine-timers engine))
-                 do (attend-timers engine)))
+        (deferring-interrupts
+          (begin-timer-thread engine)
+          (loop while (await-alarm (engine-timers engine))
+                do (attend-timers engine)))
       (end-timer-thread engine))))
 
 ;;; The end of the timers

@@ -95,10 +95,10 @@ the lock.")
   (let ((engine (worker-engine worker))
         (*worker* worker))
     (unwind-protect-whole
-         (when (with-engine (engine)
-                 (unless (eq (worker-state worker) :ended) ; who launched it died, and gave it back
-                   (setf (worker-thread worker) (bt:current-thread))))
-           (call-as-worker (engine-service engine) (lambda () (worker-loop engine worker))))
+        (when (with-engine (engine)
+                (unless (eq (worker-state worker) :ended) ; who launched it died, and gave it back
+                  (setf (worker-thread worker) (bt:current-thread))))
+          (call-as-worker (engine-service engine) (lambda () (worker-loop engine worker))))
       (with-engine (engine)
         (retire worker))
       (release-resources-when-empty engine))))
