@@ -60,6 +60,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "classes" :if-feature (:not :sbcl))
                  (:file "default-initargs")
                  (:file "sockets")
+                 (:file "streams-ecl" :if-feature :ecl)
                  ;; What the ready engine stands on.  Its tokens need 62 bits in one word, and it
                  ;; reads the system's structures as these processors lay them out.
                  (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))

@@ -38,8 +38,8 @@ interrupted where the caller can."
             "static long long hrt_microseconds(void) {
                struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
                return 1000000LL * t.tv_sec + t.tv_nsec / 1000; }"
-            "static int hrt_poll_input(int descriptor, int milliseconds) {
-               struct pollfd p = { descriptor, POLLIN, 0 };
+            "static int hrt_poll(int descriptor, int output, int milliseconds) {
+               struct pollfd p = { descriptor, output ? POLLOUT : POLLIN, 0 };
                int count = poll(&p, 1, milliseconds);
                return count < 0 ? -errno : count; }")
 
@@ -77,16 +77,23 @@ for."
 
 (defconstant +eintr+ 4)
 
-(defun %await-input (usocket until)
-  ;; Not usocket's: a signal ends its wait early.  In pieces, so that a wait is over before long
-  ;; also when a thread's interrupt came just before poll(2).
+(defun poll-descriptor (descriptor direction until)
+  "Waits until DESCRIPTOR is ready for DIRECTION, :INPUT or :OUTPUT, or failed: then true.  NIL after UNTIL, a moment
+of MILLISECONDS, or NIL for no limit."
+  ;; In pieces, so that a wait is over before long also when a thread's interrupt came just
+  ;; before poll(2).
   (loop for left = (milliseconds-left until)
-        for count = (ffi:c-inline ((%descriptor usocket) (min (or left 1000) 1000)) (:int :int) :int
-                                  "hrt_poll_input(#0, #1)" :one-liner t)
+        for count = (ffi:c-inline (descriptor (ecase direction (:input 0) (:output 1)) (min (or left 1000) 1000))
+                                  (:int :int :int) :int
+                                  "hrt_poll(#0, #1, #2)" :one-liner t)
         do (cond ((plusp count) (return t))
                  ((eql left 0) (return nil))
                  ((and (minusp count) (/= count (- +eintr+)))
                   (error "poll failed: error number ~D." (- count))))))
+
+(defun %await-input (usocket until)
+  ;; Not usocket's: a signal ends its wait early.
+  (poll-descriptor (%descriptor usocket) :input until))
 
 (defun limit-receiving (socket seconds)
   "Lets no read and no accept on SOCKET wait for more than SECONDS, or for ever where that is 0."

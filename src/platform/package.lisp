@@ -23,6 +23,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:shut-down #:socket-open-p #:close-socket #:send-without-delay
    #:peer-name #:peer-gone #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket
    #:close-gently #:close-unread
+   #:read-stream-octets #:write-stream-octets
    ;; readiness: non-blocking descriptors, and pollers that tell who is ready
    #:readiness-supported-p
    #:descriptor #:token #:would-block-p #:+would-block+ #:error-text #:+ebadf+ #:+eio+

@@ -217,6 +217,23 @@ no characters.")
   (:method (socket)
     (usocket:socket-stream socket)))
 
+;;; As READ-SEQUENCE and WRITE-SEQUENCE do it, but where these lose octets; see streams-ecl.lisp.
+
+(defgeneric read-stream-octets (stream octets start end)
+  (:documentation "Reads OCTETS, a vector, from START to END from STREAM, a stream of octets, waiting for them.  Returns how
+many octets: fewer only at its end.  Signals what STREAM does, in particular when a wait took longer than LIMIT-WAITS has
+allowed.")
+  (:method (stream octets start end)
+    (- (read-sequence octets stream :start start :end end) start)))
+
+(defgeneric write-stream-octets (stream octets start end)
+  (:documentation "Sends OCTETS, a vector, from START to END to STREAM, a stream of octets, after what was written to it
+before, waiting for its peer.  What it returns does not matter.  Signals what STREAM does, in particular when a wait took
+longer than the socket allows.")
+  (:method (stream octets start end)
+    (write-sequence octets stream :start start :end end)
+    (finish-output stream)))
+
 (defgeneric stream-tls-handle (stream)
   (:documentation "The SSL object of OpenSSL, a CFFI pointer, by which STREAM, CL+SSL's, encrypts; NIL for other
 streams, and for one that is closed.")

@@ -14,8 +14,7 @@
 (defgeneric send-reply (stream reply)
   (:documentation "Sends REPLY, an OUTPUT, to STREAM; to a DESCRIPTOR-STREAM by SEND-REPLY-ON.")
   (:method (stream reply)
-    (write-sequence (output-octets reply) stream :end (output-fill reply))
-    (finish-output stream))
+    (write-stream-octets stream (output-octets reply) 0 (output-fill reply)))
   (:method ((stream descriptor-stream) reply)
     (send-reply-on (stream-wire stream) reply nil)))
 
@@ -125,7 +124,6 @@ the connection is kept, a real, or NIL for no limit."
 
 (defun send-busy (socket)
   "Answers SOCKET, a connection for which there is no room, that the server is busy.  Waits a second at most."
-  (let ((stream (socket-octet-stream socket)))
+  (let ((reply (busy-reply)))
     (limit-waits socket 1)
-    (write-sequence (busy-reply) stream)
-    (finish-output stream)))
+    (write-stream-octets (socket-octet-stream socket) reply 0 (length reply))))

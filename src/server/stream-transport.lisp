@@ -45,14 +45,13 @@ came before it failed, if any did.  What begins TLS has no lines, and is not wai
   (let ((stream (transport-source transport)))
     (or-broken (stream)
       (if wanted
-          (- (read-sequence octets stream :start start :end (min end (+ start wanted))) start)
+          (read-stream-octets stream octets start (min end (+ start wanted)))
           (read-line-octets stream octets start end)))))
 
 (defmethod transport-send ((transport stream-transport) octets start end)
   (let ((stream (transport-source transport)))
     (or-broken (stream)
-      (write-sequence octets stream :start start :end end)
-      (finish-output stream)
+      (write-stream-octets stream octets start end)
       (- end start))))
 
 (defmethod transport-tls-handle ((transport stream-transport))

@@ -138,7 +138,59 @@ has ended."
 (define-server-test a-limited-wait-ends-a-read-with-an-error
   (with-accepted (server client)
     (platform:limit-waits server 1/10)
-    (signals error (read-byte (platform:socket-octet-stream server)))))
+    (signals error (read-byte (platform:socket-octet-stream server)))
+    (signals error (platform:read-stream-octets (platform:socket-octet-stream server) (test-octets 2) 0 2))
+    #+ecl (signals error (platform:write-stream-octets (platform:socket-octet-stream server)
+                                                       (test-octets 9000000) 0 9000000))))
+
+;;; For the garbage collector a Lisp stops its threads by signals, which cut waits in the system short.
+
+(defun collect-garbage-repeatedly ()
+  "Collects garbage, save on ABCL: Java stops its threads in another way."
+  (loop repeat 10
+        do #+sbcl (sb-ext:gc) #+ecl (ext:gc t)))
+
+(define-server-test collecting-garbage-loses-nothing-of-what-is-received
+  (with-accepted (server client)
+    (platform:limit-waits server *patience*)
+    (let* ((sent (test-octets 80000))
+           (received (test-octets 80010))
+           (reading (in-background ("reading")
+                      (platform:read-stream-octets (platform:socket-octet-stream server) received 10 80010))))
+      (loop for start below 80000 by 10000
+            do (send client (subseq sent start (+ start 10000)))
+               (collect-garbage-repeatedly))
+      (is (= 80000 (task-result reading)))
+      (is (null (octet-difference sent (subseq received 10))))
+      (is (null (octet-difference (test-octets 10) (subseq received 0 10)))))))
+
+(define-server-test collecting-garbage-neither-loses-nor-repeats-what-is-sent
+  (with-accepted (server client)
+    (platform:limit-waits server *patience*)
+    (let* ((octets (test-octets 9000000))
+           (stream (platform:socket-octet-stream server))
+           (writing (in-background ("writing")
+                      (write-sequence octets stream :end 100)
+                      (platform:write-stream-octets stream octets 100 9000000))))
+      (collect-garbage-repeatedly)
+      (is (null (octet-difference octets (receive-many client 9000000))))
+      (task-result writing))))
+
+(define-server-test octets-that-never-come-end-at-the-end-of-their-stream
+  (with-accepted (server client)
+    (let ((received (test-octets 20)))
+      (send client (octets "more"))
+      (end-sending client)
+      (is (= 4 (platform:read-stream-octets (platform:socket-octet-stream server) received 2 20)))
+      (is (equalp (octets "more") (subseq received 2 6)))
+      (is (zerop (platform:read-stream-octets (platform:socket-octet-stream server) received 0 20))))))
+
+(define-server-test octets-that-nobody-can-have-are-an-error
+  (with-accepted (server client)
+    (disconnect client)
+    (signals error
+      (loop repeat 100
+            do (platform:write-stream-octets (platform:socket-octet-stream server) (test-octets 100000) 0 100000)))))
 
 (define-server-test closing-gently-lets-the-last-answer-arrive
   (with-accepted (server client)
