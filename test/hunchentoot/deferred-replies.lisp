@@ -471,7 +471,7 @@ variable, and answers /word and ROUTES."
             (is-true (probe-file file))
             (recycling:complete-reply reply "later")
             (is (string= "later" (response-text (read-response connection))))
-            (eventually ("the file to be deleted") (null (probe-file file)))))
+            (eventually ("the file to be deleted") (gone-p file))))
         (let ((connection (connect)))
           (multiple-value-bind (file reply) (upload-slowly connection)
             (await-deferred 1)
@@ -479,7 +479,7 @@ variable, and answers /word and ROUTES."
             (unless (unmet-need :noticed-leaving)
               (eventually ("the leaving to be noticed") (recycling:reply-abandoned-p reply)))
             (recycling:complete-reply reply "too late")
-            (eventually ("the file to be deleted") (null (probe-file file)))))))))
+            (eventually ("the file to be deleted") (gone-p file))))))))
 
 (define-server-test (what-another-thread-does-before-the-handler-returns-loses-no-file :needs :our-engine)
   (let ((replies (make-recorder)) (inside (make-gate)) (left (make-gate)))
@@ -501,7 +501,7 @@ variable, and answers /word and ROUTES."
         (is-true (probe-file (nth-reply replies 1)))
         (open-gate left)
         (is (string= "later" (response-text (read-response connection))))
-        (eventually ("the file to be deleted") (null (probe-file (nth-reply replies 1))))))))
+        (eventually ("the file to be deleted") (gone-p (nth-reply replies 1)))))))
 
 (define-server-test (the-context-of-the-request-comes-back :needs :our-engine)
   (let ((replies (make-recorder)))
