@@ -148,9 +148,18 @@ else the default."
 
 (defun request-content (request) (hunchentoot::content-stream request))
 
-(defun temporary-pathname ()
-  "The pathname of a file for an upload, which is deleted at the end of the request."
-  (hunchentoot::make-tmp-file-name))
+(defun temporary-pathname (&optional (tries 10))
+  "The pathname of a file for an upload, which is deleted at the end of the request; of TRIES at most."
+  ;; Hunchentoot looks whether there is a file, another's, which may go meanwhile: then PROBE-FILE of SBCL
+  ;; signals an error.  The next name is another one.
+  (let ((files hunchentoot::*tmp-files*))
+    (handler-bind ((error (lambda (condition)
+                            (declare (ignore condition))
+                            (when (and (> tries 1)
+                                       ;; It has no name yet: it is not the program's hook that fails.
+                                       (eq files hunchentoot::*tmp-files*))
+                              (return-from temporary-pathname (temporary-pathname (1- tries)))))))
+      (hunchentoot::make-tmp-file-name))))
 
 (defun disown-temporary-pathname (pathname)
   "Leaves the file PATHNAME, of TEMPORARY-PATHNAME, alone at the end of the request: it is another's."
@@ -199,8 +208,9 @@ were uploaded meanwhile.  Returns what THUNK does."
 (defun delete-files (files)
   "Deletes FILES, a list of pathnames, as far as they are still there."
   (dolist (path files)
-    (when (and (pathnamep path) (probe-file path))
-      ;; The handler may have moved it away meanwhile.
+    (when (pathnamep path)
+      ;; The handler may have moved it away.  Who asks PROBE-FILE first gets an error from SBCL's when that
+      ;; happens just then.
       (ignore-errors (delete-file path)))))
 
 (defun call-handler (acceptor request)

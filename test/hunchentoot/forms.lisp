@@ -213,3 +213,50 @@
         (is (string= "taken" (response-text (upload "/" (file-part)))))
         (is (null (octet-difference *file-contents* contents)))
         (is (string= "another's" (uiop:read-file-string others)))))))
+
+;;; PROBE-FILE of SBCL signals an error when a file goes just while it looks
+
+(define-server-test (a-file-that-cannot-be-looked-for-keeps-no-other :needs :our-engine)
+  (let ((paths (make-recorder)))
+    (serving-uploads (("/" (let ((path (first (hunchentoot:post-parameter "file"))))
+                             (record paths path)
+                             ;; Of this one, PROBE-FILE always signals an error.
+                             (push (make-pathname :name :wild :defaults path) hunchentoot::*tmp-files*)
+                             "taken")))
+      (with-connection (connection)
+        (loop repeat 2
+              do (is (string= "taken" (exchange-text connection "/" :method :post
+                                                                    :content-type (multipart-type)
+                                                                    :content (multipart (file-part))))))
+        (is (= 2 (recorded-count paths)))
+        (eventually ("the files to be deleted") (every #'gone-p (recorded paths)))))))
+
+(define-server-test (a-form-is-read-though-a-file-goes-while-a-name-is-sought :needs :our-content)
+  (let ((looks 0) (contents nil))
+    (with-function (hunchentoot::make-tmp-file-name (original &rest arguments)
+                     (if (= 1 (incf looks))
+                         (error 'type-error :datum nil :expected-type 'pathname)
+                         (apply original arguments)))
+      (serving-uploads (("/" (setf contents (file-octets
+                                             (first (hunchentoot:post-parameter "file"))))
+                             "taken"))
+        (is (string= "taken" (response-text (upload "/" (file-part)))))
+        (is (null (octet-difference *file-contents* contents)))
+        (is (= 2 looks))))))
+
+(define-server-test (a-hook-for-uploads-that-fails-is-called-once :needs :our-content)
+  (let ((calls 0))
+    (with-globals ((hunchentoot:*file-upload-hook* (lambda (path)
+                                                     (declare (ignore path))
+                                                     (incf calls)
+                                                     (error "No files are wanted."))))
+      (serving-uploads (("/" (shown (hunchentoot:post-parameter "file"))))
+        (is (string= (shown nil) (response-text (upload "/" (file-part)))))
+        (is (= 1 calls))))))
+
+(define-server-test (where-no-name-can-be-had-the-log-says-why :needs :our-content)
+  (let ((log (make-string-output-stream)))
+    (with-function (hunchentoot::make-tmp-file-name (original &rest arguments) (error "There is none."))
+      (serving (:message-log-destination log) (("/" (shown (hunchentoot:post-parameter "file"))))
+        (is (string= (shown nil) (response-text (upload "/" (file-part)))))))
+    (is (search "There is none." (get-output-stream-string log)))))

@@ -264,6 +264,10 @@
   ("without-reply" "(note-event exchange" "(progn exchange")
   ("note-what-hunchentoot-did" "(note-event exchange :close)" "nil")
   ("forget-server-name" "(setf *server-name* (list nil))" "nil" :suites (requests))
+  ("temporary-pathname" "(eq files hunchentoot::*tmp-files*)" "t" :suites (forms))
+  ("temporary-pathname" "(eq files hunchentoot::*tmp-files*)" "nil" :suites (forms))
+  ("temporary-pathname" "(> tries 1)" "nil" :suites (forms))
+  ("delete-files" "(when (pathnamep path)" "(when (and (pathnamep path) (probe-file path))" :suites (forms))
   ("note-what-hunchentoot-did" "(eq :idle (our-side (exchange-protocol exchange)))" "nil")
   ("call-with-connection-stream" "(reusable-p :park)" "(t :park)")))
 
