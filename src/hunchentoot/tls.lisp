@@ -82,6 +82,10 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
         collect name
         collect (if (eq value initargs) (current-tls-setting acceptor name) value)))
 
+(defun name-where-links-lead (file)
+  "The name, a string, of what FILE leads to; its own when that is gone, as while somebody replaces it."
+  (namestring (or (ignore-errors (truename file)) file)))
+
 (defun note-given-files (acceptor initargs)
   "Remembers the files of ACCEPTOR in INITARGS as they were given, and tells of them by the names where links
 lead, as Hunchentoot does."
@@ -96,8 +100,8 @@ lead, as Hunchentoot does."
           ssl-client-ca-file (and ssl-client-ca-file (absolute-file ssl-client-ca-file))
           ssl-ticket-key-files (mapcar #'absolute-file ssl-ticket-key-files)))
   (set-ssl-files acceptor
-                 (namestring (truename (current-tls-setting acceptor :ssl-certificate-file)))
-                 (namestring (truename (current-tls-setting acceptor :ssl-privatekey-file)))))
+                 (name-where-links-lead (current-tls-setting acceptor :ssl-certificate-file))
+                 (name-where-links-lead (current-tls-setting acceptor :ssl-privatekey-file))))
 
 (defun warn-of-certificates (warnings)
   (dolist (warning warnings)

@@ -15,7 +15,9 @@
             collect (subseq line (+ (search mark line) (length mark))))))
 
 (defun existing-file-p (pathname)
-  (let ((found (probe-file pathname)))
+  ;; PROBE-FILE signals an error for what names no file, and on SBCL when one goes just then, as while somebody
+  ;; replaces it.
+  (let ((found (ignore-errors (probe-file pathname))))
     (and found (pathname-name found) t)))
 
 (defun check-pem-file (name pathname wanted)

@@ -72,6 +72,7 @@
             in `((:ssl-certificates ((,key ,certificate)) ,key "has no CERTIFICATE")
                  (:ssl-certificates (("/nowhere/c.pem" ,key)) "/nowhere/c.pem" "existing file")
                  (:ssl-client-ca-file "/nowhere/ca.pem" "/nowhere/ca.pem" "existing file")
+                 (:ssl-client-ca-file "/nowhere/*.pem" "/nowhere/*.pem" "existing file")
                  (:ssl-client-ca-file ,key ,key "has no CERTIFICATE")
                  (:ssl-ticket-key-files ("/nowhere/ticket.key") "/nowhere/ticket.key" "cannot be read")
                  (:ssl-ticket-key-files (,key) ,key "octets in place of 80"))

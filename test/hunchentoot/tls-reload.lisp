@@ -83,6 +83,18 @@
       (is (equal "localhost" (subject-told output)))
       (is-true (served-p output)))))
 
+(define-server-test (files-may-be-replaced-while-they-are-reloaded :needs (:our-engine :calls-by-name))
+  (serving-https (directory)
+    (let ((name (hunchentoot:acceptor-ssl-certificate-file *server*)))
+      (issue directory "renewed")
+      (put-in-place directory "renewed")
+      (with-function (recycling::new-tls-context (original acceptor initargs)
+                       (multiple-value-prog1 (funcall original acceptor initargs)
+                         (delete-file name))) ; who replaces it has not made the new one yet
+        (is (eq *server* (recycling:reload-certificates *server*))))
+      (is (equal name (hunchentoot:acceptor-ssl-certificate-file *server*)))
+      (is (equal "renewed" (subject-told (talk-by-openssl)))))))
+
 (define-server-test (what-is-reloaded-is-warned-of :needs :our-engine)
   (serving-https (directory)
     (issue-between directory "old" "20200101000000Z" "20210101000000Z")

@@ -374,7 +374,8 @@
                          "(hunchentoot:acceptor-ssl-privatekey-file acceptor)")
   ("tls-settings" "(if (eq value initargs) (current-tls-setting acceptor name) value)"
                   "(current-tls-setting acceptor name)")
-  ("note-given-files" "(namestring (truename (current-tls-setting acceptor :ssl-certificate-file)))"
+  ("name-where-links-lead" "(ignore-errors (truename file))" "(truename file)" :suites (tls-reload))
+  ("note-given-files" "(name-where-links-lead (current-tls-setting acceptor :ssl-certificate-file))"
                       "(hunchentoot:acceptor-ssl-certificate-file acceptor)")
   ("initialize-instance :before" "(warn-of-certificates" "(progn")
   ("new-tls-context" "(and old (tls-context-ticket-keys old))" "nil")

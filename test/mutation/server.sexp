@@ -506,6 +506,7 @@
  :mutants
  (("pem-labels" "(length mark)" "0")
   ("existing-file-p" "(pathname-name found)" "t")
+  ("existing-file-p" "(ignore-errors (probe-file pathname))" "(probe-file pathname)")
   ("check-pem-file" "(file-error () (refuse-it \"cannot be read\"))" "")
   ("check-pem-file" "(null labels)" "nil")
   ("check-pem-file" "(notany" "(notevery")
