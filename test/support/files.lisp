@@ -9,12 +9,21 @@
         unless (probe-file directory)
           return (ensure-directories-exist directory)))
 
+(defun delete-tree (directory)
+  "Deletes DIRECTORY with all that is in it.  A thread of a server that was stopped may still be
+about to delete a file of it: who comes second gets an error, and looks again."
+  (flet ((delete-it ()
+           (uiop:delete-directory-tree directory :validate t)
+           t))
+    (or (poll (lambda () (ignore-errors (delete-it))))
+        (delete-it))))
+
 (defmacro with-directory ((directory) &body body)
   "Evaluates BODY with DIRECTORY bound to a new, empty directory, and deletes it
 with all that is in it afterwards."
   `(let ((,directory (fresh-directory)))
      (unwind-protect (progn ,@body)
-       (uiop:delete-directory-tree ,directory :validate t))))
+       (delete-tree ,directory))))
 
 (defun write-file (directory name &rest parts)
   "Writes the octets of PARTS (see OCTETS) to file NAME, a string that may contain
