@@ -121,6 +121,8 @@
 (define-server-test (a-client-that-does-not-read-is-sent-no-more-than-its-mark :needs :parking)
   (serving-pushes (socket (:high-water-mark 100000 :ping-seconds nil))
     (with-talk (talk)
+      ;; Else that sends what follows, and makes room, when it likes.
+      (eventually ("the worker of the handshake to be done") (zerop (figure :busy)))
       (let* ((message (make-string 50000 :initial-element #\m))
              (sent (loop while (recycling:send-text (socket) message) count t)))
         (signals recycling:stream-full

@@ -278,6 +278,9 @@
 (define-server-test (who-abandons-the-acceptor-tells-the-end-once :needs :our-http)
   (serving-echoes (ends)
     (with-talk (talk)
+      ;; Its worker may have sent the handshake, and not have begun with the WebSocket.
+      (tell talk "begun?")
+      (is (string= "begun?" (hear-text talk)))
       (let ((acceptor *server*))
         (task-result (in-background ("abandoning") (recycling:abandon-acceptor acceptor))))
       (await-end ends 1001))))
