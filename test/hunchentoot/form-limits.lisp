@@ -212,5 +212,8 @@ many octets of content /raw gets, and serves /next; what they take, RUNS records
                          (ask-text "/raw" :method :post :content (test-octets 50000))))
             (open-gate leave)
             (is (string= "held" (response-text (read-response first))))))
+        ;; Content is given back after the answer was sent.
+        (eventually ("memory to be given back")
+          (zerop (platform:counter-count server::*reserved-memory*)))
         (is (string= (shown 290000) (ask-text "/raw" :method :post :content (test-octets 290000))))))
     (is (zerop (platform:counter-count server::*reserved-memory*)))))
