@@ -76,6 +76,7 @@
     :components ((:file "sockets")
                  (:file "waiting")
                  (:file "pollers")
+                 (:file "rings")
                  (:file "processors")
                  (:file "files")
                  (:file "calls")))

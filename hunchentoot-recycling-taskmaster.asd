@@ -73,6 +73,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "files-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "functions-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
+                 (:file "io-uring-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "tls-library" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-mistakes" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-failures" :if-feature (:not :hunchentoot-no-ssl))
