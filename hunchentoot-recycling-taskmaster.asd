@@ -158,6 +158,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :components ((:file "ownership")  ; who may touch a connection
                    (:file "connection-table") ; by descriptor
                    (:file "latency-probe") ; how long what is ready waits
+                   (:file "output-batch") ; answers that are sent together
                    (:file "ready-engine") ; who does what
                    (:file "event-queue") ; events for whoever is free next
                    (:file "ready-timers") ; those that are due
@@ -165,6 +166,9 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "pending-output") ; slow readers
                    (:file "closing-connections")
                    (:file "worker-loop")
+                   (:file "early-input") ; what several connections have sent
+                   (:file "closing-together") ; several connections
+                   (:file "held-output") ; who holds answers, and for how long
                    (:file "visitors")   ; answers that come later
                    (:file "accepting-connections")
                    (:file "worker-sample") ; what the sentinel sees of the workers

@@ -17,12 +17,14 @@
 ;;;;   :FOREIGN   one without qualifier    call it once for a connection, when that has input
 
 (defstruct (surroundings (:include opaque)
-                         (:constructor make-surroundings (redefinitions kind loggers streams)))
+                         (:constructor make-surroundings
+                             (redefinitions kind loggers streams end-with-reply-p)))
   "What methods a program has beside ours."
   (redefinitions 0 :read-only t)        ; *REDEFINITIONS* when this was found out
   (kind :own :type (member :own :wrapped :foreign) :read-only t)
   (loggers '() :type list :read-only t) ; of ACCEPTOR-LOG-ACCESS, after ours
-  (streams nil :read-only t))           ; of INITIALIZE-CONNECTION-STREAM, see STREAM-SURROUNDINGS
+  (streams nil :read-only t)            ; of INITIALIZE-CONNECTION-STREAM, see STREAM-SURROUNDINGS
+  (end-with-reply-p nil :read-only t))  ; none, of those of acceptors, runs after a reply was given
 
 (defvar *redefinitions* 0
   "Counts what may have changed the methods of an acceptor, where that can be watched.")
@@ -107,13 +109,17 @@ have one.")
   (let ((redefinitions *redefinitions*)) ; before looking: what is redefined meanwhile counts again
     (watch-redefinitions (list* #'hunchentoot:process-connection #'hunchentoot:acceptor-log-access
                                 #'hunchentoot:initialize-connection-stream
+                                #'hunchentoot:reset-connection-stream
                                 (superclasses (class-of acceptor))))
     (setf (acceptor-surroundings acceptor)
           (make-surroundings
            redefinitions
            (process-connection-kind acceptor)
            (primaries-after-ours #'hunchentoot:acceptor-log-access (list acceptor))
-           (stream-surroundings acceptor)))))
+           (stream-surroundings acceptor)
+           (and (null (methods-of-program #'hunchentoot:process-connection (list acceptor *any-socket*)))
+                (null (methods-of-program #'hunchentoot:reset-connection-stream
+                                          (list acceptor *standard-output*))))))))
 
 (defun surroundings-of (acceptor)
   (let ((known (acceptor-surroundings acceptor)))

@@ -79,7 +79,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:reception-deadline #:unfinished-served-p #:pause-end #:drop-reception
    #:make-content-stream #:*no-content* #:make-chunked-content
    ;; replies
-   #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue
+   #:with-reply #:send-reply-on #:send-last-reply #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second
    #:keep-alive-of #:says-close-p #:connection-headers #:*retry-seconds* #:send-busy
    ;; files

@@ -50,7 +50,8 @@
 else to be done for it: a client that never pauses does not keep its owner from that."
   (let ((turns +buffers-in-turn+))
     (loop while (and (reads-on-p socket) (null (wire-left wire)))
-          do (let ((new-p (= (wire-start wire) (wire-end wire))))
+          do (let ((new-p (or (shiftf (wire-early-p wire) nil)
+                              (= (wire-start wire) (wire-end wire)))))
                (when new-p
                  (send-waiting socket wire)
                  (send-held socket wire)
@@ -72,6 +73,10 @@ else to be done for it: a client that never pauses does not keep its owner from 
   (:documentation "True when what comes for SOCKET is to be read.")
   (:method ((socket websocket))
     (receiving-p (websocket-state socket))))
+
+(defmethod reads-first-p ((socket websocket) wire)
+  (and (reads-on-p socket)
+       (null (wire-left wire))))
 
 (defgeneric note-end-of-input (socket)
   (:documentation "Notes that the client of SOCKET will send no more.")

@@ -40,17 +40,44 @@ nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-B
         ((and (wire-waits-p wire) (not (transport-ready-p (wire-transport wire)))) :none)
         (t (fill-empty-input wire 1))))
 
+(defun empty-input-buffer (wire)
+  "The buffer for input of WIRE, which has none; one that is large enough."
+  (let ((buffer (wire-input wire)))
+    (if (and buffer (>= (length (the octets buffer)) +input-size+))
+        buffer
+        (setf (wire-input wire) (take-buffer :input)))))
+
 (defun fill-empty-input (wire wanted)
   "Receives what is there for WIRE, which has no input; waits for WANTED octets where its transport does.
 Returns what FILL-INPUT does."
-  (let* ((buffer (or (wire-input wire)
-                     (setf (wire-input wire) (take-buffer :input))))
+  (let* ((buffer (empty-input-buffer wire))
          (count (receive wire buffer 0 (length buffer) wanted))
          (outcome (note-received wire count (length buffer))))
     (when (eq :some outcome)
       (setf (wire-start wire) 0
             (wire-end wire) count))
     outcome))
+
+(defun wire-receives-p (wire)
+  "True when nothing but the descriptor of WIRE has what it receives next."
+  (and (null (wire-transport wire))
+       (null (wire-lent wire))
+       (wire-descriptor wire)
+       (= (wire-start wire) (wire-end wire))))
+
+(defun put-input (wire octets start end all-p)
+  "Makes a copy of OCTETS from START to END what WIRE has received, for which WIRE-RECEIVES-P is true; no more had come
+if ALL-P."
+  (let* ((count (- end start))
+         ;; Buffers go back to the worker that serves, not to the one that receives: who has given all of his away
+         ;; would make new ones, and each is larger than most requests.
+         (buffer (if all-p (make-octets count) (empty-input-buffer wire))))
+    (replace (the octets buffer) (the octets octets) :start2 start :end2 end)
+    (setf (wire-input wire) buffer
+          (wire-start wire) 0
+          (wire-end wire) count
+          (wire-drained-p wire) all-p)
+    (incf (wire-received wire) count)))
 
 (defun fill-more-input (wire)
   "Receives more than WIRE has already; returns what FILL-INPUT does.  Waits for the next line where its

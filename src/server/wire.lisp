@@ -35,6 +35,7 @@
   (pace nil)                            ; the least rate at which octets have to come, or NIL
   (kept 0 :type index)                  ; so many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
+  (early-p nil)                         ; its input was received by the engine, for what goes on over it, and not read
   (left '() :type list)
   (output nil :type (or null octets))
   (fill 0 :type index))

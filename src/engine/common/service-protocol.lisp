@@ -63,6 +63,29 @@ in a buffer of SERVICE: the socket may then never become readable.")
     (declare (ignore connection))
     nil))
 
+(defgeneric receives-first-p (service connection)
+  (:documentation "True when SERVE of SERVICE would begin by receiving what the descriptor of CONNECTION has, and may be given
+that by TAKE-INPUT instead.  Called by the owner of CONNECTION, so it must not wait.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric take-input (service connection octets start end all-p)
+  (:documentation "Gives SERVICE what was received of CONNECTION, for which RECEIVES-FIRST-P is true: OCTETS, a vector, from START
+to END, integers, which are others' afterwards.  ALL-P is true when that was all that had come.  Called by the owner
+of CONNECTION, who will call SERVE.  What it returns does not matter.")
+  (:method ((service service) connection octets start end all-p)
+    (declare (ignore connection octets start end all-p))
+    nil))
+
+(defgeneric note-output-left (service connection)
+  (:documentation "Tells SERVICE that its answer to CONNECTION, which was held, could not be sent whole: the engine may get
+events of input until the rest is sent.  Called by the owner of CONNECTION, so it must not wait.  What it returns does
+not matter.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
 (defgeneric all-read-p (service connection)
   (:documentation "True when SERVICE knows that it has read all octets that had come of
 CONNECTION, save those of which the engine may have got an event since.")

@@ -45,9 +45,10 @@ descriptor might be another's by then."
          (park-again engine connection))))
 
 (defun busy-or-readable-count (engine most)
-  "How many connections of ENGINE are served, or are parked and have something to be read, which no
-worker is free for; MOST where they are more."
-  (let ((count (with-engine (engine) (busy-count engine))))
+  "How many connections of ENGINE are served, or have something to be read, which no worker is free for; MOST
+where they are more."
+  (let ((count (+ (with-engine (engine) (busy-count engine))
+                  (count-if #'connection-p (engine-event-queue engine)))))
     (block counting
       (map-connections (lambda (connection)
                          (when (>= count most)

@@ -72,21 +72,32 @@ its socket, and as long as that is open the poller would report it, unless it fo
 (defun close-gracefully (engine connection)
   "Closes CONNECTION, whose last answer was sent; gently where its peer has sent more than was read, or
 may."
-  (let ((linger-p (or (and (not (read-closed-p connection))
-                           (expecting-more-p engine connection))
+  (let ((linger-p (or (more-expected-p engine connection)
                       (unread-p engine connection))))
     (release-owned engine connection)
-    (cond (linger-p
-           (begin-to-linger connection (coarse-now (engine-pool-state engine)))
-           (linger engine connection))
-          (t
-           (close-owned engine connection)))))
+    (if linger-p
+        (close-lingering engine connection)
+        (close-owned engine connection))))
+
+(defun close-lingering (engine connection)
+  "Closes CONNECTION, which was released, gently."
+  (begin-to-linger connection (coarse-now (engine-pool-state engine)))
+  (linger engine connection))
+
+(defun more-expected-p (engine connection)
+  "True when the peer of CONNECTION, whose last answer was sent, may send more."
+  (and (not (read-closed-p connection))
+       (expecting-more-p engine connection)))
+
+(defun known-read-p (engine connection)
+  "True when all that has come of CONNECTION is known to have been read."
+  (and (connection-watched-p connection)
+       (not (arrived-p connection))
+       (all-read-p (engine-service engine) connection)))
 
 (defun unread-p (engine connection)
   "True when more of CONNECTION has come than was read.  Reads some of it."
-  (not (or (and (connection-watched-p connection)
-                (not (arrived-p connection))
-                (all-read-p (engine-service engine) connection))
+  (not (or (known-read-p engine connection)
            (<= (drop-octets (connection-descriptor connection) 1) 0))))
 
 (defun begin-to-linger (connection now)

@@ -38,6 +38,7 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
   (target 1 :type fixnum)               ; how many workers may wait
   (excess 0 :type fixnum)               ; how many should be suspended; who is counts it down
+  (calm-p nil)                          ; nobody was stuck for long
   (sentinel-idle-p nil)                 ; the sentinel is to be woken when nobody waits
   (waiting (make-counter) :read-only t)) ; how many workers wait
 
@@ -84,6 +85,9 @@ STAMP tells."
   (latest-run-time 0 :type fixnum)      ; and when it was asked about last
   (accepted 0 :type fixnum)             ; connections, since it asked the poller last
   (timers-run 0 :type fixnum)           ; likewise
+  (taken 0 :type fixnum)                ; events off the queue, likewise
+  (batch nil :type (or null (eql :none) output-batch)) ; NIL until it is wanted; see held-output.lisp
+  (input-batch nil)                     ; made with it; see early-input.lisp
   (identity nil)                        ; of its thread, for the system
   (status nil)                          ; descriptor that tells whether its thread is blocked, or NIL
   (resumed (bt:make-condition-variable) :read-only t)) ; notified when it is resumed

@@ -47,6 +47,9 @@
   (recheck-workers engine))
 
 (defmethod end-input ((engine ready-engine) &rest states)
+  ;; Workers that block take nothing off the queue.
+  (unless (serving-p engine)
+    (uninterruptibly (abandon-events engine)))
   (map-connections (lambda (connection)
                      ;; What was claimed is closed, even if the caller is destroyed.
                      (uninterruptibly

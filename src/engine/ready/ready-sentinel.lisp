@@ -112,6 +112,7 @@ each sample would wake a thread."
         do (call-surviving engine :housekeeping (lambda () (housekeep-when-due engine controller)))
         unless (call-surviving engine :pool-size
                                (lambda ()
+                                 (send-late-output engine)
                                  (rest-after-sample engine controller
                                                     (adjust-pool engine controller))))
           ;; ADJUST-POOL may have failed before it set the clock.

@@ -6,19 +6,53 @@
 
 (defun next-event (engine worker)
   "What WORKER should follow next; anything but an integer when it is time to look around."
-  (loop for token = (or (take-event engine) (await-event engine worker))
+  (loop for token = (or (take-event-holding engine worker) (await-event engine worker))
         unless (eq token :wakeup)
           return token
         do (clear-wakeup engine)
            (when (engine-sentinel-lost-p engine)
              (interruptibly (ensure-sentinel engine)))))
 
+(defun take-event-holding (engine worker)
+  "Like TAKE-EVENT, for WORKER, who may hold answers meanwhile, but not while it waits."
+  (send-output-held-long engine worker)
+  (unless (poll-due-p worker)
+    (let ((event (take-event engine)))
+      (if event
+          (incf (ready-worker-taken worker))
+          (send-held-output engine worker))
+      event)))
+
+(defun poll-due-p (worker)
+  "True when WORKER has taken so many events off the queue that others, which wait in the kernel, might never have
+their turn."
+  (>= (ready-worker-taken worker) +event-batch+))
+
 (defun await-event (engine worker)
   "What the poller returns to WORKER, or what was queued while it turned to the poller."
-  (let ((waiting (pool-state-waiting (engine-pool-state engine)))
-        (most (if (somebody-waits-p engine) 1 +event-batch+)))
+  (let ((look-p (poll-due-p worker)))
     (setf (ready-worker-accepted worker) 0
-          (ready-worker-timers-run worker) 0)
+          (ready-worker-timers-run worker) 0
+          (ready-worker-taken worker) 0)
+    (multiple-value-bind (token others)
+        (if look-p
+            (await-ready (engine-poller engine) 0 +event-batch+)
+            (wait-for-events engine worker))
+      (if others
+          (first-of-events engine worker token others)
+          token))))
+
+(defun events-wanted (engine)
+  "How many events a worker of ENGINE that is about to wait takes: one beside others who wait."
+  (cond ((somebody-waits-p engine) 1)
+        ((pool-state-calm-p (engine-pool-state engine)) +event-batch+)
+        (t +small-event-batch+)))
+
+(defun wait-for-events (engine worker)
+  "What has come for WORKER when it has counted itself as waiting: an event that was queued meanwhile, or what the poller
+returns to it, two values."
+  (let ((waiting (pool-state-waiting (engine-pool-state engine)))
+        (most (events-wanted engine)))
     (counter-add waiting 1)
     (multiple-value-bind (token others)
         (or (take-event engine)
@@ -26,9 +60,15 @@
       (counter-add waiting -1)
       (setf (ready-worker-poll-milliseconds worker)
             (if token *poll-milliseconds* (idle-poll-milliseconds (engine-pool-state engine))))
-      (when others
-        (queue-other-events engine others))
-      token)))
+      (values token others))))
+
+(defun first-of-events (engine worker token others)
+  "The first of TOKEN and OTHERS, of events that came at once, as WORKER is to handle it; NIL where nothing is left for it.
+The others are queued."
+  (let ((entries (receive-early engine worker (cons token others))))
+    (when (rest entries)
+      (queue-other-events engine (rest entries)))
+    (first entries)))
 
 (defun queue-other-events (engine others)
   "Queues OTHERS, tokens that came with the one that the caller handles, for who is free next.  A
@@ -40,7 +80,7 @@ for what was queued already."
     (when (and (null others) (engine-event-queue engine))
       (wake-one-if-somebody-waits engine)))
   (when others
-    (queue-events engine others))
+    (queue-owned engine others))
   (when (engine-sentinel-lost-p engine) ; the wakeup may have been its
     (wake-one (engine-poller engine))))
 
@@ -83,13 +123,15 @@ request may have to wait for the slices of several others.  Unless its service w
   ;; else's to close.  So a thread that is to be destroyed dies only where it says INTERRUPTIBLY:
   ;; while it has nothing to do, and while the service serves.
   (deferring-interrupts
-    (loop while (keep-working-p engine worker (engine-pool-state engine))
-          do (handle-next-event engine worker))))
+    (unwind-protect
+         (loop while (keep-working-p engine worker (engine-pool-state engine))
+               do (handle-next-event engine worker))
+      (end-holding engine worker))))
 
 (defun handle-next-event (engine worker)
   (let* ((pool (engine-pool-state engine))
          (token (next-event engine worker)))
-    (cond ((integerp token)
+    (cond ((or (integerp token) (typep token 'connection))
            (stamp-worker worker)
            (wake-sentinel-if-nobody-waits engine pool)
            (unwind-protect (handle-event engine worker token)
@@ -99,11 +141,20 @@ request may have to wait for the slices of several others.  Unless its service w
           (t
            (interruptibly (ensure-sentinel engine))))))
 
+(defun connection-token-p (engine token)
+  "True when TOKEN is of a connection of ENGINE."
+  (and (integerp token)
+       (/= token (engine-listener-descriptor engine))
+       (/= token +timer-token+)))
+
 (defun handle-event (engine worker token)
-  (cond ((= token (engine-listener-descriptor engine))
+  (cond ((typep token 'connection)
+         (handle-ready-connection engine worker token))
+        ((= token (engine-listener-descriptor engine))
          (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
            (accept-connections engine worker)))
         ((= token +timer-token+)
+         (send-held-output engine worker)
          (run-due-timers engine worker))
         (t
          (let ((connection (own-connection engine token)))
@@ -139,6 +190,9 @@ request may have to wait for the slices of several others.  Unless its service w
 left by a non-local exit."
   (cond ((eq outcome :parked)
          (end-if-parked-too-late engine connection))
+        ((eq outcome :held))
+        ((connection-held connection)   ; who serves it was left after it gave its answer
+         (end-held-service engine connection (or outcome :broken)))
         ((gone-p connection))           ; it was given away before its service was done with it
         (t
          (ecase (or outcome (given-away-outcome connection))
@@ -156,7 +210,7 @@ left by a non-local exit."
        (or (given-away-outcome ,connection) :close))))
 
 (defun serve-until-parked (engine connection)
-  "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN."
+  "Serves what has come of CONNECTION; returns :PARKED, :HELD, :CLOSE, :DETACHED or :BROKEN."
   (noting-failure (engine connection)
     (loop for result = (serve-further engine connection)
           unless (eq result :again)
@@ -185,9 +239,13 @@ what became of it, :PARKED, or is to become of it."
 
 (defun settle-outcome (engine connection outcome served)
   "Does for CONNECTION, which the caller owns, what OUTCOME says that the service returned; SERVED requests of it
-had been answered before.  Returns what SERVE-ONCE does."
+had been answered before, an integer, or NIL for fewer than now.  Returns what SERVE-ONCE does."
   (let ((service (engine-service engine)))
     (cond ((gone-p connection) :detached)
+          ((and (connection-held connection) (member outcome '(:park :close))
+                (left-to-sender-p connection outcome))
+           :held)
+          ((connection-verdict connection)) ; who has sent its answer has found that its peer is gone
           ((connection-output connection)
            (setf (connection-outcome connection) outcome)
            :again)
@@ -196,7 +254,7 @@ had been answered before.  Returns what SERVE-ONCE does."
            (leave-to-poller engine connection))
           ((not (eq outcome :park)) outcome)
           ((and (input-buffered-p service connection)
-                (or (/= served (connection-served connection))
+                (or (not (eql served (connection-served connection)))
                     (note-stall engine)))
            :again)
           ((and (arrived-p connection) (not (give-up-ownership connection)))

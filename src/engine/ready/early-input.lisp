@@ -1,0 +1,117 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; What several connections have sent is received by one call of the system, where a worker gets the events of
+;;;; all of them at once.
+;;;;
+;;;;   of an event that came with others   the worker that waited for them
+;;;;   somebody owns its connection        marks that, as always
+;;;;   its service receives early          owns it, receives what it has, and queues the connection itself
+;;;;   its service does not, or it has     owns and queues it
+;;;;   something else to do first
+;;;;   it is of no connection              queues it
+;;;;
+;;;; The first of them it handles.  A connection that is queued is owned by the queue, and whoever takes it owns it:
+;;;; a handler that blocks holds up nobody.  If it is to be served, it has no deadline while it waits for a worker, since
+;;;; its peer has done what it was to do.
+
+(defconstant +early-octets+ (* 2 1024)
+  "How many octets of a connection are received early, at most: more than the heads of most requests have.")
+
+(defstruct (input-batch (:include opaque) (:constructor make-input-batch (ring)))
+  "Connections whose input is received by one call."
+  (ring nil :read-only t)
+  (descriptors (make-array +ring-size+ :element-type 'fixnum :initial-element 0)
+   :type ring-descriptors :read-only t)
+  (positions (let ((positions (make-array (1+ +ring-size+) :element-type 'fixnum)))
+               (dotimes (place (1+ +ring-size+) positions)
+                 (setf (aref positions place) (* place +early-octets+))))
+   :type ring-positions :read-only t)
+  (results (make-array +ring-size+ :element-type 'fixnum :initial-element 0)
+   :type ring-results :read-only t)
+  (octets (make-octets (* +ring-size+ +early-octets+)) :type octets :read-only t))
+
+(defun served-next-p (connection)
+  "True when the next thing that is done for CONNECTION, which the caller owns, is to call its service."
+  (and (null (connection-verdict connection))
+       (null (connection-output connection))
+       (not (connection-lingering-p connection))
+       (not (gone-p connection))))
+
+(defun receives-early-p (engine connection)
+  "True when the next thing that is done for CONNECTION, which the caller owns, is to receive what it has."
+  (and (served-next-p connection)
+       (receives-first-p (engine-service engine) connection)))
+
+(declaim (inline input-result))
+(defun input-result (batch place)
+  "What receiving for PLACE of BATCH has returned; see RECEIVE-OCTETS.  Where it was not done, that nothing was there."
+  (let ((result (aref (input-batch-results batch) place)))
+    (if (eql +not-made+ result) +would-block+ result)))
+
+(defun receive-for (batch connections)
+  "Receives what CONNECTIONS have, a list of no more than +RING-SIZE+, which the caller owns, into BATCH, one after the
+other."
+  (let ((count 0))
+    (dolist (connection connections)
+      (setf (aref (input-batch-descriptors batch) count) (connection-descriptor connection))
+      (incf count))
+    (when (plusp count)
+      (receive-through-ring (input-batch-ring batch) (input-batch-descriptors batch) (input-batch-octets batch)
+                            (input-batch-positions batch) count (input-batch-results batch)))))
+
+(defun give-early-input (engine batch connection place)
+  "Gives the service of ENGINE what was received of CONNECTION for PLACE of BATCH.  Where nothing was, or an error or the
+end, it will find that out by itself."
+  (let ((result (input-result batch place))
+        (start (aref (input-batch-positions batch) place)))
+    (when (plusp result)
+      (take-input (engine-service engine) connection
+                  (input-batch-octets batch) start (+ start result) (< result +early-octets+)))))
+
+(defun receive-together (engine batch entries)
+  "Receives what those of ENTRIES that are connections, which the caller owns, have that is to be received early."
+  (let ((connections (loop for entry in entries
+                           when (and (typep entry 'connection) (receives-early-p engine entry))
+                             collect entry)))
+    (when (and (rest connections) (<= (length connections) +ring-size+))
+      (receive-for batch connections)
+      (loop for connection in connections
+            for place from 0
+            do (give-early-input engine batch connection place)))))
+
+(defun own-event (engine token)
+  "What is to be queued for TOKEN: its connection, which the caller owns then; itself where it is of none; NIL where
+somebody else owns that."
+  (cond ((not (connection-token-p engine token)) token)
+        (t
+         (let ((connection (own-connection engine token)))
+           ;; Who takes no output, or lingers, has no more time for sending something.
+           (when (and connection (served-next-p connection))
+             (begin-service connection))
+           connection))))
+
+(defun queue-owned (engine entries)
+  "Queues ENTRIES, a list and not empty, and with them connections that the caller owns.  If ENGINE was stopped
+meanwhile, who did that may not have seen these."
+  (queue-events engine entries)
+  (when (and (not (serving-p engine)) (some #'connection-p entries))
+    (abandon-events engine)))
+
+(defun receive-early (engine worker tokens)
+  "What is to be queued for TOKENS, of events that WORKER of ENGINE, whose thread this is, got at once: a list."
+  (let ((batch (and (serving-p engine) (input-batch-of worker))))
+    (if (null batch)
+        tokens
+        (let ((entries (loop for token in tokens
+                             for entry = (own-event engine token)
+                             when entry collect entry)))
+          (receive-together engine batch entries)
+          entries))))
+
+(defun abandon-events (engine)
+  "Parks the connections that are queued in ENGINE, which serves nobody any more."
+  (loop for entry = (take-event engine)
+        while entry
+        do (when (typep entry 'connection)
+             (loop until (give-up-ownership entry))
+             (end-if-parked-too-late engine entry))))

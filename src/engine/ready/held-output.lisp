@@ -1,0 +1,234 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; Answers that a worker holds for a moment, to send them with those to the next requests that have come
+;;;; already: a call of the system for each is a large part of what an instant handler costs.
+;;;;
+;;;;   a worker that has an answer, while                             does
+;;;;   others are queued, or held, nobody waits, nobody was stuck     holds it, and handles the next event
+;;;;   lately, and few answers are held for long
+;;;;   otherwise                                                      sends it
+;;;;
+;;;;   a worker that holds answers, and                               sends them
+;;;;   finds nothing queued                                           before it turns to the poller
+;;;;   holds +MOST-HELD+, or the first for *HELD-MICROSECONDS*        before it handles what is queued
+;;;;   has timers to run, is to be suspended, or to end               before that
+;;;;   handles one event for long                                     no: the sentinel does, when it looks
+;;;;
+;;;; So an answer is held for the time of a few instant handlers; behind one that takes long, until the sentinel
+;;;; looks, and then no more for some ticks.  Whoever has sent an answer sees to its connection as if the worker had
+;;;; sent it at once; the sentinel leaves that to the workers.
+;;;;
+;;;; The sentinel may send an answer while the service that gave it is not done with its connection.  So both say in
+;;;; CONNECTION-HELD how far they are, by compare-and-set, and who comes last sees to the connection:
+;;;;
+;;;;   :SERVING   the answer is held, and the service is not done
+;;;;   :SERVED    the answer is held, and the service is done
+;;;;   :SENT      the sentinel has sent the answer, and the service is not done
+
+(defun batch-of (worker)
+  "The batch of WORKER, whose thread this is; NIL where the system sends no answers together."
+  (let ((batch (ready-worker-batch worker)))
+    (case batch
+      (:none nil)
+      ((nil)
+       (uninterruptibly
+         (let ((ring (make-ring)))
+           (when ring
+             (setf (ready-worker-input-batch worker) (make-input-batch ring)))
+           (setf (ready-worker-batch worker) (if ring (make-output-batch ring) :none))
+           (and ring (ready-worker-batch worker)))))
+      (t batch))))
+
+(defun input-batch-of (worker)
+  "The input batch of WORKER, whose thread this is; NIL where the system receives nothing together."
+  (and (batch-of worker)
+       (ready-worker-input-batch worker)))
+
+(defun batch-with-answers (worker)
+  "The batch of WORKER if that holds answers; else NIL."
+  (let ((batch (ready-worker-batch worker)))
+    (and (typep batch 'output-batch)
+         (plusp (output-batch-count batch))
+         batch)))
+
+(defun holding-pays-p (engine worker)
+  "True when an answer that WORKER of ENGINE has should be held."
+  (let ((pool (engine-pool-state engine)))
+    (and (pool-state-calm-p pool)
+         (not (pool-state-clock-stopped-p pool))
+         (not (somebody-waits-p engine))
+         (serving-p engine)
+         (or (engine-event-queue engine) (batch-with-answers worker)))))
+
+(defun hold-output (connection octets start end)
+  "Holds the whole answer to the request of CONNECTION that the current thread serves, OCTETS, a vector of them,
+from START to END, integers, if that is better: true then, and the octets are sent soon, whatever becomes of
+OCTETS.  NIL when the caller is to send them.  Only for what SERVE does last for CONNECTION."
+  (let ((worker *worker*))
+    (and (typep worker 'ready-worker)
+         (eq connection (worker-connection worker))
+         (holding-pays-p (worker-engine worker) worker)
+         (uninterruptibly
+           (let ((batch (batch-of worker)))
+             (and batch
+                  (held-briefly-p batch (pool-state-tick (ready-worker-pool-state worker)))
+                  (added-as-held-p batch connection octets start end)))))))
+
+(defun added-as-held-p (batch connection octets start end)
+  "Adds an answer to CONNECTION, which is served, to BATCH as ADDED-TO-BATCH-P does; returns what that does."
+  (setf (connection-held connection) :serving) ; before the sentinel can see it
+  (or (added-to-batch-p batch connection octets start end)
+      (setf (connection-held connection) nil)))
+
+(defun left-to-sender-p (connection outcome)
+  "True when the answer to CONNECTION, whose service is done with it and wants OUTCOME, is still held: who sends it sees
+to CONNECTION.  NIL when it was sent meanwhile, and the caller does."
+  (setf (connection-outcome connection) outcome)
+  (or (compare-and-set (connection-held connection) :serving :served)
+      (setf (connection-held connection) nil)))
+
+(defun end-held-service (engine connection outcome)
+  "Does what END-SERVICE does with OUTCOME, for CONNECTION, for which an answer is held, or was sent by the sentinel."
+  (if (left-to-sender-p connection outcome)
+      (send-held-output engine *worker*)
+      (end-service engine connection outcome)))
+
+;;; Sending
+
+(defun leave-rest (engine connection left)
+  "Makes LEFT, octets, the output of CONNECTION, whose answer was sent but for these."
+  (setf (connection-sender connection) nil
+        (connection-output connection) (list (make-octets-part left)))
+  (note-output-left (engine-service engine) connection))
+
+(defun settle-sent (engine connection left error)
+  "Does for CONNECTION, whose answer was sent but for LEFT, octets or NIL, what its outcome says; or what has to be
+done after ERROR, a number or NIL.  Returns what SERVE-ONCE does."
+  (cond (error :broken)
+        (left
+         (leave-rest engine connection left)
+         (send-pending-output engine connection))
+        (t
+         ;; No request of it was served as yet that is not counted, so there is progress.
+         (settle-outcome engine connection (connection-outcome connection) nil))))
+
+(defun finish-answer (engine batch place)
+  "Does what is left to be done for the connection of answer PLACE of BATCH, which was sent."
+  (let ((connection (svref (output-batch-connections batch) place)))
+    (setf (connection-held connection) nil)
+    (let ((result (noting-failure (engine connection)
+                    (multiple-value-bind (left error) (answer-left batch place)
+                      (settle-sent engine connection left error)))))
+      (case result
+        (:again (push connection (output-batch-served-next batch)))
+        (:close (push connection (output-batch-closed-next batch)))
+        (t (end-service engine connection result))))))
+
+(defun finish-answers (engine worker batch)
+  "Finishes with the answers of BATCH, of WORKER, which were sent.  A program may end the thread amid that; who calls
+this again goes on."
+  (loop while (< (output-batch-done batch) (output-batch-count batch))
+        do (finish-answer engine batch (1- (incf (output-batch-done batch)))))
+  (lock-batch batch)
+  (empty-batch batch)
+  (unlock-batch batch)
+  (queue-connections engine worker (nreverse (shiftf (output-batch-served-next batch) '())))
+  (close-together engine (input-batch-of worker) (nreverse (shiftf (output-batch-closed-next batch) '()))))
+
+(defun queue-connections (engine worker connections)
+  "Queues CONNECTIONS, a list, of which more has come, and which the caller owns."
+  (when connections
+    (receive-together engine (input-batch-of worker) connections)
+    (queue-owned engine connections)))
+
+(defun send-held-output (engine worker)
+  "Sends the answers that WORKER of ENGINE, whose thread this is, holds; unless the sentinel is about to.  The caller
+cannot be interrupted."
+  (let ((batch (batch-with-answers worker)))
+    (when (and batch (batch-locked-p batch))
+      (send-locked-batch engine worker batch))))
+
+(defun send-locked-batch (engine worker batch)
+  "Sends the answers of BATCH, of WORKER, which the caller has locked, and finishes with them."
+  (unless (or (zerop (output-batch-count batch)) ; the sentinel has sent them
+              (output-batch-sent-p batch))
+    (note-batch-sent batch)
+    (send-answers batch)
+    (setf (output-batch-sent-p batch) t))
+  (unlock-batch batch)
+  (finish-answers engine worker batch))
+
+(defconstant +most-held+ 8
+  "How many answers a worker holds at most.")
+
+(defun send-output-held-long (engine worker)
+  "Sends the answers that WORKER of ENGINE holds if they are enough, or are held for long."
+  (let ((batch (batch-with-answers worker)))
+    (when (and batch
+               (or (>= (output-batch-count batch) +most-held+)
+                   (held-long-p batch (microseconds))))
+      (send-held-output engine worker))))
+
+(defun end-holding (engine worker)
+  "Sends what WORKER of ENGINE, whose thread this is, holds, and gives back what it needed for that."
+  (let ((batch (batch-with-answers worker)))
+    (when batch
+      (lock-batch batch)                ; the sentinel may look at it, and leave it
+      (send-locked-batch engine worker batch)))
+  (unless (serving-p engine)
+    (abandon-events engine))
+  (let ((batch (shiftf (ready-worker-batch worker) :none)))
+    (when (typep batch 'output-batch)
+      ;; The sentinel may just look at it.
+      (lock-batch batch)
+      (close-ring (output-batch-ring batch)))))
+
+;;; The sentinel
+
+(defun pass-on-answer (engine batch place)
+  "Leaves to a worker what there is to be done for the connection of answer PLACE of BATCH, which was sent: to the one
+that serves it, or else to whoever is free next."
+  (let ((connection (svref (output-batch-connections batch) place)))
+    (multiple-value-bind (left error) (answer-left batch place)
+      (cond (error
+             (setf (connection-verdict connection) :broken))
+            (left
+             (leave-rest engine connection left))))
+    (unless (compare-and-set (connection-held connection) :serving :sent)
+      (setf (connection-held connection) nil)
+      (pass-on-served engine connection))))
+
+(defun pass-on-served (engine connection)
+  "Leaves CONNECTION, whose service is done, and whose answer was sent, to whoever is free next."
+  (unless (or (connection-verdict connection) (connection-output connection)
+              (eq :park (connection-outcome connection)))
+    (setf (connection-verdict connection) (connection-outcome connection)))
+  (requeue-connection engine connection))
+
+(defparameter *late-microseconds* 500
+  "After how long the sentinel sends answers that a worker holds.")
+
+(defun late-p (batch now)
+  "True when the answers of BATCH, which it has, should have been sent before NOW, in MICROSECONDS."
+  (> (- now (output-batch-began batch)) *late-microseconds*))
+
+(defun send-late-answers (engine batch)
+  "Sends the answers of BATCH, unless its worker is about to."
+  (when (batch-locked-p batch)
+    ;; Also what was added since it looked late: its worker may have found it locked, and wait.
+    (when (and (plusp (output-batch-count batch))
+               (not (output-batch-sent-p batch)))
+      (send-answers-singly batch)
+      (dotimes (place (output-batch-count batch))
+        (pass-on-answer engine batch place))
+      (empty-batch batch))
+    (unlock-batch batch)))
+
+(defun send-late-output (engine)
+  "Sends the answers that workers of ENGINE hold while they handle something that takes long."
+  (let ((now (microseconds)))
+    (dolist (worker (engine-workers engine))
+      (let ((batch (batch-with-answers worker)))
+        (when (and batch (late-p batch now))
+          (uninterruptibly
+            (send-late-answers engine batch)))))))

@@ -1,0 +1,117 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* held-replies :in acceptors
+  :description "Replies that the engine holds, and requests that it has received.")
+
+;;; Every event of a connection as if others had come with it; no ring is needed for that
+
+(defun receive-as-if-early (engine connection)
+  "Gives the service of ENGINE what CONNECTION, which the caller owns, has, if that is to be received early."
+  (when (engine::receives-early-p engine connection)
+    (let* ((most engine::+early-octets+)
+           (buffer (engine::make-octets most))
+           (count (platform:receive-octets (engine:connection-descriptor connection) buffer 0 most)))
+      (when (plusp count)
+        (engine:take-input (engine::engine-service engine) connection buffer 0 count (< count most))))))
+
+(defun call-receiving-early (function &optional requests-p)
+  "Calls FUNCTION while engines receive what comes before they call their services; requests only, if REQUESTS-P."
+  (with-function (engine::handle-event (original engine worker token)
+                   (if (and (engine::serving-p engine) (engine::connection-token-p engine token))
+                       (let ((connection (engine::own-event engine token)))
+                         (when connection
+                           (unless (and requests-p (server::connection-continuation connection))
+                             (receive-as-if-early engine connection))
+                           (funcall original engine worker connection)))
+                       (funcall original engine worker token)))
+    (funcall function)))
+
+(defmacro receiving-early (() &body body)
+  "Evaluates BODY while engines receive what comes before they call their services, which hold their answers."
+  `(with-function (engine::holding-pays-p (original engine worker) (engine::serving-p engine))
+     (call-receiving-early (lambda () ,@body))))
+
+(defmacro receiving-requests-early (() &body body)
+  "Evaluates BODY as RECEIVING-EARLY does, while other events come one by one."
+  `(call-receiving-early (lambda () ,@body) t))
+
+(define-server-test (who-sends-on-while-a-reply-is-awaited-is-served-after-it :needs (:our-http :parking))
+  (receiving-early ()
+    (serving-deferred (replies) ()
+      (with-connection (connection)
+        (is (string= "word" (exchange-text connection "/word")))
+        (loop repeat 3
+              do (send-request connection "/")
+                 (nth-reply replies)
+                 (await-deferred 1)
+                 (send-request connection "/word")
+                 (eventually ("a worker to have seen that")
+                   (zerop (figure :busy)))
+                 (complete replies "first")
+                 (is (string= "first" (response-text (read-response connection))))
+                 (is (string= "word" (response-text (read-response connection)))))))))
+
+(define-server-test (who-sends-on-behind-a-reply-that-does-not-come-in-time-is-served :needs (:our-http :parking))
+  (receiving-requests-early ()
+    (let ((replies (make-recorder)))
+      (serving () (("/" (recycling:defer-reply (reply :timeout 1/2) (record replies reply)))
+                   ("/word" "word"))
+        (with-connection (connection)
+          (is (string= "word" (exchange-text connection "/word")))
+          (send-request connection "/")
+          (nth-reply replies)
+          (await-deferred 1)
+          (send-request connection "/word")
+          (is (= 504 (response-status (read-response connection))))
+          (is (string= "word" (response-text (read-response connection)))))))))
+
+(define-server-test (a-request-that-comes-in-pieces-is-served-when-it-is-whole :needs (:our-http :parking))
+  (receiving-early ()
+    (serving () (("/" "word"))
+      (with-connection (connection)
+        (dolist (size '(1 7 100))
+          (is (string= "word" (exchange-text connection "/")))
+          (send-in-pieces connection size (request-octets "/"))
+          (is (string= "word" (response-text (read-response connection)))))))))
+
+(define-server-test (a-head-that-was-received-in-part-has-a-deadline :needs (:our-http :parking))
+  (receiving-early ()
+    (serving (:read-timeout 1/2) (("/" "word"))
+      (with-connection (connection)
+        (is (string= "word" (exchange-text connection "/")))
+        (send connection (subseq (request-octets "/") 0 10))
+        (is (= 408 (response-status (read-response connection))))
+        (is (closed-by-server-p connection))))))
+
+(define-server-test (content-may-come-with-its-head-or-later :needs (:our-http :parking))
+  (receiving-early ()
+    (serving () (("/" (hunchentoot:raw-post-data :force-text t)))
+      (with-connection (connection)
+        (loop for length in '(1 100 1900 2048 5000 100000)
+              for content = (make-string length :initial-element #\c)
+              for request = (request-octets "/" :method "POST" :content content)
+              do (send connection request)
+                 (is (string= content (response-text (read-response connection))))
+                 (send connection (subseq request 0 (- (length request) (ceiling length 2))))
+                 (is (not (readable-p connection 1/50)))
+                 (send connection (subseq request (- (length request) (ceiling length 2))))
+                 (is (string= content (response-text (read-response connection)))))))))
+
+(define-server-test (requests-that-come-together-are-answered-in-order :needs (:our-http :parking))
+  (receiving-early ()
+    (serving () (("/" (hunchentoot:get-parameter "n")))
+      (with-connection (connection)
+        (dolist (count '(1 2 20 200))   ; 200 are more than is received early
+          (apply #'send connection (loop for n below count
+                                         collect (request-octets (format nil "/?n=~D" n))))
+          (loop for n below count
+                do (is (string= (princ-to-string n) (response-text (read-response connection))))))))))
+
+(define-server-test (the-last-reply-is-held-and-its-connection-closed-after-it :needs (:our-http :parking))
+  (receiving-early ()
+    (serving () (("/" "word"))
+      (with-connection (connection)
+        (is (string= "word" (exchange-text connection "/")))
+        (send-request connection "/" :headers '(("Connection" . "close")))
+        (is (string= "word" (response-text (read-response connection))))
+        (is (closed-by-server-p connection))))))
