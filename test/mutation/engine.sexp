@@ -38,9 +38,9 @@
 
 (:file "src/engine/ready/worker-loop.lisp" :suites (ready event-queue steps time-outs progress slow-readers ready-faults)
  :mutants
- (("await-event" "(counter-add waiting -1)" "")
-  ("await-event" "(or (take-event engine)" "(or nil" :suites (event-queue ready stress))
-  ("await-event" "(when others (queue-other-events engine others))" "")
+ (("wait-for-events" "(counter-add waiting -1)" "")
+  ("wait-for-events" "(or (take-event engine)" "(or nil" :suites (event-queue ready stress))
+  ("first-of-events" "(when (rest entries) (queue-other-events engine (rest entries)))" "")
   ("queue-other-events" "(clear-wakeup engine)" "")
   ("queue-other-events" "(setf others (remove :wakeup others))" "")
   ("next-event" "(clear-wakeup engine)" "nil")
@@ -56,7 +56,7 @@
   ("begin-service" "(setf (connection-untouched connection) nil (connection-deferred-p connection) nil)"
    "(setf (connection-deferred-p connection) nil)")
   ("settle-outcome" "(setf (connection-deferred-p connection) t)" "" :suites (deferred-replies))
-  ("settle-outcome" "(or (/= served (connection-served connection)) (note-stall engine))" "t")
+  ("settle-outcome" "(or (not (eql served (connection-served connection))) (note-stall engine))" "t")
   ("settle-outcome" "(and (arrived-p connection) (not (give-up-ownership connection)))" "nil"
    :equivalent "PARK finds it out, too, and answers :AGAIN.")
   ("settle-outcome" "(read-closed-p connection)" "nil")
@@ -144,12 +144,12 @@
   ("abort-connection" "(unwatch-connection engine connection)" "" :suites (steps))
   ("detach" "(unwatch-connection engine connection)" "nil"
    :suites (ready progress conformance/detaching))
-  ("close-gracefully" "(linger engine connection)" "nil")
-  ("close-gracefully" "(cond (linger-p" "(cond (nil")
-  ("close-gracefully" "(expecting-more-p engine connection)" "nil")
-  ("close-gracefully" "(not (read-closed-p connection))" "t"
+  ("close-lingering" "(linger engine connection)" "nil")
+  ("close-gracefully" "(if linger-p" "(if nil")
+  ("more-expected-p" "(expecting-more-p engine connection)" "nil")
+  ("more-expected-p" "(not (read-closed-p connection))" "t"
    :equivalent "What lingers sees that end at once.")
-  ("unread-p" "(not (arrived-p connection))" "t")
+  ("known-read-p" "(not (arrived-p connection))" "t")
   ("begin-to-linger" "(shut-descriptor (connection-descriptor connection) :output)" "")
   ("begin-to-linger" "(set-deadline connection :linger *linger-seconds* now)" "")
   ("drop-arrivals" "((minusp (decf (connection-linger-octets connection) count)) (return :end))" "")
@@ -280,3 +280,62 @@
  :mutants
  (("serve-visit" "(null (connection-output connection))" "t" :suites (slow-readers))
   ("end-visit" "(requeue-connection engine connection)" "nil")))
+
+(:file "src/engine/ready/held-output.lisp" :suites (held-output)
+ :mutants
+ (("batch-with-answers" "(plusp (output-batch-count batch))" "t")
+  ("holding-pays-p" "(pool-state-calm-p pool)" "t")
+  ("holding-pays-p" "(not (pool-state-clock-stopped-p pool))" "t")
+  ("holding-pays-p" "(not (somebody-waits-p engine))" "t")
+  ("holding-pays-p" "(serving-p engine)" "t")
+  ("holding-pays-p" "(or (engine-event-queue engine) (batch-with-answers worker))" "t")
+  ("hold-output" "(eq connection (worker-connection worker))" "t")
+  ("added-as-held-p" "(setf (connection-held connection) nil)" "nil")
+  ("left-to-sender-p" "(setf (connection-outcome connection) outcome)" "")
+  ("left-to-sender-p" "(compare-and-set (connection-held connection) :serving :served)"
+   "(setf (connection-held connection) :served)")
+  ("end-held-service" "(end-service engine connection outcome)" "nil")
+  ("leave-rest" "(note-output-left (engine-service engine) connection)" ""
+   :suites (held-output held-replies slow-readers))
+  ("settle-sent" "(error :broken)" "(nil)")
+  ("finish-answer" "(setf (connection-held connection) nil)" "")
+  ("finish-answers" "(empty-batch batch)" "")
+  ("send-output-held-long" "(>= (output-batch-count batch) +most-held+)" "nil")
+  ("send-output-held-long" "(held-long-p batch (microseconds))" "nil")
+  ("end-holding" "(lock-batch batch) ; the sentinel may look at it, and leave it" "(batch-locked-p batch)")
+  ("end-holding" "(abandon-events engine)" "nil" :suites (early-input))
+  ("end-holding" "(close-ring (output-batch-ring batch))" "nil")
+  ("pass-on-answer" "(setf (connection-verdict connection) :broken)" "nil")
+  ("pass-on-answer" "(compare-and-set (connection-held connection) :serving :sent)" "nil")
+  ("pass-on-served" "(setf (connection-verdict connection) (connection-outcome connection))" "nil")
+  ("send-late-answers" "(batch-locked-p batch)" "t")
+  ("send-late-answers" "(empty-batch batch)" "")
+  ("send-late-output" "(and batch (late-p batch now))" "batch")))
+
+(:file "src/engine/ready/output-batch.lisp" :suites (held-output)
+ :mutants
+ (("added-to-batch-p" "(<= (+ from (- end start)) +batch-octets+)" "t")
+  ("note-batch-sent" "0.125" "0.0")
+  ("held-briefly-p" "0.03125" "0.0")
+  ("send-answers" "(eql +not-made+ (aref results place))" "nil")
+  ("answer-left" "(max 0 result)" "0")
+  ("answer-left" "(or (plusp result) (would-block-p result))" "(plusp result)")
+  ("empty-batch" "(output-batch-count batch) 0" "(output-batch-done batch) 0")))
+
+(:file "src/engine/ready/early-input.lisp" :suites (early-input held-replies)
+ :mutants
+ (("served-next-p" "(null (connection-output connection))" "t")
+  ("served-next-p" "(not (connection-lingering-p connection))" "t")
+  ("give-early-input" "(plusp result)" "t")
+  ("give-early-input" "(< result +early-octets+)" "t")
+  ("own-event" "(begin-service connection)" "nil")
+  ("own-event" "(served-next-p connection)" "t")
+  ("queue-owned" "(abandon-events engine)" "nil")
+  ("receive-early" "(serving-p engine)" "t")
+  ("abandon-events" "(end-if-parked-too-late engine entry)" "nil")))
+
+(:file "src/engine/ready/closing-together.lisp" :suites (early-input held-output)
+ :mutants
+ (("nothing-unread-p" "(<= result 0)" "t")
+  ("close-all-owned" "(close-descriptors batch descriptors)" "nil")
+  ("close-together" "(close-lingering engine connection)" "(close-owned engine connection)")))

@@ -77,7 +77,7 @@
   ("meet-deficit" "(accept-overflow engine controller)" "")
   ("adjust-pool" "(incf (pool-state-tick pool) (controller-last-nap-ticks controller))" "(incf (pool-state-tick pool))")
   ("adjust-pool" "(- (worker-count engine :active :starting) stuck)" "(- (worker-count engine :active) stuck)")
-  ("adjust-pool" "(setf (pool-state-clock pool) (milliseconds))" "")
+  ("adjust-pool" "(pool-state-clock pool) (milliseconds)" "")
   ("adjust-pool" "(apply-thread-limit engine pool controller)" "")
   ("adjust-pool" "((somebody-waits-p engine) nil)" "")
   ("note-found" "(slow-sampling-p controller)" "t")
