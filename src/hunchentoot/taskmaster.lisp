@@ -34,6 +34,10 @@ the platform can do that.")
     :initarg :batch-scheduling
     :reader batch-scheduling-p
     :documentation "True when threads run under SCHED_BATCH, with coarse timers.")
+   (io-uring
+    :initarg :io-uring
+    :reader calls-together-p
+    :documentation "True when several calls of the system may be made by one, by io_uring.")
    (rejections
     :initform (make-rejections)
     :accessor taskmaster-rejections
@@ -61,6 +65,7 @@ earlier one had to leave behind cannot disturb it."))
    :max-accept-count :unlimited
    :parking *parking-by-default*
    :batch-scheduling t
+   :io-uring t
    :worker-thread-name-format *default-worker-thread-name-format*)
   (:documentation "A taskmaster whose threads share the acceptor's connections and are
 recycled: one that has served a connection serves another, and how many there are follows
@@ -82,6 +87,8 @@ the need.
                               SCHED_BATCH (sched(7)) and their sleeps may last 0.1 ms longer, so that
                               they do not interrupt each other; threads that a handler makes inherit
                               both.  NIL: as the process is scheduled
+  :IO-URING                   true, the default: where connections are parked, and the system can, several
+                              calls on sockets are made by one, io_uring(7).  NIL: each by itself
 
 Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
 :STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT it is a fixed pool."))

@@ -141,6 +141,12 @@
                                                              :port 0 :on-start #'handler:stop)))
              'handler:unfit-argument)))
 
+(define-server-test whether-calls-are-made-together-is-the-programs-to-say-with-clack
+  (flet ((together-p (&rest arguments)
+           (engine:calls-together-p (handler::make-clack-server 'hello arguments))))
+    (is-true (together-p))
+    (is-false (together-p :io-uring nil))))
+
 (define-server-test too-many-connections-are-answered-503
   (let ((gate (make-gate "leave to answer")) (begun (make-gate "a request to begin")))
     (with-clack (environment (progn (open-gate begun)

@@ -353,6 +353,23 @@ answers together, does nothing."
                   thereis (engine::held-briefly-p batch later))
           "It is tried again."))))
 
+(defclass single-service (gathering-service)
+  ()
+  (:documentation "Wants each call of the system made by itself."))
+
+(defmethod engine:calls-together-p ((service single-service))
+  nil)
+
+(define-server-test a-service-that-wants-each-call-made-by-itself-has-no-ring
+  (where-rings-work
+    (with-connections-at-rest (engine connections clients 1)
+      (is (= 1 (length connections) (length clients)))
+      (let ((worker (engine::make-pool-worker engine 1)))
+        (change-class (engine::engine-service engine) 'single-service)
+        (with-function (platform:make-ring (original) (error "A ring was made."))
+          (is (null (engine::batch-of worker)))
+          (is (null (engine::input-batch-of worker))))))))
+
 (define-server-test answers-are-not-held-where-that-would-hold-them-up
   (where-rings-work
    (with-connection-at-rest (engine connection client)

@@ -41,7 +41,7 @@ CLIENTS in the same order."
 (defmacro with-connection-at-rest ((engine connection client) &body body)
   `(with-connections-at-rest (,engine connections clients 1)
      (let ((,connection (first connections)) (,client (first clients)))
-       (declare (ignorable ,client))
+       (declare (ignorable ,connection ,client))
        ,@body)))
 
 (defun await-input-at-rest (connection)

@@ -126,6 +126,12 @@ better not interrupt others when they wake, and may wake a little late: see PREP
   (:method ((service service))
     t))
 
+(defgeneric calls-together-p (service)
+  (:documentation "True when several calls of the system for connections of SERVICE may be made by one, where the system
+can do that: see BATCH-OF.")
+  (:method ((service service))
+    t))
+
 (defgeneric make-worker-thread (service thunk number)
   (:documentation "Makes the thread of worker NUMBER, an integer, of SERVICE, in which THUNK, a function
 without arguments, is called.  Returns that thread, or anything else where it is not known.  Signals an

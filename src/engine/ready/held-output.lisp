@@ -26,13 +26,15 @@
 ;;;;   :SENT      the sentinel has sent the answer, and the service is not done
 
 (defun batch-of (worker)
-  "The batch of WORKER, whose thread this is; NIL where the system sends no answers together."
+  "The batch of WORKER, whose thread this is; NIL where the system sends no answers together, or the service wants none
+sent so."
   (let ((batch (ready-worker-batch worker)))
     (case batch
       (:none nil)
       ((nil)
        (uninterruptibly
-         (let ((ring (make-ring)))
+         (let ((ring (and (calls-together-p (engine-service (worker-engine worker)))
+                          (make-ring))))
            (when ring
              (setf (ready-worker-input-batch worker) (make-input-batch ring)))
            (setf (ready-worker-batch worker) (if ring (make-output-batch ring) :none))
