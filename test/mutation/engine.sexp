@@ -297,15 +297,18 @@
   ("end-held-service" "(end-service engine connection outcome)" "nil")
   ("leave-rest" "(note-output-left (engine-service engine) connection)" ""
    :suites (held-output held-replies slow-readers))
-  ("settle-sent" "(error :broken)" "(nil)")
-  ("finish-answer" "(setf (connection-held connection) nil)" "")
+  ("settle-sent" "(error :broken)" "(nil)"
+   :equivalent "Who reads from it next finds that its peer is gone.")
+  ("finish-answer" "(setf (connection-held connection) nil)" ""
+   :equivalent "Who holds its next answer says so anew, and who holds none finds that it was sent.")
   ("finish-answers" "(empty-batch batch)" "")
   ("send-output-held-long" "(>= (output-batch-count batch) +most-held+)" "nil")
   ("send-output-held-long" "(held-long-p batch (microseconds))" "nil")
   ("end-holding" "(lock-batch batch) ; the sentinel may look at it, and leave it" "(batch-locked-p batch)")
   ("end-holding" "(abandon-events engine)" "nil" :suites (early-input))
   ("end-holding" "(close-ring (output-batch-ring batch))" "nil")
-  ("pass-on-answer" "(setf (connection-verdict connection) :broken)" "nil")
+  ("pass-on-answer" "(setf (connection-verdict connection) :broken)" "nil"
+   :equivalent "Who reads from it next finds that its peer is gone.")
   ("pass-on-answer" "(compare-and-set (connection-held connection) :serving :sent)" "nil")
   ("pass-on-served" "(setf (connection-verdict connection) (connection-outcome connection))" "nil")
   ("send-late-answers" "(batch-locked-p batch)" "t")
