@@ -272,23 +272,22 @@ sent after it."
       (let ((body (and (body-wanted-p request status) (funcall append reply))))
         (begin-reply acceptor status event)
         (take-what-was-not-read request head)
-        (send-whole-on acceptor reply body)
+        (send-whole-on acceptor request reply body)
         (note-event *exchange* :reply-end)))))
 
-(defun nothing-follows-p (acceptor exchange)
-  "True when nobody does anything for the request of EXCHANGE to ACCEPTOR after its reply: neither methods of the program,
+(defun nothing-follows-p (acceptor request exchange)
+  "True when nobody does anything for REQUEST to ACCEPTOR, of EXCHANGE, after its reply: neither methods of the program,
 nor whoever speaks on over the connection."
   (and (eq :own (exchange-kind exchange))
        (eq :done (client-side (exchange-protocol exchange)))
        (null (exchange-deferral exchange))
        (null (exchange-successor exchange))
-       (sole-method-p #'hunchentoot:process-request)
-       (surroundings-end-with-reply-p (surroundings-of acceptor))))
+       (eq (class-of request) (surroundings-last-request-class (surroundings-of acceptor)))))
 
-(defun send-whole-on (acceptor reply body)
-  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to the client of the current request to ACCEPTOR."
+(defun send-whole-on (acceptor request reply body)
+  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to the client of REQUEST to ACCEPTOR."
   (let ((wire (link-wire (current-link))))
-    (if (and (null body) (nothing-follows-p acceptor *exchange*))
+    (if (and (null body) (nothing-follows-p acceptor request *exchange*))
         (send-last-reply wire reply (exchange-connection *exchange*))
         (send-reply-on wire reply body))))
 

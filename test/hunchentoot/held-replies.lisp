@@ -3,6 +3,10 @@
 (def-suite* held-replies :in acceptors
   :description "Replies that the engine holds, and requests that it has received.")
 
+(defclass held-request (hunchentoot:request)
+  ()
+  (:documentation "Requests of some other program."))
+
 ;;; Every event of a connection as if others had come with it; no ring is needed for that
 
 (defun receive-as-if-early (engine connection)
@@ -106,6 +110,48 @@
                                          collect (request-octets (format nil "/?n=~D" n))))
           (loop for n below count
                 do (is (string= (princ-to-string n) (response-text (read-response connection))))))))))
+
+;;; Whose methods run after a reply
+
+(defclass busy-afterwards ()
+  ()
+  (:documentation "An acceptor that does something after each request."))
+
+(defmethod hunchentoot:process-connection :after ((acceptor busy-afterwards) socket)
+  (declare (ignore socket)))
+
+(defun offered-p (&rest initargs)
+  "True when the engine is offered to hold a reply of an acceptor, made of INITARGS."
+  (let ((offers (make-recorder)))
+    (with-function (engine:hold-output (original connection octets start end)
+                     (record offers t)
+                     (funcall original connection octets start end))
+      (with-routes (("/" "word"))
+        (let* ((acceptor (apply #'make-test-acceptor initargs))
+               (*server* (hunchentoot:start acceptor)))
+          (unwind-protect (is (string= "word" (ask-text "/")))
+            (stop-if-started acceptor)))))
+    (recorded offers)))
+
+(defmacro with-method (definition &body body)
+  "Evaluates BODY while there is the method that DEFINITION, a DEFMETHOD form, makes."
+  `(let ((method ,definition))
+     (unwind-protect (progn ,@body)
+       (remove-method (fdefinition ',(second definition)) method))))
+
+(define-server-test (no-reply-is-held-after-which-a-method-of-the-program-runs :needs (:our-http :parking))
+  (is-true (offered-p))
+  (is-false (offered-p :mixin 'busy-afterwards))
+  (with-method (defmethod hunchentoot:process-request :after ((request hunchentoot:request)))
+    (is-false (offered-p)))
+  (with-method (defmethod hunchentoot:process-request :around ((request held-request))
+                 (call-next-method))
+    (is-true (offered-p))
+    (is-false (offered-p :request-class 'held-request)))
+  (with-method (defmethod hunchentoot:reset-connection-stream :after ((acceptor hunchentoot:acceptor) stream)
+                 (declare (ignore stream)))
+    (is-false (offered-p)))
+  (is-true (offered-p)))
 
 (define-server-test (the-last-reply-is-held-and-its-connection-closed-after-it :needs (:our-http :parking))
   (receiving-early ()

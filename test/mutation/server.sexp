@@ -335,7 +335,6 @@
  (("read-line-octets" "(= octet line-feed)" "nil")
   ("read-line-octets" "(when (= position start) (error condition))" "(error condition)")
   ("transport-receive ((transport stream-transport)" "(min end (+ start wanted))" "end")
-  ("transport-send ((transport stream-transport)" "(finish-output stream)" "")
   ("transport-ready-p ((transport stream-transport))" "(error () t)" "(error () nil)")))
 
 (:file "src/server/tls-transport.lisp" :suites (tls)
