@@ -11,6 +11,10 @@
   (java:jstatic (load-time-value (java:jmethod "java.lang.System" "nanoTime"))
                 "java.lang.System"))
 
+(defun clear-stack ()
+  "Does nothing: nobody can ask for that here."
+  nil)
+
 (defun milliseconds ()
   "Milliseconds, a fixnum, of a clock that never steps and has no epoch."
   (values (floor (nanoseconds) 1000000)))

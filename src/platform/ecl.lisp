@@ -47,6 +47,10 @@ interrupted where the caller can."
   "Microseconds, a fixnum, of the clock of MILLISECONDS."
   (ffi:c-inline () () :long-long "hrt_microseconds()" :one-liner t))
 
+(defun clear-stack ()
+  "Does nothing: nobody can ask for that here."
+  nil)
+
 (defun milliseconds ()
   "Milliseconds, a fixnum, of a clock that never steps and has no epoch."
   (values (floor (microseconds) 1000)))

@@ -2,6 +2,10 @@
 
 ;;;; Any other Lisp, by what usocket offers everywhere.
 
+(defun clear-stack ()
+  "Does nothing: nobody can ask for that here."
+  nil)
+
 (defun milliseconds ()
   "Milliseconds of the Lisp's real-time clock."
   (values (floor (* 1000 (get-internal-real-time)) internal-time-units-per-second)))

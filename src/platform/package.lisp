@@ -9,7 +9,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:milliseconds #:as-milliseconds #:microseconds #:processor-count
    #:uninterruptibly #:deferring-interrupts #:interruptibly #:with-acquired
    #:end-after #:milliseconds-left #:wait-on #:wait-until
-   #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period* #:heed-destruction
+   #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period* #:heed-destruction
    ;; listeners
    #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener
    #:stop-arrivals #:close-listener

@@ -18,6 +18,11 @@ before BODY begins if that was to happen already."
   `(let ((sb-sys:*allow-with-interrupts* t))
      (sb-sys:with-interrupts ,@body)))
 
+(defun clear-stack ()
+  "Clears what calls that have returned have left on the stack of the current thread, where the collector of garbage would
+take it for objects in use."
+  (sb-sys:scrub-control-stack))
+
 (defmacro with-acquired ((variable acquire release) &body body)
   "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
 left, the form RELEASE.  These two are evaluated whole: another thread's interrupt or

@@ -85,5 +85,6 @@ Under the lock."
   (loop until (eq (engine-phase engine) :stopped)
         unless (call-surviving engine :housekeeping (lambda ()
                                                       (housekeep engine)
+                                                      (clear-stack)
                                                       (wait-a-tick engine)))
           do (pause-after-failure engine)))

@@ -90,14 +90,20 @@
       (unless (eq :detached (or outcome (given-away-outcome connection)))
         (close-connection engine connection (eq outcome :close))))))
 
+(defun work-on (engine worker)
+  "Does what WORKER of ENGINE is to do next; NIL when it should end."
+  (interruptibly (ensure-sentinel engine))
+  (let* ((step (next-step engine worker))
+         (connection (case step
+                       (:end nil)
+                       (:accept (accept-or-back-off engine worker))
+                       (t step))))
+    (when connection
+      (handle-connection engine worker connection))
+    (not (eq step :end))))
+
 (defmethod worker-loop ((engine blocking-engine) worker)
   (deferring-interrupts
-    (loop for step = (progn
-                       (interruptibly (ensure-sentinel engine))
-                       (next-step engine worker))
-          for connection = (case step
-                             (:end (return))
-                             (:accept (accept-or-back-off engine worker))
-                             (t step))
-          when connection
-            do (handle-connection engine worker connection))))
+    (loop while (work-on engine worker)
+          ;; Who waits for a connection keeps nothing of the last one alive.
+          do (clear-stack))))

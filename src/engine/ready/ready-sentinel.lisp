@@ -110,6 +110,7 @@ each sample would wake a thread."
   (loop with controller = (make-engine-controller engine)
         until (eq (engine-phase engine) :stopped)
         do (call-surviving engine :housekeeping (lambda () (housekeep-when-due engine controller)))
+           (clear-stack)                ; while it rests, it keeps none alive that it has looked at
         unless (call-surviving engine :pool-size
                                (lambda ()
                                  (send-late-output engine)

@@ -39,6 +39,7 @@ until then.  NIL when it should end; it has left the pool."
   "Waits to be resumed.  True then, NIL when WORKER has left the pool.  The caller defers interrupts:
 its thread can be destroyed only where it waits, when the cleanup form takes it off the list."
   (interruptibly (ensure-sentinel engine))
+  (clear-stack)                         ; for long it may keep alive what was served last
   (unwind-protect (progn
                     (begin-suspension engine worker)
                     (await-resume engine worker))

@@ -125,21 +125,26 @@ request may have to wait for the slices of several others.  Unless its service w
   (deferring-interrupts
     (unwind-protect
          (loop while (keep-working-p engine worker (engine-pool-state engine))
-               do (handle-next-event engine worker))
+               unless (handle-next-event engine worker)
+                 do (clear-stack))      ; it may keep alive what was served last
       (end-holding engine worker))))
 
 (defun handle-next-event (engine worker)
+  "Handles what comes next for WORKER.  NIL when that was nothing."
   (let* ((pool (engine-pool-state engine))
          (token (next-event engine worker)))
     (cond ((or (integerp token) (typep token 'connection))
            (stamp-worker worker)
            (wake-sentinel-if-nobody-waits engine pool)
            (unwind-protect (handle-event engine worker token)
-             (setf (ready-worker-stamp worker) 0)))
+             (setf (ready-worker-stamp worker) 0))
+           t)
           ((eq token :probe)
-           (note-wait (engine-probe engine)))
+           (note-wait (engine-probe engine))
+           t)
           (t
-           (interruptibly (ensure-sentinel engine))))))
+           (interruptibly (ensure-sentinel engine))
+           nil))))
 
 (defun connection-token-p (engine token)
   "True when TOKEN is of a connection of ENGINE."
