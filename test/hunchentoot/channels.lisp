@@ -108,6 +108,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
         (is-true (subscribed-p quick channel 1))
         (with-open-connection (slow (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
           (is-true (subscribed-p slow channel 2))
+          (await-deferred 2)            ; until then nobody sends to the quick one either
           (let ((reading (as-client ("reading")
                            (loop for event = (next-event quick)
                                  until (equal event "last")
