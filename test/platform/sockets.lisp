@@ -148,7 +148,7 @@ has ended."
 (defun collect-garbage-repeatedly ()
   "Collects garbage, save on ABCL: Java stops its threads in another way."
   (loop repeat 10
-        do #+sbcl (sb-ext:gc) #+ecl (ext:gc t)))
+        do (progn #+sbcl (sb-ext:gc) #+ecl (ext:gc t))))
 
 (define-server-test collecting-garbage-loses-nothing-of-what-is-received
   (with-accepted (server client)
