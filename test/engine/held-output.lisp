@@ -348,6 +348,25 @@ answers together, does nothing."
         (is (not (engine::keep-working-p engine worker pool)))
         (check-sent)))))
 
+(define-server-test whoever-leaves-amid-late-answers-leaves-none-behind
+  (with-holding (engine worker connections clients 3)
+    (loop for connection in connections
+          for client in clients
+          for text in '("a" "b" "c")
+          do (hold-answer engine worker connection client text))
+    (let ((left 0))
+      (catch 'away
+        (with-function (engine::requeue-connection (original engine connection)
+                         (funcall original engine connection)
+                         (when (= 1 (incf left)) (throw 'away nil)))
+          (send-late engine worker)))
+      (is (= 3 left)))
+    (expect-octets clients "abc")
+    (is (zerop (held-count worker)))
+    (is (notany #'engine::connection-held connections))
+    (is (engine::batch-locked-p (engine::ready-worker-batch worker)) "Nobody has it locked.")
+    (engine::unlock-batch (engine::ready-worker-batch worker))))
+
 (define-server-test who-finds-most-batches-held-for-long-holds-none-for-some-ticks
   (with-holding (engine worker connections clients 1)
     (let* ((batch (engine::batch-of worker))

@@ -312,7 +312,7 @@
   ("pass-on-answer" "(compare-and-set (connection-held connection) :serving :sent)" "nil")
   ("pass-on-served" "(setf (connection-verdict connection) (connection-outcome connection))" "nil")
   ("send-late-answers" "(batch-locked-p batch)" "t")
-  ("send-late-answers" "(empty-batch batch)" "")
+  ("pass-on-answers" "(empty-batch batch)" "nil")
   ("send-late-output" "(and batch (late-p batch now))" "batch")))
 
 (:file "src/engine/ready/output-batch.lisp" :suites (held-output)

@@ -218,13 +218,19 @@ that serves it, or else to whoever is free next."
   "Sends the answers of BATCH, unless its worker is about to."
   (when (batch-locked-p batch)
     ;; Also what was added since it looked late: its worker may have found it locked, and wait.
-    (when (and (plusp (output-batch-count batch))
-               (not (output-batch-sent-p batch)))
-      (send-answers-singly batch)
-      (dotimes (place (output-batch-count batch))
-        (pass-on-answer engine batch place))
-      (empty-batch batch))
-    (unlock-batch batch)))
+    (unwind-protect
+         (when (and (plusp (output-batch-count batch))
+                    (not (output-batch-sent-p batch)))
+           (pass-on-answers engine batch))
+      (unlock-batch batch))))
+
+(defun pass-on-answers (engine batch)
+  "Sends the answers of BATCH, which the caller has locked, and leaves the rest to workers.  Where ENGINE stops, that may
+call a program, which may leave it by a non-local exit."
+  (send-answers-singly batch)
+  (unwind-protect (call-for-all (lambda (place) (pass-on-answer engine batch place))
+                                (loop for place below (output-batch-count batch) collect place))
+    (empty-batch batch)))
 
 (defun send-late-output (engine)
   "Sends the answers that workers of ENGINE hold while they handle something that takes long."
