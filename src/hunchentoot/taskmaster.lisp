@@ -84,7 +84,7 @@ the need.
   :PARKING                    true, the default: connections between two requests have no
                               thread, where the platform can do that; NIL: they keep theirs
   :BATCH-SCHEDULING           true, the default: where connections are parked, threads run under
-                              SCHED_BATCH (sched(7)) and their sleeps may last 0.1 ms longer, so that
+                              SCHED_BATCH (sched(7)) and their sleeps may last 0.25 ms longer, so that
                               they do not interrupt each other; threads that a handler makes inherit
                               both.  NIL: as the process is scheduled
   :IO-URING                   true, the default: where connections are parked, and the system can, several

@@ -103,9 +103,9 @@ as not waiting before, and reads whether the sentinel is idle afterwards; see ID
     (when (shiftf (pool-state-sentinel-idle-p (engine-pool-state engine)) nil)
       (bt:condition-notify (engine-sentinel-wakeup engine)))))
 
-(defparameter *timer-slack-microseconds* 100
+(defparameter *timer-slack-microseconds* 250
   "How late the system may end the sleep of a handler, to end several at once; its own default is
-half of that.")
+50.")
 
 (defun prepare-thread (engine)
   "Tells the system what the current thread is, a worker's of ENGINE or the sentinel's: one of many
