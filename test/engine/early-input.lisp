@@ -156,6 +156,22 @@
     (send-and-settle engine worker)
     (expect-each clients "a")))
 
+(define-server-test a-worker-gets-no-ring-for-input-while-others-are-stuck
+  (with-holding (engine worker connections clients 2)
+    (pretend-calm engine nil)
+    (park-all engine connections)
+    (send-each clients "a")
+    (mapc #'await-input-at-rest connections)
+    (with-function (platform:make-ring (original) (error "A ring was made."))
+      (let ((tokens (mapcar #'engine::connection-token connections)))
+        (is (equal tokens (receive-at-once engine worker connections)))))
+    (is (null (engine::ready-worker-batch worker)))
+    (pretend-calm engine)
+    (is (equal connections (receive-at-once engine worker connections)))
+    (is (= 2 (length (early engine))))
+    (pretend-calm engine nil)
+    (is (not (null (engine::batch-for-input engine worker))) "What it has it uses.")))
+
 ;;; Stops
 
 (defun receive-and-queue (engine worker connections clients)

@@ -97,9 +97,18 @@ meanwhile, who did that may not have seen these."
   (when (and (not (serving-p engine)) (some #'connection-p entries))
     (abandon-events engine)))
 
+(defun batch-for-input (engine worker)
+  "The input batch of WORKER of ENGINE, whose thread this is; NIL where it has none, and should have none."
+  ;; Where handlers block there may be hundreds of workers, made at once: each would need a ring and its buffers, and gain
+  ;; next to nothing by them.
+  (and (serving-p engine)
+       (or (ready-worker-batch worker)
+           (pool-state-calm-p (engine-pool-state engine)))
+       (input-batch-of worker)))
+
 (defun receive-early (engine worker tokens)
   "What is to be queued for TOKENS, of events that WORKER of ENGINE, whose thread this is, got at once: a list."
-  (let ((batch (and (serving-p engine) (input-batch-of worker))))
+  (let ((batch (batch-for-input engine worker)))
     (if (null batch)
         tokens
         (let ((entries (loop for token in tokens
