@@ -104,7 +104,7 @@ each sample would wake a thread."
                      (engine-decisions engine))))
 
 (defmethod sentinel-loop ((engine ready-engine))
-  (prepare-thread engine)
+  (prepare-thread engine *sentinel-slack-microseconds*)
   (resume-clock (engine-pool-state engine))
   (check-thread-states engine)
   (loop with controller = (make-engine-controller engine)

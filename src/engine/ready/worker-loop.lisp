@@ -103,20 +103,24 @@ as not waiting before, and reads whether the sentinel is idle afterwards; see ID
     (when (shiftf (pool-state-sentinel-idle-p (engine-pool-state engine)) nil)
       (bt:condition-notify (engine-sentinel-wakeup engine)))))
 
-(defparameter *timer-slack-microseconds* 250
+(defparameter *worker-slack-microseconds* 250
   "How late the system may end the sleep of a handler, to end several at once; its own default is
 50.")
 
-(defun prepare-thread (engine)
+(defparameter *sentinel-slack-microseconds* 100
+  "How late the system may end a nap of the sentinel, which is to see soon that workers are blocked.")
+
+(defun prepare-thread (engine slack-microseconds)
   "Tells the system what the current thread is, a worker's of ENGINE or the sentinel's: one of many
 that had better not interrupt each other, nor the clients, when they wake.  Who is interrupted amid a
-request may have to wait for the slices of several others.  Unless its service wants it otherwise."
+request may have to wait for the slices of several others.  Its sleeps may end late by SLACK-MICROSECONDS, an
+integer.  Unless its service wants it otherwise."
   (when (batch-scheduling-p (engine-service engine))
     (schedule-as-batch)
-    (let-timers-be-late *timer-slack-microseconds*)))
+    (let-timers-be-late slack-microseconds)))
 
 (defmethod worker-loop ((engine ready-engine) worker)
-  (prepare-thread engine)
+  (prepare-thread engine *worker-slack-microseconds*)
   (setf (ready-worker-identity worker) (thread-identity))
   (become-active engine worker)
   ;; The poller reports an arrival once, and a connection that is accepted or owned is nobody
