@@ -110,6 +110,19 @@ of whom are wanted."
     (loop for (free reserve called) in '((4 3 0) (5 3 0) (3 0 1) (3 3 4) (0 2 6))
           do (is (= called (engine::worker-deficit controller free reserve)) "~A" free))))
 
+(define-server-test who-has-left-the-pool-is-not-resumed-and-its-descriptor-is-kept-once
+  (with-still-pool (engine controller)
+    (let ((worker (first (pretend-workers engine 1 :suspended)))
+          (unused most-positive-fixnum))
+      (setf (engine::engine-suspended engine) (list worker)
+            (engine::ready-worker-status worker) unused)
+      (engine::with-engine (engine) (engine::retire worker))
+      (is (null (engine::engine-suspended engine)))
+      (is (= 0 (engine::resume-workers engine 1)))
+      (is (eq :ended (engine::worker-state worker)))
+      (is (null (engine::ready-worker-status worker)) "Nobody can give it away again.")
+      (is (equal (list unused) (shiftf (engine::engine-status-descriptors engine) '()))))))
+
 (define-server-test suspended-workers-are-resumed-before-others-are-made-within-the-limit
   (with-still-pool (engine controller)
     (flet ((made (count)

@@ -124,8 +124,10 @@ STAMP tells."
   nil)                                  ; the sentinel stands in, see pool-sizing.lisp
 
 (defmethod keep-for-cleanup :after ((engine ready-engine) worker)
+  ;; Once and for all, or it would be resumed, and its descriptor closed twice.
+  (setf (engine-suspended engine) (delete worker (engine-suspended engine)))
   (when (ready-worker-status worker)
-    (push (ready-worker-status worker) (engine-status-descriptors engine))))
+    (push (shiftf (ready-worker-status worker) nil) (engine-status-descriptors engine))))
 
 ;;; Making it
 
