@@ -15,7 +15,9 @@ first, and where it does not begin a request that is :SOME."
                       application
                       (setf head (cond (ahead-p (read-head-ahead wire parser))
                                        ((connection-parkable-p connection)
-                                        (read-head wire parser))
+                                        (let ((head (read-head wire parser)))
+                                          (check-head-in-time link parser head)
+                                          head))
                                        (t (read-head-in-time link parser)))))
                    (descriptor-broken () :end)
                    (protocol-error (refusal)
@@ -29,6 +31,15 @@ first, and where it does not begin a request that is :SOME."
       (t (setf (link-head-deadline link) nil)
          (return-parser parser)))
     result))
+
+(defun check-head-in-time (link parser head)
+  "Signals PROTOCOL-ERROR where HEAD, what PARSER has read over LINK, is :NONE, and yet should have come whole by now.  The
+sentinel ends who is parked; whose head comes in parts until the end may always be owned when it looks."
+  (when (and (eq head :none)
+             (parser-begun-p parser)
+             (link-head-deadline link)
+             (< (link-head-deadline link) (milliseconds)))
+    (error (make-refusal :request-timeout))))
 
 (defun read-head-in-time (link parser)
   "Like READ-HEAD, over LINK, where a worker waits for it.  Signals PROTOCOL-ERROR when a head came in part,

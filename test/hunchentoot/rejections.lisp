@@ -80,6 +80,19 @@ arguments, returns the lines of its access log so far."
       (find-if (lambda (line) (search "\"POST / HTTP/1.1\" 413 -" line)) (lines)))
     (is (equal '((413 . 1)) (rejections)))))
 
+(define-server-test (a-head-that-is-late-is-refused-by-who-finds-it-so :needs :parking)
+  (with-access-log (lines :read-timeout 1) (("/" "body"))
+    ;; The sentinel may look while a worker owns the connection.
+    (with-function (engine::time-out-if-due (original engine connection now) nil)
+      (with-connection (connection)
+        (send connection "GET /late HTTP/1.1" :crlf)
+        (sleep 1.5)
+        (is (not (readable-p connection)))
+        (send connection "a")
+        (is (= 408 (response-status (read-response connection))))
+        (is (closed-by-server-p connection))))
+    (is (equal '((408 . 1)) (rejections)))))
+
 (define-server-test (slow-heads-and-slow-content-are-counted :needs :our-http)
   (with-access-log (lines :read-timeout 1) (("/" (hunchentoot:raw-post-data)))
     (with-connection (connection)
