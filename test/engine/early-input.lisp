@@ -172,6 +172,35 @@
     (pretend-calm engine nil)
     (is (not (null (engine::batch-for-input engine worker))) "What it has it uses.")))
 
+(defun visitable-p (connection)
+  "True when a thread that has something for CONNECTION need not wait for its owner."
+  (engine::parked-p connection))
+
+(define-server-test whose-answer-comes-later-is-not-kept-from-visitors-by-the-queue
+  (with-holding (engine worker connections clients 3)
+    (park-all engine connections)
+    (send-each clients "a")
+    (mapc #'await-input-at-rest connections)
+    (destructuring-bind (plain later reading) connections
+      (setf (engine::connection-deferred-p later) t
+            (engine::connection-deferred-p reading) t
+            (gathered-octets (gathered-of later)) (list (char-code #\b))) ; it does not receive first
+      (is (equal (list plain (engine::connection-token later) reading)
+                 (receive-at-once engine worker connections)))
+      (is (equal '(nil t nil) (mapcar #'visitable-p connections)))
+      (is (not (null (engine::connection-deferred-p later)))))))
+
+(define-server-test where-no-worker-can-be-made-what-goes-on-is-left-to-visitors
+  (with-holding (engine worker connections clients 2)
+    (setf (engine::engine-thread-limit engine) 0)
+    (park-all engine connections)
+    (send-each clients "a")
+    (mapc #'await-input-at-rest connections)
+    (setf (engine::connection-deferred-p (first connections)) t)
+    (is (equal (list (engine::connection-token (first connections)) (second connections))
+               (receive-at-once engine worker connections)))
+    (is (equal '(t nil) (mapcar #'visitable-p connections)))))
+
 ;;; Stops
 
 (defun receive-and-queue (engine worker connections clients)

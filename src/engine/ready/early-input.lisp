@@ -8,7 +8,8 @@
 ;;;;   its service receives early          owns it, receives what it has, and queues the connection itself
 ;;;;   its service does not, or it has     owns and queues it
 ;;;;   something else to do first
-;;;;   it is of no connection              queues it
+;;;;   it is of no connection, or of one     queues it
+;;;;   that others may have to visit
 ;;;;
 ;;;; The first of them it handles.  A connection that is queued is owned by the queue, and whoever takes it owns it:
 ;;;; a handler that blocks holds up nobody.  If it is to be served, it has no deadline while it waits for a worker, since
@@ -79,16 +80,27 @@ end, it will find that out by itself."
             for place from 0
             do (give-early-input engine batch connection place)))))
 
+(defun left-to-visitors-p (engine connection)
+  "Parks CONNECTION, which the caller owns, if an answer to it may come from any thread while it is queued, unless it has
+something to receive and no queue gets long.  True when it is parked."
+  (and (connection-deferred-p connection)
+       (not (and (receives-early-p engine connection)
+                 (room-p engine)))      ; else all workers may be blocked for long
+       (give-up-ownership connection)))
+
 (defun own-event (engine token)
-  "What is to be queued for TOKEN: its connection, which the caller owns then; itself where it is of none; NIL where
-somebody else owns that."
-  (cond ((not (connection-token-p engine token)) token)
-        (t
-         (let ((connection (own-connection engine token)))
-           ;; Who takes no output, or lingers, has no more time for sending something.
-           (when (and connection (served-next-p connection))
-             (begin-service connection))
-           connection))))
+  "What is to be queued for TOKEN: its connection, which the caller owns then; itself where it is of none, or of one that
+is LEFT-TO-VISITORS; NIL where somebody else owns that."
+  (if (not (connection-token-p engine token))
+      token
+      (let ((connection (own-connection engine token)))
+        (cond ((null connection) nil)
+              ((left-to-visitors-p engine connection) token)
+              (t
+               ;; Who takes no output, or lingers, has no more time for sending something.
+               (when (served-next-p connection)
+                 (begin-service connection))
+               connection)))))
 
 (defun queue-owned (engine entries)
   "Queues ENTRIES, a list and not empty, and with them connections that the caller owns.  If ENGINE was stopped
