@@ -136,6 +136,10 @@ answers together, does nothing."
   "Does what the sentinel of ENGINE does when it finds that what WORKER holds is late."
   (engine::send-late-answers engine (engine::ready-worker-batch worker)))
 
+(defun forget-lateness (worker)
+  "Lets WORKER hold answers again, though the sentinel has just sent some of it."
+  (setf (engine::output-batch-long-share (engine::ready-worker-batch worker)) 0.0))
+
 (defun serve-queued (engine worker)
   "Has WORKER handle all that is queued in ENGINE."
   (loop for token = (engine::take-event engine)
@@ -384,6 +388,41 @@ answers together, does nothing."
                   thereis (engine::held-briefly-p batch later))
           "It is tried again."))))
 
+(define-server-test a-worker-whose-answers-were-late-holds-none-for-some-ticks
+  (with-holding (engine worker connections clients 1)
+    (hold-answer engine worker (first connections) (first clients) "a")
+    (let* ((batch (engine::ready-worker-batch worker))
+           (tick (engine::output-batch-tick batch)))
+      (is (engine::held-briefly-p batch tick))
+      (send-late engine worker)
+      (is (not (engine::held-briefly-p batch tick)))
+      (is (not (engine::held-briefly-p batch (1+ tick))))
+      (is (loop for later from (+ tick 2) to (+ tick 200)
+                  thereis (engine::held-briefly-p batch later))
+          "It is tried again."))
+    (expect-octets clients "a")))
+
+(defun waits-idly-p (engine)
+  "True when the sentinel of ENGINE would wait in IDLE-WAIT."
+  (let ((waits-p nil))
+    (with-function (engine::wait-on (original condition-variable lock seconds) (setf waits-p t))
+      (engine::idle-wait engine))
+    waits-p))
+
+(define-server-test the-sentinel-does-not-rest-while-an-answer-is-held
+  (with-holding (engine worker connections clients 1)
+    (push worker (engine::engine-workers engine))
+    (pretend-to-wait engine)
+    (is (waits-idly-p engine))
+    (hold-answer engine worker (first connections) (first clients) "a")
+    (is (= 1 (held-count worker)))
+    (is (not (waits-idly-p engine)))
+    (expect-nothing (first clients))
+    (setf (engine::pool-state-clock-stopped-p (engine::engine-pool-state engine)) t)
+    (engine::send-output-held-long engine worker)
+    (expect-octets clients "a")
+    (is (waits-idly-p engine))))
+
 (defclass single-service (gathering-service)
   ()
   (:documentation "Wants each call of the system made by itself."))
@@ -490,6 +529,7 @@ answers together, does nothing."
         (hold-answer engine worker connection client "a"))
       (is (equal "b" (decode (read-octets (second clients) 1))))
       (serve-queued engine worker)
+      (forget-lateness worker)
       (check-sent-while-serving engine worker connection client))))
 
 (define-server-test a-connection-that-ends-is-closed-by-its-worker-though-the-sentinel-has-sent

@@ -53,6 +53,10 @@ sent so."
          (plusp (output-batch-count batch))
          batch)))
 
+(defun answers-held-p (engine)
+  "True when a worker of ENGINE holds answers.  Under the lock."
+  (some #'batch-with-answers (engine-workers engine)))
+
 (defun holding-pays-p (engine worker)
   "True when an answer that WORKER of ENGINE has should be held."
   (let ((pool (engine-pool-state engine)))
@@ -164,10 +168,11 @@ cannot be interrupted."
   "How many answers a worker holds at most.")
 
 (defun send-output-held-long (engine worker)
-  "Sends the answers that WORKER of ENGINE holds if they are enough, or are held for long."
+  "Sends the answers that WORKER of ENGINE holds if they are enough, or are held for long, or the sentinel does not look."
   (let ((batch (batch-with-answers worker)))
     (when (and batch
                (or (>= (output-batch-count batch) +most-held+)
+                   (pool-state-clock-stopped-p (engine-pool-state engine))
                    (held-long-p batch (microseconds))))
       (send-held-output engine worker))))
 
@@ -227,6 +232,7 @@ that serves it, or else to whoever is free next."
 (defun pass-on-answers (engine batch)
   "Sends the answers of BATCH, which the caller has locked, and leaves the rest to workers.  Where ENGINE stops, that may
 call a program, which may leave it by a non-local exit."
+  (note-batch-late batch)
   (send-answers-singly batch)
   (unwind-protect (call-for-all (lambda (place) (pass-on-answer engine batch place))
                                 (loop for place below (output-batch-count batch) collect place))

@@ -95,6 +95,10 @@ be interrupted."
   (setf (output-batch-long-share batch)
         (share-with (output-batch-long-share batch) (held-long-p batch (microseconds)) 0.125)))
 
+(defun note-batch-late (batch)
+  "Notes that the answers of BATCH were held so long that its worker did not send them: it holds none for some ticks."
+  (setf (output-batch-long-share batch) 1.0))
+
 (defun held-briefly-p (batch tick)
   "True when most batches of the worker of BATCH are sent soon; or were not for some ticks, so that it is tried again, at
 TICK of the sentinel's clock."

@@ -40,10 +40,12 @@ worker of ENGINE woke it because nobody waits any more."
            (setf (pool-state-clock-stopped-p pool) t
                  (pool-state-sentinel-idle-p pool) t)
            ;; The last worker that waits counts itself off, and then reads SENTINEL-IDLE-P; so that must
-           ;; be seen by all before the count is read here, or each might miss what the other wrote.
+           ;; be seen by all before the count is read here, or each might miss what the other wrote.  Likewise who
+           ;; holds an answer reads CLOCK-STOPPED-P before it handles something else.
            (order-memory)
            (when (and (not (eq (engine-phase engine) :stopped))
-                      (somebody-waits-p engine))
+                      (somebody-waits-p engine)
+                      (not (answers-held-p engine)))
              (wait-on (engine-sentinel-wakeup engine) (engine-lock engine) seconds))
            (not (pool-state-sentinel-idle-p pool)))
       (setf (pool-state-sentinel-idle-p pool) nil)
