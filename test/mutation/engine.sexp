@@ -304,6 +304,7 @@
   ("finish-answers" "(empty-batch batch)" "")
   ("send-output-held-long" "(>= (output-batch-count batch) +most-held+)" "nil")
   ("send-output-held-long" "(held-long-p batch (microseconds))" "nil")
+  ("send-output-held-long" "(pool-state-clock-stopped-p (engine-pool-state engine))" "nil")
   ("end-holding" "(lock-batch batch) ; the sentinel may look at it, and leave it" "(batch-locked-p batch)")
   ("end-holding" "(abandon-events engine)" "nil" :suites (early-input))
   ("end-holding" "(close-ring (output-batch-ring batch))" "nil")
@@ -313,6 +314,7 @@
   ("pass-on-served" "(setf (connection-verdict connection) (connection-outcome connection))" "nil")
   ("send-late-answers" "(batch-locked-p batch)" "t")
   ("pass-on-answers" "(empty-batch batch)" "nil")
+  ("pass-on-answers" "(note-batch-late batch)" "nil")
   ("send-late-output" "(and batch (late-p batch now))" "batch")))
 
 (:file "src/engine/ready/output-batch.lisp" :suites (held-output)
@@ -334,7 +336,11 @@
   ("own-event" "(begin-service connection)" "nil")
   ("own-event" "(served-next-p connection)" "t")
   ("queue-owned" "(abandon-events engine)" "nil")
-  ("receive-early" "(serving-p engine)" "t")
+  ("batch-for-input" "(serving-p engine)" "t")
+  ("batch-for-input" "(pool-state-calm-p (engine-pool-state engine))" "t")
+  ("left-to-visitors-p" "(connection-deferred-p connection)" "t")
+  ("left-to-visitors-p" "(receives-early-p engine connection)" "t")
+  ("left-to-visitors-p" "(room-p engine)" "t")
   ("abandon-events" "(end-if-parked-too-late engine entry)" "nil")))
 
 (:file "src/engine/ready/closing-together.lisp" :suites (early-input held-output)

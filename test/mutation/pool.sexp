@@ -17,6 +17,7 @@
   ("idle-wait" "(pool-state-clock-stopped-p pool) t" "")
   ("idle-wait" "(not (eq (engine-phase engine) :stopped))" "t")
   ("idle-wait" "(somebody-waits-p engine)" "t")
+  ("idle-wait" "(not (answers-held-p engine))" "t")
   ("idle-wait" "(setf (pool-state-sentinel-idle-p pool) nil)" "")
   ("idle-wait" "(resume-clock pool)" "")
   ("wait-idly" "(resume-fast-sampling controller)" "")
@@ -301,7 +302,9 @@
   ("standby-count ((engine ready-engine))" "(busy-count engine)" "0")
   ("resting-p ((worker ready-worker))" "(eq (worker-state worker) :suspended)" "nil")
   ("resting-p ((worker ready-worker))" "(zerop (ready-worker-stamp worker))" "t")
-  ("keep-for-cleanup :after ((engine ready-engine)" "(push (ready-worker-status worker) (engine-status-descriptors engine))" "nil")))
+  ("keep-for-cleanup :after ((engine ready-engine)" "(delete worker (engine-suspended engine))" "(engine-suspended engine)")
+  ("keep-for-cleanup :after ((engine ready-engine)" "(shiftf (ready-worker-status worker) nil)" "(ready-worker-status worker)")
+  ("keep-for-cleanup :after ((engine ready-engine)" "(push (shiftf (ready-worker-status worker) nil) (engine-status-descriptors engine))" "nil")))
 
 (:file "src/engine/ready/ready-statistics.lisp" :suites (ready pool-sizing processors soft-stop)
  :mutants
