@@ -22,11 +22,12 @@
   "Calls FUNCTION while engines receive what comes before they call their services; requests only, if REQUESTS-P."
   (with-function (engine::handle-event (original engine worker token)
                    (if (and (engine::serving-p engine) (engine::connection-token-p engine token))
-                       (let ((connection (engine::own-event engine token)))
-                         (when connection
-                           (unless (and requests-p (server::connection-continuation connection))
-                             (receive-as-if-early engine connection))
-                           (funcall original engine worker connection)))
+                       (let ((entry (engine::own-event engine token)))
+                         (when entry
+                           (when (and (typep entry 'engine:connection)
+                                      (not (and requests-p (server::connection-continuation entry))))
+                             (receive-as-if-early engine entry))
+                           (funcall original engine worker entry)))
                        (funcall original engine worker token)))
     (funcall function)))
 
