@@ -172,6 +172,14 @@
     (pretend-calm engine nil)
     (is (not (null (engine::batch-for-input engine worker))) "What it has it uses.")))
 
+(define-server-test as-many-as-a-ring-takes-are-received-at-once
+  (with-holding (engine worker connections clients platform:+ring-size+)
+    (park-all engine connections)
+    (send-each clients "a")
+    (mapc #'await-input-at-rest connections)
+    (is (equal connections (receive-at-once engine worker connections)))
+    (is (= platform:+ring-size+ (length (early engine))))))
+
 (defun visitable-p (connection)
   "True when a thread that has something for CONNECTION need not wait for its owner."
   (engine::parked-p connection))
