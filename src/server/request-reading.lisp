@@ -15,9 +15,7 @@ first, and where it does not begin a request that is :SOME."
                       application
                       (setf head (cond (ahead-p (read-head-ahead wire parser))
                                        ((connection-parkable-p connection)
-                                        (let ((head (read-head wire parser)))
-                                          (check-head-in-time link parser head)
-                                          head))
+                                        (head-unless-late link parser (read-head wire parser)))
                                        (t (read-head-in-time link parser)))))
                    (descriptor-broken () :end)
                    (protocol-error (refusal)
@@ -32,31 +30,33 @@ first, and where it does not begin a request that is :SOME."
          (return-parser parser)))
     result))
 
-(defun check-head-in-time (link parser head)
-  "Signals PROTOCOL-ERROR where HEAD, what PARSER has read over LINK, is :NONE, and yet should have come whole by now.  The
-sentinel ends who is parked; whose head comes in parts until the end may always be owned when it looks."
+(defun head-late-p (link)
+  "True when what comes over LINK should have come whole by now."
+  (let ((deadline (link-head-deadline link)))
+    (and deadline (<= deadline (milliseconds)))))
+
+(defun head-unless-late (link parser head)
+  "HEAD, what PARSER has read over LINK.  Signals PROTOCOL-ERROR where a part has come, and the whole should have.
+The sentinel ends who is parked; whose head comes in parts until the end may always be owned when it looks."
   (when (and (eq head :none)
              (parser-begun-p parser)
-             (link-head-deadline link)
-             (< (link-head-deadline link) (milliseconds)))
-    (error (make-refusal :request-timeout))))
+             (head-late-p link))
+    (error (make-refusal :request-timeout)))
+  head)
 
 (defun read-head-in-time (link parser)
   "Like READ-HEAD, over LINK, where a worker waits for it.  Signals PROTOCOL-ERROR when a head came in part,
 and the rest not in time: the sentinel ends the input then."
-  (flet ((late-p ()
-           (let ((deadline (link-head-deadline link)))
-             (and deadline (<= deadline (milliseconds))))))
-    (let ((head (handler-case (read-head (link-wire link) parser)
-                  (stream-timeout () :late)
-                  ;; Not every Lisp tells what has ended a wait.
-                  (descriptor-broken (condition)
-                    (if (late-p) :late (error condition))))))
-      (cond ((not (or (eq head :late) (and (eq head :end) (late-p))))
-             head)
-            ((parser-begun-p parser)
-             (error (make-refusal :request-timeout)))
-            (t :end)))))
+  (let ((head (handler-case (read-head (link-wire link) parser)
+                (stream-timeout () :late)
+                ;; Not every Lisp tells what has ended a wait.
+                (descriptor-broken (condition)
+                  (if (head-late-p link) :late (error condition))))))
+    (cond ((not (or (eq head :late) (and (eq head :end) (head-late-p link))))
+           head)
+          ((parser-begun-p parser)
+           (error (make-refusal :request-timeout)))
+          (t :end))))
 
 (defun reject (application link parser head refusal)
   "Answers the request over LINK, which PARSER has read as HEAD or, if that is NIL, not whole, with

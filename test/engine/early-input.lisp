@@ -180,10 +180,6 @@
     (is (equal connections (receive-at-once engine worker connections)))
     (is (= platform:+ring-size+ (length (early engine))))))
 
-(defun visitable-p (connection)
-  "True when a thread that has something for CONNECTION need not wait for its owner."
-  (engine::parked-p connection))
-
 (define-server-test whose-answer-comes-later-is-not-kept-from-visitors-by-the-queue
   (with-holding (engine worker connections clients 3)
     (park-all engine connections)
@@ -195,7 +191,7 @@
             (gathered-octets (gathered-of later)) (list (char-code #\b))) ; it does not receive first
       (is (equal (list plain (engine::connection-token later) reading)
                  (receive-at-once engine worker connections)))
-      (is (equal '(nil t nil) (mapcar #'visitable-p connections)))
+      (is (equal '(nil t nil) (mapcar #'engine::parked-p connections)))
       (is (not (null (engine::connection-deferred-p later)))))))
 
 (define-server-test where-no-worker-can-be-made-what-goes-on-is-left-to-visitors
@@ -207,7 +203,20 @@
     (setf (engine::connection-deferred-p (first connections)) t)
     (is (equal (list (engine::connection-token (first connections)) (second connections))
                (receive-at-once engine worker connections)))
-    (is (equal '(t nil) (mapcar #'visitable-p connections)))))
+    (is (equal '(t nil) (mapcar #'engine::parked-p connections)))))
+
+(define-server-test what-is-left-to-visitors-while-a-stop-passes-by-is-closed
+  (with-holding (engine worker connections clients 2)
+    (park-all engine connections)
+    (send-each clients "a")
+    (mapc #'await-input-at-rest connections)
+    (dolist (connection connections)
+      (setf (engine::connection-deferred-p connection) t))
+    (with-function (engine::room-p (original engine)
+                     (setf (engine::engine-phase engine) :stopping)
+                     nil)
+      (engine::receive-early engine worker (mapcar #'engine::connection-token connections)))
+    (is (every #'closed-by-server-p clients))))
 
 ;;; Stops
 

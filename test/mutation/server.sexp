@@ -427,7 +427,7 @@
   ("reject" "(send-refusal (wire-stream (link-wire link)) refusal)" "nil")
   ("reject" "(descriptor-broken () nil)" "" :equivalent "The connection ends as broken, and counts as a failure.")
   ("waiting-request" "(descriptor-broken () :end)" "")
-  ("check-head-in-time" "(error (make-refusal :request-timeout))" "nil")
+  ("head-unless-late" "(error (make-refusal :request-timeout))" "nil")
   ("acceptable-head" "(:connect (error (make-refusal :connect-not-served)))" "(:connect)")
   ("keep-parser" "(setf (link-parser link) parser)" "")
   ("awaited-of" "((parser-begun-p parser) :head)" "(t :head)")

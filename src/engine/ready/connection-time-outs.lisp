@@ -121,7 +121,7 @@ it where it was: it is not called for that again."
        (not (all-read-p (engine-service engine) connection))))
 
 (defun park-again (engine connection)
-  "Parks CONNECTION, which the sentinel owns."
+  "Parks CONNECTION, which the caller owns and has not served."
   (if (give-up-ownership connection)
       (end-if-parked-too-late engine connection)
       (requeue-connection engine connection)))

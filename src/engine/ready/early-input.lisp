@@ -8,7 +8,7 @@
 ;;;;   its service receives early          owns it, receives what it has, and queues the connection itself
 ;;;;   its service does not, or it has     owns and queues it
 ;;;;   something else to do first
-;;;;   it is of no connection, or of one     queues it
+;;;;   it is of no connection, or of one   queues it
 ;;;;   that others may have to visit
 ;;;;
 ;;;; The first of them it handles.  A connection that is queued is owned by the queue, and whoever takes it owns it:
@@ -81,12 +81,11 @@ end, it will find that out by itself."
             do (give-early-input engine batch connection place)))))
 
 (defun left-to-visitors-p (engine connection)
-  "Parks CONNECTION, which the caller owns, if an answer to it may come from any thread while it is queued, unless it has
-something to receive and no queue gets long.  True when it is parked."
+  "True when CONNECTION, which the caller owns, is not to be queued: an answer to it may come from any thread meanwhile.
+One that is received early is, unless no worker of ENGINE may come to it for long."
   (and (connection-deferred-p connection)
        (not (and (receives-early-p engine connection)
-                 (room-p engine)))      ; else all workers may be blocked for long
-       (give-up-ownership connection)))
+                 (room-p engine)))))    ; else all of them may be blocked
 
 (defun own-event (engine token)
   "What is to be queued for TOKEN: its connection, which the caller owns then; itself where it is of none, or of one that
@@ -95,7 +94,9 @@ is LEFT-TO-VISITORS; NIL where somebody else owns that."
       token
       (let ((connection (own-connection engine token)))
         (cond ((null connection) nil)
-              ((left-to-visitors-p engine connection) token)
+              ((left-to-visitors-p engine connection)
+               (park-again engine connection)
+               token)
               (t
                ;; Who takes no output, or lingers, has no more time for sending something.
                (when (served-next-p connection)
@@ -110,7 +111,7 @@ meanwhile, who did that may not have seen these."
     (abandon-events engine)))
 
 (defun batch-for-input (engine worker)
-  "The input batch of WORKER of ENGINE, whose thread this is; NIL where it has none, and should have none."
+  "The input batch of WORKER of ENGINE, whose thread this is; NIL where it should have none."
   ;; Where handlers block there may be hundreds of workers, made at once: each would need a ring and its buffers, and gain
   ;; next to nothing by them.
   (and (serving-p engine)

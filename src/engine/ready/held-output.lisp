@@ -54,8 +54,12 @@ sent so."
          batch)))
 
 (defun answers-held-p (engine)
-  "True when a worker of ENGINE holds answers.  Under the lock."
-  (some #'batch-with-answers (engine-workers engine)))
+  "True when a worker of ENGINE holds answers that are not sent.  Under the lock."
+  ;; Who finishes with sent ones may call a program, for long.
+  (some (lambda (worker)
+          (let ((batch (batch-with-answers worker)))
+            (and batch (not (output-batch-sent-p batch)))))
+        (engine-workers engine)))
 
 (defun holding-pays-p (engine worker)
   "True when an answer that WORKER of ENGINE has should be held."

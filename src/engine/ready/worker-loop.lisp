@@ -112,9 +112,9 @@ as not waiting before, and reads whether the sentinel is idle afterwards; see ID
 
 (defun prepare-thread (engine slack-microseconds)
   "Tells the system what the current thread is, a worker's of ENGINE or the sentinel's: one of many
-that had better not interrupt each other, nor the clients, when they wake.  Who is interrupted amid a
-request may have to wait for the slices of several others.  Its sleeps may end late by SLACK-MICROSECONDS, an
-integer.  Unless its service wants it otherwise."
+that had better not interrupt each other, nor the clients, when they wake, and whose sleeps may end
+SLACK-MICROSECONDS, an integer, late.  Who is interrupted amid a request may have to wait for the slices of
+several others.  Does nothing where the service of ENGINE wants it otherwise."
   (when (batch-scheduling-p (engine-service engine))
     (schedule-as-batch)
     (let-timers-be-late slack-microseconds)))
