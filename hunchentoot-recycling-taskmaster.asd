@@ -170,6 +170,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "closing-together") ; several connections
                    (:file "held-output") ; who holds answers, and for how long
                    (:file "visitors")   ; answers that come later
+                   (:file "visiting-together") ; many connections
                    (:file "accepting-connections")
                    (:file "worker-sample") ; what the sentinel sees of the workers
                    (:file "pool-sizing") ; how many workers are awake: all decisions

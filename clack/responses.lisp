@@ -115,7 +115,8 @@ there are clients that look for one only when they have sent all."
 
 (defun nothing-follows-p (exchange)
   "True when the response to EXCHANGE is the last of what its connection and its worker have to do with it."
-  (and (null (exchange-deferral exchange)) ; else the application goes on
+  (and (let ((deferral (exchange-deferral exchange)))
+         (or (null deferral) (over-when-sent-p (deferral-context deferral))))
        (eq :done (client-side (exchange-protocol exchange)))))
 
 (defun send-whole-on (exchange reply body)

@@ -111,7 +111,9 @@ MALFORMED-EVENT, before anybody gets anything."
       (dolist (subscriber full)
         (end-outbox (subscriber-outbox subscriber))
         (go-on-with subscriber))
-      (mapc #'go-on-with reached)
+      (when reached
+        (call-visiting (outbox-engine (subscriber-outbox (first reached))) (length reached)
+                       (lambda () (mapc #'go-on-with reached))))
       (length reached))))
 
 (defun put-in-all (channel encoder)

@@ -280,7 +280,8 @@ sent after it."
 nor whoever speaks on over the connection."
   (and (eq :own (exchange-kind exchange))
        (eq :done (client-side (exchange-protocol exchange)))
-       (null (exchange-deferral exchange))
+       (let ((deferral (exchange-deferral exchange)))
+         (or (null deferral) (deferral-answered-whole-p deferral)))
        (null (exchange-successor exchange))
        (eq (class-of request) (surroundings-last-request-class (surroundings-of acceptor)))))
 

@@ -75,6 +75,11 @@ before.")
   "True while the answer of DEFERRAL is still to come, or to be sent."
   (and (member (deferral-state deferral) '(:pending :answered)) t))
 
+(defun deferral-answered-whole-p (deferral)
+  "True when the answer of DEFERRAL, no stream, was taken to be sent: nothing will come after that."
+  (and (eq :done (deferral-state deferral))
+       (null (deferral-outbox deferral))))
+
 (defun deferral-over-p (deferral)
   "True when nobody waits for the answer of DEFERRAL any more, and it has none."
   (and (member (deferral-state deferral) '(:expired :gone)) t))
@@ -307,7 +312,7 @@ not matter."
   (cond ((outbox-ended-p outbox)
          (abandon-continuation link)
          :broken)
-        ((not (send-queued outbox (link-wire link))) :deferred)
+        ((not (send-queued outbox (link-wire link) :connection (continuation-connection deferral))) :deferred)
         (t
          (setf (link-continuation link) nil)
          (finish-deferral deferral)

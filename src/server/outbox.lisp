@@ -194,9 +194,20 @@ woken that waits for it.  Under the lock."
     (and (null (outbox-queue outbox))
          (not (eq :open (outbox-phase outbox))))))
 
-(defun send-taken (outbox wire more-p)
-  "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is LEFT.  MORE-P as in
-SEND-PARTS-NOW.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
+(defun gathered-p (wire parts engine connection)
+  "Has ENGINE gather PARTS, all that is to be sent to WIRE, of CONNECTION, if its visitor does that; true then.  NIL where
+CONNECTION is NIL."
+  (and connection
+       (null (rest parts))
+       (null (wire-left wire))
+       (zerop (wire-fill wire))
+       (null (wire-transport wire))
+       (let ((part (first parts)))
+         (gather-output engine connection (octets-part-octets part) (part-position part) (part-end part)))))
+
+(defun send-taken (outbox wire more-p connection)
+  "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is LEFT.  MORE-P and
+CONNECTION as in SEND-QUEUED.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
   (flet ((take-and-send (send)
            (multiple-value-bind (parts last-p) (take-queued outbox)
              (when parts
@@ -209,17 +220,18 @@ SEND-PARTS-NOW.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
           ((engine-sends-p wire)
            (sending-wholly (wire)
              (take-and-send (lambda (parts)
-                              (send-parts-now wire (append (wire-left wire) parts) more-p)))))
+                              (unless (gathered-p wire parts (outbox-engine outbox) connection)
+                                (send-parts-now wire (append (wire-left wire) parts) more-p))))))
           (t                            ; whose stream waits, or is a program's
            (whole-or-broken (wire)
              (take-and-send (lambda (parts)
                               (dolist (part parts)
                                 (write-directly wire (octets-part-octets part) 0 (part-end part))))))))))
 
-(defun send-queued (outbox wire &optional more-p)
+(defun send-queued (outbox wire &key more-p connection)
   "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P as in SEND-PARTS-NOW.
-True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
-  (let ((last-p (send-taken outbox wire more-p))
+CONNECTION is that of WIRE where the caller sends nothing more for now, so that its visitor may gather it; else NIL.  True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
+  (let ((last-p (send-taken outbox wire more-p connection))
         (count (octets-left wire)))
     (note-unsent outbox count)
     (and last-p (zerop count))))

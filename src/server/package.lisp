@@ -56,7 +56,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:link-continuation #:continuation #:continuation-application #:continuation-engine #:continuation-connection
    #:continue-over #:abandon #:visit #:peer-left-p
    #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-endless-p #:deferral-left-p
-   #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:hold-deferral #:deferral-answer #:deferral-on-leaving
+   #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:deferral-answered-whole-p #:hold-deferral #:deferral-answer #:deferral-on-leaving
    #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer #:reopen-deferral
    #:already-answered #:resume #:end-stream #:stream-forgotten #:drop-deferred
    #:keep-continuation
@@ -67,7 +67,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:program-socket-reader #:listen-to-program-socket #:program-socket-over
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket #:finish-program-socket
    #:call-when-over #:forget-when-over #:outbox-ended-p #:outbox-announced
-   #:outbox #:make-outbox #:put-in-outbox #:full-p #:queued-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:send-queued
+   #:outbox #:make-outbox #:outbox-engine #:put-in-outbox #:full-p #:queued-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:send-queued
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
    #:input-left-p

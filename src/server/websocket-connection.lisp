@@ -31,7 +31,8 @@
            (more-p (and (not visitor-p)
                         (prog1 (receive-messages socket wire)
                           (keep-time socket now))))
-           (ended-p (send-queued (websocket-outbox socket) wire)))
+           (ended-p (send-queued (websocket-outbox socket) wire
+                                 :connection (and visitor-p (continuation-connection socket)))))
       (send-held socket wire)
       (note-ping-sent socket wire)
       (cond (ended-p

@@ -173,7 +173,7 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
            (setf (websocket-withheld-p socket) t))
           ((queued-p (websocket-outbox socket))
            (setf (websocket-withheld-p socket) nil)))
-    (send-queued (websocket-outbox socket) wire more-p)))
+    (send-queued (websocket-outbox socket) wire :more-p more-p)))
 
 (defun send-held (socket wire)
   "Has the system send what it holds of what the owner of SOCKET, the caller, has sent over WIRE."

@@ -121,18 +121,27 @@
 (defmethod hunchentoot:process-connection :after ((acceptor busy-afterwards) socket)
   (declare (ignore socket)))
 
-(defun offered-p (&rest initargs)
-  "True when the engine is offered to hold a reply of an acceptor, made of INITARGS."
+(defun call-recording-offers (function)
+  "Calls FUNCTION; true when the engine is offered meanwhile to hold a reply."
   (let ((offers (make-recorder)))
     (with-function (engine:hold-output (original connection octets start end)
                      (record offers t)
                      (funcall original connection octets start end))
-      (with-routes (("/" "word"))
-        (let* ((acceptor (apply #'make-test-acceptor initargs))
-               (*server* (hunchentoot:start acceptor)))
-          (unwind-protect (is (string= "word" (ask-text "/")))
-            (stop-if-started acceptor)))))
+      (funcall function))
     (recorded offers)))
+
+(defmacro offered-while (&body body)
+  "What CALL-RECORDING-OFFERS returns for BODY."
+  `(call-recording-offers (lambda () ,@body)))
+
+(defun offered-p (&rest initargs)
+  "True when the engine is offered to hold a reply of an acceptor, made of INITARGS."
+  (offered-while
+    (with-routes (("/" "word"))
+      (let* ((acceptor (apply #'make-test-acceptor initargs))
+             (*server* (hunchentoot:start acceptor)))
+        (unwind-protect (is (string= "word" (ask-text "/")))
+          (stop-if-started acceptor))))))
 
 (defmacro with-method (definition &body body)
   "Evaluates BODY while there is the method that DEFINITION, a DEFMETHOD form, makes."
@@ -153,6 +162,40 @@
                  (declare (ignore stream)))
     (is-false (offered-p)))
   (is-true (offered-p)))
+
+(defun complete-elsewhere (reply)
+  "Completes REPLY by \"word\" in another thread, before this returns."
+  (task-result (in-background ("elsewhere") (recycling:complete-reply reply "word"))))
+
+(define-server-test (a-deferred-reply-is-held-when-it-is-complete :needs (:our-http :parking))
+  (serving () (("/now" (recycling:defer-reply (reply) (recycling:complete-reply reply "word")))
+               ("/elsewhere" (recycling:defer-reply (reply) (complete-elsewhere reply)))
+               ("/later" (recycling:defer-reply (reply)
+                           (recycling:run-after 0 (lambda () (recycling:complete-reply reply "word")))))
+               ("/stream" (recycling:defer-reply (reply)
+                            (let ((stream (recycling:start-stream reply)))
+                              (recycling:write-outgoing stream "word")
+                              (recycling:close-outgoing stream)))))
+    (dolist (path '("/now" "/elsewhere" "/later"))
+      (is-true (offered-while (is (string= "word" (ask-text path))))))
+    (is-false (offered-while (is (string= "word" (ask-text "/stream")))))))
+
+(define-server-test (deferred-replies-that-are-held-come-in-order :needs (:our-http :parking))
+  (receiving-early ()
+    (serving () (("/now" (recycling:defer-reply (reply) (recycling:complete-reply reply "now")))
+                 ("/elsewhere" (recycling:defer-reply (reply) (complete-elsewhere reply)))
+                 ("/plain" "plain"))
+      (with-connection (connection)
+        (loop repeat 3
+              do (is (string= "now" (exchange-text connection "/now")))
+                 (is (string= "word" (exchange-text connection "/elsewhere")))
+                 (is (string= "plain" (exchange-text connection "/plain"))))
+        (send connection (request-octets "/now") (request-octets "/elsewhere") (request-octets "/plain"))
+        (dolist (text '("now" "word" "plain"))
+          (is (string= text (response-text (read-response connection)))))
+        (send-request connection "/now" :headers '(("Connection" . "close")))
+        (is (string= "now" (response-text (read-response connection))))
+        (is (closed-by-server-p connection))))))
 
 (define-server-test (the-last-reply-is-held-and-its-connection-closed-after-it :needs (:our-http :parking))
   (receiving-early ()

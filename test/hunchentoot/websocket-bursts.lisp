@@ -276,10 +276,10 @@ when it is to send them."
                                      (when (string= "look" text)
                                        (server::relay-queued socket))))
           ()
-        (with-function (server::send-queued (original outbox wire &optional more-p)
+        (with-function (server::send-queued (original outbox wire &key more-p connection)
                          (when more-p
                            (server::put-in-outbox outbox news))
-                         (funcall original outbox wire more-p))
+                         (funcall original outbox wire :more-p more-p :connection connection))
           (with-talk (talk)
             (apply #'tell talk '("look" "last"))
             (is (string= "news" (hear-text talk)))

@@ -279,7 +279,24 @@
 (:file "src/engine/ready/visitors.lisp" :suites (slow-readers websockets)
  :mutants
  (("serve-visit" "(null (connection-output connection))" "t" :suites (slow-readers))
-  ("end-visit" "(requeue-connection engine connection)" "nil")))
+  ("end-visit" "(requeue-connection engine connection)" "nil")
+  ("end-visit" "(end-held-service engine connection (or result :broken))" "nil" :suites (visiting-together))
+  ("end-visit" "(connection-held connection)" "nil" :suites (visiting-together))))
+
+(:file "src/engine/ready/visiting-together.lisp" :suites (visiting-together)
+ :mutants
+ (("gather-output" "(eq engine (gathering-engine gathering))" "t")
+  ("gather-output" "(<= (- end start) +most-gathered-octets+)" "t")
+  ("gather-output" "(send-gathered gathering)" "nil")
+  ("gather-output" "(setf (connection-held connection) :gathered)" "nil")
+  ("end-gathered-visit" "(setf (connection-held connection) nil)" "nil")
+  ("end-gathered-visit" "(settle-sent engine connection left error)" ":close")
+  ("take-gathered" "(empty-batch batch)" "nil")
+  ("send-gathered" "(send-answers batch)" "nil")
+  ("ring-for-visits" "(>= count *worth-a-ring*)" "t")
+  ("ring-for-visits" "(values (make-ring) t)" "(make-ring)")
+  ("call-gathering" "(send-gathered *gathering*)" "nil")
+  ("call-visiting" "*gathering*" "nil")))
 
 (:file "src/engine/ready/held-output.lisp" :suites (held-output)
  :mutants
@@ -295,6 +312,7 @@
   ("left-to-sender-p" "(compare-and-set (connection-held connection) :serving :served)"
    "(setf (connection-held connection) :served)")
   ("end-held-service" "(end-service engine connection outcome)" "nil")
+  ("left-to-sender-p" "(eq :gathered (connection-held connection))" "nil" :suites (visiting-together))
   ("leave-rest" "(note-output-left (engine-service engine) connection)" ""
    :suites (held-output held-replies slow-readers))
   ("settle-sent" "(error :broken)" "(nil)"

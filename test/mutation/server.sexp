@@ -559,7 +559,7 @@
  (("relayed-p" "(compare-and-set (websocket-relay socket) :taken :free)" "")
   ("send-for-websocket" "(owned-websocket-p socket)" "t")
   ("send-amid-burst" "(setf (websocket-withheld-p socket) t)" "nil")
-  ("send-amid-burst" "(send-queued (websocket-outbox socket) wire more-p)" "(send-queued (websocket-outbox socket) wire)")
+  ("send-amid-burst" "(send-queued (websocket-outbox socket) wire :more-p more-p)" "(send-queued (websocket-outbox socket) wire)")
   ("send-held" "(send-held-octets descriptor)" "nil")
   ("call-holding" "(not (websocket-slow-p socket))" "t")
   ("call-holding" "(setf (websocket-more-p socket) nil)" "nil")

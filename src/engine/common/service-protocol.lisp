@@ -181,6 +181,13 @@ owner, soon.  Does not wait, and does not signal; what it returns does not matte
     (declare (ignore engine connection))
     nil))
 
+(defgeneric call-visiting (engine count function)
+  (:documentation "Calls FUNCTION, without arguments, which visits COUNT connections, most of them of ENGINE, and does not
+wait: what they get may leave together, no later than when FUNCTION returns.  Returns what FUNCTION does.")
+  (:method (engine count function)
+    (declare (ignore engine count))
+    (funcall function)))
+
 (defgeneric visit-deferred (engine)
   (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED served: the phase of
 ENGINE has changed.")

@@ -24,6 +24,8 @@
 ;;;;   :SERVING   the answer is held, and the service is not done
 ;;;;   :SERVED    the answer is held, and the service is done
 ;;;;   :SENT      the sentinel has sent the answer, and the service is not done
+;;;;
+;;;; What a visitor gathers is :GATHERED; no other thread knows of that, see visiting-together.lisp.
 
 (defun batch-of (worker)
   "The batch of WORKER, whose thread this is; NIL where the system sends no answers together, or the service wants none
@@ -94,14 +96,15 @@ OCTETS.  NIL when the caller is to send them.  Only for what SERVE does last for
   "True when the answer to CONNECTION, whose service is done with it and wants OUTCOME, is still held: who sends it sees
 to CONNECTION.  NIL when it was sent meanwhile, and the caller does."
   (setf (connection-outcome connection) outcome)
-  (or (compare-and-set (connection-held connection) :serving :served)
+  (or (eq :gathered (connection-held connection))
+      (compare-and-set (connection-held connection) :serving :served)
       (setf (connection-held connection) nil)))
 
 (defun end-held-service (engine connection outcome)
   "Does what END-SERVICE does with OUTCOME, for CONNECTION, for which an answer is held, or was sent by the sentinel."
-  (if (left-to-sender-p connection outcome)
-      (send-held-output engine *worker*)
-      (end-service engine connection outcome)))
+  (cond ((not (left-to-sender-p connection outcome)) (end-service engine connection outcome))
+        ((eq :gathered (connection-held connection))) ; its visitor sends that, soon
+        (t (send-held-output engine *worker*))))
 
 ;;; Sending
 

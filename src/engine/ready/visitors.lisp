@@ -30,7 +30,10 @@
 (defun end-visit (engine connection result)
   "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of SERVE-VISIT says; NIL after a
 non-local exit."
-  (cond ((eq result :again) (requeue-connection engine connection))
+  (cond ((eq result :held))
+        ((connection-held connection)   ; for all that has failed since, it is in a batch
+         (end-held-service engine connection (or result :broken)))
+        ((eq result :again) (requeue-connection engine connection))
         ((and (member result '(:close :broken)) (not (gone-p connection)))
          (leave-end-to-worker engine connection result))
         (t (end-service engine connection result))))

@@ -251,7 +251,7 @@ what became of it, :PARKED, or is to become of it."
 had been answered before, an integer, or NIL for fewer than now.  Returns what SERVE-ONCE does."
   (let ((service (engine-service engine)))
     (cond ((gone-p connection) :detached)
-          ((and (connection-held connection) (member outcome '(:park :close))
+          ((and (connection-held connection) (member outcome '(:park :close :deferred))
                 (left-to-sender-p connection outcome))
            :held)
           ((connection-verdict connection)) ; who has sent its answer has found that its peer is gone
