@@ -103,6 +103,18 @@ answers together, does nothing."
   (await-input-at-rest connection)
   (serve-at-rest engine worker connection))
 
+(defun hold-answers (engine worker connections clients text)
+  "Has WORKER hold its answers to the octets of TEXT, one of each of CLIENTS, which CONNECTIONS of ENGINE are to."
+  (loop for connection in connections
+        for client in clients
+        for char across text
+        do (hold-answer engine worker connection client (string char))))
+
+(defun end-after (engine text)
+  "Has the service of ENGINE end connections with its answers to the characters of TEXT."
+  (setf (slot-value (engine::engine-service engine) 'meanings)
+        (lambda (char) (if (find char text) :close :park))))
+
 (defun held-count (worker)
   "How many answers WORKER holds."
   (let ((batch (engine::ready-worker-batch worker)))
@@ -136,6 +148,26 @@ answers together, does nothing."
   "Does what the sentinel of ENGINE does when it finds that what WORKER holds is late."
   (engine::send-late-answers engine (engine::ready-worker-batch worker)))
 
+(defparameter *senders* '(engine::send-held-output send-late)
+  "Who sends what a worker holds: it, and the sentinel.")
+
+(defun call-sending-by (send function)
+  "Calls FUNCTION while answers that were held are sent by SEND, a function of a place in a batch and of the arguments of
+SEND-OCTETS, which returns what that does."
+  (flet ((send-place (place descriptors octets positions)
+           (funcall send place (aref descriptors place) octets (aref positions place) (aref positions (1+ place)))))
+    (with-function (platform:send-through-ring (original ring descriptors octets positions count results)
+                     (dotimes (place count results)
+                       (setf (aref results place) (send-place place descriptors octets positions))))
+      (with-function (engine::send-answer (original batch place)
+                       (send-place place (engine::output-batch-descriptors batch) (engine::output-batch-octets batch)
+                                   (engine::output-batch-positions batch)))
+        (funcall function)))))
+
+(defmacro sending-by ((send) &body body)
+  "Evaluates BODY as CALL-SENDING-BY calls a function."
+  `(call-sending-by ,send (lambda () ,@body)))
+
 (defun forget-lateness (worker)
   "Lets WORKER hold answers again, though the sentinel has just sent some of it."
   (setf (engine::output-batch-long-share (engine::ready-worker-batch worker)) 0.0))
@@ -154,10 +186,7 @@ answers together, does nothing."
 
 (define-server-test answers-that-were-held-come-once-to-whom-they-are-for
   (with-holding (engine worker connections clients 3)
-    (loop for connection in connections
-          for client in clients
-          for text in '("a" "b" "c")
-          do (hold-answer engine worker connection client text))
+    (hold-answers engine worker connections clients "abc")
     (is (= 3 (held-count worker)))
     (mapc #'expect-nothing clients)
     (is (notany #'engine::parked-p connections) "They are their worker's.")
@@ -177,9 +206,7 @@ answers together, does nothing."
 
 (define-server-test a-call-that-the-system-does-not-make-is-made-up-for
   (with-holding (engine worker connections clients 3)
-    (loop for connection in connections
-          for client in clients
-          do (hold-answer engine worker connection client "a"))
+    (hold-answers engine worker connections clients "aaa")
     (with-function (platform:send-through-ring (original ring descriptors octets positions count results)
                      ;; It takes one of three.
                      (fill results platform:+not-made+)
@@ -193,10 +220,8 @@ answers together, does nothing."
 
 (define-server-test the-last-answer-is-sent-before-its-connection-is-closed
   (with-holding (engine worker connections clients 2)
-    (setf (slot-value (engine::engine-service engine) 'meanings)
-          (lambda (char) (if (char= char #\z) :close :park)))
-    (hold-answer engine worker (first connections) (first clients) "z")
-    (hold-answer engine worker (second connections) (second clients) "a")
+    (end-after engine "z")
+    (hold-answers engine worker connections clients "za")
     (is (not (engine::gone-p (first connections))))
     (send-and-settle engine worker)
     (expect-octets clients "za")
@@ -233,9 +258,7 @@ answers together, does nothing."
 
 (define-server-test a-peer-that-is-gone-when-its-answer-is-sent-takes-nobody-with-it
   (with-holding (engine worker connections clients 3)
-    (loop for connection in connections
-          for client in clients
-          do (hold-answer engine worker connection client "a"))
+    (hold-answers engine worker connections clients "aaa")
     (shut-for-good (second connections))
     (send-and-settle engine worker)
     (is (engine::gone-p (second connections)))
@@ -245,7 +268,7 @@ answers together, does nothing."
     (is (engine::parked-p (third connections)))))
 
 (define-server-test an-answer-for-which-there-is-no-room-waits-for-its-peer
-  (dolist (sender '(engine::send-held-output send-late))
+  (dolist (sender *senders*)
     (with-holding (engine worker connections clients 2)
       (let* ((connection (first connections)) (client (first clients))
              (filled (fill-window connection)))
@@ -268,43 +291,59 @@ answers together, does nothing."
         (expect-nothing client)
         (is (engine::parked-p connection))))))
 
+(defun send-three (place descriptor octets start end)
+  "Sends no more than three octets of an answer; for SENDING-BY."
+  (declare (ignore place))
+  (platform:send-octets descriptor octets start (+ start (min 3 (- end start)))))
+
 (define-server-test what-is-left-of-an-answer-follows-what-was-sent
-  (dolist (sender '(engine::send-held-output send-late))
-    (with-holding (engine worker connections clients 2)
-      (let ((text (octets "0123456789")))
-        (loop for connection in connections
-              do (setf (engine::worker-connection worker) connection)
-                 (engine:hold-output connection text 0 10)
-                 (engine::settle-outcome engine connection :park nil))
-        (flet ((send-some (descriptor octets start end)
-                 (platform::send-octets descriptor octets start (+ start (min 3 (- end start))))))
-          (with-function (platform:send-through-ring (original ring descriptors octets positions count results)
-                           (dotimes (place count results)
-                             (setf (aref results place)
-                                   (send-some (aref descriptors place) octets
-                                              (aref positions place) (aref positions (1+ place))))))
-            (with-function (engine::send-answer (original batch place)
-                             (let ((positions (engine::output-batch-positions batch)))
-                               (send-some (aref (engine::output-batch-descriptors batch) place)
-                                          (engine::output-batch-octets batch)
-                                          (aref positions place) (aref positions (1+ place)))))
-              (funcall sender engine worker))))
+  (dolist (sender *senders*)
+    (dolist (outcome '(:park :close))
+      (with-holding (engine worker connections clients 2)
+        (let ((text (octets "0123456789")))
+          (dolist (connection connections)
+            ;; As something else than its descriptor may have sent an answer before.
+            (setf (engine:connection-sender connection) (lambda (parts) (error "Who has sent ~A?" parts))
+                  (engine::worker-connection worker) connection)
+            (is (engine:hold-output connection text 0 10))
+            (engine::settle-outcome engine connection outcome nil)))
+        (sending-by (#'send-three)
+          (funcall sender engine worker))
         (serve-queued engine worker)
         (dolist (client clients)
-          (is (equal "0123456789" (decode (read-octets client 10))))
-          (expect-nothing client))
-        (is (every #'engine::parked-p connections))))))
+          (is (equal "0123456789" (decode (read-octets client 10)))))
+        (case outcome
+          (:park
+           (mapc #'expect-nothing clients)
+           (is (every #'engine::parked-p connections)))
+          (t
+           (is (every #'closed-by-server-p clients))))))))
 
 ;;; What is not held, and for how long
 
-(define-server-test no-more-is-held-than-there-is-room-for
-  (with-holding (engine worker connections clients 1)
-    (let ((connection (first connections)))
-      (setf (engine::worker-connection worker) connection)
-      (is (not (engine:hold-output connection (engine::make-octets (1+ engine::+batch-octets+))
-                                   0 (1+ engine::+batch-octets+))))
-      (is (null (engine::connection-held connection)))
-      (is (zerop (held-count worker))))))
+(define-server-test no-more-octets-are-held-than-there-is-room-for
+  (loop for (size held-p) in `((,engine::+batch-octets+ t) (,(1+ engine::+batch-octets+) nil))
+        do (with-holding (engine worker connections clients 1)
+             (let ((connection (first connections)))
+               (setf (engine::worker-connection worker) connection)
+               (is (eq held-p (engine:hold-output connection (engine::make-octets size) 0 size)))
+               (is (eq (and held-p :serving) (engine::connection-held connection)))
+               (is (= (if held-p 1 0) (held-count worker)))
+               (engine::settle-outcome engine connection :park nil)
+               (send-and-settle engine worker)
+               (when held-p
+                 (is (= size (length (read-octets (first clients) size)))))
+               (is (engine::parked-p connection))))))
+
+(define-server-test no-more-answers-are-held-than-there-is-room-for
+  (with-holding (engine worker connections clients (1+ platform:+ring-size+))
+    (let ((text (make-string (length clients) :initial-element #\a)))
+      (hold-answers engine worker connections clients text)
+      (is (= platform:+ring-size+ (held-count worker)))
+      (expect-octets (last clients) "a")
+      (send-and-settle engine worker)
+      (expect-octets (butlast clients) text)
+      (is (every #'engine::parked-p connections)))))
 
 (define-server-test only-the-worker-that-serves-a-connection-holds-its-answer
   (with-holding (engine worker connections clients 2)
@@ -331,6 +370,17 @@ answers together, does nothing."
       (hold-answer engine worker (first connections) (first clients) "a")
       (is (eql 7 (engine::take-event-holding engine worker)))
       (expect-each clients "a"))))
+
+(define-server-test no-answer-is-held-for-longer-because-others-were-added
+  (with-holding (engine worker connections clients 2)
+    (engine::queue-events engine (list 7))
+    (with-globals ((engine::*held-microseconds* (* 1000 1000 30)))
+      (hold-answer engine worker (first connections) (first clients) "a")
+      ;; A minute ago.
+      (decf (engine::output-batch-began (engine::ready-worker-batch worker)) (* 1000 1000 60))
+      (hold-answer engine worker (second connections) (second clients) "b")
+      (is (eql 7 (engine::take-event-holding engine worker)))
+      (expect-octets clients "ab"))))
 
 (define-server-test a-worker-sends-what-it-holds-before-it-does-something-else
   (with-holding (engine worker connections clients 4)
@@ -359,10 +409,7 @@ answers together, does nothing."
 
 (define-server-test whoever-leaves-amid-late-answers-leaves-none-behind
   (with-holding (engine worker connections clients 3)
-    (loop for connection in connections
-          for client in clients
-          for text in '("a" "b" "c")
-          do (hold-answer engine worker connection client text))
+    (hold-answers engine worker connections clients "abc")
     (let ((left 0))
       (catch 'away
         (with-function (engine::requeue-connection (original engine connection)
@@ -383,24 +430,29 @@ answers together, does nothing."
       (is (engine::held-briefly-p batch tick))
       (setf (engine::output-batch-began batch) 0)
       (loop repeat 16 do (engine::note-batch-sent batch))
-      (is (not (engine::held-briefly-p batch tick)))
+      (is (loop repeat 200
+                never (engine::held-briefly-p batch tick))
+          "It is not tried more often.")
       (is (loop for later from (1+ tick) to (+ tick 200)
                   thereis (engine::held-briefly-p batch later))
           "It is tried again."))))
 
 (define-server-test a-worker-whose-answers-were-late-holds-none-for-some-ticks
-  (with-holding (engine worker connections clients 1)
+  (with-holding (engine worker connections clients 3)
     (hold-answer engine worker (first connections) (first clients) "a")
     (let* ((batch (engine::ready-worker-batch worker))
            (tick (engine::output-batch-tick batch)))
       (is (engine::held-briefly-p batch tick))
       (send-late engine worker)
+      (hold-answer engine worker (second connections) (second clients) "b")
+      (expect-octets clients "ab")
       (is (not (engine::held-briefly-p batch tick)))
       (is (not (engine::held-briefly-p batch (1+ tick))))
       (is (loop for later from (+ tick 2) to (+ tick 200)
                   thereis (engine::held-briefly-p batch later))
           "It is tried again."))
-    (expect-octets clients "a")))
+    (hold-answer engine worker (third connections) (third clients) "c")
+    (is (= 1 (held-count worker)))))
 
 (defun waits-idly-p (engine)
   "True when the sentinel of ENGINE would wait in IDLE-WAIT."
@@ -469,10 +521,8 @@ answers together, does nothing."
 
 (define-server-test what-the-sentinel-sends-is-left-to-workers
   (with-holding (engine worker connections clients 2)
-    (setf (slot-value (engine::engine-service engine) 'meanings)
-          (lambda (char) (if (char= char #\z) :close :park)))
-    (hold-answer engine worker (first connections) (first clients) "a")
-    (hold-answer engine worker (second connections) (second clients) "z")
+    (end-after engine "z")
+    (hold-answers engine worker connections clients "az")
     (send-late engine worker)
     (is (zerop (held-count worker)))
     (expect-octets clients "az")
@@ -537,7 +587,7 @@ answers together, does nothing."
 
 (define-server-test a-connection-that-ends-is-closed-by-its-worker-though-the-sentinel-has-sent
   (with-holding (engine worker connections clients 1)
-    (setf (slot-value (engine::engine-service engine) 'meanings) (constantly :close))
+    (end-after engine "a")
     (while-serving (engine #\a) (send-late engine worker)
       (hold-answer engine worker (first connections) (first clients) "a"))
     (is (equal "a" (decode (read-octets (first clients) 1))))
@@ -586,9 +636,7 @@ answers together, does nothing."
 
 (define-server-test what-a-worker-finds-the-sentinel-at-is-sent-once
   (with-holding (engine worker connections clients 2)
-    (loop for connection in connections
-          for client in clients
-          do (hold-answer engine worker connection client "a"))
+    (hold-answers engine worker connections clients "aa")
     (with-function (engine::send-answers-singly (original batch)
                      (engine::send-held-output engine worker) ; the worker comes
                      (funcall original batch))
