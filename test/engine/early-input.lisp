@@ -142,11 +142,26 @@
         (is (eql end (engine::connection-write-end slow)))
         (is (eql deadline (engine:connection-deadline slow)))))))
 
+(define-server-test who-is-to-be-ended-is-given-nothing
+  (with-holding (engine worker connections clients 2)
+    (destructuring-bind (over other) connections
+      (engine::leave-end-to-worker engine over :close)
+      (is (equal (list (engine::connection-token over)) (take-all engine)))
+      (park-all engine (list other))
+      (send-each clients "a")
+      (mapc #'await-input-at-rest connections)
+      (engine::queue-events engine (receive-at-once engine worker connections))
+      (is (null (early engine)))
+      (serve-queued engine worker)
+      (is (zerop (engine:connection-served over)))
+      (is (closed-by-server-p (first clients))))))
+
 (define-server-test what-was-received-early-has-no-deadline-while-no-worker-is-free
   (with-holding (engine worker connections clients 2)
     (park-all engine connections)
     (dolist (connection connections)
       (make-overdue connection (platform:milliseconds)))
+    (setf (engine::connection-deferred-p (first connections)) t)
     (send-each clients "a")
     (mapc #'await-input-at-rest connections)
     (engine::queue-events engine (receive-at-once engine worker connections))
@@ -240,6 +255,16 @@
          (is (every #'closed-by-server-p clients))
          (is (null (take-all engine))))))))
 
+(define-server-test what-is-queued-is-closed-before-the-last-worker-has-left
+  (with-holding (engine worker connections clients 2)
+    (receive-and-queue engine worker connections clients)
+    (setf (engine::engine-phase engine) :stopping)
+    (with-function (engine::retire (original worker)
+                     (is (every #'engine::gone-p connections))
+                     (funcall original worker))
+      (is (not (engine::keep-working-p engine worker (engine::engine-pool-state engine)))))
+    (is (every #'closed-by-server-p clients))))
+
 (define-server-test a-hard-stop-closes-what-is-queued-though-a-worker-blocks
   (with-holding (engine worker connections clients 2)
     (receive-and-queue engine worker connections clients)
@@ -248,16 +273,21 @@
     (is (every #'engine::gone-p connections))
     (is (every #'closed-by-server-p clients))))
 
+(defmacro stopping-after-reception ((engine) &body body)
+  "Evaluates BODY, in which a worker of ENGINE receives early; a hard stop comes just after that."
+  `(with-function (engine::receive-together (original engine batch entries)
+                    (funcall original engine batch entries)
+                    (setf (engine::engine-phase ,engine) :stopping)
+                    (engine::end-input ,engine :keep-alive :serving :writing))
+     ,@body))
+
 (define-server-test what-is-queued-as-a-stop-begins-is-closed-though-a-worker-blocks
   (with-holding (engine worker connections clients 3)
     (park-all engine connections)
     (send-each clients "a")
     (mapc #'await-input-at-rest connections)
     (destructuring-bind (token . others) (mapcar #'engine::connection-token connections)
-      (with-function (engine::receive-together (original engine batch entries)
-                       (funcall original engine batch entries)
-                       (setf (engine::engine-phase engine) :stopping)
-                       (engine::end-input engine :keep-alive :serving :writing))
+      (stopping-after-reception (engine)
         (is (eq (first connections) (engine::first-of-events engine worker token others)))))
     (is (every #'engine::gone-p (rest connections)))))
 
