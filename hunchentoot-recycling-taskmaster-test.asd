@@ -96,6 +96,7 @@
                  (:file "steps")
                  (:file "held-output")
                  (:file "early-input")
+                 (:file "sent-answers")
                  (:file "visiting-together")
                  (:file "connection-time-outs")
                  (:file "pool-decisions")
