@@ -97,6 +97,7 @@
                  (:file "held-output")
                  (:file "early-input")
                  (:file "sent-answers")
+                 (:file "closing-together")
                  (:file "visiting-together")
                  (:file "connection-time-outs")
                  (:file "pool-decisions")

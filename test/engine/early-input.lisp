@@ -301,33 +301,3 @@
     (expect-each clients "a")
     (serve-queued engine worker)
     (is (zerop (engine::busy-or-readable-count engine 10)))))
-
-;;; Closing together
-
-(define-server-test connections-that-end-together-are-closed-each
-  (with-holding (engine worker connections clients 3)
-    (setf (slot-value (engine::engine-service engine) 'meanings) (constantly :close))
-    (loop for connection in connections
-          for client in clients
-          do (hold-answer engine worker connection client "a"))
-    (engine::send-held-output engine worker)
-    (expect-each clients "a")
-    (is (every #'closed-by-server-p clients))
-    (is (every #'engine::gone-p connections))
-    (is (zerop (statistic engine :open)))))
-
-(define-server-test who-has-sent-more-than-was-read-is-closed-gently-among-others
-  (with-holding (engine worker connections clients 3)
-    (setf (slot-value (engine::engine-service engine) 'meanings) (constantly :close))
-    (loop for connection in connections
-          for client in clients
-          do (hold-answer engine worker connection client "a"))
-    (send (second clients) "more")
-    (await-input-at-rest (second connections))
-    (with-function (engine:more-may-come-p (original service connection) nil)
-      (engine::send-held-output engine worker))
-    (expect-each clients "a")
-    (is (engine::gone-p (first connections)))
-    (is (engine::gone-p (third connections)))
-    (is (engine::connection-lingering-p (second connections)))
-    (is (engine::parked-p (second connections)))))
