@@ -199,7 +199,7 @@
   ("detach ((engine blocking-engine)" "(setf (worker-connection *worker*) nil)" "")
   ("handle-connection" "(eq outcome :close)" "t")
   ("handle-connection" "(or outcome (given-away-outcome connection))" "outcome")
-  ("worker-loop ((engine blocking-engine)" "(interruptibly (ensure-sentinel engine))" "nil" :suites (blocking faults sentinels))))
+  ("work-on" "(interruptibly (ensure-sentinel engine))" "nil" :suites (blocking faults sentinels))))
 
 (:file "src/engine/blocking/blocking-sentinel.lisp" :suites (blocking faults)
  :mutants
