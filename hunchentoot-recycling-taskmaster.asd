@@ -134,7 +134,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
     ((:file "package")
      (:module "common"                  ; to both engines
       :serial t
-      :components ((:file "service-protocol") ; what an engine asks of the storey above
+      :components ((:file "for-all")    ; what is done for several, whatever becomes of one
+                   (:file "service-protocol") ; what an engine asks of the storey above
                    (:file "output-parts") ; what a socket did not take yet
                    (:file "connection-state")
                    (:file "worker")     ; its states

@@ -112,8 +112,7 @@ MALFORMED-EVENT, before anybody gets anything."
         (end-outbox (subscriber-outbox subscriber))
         (go-on-with subscriber))
       (when reached
-        (call-visiting (outbox-engine (subscriber-outbox (first reached))) (length reached)
-                       (lambda () (mapc #'go-on-with reached))))
+        (visit-together (outbox-engine (subscriber-outbox (first reached))) #'go-on-with reached))
       (length reached))))
 
 (defun put-in-all (channel encoder)

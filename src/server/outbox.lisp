@@ -201,9 +201,8 @@ woken that waits for it.  Under the lock."
 CONNECTION is NIL."
   (and connection
        (null (rest parts))
-       (null (wire-left wire))
+       (sends-plainly-p wire)
        (zerop (wire-fill wire))
-       (null (wire-transport wire))
        (let ((part (first parts)))
          (gather-output engine connection (octets-part-octets part) (part-position part) (part-end part)))))
 
@@ -232,7 +231,8 @@ CONNECTION as in SEND-QUEUED.  True when nothing will follow.  Signals DESCRIPTO
 
 (defun send-queued (outbox wire &key more-p connection)
   "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P as in SEND-PARTS-NOW.
-CONNECTION is that of WIRE where the caller sends nothing more for now, so that its visitor may gather it; else NIL.  True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
+CONNECTION is that of WIRE where the caller sends nothing more for now, so that its visitor may gather it; else NIL.
+True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
   (let ((last-p (send-taken outbox wire more-p connection))
         (count (octets-left wire)))
     (note-unsent outbox count)

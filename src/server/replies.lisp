@@ -21,11 +21,8 @@
 (defun held-p (wire reply connection)
   "Has the engine hold REPLY, an OUTPUT, all that its worker has to send to WIRE, of CONNECTION, if it wants to; true
 then."
-  (and (null (wire-transport wire))
-       (null (wire-lent wire))
-       (null (wire-left wire))
+  (and (sends-plainly-p wire)
        (not (input-left-p wire))        ; else the next answer follows at once
-       (eq :engine (wire-owner wire))
        (hold-output connection (output-octets reply) 0 (output-fill reply))))
 
 (defun send-last-reply (wire reply connection)

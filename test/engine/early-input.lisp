@@ -66,6 +66,25 @@
       (receive-at-once engine worker connections)
       (is (equal (list (list (subseq text 1) nil) '("b" t)) (early engine))))))
 
+(define-server-test who-cannot-be-given-what-it-has-sent-is-closed-alone
+  (with-holding (engine worker connections clients 3)
+    (park-all engine connections)
+    (send-each clients "a")
+    (mapc #'await-input-at-rest connections)
+    (with-function (engine:take-input (original service connection octets start end all-p)
+                     (if (eq connection (second connections))
+                         (error "Of a test.")
+                         (funcall original service connection octets start end all-p)))
+      (engine::queue-events engine (receive-at-once engine worker connections)))
+    (serve-queued engine worker)
+    (send-and-settle engine worker)
+    (is (closed-by-server-p (second clients)))
+    (is (engine::gone-p (second connections)))
+    (is (= 1 (statistic engine :failed)))
+    (dolist (place '(0 2))
+      (is (equal "a" (decode (read-octets (nth place clients) 1))))
+      (is (engine::parked-p (nth place connections))))))
+
 (define-server-test what-somebody-owns-is-marked-and-what-is-no-connection-is-queued-as-it-is
   (with-holding (engine worker connections clients 2)
     (destructuring-bind (owned parked) connections
@@ -258,6 +277,7 @@
 (define-server-test what-is-queued-is-closed-before-the-last-worker-has-left
   (with-holding (engine worker connections clients 2)
     (receive-and-queue engine worker connections clients)
+    (engine::queue-events engine (list (engine::engine-listener-descriptor engine)))
     (setf (engine::engine-phase engine) :stopping)
     (with-function (engine::retire (original worker)
                      (is (every #'engine::gone-p connections))

@@ -11,11 +11,17 @@
   "What came early for a connection, and whether more may be there."
   (octets '()) (more-p nil))
 
-(defclass gathering-service (octet-service)
+(defclass told-of-output ()
+  ((left :initform (make-recorder) :reader left-with-output
+         :documentation "Connections of which it was told that they have output left."))
+  (:documentation "A service that records of what it was told."))
+
+(defmethod engine:note-output-left ((service told-of-output) connection)
+  (record (left-with-output service) connection))
+
+(defclass gathering-service (told-of-output octet-service)
   ((after :initform (constantly nil) :accessor gathering-after
           :documentation "Called with a character after its answer was given.")
-   (left :initform (make-recorder) :reader gathering-left
-         :documentation "Connections of which it was told that they have output left.")
    (early :initform (make-recorder) :reader gathering-early
           :documentation "Lists of what was received early, a string, and whether it was all."))
   (:documentation "Answers octets as its superclass does, by HOLD-OUTPUT where their meaning is an outcome."))
@@ -56,9 +62,6 @@
   (let ((gathered (gathered-of connection)))
     (or (gathered-more-p gathered)
         (and (gathered-octets gathered) t))))
-
-(defmethod engine:note-output-left ((service gathering-service) connection)
-  (record (gathering-left service) connection))
 
 (defmethod engine:receives-first-p ((service gathering-service) connection)
   (null (gathered-octets (gathered-of connection))))
@@ -280,7 +283,7 @@ SEND-OCTETS, which returns what that does."
         (is (engine:connection-output connection))
         (is (engine::parked-p connection))
         (is (engine::connection-output-watched-p connection))
-        (is (equal (list connection) (recorded (gathering-left (engine::engine-service engine))))
+        (is (equal (list connection) (recorded (left-with-output (engine::engine-service engine))))
             "Its service has to look again at what comes meanwhile.")
         (read-octets client filled)
         (eventually ("the socket to take more")

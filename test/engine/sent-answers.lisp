@@ -65,9 +65,7 @@
       (funcall sender engine worker)
       (expect-octets clients "abz")
       (let ((batch (engine::ready-worker-batch worker)))
-        (is (every #'null (engine::output-batch-connections batch)))
-        (is (null (engine::output-batch-served-next batch)))
-        (is (null (engine::output-batch-closed-next batch)))))))
+        (is (every #'null (engine::output-batch-connections batch)))))))
 
 (define-server-test what-several-have-sent-meanwhile-is-received-at-once
   (with-holding (engine worker connections clients 2)
@@ -91,6 +89,67 @@
     (expect-octets clients "ab")
     (is (every #'engine::gone-p connections))))
 
+;;; Who leaves again and again
+
+(defmacro leaving-each-release ((released) &body body)
+  "Evaluates BODY, which is left by a non-local exit whenever a service is to release a connection, one of those that are
+then recorded in RELEASED; checks that it was left."
+  `(let ((,released (make-recorder)))
+     (is (catch 'away
+           (with-function (engine:release (original service connection)
+                            (record ,released connection)
+                            (throw 'away t))
+             ,@body)
+           nil))
+     ,released))
+
+(define-server-test who-leaves-amid-each-connection-that-breaks-leaves-none-behind
+  (dolist (sender '(engine::send-held-output engine::end-holding))
+    (with-holding (engine worker connections clients 4)
+      (hold-answers engine worker connections clients "abcd")
+      (is (= 3 (recorded-count
+                (leaving-each-release (released)
+                  (sending-by ((lambda (place descriptor octets start end)
+                                 (if (zerop place)
+                                     (platform:send-octets descriptor octets start end)
+                                     -105))) ; ENOBUFS
+                    (funcall sender engine worker))))))
+      (is (zerop (held-count worker)))
+      (serve-queued engine worker)
+      (is (equal "a" (decode (read-octets (first clients) 1))))
+      (is (engine::parked-p (first connections)))
+      (is (every #'engine::gone-p (rest connections)))
+      (is (every #'closed-by-server-p (rest clients))))))
+
+(define-server-test who-leaves-amid-a-stop-closes-also-those-that-were-answered-for-the-last-time
+  (with-holding (engine worker connections clients 4)
+    (end-after engine "z")
+    (hold-answers engine worker connections clients "abzz")
+    (send-each (subseq clients 0 2) "c")
+    (mapc #'await-input-at-rest (subseq connections 0 2))
+    (is (null (receive-at-once engine worker (subseq connections 0 2))) "Their worker has them.")
+    (is (= 4 (recorded-count
+              (leaving-each-release (released)
+                (stopping-after-reception (engine)
+                  (engine::send-held-output engine worker))))))
+    (expect-octets clients "abzz")
+    (is (every #'engine::gone-p connections))))
+
+(define-server-test a-worker-that-leaves-amid-what-was-queued-gives-back-its-ring
+  (with-holding (engine worker connections clients 3)
+    (receive-and-queue engine worker connections clients)
+    (setf (engine::engine-phase engine) :stopping)
+    (let ((closed (make-recorder)))
+      (with-function (platform:close-ring (original ring)
+                       (record closed ring)
+                       (funcall original ring))
+        (is (= 3 (recorded-count
+                  (leaving-each-release (released)
+                    (engine::end-holding engine worker))))))
+      (is (= 1 (recorded-count closed))))
+    (is (every #'closed-by-server-p clients))
+    (is (null (engine::engine-event-queue engine)))))
+
 ;;; Whoever comes next
 
 (define-server-test what-was-sent-is-not-sent-again-though-its-worker-was-left-amid-that
@@ -98,7 +157,9 @@
     (with-holding (engine worker connections clients 3)
       (hold-answers engine worker connections clients "abc")
       (is (catch 'away
-            (with-function (engine:release (original service connection) (throw 'away t))
+            (with-function (engine:release (original service connection)
+                             (send-late engine worker)
+                             (throw 'away t))
               (sending-by ((failing-at 1))
                 (engine::send-held-output engine worker)))
             nil))

@@ -163,6 +163,10 @@
   ("linger" "(overdue-p connection (milliseconds))" "nil")
   ("requeue-connection" "(queue-events engine (list (connection-token connection)))" "nil")))
 
+(:file "src/engine/common/for-all.lisp" :suites (closing-together)
+ :mutants
+ (("call-for-all" "(unwind-protect (loop" "(progn (loop")))
+
 (:file "src/engine/common/output-parts.lisp" :suites (slow-readers wires wire-output sent-files)
  :mutants
  (("drop-parts" "(close-descriptor file)" "nil")
@@ -292,22 +296,27 @@
  (("serve-visit" "(null (connection-output connection))" "t" :suites (slow-readers))
   ("end-visit" "(requeue-connection engine connection)" "nil")
   ("end-visit" "(end-held-service engine connection (or result :broken))" "nil" :suites (visiting-together))
-  ("end-visit" "(connection-held connection)" "nil" :suites (visiting-together))))
+  ("end-visit" "(connection-held connection)" "nil" :suites (visiting-together))
+  ("end-visit" "(member result '(:parked :held))" "(eq result :held)" :suites (visiting-together))))
 
 (:file "src/engine/ready/visiting-together.lisp" :suites (visiting-together)
  :mutants
  (("gather-output" "(eq engine (gathering-engine gathering))" "t")
   ("gather-output" "(<= (- end start) +most-gathered-octets+)" "t")
-  ("gather-output" "(send-gathered gathering)" "nil")
   ("gather-output" "(setf (connection-held connection) :gathered)" "nil")
   ("end-gathered-visit" "(setf (connection-held connection) nil)" "nil")
   ("end-gathered-visit" "(settle-sent engine connection left error)" ":close")
-  ("take-gathered" "(empty-batch batch)" "nil")
+  ("end-gathered-visit" "(unwind-protect (setf result" "(progn (setf result")
+  ("send-gathered" "(empty-batch batch)" "nil")
   ("send-gathered" "(send-answers batch)" "nil")
   ("ring-for-visits" "(>= count *worth-a-ring*)" "t")
   ("ring-for-visits" "(values (make-ring) t)" "(make-ring)")
-  ("call-gathering" "(send-gathered *gathering*)" "nil")
-  ("call-visiting" "*gathering*" "nil")))
+  ("visit-gathering" "(unwind-protect (call-for-all #'visit visits) (send-gathered gathering))"
+   "(call-for-all #'visit visits)")
+  ("visit-gathering" "(when (= +ring-size+ (output-batch-count (gathering-batch gathering))) (send-gathered gathering))" "")
+  ("visit-gathering" "(let ((*gathering* gathering))" "(progn (setf *gathering* gathering)")
+  ("visit-together" "(call-for-all function visits)" "(mapc function visits)")
+  ("visit-together" "(close-ring ring)" "nil")))
 
 (:file "src/engine/ready/held-output.lisp" :suites (held-output)
  :mutants
@@ -332,16 +341,17 @@
    :suites (held-output held-replies slow-readers))
   ("settle-sent" "(error :broken)" "(error :close)")
   ("settle-sent" "(error :broken)" "(nil)")
-  ("finish-answer" "(setf (connection-held connection) nil)" ""
+  ("finish-answers" "(setf (connection-held connection) nil)" ""
    :equivalent "Who holds its next answer says so anew, and who holds none finds that it was sent.")
-  ("finish-answer" "(noting-failure (engine connection)" "(progn")
+  ("finish-answers" "(noting-failure (engine connection)" "(progn")
+  ("finish-answers" "(unwind-protect (call-for-answers #'finish batch)" "(progn (call-for-answers #'finish batch)")
+  ("finish-answers" "(unwind-protect (queue-connections" "(progn (queue-connections")
+  ("finish-answers" "(:close (push connection closed))" ""
+   :equivalent "It is closed by itself.")
   ("finish-answers" "(empty-batch batch)" "")
-  ("finish-answers" "(shiftf (output-batch-served-next batch) '())" "(output-batch-served-next batch)")
-  ("finish-answers" "(shiftf (output-batch-closed-next batch) '())" "(output-batch-closed-next batch)")
   ("queue-connections" "(receive-together engine (input-batch-of worker) connections)" "")
   ("queue-connections" "(queue-owned engine connections)" "(queue-events engine connections)")
   ("send-locked-batch" "(zerop (output-batch-count batch))" "nil")
-  ("send-locked-batch" "(output-batch-sent-p batch))" "nil)")
   ("send-locked-batch" "(setf (output-batch-sent-p batch) t)" "")
   ("send-output-held-long" "(>= (output-batch-count batch) +most-held+)" "nil")
   ("send-output-held-long" ">=" ">")
@@ -349,7 +359,8 @@
   ("send-output-held-long" "(pool-state-clock-stopped-p (engine-pool-state engine))" "nil")
   ("end-holding" "(lock-batch batch) ; the sentinel may look at it, and leave it" "(batch-locked-p batch)")
   ("end-holding" "(abandon-events engine)" "nil" :suites (early-input))
-  ("end-holding" "(close-ring (output-batch-ring batch))" "nil")
+  ("end-holding" "(unwind-protect (unless" "(progn (unless" :suites (sent-answers))
+  ("forget-batch" "(close-ring (output-batch-ring batch))" "nil")
   ("pass-on-answer" "(setf (connection-verdict connection) :broken)" "(setf (connection-verdict connection) :close)")
   ("pass-on-answer" "(setf (connection-verdict connection) :broken)" "nil")
   ("pass-on-answer" "(compare-and-set (connection-held connection) :serving :sent)" "nil")
@@ -376,8 +387,8 @@
   ("answer-left" "(max 0 result)" "0")
   ("answer-left" "(or (plusp result) (would-block-p result))" "(plusp result)")
   ("empty-batch" "(fill (output-batch-connections batch) nil)" "")
-  ("empty-batch" "(output-batch-count batch) 0" "(output-batch-done batch) 0")
-  ("empty-batch" "(output-batch-done batch) 0" "")
+  ("call-for-answers" "(unwind-protect (loop" "(progn (loop" :suites (sent-answers))
+  ("call-for-answers" "(1+ place)" "place" :suites (visiting-together))
   ("empty-batch" "(output-batch-sent-p batch) nil" "")))
 
 (:file "src/engine/ready/early-input.lisp" :suites (early-input held-replies)
@@ -390,6 +401,8 @@
   ("input-result" "(if (eql +not-made+ result) +would-block+ result)" "result"
    :equivalent "Both are negative, and nobody asks for more than that.")
   ("give-early-input" "(plusp result)" "t")
+  ("give-early-input" "(noting-failure (engine connection)" "(progn")
+  ("give-early-input" "(setf (connection-verdict connection)" "(progn")
   ("give-early-input" "(< result +early-octets+)" "t")
   ("give-early-input" "(< result +early-octets+)" "(<= result +early-octets+)")
   ("receive-together" "(<= (length connections) +ring-size+)" "(< (length connections) +ring-size+)")
@@ -401,12 +414,12 @@
   ("left-to-visitors-p" "(connection-deferred-p connection)" "t")
   ("left-to-visitors-p" "(receives-early-p engine connection)" "t")
   ("left-to-visitors-p" "(room-p engine)" "t")
-  ("abandon-events" "(end-if-parked-too-late engine entry)" "nil")))
+  ("abandon-events" "(end-if-parked-too-late engine entry)" "nil")
+  ("abandon-events" "(typep entry 'connection)" "t")))
 
 (:file "src/engine/ready/closing-together.lisp" :suites (closing-together)
  :mutants
- (("call-for-all" "(unwind-protect (funcall function (first list))" "(progn (funcall function (first list))")
-  ("nothing-unread-p" "(not (eql +not-made+ result))" "t")
+ (("nothing-unread-p" "(not (eql +not-made+ result))" "t")
   ("nothing-unread-p" "(<= result 0)" "t")
   ("closed-at-once" "(or (gone-p connection) (more-expected-p engine connection))" "(gone-p connection)")
   ("closed-at-once" "(or (gone-p connection) (more-expected-p engine connection))" "(more-expected-p engine connection)"

@@ -80,8 +80,8 @@ of CONNECTION, who will call SERVE.  What it returns does not matter.")
 
 (defgeneric note-output-left (service connection)
   (:documentation "Tells SERVICE that its answer to CONNECTION, which was held, could not be sent whole: the engine may get
-events of input until the rest is sent.  Called by the owner of CONNECTION, so it must not wait.  What it returns does
-not matter.")
+events of input until the rest is sent.  Called by whoever has sent that, which may be the sentinel while the owner of
+CONNECTION is still in SERVE, but receives nothing; so it must not wait.  What it returns does not matter.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
@@ -181,12 +181,13 @@ owner, soon.  Does not wait, and does not signal; what it returns does not matte
     (declare (ignore engine connection))
     nil))
 
-(defgeneric call-visiting (engine count function)
-  (:documentation "Calls FUNCTION, without arguments, which visits COUNT connections, most of them of ENGINE, and does not
-wait: what they get may leave together, no later than when FUNCTION returns.  Returns what FUNCTION does.")
-  (:method (engine count function)
-    (declare (ignore engine count))
-    (funcall function)))
+(defgeneric visit-together (engine function visits)
+  (:documentation "Calls FUNCTION with each element of VISITS, a list: it visits a connection, most often of ENGINE, and does
+not wait.  What several of them get may leave together, no later than when this returns.  Also those are visited that come
+behind one for which FUNCTION is left by a non-local exit.  What it returns does not matter.")
+  (:method (engine function visits)
+    (declare (ignore engine))
+    (call-for-all function visits)))
 
 (defgeneric visit-deferred (engine)
   (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED served: the phase of

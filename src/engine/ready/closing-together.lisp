@@ -5,12 +5,6 @@
 ;;;;
 ;;;; A program may end the thread amid the end of one, see RELEASE-OWNED; the others are closed all the same.
 
-(defun call-for-all (function list)
-  "Calls FUNCTION with each element of LIST, also with those behind one with which it is left by a non-local exit."
-  (when list
-    (unwind-protect (funcall function (first list))
-      (call-for-all function (rest list)))))
-
 (defun nothing-unread-p (batch place)
   "True when there was nothing to be received for PLACE of BATCH."
   (let ((result (aref (input-batch-results batch) place)))

@@ -66,8 +66,11 @@ end, it will find that out by itself."
   (let ((result (input-result batch place))
         (start (aref (input-batch-positions batch) place)))
     (when (plusp result)
-      (take-input (engine-service engine) connection
-                  (input-batch-octets batch) start (+ start result) (< result +early-octets+)))))
+      (setf (connection-verdict connection)
+            (noting-failure (engine connection)
+              (take-input (engine-service engine) connection
+                          (input-batch-octets batch) start (+ start result) (< result +early-octets+))
+              nil)))))
 
 (defun receive-together (engine batch entries)
   "Receives what those of ENTRIES that are connections, which the caller owns, have that is to be received early."
@@ -132,8 +135,9 @@ meanwhile, who did that may not have seen these."
 
 (defun abandon-events (engine)
   "Parks the connections that are queued in ENGINE, which serves nobody any more."
-  (loop for entry = (take-event engine)
-        while entry
-        do (when (typep entry 'connection)
-             (loop until (give-up-ownership entry))
-             (end-if-parked-too-late engine entry))))
+  (call-for-all (lambda (entry)
+                  (when (typep entry 'connection)
+                    (loop until (give-up-ownership entry))
+                    (end-if-parked-too-late engine entry)))
+                (loop for entry = (take-event engine)
+                      while entry collect entry)))

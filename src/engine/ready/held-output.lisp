@@ -125,28 +125,26 @@ done after ERROR, a number or NIL.  Returns what SERVE-ONCE does."
          ;; No request of it was served as yet that is not counted, so there is progress.
          (settle-outcome engine connection (connection-outcome connection) nil))))
 
-(defun finish-answer (engine batch place)
-  "Does what is left to be done for the connection of answer PLACE of BATCH, which was sent."
-  (let ((connection (svref (output-batch-connections batch) place)))
-    (setf (connection-held connection) nil)
-    (let ((result (noting-failure (engine connection)
-                    (multiple-value-bind (left error) (answer-left batch place)
-                      (settle-sent engine connection left error)))))
-      (case result
-        (:again (push connection (output-batch-served-next batch)))
-        (:close (push connection (output-batch-closed-next batch)))
-        (t (end-service engine connection result))))))
-
 (defun finish-answers (engine worker batch)
-  "Finishes with the answers of BATCH, of WORKER, which were sent.  A program may end the thread amid that; who calls
-this again goes on."
-  (loop while (< (output-batch-done batch) (output-batch-count batch))
-        do (finish-answer engine batch (1- (incf (output-batch-done batch)))))
-  (lock-batch batch)
-  (empty-batch batch)
-  (unlock-batch batch)
-  (queue-connections engine worker (nreverse (shiftf (output-batch-served-next batch) '())))
-  (close-together engine (input-batch-of worker) (nreverse (shiftf (output-batch-closed-next batch) '()))))
+  "Does what is left to be done for those whose answers BATCH, of WORKER, had, which were sent.  A program may leave that by
+a non-local exit, and each of them is finished with all the same."
+  (let ((served '()) (closed '()))
+    (flet ((finish (connection left error)
+             (let ((result nil))
+               (setf (connection-held connection) nil)
+               (unwind-protect (setf result (noting-failure (engine connection)
+                                              (settle-sent engine connection left error)))
+                 (case result
+                   (:again (push connection served))
+                   (:close (push connection closed))
+                   (t (end-service engine connection result)))))))
+      (declare (dynamic-extent #'finish))
+      (unwind-protect (call-for-answers #'finish batch)
+        (lock-batch batch)
+        (empty-batch batch)
+        (unlock-batch batch)
+        (unwind-protect (queue-connections engine worker (nreverse served))
+          (close-together engine (input-batch-of worker) (nreverse closed)))))))
 
 (defun queue-connections (engine worker connections)
   "Queues CONNECTIONS, a list, of which more has come, and which the caller owns."
@@ -163,8 +161,7 @@ cannot be interrupted."
 
 (defun send-locked-batch (engine worker batch)
   "Sends the answers of BATCH, of WORKER, which the caller has locked, and finishes with them."
-  (unless (or (zerop (output-batch-count batch)) ; the sentinel has sent them
-              (output-batch-sent-p batch))
+  (unless (zerop (output-batch-count batch)) ; the sentinel has sent them
     (note-batch-sent batch)
     (send-answers batch)
     (setf (output-batch-sent-p batch) t))
@@ -185,12 +182,18 @@ cannot be interrupted."
 
 (defun end-holding (engine worker)
   "Sends what WORKER of ENGINE, whose thread this is, holds, and gives back what it needed for that."
-  (let ((batch (batch-with-answers worker)))
-    (when batch
-      (lock-batch batch)                ; the sentinel may look at it, and leave it
-      (send-locked-batch engine worker batch)))
-  (unless (serving-p engine)
-    (abandon-events engine))
+  ;; Each of the first two may call a program, which may leave it by a non-local exit.
+  (unwind-protect
+       (let ((batch (batch-with-answers worker)))
+         (when batch
+           (lock-batch batch)           ; the sentinel may look at it, and leave it
+           (send-locked-batch engine worker batch)))
+    (unwind-protect (unless (serving-p engine)
+                      (abandon-events engine))
+      (forget-batch worker))))
+
+(defun forget-batch (worker)
+  "Closes what WORKER, whose thread this is and which holds nothing, needed for holding answers; it holds none any more."
   (let ((batch (shiftf (ready-worker-batch worker) :none)))
     (when (typep batch 'output-batch)
       ;; The sentinel may just look at it.
@@ -199,18 +202,16 @@ cannot be interrupted."
 
 ;;; The sentinel
 
-(defun pass-on-answer (engine batch place)
-  "Leaves to a worker what there is to be done for the connection of answer PLACE of BATCH, which was sent: to the one
-that serves it, or else to whoever is free next."
-  (let ((connection (svref (output-batch-connections batch) place)))
-    (multiple-value-bind (left error) (answer-left batch place)
-      (cond (error
-             (setf (connection-verdict connection) :broken))
-            (left
-             (leave-rest engine connection left))))
-    (unless (compare-and-set (connection-held connection) :serving :sent)
-      (setf (connection-held connection) nil)
-      (pass-on-served engine connection))))
+(defun pass-on-answer (engine connection left error)
+  "Leaves to a worker what there is to be done for CONNECTION, whose answer was sent but for LEFT, octets or NIL, or could
+not be for ERROR, a number or NIL: to the one that serves it, or else to whoever is free next."
+  (cond (error
+         (setf (connection-verdict connection) :broken))
+        (left
+         (leave-rest engine connection left)))
+  (unless (compare-and-set (connection-held connection) :serving :sent)
+    (setf (connection-held connection) nil)
+    (pass-on-served engine connection)))
 
 (defun pass-on-served (engine connection)
   "Leaves CONNECTION, whose service is done, and whose answer was sent, to whoever is free next."
@@ -241,8 +242,9 @@ that serves it, or else to whoever is free next."
 call a program, which may leave it by a non-local exit."
   (note-batch-late batch)
   (send-answers-singly batch)
-  (unwind-protect (call-for-all (lambda (place) (pass-on-answer engine batch place))
-                                (loop for place below (output-batch-count batch) collect place))
+  (unwind-protect (call-for-answers (lambda (connection left error)
+                                      (pass-on-answer engine connection left error))
+                                    batch)
     (empty-batch batch)))
 
 (defun send-late-output (engine)

@@ -10,7 +10,7 @@
 ;;;; Invariants:
 ;;;; - Whose answer a batch has is owned by its worker, until it is finished with.
 ;;;; - The octets of answer N are those from position N to the next.
-;;;; - Nobody adds to a batch that was SENT-P, and those before DONE are finished with.
+;;;; - Nobody adds to a batch that was SENT-P.
 
 (defconstant +batch-octets+ (* 32 1024)
   "How many octets the answers of a batch have at most.")
@@ -21,9 +21,6 @@
   (locked-p nil)
   (sent-p nil)
   (count 0 :type (integer 0 #.+ring-size+))
-  (done 0 :type (integer 0 #.+ring-size+))
-  (served-next '() :type list)          ; connections of which more has come, while it is finished with
-  (closed-next '() :type list)          ; connections that are to be closed, likewise
   (began 0 :type fixnum)                ; when the first was added, in MICROSECONDS
   (long-share 0.0 :type single-float)   ; of the batches before, how many were held for long
   (tick 0 :type fixnum)                 ; at which that was looked at last
@@ -145,9 +142,20 @@ number that has come in their place, or NIL."
            (subseq (output-batch-octets batch) from end))
           (t (values nil (- result))))))
 
+(defun call-for-answers (function batch &optional (start 0))
+  "Calls FUNCTION with the connection of each answer of BATCH, which were sent, from place START on, and with what ANSWER-LEFT
+says of it; also with those behind one with which it is left by a non-local exit."
+  (let ((place start))
+    (unwind-protect
+         (loop while (< place (output-batch-count batch))
+               do (multiple-value-bind (left error) (answer-left batch place)
+                    (funcall function (svref (output-batch-connections batch) place) left error))
+                  (incf place))
+      (when (< place (output-batch-count batch)) ; it was left
+        (call-for-answers function batch (1+ place))))))
+
 (defun empty-batch (batch)
   "Makes BATCH, which the caller has locked, one without answers."
   (fill (output-batch-connections batch) nil)
   (setf (output-batch-count batch) 0
-        (output-batch-done batch) 0
         (output-batch-sent-p batch) nil))

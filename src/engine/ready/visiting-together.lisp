@@ -6,13 +6,15 @@
 ;;;;   is small, and its visitor gathers          is copied; the next connection is visited
 ;;;;   otherwise                                  is sent at once, as by every visitor
 ;;;;
-;;;;   the visitor                                does
+;;;;   a visitor that, between two visits,         does
 ;;;;   has gathered as much as there is room for  sends it, and ends those visits
 ;;;;   has visited all                            likewise
 ;;;;
 ;;;; Invariants:
 ;;;; - A connection for which something is gathered is owned by its visitor, and :GATHERED, until that was sent.
 ;;;; - Nothing else is sent to it meanwhile: who visits it leaves that to its owner, who sees to it when its visit ends.
+;;;;
+;;;; - No visit is ended amid another one: a program that is called there may visit others, even the same again.
 ;;;;
 ;;;; No other thread knows what was gathered.  So it must not wait, nor may the functions of programs that are called
 ;;;; amid the visits, as for room in a stream.
@@ -23,9 +25,9 @@
   (batch nil :type output-batch :read-only t))
 
 (defvar *gathering* nil
-  "The GATHERING of the current thread, or NIL.")
+  "The GATHERING of the current thread amid one of its visits, or NIL.")
 
-(defconstant +most-gathered-octets+ (* 2 1024)
+(defconstant +most-gathered-octets+ (floor +batch-octets+ +ring-size+)
   "How many octets for one connection are gathered at most; more are sent at once, without a copy.")
 
 (defun gather-output (engine connection octets start end)
@@ -36,11 +38,7 @@ them.  Only for what SERVE-VISITOR does last for CONNECTION."
     (and gathering
          (eq engine (gathering-engine gathering))
          (<= (- end start) +most-gathered-octets+)
-         (null (connection-held connection))
-         (let ((batch (gathering-batch gathering)))
-           (or (added-to-batch-p batch connection octets start end)
-               (progn (send-gathered gathering)
-                      (added-to-batch-p batch connection octets start end))))
+         (added-to-batch-p (gathering-batch gathering) connection octets start end)
          (setf (connection-held connection) :gathered)
          t)))
 
@@ -49,17 +47,11 @@ them.  Only for what SERVE-VISITOR does last for CONNECTION."
 (defun end-gathered-visit (engine connection left error)
   "Ends the visit of CONNECTION, to which all but LEFT, octets or NIL, was sent; or whose peer is gone, where ERROR, a
 number, has come."
-  (setf (connection-held connection) nil)
-  (end-visit engine connection
-             (noting-failure (engine connection)
-               (settle-sent engine connection left error))))
-
-(defun take-gathered (batch)
-  "What END-GATHERED-VISIT is to be told of those whose answers BATCH has, which were sent: a list.  BATCH is empty then."
-  (prog1 (loop for place below (output-batch-count batch)
-               collect (cons (svref (output-batch-connections batch) place)
-                             (multiple-value-list (answer-left batch place))))
-    (empty-batch batch)))
+  (let ((result nil))                   ; stays so after a non-local exit
+    (setf (connection-held connection) nil)
+    (unwind-protect (setf result (noting-failure (engine connection)
+                                   (settle-sent engine connection left error)))
+      (end-visit engine connection result))))
 
 (defun send-gathered (gathering)
   "Sends what GATHERING has, and ends the visits of those who get it."
@@ -68,11 +60,10 @@ number, has come."
     (when (plusp (output-batch-count batch))
       (send-answers batch)
       (let ((*worker* (worker-of engine)))
-        (call-for-all (lambda (visit)
-                        (destructuring-bind (connection left &optional error) visit
-                          (end-gathered-visit engine connection left error)))
-                      ;; Who is called then may visit others, and have something gathered for them.
-                      (take-gathered batch))))))
+        (unwind-protect (call-for-answers (lambda (connection left error)
+                                            (end-gathered-visit engine connection left error))
+                                          batch)
+          (empty-batch batch))))))
 
 ;;; Who gathers
 
@@ -80,7 +71,7 @@ number, has come."
   "From how many visits on it pays that a thread that has no ring makes one for them.")
 
 (defun ring-for-visits (engine count)
-  "A ring for the current thread, which is about to visit COUNT connections of ENGINE; NIL where it is to have none.  Second
+  "A ring for the current thread, which is about to make COUNT visits in ENGINE; NIL where it is to have none.  Second
 value: true when that is the caller's to close."
   (let* ((worker (worker-of engine))
          (batch (and worker (< 1 count) (batch-for-input engine worker))))
@@ -89,19 +80,23 @@ value: true when that is the caller's to close."
                 (calls-together-p (engine-service engine)))
            (values (make-ring) t)))))
 
-(defun call-gathering (engine ring function)
-  "Calls FUNCTION, which visits connections of ENGINE, while what they get is gathered, and sent with RING."
-  (let ((*gathering* (make-gathering engine (make-output-batch ring))))
-    (unwind-protect (funcall function)
-      (send-gathered *gathering*))))
+(defun visit-gathering (engine ring function visits)
+  "Calls FUNCTION with each of VISITS, a list, of connections of ENGINE, while what they get is gathered; sends that with
+RING."
+  (let ((gathering (make-gathering engine (make-output-batch ring))))
+    (flet ((visit (visit)
+             (let ((*gathering* gathering))
+               (funcall function visit))
+             (when (= +ring-size+ (output-batch-count (gathering-batch gathering)))
+               (send-gathered gathering))))
+      (unwind-protect (call-for-all #'visit visits)
+        (send-gathered gathering)))))
 
-(defmethod call-visiting ((engine ready-engine) count function)
-  (if *gathering*                       ; a visitor's program has more to send
-      (funcall function)
-      (uninterruptibly
-        (multiple-value-bind (ring own-p) (ring-for-visits engine count)
-          (if (null ring)
-              (funcall function)
-              (unwind-protect (call-gathering engine ring function)
-                (when own-p
-                  (close-ring ring))))))))
+(defmethod visit-together ((engine ready-engine) function visits)
+  (uninterruptibly
+    (multiple-value-bind (ring own-p) (ring-for-visits engine (length visits))
+      (if (null ring)
+          (call-for-all function visits)
+          (unwind-protect (visit-gathering engine ring function visits)
+            (when own-p
+              (close-ring ring)))))))

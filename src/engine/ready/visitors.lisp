@@ -30,7 +30,8 @@
 (defun end-visit (engine connection result)
   "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of SERVE-VISIT says; NIL after a
 non-local exit."
-  (cond ((eq result :held))
+  (cond ((member result '(:parked :held)) ; what it is held for may be another's by now
+         (end-service engine connection result))
         ((connection-held connection)   ; for all that has failed since, it is in a batch
          (end-held-service engine connection (or result :broken)))
         ((eq result :again) (requeue-connection engine connection))
