@@ -57,6 +57,22 @@
       (is (engine::parked-p after))
       (is (= 1 (statistic engine :failed))))))
 
+(define-server-test who-has-no-memory-for-what-is-left-of-an-answer-loses-that-connection-alone
+  (dolist (sender *senders*)
+    (with-holding (engine worker connections clients 3)
+      (hold-answers engine worker connections clients "abc")
+      (with-function (engine::answer-left (original batch place)
+                       (if (= 1 place)
+                           (error "Of a test.")
+                           (funcall original batch place)))
+        (funcall sender engine worker))
+      (serve-queued engine worker)
+      (is (engine::gone-p (second connections)))
+      (is (= 1 (statistic engine :failed)))
+      (dolist (place '(0 2))
+        (is (equal (string (char "abc" place)) (decode (read-octets (nth place clients) 1))))
+        (is (engine::parked-p (nth place connections)))))))
+
 (define-server-test no-connection-is-kept-from-the-collector-once-its-answer-was-sent
   (dolist (sender *senders*)
     (with-holding (engine worker connections clients 3)

@@ -273,10 +273,10 @@ the same order.  Where the system sends nothing together, does nothing."
 (define-server-test who-leaves-while-visits-end-ends-the-others-too
   (with-deferred-connections (engine service connections clients 4)
     (is (catch 'away
-          (with-function (engine::settle-sent (original engine connection left error)
+          (with-function (engine::settle-sent (original engine connection batch place)
                            (unless (member connection (list (first connections) (fourth connections)))
                              (throw 'away t))
-                           (funcall original engine connection left error))
+                           (funcall original engine connection batch place))
             (apply #'visit-many engine connections))
           nil))
     (expect-octets clients "vvvv")
@@ -331,10 +331,10 @@ the same order.  Where the system sends nothing together, does nothing."
 (define-server-test who-is-visited-when-a-visit-ends-gets-that-too
   (with-deferred-connections (engine service connections clients 3)
     (destructuring-bind (first second third) connections
-      (with-function (engine::settle-sent (original engine connection left error)
+      (with-function (engine::settle-sent (original engine connection batch place)
                        (when (eq connection first)
                          (engine:visit-connection engine third))
-                       (funcall original engine connection left error))
+                       (funcall original engine connection batch place))
         (visit-many engine first second))
       (expect-octets clients "vvv")
       (mapc #'expect-nothing clients)

@@ -114,26 +114,27 @@ to CONNECTION.  NIL when it was sent meanwhile, and the caller does."
         (connection-output connection) (list (make-octets-part left)))
   (note-output-left (engine-service engine) connection))
 
-(defun settle-sent (engine connection left error)
-  "Does for CONNECTION, whose answer was sent but for LEFT, octets or NIL, what its outcome says; or what has to be
-done after ERROR, a number or NIL.  Returns what SERVE-ONCE does."
-  (cond (error :broken)
-        (left
-         (leave-rest engine connection left)
-         (send-pending-output engine connection))
-        (t
-         ;; No request of it was served as yet that is not counted, so there is progress.
-         (settle-outcome engine connection (connection-outcome connection) nil))))
+(defun settle-sent (engine connection batch place)
+  "Does for CONNECTION, to which answer PLACE of BATCH was sent, what its outcome says; or first what has to be done where
+the system has not taken all.  Returns what SERVE-ONCE does."
+  (multiple-value-bind (left error) (answer-left batch place)
+    (cond (error :broken)
+          (left
+           (leave-rest engine connection left)
+           (send-pending-output engine connection))
+          (t
+           ;; No request of it was served as yet that is not counted, so there is progress.
+           (settle-outcome engine connection (connection-outcome connection) nil)))))
 
 (defun finish-answers (engine worker batch)
   "Does what is left to be done for those whose answers BATCH, of WORKER, had, which were sent.  A program may leave that by
 a non-local exit, and each of them is finished with all the same."
   (let ((served '()) (closed '()))
-    (flet ((finish (connection left error)
+    (flet ((finish (connection place)
              (let ((result nil))
                (setf (connection-held connection) nil)
                (unwind-protect (setf result (noting-failure (engine connection)
-                                              (settle-sent engine connection left error)))
+                                              (settle-sent engine connection batch place)))
                  (case result
                    (:again (push connection served))
                    (:close (push connection closed))
@@ -202,13 +203,15 @@ cannot be interrupted."
 
 ;;; The sentinel
 
-(defun pass-on-answer (engine connection left error)
-  "Leaves to a worker what there is to be done for CONNECTION, whose answer was sent but for LEFT, octets or NIL, or could
-not be for ERROR, a number or NIL: to the one that serves it, or else to whoever is free next."
-  (cond (error
-         (setf (connection-verdict connection) :broken))
-        (left
-         (leave-rest engine connection left)))
+(defun pass-on-answer (engine connection batch place)
+  "Leaves to a worker what there is to be done for CONNECTION, to which answer PLACE of BATCH was sent: to the one that serves
+it, or else to whoever is free next."
+  (setf (connection-verdict connection)
+        (noting-failure (engine connection)
+          (multiple-value-bind (left error) (answer-left batch place)
+            (when left
+              (leave-rest engine connection left))
+            (and error :broken))))
   (unless (compare-and-set (connection-held connection) :serving :sent)
     (setf (connection-held connection) nil)
     (pass-on-served engine connection)))
@@ -242,8 +245,8 @@ not be for ERROR, a number or NIL: to the one that serves it, or else to whoever
 call a program, which may leave it by a non-local exit."
   (note-batch-late batch)
   (send-answers-singly batch)
-  (unwind-protect (call-for-answers (lambda (connection left error)
-                                      (pass-on-answer engine connection left error))
+  (unwind-protect (call-for-answers (lambda (connection place)
+                                      (pass-on-answer engine connection batch place))
                                     batch)
     (empty-batch batch)))
 

@@ -143,14 +143,12 @@ number that has come in their place, or NIL."
           (t (values nil (- result))))))
 
 (defun call-for-answers (function batch &optional (start 0))
-  "Calls FUNCTION with the connection of each answer of BATCH, which were sent, from place START on, and with what ANSWER-LEFT
-says of it; also with those behind one with which it is left by a non-local exit."
+  "Calls FUNCTION with the connection and the place of each answer of BATCH from place START on; also with those behind one
+with which it is left by a non-local exit."
   (let ((place start))
-    (unwind-protect
-         (loop while (< place (output-batch-count batch))
-               do (multiple-value-bind (left error) (answer-left batch place)
-                    (funcall function (svref (output-batch-connections batch) place) left error))
-                  (incf place))
+    (unwind-protect (loop while (< place (output-batch-count batch))
+                          do (funcall function (svref (output-batch-connections batch) place) place)
+                             (incf place))
       (when (< place (output-batch-count batch)) ; it was left
         (call-for-answers function batch (1+ place))))))
 

@@ -6,15 +6,14 @@
 ;;;;   is small, and its visitor gathers          is copied; the next connection is visited
 ;;;;   otherwise                                  is sent at once, as by every visitor
 ;;;;
-;;;;   a visitor that, between two visits,         does
+;;;;   a visitor that, between two visits,        does
 ;;;;   has gathered as much as there is room for  sends it, and ends those visits
 ;;;;   has visited all                            likewise
 ;;;;
 ;;;; Invariants:
 ;;;; - A connection for which something is gathered is owned by its visitor, and :GATHERED, until that was sent.
 ;;;; - Nothing else is sent to it meanwhile: who visits it leaves that to its owner, who sees to it when its visit ends.
-;;;;
-;;;; - No visit is ended amid another one: a program that is called there may visit others, even the same again.
+;;;; - No visit ends amid another one: a program that is called there may visit others, even the same again.
 ;;;;
 ;;;; No other thread knows what was gathered.  So it must not wait, nor may the functions of programs that are called
 ;;;; amid the visits, as for room in a stream.
@@ -44,13 +43,12 @@ them.  Only for what SERVE-VISITOR does last for CONNECTION."
 
 ;;; Sending
 
-(defun end-gathered-visit (engine connection left error)
-  "Ends the visit of CONNECTION, to which all but LEFT, octets or NIL, was sent; or whose peer is gone, where ERROR, a
-number, has come."
+(defun end-gathered-visit (engine connection batch place)
+  "Ends the visit of CONNECTION, to which answer PLACE of BATCH was sent."
   (let ((result nil))                   ; stays so after a non-local exit
     (setf (connection-held connection) nil)
     (unwind-protect (setf result (noting-failure (engine connection)
-                                   (settle-sent engine connection left error)))
+                                   (settle-sent engine connection batch place)))
       (end-visit engine connection result))))
 
 (defun send-gathered (gathering)
@@ -60,8 +58,8 @@ number, has come."
     (when (plusp (output-batch-count batch))
       (send-answers batch)
       (let ((*worker* (worker-of engine)))
-        (unwind-protect (call-for-answers (lambda (connection left error)
-                                            (end-gathered-visit engine connection left error))
+        (unwind-protect (call-for-answers (lambda (connection place)
+                                            (end-gathered-visit engine connection batch place))
                                           batch)
           (empty-batch batch))))))
 
