@@ -212,7 +212,7 @@ CONNECTION as in SEND-QUEUED.  True when nothing will follow.  Signals DESCRIPTO
   (flet ((take-and-send (send)
            (multiple-value-bind (parts last-p) (take-queued outbox)
              (when parts
-               (funcall send parts))
+               (funcall send parts last-p))
              last-p)))
     (declare (dynamic-extent #'take-and-send))
     ;; What was taken, and is not sent or LEFT, nobody has.
@@ -220,19 +220,22 @@ CONNECTION as in SEND-QUEUED.  True when nothing will follow.  Signals DESCRIPTO
            (sent-to-the-end-p outbox))
           ((engine-sends-p wire)
            (sending-wholly (wire)
-             (take-and-send (lambda (parts)
-                              (unless (gathered-p wire parts (outbox-engine outbox) connection)
+             (take-and-send (lambda (parts last-p)
+                              ;; What the caller sends behind the last must not overtake it.
+                              (unless (and (not last-p)
+                                           (gathered-p wire parts (outbox-engine outbox) connection))
                                 (send-parts-now wire (append (wire-left wire) parts) more-p))))))
           (t                            ; whose stream waits, or is a program's
            (whole-or-broken (wire)
-             (take-and-send (lambda (parts)
+             (take-and-send (lambda (parts last-p)
+                              (declare (ignore last-p))
                               (dolist (part parts)
                                 (write-directly wire (octets-part-octets part) 0 (part-end part))))))))))
 
 (defun send-queued (outbox wire &key more-p connection)
   "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P as in SEND-PARTS-NOW.
-CONNECTION is that of WIRE where the caller sends nothing more for now, so that its visitor may gather it; else NIL.
-True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
+CONNECTION is that of WIRE where the caller sends nothing more for now unless this is true, so that its visitor may gather
+it; else NIL.  True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
   (let ((last-p (send-taken outbox wire more-p connection))
         (count (octets-left wire)))
     (note-unsent outbox count)

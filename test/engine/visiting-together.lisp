@@ -205,6 +205,19 @@ the same order.  Where the system sends nothing together, does nothing."
       (is (equal "vw" (decode (read-octets client 2))))
       (is (engine::parked-p connection)))))
 
+(define-server-test who-takes-not-all-has-the-time-for-writing-whatever-else-it-had
+  (with-deferred-connections (engine service connections clients 1)
+    (let ((connection (first connections)))
+      (setf (slot-value service 'write-seconds) 60)
+      (fill-window connection)
+      (setf (visited-after service) (lambda (connection)
+                                      (engine::set-deadline connection :deferred 3600000 (platform:milliseconds))
+                                      :deferred))
+      (visit-many engine connection)
+      (is (engine::parked-p connection))
+      (is (engine::connection-write-end connection))
+      (is (eq :write (engine::connection-deadline-kind connection))))))
+
 (define-server-test who-is-visited-again-meanwhile-gets-that-after-it
   (with-deferred-connections (engine service connections clients 1)
     (let ((connection (first connections)) (client (first clients)))
@@ -284,6 +297,15 @@ the same order.  Where the system sends nothing together, does nothing."
     (loop for connection in connections
           for (left-p) on '(nil t t nil)
           do (is (if left-p (engine::gone-p connection) (engine::parked-p connection))))))
+
+(define-server-test thousands-that-are-left-are-each-called
+  (let ((count 0))
+    (is (eql 1 (catch 'away
+                 (engine::call-for-all (lambda (number)
+                                         (incf count)
+                                         (throw 'away number))
+                                       (loop for number from 1 to 20000 collect number)))))
+    (is (= 20000 count))))
 
 (define-server-test who-was-visited-while-a-stop-passed-by-is-closed
   (with-deferred-connections (engine service connections clients 1)

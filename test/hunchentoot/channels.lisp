@@ -48,6 +48,24 @@ a new channel with OPTIONS, and are recorded in STREAMS."
         (is (null (read-chunk connection))))
       (is (string= "word" (exchange-text connection "/word"))))))
 
+(define-server-test (a-stream-that-is-closed-amid-a-publication-ends-after-what-was-published :needs :our-engine)
+  ;; Sent singly, or several by one call.
+  (dolist (worth '(1000 1))
+    (with-globals ((engine::*worth-a-ring* worth))
+      (serving-events (streams channel) ()
+        (with-connections (connections 3)
+          (loop for connection in connections
+                for count from 1
+                do (is-true (subscribed-p connection channel count)))
+          (let ((stream (second (recorded streams))))
+            (with-function (recycling::put-in-all (original channel encoder)
+                             (multiple-value-prog1 (funcall original channel encoder)
+                               (server::close-outbox (recycling::outgoing-stream-outbox stream))))
+              (is (= 3 (recycling:publish channel "x")))))
+          (dolist (connection connections)
+            (is (equal "x" (next-event connection))))
+          (is (null (read-chunk (second connections)))))))))
+
 (define-server-test (a-client-tells-the-last-event-that-it-got :needs :our-engine)
   (serving () (("/" (prin1-to-string (recycling:last-event-id))))
     (is (string= "\"41\"" (ask-text "/" :headers '(("Last-Event-ID" . "41")))))

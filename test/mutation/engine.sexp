@@ -165,7 +165,9 @@
 
 (:file "src/engine/common/for-all.lisp" :suites (closing-together)
  :mutants
- (("call-for-all" "(unwind-protect (loop" "(progn (loop")))
+ (("call-for-all" "(unwind-protect (loop" "(progn (loop")
+  ("call-for-all" "(unwind-protect (funcall function (pop list)) (return))" "(funcall function (pop list))"
+   :suites (visiting-together))))
 
 (:file "src/engine/common/output-parts.lisp" :suites (slow-readers wires wire-output sent-files)
  :mutants
@@ -341,6 +343,7 @@
    :suites (held-output held-replies slow-readers))
   ("settle-sent" "(error :broken)" "(error :close)")
   ("settle-sent" "(error :broken)" "(nil)")
+  ("settle-sent" "(setf (connection-deadline connection) nil)" "" :suites (visiting-together))
   ("finish-answers" "(setf (connection-held connection) nil)" ""
    :equivalent "Who holds its next answer says so anew, and who holds none finds that it was sent.")
   ("finish-answers" "(noting-failure (engine connection)" "(progn")

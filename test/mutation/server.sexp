@@ -542,6 +542,7 @@
   ("end-outbox" "(append (take-takers outbox) (shiftf (outbox-on-end outbox) '()))" "(shiftf (outbox-on-end outbox) '())")
   ("call-when-room" "(push function (outbox-on-room outbox))" "(setf (outbox-on-room outbox) (list function))")
   ("forget-when-over" "(remove function (outbox-on-end outbox) :test #'eq)" "(outbox-on-end outbox)" :suites (channels))
+  ("send-taken" "(not last-p)" "t" :suites (channels))
   ("parts-of-queue" "(> (+ count (length octets)) +most-joined+)" "nil" :suites (websockets))
   ("joined-octets" ":start1 fill" ":start1 0" :suites (websockets))
   ("note-unsent" "(<= (outbox-size outbox) (ash (outbox-mark outbox) -1))" "nil")))

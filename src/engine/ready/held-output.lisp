@@ -121,6 +121,8 @@ the system has not taken all.  Returns what SERVE-ONCE does."
     (cond (error :broken)
           (left
            (leave-rest engine connection left)
+           ;; Its service may have set one that has nothing to do with that.
+           (setf (connection-deadline connection) nil)
            (send-pending-output engine connection))
           (t
            ;; No request of it was served as yet that is not counted, so there is progress.

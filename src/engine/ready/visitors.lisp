@@ -53,8 +53,9 @@ non-local exit."
 (defmethod visit-deferred ((engine ready-engine))
   (map-connections (lambda (connection)
                      (uninterruptibly
-                       ;; An owner that it is marked for looks again.
-                       (when (and (or (connection-deferred-p connection) (owned-p connection))
+                       ;; An owner that it is marked for looks again.  Who is not owned, but was a moment before, has
+                       ;; said by now whether it is deferred.
+                       (when (and (or (owned-p connection) (connection-deferred-p connection))
                                   (become-owner connection nil))
                          (requeue-connection engine connection))))
                    (engine-table engine)))
