@@ -74,15 +74,20 @@
   "Makes it look as if nobody had been stuck in ENGINE, which has no sentinel, for long; or the contrary."
   (setf (engine::pool-state-calm-p (engine::engine-pool-state engine)) calm-p))
 
+(defmacro as-a-worker ((engine worker) &body body)
+  "Evaluates BODY as WORKER of ENGINE would, and ends that."
+  `(progn
+     (pretend-calm ,engine)
+     (let* ((,worker (engine::make-pool-worker ,engine 1))
+            (engine::*worker* ,worker))
+       (unwind-protect (progn ,@body)
+         (engine::end-holding ,engine ,worker)))))
+
 (defun call-with-holding-worker (function engine)
   (change-class (engine::engine-service engine) 'gathering-service)
-  (pretend-calm engine)
-  (let* ((worker (engine::make-pool-worker engine 1))
-         (engine::*worker* worker))
-    (unwind-protect
-         (with-function (engine::holding-pays-p (original engine worker) t)
-           (funcall function worker))
-      (engine::end-holding engine worker))))
+  (as-a-worker (engine worker)
+    (with-function (engine::holding-pays-p (original engine worker) t)
+      (funcall function worker))))
 
 (defmacro with-holding ((engine worker connections clients count) &body body)
   "Evaluates BODY with an ENGINE without threads, the WORKER that the current thread stands for, which holds

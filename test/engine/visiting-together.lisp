@@ -142,15 +142,6 @@ the same order.  Where the system sends nothing together, does nothing."
     (is (equal '(nil nil) (recorded (visited-gathered service))))
     (expect-octets clients "vv")))
 
-(defmacro as-a-worker ((engine worker) &body body)
-  "Evaluates BODY as WORKER of ENGINE would, and ends that."
-  `(progn
-     (pretend-calm ,engine)
-     (let* ((,worker (engine::make-pool-worker ,engine 1))
-            (engine::*worker* ,worker))
-       (unwind-protect (progn ,@body)
-         (engine::end-holding ,engine ,worker)))))
-
 (define-server-test a-worker-gathers-with-the-ring-that-it-has
   (with-deferred-connections (engine service connections clients 2)
     (as-a-worker (engine worker)

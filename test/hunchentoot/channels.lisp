@@ -26,6 +26,12 @@ a new channel with OPTIONS, and are recorded in STREAMS."
          (eql 0 (search "text/event-stream" (response-header head "content-type")))
          (equal "no-cache" (response-header head "cache-control")))))
 
+(defun subscribe-each (connections channel)
+  "Makes CONNECTIONS the first that subscribe to CHANNEL, in their order."
+  (loop for connection in connections
+        for count from 1
+        do (is-true (subscribed-p connection channel count))))
+
 (defun next-event (connection)
   "The data of the next event, one in each chunk, that CONNECTION reads; NIL at the end."
   (let ((chunk (ignore-errors (read-chunk connection))))
@@ -54,9 +60,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
     (with-globals ((engine::*worth-a-ring* worth))
       (serving-events (streams channel) ()
         (with-connections (connections 3)
-          (loop for connection in connections
-                for count from 1
-                do (is-true (subscribed-p connection channel count)))
+          (subscribe-each connections channel)
           (let ((stream (second (recorded streams))))
             (with-function (recycling::put-in-all (original channel encoder)
                              (multiple-value-prog1 (funcall original channel encoder)
@@ -87,9 +91,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
     (with-globals ((engine::*worth-a-ring* worth))
       (serving-events (streams channel) ()
         (with-connections (connections 20)
-          (loop for connection in connections
-                for count from 1
-                do (is-true (subscribed-p connection channel count)))
+          (subscribe-each connections channel)
           (let* ((count 30)
                  (publishers (loop for name in '("a" "b")
                                    collect (let ((name name))
@@ -167,9 +169,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
 (define-server-test (who-is-unsubscribed-gets-nothing-more :needs :our-engine)
   (serving-events (streams channel) ()
     (with-connections (connections 2)
-      (loop for connection in connections
-            for count from 1
-            do (is-true (subscribed-p connection channel count)))
+      (subscribe-each connections channel)
       (let ((first (nth-reply streams 1)) (second (nth-reply streams 2)))
         (is-true (recycling:unsubscribe channel first))
         (is (null (recycling:unsubscribe channel first)))
@@ -205,9 +205,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
 (define-server-test (subscribers-may-change-while-others-publish :needs :our-engine)
   (serving-events (streams channel :when-full :skip) ()
     (with-connections (connections 8)
-      (loop for connection in connections
-            for count from 1
-            do (is-true (subscribed-p connection channel count)))
+      (subscribe-each connections channel)
       (let* ((all (recorded streams))
              (changing (loop for stream in (rest all)
                              collect (let ((stream stream))

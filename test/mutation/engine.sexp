@@ -391,8 +391,7 @@
   ("answer-left" "(max 0 result)" "0")
   ("answer-left" "(or (plusp result) (would-block-p result))" "(plusp result)")
   ("empty-batch" "(fill (output-batch-connections batch) nil)" "")
-  ("call-for-answers" "(unwind-protect (loop" "(progn (loop" :suites (sent-answers))
-  ("call-for-answers" "(1+ place)" "place" :suites (visiting-together))
+  ("call-for-answers" "(call-for-all" "(mapc" :suites (sent-answers))
   ("empty-batch" "(output-batch-sent-p batch) nil" "")))
 
 (:file "src/engine/ready/early-input.lisp" :suites (early-input held-replies)

@@ -142,15 +142,11 @@ number that has come in their place, or NIL."
            (subseq (output-batch-octets batch) from end))
           (t (values nil (- result))))))
 
-(defun call-for-answers (function batch &optional (start 0))
-  "Calls FUNCTION with the connection and the place of each answer of BATCH from place START on; also with those behind one
-with which it is left by a non-local exit."
-  (let ((place start))
-    (unwind-protect (loop while (< place (output-batch-count batch))
-                          do (funcall function (svref (output-batch-connections batch) place) place)
-                             (incf place))
-      (when (< place (output-batch-count batch)) ; it was left
-        (call-for-answers function batch (1+ place))))))
+(defun call-for-answers (function batch)
+  "Calls FUNCTION with the connection and the place of each answer of BATCH, as CALL-FOR-ALL does."
+  (call-for-all (lambda (place)
+                  (funcall function (svref (output-batch-connections batch) place) place))
+                (loop for place below (output-batch-count batch) collect place)))
 
 (defun empty-batch (batch)
   "Makes BATCH, which the caller has locked, one without answers."
