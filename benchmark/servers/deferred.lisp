@@ -19,39 +19,20 @@
 
 ;;; A pool of two threads that complete replies
 
-(defvar *pool-lock* (sb-thread:make-mutex :name "pool")
-  "Protects *JOBS* and *LAST-JOB*.")
+(require "sb-concurrency")
 
-(defvar *pool-wakeup* (sb-thread:make-waitqueue)
-  "Told when there is a job.")
-
-(defvar *jobs* '()
-  "The replies to be completed, oldest first.")
-
-(defvar *last-job* nil
-  "The last cons of *JOBS*, if there is one.")
+(defvar *jobs* (sb-concurrency:make-mailbox :name "jobs")
+  "The replies to be completed.")
 
 (defun add-job (reply)
   "Let one of the pool complete REPLY."
-  (let ((cell (list reply)))
-    (sb-thread:with-mutex (*pool-lock*)
-      (if *jobs*
-          (setf (rest *last-job*) cell)
-          (setf *jobs* cell))
-      (setf *last-job* cell)
-      (sb-thread:condition-notify *pool-wakeup*))))
-
-(defun next-job ()
-  "The next reply that a thread of the pool is to complete."
-  (sb-thread:with-mutex (*pool-lock*)
-    (loop until *jobs*
-          do (sb-thread:condition-wait *pool-wakeup* *pool-lock*))
-    (pop *jobs*)))
+  (sb-concurrency:send-message *jobs* reply))
 
 (defun start-pool (count)
   "Start COUNT threads that complete replies."
   (loop repeat count
-        do (sb-thread:make-thread (lambda () (loop (answer (next-job)))) :name "pool")))
+        do (sb-thread:make-thread (lambda () (loop (answer (sb-concurrency:receive-message *jobs*))))
+                                  :name "pool")))
 
 ;;; Handlers of one request
 
