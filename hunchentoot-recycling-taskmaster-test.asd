@@ -101,6 +101,7 @@
                  (:file "sent-answers")
                  (:file "closing-together")
                  (:file "visiting-together")
+                 (:file "held-visits")
                  (:file "connection-time-outs")
                  (:file "pool-decisions")
                  (:file "ready-sentinel")

@@ -112,6 +112,45 @@
           (loop for n below count
                 do (is (string= (princ-to-string n) (response-text (read-response connection))))))))))
 
+;;; Replies that a worker completes, each while others are due
+
+(define-server-test (a-function-of-a-timer-may-complete-many-replies :needs (:our-http :parking))
+  (receiving-early ()
+    (serving-deferred (replies) ()
+      (with-connections (connections 20)
+        (loop for connection in connections
+              for count from 1
+              do (send-request connection "/")
+                 (nth-reply replies count))
+        (await-deferred 20)
+        (let ((waiting (recorded replies)))
+          (recycling:run-after 0 (lambda ()
+                                   (loop for reply in waiting
+                                         for count from 0
+                                         do (recycling:complete-reply reply (princ-to-string count))))
+                               :taskmaster *server*))
+        (loop for connection in connections
+              for count from 0
+              do (is (string= (princ-to-string count) (response-text (read-response connection))))
+                 (is (string= "word" (exchange-text connection "/word"))))))))
+
+(define-server-test (a-reply-leaves-though-the-timer-that-completes-it-blocks-then :needs (:our-http :parking))
+  (receiving-early ()
+    (serving-deferred (replies) ()
+      (let ((gate (make-gate)))
+        (unwind-protect
+             (with-connection (connection)
+               (send-request connection "/")
+               (nth-reply replies)
+               (await-deferred 1)
+               (recycling:run-after 0 (lambda ()
+                                        (complete replies "first")
+                                        (await gate))
+                                    :taskmaster *server*)
+               (is (string= "first" (response-text (read-response connection))))
+               (is (string= "word" (exchange-text connection "/word"))))
+          (open-gate gate))))))
+
 ;;; Whose methods run after a reply
 
 (defclass busy-afterwards ()

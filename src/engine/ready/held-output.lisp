@@ -12,6 +12,8 @@
 ;;;;   finds nothing queued                                           before it turns to the poller
 ;;;;   holds +MOST-HELD+, or the first for *HELD-MICROSECONDS*        before it handles what is queued
 ;;;;   has timers to run, is to be suspended, or to end               before that
+;;;;   ends a visit that a program amid its event makes, and holds     then; what has to be closed it leaves to
+;;;;   as many, or for as long, as above                               workers
 ;;;;   handles one event for long                                     no: the sentinel does, when it looks
 ;;;;
 ;;;; So an answer is held for the time of a few instant handlers; behind one that takes long, until the sentinel
@@ -25,7 +27,10 @@
 ;;;;   :SERVED    the answer is held, and the service is done
 ;;;;   :SENT      the sentinel has sent the answer, and the service is not done
 ;;;;
-;;;; What a visitor gathers is :GATHERED; no other thread knows of that, see visiting-together.lisp.
+;;;; What a worker has for connections that it visits, as timers do whose functions complete replies, it holds in the same
+;;;; way.  A visitor that is no worker sends its answer itself: nothing is known of what such a thread does next.
+;;;;
+;;;; Whom one thread visits together is :GATHERED; no other thread knows of that, see visiting-together.lisp.
 
 (defun batch-of (worker)
   "The batch of WORKER, whose thread this is; NIL where the system sends no answers together, or the service wants none
@@ -49,19 +54,17 @@ sent so."
        (ready-worker-input-batch worker)))
 
 (defun batch-with-answers (worker)
-  "The batch of WORKER if that holds answers; else NIL."
+  "The batch of WORKER if that holds answers that were not sent; else NIL."
   (let ((batch (ready-worker-batch worker)))
     (and (typep batch 'output-batch)
          (plusp (output-batch-count batch))
+         (not (output-batch-sent-p batch))
          batch)))
 
 (defun answers-held-p (engine)
   "True when a worker of ENGINE holds answers that are not sent.  Under the lock."
   ;; Who finishes with sent ones may call a program, for long.
-  (some (lambda (worker)
-          (let ((batch (batch-with-answers worker)))
-            (and batch (not (output-batch-sent-p batch)))))
-        (engine-workers engine)))
+  (some #'batch-with-answers (engine-workers engine)))
 
 (defun holding-pays-p (engine worker)
   "True when an answer that WORKER of ENGINE has should be held."
@@ -72,13 +75,21 @@ sent so."
          (serving-p engine)
          (or (engine-event-queue engine) (batch-with-answers worker)))))
 
+(defvar *visited* nil
+  "The connection that the current thread visits, or NIL.")
+
+(defun own-p (connection worker)
+  "True when the current thread, that of WORKER, serves CONNECTION, or visits it."
+  (or (eq connection (worker-connection worker))
+      (eq connection *visited*)))
+
 (defun hold-output (connection octets start end)
-  "Holds the whole answer to the request of CONNECTION that the current thread serves, OCTETS, a vector of them,
-from START to END, integers, if that is better: true then, and the octets are sent soon, whatever becomes of
-OCTETS.  NIL when the caller is to send them.  Only for what SERVE does last for CONNECTION."
+  "Holds the whole answer to the request of CONNECTION that the current thread serves, or visits, OCTETS, a vector of
+them, from START to END, integers, if that is better: true then, and the octets are sent soon, whatever becomes of
+OCTETS.  NIL when the caller is to send them.  Only for what SERVE or SERVE-VISITOR does last for CONNECTION."
   (let ((worker *worker*))
     (and (typep worker 'ready-worker)
-         (eq connection (worker-connection worker))
+         (own-p connection worker)
          (holding-pays-p (worker-engine worker) worker)
          (uninterruptibly
            (let ((batch (batch-of worker)))
@@ -101,10 +112,11 @@ to CONNECTION.  NIL when it was sent meanwhile, and the caller does."
       (setf (connection-held connection) nil)))
 
 (defun end-held-service (engine connection outcome)
-  "Does what END-SERVICE does with OUTCOME, for CONNECTION, for which an answer is held, or was sent by the sentinel."
-  (cond ((not (left-to-sender-p connection outcome)) (end-service engine connection outcome))
-        ((eq :gathered (connection-held connection))) ; its visitor sends that, soon
-        (t (send-held-output engine *worker*))))
+  "Does what END-SERVICE does with OUTCOME, for CONNECTION, which the current thread, a worker's, has served, and for which
+it holds an answer, or the sentinel has sent it."
+  (if (left-to-sender-p connection outcome)
+      (send-held-output engine *worker*)
+      (end-service engine connection outcome)))
 
 ;;; Sending
 
@@ -143,11 +155,15 @@ a non-local exit, and each of them is finished with all the same."
                    (t (end-service engine connection result)))))))
       (declare (dynamic-extent #'finish))
       (unwind-protect (call-for-answers #'finish batch)
-        (lock-batch batch)
-        (empty-batch batch)
-        (unlock-batch batch)
+        (empty-sent-batch batch)
         (unwind-protect (queue-connections engine worker (nreverse served))
           (close-together engine (input-batch-of worker) (nreverse closed)))))))
+
+(defun empty-sent-batch (batch)
+  "Empties BATCH, of the current thread, which was sent, and whose connections were finished with."
+  (lock-batch batch)
+  (empty-batch batch)
+  (unlock-batch batch))
 
 (defun queue-connections (engine worker connections)
   "Queues CONNECTIONS, a list, of which more has come, and which the caller owns."
@@ -164,23 +180,30 @@ cannot be interrupted."
 
 (defun send-locked-batch (engine worker batch)
   "Sends the answers of BATCH, of WORKER, which the caller has locked, and finishes with them."
+  (send-and-unlock batch)
+  (finish-answers engine worker batch))
+
+(defun send-and-unlock (batch)
+  "Sends the answers of BATCH, of the current thread, which has locked it."
   (unless (zerop (output-batch-count batch)) ; the sentinel has sent them
     (note-batch-sent batch)
     (send-answers batch)
     (setf (output-batch-sent-p batch) t))
-  (unlock-batch batch)
-  (finish-answers engine worker batch))
+  (unlock-batch batch))
 
 (defconstant +most-held+ 8
   "How many answers a worker holds at most.")
 
+(defun output-due-p (engine batch)
+  "True when the answers of BATCH, of a worker of ENGINE, are enough, or were held for long, or the sentinel does not look."
+  (or (>= (output-batch-count batch) +most-held+)
+      (pool-state-clock-stopped-p (engine-pool-state engine))
+      (held-long-p batch (microseconds))))
+
 (defun send-output-held-long (engine worker)
-  "Sends the answers that WORKER of ENGINE holds if they are enough, or are held for long, or the sentinel does not look."
+  "Sends the answers that WORKER of ENGINE holds if that is due."
   (let ((batch (batch-with-answers worker)))
-    (when (and batch
-               (or (>= (output-batch-count batch) +most-held+)
-                   (pool-state-clock-stopped-p (engine-pool-state engine))
-                   (held-long-p batch (microseconds))))
+    (when (and batch (output-due-p engine batch))
       (send-held-output engine worker))))
 
 (defun end-holding (engine worker)
@@ -221,7 +244,7 @@ it, or else to whoever is free next."
 (defun pass-on-served (engine connection)
   "Leaves CONNECTION, whose service is done, and whose answer was sent, to whoever is free next."
   (unless (or (connection-verdict connection) (connection-output connection)
-              (eq :park (connection-outcome connection)))
+              (member (connection-outcome connection) '(:park :deferred)))
     (setf (connection-verdict connection) (connection-outcome connection)))
   (requeue-connection engine connection))
 

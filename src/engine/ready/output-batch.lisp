@@ -54,7 +54,8 @@ be interrupted."
     (prog1 (let* ((place (output-batch-count batch))
                   (positions (output-batch-positions batch))
                   (from (aref positions place)))
-             (when (and (< place +ring-size+)
+             (when (and (not (output-batch-sent-p batch)) ; a program that was called then may visit others
+                        (< place +ring-size+)
                         (<= (+ from (- end start)) +batch-octets+))
                (replace (output-batch-octets batch) octets :start1 from :start2 start :end2 end)
                (when (zerop place)

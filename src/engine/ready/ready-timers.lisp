@@ -84,5 +84,6 @@ if one takes long."
              (when (and more-p (not called-p))
                (setf called-p t)
                (call-for-timers engine))
+             (send-output-held-long engine worker)
              (stamp-worker worker)
              (run-timer engine function))))

@@ -43,14 +43,6 @@ them.  Only for what SERVE-VISITOR does last for CONNECTION."
 
 ;;; Sending
 
-(defun end-gathered-visit (engine connection batch place)
-  "Ends the visit of CONNECTION, to which answer PLACE of BATCH was sent."
-  (let ((result nil))                   ; stays so after a non-local exit
-    (setf (connection-held connection) nil)
-    (unwind-protect (setf result (noting-failure (engine connection)
-                                   (settle-sent engine connection batch place)))
-      (end-visit engine connection result))))
-
 (defun send-gathered (gathering)
   "Sends what GATHERING has, and ends the visits of those who get it."
   (let ((engine (gathering-engine gathering))
@@ -59,7 +51,7 @@ them.  Only for what SERVE-VISITOR does last for CONNECTION."
       (send-answers batch)
       (let ((*worker* (worker-of engine)))
         (unwind-protect (call-for-answers (lambda (connection place)
-                                            (end-gathered-visit engine connection batch place))
+                                            (end-sent-visit engine connection batch place))
                                           batch)
           (empty-batch batch))))))
 

@@ -20,20 +20,23 @@
   (uninterruptibly
     (when (become-owner connection nil)
       (let ((*worker* (worker-of engine))
+            (*visited* connection)
             (served (connection-served connection))
             (result nil))               ; stays so when a program leaves it by a non-local exit
         (unwind-protect (setf result (serve-visit engine connection))
           (unless *worker*
             (counter-add (engine-visitors-served engine) (- (connection-served connection) served)))
-          (end-visit engine connection result))))))
+          (unwind-protect (end-visit engine connection result)
+            (when *worker*
+              (send-visits-held-long engine *worker*))))))))
 
 (defun end-visit (engine connection result)
   "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of SERVE-VISIT says; NIL after a
 non-local exit."
   (cond ((member result '(:parked :held)) ; what it is held for may be another's by now
          (end-service engine connection result))
-        ((connection-held connection)   ; for all that has failed since, it is in a batch
-         (end-held-service engine connection (or result :broken)))
+        ((and (connection-held connection) ; for all that has failed since, it is in a batch
+              (left-to-sender-p connection (or result :broken))))
         ((eq result :again) (requeue-connection engine connection))
         ((and (member result '(:close :broken)) (not (gone-p connection)))
          (leave-end-to-worker engine connection result))
@@ -88,3 +91,26 @@ work for workers."
     (if outcome
         (settle-outcome engine connection outcome served)
         :again)))
+
+;;; What is sent amid a function of a program
+
+(defun end-sent-visit (engine connection batch place)
+  "Ends the visit of CONNECTION, to which answer PLACE of BATCH was sent."
+  (let ((result nil))                   ; stays so after a non-local exit
+    (setf (connection-held connection) nil)
+    (unwind-protect (setf result (noting-failure (engine connection)
+                                   (settle-sent engine connection batch place)))
+      (end-visit engine connection result))))
+
+(defun send-visits-held-long (engine worker)
+  "Does what SEND-OUTPUT-HELD-LONG does, for WORKER, whose thread this is, amid a function of a program: that may have locks,
+so whoever is to be closed is left to workers."
+  (let ((batch (batch-with-answers worker)))
+    (when (and batch (output-due-p engine batch) (batch-locked-p batch))
+      (send-and-unlock batch)
+      (unwind-protect (call-for-answers (lambda (connection place)
+                                          (if (eq :serving (connection-held connection))
+                                              (pass-on-answer engine connection batch place) ; an outer visit's
+                                              (end-sent-visit engine connection batch place)))
+                                        batch)
+        (empty-sent-batch batch)))))
