@@ -216,6 +216,20 @@
     (is (every #'engine::parked-p connections))
     (is (zerop (held-count worker)))))
 
+(define-server-test a-visit-that-ends-as-the-sentinel-sends-leaves-that-to-it
+  (with-held-visits (engine worker connections clients engine::+most-held+)
+    (let ((batch (engine::batch-of worker)))
+      (with-function (engine::output-due-p (original engine batch)
+                       (and (funcall original engine batch)
+                            (engine::batch-locked-p batch))) ; as the sentinel does just then
+        (visit-each engine connections))
+      (mapc #'expect-nothing clients)
+      (is (= (length clients) (held-count worker)))
+      (engine::unlock-batch batch))
+    (engine::send-held-output engine worker)
+    (expect-octets clients (visits-text clients))
+    (is (every #'engine::parked-p connections))))
+
 ;;; Timers
 
 (define-server-test what-a-timer-holds-for-long-leaves-before-the-next-one-is-called

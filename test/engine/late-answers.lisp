@@ -32,6 +32,18 @@
       (is (zerop (held-count worker))))
     (expect-each clients "a")))
 
+(define-server-test what-its-worker-is-about-to-send-the-sentinel-leaves-alone
+  (with-holding (engine worker connections clients 2)
+    (hold-answers engine worker connections clients "ab")
+    (let ((batch (engine::ready-worker-batch worker)))
+      (is (engine::batch-locked-p batch))
+      (send-late engine worker)
+      (mapc #'expect-nothing clients)
+      (is (= 2 (held-count worker)))
+      (engine::unlock-batch batch))
+    (send-and-settle engine worker)
+    (expect-octets clients "ab")))
+
 (defun check-sent-while-serving (engine worker connection client)
   "Checks CONNECTION, whose answer the sentinel has sent before its service was done with it."
   (is (null (engine::connection-held connection)))
