@@ -91,13 +91,18 @@
 
 ;;; What is sent amid a function of a program, which may have locks
 
+(defmacro releasing-nothing (() &body body)
+  "Evaluates BODY, which closes no connection."
+  `(with-function (engine:release (original service connection)
+                    (fail "A visit calls what closing calls."))
+     ,@body))
+
 (define-server-test amid-visits-no-connection-is-closed-but-left-to-workers
   (with-held-visits (engine worker connections clients engine::+most-held+ (rest connections))
     (end-after engine "z")
     (setf (visited-outcome (engine::engine-service engine)) :close)
     (hold-answer engine worker (first connections) (first clients) "z") ; of an event before
-    (with-function (engine:release (original service connection)
-                     (fail "A visit calls what closing calls."))
+    (releasing-nothing ()
       (visit-each engine (rest connections)))
     (is (zerop (held-count worker)))
     (is (notany #'engine::gone-p connections))
@@ -165,8 +170,7 @@
     (let ((service (engine::engine-service engine)))
       (visit-each engine (rest connections))
       (setf (gathering-after service) (lambda (char) (throw 'away char)))
-      (with-function (engine:release (original service connection)
-                       (fail "A visit calls what closing calls."))
+      (releasing-nothing ()
         (is (eql #\v (catch 'away (visit-each engine (list (first connections)))))))
       (is (= 2 (held-count worker)))
       (mapc #'expect-nothing clients)
@@ -191,6 +195,112 @@
     (serve-queued engine worker)
     (expect-octets clients (visits-text clients))
     (is (every #'engine::gone-p connections))))
+
+;;; What is left to workers, though something fails
+
+(define-server-test who-leaves-a-visit-that-holds-nothing-has-its-connection-closed-by-workers
+  (dolist (sent-p '(nil t))
+    (with-held-visits (engine worker connections clients 1)
+      (setf (gathering-after (engine::engine-service engine))
+            (lambda (char)
+              (when sent-p
+                (send-late engine worker))
+              (throw 'away char)))
+      (with-function (engine:hold-output (original connection octets start end)
+                       (and sent-p (funcall original connection octets start end)))
+        (releasing-nothing ()
+          (is (eql #\v (catch 'away (visit-each engine connections))))))
+      (is (null (engine::connection-held (first connections))))
+      (serve-queued engine worker)
+      (expect-octets clients "v")
+      (is (closed-by-server-p (first clients))))))
+
+(define-server-test amid-visits-no-connection-is-closed-though-the-engine-stops
+  (loop for (outcome after) in '((:deferred nil) (:close nil) (:deferred "a"))
+        do (with-held-visits (engine worker connections clients 2)
+             (setf (visited-outcome (engine::engine-service engine)) outcome)
+             (visit-each engine (rest connections))
+             (when after
+               (engine::become-owner (second connections) nil)) ; as if more had come
+             (setf (engine::engine-phase engine) :stopping)
+             (with-globals ((engine::*held-microseconds* -1))
+               (releasing-nothing ()
+                 (visit-each engine (list (first connections)))))
+             (expect-octets clients "vv")
+             (is (every #'engine::parked-p connections))
+             ;; What FINISH-STOP does then.
+             (setf (engine::engine-phase engine) :stopped)
+             (engine::end-input engine :keep-alive :writing)
+             (is (every #'closed-by-server-p clients))
+             (is (every #'engine::gone-p connections)))))
+
+(define-server-test who-visits-when-the-engine-has-stopped-leaves-no-connection-open
+  (dolist (outcome '(:deferred :close))
+    (with-held-visits (engine worker connections clients 2)
+      (setf (visited-outcome (engine::engine-service engine)) outcome
+            (engine::engine-phase engine) :stopped)
+      (with-function (engine::holding-pays-p (original engine worker) nil)
+        (visit-each engine connections))
+      (expect-octets clients "vv")
+      (is (every #'closed-by-server-p clients))
+      (is (every #'engine::gone-p connections)))))
+
+(define-server-test a-stop-closes-what-visitors-park-meanwhile-though-a-worker-stays
+  (with-held-visits (engine worker connections clients 1)
+    (let ((connection (first connections))
+          (engine::*worker* nil))
+      (is-true (engine::become-owner connection nil) "Its visitor has it when STOP looks first.")
+      (with-function (engine::release-resources-when-empty (original engine) nil)
+        (with-function (engine::await-empty-pool (original engine seconds)
+                         (is (engine::give-up-ownership connection))
+                         (releasing-nothing ()
+                           (visit-each engine connections)))
+          (engine:stop-engine engine :timeout 0)))
+      (is (equal "v" (decode (read-octets (first clients) 1))))
+      (is (closed-by-server-p (first clients)))
+      (is (engine::gone-p connection)))))
+
+(define-server-test a-connection-that-a-program-was-given-amid-a-visit-stays-its-own-though-it-leaves-that
+  (with-held-visits (engine worker connections clients 1)
+    (let ((connection (first connections)))
+      (setf (gathering-after (engine::engine-service engine))
+            (lambda (char)
+              (setf (engine::connection-outcome connection) :detached)
+              (throw 'away char)))
+      (with-function (engine:hold-output (original connection octets start end) nil)
+        (is (eql #\v (catch 'away (visit-each engine connections)))))
+      (serve-queued engine worker)
+      (is (engine::gone-p connection))
+      (is (= 1 (platform:send-octets (engine:connection-descriptor connection) (octets "d") 0 1)) "It is open.")
+      (is (equal "vd" (decode (read-octets (first clients) 2))))
+      (platform:close-descriptor (engine:connection-descriptor connection)))))
+
+;;; A worker between two events
+
+(define-server-test a-worker-that-ends-holds-nothing-more
+  (with-held-visits (engine worker connections clients 3 (rest connections))
+    (end-after engine "z")
+    (hold-answer engine worker (first connections) (first clients) "z")
+    (setf (engine::ready-worker-stamp worker) 0)
+    (with-function (engine:release (original service connection)
+                     (visit-each engine (rest connections))
+                     (funcall original service connection))
+      (engine::end-holding engine worker))
+    (expect-octets clients "zvv")
+    (is (every #'engine::parked-p (rest connections)))
+    (is (closed-by-server-p (first clients)))))
+
+(define-server-test a-worker-that-waits-holds-nothing
+  (with-held-visits (engine worker connections clients 3 (rest connections))
+    (end-after engine "z")
+    (hold-answer engine worker (first connections) (first clients) "z")
+    (setf (engine::ready-worker-stamp worker) 0)
+    (with-function (engine:release (original service connection)
+                     (visit-each engine (rest connections))
+                     (funcall original service connection))
+      (is (null (engine::take-event-holding engine worker))))
+    (is (zerop (held-count worker)))
+    (expect-octets clients "zvv")))
 
 ;;; The sentinel
 
@@ -248,3 +358,20 @@
       (is (equal '(2 0) (recorded counts))))
     (expect-octets clients "vv")
     (is (every #'engine::parked-p connections))))
+
+(define-server-test a-timer-is-called-though-the-worker-is-left-while-it-sends-before
+  (with-held-visits (engine worker connections clients 1 '())
+    (end-after engine "z")
+    (let ((functions '()))
+      (setf functions (list (lambda () (setf functions :called))))
+      (hold-answer engine worker (first connections) (first clients) "z")
+      (with-function (engine::next-due-function (original engine now)
+                       (and (consp functions) (first functions)))
+        (is (catch 'away
+              (with-globals ((engine::*held-microseconds* -1))
+                (with-function (engine:release (original service connection)
+                                 (throw 'away t))
+                  (engine::run-due-timers engine worker)))
+              nil))
+        (engine::run-due-timers engine worker))
+      (is (eq :called functions)))))

@@ -80,7 +80,9 @@
      (pretend-calm ,engine)
      (let* ((,worker (engine::make-pool-worker ,engine 1))
             (engine::*worker* ,worker))
+       (engine::stamp-worker ,worker)   ; as one that handles an event
        (unwind-protect (progn ,@body)
+         (setf (engine::ready-worker-stamp ,worker) 0)
          (engine::end-holding ,engine ,worker)))))
 
 (defun call-with-holding-worker (function engine)

@@ -302,7 +302,7 @@ the same order.  Where the system sends nothing together, does nothing."
   (with-deferred-connections (engine service connections clients 1)
     (visit-many engine
                 (first connections)
-                (lambda () (setf (engine::engine-phase engine) :stopping)))
+                (lambda () (setf (engine::engine-phase engine) :stopped)))
     (expect-octets clients "v")
     (is (engine::gone-p (first connections)))))
 

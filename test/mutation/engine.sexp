@@ -161,7 +161,7 @@
   ("begin-to-linger" "(set-deadline connection :linger *linger-seconds* now)" "")
   ("drop-arrivals" "((minusp (decf (connection-linger-octets connection) count)) (return :end))" "")
   ("linger" "(overdue-p connection (milliseconds))" "nil")
-  ("requeue-connection" "(queue-events engine (list (connection-token connection)))" "nil")))
+  ("queue-parked" "(queue-events engine (list (connection-token connection)))" "nil")))
 
 (:file "src/engine/common/for-all.lisp" :suites (closing-together)
  :mutants
@@ -297,17 +297,22 @@
 (:file "src/engine/ready/visitors.lisp" :suites (slow-readers websockets)
  :mutants
  (("serve-visit" "(null (connection-output connection))" "t" :suites (slow-readers))
-  ("end-visit" "(requeue-connection engine connection)" "nil")
+  ("end-owned-visit" "(leave-to-worker engine connection)" "nil")
   ("visit-connection ((engine ready-engine)" "(unwind-protect (end-visit engine connection result)"
    "(progn (end-visit engine connection result)"
    :equivalent "Its worker sends what is held when the function ends that has left it.")
   ("visit-connection ((engine ready-engine)" "(send-visits-held-long engine *worker*)" "nil" :suites (held-visits))
   ("visit-connection ((engine ready-engine)" "(*visited* connection)" "" :suites (held-visits))
-  ("end-visit" "(left-to-sender-p connection (or result :broken))" "nil" :suites (visiting-together))
-  ("end-visit" "(left-to-sender-p connection (or result :broken))" "(left-to-sender-p connection result)"
+  ("end-owned-visit" "(left-to-sender-p connection outcome)" "nil" :suites (visiting-together))
+  ("end-visit" "(given-away-outcome connection)" "nil" :suites (held-visits))
+  ("end-visit" "(or result (given-away-outcome connection) :broken)" "(or result :close)"
    :suites (visiting-together held-visits))
-  ("end-visit" "(connection-held connection)" "nil" :suites (visiting-together))
-  ("end-visit" "(member result '(:parked :held))" "(eq result :held)" :suites (visiting-together))
+  ("end-owned-visit" "(connection-held connection)" "nil" :suites (visiting-together))
+  ("end-visit" "(:held)" "(:none)" :suites (visiting-together held-visits))
+  ("end-visit" "(:parked (end-visited" "(:none (end-visited" :suites (visiting-together))
+  ("leave-to-worker" "(end-visited-too-late engine connection)" "nil" :suites (held-visits))
+  ("end-visited-too-late" "(eq :stopped (engine-phase engine))" "(not (serving-p engine))" :suites (held-visits))
+  ("end-visited-too-late" "(end-if-parked-too-late engine connection)" "nil" :suites (held-visits))
   ("end-sent-visit" "(setf (connection-held connection) nil)" "nil" :suites (visiting-together))
   ("end-sent-visit" "(settle-sent engine connection batch place)" ":close" :suites (visiting-together))
   ("end-sent-visit" "(unwind-protect (setf result" "(progn (setf result" :suites (visiting-together))
@@ -345,6 +350,7 @@
   ("holding-pays-p" "(not (somebody-waits-p engine))" "t")
   ("holding-pays-p" "(serving-p engine)" "t")
   ("holding-pays-p" "(or (engine-event-queue engine) (batch-with-answers worker))" "t")
+  ("hold-output" "(at-work-p worker)" "t" :suites (held-visits))
   ("own-p" "(or (eq connection (worker-connection worker)) (eq connection *visited*))" "t")
   ("hold-output" "(held-briefly-p batch (pool-state-tick (ready-worker-pool-state worker)))" "t")
   ("added-as-held-p" "(setf (connection-held connection) nil)" "nil")

@@ -236,6 +236,7 @@ real or NIL for no limit, and reports who did not end."
       (with-engine (engine)
         (setf (engine-stopped engine) (milliseconds))
         (bt:condition-notify (engine-sentinel-wakeup engine))))
+    (end-input engine :keep-alive :writing) ; what visitors have parked meanwhile; later ones see to that
     (await-sentinel engine (funcall left))
     (await-end-of-timers engine (funcall left))
     (release-resources-when-empty engine)

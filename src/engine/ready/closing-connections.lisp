@@ -132,6 +132,10 @@ may."
 
 (defun requeue-connection (engine connection)
   "Parks CONNECTION, which the caller owns and must not serve now, for whoever is free next."
-  (loop until (give-up-ownership connection)) ; whatever has come: it is looked at again anyway
-  (queue-events engine (list (connection-token connection)))
+  (queue-parked engine connection)
   (end-if-parked-too-late engine connection))
+
+(defun queue-parked (engine connection)
+  "What REQUEUE-CONNECTION does where ENGINE does not stop."
+  (loop until (give-up-ownership connection)) ; whatever has come: it is looked at again anyway
+  (queue-events engine (list (connection-token connection))))

@@ -83,6 +83,11 @@ sent so."
   (or (eq connection (worker-connection worker))
       (eq connection *visited*)))
 
+(defun at-work-p (worker)
+  "True when WORKER handles an event, and will look what it holds before it does anything else.  One that finishes with what
+it has sent, also before it waits or ends, does so between two."
+  (plusp (ready-worker-stamp worker)))
+
 (defun hold-output (connection octets start end)
   "Holds the whole answer to the request of CONNECTION that the current thread serves, or visits, OCTETS, a vector of
 them, from START to END, integers, if that is better: true then, and the octets are sent soon, whatever becomes of
@@ -90,6 +95,7 @@ OCTETS.  NIL when the caller is to send them.  Only for what SERVE or SERVE-VISI
   (let ((worker *worker*))
     (and (typep worker 'ready-worker)
          (own-p connection worker)
+         (at-work-p worker)
          (holding-pays-p (worker-engine worker) worker)
          (uninterruptibly
            (let ((batch (batch-of worker)))

@@ -77,6 +77,7 @@ if one takes long."
   (loop with called-p = nil
         do (when (>= (ready-worker-timers-run worker) +timer-batch+)
              (return (ring-again engine)))
+           (send-output-held-long engine worker) ; a program may leave that, so no function is taken yet
            (multiple-value-bind (function more-p) (next-due-function engine (microseconds))
              (unless function
                (return))
@@ -84,6 +85,5 @@ if one takes long."
              (when (and more-p (not called-p))
                (setf called-p t)
                (call-for-timers engine))
-             (send-output-held-long engine worker)
              (stamp-worker worker)
              (run-timer engine function))))

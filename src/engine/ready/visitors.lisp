@@ -12,6 +12,8 @@
 ;;;;   may have a request to be read        queued: workers read, and visitors never do
 ;;;;   is done with                         queued, with its verdict: workers close it, since what a program wants
 ;;;;                                        done then may wait, or want a lock that the visitor has
+;;;;   was parked as the engine stops       closed by STOP, which looks once more; by the visitor only where that
+;;;;                                        has been
 ;;;;
 ;;;; A visitor is any thread, also one that does not know of connections.  So it is not interrupted while it owns
 ;;;; one, and nothing that it does waits for the peer.
@@ -33,14 +35,30 @@
 (defun end-visit (engine connection result)
   "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of SERVE-VISIT says; NIL after a
 non-local exit."
-  (cond ((member result '(:parked :held)) ; what it is held for may be another's by now
-         (end-service engine connection result))
-        ((and (connection-held connection) ; for all that has failed since, it is in a batch
-              (left-to-sender-p connection (or result :broken))))
-        ((eq result :again) (requeue-connection engine connection))
-        ((and (member result '(:close :broken)) (not (gone-p connection)))
-         (leave-end-to-worker engine connection result))
-        (t (end-service engine connection result))))
+  (case result
+    (:held)                             ; what it is held for may be another's by now
+    (:parked (end-visited-too-late engine connection))
+    (t (end-owned-visit engine connection (or result (given-away-outcome connection) :broken)))))
+
+(defun end-owned-visit (engine connection outcome)
+  "Does with CONNECTION, which the caller owns, what OUTCOME of its visit says."
+  (cond ((and (connection-held connection) ; for all that has failed since, it is in a batch
+              (left-to-sender-p connection outcome)))
+        ((eq outcome :again) (leave-to-worker engine connection))
+        ((and (member outcome '(:close :broken)) (not (gone-p connection)))
+         (leave-end-to-worker engine connection outcome))
+        (t (end-service engine connection outcome))))
+
+(defun leave-to-worker (engine connection)
+  "Has a worker see to CONNECTION, which the caller, a visitor, owns."
+  (queue-parked engine connection)
+  (end-visited-too-late engine connection))
+
+(defun end-visited-too-late (engine connection)
+  "Ends CONNECTION, which a visitor has parked, if ENGINE has stopped, so that nobody else will: STOP ends what is parked
+when it looks last, and a visitor had better not."
+  (when (eq :stopped (engine-phase engine))
+    (end-if-parked-too-late engine connection)))
 
 (defun worker-of (engine)
   "The worker of ENGINE whose thread this is; NIL in any other thread, a worker's of another engine included."
@@ -51,7 +69,7 @@ non-local exit."
 (defun leave-end-to-worker (engine connection verdict)
   "Has a worker do with CONNECTION, which the caller owns, what VERDICT says, :CLOSE or :BROKEN."
   (setf (connection-verdict connection) verdict)
-  (requeue-connection engine connection))
+  (leave-to-worker engine connection))
 
 (defmethod visit-deferred ((engine ready-engine))
   (map-connections (lambda (connection)
