@@ -3,8 +3,9 @@
 ;;; Every wait of every test goes through this file, so that it is bounded and
 ;;; fails with a sentence.  The one call of SLEEP in the tests is here.
 
-(defvar *patience* 10
-  "Seconds that any wait of a test may last before the test fails.")
+(defvar *patience* (parse-integer (or (uiop:getenv "PATIENCE") "10"))
+  "Seconds that any wait of a test may last before the test fails; the environment variable PATIENCE says another number,
+for a machine that is busy with other things.")
 
 (define-condition patience-lost (error)
   ((what :initarg :what :reader patience-lost-what)
