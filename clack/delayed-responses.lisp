@@ -39,7 +39,8 @@
   (deferral nil :read-only t)
   (thread (bt:current-thread))          ; that is in the function; NIL when this has returned
   (written nil)                         ; a WRITTEN-RESPONSE that it has begun; or, later, anybody
-  (elsewhere-p nil))                    ; it was answered or written otherwise than by the function, in its call
+  (elsewhere-p nil)                     ; it was answered or written otherwise than by the function, in its call
+  (watched 0 :type fixnum))             ; when it went on after the call, in MILLISECONDS
 
 (defun delayed-side (delayed)
   (our-side (exchange-protocol (delayed-exchange delayed))))

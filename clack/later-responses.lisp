@@ -87,6 +87,7 @@
   (let ((server (delayed-server delayed)))
     (cond ((not (unused-p delayed)))
           ((garbage-told-p)
+           (setf (delayed-watched delayed) (milliseconds))
            (look-later server (list delayed) *looks*))
           ((and (delayed-written delayed) (server-response-timeout server))
            (schedule (exchange-engine (delayed-exchange delayed)) (server-response-timeout server)
@@ -107,13 +108,25 @@
                         t)))))
     (schedule (server-engine server) (first looks) (lambda () (look server looks)))))
 
+(defun take-unused (server looks)
+  "Those who wait for LOOKS of SERVER to begin, and are still unused; the caller's from now on."
+  (remove-if-not #'unused-p
+                 (bt:with-lock-held ((server-lock server))
+                   (let ((planned (assoc looks (server-looks server) :test #'eq)))
+                     (setf (server-looks server) (remove planned (server-looks server) :test #'eq))
+                     (rest planned)))))
+
 (defun look (server looks)
   "Collects young garbage if there are responses of SERVER that may be part of it, and looks again for those that are not."
-  (let ((unused (remove-if-not #'unused-p
-                               (bt:with-lock-held ((server-lock server))
-                                 (let ((planned (assoc looks (server-looks server) :test #'eq)))
-                                   (setf (server-looks server) (remove planned (server-looks server) :test #'eq))
-                                   (rest planned))))))
-    (when unused
-      (collect-young-garbage)
-      (look-later server unused (rest looks)))))
+  ;; Where many responses come a little later, some always wait.  They came after this look was planned: to collect
+  ;; garbage for each of their kind would have all threads wait again and again.
+  (let ((since (- (milliseconds) (floor (* 500 (first looks)))))
+        (unused (take-unused server looks)))
+    (flet ((young-p (delayed) (> (delayed-watched delayed) since)))
+      (let ((young (remove-if-not #'young-p unused))
+            (old (remove-if #'young-p unused)))
+        (when old
+          (collect-young-garbage)
+          (look-later server old (rest looks)))
+        (when young
+          (look-later server young looks))))))

@@ -122,6 +122,35 @@
         (is (search "forgotten" (clack-log))))
       (skip "Only SBCL has garbage that tells.")))
 
+(defun call-looking (function server delayed)
+  "Calls FUNCTION while DELAYED, of SERVER, is all that is looked for; returns how often garbage was collected, and what is
+to be looked for later, lists of the responses and the looks."
+  (let ((collections (make-recorder)) (later (make-recorder)))
+    (with-function (handler::take-unused (original of looks) (and (eq server of) (list delayed)))
+      (with-function (handler::look-later (original server more looks) (record later (list more looks)))
+        (with-function (platform:collect-young-garbage (original) (record collections t))
+          (funcall function))))
+    (values (recorded-count collections) (recorded later))))
+
+(define-server-test no-garbage-is-collected-for-responses-that-have-begun-to-wait-just-now
+  (if (platform:garbage-told-p)
+      (let ((watched (make-recorder)) (responders (make-recorder)))
+        (with-function (handler::look-later (original server more looks)
+                         (record watched (list server (first more))))
+          (with-responder (responder) (record responders responder)
+            (with-connection (connection)
+              (send-request connection "/")
+              (destructuring-bind (server delayed) (eventually ("a response to be watched")
+                                                     (first (recorded watched)))
+                (flet ((looked (looks)
+                         (multiple-value-list
+                          (call-looking (lambda () (handler::look server looks)) server delayed))))
+                  (is (equal `(0 (((,delayed) (60 1)))) (looked '(60 1))))
+                  (is (equal `(1 (((,delayed) (1)))) (looked '(0 1))))))
+              (funcall (first (recorded responders)) (text-response "later"))
+              (is (equal "later" (response-text (read-response connection))))))))
+      (skip "Only SBCL has garbage that tells.")))
+
 (define-server-test a-response-is-given-once
   (let ((errors (make-recorder)))
     (flet ((try (function)

@@ -124,7 +124,11 @@
   ("conclude-delayed" "(release-body (delayed-body delayed))" "nil")
   ("stream-forgotten" "(delayed-elsewhere-p delayed)" "nil")
   ("watch-forgotten" "(look-later server (list delayed) *looks*)" "nil")
-  ("look" "(collect-young-garbage)" "nil")))
+  ("look" "(collect-young-garbage)" "nil")
+  ("look" "(remove-if #'young-p unused)" "unused")
+  ("look" "(look-later server young looks)" "nil")
+  ("look" "(look-later server old (rest looks))" "nil")
+  ("watch-forgotten" "(setf (delayed-watched delayed) (milliseconds))" "")))
 
 (:file "clack/requests-served.lisp" :suites (clack/failures clack/raw-bodies clack/delayed-responses clack/later-responses)
  :mutants
