@@ -277,28 +277,28 @@
 
 ;;; A worker between two events
 
+(defmacro between-events ((engine worker connections clients) &body body)
+  "Evaluates BODY while WORKER of ENGINE, between two events, holds its answer to the first of CONNECTIONS, which ends with
+that, and a program visits the two others when it does.  CLIENTS are theirs."
+  `(with-held-visits (,engine ,worker ,connections ,clients 3 (rest ,connections))
+     (end-after ,engine "z")
+     (hold-answer ,engine ,worker (first ,connections) (first ,clients) "z")
+     (setf (engine::ready-worker-stamp ,worker) 0)
+     (with-function (engine:release (original service connection)
+                      (visit-each ,engine (rest ,connections))
+                      (funcall original service connection))
+       ,@body)))
+
 (define-server-test a-worker-that-ends-holds-nothing-more
-  (with-held-visits (engine worker connections clients 3 (rest connections))
-    (end-after engine "z")
-    (hold-answer engine worker (first connections) (first clients) "z")
-    (setf (engine::ready-worker-stamp worker) 0)
-    (with-function (engine:release (original service connection)
-                     (visit-each engine (rest connections))
-                     (funcall original service connection))
-      (engine::end-holding engine worker))
+  (between-events (engine worker connections clients)
+    (engine::end-holding engine worker)
     (expect-octets clients "zvv")
     (is (every #'engine::parked-p (rest connections)))
     (is (closed-by-server-p (first clients)))))
 
 (define-server-test a-worker-that-waits-holds-nothing
-  (with-held-visits (engine worker connections clients 3 (rest connections))
-    (end-after engine "z")
-    (hold-answer engine worker (first connections) (first clients) "z")
-    (setf (engine::ready-worker-stamp worker) 0)
-    (with-function (engine:release (original service connection)
-                     (visit-each engine (rest connections))
-                     (funcall original service connection))
-      (is (null (engine::take-event-holding engine worker))))
+  (between-events (engine worker connections clients)
+    (is (null (engine::take-event-holding engine worker)))
     (is (zerop (held-count worker)))
     (expect-octets clients "zvv")))
 

@@ -319,18 +319,18 @@
   ("send-visits-held-long" "(output-due-p engine batch)" "t" :suites (held-visits))
   ("send-visits-held-long" "(batch-locked-p batch)" "(progn (setf (output-batch-locked-p batch) t) t)"
    :suites (held-visits))
-  ("send-visits-held-long" "(eq :serving (connection-held connection))" "nil" :suites (held-visits))
-  ("send-visits-held-long" "(unwind-protect (call-for-answers" "(progn (call-for-answers" :suites (held-visits))
-  ("send-visits-held-long" "(end-sent-visit engine connection batch place)"
+  ("end-sent-visits" "(eq :serving (connection-held connection))" "nil" :suites (held-visits))
+  ("end-sent-visits" "(unwind-protect (call-for-answers" "(progn (call-for-answers" :suites (held-visits))
+  ("end-sent-visits" "(end-sent-visit engine connection batch place)"
    "(close-gracefully engine connection)" :suites (held-visits))
-  ("send-visits-held-long" "(empty-sent-batch batch)" "nil" :suites (held-visits))))
+  ("end-sent-visits" "(empty-sent-batch batch)" "nil" :suites (held-visits))))
 
 (:file "src/engine/ready/visiting-together.lisp" :suites (visiting-together)
  :mutants
  (("gather-output" "(eq engine (gathering-engine gathering))" "t")
   ("gather-output" "(<= (- end start) +most-gathered-octets+)" "t")
   ("gather-output" "(setf (connection-held connection) :gathered)" "nil")
-  ("send-gathered" "(empty-batch batch)" "nil")
+  ("send-gathered" "(end-sent-visits engine batch)" "nil")
   ("send-gathered" "(send-answers batch)" "nil")
   ("ring-for-visits" "(>= count *worth-a-ring*)" "t")
   ("ring-for-visits" "(values (make-ring) t)" "(make-ring)")

@@ -50,10 +50,7 @@ them.  Only for what SERVE-VISITOR does last for CONNECTION."
     (when (plusp (output-batch-count batch))
       (send-answers batch)
       (let ((*worker* (worker-of engine)))
-        (unwind-protect (call-for-answers (lambda (connection place)
-                                            (end-sent-visit engine connection batch place))
-                                          batch)
-          (empty-batch batch))))))
+        (end-sent-visits engine batch)))))
 
 ;;; Who gathers
 

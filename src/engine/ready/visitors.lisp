@@ -120,15 +120,19 @@ work for workers."
                                    (settle-sent engine connection batch place)))
       (end-visit engine connection result))))
 
+(defun end-sent-visits (engine batch)
+  "Ends the visits of those to whom the answers of BATCH, of the current thread, were sent."
+  (unwind-protect (call-for-answers (lambda (connection place)
+                                      (if (eq :serving (connection-held connection))
+                                          (pass-on-answer engine connection batch place) ; an outer visit's
+                                          (end-sent-visit engine connection batch place)))
+                                    batch)
+    (empty-sent-batch batch)))
+
 (defun send-visits-held-long (engine worker)
   "Does what SEND-OUTPUT-HELD-LONG does, for WORKER, whose thread this is, amid a function of a program: that may have locks,
 so whoever is to be closed is left to workers."
   (let ((batch (batch-with-answers worker)))
     (when (and batch (output-due-p engine batch) (batch-locked-p batch))
       (send-and-unlock batch)
-      (unwind-protect (call-for-answers (lambda (connection place)
-                                          (if (eq :serving (connection-held connection))
-                                              (pass-on-answer engine connection batch place) ; an outer visit's
-                                              (end-sent-visit engine connection batch place)))
-                                        batch)
-        (empty-sent-batch batch)))))
+      (end-sent-visits engine batch))))
