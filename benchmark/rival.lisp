@@ -206,5 +206,7 @@ their versions."
       ,@(form "(push ~s asdf:*central-registry*)" (uiop:native-namestring *root*))
       ,@(form "(asdf:load-system ~s)" (lisp-system rival))
       "--load" ,(server-file (format nil "~a.lisp" (lisp-server rival)))
+      ;; What loading has left would be collected while it is measured.
+      ,@(form "(sb-ext:gc :full t)")
       ,@(form "(serve ~{~s ~} ~a)" (serve-arguments port delay-ms)
               (more-arguments rival certificate)))))

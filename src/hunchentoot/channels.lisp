@@ -104,10 +104,11 @@ them.  Does not wait for any client.  May be called in any thread.  Returns how 
 MALFORMED-EVENT, before anybody gets anything."
   (publish-encoded channel (message-encoder (encode-event data :event event :id id :retry retry) data)))
 
-(defun publish-encoded (channel encoder)
-  "Sends the message of ENCODER, of MESSAGE-ENCODER, to all subscribers of CHANNEL; returns how many got it."
+(defun publish-encoded (channel encoder &optional (wanted-p (constantly t)))
+  "Sends the message of ENCODER, of MESSAGE-ENCODER, to all subscribers of CHANNEL for which WANTED-P, a function that
+waits for nothing, is true; returns how many got it."
   (uninterruptibly                      ; who is destroyed amid it would leave some of them unsent
-    (multiple-value-bind (reached full) (put-in-all channel encoder)
+    (multiple-value-bind (reached full) (put-in-all channel encoder wanted-p)
       (dolist (subscriber full)
         (end-outbox (subscriber-outbox subscriber))
         (go-on-with subscriber))
@@ -115,19 +116,20 @@ MALFORMED-EVENT, before anybody gets anything."
         (visit-together (outbox-engine (subscriber-outbox (first reached))) #'go-on-with reached))
       (length reached))))
 
-(defun put-in-all (channel encoder)
-  "Puts the message of ENCODER into the outboxes of all subscribers of CHANNEL.  Returns those that got it, and those
-that are too slow for CHANNEL."
+(defun put-in-all (channel encoder wanted-p)
+  "Puts the message of ENCODER into the outboxes of all subscribers of CHANNEL for which WANTED-P is true.  Returns those
+that got it, and those that are too slow for CHANNEL."
   (let ((reached '()) (full '()))
     (with-channel (channel)
       (loop for subscriber being the hash-keys of (channel-subscribers channel)
-            do (ecase (put-in-subscriber subscriber
-                                         (funcall encoder (message-format subscriber)))
-                 ((:room :full) (push subscriber reached))
-                 ((:over :too-long))
-                 (:refused
-                  (ecase (channel-when-full channel)
-                    (:skip (incf (channel-skipped channel)))
-                    (:drop (incf (channel-dropped channel))
-                           (push subscriber full)))))))
+            when (funcall wanted-p subscriber)
+              do (ecase (put-in-subscriber subscriber
+                                           (funcall encoder (message-format subscriber)))
+                   ((:room :full) (push subscriber reached))
+                   ((:over :too-long))
+                   (:refused
+                    (ecase (channel-when-full channel)
+                      (:skip (incf (channel-skipped channel)))
+                      (:drop (incf (channel-dropped channel))
+                             (push subscriber full)))))))
     (values reached full)))

@@ -2,11 +2,17 @@
 
 ;;;; Comments to streams of events on which nothing happens: what stands between takes a silent connection for a dead one,
 ;;;; and a client that has vanished without a word is found out.  One timer serves all streams of a taskmaster, while there
-;;;; are any.
+;;;; are any.  It comes twice in the time that a stream may be silent:
+;;;;
+;;;;   since the last time, the stream got    it gets a comment
+;;;;   anything, be it a comment              no
+;;;;   nothing                                yes
+;;;;
+;;;; So it is silent for that time at most, and comments to many do not delay the events that they get.
 
 (defvar *heartbeat-seconds* 15
-  "Every how many seconds, a real above 0, a comment is sent to all streams of events; NIL for never.  Counts from the
-next stream on, or the next comment.")
+  "How many seconds, a real above 0, a stream of events is silent at most: then it is sent a comment, or up to half that
+time earlier.  NIL for any time.  Counts from the next stream on, or the next comment.")
 
 (defstruct (heart (:include opaque) (:constructor make-heart ()) (:copier nil))
   "The streams of events of a taskmaster."
@@ -26,7 +32,7 @@ next stream on, or the next comment.")
   "Has the next comments sent to the streams of HEART by ENGINE; by nobody where *HEARTBEAT-SECONDS* is NIL."
   (let ((seconds *heartbeat-seconds*))
     (if seconds
-        (schedule engine seconds (lambda () (beat heart engine)))
+        (schedule engine (/ seconds 2) (lambda () (beat heart engine)))
         (rest-heart heart engine))))
 
 (defun rest-heart (heart engine)
@@ -36,11 +42,16 @@ next stream on, or the next comment.")
       (setf (heart-engine heart) nil))))
 
 (defun beat (heart engine)
-  "Sends a comment to all streams of HEART, and has that done again while there are any."
+  "Sends a comment to the silent streams of HEART, and has that done again while it has streams."
+  (send-heartbeats heart)
   (let ((channel (heart-channel heart)))
-    (publish-encoded channel (message-encoder (encode-comment) nil))
     (if (with-channel (channel)
           (or (plusp (hash-table-count (channel-subscribers channel)))
               (setf (heart-engine heart) nil)))
         (await-heartbeat heart engine)
         nil)))
+
+(defun send-heartbeats (heart)
+  "Sends a comment to those streams of HEART that got nothing since this was called before; returns how many got it."
+  (publish-encoded (heart-channel heart) (message-encoder (encode-comment) nil)
+                   (lambda (stream) (silent-again-p (outgoing-stream-outbox stream)))))

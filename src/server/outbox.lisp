@@ -22,6 +22,7 @@
   (phase :open :type (member :open :ending :ended))
   (queue '() :type list)                ; vectors, the last first
   (size 0 :type fixnum)
+  (silent-p nil :type boolean)          ; was nothing put in since SILENT-AGAIN-P was asked?
   (on-room '() :type list)              ; functions without arguments, each called once
   (on-end '() :type list)               ; such functions, called when it has ended
   (changed nil))                        ; a condition variable, where somebody has waited for room
@@ -61,16 +62,25 @@ these are more than may wait, so that nobody should go on before there is room; 
           (t
            (when (outbox-announced outbox)
              (decf (outbox-announced outbox) (length octets)))
-           (push octets (outbox-queue outbox))
-           (incf (outbox-size outbox) (length octets))
+           (put-last outbox octets)
            (if (full-p outbox) :full :room)))))
+
+(defun put-last (outbox octets)
+  "Puts OCTETS into OUTBOX, as the last.  Under the lock."
+  (push octets (outbox-queue outbox))
+  (incf (outbox-size outbox) (length octets))
+  (setf (outbox-silent-p outbox) nil))
 
 (defun append-to-outbox (outbox octets)
   "Puts OCTETS into OUTBOX, however full that is, as the last, unless it has ended."
   (with-outbox (outbox)
     (when (eq :open (outbox-phase outbox))
-      (push octets (outbox-queue outbox))
-      (incf (outbox-size outbox) (length octets)))))
+      (put-last outbox octets))))
+
+(defun silent-again-p (outbox)
+  "True when nothing was put into OUTBOX since this was asked before."
+  (with-outbox (outbox)
+    (shiftf (outbox-silent-p outbox) t)))
 
 (defun outbox-over-p (outbox)
   "True when nothing can be put into OUTBOX any more."

@@ -62,8 +62,8 @@ a new channel with OPTIONS, and are recorded in STREAMS."
         (with-connections (connections 3)
           (subscribe-each connections channel)
           (let ((stream (second (recorded streams))))
-            (with-function (recycling::put-in-all (original channel encoder)
-                             (multiple-value-prog1 (funcall original channel encoder)
+            (with-function (recycling::put-in-all (original channel encoder wanted-p)
+                             (multiple-value-prog1 (funcall original channel encoder wanted-p)
                                (server::close-outbox (recycling::outgoing-stream-outbox stream))))
               (is (= 3 (recycling:publish channel "x"))))
             (recycling::go-on-with stream)) ; as CLOSE-OUTGOING does after that
@@ -201,6 +201,22 @@ a new channel with OPTIONS, and are recorded in STREAMS."
         (is-true (subscribed-p connection channel 1))
         (loop repeat 3
               do (is (string= (in-lines ":" "") (decode (read-chunk connection)))))))))
+
+;; The timer does not come amid the test: the test is the timer.
+(define-server-test (who-got-something-gets-no-comment-until-it-is-silent :needs :our-engine)
+  (with-globals ((recycling:*heartbeat-seconds* 1000))
+    (serving-events (streams channel) ()
+      (with-connections (connections 2)
+        (subscribe-each connections channel)
+        (let ((heart (recycling::taskmaster-heart (recycling::acceptor-taskmaster* *server*))))
+          (flet ((comments () (recycling::send-heartbeats heart)))
+            (is (= 0 (comments)) "The streams have just begun.")
+            (recycling:send-event (nth-reply streams 1) "x")
+            (is (= 1 (comments)) "One has an event, the other nothing.")
+            (is (= 1 (comments)) "One has a comment, the other nothing.")
+            (recycling:publish channel "y")
+            (is (= 0 (comments)))
+            (is (= 2 (comments)))))))))
 
 (define-server-test (subscribers-may-change-while-others-publish :needs :our-engine)
   (serving-events (streams channel :when-full :skip) ()

@@ -539,6 +539,8 @@
  (("put-in-outbox" "((full-p outbox) :refused)" "")
   ("put-in-outbox" "(> (length octets) (outbox-announced outbox))" "(>= (length octets) (outbox-announced outbox))")
   ("put-in-outbox" "(decf (outbox-announced outbox) (length octets))" "nil")
+  ("put-last" "(setf (outbox-silent-p outbox) nil)" "" :suites (channels))
+  ("silent-again-p" "(shiftf (outbox-silent-p outbox) t)" "(outbox-silent-p outbox)" :suites (channels))
   ("end-outbox" "(append (take-takers outbox) (shiftf (outbox-on-end outbox) '()))" "(shiftf (outbox-on-end outbox) '())")
   ("call-when-room" "(push function (outbox-on-room outbox))" "(setf (outbox-on-room outbox) (list function))")
   ("forget-when-over" "(remove function (outbox-on-end outbox) :test #'eq)" "(outbox-on-end outbox)" :suites (channels))
