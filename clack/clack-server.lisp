@@ -34,6 +34,8 @@ one; else NIL.")
    (looks :initform '() :accessor server-looks
           :documentation "When it is looked for responses that are forgotten: lists of a tail of *LOOKS*, and the
 responses.")
+   (collects-from :initform 0 :accessor server-collects-from
+                  :documentation "From when on garbage may be collected for that, in MILLISECONDS.")
    (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
                :documentation "The text of a header Host, and the name and the port in it, a list that is
 replaced whole."))

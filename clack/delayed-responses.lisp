@@ -40,7 +40,8 @@
   (thread (bt:current-thread))          ; that is in the function; NIL when this has returned
   (written nil)                         ; a WRITTEN-RESPONSE that it has begun; or, later, anybody
   (elsewhere-p nil)                     ; it was answered or written otherwise than by the function, in its call
-  (watched 0 :type fixnum))             ; when it went on after the call, in MILLISECONDS
+  (watched 0 :type fixnum)              ; when it went on after the call, in MILLISECONDS
+  (mark nil))                           ; the COLLECTION-MARK when it was looked for the last time
 
 (defun delayed-side (delayed)
   (our-side (exchange-protocol (delayed-exchange delayed))))

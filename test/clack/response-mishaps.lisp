@@ -62,6 +62,18 @@
         (is (eq 'handler:client-left (write-much-to (begun-elsewhere (nth-given given))))))
       (is-true (closed-by-server-p connection)))))
 
+(define-server-test who-begins-to-write-what-fails-to-begin-is-told
+  (with-later (given) responder
+    (with-connection (connection)
+      (send-request connection "/")
+      (nth-given given)
+      (await-pending)
+      (with-function (handler::begin-written (original written)
+                       (error "It has failed."))
+        (is (eq 'handler:client-left (write-much-to (begun-elsewhere (nth-given given))))))
+      (is (= 500 (response-status (read-response connection))))
+      (is (equal "word" (exchange-text connection "/word"))))))
+
 (define-server-test who-waits-for-a-function-that-waits-for-him-is-let-go
   (with-later (given :response-timeout 1/4) (write-much-to (begun-elsewhere responder))
     (with-connection (connection)

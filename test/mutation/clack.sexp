@@ -120,15 +120,24 @@
  :mutants
  (("resume" "((or descriptor-broken stream-timeout) (condition) (drop-answer answer)"
              "((or descriptor-broken stream-timeout) (condition)" :suites (clack/response-mishaps))
-  ("resume" "(error (condition) (drop-answer answer)" "(error (condition)")
+  ("resume" "(error (condition) (drop-answer answer)" "(error (condition)" :suites (clack/response-mishaps))
   ("conclude-delayed" "(release-body (delayed-body delayed))" "nil")
   ("stream-forgotten" "(delayed-elsewhere-p delayed)" "nil")
   ("watch-forgotten" "(look-later server (list delayed) *looks*)" "nil")
-  ("look" "(collect-young-garbage)" "nil")
   ("look" "(remove-if #'young-p unused)" "unused")
   ("look" "(look-later server young looks)" "nil")
-  ("look" "(look-later server old (rest looks))" "nil")
-  ("watch-forgotten" "(setf (delayed-watched delayed) (milliseconds))" "")))
+  ("look-for" "(some #'uncollected-p old)" "t")
+  ("look-for" "(look-later server old looks seconds)" "nil")
+  ("look-for" "(look-later server old (rest looks))" "nil")
+  ("look-for" "(setf (delayed-mark delayed) (collection-mark))" "nil")
+  ("collect-in-turn" "(collect-young-garbage)" "nil")
+  ("collect-in-turn" "(cond ((plusp early)" "(cond (nil")
+  ("collect-in-turn" "(setf (server-collects-from server) (+ start 1000))" "nil"
+   :equivalent "Where no thread is destroyed, and there is but one look at a time.")
+  ("collect-in-turn" "(* *rest-after-collecting* (- end start))" "0")
+  ("watch-forgotten" "(delayed-watched delayed) (milliseconds)" "")
+  ("watch-forgotten" "(delayed-mark delayed) (collection-mark)" ""
+   :equivalent "Then it is looked a second later for what a collection at the first look would have told.")))
 
 (:file "clack/requests-served.lisp" :suites (clack/failures clack/raw-bodies clack/delayed-responses clack/later-responses)
  :mutants
