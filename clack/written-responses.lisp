@@ -293,5 +293,7 @@ take to come.  True when there is some."
 
 (defun make-writer (written)
   "The function by which an application writes WRITTEN: when the last of them has forgotten it, nobody can."
-  (lambda (chunk &key (start 0) end close)
-    (write-piece written chunk start end close)))
+  (let ((writer nil))
+    (setf writer (lambda (chunk &key (start 0) end close)
+                   (keeping (writer)    ; its caller may have forgotten it by then
+                     (write-piece written chunk start end close))))))

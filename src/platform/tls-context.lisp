@@ -67,16 +67,11 @@ somebody has CONTEXT."
     #+sbcl (sb-ext:finalize context #'finish :dont-save t)
     #-sbcl (trivial-garbage:finalize context #'finish)))
 
-(defmacro keeping ((context) &body body)
-  "Evaluates BODY, which uses pointers that CONTEXT has."
-  #+sbcl `(sb-sys:with-pinned-objects (,context) ,@body)
-  #-sbcl `(multiple-value-prog1 (progn ,@body) (tls-context-p ,context)))
-
 (defun make-tls-stream (context stream)
   "A stream of CL+SSL's for a server under CONTEXT, by which octets on STREAM are encrypted, after the
 handshake.  Signals what CL+SSL does when that fails."
   (cl+ssl:ensure-initialized)           ; or it would do so now, and make a context of its own
-  (keeping (context)
+  (keeping (context)                    ; it has pointers that are used
     (cl+ssl:with-global-context ((tls-context-handle context))
       ;; It sets ciphers for each connection: its own, if it is not given any.
       (cl+ssl:make-ssl-server-stream stream :cipher-list (tls-context-ciphers context)))))

@@ -251,6 +251,22 @@
           (dolist (connection (remove-if-not #'readable-p connections))
             (is-true (closed-by-server-p connection)))))))
 
+;; What a writer is called with may be long, and encoding it fill the heap.
+(define-server-test a-writer-is-not-forgotten-while-it-is-called
+  (let ((lost (make-recorder)))
+    (with-function (handler::close-written (original written)
+                     (platform:collect-garbage)
+                     (when (server::deferral-lost-p (handler::delayed-deferral (handler::written-delayed written)))
+                       (record lost t))
+                     (funcall original written))
+      (with-later (given) (progn (handler:run-after 1/1000 (lambda ()
+                                                             (funcall (funcall responder '(200 ())) "text" :close t)))
+                                 nil)
+        (with-connection (connection)
+          (loop repeat 20
+                do (is (equal "text" (exchange-text connection "/")))))))
+    (is (zerop (recorded-count lost)))))
+
 ;;; Timers
 
 (define-server-test a-timer-answers
