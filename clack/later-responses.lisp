@@ -73,7 +73,7 @@
   (setf (written-closed-p written) t)
   (close-outbox (written-outbox written)))
 
-(defparameter *looks* '(1/10 1 5)
+(defparameter *looks* '(1/10 1)
   "After how many seconds each it is looked whether responses that nobody but their functions has used are forgotten.")
 
 (defun unused-p (delayed)
@@ -99,16 +99,17 @@
 
 (defun look-later (server more looks &optional (seconds (first looks)))
   "Has it looked whether those of MORE, a list of DELAYED of SERVER, are forgotten, for the first of LOOKS, after SECONDS."
-  (when (and looks
-             (bt:with-lock-held ((server-lock server))
-               (let ((planned (assoc looks (server-looks server) :test #'eq)))
-                 (cond (planned
-                        (setf (rest planned) (append more (rest planned)))
-                        nil)
-                       (t
-                        (push (cons looks more) (server-looks server))
-                        t)))))
-    (schedule (server-engine server) seconds (lambda () (look server looks)))))
+  (when looks
+    (uninterruptibly                    ; what is planned, and has no timer, takes up all that come later
+      (when (bt:with-lock-held ((server-lock server))
+              (let ((planned (assoc looks (server-looks server) :test #'eq)))
+                (cond (planned
+                       (setf (rest planned) (append more (rest planned)))
+                       nil)
+                      (t
+                       (push (cons looks more) (server-looks server))
+                       t))))
+        (schedule (server-engine server) seconds (lambda () (look server looks)))))))
 
 (defun take-unused (server looks)
   "Those who wait for LOOKS of SERVER to begin, and are still unused; the caller's from now on."
@@ -120,6 +121,14 @@
 
 (defun look (server looks)
   "Looks whether responses of SERVER that wait for the first of LOOKS are forgotten, and again for those that are not."
+  ;; Who is destroyed amid planning would leave some for whom nobody looks.
+  (let ((old (uninterruptibly (plan-looks server looks))))
+    (when old
+      (collect-for server old))))
+
+(defun plan-looks (server looks)
+  "Plans the next looks for the responses of SERVER that wait for the first of LOOKS; returns those, a list of DELAYED, for
+which garbage is to be collected by the caller."
   ;; Where many responses come a little later, some always wait.  They came after this look was planned: to collect
   ;; garbage for each of their kind would have all threads wait again and again.
   (let ((since (- (milliseconds) (floor (* 500 (first looks)))))
@@ -127,44 +136,52 @@
     (flet ((young-p (delayed) (> (delayed-watched delayed) since)))
       (let ((young (remove-if-not #'young-p unused))
             (old (remove-if #'young-p unused)))
-        (when old
-          (look-for server old looks))
         (when young
-          (look-later server young looks))))))
+          (look-later server young looks))
+        (when old
+          (plan-next-look server old looks))))))
 
-(defun look-for (server old looks)
-  "Sees to it that garbage is collected for OLD, a list of DELAYED of SERVER, and looks again after the rest of LOOKS; for the
-first of them if that must wait."
-  (let ((seconds (if (some #'uncollected-p old)
-                     (collect-in-turn server)
-                     nil)))
+(defun plan-next-look (server old looks)
+  "Plans the next look for OLD, a list of DELAYED of SERVER: for the rest of LOOKS, or again for the first of them where
+garbage must not be collected yet.  Returns OLD if it is to be collected for them now; else NIL."
+  (let* ((collect-p (some #'uncollected-p old))
+         (seconds (and collect-p (seconds-to-collection server))))
     (cond (seconds
-           (look-later server old looks seconds))
+           (look-later server old looks seconds)
+           '())
           (t
-           (dolist (delayed old)
-             (setf (delayed-mark delayed) (collection-mark)))
-           (look-later server old (rest looks))))))
+           (mark-collected old)
+           (look-later server old (rest looks))
+           (and collect-p old)))))
 
 (defun uncollected-p (delayed)
   "True when no garbage was collected since it was looked whether DELAYED is forgotten."
   (eq (delayed-mark delayed) (collection-mark)))
 
+(defun mark-collected (delayed-list)
+  "Notes for DELAYED-LIST that the next collection of garbage is that for their next look."
+  (dolist (delayed delayed-list)
+    (setf (delayed-mark delayed) (collection-mark))))
+
 (defparameter *rest-after-collecting* 20
   "How many times as long as a collection for forgotten responses has taken, another one is not made.")
 
-(defun collect-in-turn (server)
-  "Collects young garbage for SERVER, and returns NIL; or returns after how many seconds, a rational, it may do so again."
-  (let* ((start (milliseconds))
-         (early (bt:with-lock-held ((server-lock server))
-                  (let ((early (- (server-collects-from server) start)))
-                    (unless (plusp early)
-                      ;; Nobody else does so meanwhile; nor, for a second, if this thread is destroyed amid it.
-                      (setf (server-collects-from server) (+ start 1000)))
-                    early))))
-    (cond ((plusp early)
-           (/ early 1000))
-          (t
-           (collect-young-garbage)
-           (let ((end (milliseconds)))
-             (setf (server-collects-from server) (+ end (* *rest-after-collecting* (- end start)))))
-           nil))))
+(defun seconds-to-collection (server)
+  "NIL when the caller may collect garbage for SERVER now, and nobody else meanwhile; else after how many seconds, a
+rational, somebody may."
+  (bt:with-lock-held ((server-lock server))
+    (let* ((now (milliseconds))
+           (early (- (server-collects-from server) now)))
+      (cond ((plusp early)
+             (/ early 1000))
+            (t                          ; or for a second, if the caller is destroyed amid it
+             (setf (server-collects-from server) (+ now 1000))
+             nil)))))
+
+(defun collect-for (server delayed-list)
+  "Collects young garbage, DELAYED-LIST of SERVER perhaps."
+  (let ((start (milliseconds)))
+    (collect-young-garbage)
+    (let ((end (milliseconds)))
+      (setf (server-collects-from server) (+ end (* *rest-after-collecting* (- end start))))))
+  (mark-collected delayed-list))
