@@ -12,7 +12,8 @@ already.  When the server stops, however gently, the stream ends: its client com
                                                                (:x-accel-buffering . "no")))
                                     :content-type "text/event-stream"
                                     :high-water-mark high-water-mark)))
-    (when (and stream heartbeat)
+    (when (and stream heartbeat
+               (not (outbox-announced (outgoing-stream-outbox stream)))) ; comments would take what is left of it
       (begin-heartbeat (continuation-application (outgoing-stream-deferral stream)) stream))
     stream))
 

@@ -24,16 +24,22 @@ time earlier.  NIL for any time.  Counts from the next stream on, or the next co
   (let ((heart (taskmaster-heart taskmaster))
         (engine (taskmaster-engine taskmaster)))
     (subscribe (heart-channel heart) stream)
-    (unless (eq engine (with-channel ((heart-channel heart))
-                         (shiftf (heart-engine heart) engine)))
-      (await-heartbeat heart engine))))
+    (uninterruptibly                    ; what has begun, and has no timer, would keep others from beginning
+      (unless (eq engine (with-channel ((heart-channel heart))
+                           (shiftf (heart-engine heart) engine)))
+        (await-heartbeat heart engine)))))
 
 (defun await-heartbeat (heart engine)
-  "Has the next comments sent to the streams of HEART by ENGINE; by nobody where *HEARTBEAT-SECONDS* is NIL."
-  (let ((seconds *heartbeat-seconds*))
-    (if seconds
-        (schedule engine (/ seconds 2) (lambda () (beat heart engine)))
-        (rest-heart heart engine))))
+  "Has the next comments sent to the streams of HEART by ENGINE; by nobody where *HEARTBEAT-SECONDS* is NIL, or no number:
+then the next stream begins anew."
+  (let ((planned-p nil))
+    (unwind-protect
+         (let ((seconds *heartbeat-seconds*))
+           (when seconds
+             (schedule engine (/ seconds 2) (lambda () (beat heart engine)))
+             (setf planned-p t)))
+      (unless planned-p
+        (rest-heart heart engine)))))
 
 (defun rest-heart (heart engine)
   "Lets the next stream begin anew, unless it has done so with another engine than ENGINE."
@@ -41,15 +47,21 @@ time earlier.  NIL for any time.  Counts from the next stream on, or the next co
     (when (eq engine (heart-engine heart))
       (setf (heart-engine heart) nil))))
 
+(defun beats-p (heart engine)
+  "True when ENGINE is to send comments to the streams of HEART, which has some; else the next stream begins anew."
+  (with-channel ((heart-channel heart))
+    (and (eq engine (heart-engine heart))
+         (or (plusp (hash-table-count (channel-subscribers (heart-channel heart))))
+             (setf (heart-engine heart) nil)))))
+
 (defun beat (heart engine)
   "Sends a comment to the silent streams of HEART, and has that done again while it has streams."
-  (send-heartbeats heart)
-  (let ((channel (heart-channel heart)))
-    (if (with-channel (channel)
-          (or (plusp (hash-table-count (channel-subscribers channel)))
-              (setf (heart-engine heart) nil)))
-        (await-heartbeat heart engine)
-        nil)))
+  ;; Planned before it is done: whatever befalls those who send, there is a next time.
+  (when (uninterruptibly
+          (when (beats-p heart engine)
+            (await-heartbeat heart engine)
+            t))
+    (send-heartbeats heart)))
 
 (defun send-heartbeats (heart)
   "Sends a comment to those streams of HEART that got nothing since this was called before; returns how many got it."

@@ -218,6 +218,35 @@ a new channel with OPTIONS, and are recorded in STREAMS."
             (is (= 0 (comments)))
             (is (= 2 (comments)))))))))
 
+(defun next-comment-p (connection)
+  "True when what comes next on CONNECTION, a stream of events, is a comment."
+  (string= (in-lines ":" "") (decode (read-chunk connection))))
+
+(define-server-test (whatever-befalls-who-sends-comments-there-are-others :needs :our-engine)
+  (with-globals ((recycling:*heartbeat-seconds* 1/20))
+    (serving-events (streams channel) ()
+      (with-connection (connection)
+        (is-true (subscribed-p connection channel 1))
+        (is-true (next-comment-p connection))
+        (let ((failures (make-recorder)))
+          (with-function (recycling::send-heartbeats (original heart)
+                           (record failures t)
+                           (error "It has failed."))
+            (eventually ("two failures") (= 2 (recorded-count failures)))))
+        (is-true (next-comment-p connection))))))
+
+(define-server-test (comments-begin-anew-with-the-next-stream-where-their-time-made-no-sense :needs :our-engine)
+  (with-globals ((recycling:*heartbeat-seconds* 1/20))
+    (serving-events (streams channel) ()
+      (let ((heart (recycling::taskmaster-heart (recycling::acceptor-taskmaster* *server*))))
+        (with-connections (connections 2)
+          (is-true (subscribed-p (first connections) channel 1))
+          (with-globals ((recycling:*heartbeat-seconds* :often))
+            (eventually ("nobody to have comments sent") (null (recycling::heart-engine heart))))
+          (is-true (subscribed-p (second connections) channel 2))
+          (loop repeat 2
+                do (is (every #'next-comment-p connections))))))))
+
 (define-server-test (subscribers-may-change-while-others-publish :needs :our-engine)
   (serving-events (streams channel :when-full :skip) ()
     (with-connections (connections 8)
@@ -257,6 +286,9 @@ a new channel with OPTIONS, and are recorded in STREAMS."
         (is-true (subscribed-p connection channel 1))
         (is (= 1 (recycling:publish channel "1234")))
         (is (zerop (recycling:publish channel "5")))
+        (is (zerop (recycling:channel-size (recycling::heart-channel (recycling::taskmaster-heart
+                                                                      (recycling::acceptor-taskmaster* *server*)))))
+            "Comments would take what is left.")
         (is (string= "data: 1234" (string-right-trim '(#\Newline) (decode (read-octets connection 12)))))
         (is (not (readable-p connection 1/20)))))))
 
