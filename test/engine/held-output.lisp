@@ -382,7 +382,7 @@ GATE opens."
 
 (defmacro without-the-sentinels-help (&body body)
   "Evaluates BODY while no sentinel sends what workers hold."
-  `(with-function (engine::send-late-output (original engine) nil)
+  `(with-function (engine::send-late-output (original engine &rest arguments) nil)
      ,@body))
 
 (define-server-test no-answer-waits-behind-a-handler-that-blocks
@@ -412,6 +412,16 @@ GATE opens."
         (is (closed-by-server-p quick))
         (is (null (task-result stop)))
         (is (null (engine:accounting-problems engine)))))))
+
+(define-server-test a-stop-that-leaves-a-worker-behind-sends-what-that-holds
+  (with-function (engine::late-p (original batch now) nil)
+    (with-held-behind-a-handler (engine gate quick blocked)
+      (expect-nothing quick)
+      (is (= 1 (length (engine:stop-engine engine :timeout 0))))
+      (is (equal "a" (decode (read-octets quick 1))))
+      (open-gate gate)
+      (is (equal "w" (decode (read-octets blocked 1))))
+      (is (closed-by-server-p blocked)))))
 
 (define-server-test a-soft-stop-sends-what-is-held
   (without-the-sentinels-help

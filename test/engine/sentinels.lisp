@@ -21,6 +21,29 @@
           (exchange-octets connection "x")
           (is (closed-by-server-p connection) "Deadlines count again."))))))
 
+(define-server-test (a-destroyed-sentinel-has-a-successor-though-who-waits-is-suspended :needs :parking)
+  (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+    (let ((gate (make-gate)))
+      (with-ready-engine (engine (lambda (char)
+                                   (when (eql #\w char)
+                                     (await gate)))
+                                 :standby 2 :thread-limit 2)
+        (with-connection (blocked *port*)
+          (exchange-octets blocked "x")
+          ;; One worker is blocked, and the other suspended: nobody waits, and the sentinel does not see to that.
+          (with-function (engine::adjust-pool (original engine controller) nil)
+            (setf (engine::pool-state-target (engine::engine-pool-state engine)) 1)
+            (eventually ("a suspended worker")
+              (exchange-octets blocked "x")
+              (engine::engine-suspended engine))
+            (send blocked "w")
+            (eventually ("nobody to wait") (not (engine::somebody-waits-p engine)))
+            (let ((sentinel (engine:engine-sentinel engine)))
+              (unwind-protect
+                   (progn (platform:destroy-thread sentinel)
+                          (is-true (successor engine sentinel)))
+                (open-gate gate)))))))))
+
 (define-server-test a-successor-that-is-destroyed-before-it-begins-has-another
   (with-globals ((engine::*tick* 1/100) (engine::*poll-milliseconds* 10))
     (with-ready-engine (engine (constantly nil))

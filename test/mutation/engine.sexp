@@ -41,6 +41,7 @@
  (("wait-for-events" "(counter-add waiting -1)" "")
   ("wait-for-events" "(or (take-event engine)" "(or nil" :suites (event-queue ready stress))
   ("first-of-events" "(when (rest entries) (queue-other-events engine (rest entries)))" "")
+  ("attend-timers-in" "(unless attended-p" "(unless t" :suites (timers))
   ("take-event-holding" "(send-output-held-long engine worker)" "" :suites (held-output))
   ("take-event-holding" "(send-held-output engine worker)" "nil" :suites (held-output))
   ("queue-other-events" "(clear-wakeup engine)" "")
@@ -50,7 +51,7 @@
   ("handle-next-event" "(setf (ready-worker-stamp worker) 0)" "nil"
    :suites (ready pool-sizing event-queue))
   ("worker-loop" "(end-holding engine worker)" "nil" :suites (held-output))
-  ("handle-event" "(send-held-output engine worker)" "" :suites (held-output))
+  ("attend-timers-in" "(send-held-output engine worker)" "" :suites (held-output))
   ("own-connection" "(token-hangup-p token)" "nil" :suites (ready steps time-outs differential))
   ("handle-ready-connection" "(connection-lingering-p connection)" "nil")
   ("serve-connection" "(setf (worker-connection worker) nil)" "")
@@ -343,7 +344,8 @@
 
 (:file "src/engine/ready/held-output.lisp" :suites (held-output)
  :mutants
- (("batch-with-answers" "(plusp (output-batch-count batch))" "t")
+ (("send-late-output" "(or all-p (late-p batch now))" "(late-p batch now)")
+  ("batch-with-answers" "(plusp (output-batch-count batch))" "t")
   ("batch-with-answers" "(not (output-batch-sent-p batch))" "t")
   ("holding-pays-p" "(pool-state-calm-p pool)" "t")
   ("holding-pays-p" "(not (pool-state-clock-stopped-p pool))" "t")
@@ -403,7 +405,7 @@
   ("send-late-answers" "(not (output-batch-sent-p batch))" "t")
   ("pass-on-answers" "(empty-batch batch)" "nil")
   ("pass-on-answers" "(note-batch-late batch)" "nil")
-  ("send-late-output" "(and batch (late-p batch now))" "batch")))
+  ("send-late-output" "(and batch (or all-p (late-p batch now)))" "batch")))
 
 (:file "src/engine/ready/output-batch.lisp" :suites (held-output)
  :mutants

@@ -281,11 +281,11 @@ call a program, which may leave it by a non-local exit."
                                     batch)
     (empty-batch batch)))
 
-(defun send-late-output (engine)
-  "Sends the answers that workers of ENGINE hold while they handle something that takes long."
+(defun send-late-output (engine &key all-p)
+  "Sends the answers that workers of ENGINE hold while they handle something that takes long; all that they hold, if ALL-P."
   (let ((now (microseconds)))
     (dolist (worker (engine-workers engine))
       (let ((batch (batch-with-answers worker)))
-        (when (and batch (late-p batch now))
+        (when (and batch (or all-p (late-p batch now)))
           (uninterruptibly
             (send-late-answers engine batch)))))))

@@ -121,9 +121,13 @@ each sample would wake a thread."
           ;; ADJUST-POOL may have failed before it set the clock.
           do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
              (pause-after-failure engine)
-             (resume-clock (engine-pool-state engine))))
+             (resume-clock (engine-pool-state engine)))
+  ;; Nobody holds anything from now on, nor looks at what those hold who were left behind.
+  (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
+  (call-surviving engine :pool-size (lambda () (send-late-output engine :all-p t))))
 
 (defmethod request-sentinel ((engine ready-engine))
   ;; As long as nobody ticks, deadlines must not count from the last tick.
   (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
-  (wake-one (engine-poller engine)))
+  (wake-one (engine-poller engine))
+  (resume-workers engine 1))            ; those who would hear that may all be blocked

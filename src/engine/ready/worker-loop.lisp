@@ -163,12 +163,22 @@ several others.  Does nothing where the service of ENGINE wants it otherwise."
          (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
            (accept-connections engine worker)))
         ((= token +timer-token+)
-         (send-held-output engine worker)
-         (run-due-timers engine worker))
+         (attend-timers-in engine worker))
         (t
          (let ((connection (own-connection engine token)))
            (when connection
              (handle-ready-connection engine worker connection))))))
+
+(defun attend-timers-in (engine worker)
+  "Runs the timers of ENGINE that are due in WORKER, which has got the event of the alarm."
+  (let ((attended-p nil))
+    (unwind-protect
+         (progn
+           (send-held-output engine worker) ; which may call a program, as functions of timers do
+           (run-due-timers engine worker)
+           (setf attended-p t))
+      (unless attended-p                ; that event will not come again
+        (call-for-timers engine)))))
 
 (defun own-connection (engine token)
   "The connection of TOKEN, if the caller owns it now; else NIL."
