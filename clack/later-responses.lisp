@@ -9,9 +9,9 @@
 ;;;;
 ;;;; SBCL tells of what is forgotten when it has collected garbage.  Where nobody but the function has used responder
 ;;;; or writer, they may well be forgotten: then the young garbage is collected soon, so that a client whose
-;;;; application counts on the function's return waits for less than a second, or two where so much waits that a
-;;;; collection takes 50 ms.  Elsewhere it waits for the :RESPONSE-TIMEOUT.  Invariant: collections for that take no
-;;;; more than a twentieth of the time, and none is made where one has come by itself.
+;;;; application counts on the function's return waits for a second or so at most.  Elsewhere it waits for the
+;;;; :RESPONSE-TIMEOUT.  Invariant: such a collection comes no earlier after another than twenty times as long as that
+;;;; has taken, or a second, and none is made where one has come by itself.
 
 (defmethod resume ((server clack-server) exchange deferral answer)
   (let* ((delayed (deferral-context deferral))
@@ -166,6 +166,9 @@ garbage must not be collected yet.  Returns OLD if it is to be collected for the
 (defparameter *rest-after-collecting* 20
   "How many times as long as a collection for forgotten responses has taken, another one is not made.")
 
+(defparameter *most-rest-milliseconds* 1000
+  "For how long none is made at most, however long the last one has taken.")
+
 (defun seconds-to-collection (server)
   "NIL when the caller may collect garbage for SERVER now, and nobody else meanwhile; else after how many seconds, a
 rational, somebody may."
@@ -183,5 +186,6 @@ rational, somebody may."
   (let ((start (milliseconds)))
     (collect-young-garbage)
     (let ((end (milliseconds)))
-      (setf (server-collects-from server) (+ end (* *rest-after-collecting* (- end start))))))
+      (setf (server-collects-from server)
+            (+ end (min *most-rest-milliseconds* (* *rest-after-collecting* (- end start)))))))
   (mark-collected delayed-list))

@@ -201,7 +201,10 @@ to be looked for later, lists of the responses and the looks."
             (incf now 999)
             (is (eql 1/1000 (seconds)))
             (incf now 1)
-            (is (null (seconds)))))))))
+            (is (null (seconds)))
+            (with-function (platform:collect-young-garbage (original) (incf now 1000))
+              (handler::collect-for *server* '()))
+            (is (eql 1 (seconds)) "Nobody waits for longer.")))))))
 
 (define-server-test a-response-is-given-once
   (let ((errors (make-recorder)))

@@ -135,6 +135,7 @@
   ("seconds-to-collection" "(plusp early)" "nil")
   ("seconds-to-collection" "(setf (server-collects-from server) (+ now 1000))" "nil")
   ("collect-for" "(collect-young-garbage)" "nil")
+  ("collect-for" "(min *most-rest-milliseconds* " "(max 0 ")
   ("collect-for" "(* *rest-after-collecting* (- end start))" "0")
   ("collect-for" "(mark-collected delayed-list)" "nil")
   ("watch-forgotten" "(delayed-watched delayed) (milliseconds)" "")
