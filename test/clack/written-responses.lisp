@@ -171,6 +171,34 @@
         (task-result writing)
         (is (equal "word" (exchange-text connection "/word")))))))
 
+(define-server-test who-writes-in-the-function-waits-for-no-longer-than-the-client-takes-nothing
+  (with-clack (environment (lambda (responder)
+                             (let ((writer (funcall responder '(200 ()))))
+                               (loop for start from 0 below *large-size* by 50000
+                                     do (funcall writer *large-answer* :start start
+                                                                       :end (min *large-size* (+ start 50000))))
+                               (funcall writer nil :close t)))
+                           :write-timeout 60)
+    (with-open-connection (connection (small-connection))
+      (send-request connection "/")
+      (is (equalp *large-answer* (response-body (read-response connection)))))))
+
+(define-server-test what-another-thread-writes-leaves-whole-while-the-function-runs
+  (let ((gate (make-gate "leave to return")))
+    (with-later (given :write-timeout 60) (let ((writer (funcall responder '(200 ()))))
+                                            (record given writer)
+                                            (await gate)
+                                            (funcall writer nil :close t))
+      (with-open-connection (connection (small-connection))
+        (send-request connection "/")
+        (let ((writing (let ((writer (nth-given given)))
+                         (in-background ("writing") (funcall writer *large-answer*)))))
+          (read-head connection)
+          (is (= *large-size* (length (read-chunk connection))))
+          (open-gate gate)
+          (task-result writing)
+          (is (null (read-chunk connection))))))))
+
 (define-server-test (a-client-that-takes-nothing-is-given-up :needs :our-http)
   (with-later (given :write-timeout 1/4) (funcall responder '(200 ()))
     (with-open-connection (connection (small-connection))

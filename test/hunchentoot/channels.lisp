@@ -232,7 +232,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
           (with-function (recycling::send-heartbeats (original heart)
                            (record failures t)
                            (error "It has failed."))
-            (eventually ("two failures") (= 2 (recorded-count failures)))))
+            (eventually ("two failures") (<= 2 (recorded-count failures)))))
         (is-true (next-comment-p connection))))))
 
 (define-server-test (comments-begin-anew-with-the-next-stream-where-their-time-made-no-sense :needs :our-engine)
