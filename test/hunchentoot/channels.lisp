@@ -222,7 +222,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
   "True when what comes next on CONNECTION, a stream of events, is a comment."
   (string= (in-lines ":" "") (decode (read-chunk connection))))
 
-(define-server-test (whatever-befalls-who-sends-comments-there-are-others :needs :our-engine)
+(define-server-test (whatever-befalls-who-sends-comments-there-are-others :needs (:our-engine :calls-by-name))
   (with-globals ((recycling:*heartbeat-seconds* 1/20))
     (serving-events (streams channel) ()
       (with-connection (connection)
