@@ -51,28 +51,25 @@
     (eventually ("the connections to end") (zerop (server-figure :open)))
     (is (equal "" (clack-log)))))
 
+(defmacro told-of-failure ((connection failure) &body body)
+  "Checks that who begins to write over CONNECTION, where that ends with FAILURE, a form, is told; then evaluates BODY."
+  `(with-later (given) responder
+     (with-connection (,connection)
+       (send-request ,connection "/")
+       (nth-given given)
+       (await-pending)
+       (with-function (handler::begin-written (original written) ,failure)
+         (is (eq 'handler:client-left (write-much-to (begun-elsewhere (nth-given given))))))
+       ,@body)))
+
 (define-server-test who-begins-to-write-what-cannot-be-sent-is-told
-  (with-later (given) responder
-    (with-connection (connection)
-      (send-request connection "/")
-      (nth-given given)
-      (await-pending)
-      (with-function (handler::begin-written (original written)
-                       (error 'server:descriptor-broken :stream nil))
-        (is (eq 'handler:client-left (write-much-to (begun-elsewhere (nth-given given))))))
-      (is-true (closed-by-server-p connection)))))
+  (told-of-failure (connection (error 'server:descriptor-broken :stream nil))
+    (is-true (closed-by-server-p connection))))
 
 (define-server-test who-begins-to-write-what-fails-to-begin-is-told
-  (with-later (given) responder
-    (with-connection (connection)
-      (send-request connection "/")
-      (nth-given given)
-      (await-pending)
-      (with-function (handler::begin-written (original written)
-                       (error "It has failed."))
-        (is (eq 'handler:client-left (write-much-to (begun-elsewhere (nth-given given))))))
-      (is (= 500 (response-status (read-response connection))))
-      (is (equal "word" (exchange-text connection "/word"))))))
+  (told-of-failure (connection (error "It has failed."))
+    (is (= 500 (response-status (read-response connection))))
+    (is (equal "word" (exchange-text connection "/word")))))
 
 (define-server-test who-waits-for-a-function-that-waits-for-him-is-let-go
   (with-later (given :response-timeout 1/4) (write-much-to (begun-elsewhere responder))

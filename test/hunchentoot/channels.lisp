@@ -194,13 +194,21 @@ a new channel with OPTIONS, and are recorded in STREAMS."
         (is (= 2 (length (server::outbox-on-end (recycling::outgoing-stream-outbox stream))))
             "One is for CHANNEL, one for comments.")))))
 
+(defun current-heart ()
+  "What sends comments to the streams of *SERVER*."
+  (recycling::taskmaster-heart (recycling::acceptor-taskmaster* *server*)))
+
+(defun next-comment-p (connection)
+  "True when what comes next on CONNECTION, a stream of events, is a comment."
+  (string= (in-lines ":" "") (decode (read-chunk connection))))
+
 (define-server-test (who-is-silent-for-long-gets-comments :needs :our-engine)
   (with-globals ((recycling:*heartbeat-seconds* 1/20))
     (serving-events (streams channel) ()
       (with-connection (connection)
         (is-true (subscribed-p connection channel 1))
         (loop repeat 3
-              do (is (string= (in-lines ":" "") (decode (read-chunk connection)))))))))
+              do (is-true (next-comment-p connection)))))))
 
 ;; The timer does not come amid the test: the test is the timer.
 (define-server-test (who-got-something-gets-no-comment-until-it-is-silent :needs :our-engine)
@@ -208,7 +216,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
     (serving-events (streams channel) ()
       (with-connections (connections 2)
         (subscribe-each connections channel)
-        (let ((heart (recycling::taskmaster-heart (recycling::acceptor-taskmaster* *server*))))
+        (let ((heart (current-heart)))
           (flet ((comments () (recycling::send-heartbeats heart)))
             (is (= 0 (comments)) "The streams have just begun.")
             (recycling:send-event (nth-reply streams 1) "x")
@@ -217,10 +225,6 @@ a new channel with OPTIONS, and are recorded in STREAMS."
             (recycling:publish channel "y")
             (is (= 0 (comments)))
             (is (= 2 (comments)))))))))
-
-(defun next-comment-p (connection)
-  "True when what comes next on CONNECTION, a stream of events, is a comment."
-  (string= (in-lines ":" "") (decode (read-chunk connection))))
 
 (define-server-test (whatever-befalls-who-sends-comments-there-are-others :needs (:our-engine :calls-by-name))
   (with-globals ((recycling:*heartbeat-seconds* 1/20))
@@ -238,7 +242,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
 (define-server-test (comments-begin-anew-with-the-next-stream-where-their-time-made-no-sense :needs :our-engine)
   (with-globals ((recycling:*heartbeat-seconds* 1/20))
     (serving-events (streams channel) ()
-      (let ((heart (recycling::taskmaster-heart (recycling::acceptor-taskmaster* *server*))))
+      (let ((heart (current-heart)))
         (with-connections (connections 2)
           (is-true (subscribed-p (first connections) channel 1))
           (with-globals ((recycling:*heartbeat-seconds* :often))
@@ -286,8 +290,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
         (is-true (subscribed-p connection channel 1))
         (is (= 1 (recycling:publish channel "1234")))
         (is (zerop (recycling:publish channel "5")))
-        (is (zerop (recycling:channel-size (recycling::heart-channel (recycling::taskmaster-heart
-                                                                      (recycling::acceptor-taskmaster* *server*)))))
+        (is (zerop (recycling:channel-size (recycling::heart-channel (current-heart))))
             "Comments would take what is left.")
         (is (string= "data: 1234" (string-right-trim '(#\Newline) (decode (read-octets connection 12)))))
         (is (not (readable-p connection 1/20)))))))

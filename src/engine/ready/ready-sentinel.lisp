@@ -122,7 +122,7 @@ each sample would wake a thread."
           do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
              (pause-after-failure engine)
              (resume-clock (engine-pool-state engine)))
-  ;; Nobody holds anything from now on, nor looks at what those hold who were left behind.
+  ;; Nobody ticks from now on, nor looks at what those hold who were left behind.
   (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
   (call-surviving engine :pool-size (lambda () (send-late-output engine :all-p t))))
 
