@@ -65,7 +65,7 @@
   (and key
        (= 24 (length key))
        (string= "==" key :start2 22)
-       (every #'base64-digit-p (subseq key 0 22))))
+       (null (position-if-not #'base64-digit-p key :end 22))))
 
 (defun check-key (key)
   (unless (key-p key)
@@ -83,9 +83,13 @@
 (defun accept-key (key)
   "What a server answers to KEY, a Sec-WebSocket-Key, in Sec-WebSocket-Accept: a string (RFC 6455,
 section 4.2.2, item 5.4)."
-  (cl-base64:usb8-array-to-base64-string
-   (sha-1 (map 'octets #'char-code
-               (concatenate 'string key "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")))))
+  (let* ((suffix "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")
+         (octets (make-octets (+ (length key) (length suffix)))))
+    (map-into octets #'char-code key)
+    (loop for char across suffix
+          for i from (length key)
+          do (setf (aref octets i) (char-code char)))
+    (cl-base64:usb8-array-to-base64-string (sha-1 octets))))
 
 (defun accept-handshake (method protocol header &optional (subprotocols '()))
   "The Sec-WebSocket-Accept that answers a request, a string; second, the first of SUBPROTOCOLS,

@@ -31,23 +31,21 @@
           do (setf (aref padded position) (logand 255 rest)))
     padded))
 
-(defun message-schedule (octets start)
-  "The 80 words that the block from START in OCTETS gives (section 6.1.2, step 1)."
-  (declare (type octets octets) (type index start) #.*plain-policy*)
-  (let ((words (make-array 80 :element-type 'word :initial-element 0)))
-    (dotimes (i 16)
-      (setf (aref words i)
-            (loop with word of-type word = 0
-                  for k below 4
-                  do (setf word (logior (ldb (byte 32 0) (ash word 8))
-                                        (aref octets (+ start (* 4 i) k))))
-                  finally (return word))))
-    (loop for i from 16 below 80
-          do (setf (aref words i)
-                   (rotated (logxor (aref words (- i 3)) (aref words (- i 8))
-                                    (aref words (- i 14)) (aref words (- i 16)))
-                            1)))
-    words))
+(defun fill-schedule (words octets start)
+  "Fills WORDS, 80 of them, with what the block from START in OCTETS gives (section 6.1.2, step 1)."
+  (declare (type (simple-array word (80)) words) (type octets octets) (type index start) #.*plain-policy*)
+  (dotimes (i 16)
+    (setf (aref words i)
+          (loop with word of-type word = 0
+                for k below 4
+                do (setf word (logior (ldb (byte 32 0) (ash word 8))
+                                      (aref octets (+ start (* 4 i) k))))
+                finally (return word))))
+  (loop for i from 16 below 80
+        do (setf (aref words i)
+                 (rotated (logxor (aref words (- i 3)) (aref words (- i 8))
+                                  (aref words (- i 14)) (aref words (- i 16)))
+                          1))))
 
 (defun mixed-words (round b c d)
   "What ROUND makes of the words B, C and D, together with its constant (sections 4.1.1, 4.2.1)."
@@ -68,19 +66,24 @@
       (setf e (word+ (rotated a 5) (mixed-words round b c d) e (aref words round)))
       (rotatef e d c b a)
       (setf c (rotated c 30)))
-    (loop for word of-type word in (list a b c d e)
-          for i from 0
-          do (setf (aref digest i) (word+ (aref digest i) word)))))
+    (macrolet ((add (&rest words)
+                 `(setf ,@(loop for word in words
+                                for i from 0
+                                append `((aref digest ,i) (word+ (aref digest ,i) ,word))))))
+      (add a b c d e))))
 
 (defun sha-1 (octets)
   "The digest of OCTETS, a vector of 20 octets."
   (let ((digest (make-array 5 :element-type 'word
                               :initial-contents '(#x67452301 #xEFCDAB89 #x98BADCFE #x10325476
                                                   #xC3D2E1F0)))
+        (words (make-array 80 :element-type 'word :initial-element 0))
         (padded (padded-message octets))
         (result (make-octets 20)))
+    (declare (dynamic-extent words))
     (loop for start from 0 below (length padded) by 64
-          do (add-block digest (message-schedule padded start)))
+          do (fill-schedule words padded start)
+             (add-block digest words))
     (dotimes (i 20 result)
       (setf (aref result i)
             (ldb (byte 8 (- 24 (* 8 (mod i 4)))) (aref digest (floor i 4)))))))
