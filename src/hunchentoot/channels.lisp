@@ -113,7 +113,9 @@ waits for nothing, is true; returns how many got it."
         (end-outbox (subscriber-outbox subscriber))
         (go-on-with subscriber))
       (when reached
-        (visit-together (outbox-engine (subscriber-outbox (first reached))) #'go-on-with reached))
+        (call-with-spare-kit
+         (lambda ()
+           (visit-together (outbox-engine (subscriber-outbox (first reached))) #'go-on-with reached))))
       (length reached))))
 
 (defun put-in-all (channel encoder wanted-p)

@@ -42,8 +42,22 @@
       ;; Where another thread was faster, this one is garbage.
       (compare-and-set (kit-rack-kits *kit-rack*) kits (cons kit kits)))))
 
+(defvar *spare-kit* nil
+  "In a thread that visits many connections, one after the other, the kit for the next visit; NIL amid one, and elsewhere.")
+
 (defun call-with-borrowed-kit (thunk)
   "Calls THUNK, a function without arguments, with a kit that nobody else uses meanwhile; returns what that does."
-  (let ((*kit* (borrow-kit)))
+  (let* ((spare (shiftf *spare-kit* nil))
+         (*kit* (or spare (borrow-kit))))
     (multiple-value-prog1 (funcall thunk)
-      (return-kit *kit*))))
+      (if spare
+          (setf *spare-kit* spare)
+          (return-kit *kit*)))))
+
+(defun call-with-spare-kit (thunk)
+  "Calls THUNK, a function without arguments that visits many connections, with a kit for their visits; returns what that
+does."
+  (let ((*spare-kit* (borrow-kit)))
+    (multiple-value-prog1 (funcall thunk)
+      (when *spare-kit*
+        (return-kit *spare-kit*)))))

@@ -158,6 +158,14 @@ by now."
           (replace octets (the octets vector) :start1 fill)
           (incf fill (length (the octets vector)))))))
 
+(defun octets-of-queue (queue)
+  "The octets of QUEUE, vectors of which the last is first, in one vector; NIL where that would copy more than is joined."
+  (if (null (rest queue))
+      (first queue)
+      (let ((count (reduce #'+ queue :key #'length)))
+        (when (<= count +most-joined+)
+          (joined-octets (reverse queue) count)))))
+
 (defun parts-of-queue (queue)
   "Parts of the octets of QUEUE, vectors of which the last is first, in the order in which they leave: small ones
 together."
@@ -176,13 +184,11 @@ together."
     parts))
 
 (defun take-queued (outbox)
-  "The octets in OUTBOX that were not taken before: a list of parts, in their order; and as second value true
-when nothing will follow them."
-  (multiple-value-bind (queue last-p)
-      (with-outbox (outbox)
-        (values (shiftf (outbox-queue outbox) '())
-                (not (eq :open (outbox-phase outbox)))))
-    (values (parts-of-queue queue) last-p)))
+  "What is in OUTBOX and was not taken before, a list of vectors, the last first; and as second value true when nothing
+will follow them."
+  (with-outbox (outbox)
+    (values (shiftf (outbox-queue outbox) '())
+            (not (eq :open (outbox-phase outbox))))))
 
 (defun note-unsent (outbox count)
   "Tells OUTBOX that COUNT of the octets that were taken from it are not sent yet; and who waits for room, if there
@@ -206,41 +212,47 @@ woken that waits for it.  Under the lock."
     (and (null (outbox-queue outbox))
          (not (eq :open (outbox-phase outbox))))))
 
-(defun gathered-p (wire parts engine connection)
-  "Has ENGINE gather PARTS, all that is to be sent to WIRE, of CONNECTION, if its visitor does that; true then.  NIL where
+(defun gathered-p (wire octets engine connection)
+  "Has ENGINE gather OCTETS, all that is to be sent to WIRE, of CONNECTION, if its visitor does that; true then.  NIL where
 CONNECTION is NIL."
   (and connection
-       (null (rest parts))
        (sends-plainly-p wire)
        (zerop (wire-fill wire))
-       (let ((part (first parts)))
-         (gather-output engine connection (octets-part-octets part) (part-position part) (part-end part)))))
+       (gather-output engine connection octets 0 (length (the octets octets)))))
+
+(defun send-taken-queue (queue wire last-p more-p engine connection)
+  "Sends what the peer of WIRE takes now of QUEUE, of TAKE-QUEUED with LAST-P; the rest is LEFT.  MORE-P and CONNECTION, of
+ENGINE, are as in SEND-QUEUED."
+  (let ((octets (octets-of-queue queue)))
+    ;; What the caller sends behind the last must not overtake it.
+    (unless (and octets
+                 (not last-p)
+                 (gathered-p wire octets engine connection))
+      (send-parts-now wire
+                      (append (wire-left wire)
+                              (if octets
+                                  (list (make-octets-part octets))
+                                  (parts-of-queue queue)))
+                      more-p))))
 
 (defun send-taken (outbox wire more-p connection)
   "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is LEFT.  MORE-P and
 CONNECTION as in SEND-QUEUED.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
-  (flet ((take-and-send (send)
-           (multiple-value-bind (parts last-p) (take-queued outbox)
-             (when parts
-               (funcall send parts last-p))
+  ;; What was taken, and is not sent or LEFT, nobody has.
+  (cond ((not (queued-p outbox))        ; who is interrupted there breaks nothing
+         (sent-to-the-end-p outbox))
+        ((engine-sends-p wire)
+         (sending-wholly (wire)
+           (multiple-value-bind (queue last-p) (take-queued outbox)
+             (when queue
+               (send-taken-queue queue wire last-p more-p (outbox-engine outbox) connection))
              last-p)))
-    (declare (dynamic-extent #'take-and-send))
-    ;; What was taken, and is not sent or LEFT, nobody has.
-    (cond ((not (queued-p outbox))      ; who is interrupted there breaks nothing
-           (sent-to-the-end-p outbox))
-          ((engine-sends-p wire)
-           (sending-wholly (wire)
-             (take-and-send (lambda (parts last-p)
-                              ;; What the caller sends behind the last must not overtake it.
-                              (unless (and (not last-p)
-                                           (gathered-p wire parts (outbox-engine outbox) connection))
-                                (send-parts-now wire (append (wire-left wire) parts) more-p))))))
-          (t                            ; whose stream waits, or is a program's
-           (whole-or-broken (wire)
-             (take-and-send (lambda (parts last-p)
-                              (declare (ignore last-p))
-                              (dolist (part parts)
-                                (write-directly wire (octets-part-octets part) 0 (part-end part))))))))))
+        (t                              ; whose stream waits, or is a program's
+         (whole-or-broken (wire)
+           (multiple-value-bind (queue last-p) (take-queued outbox)
+             (dolist (part (parts-of-queue queue))
+               (write-directly wire (octets-part-octets part) 0 (part-end part)))
+             last-p)))))
 
 (defun send-queued (outbox wire &key more-p connection)
   "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P as in SEND-PARTS-NOW.

@@ -13,7 +13,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
-   #:call-with-kit #:call-with-borrowed-kit
+   #:call-with-kit #:call-with-borrowed-kit #:call-with-spare-kit
    ;; streams
    #:descriptor-stream #:make-descriptor-stream #:stream-wire
    ;; wires

@@ -166,8 +166,8 @@
 
 (:file "src/engine/common/for-all.lisp" :suites (closing-together)
  :mutants
- (("call-for-all" "(unwind-protect (loop" "(progn (loop")
-  ("call-for-all" "(unwind-protect (funcall function (pop list)) (return))" "(funcall function (pop list))"
+ (("call-to-end" "(unwind-protect (loop" "(progn (loop")
+  ("call-to-end" "(unwind-protect (setf more-p (funcall step)) (return))" "(setf more-p (funcall step))"
    :suites (visiting-together))))
 
 (:file "src/engine/common/output-parts.lisp" :suites (slow-readers wires wire-output sent-files)
@@ -267,6 +267,9 @@
  :mutants
  (("set-alarm" "(end-setting timers)" "(progn (end-setting timers) t)")
   ("schedule" "(grow-heap timers)" "(return)")
+  ("deadline-after" "(min *most-slack-microseconds* (floor delay *slack-divisor*))" "(floor delay *slack-divisor*)")
+  ("deadline-after" "(< slack (* 2 *alarm-microseconds*))" "nil")
+  ("deadline-after" "(* grid (ceiling deadline grid))" "(* grid (floor deadline grid))")
   ("enter-and-set-alarm" "(set-alarm engine)" "nil")
   ("next-due-function" "(eq next :set)" "nil")
   ("next-due-function" "(eq next :due)" "nil")
@@ -420,7 +423,7 @@
   ("answer-left" "(max 0 result)" "0")
   ("answer-left" "(or (plusp result) (would-block-p result))" "(plusp result)")
   ("empty-batch" "(fill (output-batch-connections batch) nil)" "")
-  ("call-for-answers" "(call-for-all" "(mapc" :suites (sent-answers))
+  ("call-for-answers" "(call-to-end #'call-for-next)" "(loop while (call-for-next))" :suites (sent-answers))
   ("empty-batch" "(output-batch-sent-p batch) nil" "")))
 
 (:file "src/engine/ready/early-input.lisp" :suites (early-input held-replies)

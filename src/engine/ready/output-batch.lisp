@@ -145,9 +145,17 @@ number that has come in their place, or NIL."
 
 (defun call-for-answers (function batch)
   "Calls FUNCTION with the connection and the place of each answer of BATCH, as CALL-FOR-ALL does."
-  (call-for-all (lambda (place)
-                  (funcall function (svref (output-batch-connections batch) place) place))
-                (loop for place below (output-batch-count batch) collect place)))
+  (let ((next 0)
+        (count (output-batch-count batch)))
+    (declare (type (integer 0 #.+ring-size+) next count))
+    (flet ((call-for-next ()
+             (when (< next count)
+               (let ((place next))
+                 (incf next)
+                 (funcall function (svref (output-batch-connections batch) place) place))
+               t)))
+      (declare (dynamic-extent #'call-for-next))
+      (call-to-end #'call-for-next))))
 
 (defun empty-batch (batch)
   "Makes BATCH, which the caller has locked, one without answers."
