@@ -17,7 +17,8 @@
 
 (defun run-after (seconds function &key server)
   "Has FUNCTION called once, without arguments, when SECONDS have passed: not before, and most often less than a
-millisecond later.  Returns at once; the result, a timer, is for CANCEL-TIMER.  May be called in any thread.
+millisecond later, or a thousandth of SECONDS where that is more, but no more than four milliseconds.  Returns at once; the
+result, a timer, is for CANCEL-TIMER.  May be called in any thread.
 
   SECONDS   a real number, 0 or above
   FUNCTION  a function, or a symbol that names one then

@@ -161,6 +161,21 @@
         ;; A float of 0.001 is a little more than that.
         do (is (<= microseconds (engine::delay-microseconds seconds) (1+ microseconds)) "~A" seconds)))
 
+(test a-timer-that-waits-for-long-may-be-late-by-a-thousandth-and-shares-its-moment-with-others
+  (is (= 1234 (engine::deadline-after 1000 234)))
+  (is (= 300234 (engine::deadline-after 300000 234)))
+  (is (= 5004000 (engine::deadline-after 5000000 234) (engine::deadline-after 5000000 4000)))
+  (is (= 5000000 (engine::deadline-after 5000000 0)))
+  (let* ((seed (fresh-seed)) (state (seeded-state seed)))
+    (loop repeat 10000
+          for delay = (random (expt 10 (1+ (random 12 state))) state)
+          for now = (random (expt 10 12) state)
+          for late = (- (engine::deadline-after delay now) delay now)
+          do (unless (<= 0 late (min (floor delay 1000) 4000))
+               (fail "seed ~D: ~D us late, of ~D from ~D" seed late delay now)
+               (return))
+          finally (pass))))
+
 ;;; In engines that run
 
 (defun call-with-each-engine (function)

@@ -45,6 +45,16 @@ the moment; they leave it to the caller, who goes on until it was not changed."
              ((>= (/ +most-microseconds+ 1000000) seconds) (values (ceiling (* 1000000 (rational seconds)))))
              (t +most-microseconds+)))))    ; infinity, for one
 
+(defun deadline-after (delay now)
+  "When a timer is due that is to wait for DELAY from NOW, all in microseconds."
+  ;; The alarm interrupts a processor; in a virtual machine that costs as much as a small request.
+  (let ((slack (min *most-slack-microseconds* (floor delay *slack-divisor*)))
+        (deadline (+ now delay)))
+    (if (< slack (* 2 *alarm-microseconds*))
+        deadline
+        (let ((grid (* *alarm-microseconds* (ash 1 (1- (integer-length (floor slack *alarm-microseconds*)))))))
+          (* grid (ceiling deadline grid))))))
+
 (defun enter-and-set-alarm (engine timer deadline)
   "Adds TIMER, due at DEADLINE, to those of ENGINE, and returns what ADD-TIMER does."
   ;; Who is to set the alarm is the only one to do so.
@@ -56,13 +66,14 @@ the moment; they leave it to the caller, who goes on until it was not changed."
 
 (defun schedule (engine seconds function)
   "Has FUNCTION, a function without arguments or the name of one, called once, in a thread of ENGINE, when
-SECONDS, a real, have passed: not before, and about a quarter of a millisecond later.  Returns a TIMER.  In
+SECONDS, a real, have passed: not before, and about a quarter of a millisecond later, or up to a thousandth of SECONDS, but
+no more than four milliseconds; so those that are due at about the same time share an alarm.  Returns a TIMER.  In
 the ready engine a worker calls it, so it may block; in the blocking engine a thread that all timers of ENGINE
 share.  Errors in it are noted and counted.  When ENGINE stops, what is pending is dropped and counted; so is
 what is scheduled then.  May be called in any thread."
   (let* ((timers (engine-timers engine))
          (timer (make-timer timers function))
-         (deadline (+ (microseconds) (delay-microseconds seconds))))
+         (deadline (deadline-after (delay-microseconds seconds) (microseconds))))
     (loop while (eq :full (enter-and-set-alarm engine timer deadline))
           do (grow-heap timers))
     timer))
