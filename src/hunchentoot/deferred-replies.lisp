@@ -220,18 +220,18 @@ CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER w
   "Calls THUNK, which goes on with the reply of EXCHANGE in CONTEXT; returns what is to become of the connection."
   (let* ((acceptor (reply-context-acceptor context))
          (link (exchange-link exchange))
-         (*exchange* exchange)
-         (outcome (call-timed acceptor exchange
-                              (lambda ()
-                                (call-with-connection-stream
-                                 (reply-context-stream context)
-                                 (lambda ()
-                                   (call-in-context context thunk)
-                                   (conclude-resumed acceptor exchange context link))
-                                 (constantly nil))))))
-    (cond ((eq :deferred outcome) outcome)
-          ((and (link-base link) (not (settle-lent (link-base link)))) :close)
-          (t outcome))))
+         (*exchange* exchange))
+    (flet ((resume-it ()
+             (call-in-context context thunk)
+             (conclude-resumed acceptor exchange context link)))
+      (declare (dynamic-extent #'resume-it))
+      (flet ((resume-with-stream ()
+               (call-with-connection-stream (reply-context-stream context) #'resume-it (constantly nil))))
+        (declare (dynamic-extent #'resume-with-stream))
+        (let ((outcome (call-timed acceptor exchange #'resume-with-stream)))
+          (cond ((eq :deferred outcome) outcome)
+                ((and (link-base link) (not (settle-lent (link-base link)))) :close)
+                (t outcome)))))))
 
 (defun conclude-resumed (acceptor exchange context link)
   (cond ((deferral-outbox (exchange-deferral exchange)) ; and its end is to come
@@ -245,24 +245,27 @@ CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER w
 (defmethod resume ((taskmaster recycling-taskmaster) exchange deferral answer)
   (let* ((context (deferral-context deferral))
          (outbox (and (outgoing-start-p answer) (outgoing-start-outbox answer))))
-    (values (call-resuming exchange context
-                           (lambda ()
-                             (if outbox
-                                 (begin-outgoing deferral context answer)
-                                 (send-deferred context answer))))
-            (and outbox (deferral-outbox deferral)))))
+    (flet ((send-it ()
+             (if outbox
+                 (begin-outgoing deferral context answer)
+                 (send-deferred context answer))))
+      (declare (dynamic-extent #'send-it))
+      (values (call-resuming exchange context #'send-it)
+              (and outbox (deferral-outbox deferral))))))
 
 (defun send-deferred (context answer)
   "Sends ANSWER, a COMPLETION, :EXPIRED or :FORGOTTEN, in CONTEXT."
-  (answer-by (lambda ()
-               (completed-content
-                (case answer
-                  (:expired
-                   (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil))
-                  (:forgotten
-                   (make-completion (failure "A deferred reply was forgotten before it was complete.") nil '() nil))
-                  (t answer))))
-             (reply-context-acceptor context) (reply-context-request context) (reply-context-head context)))
+  (flet ((late-content ()
+           (completed-content
+            (case answer
+              (:expired
+               (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil))
+              (:forgotten
+               (make-completion (failure "A deferred reply was forgotten before it was complete.") nil '() nil))
+              (t answer)))))
+    (declare (dynamic-extent #'late-content))
+    (answer-by #'late-content
+               (reply-context-acceptor context) (reply-context-request context) (reply-context-head context))))
 
 (defmethod end-stream ((taskmaster recycling-taskmaster) exchange deferral)
   (let ((announced (outbox-announced (deferral-outbox deferral)))

@@ -22,8 +22,9 @@
          (hunchentoot:*reply* (reply-context-reply context))
          (hunchentoot:*session* session))
     (multiple-value-prog1
-        (call-keeping-files (reply-context-request context) function
-                            (lambda (files) (add-files context files)))
+        (flet ((keep (files) (add-files context files)))
+          (declare (dynamic-extent #'keep))
+          (call-keeping-files (reply-context-request context) function #'keep))
       (unless (eq session hunchentoot:*session*) ; the handler may have begun one meanwhile
         (setf (reply-context-session context) hunchentoot:*session*)))))
 

@@ -95,7 +95,9 @@ before.")
 (defun answer-deferral (deferral holder answer)
   "Makes ANSWER, which RESUME understands, that of DEFERRAL, which its HOLDER answers, and has it sent.  True when
 somebody still waits for it.  Signals ALREADY-ANSWERED."
-  (call-to-answer deferral holder (constantly answer)))
+  (flet ((answer () answer))
+    (declare (dynamic-extent #'answer))
+    (call-to-answer deferral holder #'answer)))
 
 (defun call-to-answer (deferral holder function)
   "Like ANSWER-DEFERRAL, by HOLDER; the answer is what FUNCTION returns, which is called only where there was none
