@@ -105,6 +105,7 @@
                  (:file "connection-time-outs")
                  (:file "pool-decisions")
                  (:file "ready-sentinel")
+                 (:file "collecting-at-rest")
                  (:file "latency-probe")
                  (:file "timers")
                  (:file "worker-sample")

@@ -176,6 +176,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "accepting-connections")
                    (:file "worker-sample") ; what the sentinel sees of the workers
                    (:file "pool-sizing") ; how many workers are awake: all decisions
+                   (:file "collecting-at-rest") ; garbage
                    (:file "ready-sentinel")
                    (:file "connection-time-outs")
                    (:file "ready-lifecycle")

@@ -45,7 +45,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; octets by machine words
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
-   #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
+   #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used #:octets-between-collections
    #:collect-garbage #:call-when-forgotten
    #:keeping #:make-weak-reference #:forgotten-p #:collection-mark #:garbage-told-p #:collect-young-garbage
    ;; TLS: certificates, keys and settings

@@ -141,11 +141,11 @@
                                                              :port 0 :on-start #'handler:stop)))
              'handler:unfit-argument)))
 
-(define-server-test whether-calls-are-made-together-is-the-programs-to-say-with-clack
-  (flet ((together-p (&rest arguments)
-           (engine:calls-together-p (handler::make-clack-server 'hello arguments))))
-    (is-true (together-p))
-    (is-false (together-p :io-uring nil))))
+(define-server-test what-the-engine-may-do-is-the-programs-to-say-with-clack
+  (loop for (ask argument) in '((engine:calls-together-p :io-uring)
+                                (engine:collects-at-rest-p :collect-at-rest))
+        do (is-true (funcall ask (handler::make-clack-server 'hello '())))
+           (is-false (funcall ask (handler::make-clack-server 'hello (list argument nil))))))
 
 (define-server-test too-many-connections-are-answered-503
   (let ((gate (make-gate "leave to answer")) (begun (make-gate "a request to begin")))

@@ -11,6 +11,7 @@
   ("idle-wait-seconds" "(engine-accept-again-p engine)" "nil")
   ("idle-wait-seconds" "(engine-thread-trouble-p engine)" "nil")
   ("idle-wait-seconds" "(not (running-p engine))" "nil")
+  ("idle-wait-seconds" "(pool-state-garbage-due-p (engine-pool-state engine))" "nil" :suites (collecting-at-rest))
   ("idle-wait-seconds" "(max *tick* (min *idle-tick* (/ (- deadline (milliseconds)) 1000)))" "*idle-tick*")
   ("idle-wait-seconds" "(max *tick* (min" "(max 0 (min")
   ("idle-wait" "(pool-state-sentinel-idle-p pool) t)" ")")
@@ -33,6 +34,27 @@
   ("sentinel-loop ((engine ready-engine))" "(setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)" "")
   ("request-sentinel ((engine ready-engine))" "(setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)" "")
   ("request-sentinel ((engine ready-engine))" "(wake-one (engine-poller engine))" "nil" :suites (sentinels ready acceptor-faults))))
+
+(:file "src/engine/ready/collecting-at-rest.lisp" :suites (collecting-at-rest)
+ :mutants
+ (("note-heap" "(setf (heap-watch-base watch) used)" "")
+  ("note-heap" "(setf (heap-watch-used watch) used)" "")
+  ("quiet-p" "(= work (shiftf (heap-watch-work watch) work))" "t")
+  ("quiet-p" "(<= (- (heap-watch-used watch) used) *quiet-octets*)" "t")
+  ("timer-soon-p" "(* 2 (heap-watch-took watch))" "0")
+  ("timer-soon-p" "*undisturbed-milliseconds*" "0")
+  ("timer-soon-p" "(<= now alarm (+ now" "(<= alarm (+ now")
+  ("collect-for-rest" "(setf (heap-watch-took watch) (- (milliseconds) start))" ""
+   :equivalent "The next timer may have to wait for a collection that takes long.")
+  ("collect-for-rest" "(note-heap watch)" ""
+   :equivalent "The next look finds out, if a little later.")
+  ("collect-at-rest" "(>= (- now (heap-watch-looked-at watch)) *quiet-milliseconds*)" "t")
+  ("collect-at-rest" "(collects-at-rest-p (engine-service engine))" "t")
+  ("collect-at-rest" "(not (timer-soon-p engine watch))" "t")
+  ("collect-at-rest" "(setf (heap-watch-looked-at watch) now)" ""
+   :equivalent "It looks more often than needed.")
+  ("collect-at-rest" "(engine-pool-state engine)) nil)" "(engine-pool-state engine)) t)")
+  ("collect-at-rest" "(engine-pool-state engine)) due-p)" "(engine-pool-state engine)) nil)")))
 
 (:file "src/engine/ready/pool-sizing.lisp" :suites (pool-sizing processors sentinels)
  :mutants

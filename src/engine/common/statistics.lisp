@@ -5,6 +5,12 @@
      (counter-count (engine-visitors-served engine))
      (reduce #'+ (engine-workers engine) :key #'worker-served)))
 
+(defun work-done (engine)
+  "A number that grows when ENGINE serves a request, accepts a connection, or calls the function of a timer."
+  (+ (requests-served engine)
+     (counter-count (engine-accept-count engine))
+     (timers-run (engine-timers engine))))
+
 (defun uptime (engine)
   "Seconds from the start of ENGINE to its stop or to now."
   (if (engine-started engine)

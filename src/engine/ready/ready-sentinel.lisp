@@ -23,7 +23,8 @@
 (defun idle-wait-seconds (engine)
   "How long the sentinel of ENGINE may wait idly: until the next deadline, but not much less than until the
 next housekeeping nor longer than *IDLE-TICK*."
-  (if (or (engine-accept-again-p engine) (engine-thread-trouble-p engine) (not (running-p engine)))
+  (if (or (engine-accept-again-p engine) (engine-thread-trouble-p engine) (not (running-p engine))
+          (pool-state-garbage-due-p (engine-pool-state engine)))
       *tick*
       (let ((deadline (next-deadline engine)))
         (if deadline
@@ -89,7 +90,7 @@ taken away while we run, and the pool's floor, too, may have changed."
 (defun sample-wait-when-busy (engine controller)
   "Samples how long what is ready waits, if something was since the last time or a worker serves: at rest
 each sample would wake a thread."
-  (let ((done (+ (requests-served engine) (counter-count (engine-accept-count engine))))
+  (let ((done (work-done engine))
         (probe (engine-probe engine)))
     (when (or (/= done (shiftf (controller-work-done controller) done))
               (zerop (probe-count probe))
@@ -109,19 +110,23 @@ each sample would wake a thread."
   (prepare-thread engine *sentinel-slack-microseconds*)
   (resume-clock (engine-pool-state engine))
   (check-thread-states engine)
-  (loop with controller = (make-engine-controller engine)
-        until (eq (engine-phase engine) :stopped)
-        do (call-surviving engine :housekeeping (lambda () (housekeep-when-due engine controller)))
-           (clear-stack)                ; while it rests, it keeps none alive that it has looked at
-        unless (call-surviving engine :pool-size
-                               (lambda ()
-                                 (send-late-output engine)
-                                 (rest-after-sample engine controller
-                                                    (adjust-pool engine controller))))
-          ;; ADJUST-POOL may have failed before it set the clock.
-          do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
-             (pause-after-failure engine)
-             (resume-clock (engine-pool-state engine)))
+  (let ((controller (make-engine-controller engine))
+        (watch (make-heap-watch)))
+    (flet ((housekeep () (housekeep-when-due engine controller))
+           (collect () (collect-at-rest engine watch))
+           (see-to-workers ()
+             (send-late-output engine)
+             (rest-after-sample engine controller (adjust-pool engine controller))))
+      (declare (dynamic-extent #'housekeep #'collect #'see-to-workers)) ; two thousand times a second
+      (loop until (eq (engine-phase engine) :stopped)
+            do (call-surviving engine :housekeeping #'housekeep)
+               (call-surviving engine :garbage #'collect)
+               (clear-stack)            ; while it rests, it keeps none alive that it has looked at
+            unless (call-surviving engine :pool-size #'see-to-workers)
+              ;; ADJUST-POOL may have failed before it set the clock.
+              do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
+                 (pause-after-failure engine)
+                 (resume-clock (engine-pool-state engine)))))
   ;; Nobody ticks from now on, nor looks at what those hold who were left behind.
   (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
   (call-surviving engine :pool-size (lambda () (send-late-output engine :all-p t))))

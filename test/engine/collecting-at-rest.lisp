@@ -1,0 +1,155 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite collecting-at-rest :in engine
+  :description "Garbage that the sentinel has collected while nobody is served.")
+
+(in-suite collecting-at-rest)
+
+(defstruct heap
+  "A heap that tests have in place of the Lisp's: how many octets are in USE, a MARK that is another one after each
+collection, of which there were COLLECTIONS by the sentinel, and how many octets are made BETWEEN two, or NIL."
+  (use 1000000)
+  (mark 0)
+  (collections 0)
+  (between 1000000))
+
+(defun collect-heap (heap)
+  "What a collection does to HEAP."
+  (incf (heap-mark heap))
+  (setf (heap-use heap) 500000))
+
+(defmacro with-heap ((heap) &body body)
+  "Evaluates BODY while the heap seems to be HEAP, a new one."
+  `(let ((,heap (make-heap)))
+     (with-function (platform:octets-between-collections (original) (heap-between ,heap))
+       (with-function (platform:heap-used (original) (heap-use ,heap))
+         (with-function (platform:collection-mark (original) (heap-mark ,heap))
+           (with-function (platform:collect-young-garbage (original)
+                            (incf (heap-collections ,heap))
+                            (collect-heap ,heap))
+             ,@body))))))
+
+(defun look-at-heap (engine watch)
+  "Has WATCH, of ENGINE, look at the heap, as if it had not done so for long."
+  (setf (engine::heap-watch-looked-at watch) (- (platform:milliseconds) 1000))
+  (engine::collect-at-rest engine watch))
+
+(defun collections-after-rest (engine watch heap)
+  "How many times garbage is collected where WATCH, of ENGINE, looks at HEAP twice."
+  (let ((before (heap-collections heap)))
+    (look-at-heap engine watch)
+    (look-at-heap engine watch)
+    (- (heap-collections heap) before)))
+
+(defmacro watching-heap ((engine watch heap) &body body)
+  "Evaluates BODY with a WATCH of ENGINE, which rests, that has looked at HEAP once."
+  `(with-still-pool (,engine controller)
+     (with-heap (,heap)
+       (let ((,watch (engine::make-heap-watch)))
+         (look-at-heap ,engine ,watch)
+         ,@body))))
+
+(defun garbage-due-p (engine)
+  (engine::pool-state-garbage-due-p (engine::engine-pool-state engine)))
+
+(define-server-test much-garbage-is-collected-once-when-nobody-is-served
+  (watching-heap (engine watch heap)
+    (is (eql 0 (collections-after-rest engine watch heap)) "Nothing was made.")
+    (incf (heap-use heap) 499999)
+    (is (eql 0 (collections-after-rest engine watch heap)) "That is little.")
+    (is (null (garbage-due-p engine)))
+    (incf (heap-use heap) 1)
+    (look-at-heap engine watch)
+    (is (eql 1 (heap-collections heap)))
+    (is (null (garbage-due-p engine)))
+    (is (eql 0 (collections-after-rest engine watch heap)) "It was collected.")
+    (incf (heap-use heap) 500000)
+    (is (eql 1 (collections-after-rest engine watch heap)) "It counts from what that has left.")))
+
+(define-server-test garbage-is-not-collected-while-somebody-is-served
+  (loop for (what work) in `(("a request" ,(lambda (engine)
+                                             (incf (engine::engine-served-before engine))))
+                             ("a connection" ,(lambda (engine)
+                                                (platform:counter-add (engine::engine-accept-count engine) 1)))
+                             ("a timer" ,(lambda (engine)
+                                           (incf (engine::timers-run (engine::engine-timers engine))))))
+        do (watching-heap (engine watch heap)
+             (incf (heap-use heap) 600000)
+             (loop repeat 3
+                   do (funcall work engine)
+                      (look-at-heap engine watch)
+                      (is-true (garbage-due-p engine)))
+             (is (eql 0 (heap-collections heap)) "There was ~A each time." what)
+             (look-at-heap engine watch)
+             (is (eql 1 (heap-collections heap)) "There was no ~A since." what))))
+
+(define-server-test garbage-is-not-collected-while-other-threads-make-much
+  (watching-heap (engine watch heap)
+    (setf (heap-between heap) 10000000)
+    (loop repeat 20
+          do (incf (heap-use heap) (1+ engine::*quiet-octets*))
+             (look-at-heap engine watch))
+    (is-true (garbage-due-p engine))
+    (is (eql 0 (heap-collections heap)))
+    (incf (heap-use heap) engine::*quiet-octets*)
+    (look-at-heap engine watch)
+    (is (eql 1 (heap-collections heap)))))
+
+(define-server-test garbage-is-not-collected-before-a-timer-that-is-due-soon
+  (watching-heap (engine watch heap)
+    (flet ((collections-before (milliseconds took)
+             (setf (engine::timers-alarm (engine::engine-timers engine))
+                   (+ (platform:microseconds) (* 1000 milliseconds))
+                   (engine::heap-watch-took watch) took)
+             (incf (heap-use heap) 600000)
+             (collections-after-rest engine watch heap)))
+      (is (eql 0 (collections-before 90 0)))
+      (is (eql 1 (collections-before 5000 0)))
+      (is (eql 0 (collections-before 5000 3000)) "The last one took long.")
+      (is (eql 1 (collections-before 5000 1000)))
+      (is (eql 1 (collections-before -10 0)) "That alarm has rung."))))
+
+(define-server-test who-has-looked-at-the-heap-just-now-does-not-look-again
+  (watching-heap (engine watch heap)
+    (incf (heap-use heap) 600000)
+    (setf (engine::heap-watch-looked-at watch) (+ (platform:milliseconds) 1000000))
+    (engine::collect-at-rest engine watch)
+    (is (eql 0 (heap-collections heap)))))
+
+(define-server-test a-collection-that-came-by-itself-counts
+  (watching-heap (engine watch heap)
+    (incf (heap-use heap) 900000)
+    (collect-heap heap)
+    (incf (heap-use heap) 300000)
+    (is (eql 0 (collections-after-rest engine watch heap)))))
+
+(define-server-test garbage-is-left-alone-where-nothing-is-known-of-it
+  (watching-heap (engine watch heap)
+    (setf (heap-between heap) nil)
+    (incf (heap-use heap) 900000000)
+    (is (eql 0 (collections-after-rest engine watch heap)))))
+
+(define-server-test whether-garbage-is-collected-at-rest-is-the-services-to-say
+  (watching-heap (engine watch heap)
+    (incf (heap-use heap) 600000)
+    (with-function (engine:collects-at-rest-p (original service) nil)
+      (is (eql 0 (collections-after-rest engine watch heap))))
+    (is (eql 1 (collections-after-rest engine watch heap)))))
+
+(define-server-test a-sentinel-for-which-garbage-is-due-rests-briefly
+  (with-globals ((engine::*tick* 1/4) (engine::*idle-tick* 20))
+    (watching-heap (engine watch heap)
+      (is (= 20 (engine::idle-wait-seconds engine)))
+      (setf (engine::pool-state-garbage-due-p (engine::engine-pool-state engine)) t)
+      (is (= 1/4 (engine::idle-wait-seconds engine))))))
+
+(define-server-test a-server-at-rest-collects-garbage
+  (where-supported
+    (if (platform:octets-between-collections)
+        (let ((collected (make-gate "a collection")))
+          (with-globals ((engine::*collect-share* 0))
+            (with-function (platform:collect-young-garbage (original) (open-gate collected))
+              (with-ready-engine (engine (constantly nil))
+                (await collected)
+                (is-true (open-p collected))))))
+        (skip "This Lisp does not tell when it collects garbage."))))
