@@ -93,7 +93,8 @@ octets, BURST of them at a time."
          (is (eql 20 (ruler::figure "requests" figures)))
          (is (eql 20 (ruler::figure "sent" figures)))
          (is (eql 0 (sum-of-failures figures)))
-         (is (<= 100000 (ruler::figure "least_us" figures) (ruler::figure "max_us" figures)))
+         ;; Node's timers count in milliseconds, and may be early by one.
+         (is (<= 99000 (ruler::figure "least_us" figures) (ruler::figure "max_us" figures)))
          (is (< 1 (ruler::figure "in_flight" figures) 20)))))))
 
 (test all-are-in-flight-when-all-are-connected-first
