@@ -46,8 +46,11 @@
   ("timer-soon-p" "(<= now alarm (+ now" "(<= alarm (+ now")
   ("collect-for-rest" "(setf (heap-watch-took watch) (- (milliseconds) start))" ""
    :equivalent "The next timer may have to wait for a collection that takes long.")
-  ("collect-for-rest" "(note-heap watch)" ""
-   :equivalent "The next look finds out, if a little later.")
+  ("collect-for-rest" "(setf (heap-watch-collecting-p watch) t)" "")
+  ("collect-for-rest" "(setf (heap-watch-collecting-p watch) nil)" "")
+  ("collect-for-rest" "unwind-protect" "progn")
+  ("collect-for-rest" "(note-heap watch)" "")
+  ("collect-at-rest" "(not (heap-watch-collecting-p watch))" "t")
   ("collect-at-rest" "(>= (- now (heap-watch-looked-at watch)) *quiet-milliseconds*)" "t")
   ("collect-at-rest" "(collects-at-rest-p (engine-service engine))" "t")
   ("collect-at-rest" "(not (timer-soon-p engine watch))" "t")

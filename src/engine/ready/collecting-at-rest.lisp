@@ -6,10 +6,11 @@
 ;;;;   little was made             -                        -                nothing
 ;;;;   much was made               somebody was served      -                the sentinel looks again soon
 ;;;;   much was made               nobody was               is due soon      likewise
-;;;;   much was made               nobody was               is not           it collects
+;;;;   much was made               nobody was               is not           a worker collects
 ;;;;
 ;;;; It is a collection that would have come, only sooner: much is half of what the Lisp has made between two of them.
-;;;; Threads that are none of ours count as well: where they make much, there is no rest.
+;;;; Threads that are none of ours count as well: where they make much, there is no rest.  Programs may have functions that
+;;;; are called after a collection, in the thread that made it, and these may take long; so that is no work for the sentinel.
 
 (defparameter *collect-share* 1/2
   "Which share of what is made between two collections of garbage is worth one while the server rests.")
@@ -30,7 +31,8 @@
   (used 0 :type unsigned-byte)          ; how many are
   (work 0 :type unsigned-byte)          ; that was done
   (looked-at 0 :type fixnum)            ; in MILLISECONDS
-  (took 0 :type fixnum))                ; the last collection of the sentinel's, MILLISECONDS
+  (collecting-p nil)                    ; a worker is to collect, or does
+  (took 0 :type fixnum))                ; the last collection by a worker, MILLISECONDS
 
 (defun note-heap (watch)
   "Notes how much of the heap is in use.  Returns how many octets were made since the last collection, as far as WATCH
@@ -54,26 +56,32 @@ can know."
         (now (microseconds)))
     (<= now alarm (+ now (* 1000 (max *undisturbed-milliseconds* (* 2 (heap-watch-took watch))))))))
 
-(defun collect-for-rest (watch)
-  "Collects young garbage."
-  (let ((start (milliseconds)))
-    (collect-young-garbage)
-    (setf (heap-watch-took watch) (- (milliseconds) start))
-    (note-heap watch)))
+(defun collect-for-rest (engine watch)
+  "Has a worker of ENGINE collect young garbage.  WATCH is the worker's until that is done."
+  (setf (heap-watch-collecting-p watch) t)
+  (schedule engine 0
+            (lambda ()
+              (unwind-protect
+                   (let ((start (milliseconds)))
+                     (collect-young-garbage)
+                     (setf (heap-watch-took watch) (- (milliseconds) start))
+                     (note-heap watch))
+                (setf (heap-watch-collecting-p watch) nil)))))
 
 (defun collect-at-rest (engine watch)
-  "Collects garbage if there is much, and ENGINE rests.  Called by the sentinel, with its WATCH, again and again."
+  "Has garbage collected if there is much, and ENGINE rests.  Called by the sentinel, with its WATCH, again and again."
   (let ((now (milliseconds))
         (between (octets-between-collections)))
     (when (and between
                (>= (- now (heap-watch-looked-at watch)) *quiet-milliseconds*)
+               (not (heap-watch-collecting-p watch))
                (collects-at-rest-p (engine-service engine)))
       (setf (heap-watch-looked-at watch) now)
       (let* ((used (heap-watch-used watch))
              (due-p (>= (note-heap watch) (* *collect-share* between)))
              (quiet-p (quiet-p engine watch used)))
         (cond ((and due-p quiet-p (not (timer-soon-p engine watch)))
-               (collect-for-rest watch)
+               (collect-for-rest engine watch)
                (setf (pool-state-garbage-due-p (engine-pool-state engine)) nil))
               (t
                (setf (pool-state-garbage-due-p (engine-pool-state engine)) due-p)))))))
