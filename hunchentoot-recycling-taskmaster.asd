@@ -53,6 +53,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "not-abcl" :if-feature (:not :abcl))
                  (:file "not-sbcl-or-ecl" :if-feature (:not (:or :sbcl :ecl)))
                  (:file "waiting")      ; with an end that signals do not move
+                 (:file "brief-locks")  ; that are held for a few instructions
                  (:file "references")   ; to objects that are not to become garbage
                  (:file "system-calls-sbcl" :if-feature :sbcl)
                  (:file "octets-sbcl" :if-feature (:and :sbcl :64-bit :little-endian))

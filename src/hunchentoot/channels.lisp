@@ -28,9 +28,8 @@ much as its high-water mark: :DROP, its connection is ended; :SKIP, it does not 
   (%make-channel when-full))
 
 (defmacro with-channel ((channel) &body body)
-  `(uninterruptibly
-     (bt:with-lock-held ((channel-lock ,channel))
-       ,@body)))
+  `(with-lock-briefly ((channel-lock ,channel))
+     ,@body))
 
 (defgeneric subscriber-outbox (subscriber)
   (:documentation "The outbox of SUBSCRIBER."))

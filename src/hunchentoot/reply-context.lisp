@@ -40,7 +40,7 @@
 (defun forget-files (context)
   "Deletes the temporary files of CONTEXT, whose reply is over."
   (uninterruptibly
-    (let ((files (bt:with-lock-held ((reply-context-lock context))
+    (let ((files (with-lock-briefly ((reply-context-lock context))
                    (shiftf (reply-context-files context) :deleted))))
       (unless (eq :deleted files)
         (delete-files files)))))

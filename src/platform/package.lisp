@@ -71,7 +71,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:superclasses #:method-calls-supported-p #:make-calling-method #:call-methods
    #:call-when-redefined
    #:default-arguments #:missing-arguments
-   ;; atomics
+   ;; locks, and atomics
+   #:with-lock-briefly
    #:set-published #:compare-and-set #:order-memory #:order-reads #:order-writes
    #:make-counter #:counter-add #:counter-count))
 

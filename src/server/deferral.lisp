@@ -63,9 +63,8 @@ before.")
 
 (defmacro with-deferral ((deferral) &body body)
   "Evaluates BODY, which is short and waits for nothing, while no other thread touches DEFERRAL."
-  `(uninterruptibly
-     (bt:with-lock-held ((deferral-lock ,deferral))
-       ,@body)))
+  `(with-lock-briefly ((deferral-lock ,deferral))
+     ,@body))
 
 (defun deferral-pending-p (deferral)
   "True while DEFERRAL has no answer, and somebody waits for one."
@@ -88,9 +87,10 @@ before.")
 
 (defun hold-deferral (deferral object)
   "Lets OBJECT be what programs answer DEFERRAL by, while that is pending: when it is garbage, nobody can."
-  (with-deferral (deferral)
-    (when (eq :pending (deferral-state deferral))
-      (setf (deferral-holder deferral) (make-weak-reference object)))))
+  (when (deferral-pending-p deferral)   ; else it was answered within its handler
+    (with-deferral (deferral)
+      (when (eq :pending (deferral-state deferral))
+        (setf (deferral-holder deferral) (make-weak-reference object))))))
 
 (defun answer-deferral (deferral holder answer)
   "Makes ANSWER, which RESUME understands, that of DEFERRAL, which its HOLDER answers, and has it sent.  True when

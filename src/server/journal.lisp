@@ -65,9 +65,8 @@ people what went wrong, and must not signal; LOST is where the count of lost lin
 
 (defmacro with-journal ((journal) &body body)
   "Runs BODY, which is short and waits for nothing, under the lock of JOURNAL, whole."
-  `(uninterruptibly
-     (bt:with-lock-held ((journal-lock ,journal))
-       ,@body)))
+  `(with-lock-briefly ((journal-lock ,journal))
+     ,@body))
 
 (defun await-journal (journal condition-variable seconds predicate)
   "Waits for CONDITION-VARIABLE of JOURNAL as WAIT-UNTIL does for PREDICATE, up to SECONDS."

@@ -37,9 +37,8 @@ an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a pro
 
 (defmacro with-outbox ((outbox) &body body)
   "Evaluates BODY, which is short and waits for nothing, while no other thread touches OUTBOX."
-  `(uninterruptibly
-     (bt:with-lock-held ((outbox-lock ,outbox))
-       ,@body)))
+  `(with-lock-briefly ((outbox-lock ,outbox))
+     ,@body))
 
 (defun full-p (outbox)
   "True when more octets than its mark says are in OUTBOX."

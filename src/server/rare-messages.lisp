@@ -20,13 +20,12 @@
 (defun count-unsaid (unsaid now)
   "Counts that UNSAID has happened.  How many times a message is to tell of NOW, in MILLISECONDS, or NIL for no
 message."
-  (uninterruptibly
-    (bt:with-lock-held ((unsaid-lock unsaid))
-      (incf (unsaid-count unsaid))
-      (unless (and (unsaid-silent-until unsaid)
-                   (< now (unsaid-silent-until unsaid)))
-        (setf (unsaid-silent-until unsaid) (+ now *warning-milliseconds*))
-        (shiftf (unsaid-count unsaid) 0)))))
+  (with-lock-briefly ((unsaid-lock unsaid))
+    (incf (unsaid-count unsaid))
+    (unless (and (unsaid-silent-until unsaid)
+                 (< now (unsaid-silent-until unsaid)))
+      (setf (unsaid-silent-until unsaid) (+ now *warning-milliseconds*))
+      (shiftf (unsaid-count unsaid) 0))))
 
 (defun make-all-unsaid ()
   "What is told seldom, an alist: connections that were :REFUSED, clients that speak TLS where it is not spoken,

@@ -67,9 +67,8 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 
 (defmacro with-websocket ((socket) &body body)
   "Evaluates BODY, which is short and waits for nothing, while no other thread touches the state of SOCKET."
-  `(uninterruptibly
-     (bt:with-lock-held ((websocket-lock ,socket))
-       ,@body)))
+  `(with-lock-briefly ((websocket-lock ,socket))
+     ,@body))
 
 (defun step-websocket (socket step)
   "Makes STEP happen to SOCKET; returns the state after it.  Under the lock."

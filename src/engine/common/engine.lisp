@@ -85,9 +85,8 @@ begun, or while a lost one has no successor.")
 (defmacro with-engine ((engine) &body body)
   "Runs BODY, which is short and waits for nothing, under the lock of ENGINE, whole: neither
 an interrupt nor the death of the thread can leave its counts half changed."
-  `(uninterruptibly
-     (bt:with-lock-held ((engine-lock ,engine))
-       ,@body)))
+  `(with-lock-briefly ((engine-lock ,engine))
+     ,@body))
 
 (defun countdown (seconds)
   "A function that returns how many of SECONDS from now, a real or NIL for no limit, are left."

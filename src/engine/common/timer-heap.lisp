@@ -68,9 +68,8 @@ are late by that much at most.")
 
 (defmacro with-timers ((timers) &body body)
   "Runs BODY, which is short and waits for nothing, under the lock of TIMERS, whole."
-  `(uninterruptibly
-     (bt:with-lock-held ((timers-lock ,timers))
-       ,@body)))
+  `(with-lock-briefly ((timers-lock ,timers))
+     ,@body))
 
 ;;; The heap.  All of it under the lock.
 
