@@ -37,6 +37,9 @@ one; else NIL.")
 responses.")
    (collects-from :initform 0 :accessor server-collects-from
                   :documentation "From when on garbage may be collected for that, in MILLISECONDS.")
+   (collects-older-from :initform 0 :accessor server-collects-older-from
+                        :documentation "From when on older garbage may be, too.")
+   (output-lock :initform (bt:make-lock "clack log") :reader server-output-lock)
    (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
                :documentation "The text of a header Host, and the name and the port in it, a list that is
 replaced whole."))
@@ -111,9 +114,11 @@ acceptors, but for what is counted of rejected requests, handshakes and logs.")
                once often reason))
 
 (defmethod note ((server clack-server) level control &rest arguments)
-  (let ((stream (server-error-output server)))
-    (format stream "~&[~A] ~A~%" level (apply #'format nil control arguments))
-    (finish-output stream)))
+  (let ((text (apply #'format nil control arguments))
+        (stream (server-error-output server)))
+    (bt:with-lock-held ((server-output-lock server))
+      (format stream "~&[~A] ~A~%" level text)
+      (finish-output stream))))
 
 (defmethod note-rejected ((server clack-server) link refusal &optional method uri protocol)
   (declare (ignore link method uri protocol))

@@ -40,6 +40,8 @@
   (thread (bt:current-thread))          ; that is in the function; NIL when this has returned
   (written nil)                         ; a WRITTEN-RESPONSE that it has begun; or, later, anybody
   (elsewhere-p nil)                     ; it was answered or written otherwise than by the function, in its call
+  (born (collection-mark) :read-only t)
+  (aged-p nil)                          ; garbage was collected while its function ran: what that had is young no more
   (watched 0 :type fixnum)              ; when it went on after the call, in MILLISECONDS
   (mark nil))                           ; the COLLECTION-MARK when it was looked for the last time
 

@@ -12,6 +12,9 @@
 ;;;; application counts on the function's return waits for a second or so at most.  Elsewhere it waits for the
 ;;;; :RESPONSE-TIMEOUT.  Invariant: such a collection comes no earlier after another than twenty times as long as that
 ;;;; has taken, or a second, and none is made where one has come by itself.
+;;;;
+;;;; Where garbage was collected amid the function, what that had counts as older, and a collection of the young tells
+;;;; nothing of it.  Then older garbage is collected as well at the last look, a few times a minute at most.
 
 (defmethod resume ((server clack-server) exchange deferral answer)
   (let* ((delayed (deferral-context deferral))
@@ -89,7 +92,8 @@
     (cond ((not (unused-p delayed)))
           ((garbage-told-p)
            (setf (delayed-watched delayed) (milliseconds)
-                 (delayed-mark delayed) (collection-mark))
+                 (delayed-mark delayed) (collection-mark)
+                 (delayed-aged-p delayed) (not (eq (delayed-born delayed) (delayed-mark delayed))))
            (look-later server (list delayed) *looks*))
           ((and (delayed-written delayed) (server-response-timeout server))
            (schedule (exchange-engine (delayed-exchange delayed)) (server-response-timeout server)
@@ -122,24 +126,25 @@
 (defun look (server looks)
   "Looks whether responses of SERVER that wait for the first of LOOKS are forgotten, and again for those that are not."
   ;; Who is destroyed amid planning would leave some for whom nobody looks.
-  (let ((old (uninterruptibly (plan-looks server looks))))
-    (when old
-      (collect-for server old))))
+  (multiple-value-bind (old aged) (uninterruptibly (plan-looks server looks))
+    (cond (aged (collect-for server (append aged old) #'collect-older-garbage))
+          (old (collect-for server old)))))
 
 (defun plan-looks (server looks)
-  "Plans the next looks for the responses of SERVER that wait for the first of LOOKS; returns those, a list of DELAYED, for
-which garbage is to be collected by the caller."
+  "Plans the next looks for the responses of SERVER that wait for the first of LOOKS; returns those, lists of DELAYED, for
+which the caller is to collect garbage: young garbage, and, as second value, older."
   ;; Where many responses come a little later, some always wait.  They came after this look was planned: to collect
   ;; garbage for each of their kind would have all threads wait again and again.
   (let ((since (- (milliseconds) (floor (* 500 (first looks)))))
         (unused (take-unused server looks)))
     (flet ((young-p (delayed) (> (delayed-watched delayed) since)))
-      (let ((young (remove-if-not #'young-p unused))
-            (old (remove-if #'young-p unused)))
+      (let* ((young (remove-if-not #'young-p unused))
+             (old (remove-if #'young-p unused))
+             (aged (remove-if-not #'delayed-aged-p old)))
         (when young
           (look-later server young looks))
-        (when old
-          (plan-next-look server old looks))))))
+        (values (plan-next-look server (remove-if #'delayed-aged-p old) looks)
+                (plan-next-older-look server aged looks))))))
 
 (defun plan-next-look (server old looks)
   "Plans the next look for OLD, a list of DELAYED of SERVER: for the rest of LOOKS, or again for the first of them where
@@ -151,8 +156,22 @@ garbage must not be collected yet.  Returns OLD if it is to be collected for the
            '())
           (t
            (mark-collected old)
-           (look-later server old (rest looks))
+           (when old
+             (look-later server old (rest looks)))
            (and collect-p old)))))
+
+(defun plan-next-older-look (server aged looks)
+  "Does what PLAN-NEXT-LOOK does, for AGED, a list of DELAYED of SERVER amid whose functions garbage was collected, and
+older garbage: at the last of LOOKS."
+  (when aged
+    (let ((seconds (if (rest looks) nil (seconds-to-older-collection server))))
+      (cond ((rest looks)
+             (look-later server aged (rest looks))
+             '())
+            (seconds
+             (look-later server aged looks seconds)
+             '())
+            (t aged)))))
 
 (defun uncollected-p (delayed)
   "True when no garbage was collected since it was looked whether DELAYED is forgotten."
@@ -181,11 +200,27 @@ rational, somebody may."
              (setf (server-collects-from server) (+ now 1000))
              nil)))))
 
-(defun collect-for (server delayed-list)
-  "Collects young garbage, DELAYED-LIST of SERVER perhaps."
+(defparameter *rest-after-older-milliseconds* 10000
+  "For how long no older garbage is collected, after it was, or 20 times as long as that took.")
+
+(defun seconds-to-older-collection (server)
+  "Like SECONDS-TO-COLLECTION, of older garbage."
+  (bt:with-lock-held ((server-lock server))
+    (let* ((now (milliseconds))
+           (early (- (server-collects-older-from server) now)))
+      (cond ((plusp early)
+             (/ early 1000))
+            (t
+             (setf (server-collects-older-from server) (+ now *rest-after-older-milliseconds*))
+             nil)))))
+
+(defun collect-for (server delayed-list &optional (collect #'collect-young-garbage))
+  "Calls COLLECT, which collects garbage, DELAYED-LIST of SERVER perhaps."
   (let ((start (milliseconds)))
-    (collect-young-garbage)
+    (funcall collect)
     (let ((end (milliseconds)))
+      (setf (server-collects-older-from server)
+            (max (server-collects-older-from server) (+ end (* *rest-after-collecting* (- end start)))))
       (setf (server-collects-from server)
             (+ end (min *most-rest-milliseconds* (* *rest-after-collecting* (- end start)))))))
   (mark-collected delayed-list))

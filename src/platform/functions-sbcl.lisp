@@ -40,6 +40,10 @@ more."
   "Collects what has become garbage soon after it was made.  All threads wait for that: for some milliseconds."
   (sb-ext:gc))
 
+(defun collect-older-garbage ()
+  "Collects also what has become garbage after it had outlived a collection or two, but not what is old."
+  (sb-ext:gc :gen 2))                   ; of the generations below that
+
 (defun collection-mark ()
   "An object that is another one after each collection of garbage."
   sb-kernel::*gc-epoch*)

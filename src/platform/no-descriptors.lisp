@@ -141,6 +141,10 @@
   "Does nothing: nobody is told of garbage here."
   nil)
 
+(defun collect-older-garbage ()
+  "Does nothing: nobody is told of garbage here."
+  nil)
+
 (defun collection-mark ()
   "NIL."
   nil)

@@ -122,6 +122,46 @@
         (is (search "forgotten" (clack-log))))
       (skip "Only SBCL has garbage that tells.")))
 
+(define-server-test who-is-forgotten-is-found-also-where-garbage-was-collected-amid-the-function
+  (if (platform:garbage-told-p)
+      (with-clack (environment
+                   (if (equal "/writer" (getf environment :path-info))
+                       (lambda (responder)
+                         (let ((writer (funcall responder '(200 ()))))
+                           (funcall writer "written")
+                           (loop repeat 3 do (platform:collect-young-garbage))))
+                       (lambda (responder)
+                         (loop repeat 3 do (platform:collect-young-garbage))
+                         responder)))
+        (with-globals ((handler::*rest-after-older-milliseconds* 100))
+          (is (equal "written" (ask-text "/writer")))
+          (is (= 500 (response-status (ask "/responder"))))))
+      (skip "Only SBCL has garbage that tells.")))
+
+(define-server-test older-garbage-is-collected-for-the-last-look-only-and-seldom
+  (with-responder (responder) (funcall responder (text-response "at once"))
+    (let ((now 50000) (later (make-recorder)) (here (bt:current-thread)))
+      (with-function (platform:milliseconds (original)
+                       (if (eq here (bt:current-thread)) now (funcall original)))
+        (with-function (handler::look-later (original server more looks &optional seconds)
+                         (record later (list more looks seconds)))
+          (flet ((plan (looks) (handler::plan-next-older-look *server* '(aged) looks)))
+            (is (null (plan '(1/10 1))))
+            (is (equal '(((aged) (1) nil)) (recorded later)))
+            (is (equal '(aged) (plan '(1))))
+            (is (null (plan '(1))))
+            (is (equal '((aged) (1) 10) (first (last (recorded later)))))
+            (incf now 9999)
+            (is (null (plan '(1))))
+            (incf now 1)
+            (is (equal '(aged) (plan '(1))))
+            (handler::collect-for *server* '() (lambda () (incf now 1000)))
+            (incf now 19999)
+            (is (null (plan '(1))) "The last one took long.")
+            (incf now 1)
+            (is (equal '(aged) (plan '(1))))
+            (is (null (handler::plan-next-older-look *server* '() '(1))) "Nobody is aged.")))))))
+
 (defun call-looking (function server delayed)
   "Calls FUNCTION while DELAYED, of SERVER, is all that is looked for; returns how often garbage was collected, and what is
 to be looked for later, lists of the responses and the looks."

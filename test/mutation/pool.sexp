@@ -37,27 +37,29 @@
 
 (:file "src/engine/ready/collecting-at-rest.lisp" :suites (collecting-at-rest)
  :mutants
- (("note-heap" "(setf (heap-watch-base watch) used)" "")
+ (("forget-heap-of" "(remove engine (heap-watch-engines watch) :test #'eq)" "(heap-watch-engines watch)")
+  ("recently-p" "(< -1 (- now moment) milliseconds)" "(< (- now moment) milliseconds)")
+  ("note-heap" "(setf (heap-watch-base watch) used)" "")
   ("note-heap" "(setf (heap-watch-used watch) used)" "")
   ("quiet-p" "(= work (shiftf (heap-watch-work watch) work))" "t")
   ("quiet-p" "(<= (- (heap-watch-used watch) used) *quiet-octets*)" "t")
   ("timer-soon-p" "(* 2 (heap-watch-took watch))" "0")
   ("timer-soon-p" "*undisturbed-milliseconds*" "0")
-  ("timer-soon-p" "(<= now alarm (+ now" "(<= alarm (+ now")
+  ("disturbed-p" "(plusp (with-engine (engine) (busy-count engine)))" "nil")
+  ("disturbed-p" "(timer-soon-p engine watch)" "nil")
+  ("disturbed-p" "(not (collects-at-rest-p (engine-service engine)))" "nil")
+  ("look-at-heap" "(setf (heap-watch-looked-at watch) now)" ""
+   :equivalent "It looks more often than needed.")
+  ("look-at-heap" "(setf (heap-watch-collecting-since watch) now)" "nil")
   ("collect-for-rest" "(setf (heap-watch-took watch) (- (milliseconds) start))" ""
    :equivalent "The next timer may have to wait for a collection that takes long.")
-  ("collect-for-rest" "(setf (heap-watch-collecting-p watch) t)" "")
-  ("collect-for-rest" "(setf (heap-watch-collecting-p watch) nil)" "")
+  ("collect-for-rest" "(setf (heap-watch-collecting-since watch) nil)" "")
   ("collect-for-rest" "unwind-protect" "progn")
   ("collect-for-rest" "(note-heap watch)" "")
-  ("collect-at-rest" "(not (heap-watch-collecting-p watch))" "t")
-  ("collect-at-rest" "(>= (- now (heap-watch-looked-at watch)) *quiet-milliseconds*)" "t")
-  ("collect-at-rest" "(collects-at-rest-p (engine-service engine))" "t")
-  ("collect-at-rest" "(not (timer-soon-p engine watch))" "t")
-  ("collect-at-rest" "(setf (heap-watch-looked-at watch) now)" ""
-   :equivalent "It looks more often than needed.")
-  ("collect-at-rest" "(engine-pool-state engine)) nil)" "(engine-pool-state engine)) t)")
-  ("collect-at-rest" "(engine-pool-state engine)) due-p)" "(engine-pool-state engine)) nil)")))
+  ("collect-at-rest" "(not (recently-p (heap-watch-looked-at watch) *quiet-milliseconds* now))" "t"
+   :equivalent "It is looked at once more under the lock.")
+  ("collect-at-rest" "(not (recently-p (heap-watch-collecting-since watch) *most-collecting-milliseconds* now))" "t")
+  ("collect-at-rest" "(and due-p (not collect-p))" "(not collect-p)")))
 
 (:file "src/engine/ready/pool-sizing.lisp" :suites (pool-sizing processors sentinels)
  :mutants

@@ -30,7 +30,8 @@
   ("check-upgrade" "(element-p \"upgrade\" connection)" "t")
   ("check-upgrade" "(element-p \"websocket\" upgrade)" "t")
   ("check-version" "(equal \"13\" version)" "version")
-  ("key-p" "(= 24 (length key))" "(<= 24 (length key))")
+  ("key-p" "(= 24 (length key))" "(<= 24 (length key))"
+   :equivalent "What follows the 22 digits is all of the padding.")
   ("key-p" "(string= \"==\" key :start2 22)" "t")
   ("key-p" "(null (position-if-not #'base64-digit-p key :end 22))" "t")
   ("chosen-subprotocol" "(every #'token-p names)" "t")

@@ -2,15 +2,18 @@
 
 ;;;; Garbage is collected while the server rests, rather than amid the next requests, all of which would wait for it.
 ;;;;
-;;;;   since the last collection   since the last look      the next timer   then
-;;;;   little was made             -                        -                nothing
-;;;;   much was made               somebody was served      -                the sentinel looks again soon
-;;;;   much was made               nobody was               is due soon      likewise
-;;;;   much was made               nobody was               is not           a worker collects
+;;;;   since the last collection   since the last look            a timer         then
+;;;;   little was made             -                              -               nothing
+;;;;   much was made               somebody was served, or is     -               a sentinel looks again soon
+;;;;   much was made               nobody was                     is due soon     likewise
+;;;;   much was made               nobody was                     is not          a worker collects
 ;;;;
 ;;;; It is a collection that would have come, only sooner: much is half of what the Lisp has made between two of them.
-;;;; Threads that are none of ours count as well: where they make much, there is no rest.  Programs may have functions that
-;;;; are called after a collection, in the thread that made it, and these may take long; so that is no work for the sentinel.
+;;;;
+;;;; The heap is that of all engines of this Lisp.  So they have one watch: the sentinel that comes first looks for all, and
+;;;; there is no rest while any of them serves, or wants no such collection.  Other threads count as well: where they make
+;;;; much, there is no rest.  Programs may have functions that are called after a collection, in the thread that made it,
+;;;; and these may take long; so that is no work for a sentinel.
 
 (defparameter *collect-share* 1/2
   "Which share of what is made between two collections of garbage is worth one while the server rests.")
@@ -24,15 +27,46 @@
 (defparameter *undisturbed-milliseconds* 100
   "A collection that may take so long, or twice as long as the last one, must end before the next timer is due.")
 
+(defparameter *most-collecting-milliseconds* 10000
+  "For how long a worker that is to collect is waited for: its engine may have stopped before that.")
+
 (defstruct (heap-watch (:include opaque) (:constructor make-heap-watch ()) (:copier nil))
-  "What the sentinel remembers of the heap from look to look."
+  "What sentinels remember of the heap from look to look."
+  (lock (bt:make-lock "heap watch") :read-only t)
+  (engines '() :type list)              ; those that run
   (mark nil)                            ; of the last collection, its COLLECTION-MARK
   (base 0 :type unsigned-byte)          ; how many octets were in use after that
   (used 0 :type unsigned-byte)          ; how many are
   (work 0 :type unsigned-byte)          ; that was done
-  (looked-at 0 :type fixnum)            ; in MILLISECONDS
-  (collecting-p nil)                    ; a worker is to collect, or does
+  (looked-at nil :type (or null fixnum)) ; in MILLISECONDS
+  (collecting-since nil :type (or null fixnum)) ; when a worker was to collect that has not, in MILLISECONDS
   (took 0 :type fixnum))                ; the last collection by a worker, MILLISECONDS
+
+(defvar *heap-watch* (make-heap-watch)
+  "The watch of this Lisp's heap.")
+
+(defmacro with-heap-watch ((watch) &body body)
+  `(with-lock-briefly ((heap-watch-lock ,watch))
+     ,@body))
+
+(defun watch-heap-for (engine)
+  "Has the watch know of ENGINE, whose sentinel begins."
+  (let ((watch *heap-watch*))
+    (with-heap-watch (watch)
+      (pushnew engine (heap-watch-engines watch) :test #'eq))))
+
+(defun forget-heap-of (engine)
+  "Has the watch know no more of ENGINE, whose sentinel ends."
+  (let ((watch *heap-watch*))
+    (with-heap-watch (watch)
+      (setf (heap-watch-engines watch) (remove engine (heap-watch-engines watch) :test #'eq)))))
+
+;;; A look.  Under the lock.
+
+(defun recently-p (moment milliseconds now)
+  "True when MOMENT, in MILLISECONDS or NIL, was less than MILLISECONDS before NOW."
+  (and moment
+       (< -1 (- now moment) milliseconds))) ; in a saved Lisp that was started on another day, it may be to come
 
 (defun note-heap (watch)
   "Notes how much of the heap is in use.  Returns how many octets were made since the last collection, as far as WATCH
@@ -44,44 +78,64 @@ can know."
     (setf (heap-watch-used watch) used)
     (- used (heap-watch-base watch))))
 
-(defun quiet-p (engine watch used)
-  "True when nobody was served by ENGINE, and little was made, since WATCH had last USED octets."
-  (let ((work (work-done engine)))
+(defun quiet-p (watch used)
+  "True when nobody was served by the engines of WATCH, and little was made, since it had last USED octets."
+  (let ((work (reduce #'+ (heap-watch-engines watch) :key #'work-done)))
     (and (= work (shiftf (heap-watch-work watch) work))
          (<= (- (heap-watch-used watch) used) *quiet-octets*))))
 
 (defun timer-soon-p (engine watch)
-  "True when a timer of ENGINE is due before a collection would surely be over."
-  (let ((alarm (timers-alarm (engine-timers engine)))
-        (now (microseconds)))
-    (<= now alarm (+ now (* 1000 (max *undisturbed-milliseconds* (* 2 (heap-watch-took watch))))))))
+  "True when a timer of ENGINE is due, or will be before a collection would surely be over."
+  (let ((deadline (first-deadline (engine-timers engine))))
+    (and deadline
+         (<= deadline
+             (+ (microseconds) (* 1000 (max *undisturbed-milliseconds* (* 2 (heap-watch-took watch)))))))))
 
-(defun collect-for-rest (engine watch)
-  "Has a worker of ENGINE collect young garbage.  WATCH is the worker's until that is done."
-  (setf (heap-watch-collecting-p watch) t)
-  (schedule engine 0
-            (lambda ()
-              (unwind-protect
-                   (let ((start (milliseconds)))
-                     (collect-young-garbage)
-                     (setf (heap-watch-took watch) (- (milliseconds) start))
-                     (note-heap watch))
-                (setf (heap-watch-collecting-p watch) nil)))))
+(defun disturbed-p (engine watch)
+  "True when ENGINE serves somebody, or is about to, or wants no collection."
+  (or (plusp (with-engine (engine) (busy-count engine)))
+      (timer-soon-p engine watch)
+      (not (collects-at-rest-p (engine-service engine)))))
 
-(defun collect-at-rest (engine watch)
-  "Has garbage collected if there is much, and ENGINE rests.  Called by the sentinel, with its WATCH, again and again."
-  (let ((now (milliseconds))
-        (between (octets-between-collections)))
+(defun look-at-heap (watch between now)
+  "Has WATCH look at the heap NOW, of which BETWEEN octets are made from one collection to the next.  Returns true when
+garbage is to be collected, by the caller; second value, true when there is much."
+  (let* ((used (heap-watch-used watch))
+         (due-p (>= (note-heap watch) (* *collect-share* between)))
+         (quiet-p (quiet-p watch used))
+         (collect-p (and due-p
+                         quiet-p
+                         (notany (lambda (engine) (disturbed-p engine watch))
+                                 (heap-watch-engines watch)))))
+    (setf (heap-watch-looked-at watch) now)
+    (when collect-p
+      (setf (heap-watch-collecting-since watch) now))
+    (values collect-p due-p)))
+
+;;; What a sentinel does
+
+(defun collect-for-rest (watch)
+  "Collects young garbage, for WATCH."
+  (unwind-protect
+       (let ((start (milliseconds)))
+         (collect-young-garbage)
+         (setf (heap-watch-took watch) (- (milliseconds) start)))
+    (with-heap-watch (watch)
+      (note-heap watch)
+      (setf (heap-watch-collecting-since watch) nil))))
+
+(defun collect-at-rest (engine)
+  "Has garbage collected if there is much, and all engines rest.  Called by the sentinel of ENGINE again and again."
+  (let ((watch *heap-watch*)
+        (between (octets-between-collections))
+        (now (milliseconds)))
     (when (and between
-               (>= (- now (heap-watch-looked-at watch)) *quiet-milliseconds*)
-               (not (heap-watch-collecting-p watch))
-               (collects-at-rest-p (engine-service engine)))
-      (setf (heap-watch-looked-at watch) now)
-      (let* ((used (heap-watch-used watch))
-             (due-p (>= (note-heap watch) (* *collect-share* between)))
-             (quiet-p (quiet-p engine watch used)))
-        (cond ((and due-p quiet-p (not (timer-soon-p engine watch)))
-               (collect-for-rest engine watch)
-               (setf (pool-state-garbage-due-p (engine-pool-state engine)) nil))
-              (t
-               (setf (pool-state-garbage-due-p (engine-pool-state engine)) due-p)))))))
+               (not (recently-p (heap-watch-looked-at watch) *quiet-milliseconds* now))
+               (not (recently-p (heap-watch-collecting-since watch) *most-collecting-milliseconds* now)))
+      (multiple-value-bind (collect-p due-p)
+          (with-heap-watch (watch)
+            (unless (recently-p (heap-watch-looked-at watch) *quiet-milliseconds* now) ; another one came first
+              (look-at-heap watch between now)))
+        (setf (pool-state-garbage-due-p (engine-pool-state engine)) (and due-p (not collect-p)))
+        (when collect-p
+          (schedule engine 0 (lambda () (collect-for-rest watch))))))))

@@ -110,23 +110,25 @@ each sample would wake a thread."
   (prepare-thread engine *sentinel-slack-microseconds*)
   (resume-clock (engine-pool-state engine))
   (check-thread-states engine)
-  (let ((controller (make-engine-controller engine))
-        (watch (make-heap-watch)))
+  (watch-heap-for engine)
+  (let ((controller (make-engine-controller engine)))
     (flet ((housekeep () (housekeep-when-due engine controller))
-           (collect () (collect-at-rest engine watch))
+           (collect () (collect-at-rest engine))
            (see-to-workers ()
              (send-late-output engine)
              (rest-after-sample engine controller (adjust-pool engine controller))))
       (declare (dynamic-extent #'housekeep #'collect #'see-to-workers)) ; two thousand times a second
-      (loop until (eq (engine-phase engine) :stopped)
-            do (call-surviving engine :housekeeping #'housekeep)
-               (call-surviving engine :garbage #'collect)
-               (clear-stack)            ; while it rests, it keeps none alive that it has looked at
-            unless (call-surviving engine :pool-size #'see-to-workers)
-              ;; ADJUST-POOL may have failed before it set the clock.
-              do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
-                 (pause-after-failure engine)
-                 (resume-clock (engine-pool-state engine)))))
+      (unwind-protect
+           (loop until (eq (engine-phase engine) :stopped)
+                 do (call-surviving engine :housekeeping #'housekeep)
+                    (call-surviving engine :garbage #'collect)
+                    (clear-stack)       ; while it rests, it keeps none alive that it has looked at
+                 unless (call-surviving engine :pool-size #'see-to-workers)
+                   ;; ADJUST-POOL may have failed before it set the clock.
+                   do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
+                      (pause-after-failure engine)
+                      (resume-clock (engine-pool-state engine)))
+        (forget-heap-of engine))))
   ;; Nobody ticks from now on, nor looks at what those hold who were left behind.
   (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
   (call-surviving engine :pool-size (lambda () (send-late-output engine :all-p t))))
