@@ -188,31 +188,28 @@ older garbage: at the last of LOOKS."
 (defparameter *most-rest-milliseconds* 1000
   "For how long none is made at most, however long the last one has taken.")
 
-(defun seconds-to-collection (server)
-  "NIL when the caller may collect garbage for SERVER now, and nobody else meanwhile; else after how many seconds, a
-rational, somebody may."
+(defun seconds-to (server slot rest)
+  "NIL when the caller may collect garbage for SERVER now, since the moment in its SLOT has come, and nobody else for REST
+milliseconds; else after how many seconds, a rational, somebody may."
   (bt:with-lock-held ((server-lock server))
     (let* ((now (milliseconds))
-           (early (- (server-collects-from server) now)))
+           (early (- (slot-value server slot) now)))
       (cond ((plusp early)
              (/ early 1000))
-            (t                          ; or for a second, if the caller is destroyed amid it
-             (setf (server-collects-from server) (+ now 1000))
+            (t
+             (setf (slot-value server slot) (+ now rest))
              nil)))))
+
+(defun seconds-to-collection (server)
+  "What SECONDS-TO returns for young garbage."
+  (seconds-to server 'collects-from 1000)) ; for a second, if the caller is destroyed amid it
 
 (defparameter *rest-after-older-milliseconds* 10000
   "For how long no older garbage is collected, after it was, or 20 times as long as that took.")
 
 (defun seconds-to-older-collection (server)
-  "Like SECONDS-TO-COLLECTION, of older garbage."
-  (bt:with-lock-held ((server-lock server))
-    (let* ((now (milliseconds))
-           (early (- (server-collects-older-from server) now)))
-      (cond ((plusp early)
-             (/ early 1000))
-            (t
-             (setf (server-collects-older-from server) (+ now *rest-after-older-milliseconds*))
-             nil)))))
+  "What SECONDS-TO returns for older garbage."
+  (seconds-to server 'collects-older-from *rest-after-older-milliseconds*))
 
 (defun collect-for (server delayed-list &optional (collect #'collect-young-garbage))
   "Calls COLLECT, which collects garbage, DELAYED-LIST of SERVER perhaps."
