@@ -137,9 +137,11 @@
   ("watch-forgotten" "(not (eq (delayed-born delayed) (delayed-mark delayed)))" "nil")
   ("plan-next-older-look" "(if (rest looks) nil (seconds-to-older-collection server))" "nil")
   ("look" "#'collect-older-garbage" "#'collect-young-garbage")
-  ("collect-for" "(collect-young-garbage)" "nil")
+  ("collect-for" "(funcall collect)" "nil")
   ("collect-for" "(min *most-rest-milliseconds* " "(max 0 ")
-  ("collect-for" "(* *rest-after-collecting* (- end start))" "0")
+  ("collect-for" "(min *most-rest-milliseconds* (* *rest-after-collecting* (- end start)))" "0")
+  ("collect-for" "(max (server-collects-older-from server) (+ end (* *rest-after-collecting* (- end start))))"
+                 "(server-collects-older-from server)")
   ("collect-for" "(mark-collected delayed-list)" "nil")
   ("watch-forgotten" "(delayed-watched delayed) (milliseconds)" "")
   ("watch-forgotten" "(delayed-mark delayed) (collection-mark)" ""
