@@ -138,7 +138,7 @@
           (is (= 500 (response-status (ask "/responder"))))))
       (skip "Only SBCL has garbage that tells.")))
 
-(define-server-test older-garbage-is-collected-for-the-last-look-only-and-seldom
+(define-server-test (older-garbage-is-collected-for-the-last-look-only-and-seldom :needs :calls-by-name)
   (with-responder (responder) (funcall responder (text-response "at once"))
     (let ((now 50000) (later (make-recorder)) (here (bt:current-thread)))
       (with-function (platform:milliseconds (original)
