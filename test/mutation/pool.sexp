@@ -47,7 +47,7 @@
   ("timer-soon-p" "*undisturbed-milliseconds*" "0")
   ("disturbed-p" "(plusp (with-engine (engine) (busy-count engine)))" "nil")
   ("disturbed-p" "(timer-soon-p engine watch)" "nil")
-  ("disturbed-p" "(not (collects-at-rest-p (engine-service engine)))" "nil")
+  ("collects-p" "(collects-at-rest-p (engine-service engine))" "t")
   ("look-at-heap" "(setf (heap-watch-looked-at watch) now)" ""
    :equivalent "It looks more often than needed.")
   ("look-at-heap" "(setf (heap-watch-collecting-since watch) now)" "nil")

@@ -7,11 +7,12 @@
 ;;;;   much was made               somebody was served, or is     -               a sentinel looks again soon
 ;;;;   much was made               nobody was                     is due soon     likewise
 ;;;;   much was made               nobody was                     is not          a worker collects
+;;;;   anything, and some engine wants no such collection                         nothing
 ;;;;
 ;;;; It is a collection that would have come, only sooner: much is half of what the Lisp has made between two of them.
 ;;;;
 ;;;; The heap is that of all engines of this Lisp.  So they have one watch: the sentinel that comes first looks for all, and
-;;;; there is no rest while any of them serves, or wants no such collection.  Other threads count as well: where they make
+;;;; there is no rest while any of them serves.  Other threads count as well: where they make
 ;;;; much, there is no rest.  Programs may have functions that are called after a collection, in the thread that made it,
 ;;;; and these may take long; so that is no work for a sentinel.
 
@@ -91,17 +92,21 @@ can know."
          (<= deadline
              (+ (microseconds) (* 1000 (max *undisturbed-milliseconds* (* 2 (heap-watch-took watch)))))))))
 
+(defun collects-p (engine)
+  "True when garbage may be collected while ENGINE rests."
+  (collects-at-rest-p (engine-service engine)))
+
 (defun disturbed-p (engine watch)
-  "True when ENGINE serves somebody, or is about to, or wants no collection."
+  "True when ENGINE serves somebody, or is about to."
   (or (plusp (with-engine (engine) (busy-count engine)))
-      (timer-soon-p engine watch)
-      (not (collects-at-rest-p (engine-service engine)))))
+      (timer-soon-p engine watch)))
 
 (defun look-at-heap (watch between now)
   "Has WATCH look at the heap NOW, of which BETWEEN octets are made from one collection to the next.  Returns true when
-garbage is to be collected, by the caller; second value, true when there is much."
+garbage is to be collected, by the caller; second value, true when it is to be as soon as there is a rest."
   (let* ((used (heap-watch-used watch))
-         (due-p (>= (note-heap watch) (* *collect-share* between)))
+         (due-p (and (>= (note-heap watch) (* *collect-share* between))
+                     (every #'collects-p (heap-watch-engines watch))))
          (quiet-p (quiet-p watch used))
          (collect-p (and due-p
                          quiet-p

@@ -110,7 +110,6 @@ each sample would wake a thread."
   (prepare-thread engine *sentinel-slack-microseconds*)
   (resume-clock (engine-pool-state engine))
   (check-thread-states engine)
-  (watch-heap-for engine)
   (let ((controller (make-engine-controller engine)))
     (flet ((housekeep () (housekeep-when-due engine controller))
            (collect () (collect-at-rest engine))
@@ -119,7 +118,8 @@ each sample would wake a thread."
              (rest-after-sample engine controller (adjust-pool engine controller))))
       (declare (dynamic-extent #'housekeep #'collect #'see-to-workers)) ; two thousand times a second
       (unwind-protect
-           (loop until (eq (engine-phase engine) :stopped)
+           (loop initially (watch-heap-for engine)
+                 until (eq (engine-phase engine) :stopped)
                  do (call-surviving engine :housekeeping #'housekeep)
                     (call-surviving engine :garbage #'collect)
                     (clear-stack)       ; while it rests, it keeps none alive that it has looked at
