@@ -39,7 +39,8 @@ responses.")
                   :documentation "From when on garbage may be collected for that, in MILLISECONDS.")
    (collects-older-from :initform 0 :accessor server-collects-older-from
                         :documentation "From when on older garbage may be, too.")
-   (output-lock :initform (bt:make-lock "clack log") :reader server-output-lock)
+   (output-lock :initform (bt:make-recursive-lock "clack log") :reader server-output-lock
+                :documentation "Held while something is told.  A program's stream may tell something itself meanwhile.")
    (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
                :documentation "The text of a header Host, and the name and the port in it, a list that is
 replaced whole."))
@@ -116,7 +117,7 @@ acceptors, but for what is counted of rejected requests, handshakes and logs.")
 (defmethod note ((server clack-server) level control &rest arguments)
   (let ((text (apply #'format nil control arguments))
         (stream (server-error-output server)))
-    (bt:with-lock-held ((server-output-lock server))
+    (bt:with-recursive-lock-held ((server-output-lock server))
       (format stream "~&[~A] ~A~%" level text)
       (finish-output stream))))
 

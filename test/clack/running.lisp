@@ -141,6 +141,31 @@
                                                              :port 0 :on-start #'handler:stop)))
              'handler:unfit-argument)))
 
+(defclass telling-stream (trivial-gray-streams:fundamental-character-output-stream)
+  ((server :initform nil :accessor told-server)
+   (characters :initform '() :accessor told-characters :documentation "The last first."))
+  (:documentation "Takes characters, and has its server tell something itself when the first comes."))
+
+(defmethod trivial-gray-streams:stream-write-char ((stream telling-stream) character)
+  (let ((server (shiftf (told-server stream) nil)))
+    (when server
+      (engine:note server :error "within")))
+  (push character (told-characters stream))
+  character)
+
+(defmethod trivial-gray-streams:stream-line-column ((stream telling-stream))
+  0)
+
+(define-server-test a-stream-for-errors-may-tell-of-some-itself
+  (let* ((stream (make-instance 'telling-stream))
+         (*error-output* stream)
+         (server (handler::make-clack-server 'hello '())))
+    (setf (told-server stream) server)
+    (engine:note server :error "without")
+    (let ((text (coerce (reverse (told-characters stream)) 'string)))
+      (is (search "within" text))
+      (is (search "without" text)))))
+
 (define-server-test what-the-engine-may-do-is-the-programs-to-say-with-clack
   (loop for (ask argument) in '((engine:calls-together-p :io-uring)
                                 (engine:collects-at-rest-p :collect-at-rest))
