@@ -140,11 +140,12 @@ which the caller is to collect garbage: young garbage, and, as second value, old
     (flet ((young-p (delayed) (> (delayed-watched delayed) since)))
       (let* ((young (remove-if-not #'young-p unused))
              (old (remove-if #'young-p unused))
+             (fresh (remove-if #'delayed-aged-p old))
              (aged (remove-if-not #'delayed-aged-p old)))
         (when young
           (look-later server young looks))
-        (values (plan-next-look server (remove-if #'delayed-aged-p old) looks)
-                (plan-next-older-look server aged looks))))))
+        (values (and fresh (plan-next-look server fresh looks))
+                (and aged (plan-next-older-look server aged looks)))))))
 
 (defun plan-next-look (server old looks)
   "Plans the next look for OLD, a list of DELAYED of SERVER: for the rest of LOOKS, or again for the first of them where
@@ -156,22 +157,21 @@ garbage must not be collected yet.  Returns OLD if it is to be collected for the
            '())
           (t
            (mark-collected old)
-           (when old
-             (look-later server old (rest looks)))
+           (look-later server old (rest looks))
            (and collect-p old)))))
 
 (defun plan-next-older-look (server aged looks)
   "Does what PLAN-NEXT-LOOK does, for AGED, a list of DELAYED of SERVER amid whose functions garbage was collected, and
 older garbage: at the last of LOOKS."
-  (when aged
-    (let ((seconds (if (rest looks) nil (seconds-to-older-collection server))))
-      (cond ((rest looks)
-             (look-later server aged (rest looks))
-             '())
-            (seconds
-             (look-later server aged looks seconds)
-             '())
-            (t aged)))))
+  (let* ((last-p (null (rest looks)))
+         (seconds (and last-p aged (seconds-to-older-collection server))))
+    (cond (seconds
+           (look-later server aged looks seconds)
+           '())
+          (last-p aged)
+          (t
+           (look-later server aged (rest looks))
+           '()))))
 
 (defun uncollected-p (delayed)
   "True when no garbage was collected since it was looked whether DELAYED is forgotten."

@@ -68,10 +68,9 @@ temporary file.")
 ;;; Whose turn it is
 
 (defun end-reading-turn (body)
-  (uninterruptibly
-    (bt:with-lock-held ((raw-body-lock body))
-      (setf (raw-body-turn body) nil)
-      (bt:condition-notify (raw-body-turn-ended body)))))
+  (with-lock-briefly ((raw-body-lock body))
+    (setf (raw-body-turn body) nil)
+    (bt:condition-notify (raw-body-turn-ended body))))
 
 (defun call-in-reading-turn (body function)
   "Calls FUNCTION while no other thread reads BODY, or takes more of it; waits for those that do."

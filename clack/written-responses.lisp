@@ -146,10 +146,9 @@ WITHIN-P."
 
 (defun end-turn (written)
   "Ends the current thread's turn."
-  (uninterruptibly
-    (bt:with-lock-held ((written-lock written))
-      (setf (written-turn written) nil)
-      (bt:condition-notify (written-ended written)))))
+  (with-lock-briefly ((written-lock written))
+    (setf (written-turn written) nil)
+    (bt:condition-notify (written-ended written))))
 
 (defun end-turns (written)
   "Waits until nobody has a turn, and lets nobody have one any more."

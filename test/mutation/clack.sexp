@@ -135,7 +135,7 @@
   ("seconds-to" "(plusp early)" "nil")
   ("seconds-to" "(setf (slot-value server slot) (+ now rest))" "nil")
   ("watch-forgotten" "(not (eq (delayed-born delayed) (delayed-mark delayed)))" "nil")
-  ("plan-next-older-look" "(if (rest looks) nil (seconds-to-older-collection server))" "nil")
+  ("plan-next-older-look" "(and last-p aged (seconds-to-older-collection server))" "nil")
   ("look" "#'collect-older-garbage" "#'collect-young-garbage")
   ("collect-for" "(funcall collect)" "nil")
   ("collect-for" "(min *most-rest-milliseconds* " "(max 0 ")

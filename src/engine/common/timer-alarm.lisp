@@ -45,6 +45,12 @@ the moment; they leave it to the caller, who goes on until it was not changed."
              ((>= (/ +most-microseconds+ 1000000) seconds) (values (ceiling (* 1000000 (rational seconds)))))
              (t +most-microseconds+)))))    ; infinity, for one
 
+(defparameter *slack-divisor* 1024
+  "A timer may be late by its delay divided by this.")
+
+(defparameter *most-slack-microseconds* 4000
+  "By how much it may be late for that reason at most.")
+
 (defun deadline-after (delay now)
   "When a timer is due that is to wait for DELAY from NOW, all in microseconds."
   ;; The alarm interrupts a processor; in a virtual machine that costs as much as a small request.

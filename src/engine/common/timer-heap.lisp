@@ -35,12 +35,6 @@
   "The alarm is set to multiples of this, so that it rings once for all timers that are due in between: they
 are late by that much at most.")
 
-(defparameter *slack-divisor* 1024
-  "A timer may be late by its delay divided by this.")
-
-(defparameter *most-slack-microseconds* 4000
-  "By how much it may be late for that reason at most.")
-
 (defstruct (timers (:include opaque) (:constructor make-timers ()) (:copier nil))
   "The timers of an engine.  Those that are pending stand in DEADLINES and ENTRIES, at the same places."
   (lock (bt:make-lock "timers") :read-only t)
