@@ -253,11 +253,20 @@ CONNECTION as in SEND-QUEUED.  True when nothing will follow.  Signals DESCRIPTO
                (write-directly wire (octets-part-octets part) 0 (part-end part)))
              last-p)))))
 
+(defun nothing-to-send-p (outbox wire)
+  "True when all that was put into OUTBOX was sent, none of it is LEFT of WIRE, and more may be put in.  Who just puts
+something in has it sent afterwards."
+  (and (eq :open (outbox-phase outbox))
+       (not (queued-p outbox))          ; also no vector without octets
+       (zerop (outbox-size outbox))
+       (null (wire-left wire))))
+
 (defun send-queued (outbox wire &key more-p connection)
   "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P as in SEND-PARTS-NOW.
 CONNECTION is that of WIRE where the caller sends nothing more for now unless this is true, so that its visitor may gather
 it; else NIL.  True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
-  (let ((last-p (send-taken outbox wire more-p connection))
-        (count (octets-left wire)))
-    (note-unsent outbox count)
-    (and last-p (zerop count))))
+  (unless (nothing-to-send-p outbox wire)
+    (let ((last-p (send-taken outbox wire more-p connection))
+          (count (octets-left wire)))
+      (note-unsent outbox count)
+      (and last-p (zerop count)))))

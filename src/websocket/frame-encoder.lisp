@@ -31,11 +31,14 @@
 
 (defun put-big-endian (target position number count)
   "Puts NUMBER into COUNT octets of TARGET from POSITION on, the highest first."
+  (declare (type octets target) (type index position) (type (integer 0 8) count) (type (unsigned-byte 62) number)
+           #.*plain-policy*)
   (dotimes (i count (+ position count))
     (setf (aref target (+ position i)) (ldb (byte 8 (* 8 (- count i 1))) number))))
 
 (defun put-frame-head (target kind length final-p mask)
   "Puts the head of a frame into TARGET, from 0 on.  Returns where it ends."
+  (declare (type octets target) (type index length) (type (or null mask) mask) #.*plain-policy*)
   (let ((more (length-octets length))
         (mask-bit (if mask #x80 0)))
     (setf (aref target 0) (logior (if final-p #x80 0) (opcode-of kind))
