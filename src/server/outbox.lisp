@@ -253,19 +253,18 @@ CONNECTION as in SEND-QUEUED.  True when nothing will follow.  Signals DESCRIPTO
                (write-directly wire (octets-part-octets part) 0 (part-end part)))
              last-p)))))
 
-(defun nothing-to-send-p (outbox wire)
-  "True when all that was put into OUTBOX was sent, none of it is LEFT of WIRE, and more may be put in.  Who just puts
-something in has it sent afterwards."
+(defun nothing-to-send-p (outbox)
+  "True when all that was put into OUTBOX was sent, and more may be put in.  Who just puts something in has it sent
+afterwards."
   (and (eq :open (outbox-phase outbox))
-       (not (queued-p outbox))          ; also no vector without octets
-       (zerop (outbox-size outbox))
-       (null (wire-left wire))))
+       (not (queued-p outbox))          ; nor a vector without octets
+       (zerop (outbox-size outbox))))
 
 (defun send-queued (outbox wire &key more-p connection)
   "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P as in SEND-PARTS-NOW.
 CONNECTION is that of WIRE where the caller sends nothing more for now unless this is true, so that its visitor may gather
 it; else NIL.  True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
-  (unless (nothing-to-send-p outbox wire)
+  (unless (nothing-to-send-p outbox)
     (let ((last-p (send-taken outbox wire more-p connection))
           (count (octets-left wire)))
       (note-unsent outbox count)

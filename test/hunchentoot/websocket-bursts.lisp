@@ -136,6 +136,15 @@ SOCKET, a function without arguments there, waits for the server's end of the We
                                          (> (+ (length part) (length next)) server::+most-joined+)))
                         "seed ~D" seed)))))
 
+(test a-vector-without-octets-does-not-stay-in-an-outbox
+  (let ((outbox (server:make-outbox 100)))
+    (is-true (server::nothing-to-send-p outbox))
+    (is (eq :room (server:put-in-outbox outbox (test-octets 0))))
+    (is-false (server::nothing-to-send-p outbox))
+    (is (equal '(1 nil) (multiple-value-bind (queue last-p) (server::take-queued outbox)
+                          (list (length queue) last-p))))
+    (is-true (server::nothing-to-send-p outbox))))
+
 ;;; What the system may hold
 
 (defmacro recording-holds ((held released) &body body)

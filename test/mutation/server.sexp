@@ -548,7 +548,10 @@
   ("octets-of-queue" "(<= count +most-joined+)" "t" :suites (websockets))
   ("parts-of-queue" "(> (+ count (length octets)) +most-joined+)" "nil" :suites (websockets))
   ("joined-octets" ":start1 fill" ":start1 0" :suites (websockets))
-  ("note-unsent" "(<= (outbox-size outbox) (ash (outbox-mark outbox) -1))" "nil")))
+  ("note-unsent" "(<= (outbox-size outbox) (ash (outbox-mark outbox) -1))" "nil")
+  ("nothing-to-send-p" "(eq :open (outbox-phase outbox))" "t")
+  ("nothing-to-send-p" "(not (queued-p outbox))" "t" :suites (websockets))
+  ("nothing-to-send-p" "(zerop (outbox-size outbox))" "t")))
 
 (:file "src/server/deferral.lisp" :suites (deferred-replies outgoing-streams)
  :mutants
