@@ -157,11 +157,18 @@ by now."
           (replace octets (the octets vector) :start1 fill)
           (incf fill (length (the octets vector)))))))
 
+(defun queue-size (queue)
+  "How many octets the vectors of QUEUE have."
+  (let ((size 0))
+    (declare (type index size))
+    (dolist (octets queue size)
+      (incf size (length (the octets octets))))))
+
 (defun octets-of-queue (queue)
   "The octets of QUEUE, vectors of which the last is first, in one vector; NIL where that would copy more than is joined."
   (if (null (rest queue))
       (first queue)
-      (let ((count (reduce #'+ queue :key #'length)))
+      (let ((count (queue-size queue)))
         (when (<= count +most-joined+)
           (joined-octets (reverse queue) count)))))
 
@@ -194,7 +201,7 @@ will follow them."
 is some."
   (call-all outbox (with-outbox (outbox)
                      (setf (outbox-size outbox)
-                           (+ count (reduce #'+ (outbox-queue outbox) :key #'length)))
+                           (+ count (queue-size (outbox-queue outbox))))
                      (when (<= (outbox-size outbox) (ash (outbox-mark outbox) -1))
                        (take-takers outbox)))))
 

@@ -6,16 +6,19 @@
 ;;;; A server masks nothing.  The frames of a client, for tests, are masked: MASK is 32 bits, their
 ;;;; first octet the lowest; or NIL for a server.
 
-(defparameter *opcodes*
-  '((:continuation . 0) (:text . 1) (:binary . 2) (:close . 8) (:ping . 9) (:pong . 10))
-  "The kinds of frames, and their numbers.")
-
 (defconstant +most-control-octets+ 125
   "The most octets of the payload of a control frame (RFC 6455, section 5.5).")
 
 (defun opcode-of (kind)
-  (or (cdr (assoc kind *opcodes*))
-      (error "~S is no kind of a frame." kind)))
+  "The number of frames of KIND."
+  (case kind
+    (:continuation 0)
+    (:text 1)
+    (:binary 2)
+    (:close 8)
+    (:ping 9)
+    (:pong 10)
+    (t (error "~S is no kind of a frame." kind))))
 
 ;;; The head
 

@@ -96,12 +96,19 @@ an interrupt nor the death of the thread can leave its counts half changed."
 (defun state-index (state)
   (position state *worker-states*))
 
-(define-compiler-macro state-index (&whole form state)
-  (if (keywordp state) (position state *worker-states*) form))
-
 (defun worker-count (engine &rest states)
   "How many workers of ENGINE are in one of STATES."
   (loop for state in states sum (svref (engine-counts engine) (state-index state))))
+
+(define-compiler-macro worker-count (&whole form engine &rest states)
+  ;; Some are counted for each event.
+  (if (every #'keywordp states)
+      (let ((counts (gensym "COUNTS")))
+        `(let ((,counts (engine-counts ,engine)))
+           (declare (type simple-vector ,counts))
+           (+ ,@(loop for state in states
+                      collect `(the fixnum (svref ,counts ,(position state *worker-states*)))))))
+      form))
 
 (defun pool-size (engine)
   (worker-count engine :starting :waiting :serving :keep-alive :active :suspended))
