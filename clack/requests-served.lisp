@@ -42,18 +42,22 @@ client does not wait for that."
 
 ;;; Failures
 
-(defun client-gone-p (condition body)
-  "True when CONDITION tells that the client is gone, or takes too long: amid BODY, or amid the response."
+(defun client-gone-p (condition exchange body)
+  "True when CONDITION tells that the client of EXCHANGE is gone, or takes too long: amid BODY, or amid the response."
   (typecase condition
-    ((or descriptor-broken stream-timeout program-socket-over) t)
+    ((or descriptor-broken stream-timeout) t)
+    (program-socket-over
+     (let ((socket (program-socket-over-socket condition))) ; it may be another request's
+       (and socket
+            (eq socket (exchange-successor exchange)))))
     (client-left (client-left-within-p condition))
     (end-of-file (and (raw-body-source body)
                       (eq (stream-error-stream condition) (raw-body-source body))))))
 
-(defun client-fault-p (condition body)
-  "True when CONDITION is no failure of the application, which was called with BODY."
+(defun client-fault-p (condition exchange body)
+  "True when CONDITION is no failure of the application, which was called with BODY for EXCHANGE."
   (or (typep condition 'protocol-error)
-      (client-gone-p condition body)))
+      (client-gone-p condition exchange body)))
 
 (defun cut-response (exchange)
   "Ends the connection of EXCHANGE, whose response has begun, without the end of that."
@@ -77,13 +81,13 @@ client does not wait for that."
   "Does what is left to be done for the request of EXCHANGE, with CONTENT, which was BODY for the application, after
 CONDITION."
   (cond ((taken-over-p exchange)
-         (unless (client-gone-p condition body)
+         (unless (client-gone-p condition exchange body)
            (fail-program-socket (exchange-successor exchange) condition)))
         ((typep condition 'protocol-error)
          (note-event exchange :request-fault)
          (send-failure server exchange content
                        (protocol-error-status condition) (protocol-error-reason condition)))
-        ((client-gone-p condition body)
+        ((client-gone-p condition exchange body)
          (note-event exchange :reply-cut))
         (t
          (report-failure server exchange content condition))))
@@ -110,12 +114,12 @@ CONDITION."
   (:report "The debugger was left.")
   (:documentation "Somebody has looked at an error of an application, and wants no more of it."))
 
-(defun call-debugging (function body)
-  "Calls FUNCTION, in which an application is called with BODY; its errors are taken to the debugger, in this thread,
+(defun call-debugging (function exchange body)
+  "Calls FUNCTION, in which an application is called with BODY for EXCHANGE; its errors are taken to the debugger, in this thread,
 which can go on with 500."
   (restart-case
       (handler-bind ((error (lambda (condition)
-                              (unless (client-fault-p condition body)
+                              (unless (client-fault-p condition exchange body)
                                 (invoke-debugger condition)))))
         (funcall function))
     (abort ()
@@ -128,7 +132,7 @@ which can go on with 500."
            (answer server exchange link content body)))
     (declare (dynamic-extent #'answer-it))
     (handler-case (progn (if (server-debug-p server)
-                             (call-debugging #'answer-it body)
+                             (call-debugging #'answer-it exchange body)
                              (answer-it))
                          nil)
       (serious-condition (condition) condition))))
@@ -153,7 +157,7 @@ is gone."
            (end-reading-unless-later exchange body)
            (or (null failure)
                (handler-case (progn (answer-failure server exchange content body failure)
-                                    (not (client-gone-p failure body)))
+                                    (not (client-gone-p failure exchange body)))
                  ((or descriptor-broken stream-timeout) () nil))))
       (unless (later-p exchange)
         (release-body body)))))

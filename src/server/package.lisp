@@ -64,7 +64,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
    #:exchange-successor
    #:program-socket #:make-program-socket #:begin-to-speak #:take-sending-back #:end-websocket #:fail-program-socket
-   #:program-socket-reader #:listen-to-program-socket #:program-socket-over
+   #:program-socket-reader #:listen-to-program-socket #:program-socket-over #:program-socket-over-socket
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket #:finish-program-socket
    #:call-when-over #:forget-when-over #:outbox-ended-p #:outbox-announced #:silent-again-p
    #:outbox #:make-outbox #:outbox-engine #:put-in-outbox #:full-p #:queued-p #:outbox-over-p #:close-outbox #:end-outbox #:call-when-room #:await-room #:send-queued

@@ -51,9 +51,18 @@
   (failed-p nil))                       ; and so has a failure of the program
 
 (define-condition program-socket-over (recycling-error)
-  ()
-  (:report "The connection has ended.")
-  (:documentation "A program writes to a connection that has ended, or to whose client it took too long."))
+  ((socket :initarg :socket :initform nil :reader program-socket-over-socket
+           :documentation "The PROGRAM-SOCKET that has ended; NIL where the connection cannot become one."))
+  (:report (lambda (condition stream)
+             (write-string (if (program-socket-over-socket condition)
+                               "The connection has ended."
+                               "The connection cannot be taken over.")
+                           stream)))
+  (:documentation "A program writes to a connection that has ended, or to whose client it took too long; or to one that
+it cannot take over, or not any more."))
+
+(setf (documentation 'program-socket-over-socket 'function)
+      "The PROGRAM-SOCKET of a PROGRAM-SOCKET-OVER; NIL where the connection cannot become one.")
 
 (defun make-program-socket (exchange frames-p &key (most-octets (* 16 1024 1024)) ping-seconds idle-seconds)
   "A PROGRAM-SOCKET over the connection of EXCHANGE, which the program speaks over from now on: the WebSocket protocol if
@@ -113,13 +122,14 @@ longer who calls them."
 
 (defun call-written (socket)
   "Calls the functions of SOCKET that are to be called by now.  True if there were any."
-  (when (and (program-socket-written socket) (become-caller-p socket))
-    (unwind-protect (loop for function = (next-written socket)
-                          while function
-                          do (call-program socket function)
-                          count t into count
-                          finally (return (plusp count)))
-      (leave-calling socket))))
+  (when (program-socket-written socket)
+    (with-acquired (caller-p (become-caller-p socket) (when caller-p (leave-calling socket)))
+      (when caller-p
+        (loop for function = (next-written socket)
+              while function
+              do (call-program socket function)
+              count t into count
+              finally (return (plusp count)))))))
 
 (defun call-program (socket function)
   "Calls FUNCTION, a program's, without arguments.  If that fails, SOCKET ends."
@@ -229,7 +239,7 @@ it waits, at most for the write timeout.  Signals PROGRAM-SOCKET-OVER."
        (unless (await-room-in-websocket socket (or (write-seconds (continuation-application socket)) t))
          (end-websocket socket)
          (visit socket)))
-      (:over (error 'program-socket-over)))))
+      (:over (error 'program-socket-over :socket socket)))))
 
 (defun buffer-for-program-socket (socket octets)
   "Keeps OCTETS, a vector that nobody changes any more, for FLUSH-PROGRAM-SOCKET."

@@ -252,6 +252,35 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
                                   (error "It fails.")))
     (is (= 500 (response-status (ask "/"))))))
 
+(define-server-test who-writes-to-anothers-connection-that-has-ended-fails-with-500
+  (let ((io nil))
+    (with-clack (environment (cond ((equal "/ws" (getf environment :path-info))
+                                    (lambda (responder)
+                                      (declare (ignore responder))
+                                      (setf io (io-of environment))
+                                      (begin-speaking environment #'identity)))
+                                   ((equal "/later" (getf environment :path-info))
+                                    (lambda (responder)
+                                      (write-frame io :text "news")
+                                      (funcall responder (text-response "told"))))
+                                   (t
+                                    (write-frame io :text "news")
+                                    (text-response "told"))))
+      (with-talk (talk)
+        (is (equal "told" (ask-text "/")))
+        (is (equal "told" (ask-text "/later")))
+        (is (equal "news" (hear-text talk))))
+      (eventually ("the connection to end") (zerop (server-figure :deferred)))
+      (is (= 500 (response-status (ask "/"))))
+      (is (= 500 (response-status (ask "/later"))))
+      (is (search "The connection has ended." (clack-log))))))
+
+(define-server-test who-takes-over-a-connection-whose-content-may-follow-fails-with-500
+  (with-clack (environment (progn (handler::write-io (io-of environment) (octets "taken") nil)
+                                  (text-response "answered")))
+    (is (= 500 (response-status (ask "/" :method :post :content "content"))))
+    (is (search "The connection cannot be taken over." (clack-log)))))
+
 (define-server-test who-fails-after-a-takeover-ends-the-connection
   (with-clack (environment (lambda (responder)
                              (declare (ignore responder))

@@ -151,11 +151,13 @@
  :mutants
  (("invitation" "(eq :idle (our-side (exchange-protocol exchange)))" "t" :equivalent "Nobody reads later, yet.")
   ("body-of" "(<= size (content-at-hand content))" "t" :suites (clack/raw-bodies))
-  ("client-gone-p" "((or descriptor-broken stream-timeout program-socket-over) t)" "")
+  ("client-gone-p" "((or descriptor-broken stream-timeout) t)" "")
+  ("client-gone-p" "(and socket" "(and t" :suites (clack/sockets))
+  ("client-gone-p" "(eq socket (exchange-successor exchange))" "t" :suites (clack/sockets))
   ("client-gone-p" "(client-left-within-p condition)" "nil" :suites (clack/response-mishaps))
   ("client-gone-p" "(eq (stream-error-stream condition) (raw-body-source body))" "nil")
   ("send-failure" "(eq :idle (our-side (exchange-protocol exchange)))" "t")
-  ("call-debugging" "(unless (client-fault-p condition body)" "(progn"
+  ("call-debugging" "(unless (client-fault-p condition exchange body)" "(progn"
    :equivalent "Nobody fails while others debug, in the tests.")
   ("answered-p" "(release-body body)" "nil")
   ("conclude-request" "(eq :done (our-side (exchange-protocol exchange)))" "t"
