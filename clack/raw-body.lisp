@@ -74,16 +74,14 @@ temporary file.")
 
 (defun call-in-reading-turn (body function)
   "Calls FUNCTION while no other thread reads BODY, or takes more of it; waits for those that do."
-  (let ((turn-p nil))
-    (unwind-protect
-         (progn (wait-until (lambda ()
-                              (unless (raw-body-turn body)
-                                (setf (raw-body-turn body) (bt:current-thread)
-                                      turn-p t)))
-                            (raw-body-turn-ended body) (raw-body-lock body) nil 1/4)
-                (funcall function))
-      (when turn-p
-        (end-reading-turn body)))))
+  (with-acquired (taken (list nil) (when (first taken) (end-reading-turn body)))
+    (wait-until (lambda ()
+                  (uninterruptibly
+                    (unless (raw-body-turn body)
+                      (setf (first taken) t
+                            (raw-body-turn body) (bt:current-thread)))))
+                (raw-body-turn-ended body) (raw-body-lock body) nil 1/4)
+    (funcall function)))
 
 (defmacro with-reading-turn ((body) &body forms)
   "Evaluates FORMS, which are not in such a form already, while no other thread does likewise for BODY."

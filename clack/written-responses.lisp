@@ -191,14 +191,10 @@ full, since that thread will be back; any other until all was taken."
 
 (defun send-if-free (written)
   "Sends what is in the outbox of WRITTEN if it is the current thread's turn; returns what TAKE-TURN has said."
-  (let ((turn nil))
-    (unwind-protect
-         (progn (uninterruptibly (setf turn (take-turn written)))
-                (when (eq :taken turn)
-                  (send-in-own-turn written))
-                turn)
-      (when (eq :taken turn)
-        (end-turn written)))))
+  (with-acquired (turn (take-turn written) (when (eq :taken turn) (end-turn written)))
+    (when (eq :taken turn)
+      (send-in-own-turn written))
+    turn))
 
 (defun send-within (written)
   "Has what is in the outbox of WRITTEN sent while the function runs."

@@ -109,6 +109,20 @@
                          always (= 1000 (count (char text start) text :start start :end (+ start 1000))))))
         (is (equal "word" (exchange-text connection "/word")))))))
 
+(define-server-test (who-is-destroyed-while-he-ends-his-turn-to-write-still-ends-it
+                     :needs (:deferred-ends :calls-by-name))
+  (let ((first-p t))
+    (with-function (handler::end-turn (original written)
+                     (when (shiftf first-p nil)
+                       (destroy-here (bt:current-thread)))
+                     (funcall original written))
+      (with-clack (environment (lambda (responder)
+                                 (let ((writer (funcall responder '(200 (:content-type "text/plain")))))
+                                   (platform:join-thread (bt:make-thread (lambda () (funcall writer "one "))) 10)
+                                   (funcall writer "two" :close t))))
+        (is (equal "one two" (ask-text "/")))
+        (is (null first-p))))))
+
 (define-server-test threads-write-while-the-function-waits-for-them
   (with-later (given) (let ((writer (funcall responder '(200 ())))
                             (piece (make-string 100000 :initial-element #\x)))
