@@ -103,19 +103,30 @@ somebody still waits for it.  Signals ALREADY-ANSWERED."
   "Like ANSWER-DEFERRAL, by HOLDER; the answer is what FUNCTION returns, which is called only where there was none
 before; a second value is what programs go on by, if anything.  If it is left by a non-local exit, DEFERRAL can be
 answered once more."
-  (when (with-deferral (deferral)
-          (shiftf (deferral-answerer deferral) holder)) ; who answers is not garbage meanwhile
-    (error 'already-answered))
-  (let ((answer nil) (successor nil) (returned-p nil))
-    (unwind-protect (setf (values answer successor) (funcall function)
-                          returned-p t)
-      (unless returned-p
-        (setf (deferral-answerer deferral) nil)))
-    (uninterruptibly                    ; who is destroyed after the first step would leave it to nobody
-      (ecase (give-answer deferral answer successor)
-        (:awaited (visit deferral) t)
-        (:early t)
-        (:late nil)))))
+  (let ((answer nil) (successor nil) (returned-p nil) (awaited-p nil))
+    ;; Who is destroyed between two of these steps would leave DEFERRAL to nobody.
+    (with-acquired (claimed-p (claim-deferral deferral holder)
+                              (cond ((not claimed-p))
+                                    (returned-p (setf awaited-p (give-and-visit deferral answer successor)))
+                                    (t (setf (deferral-answerer deferral) nil))))
+      (unless claimed-p
+        (error 'already-answered))
+      (setf (values answer successor) (funcall function)
+            returned-p t))
+    awaited-p))
+
+(defun claim-deferral (deferral holder)
+  "Makes HOLDER, which is not garbage meanwhile, the one by which DEFERRAL is answered.  NIL where it is by another, or was."
+  (with-deferral (deferral)
+    (unless (deferral-answerer deferral)
+      (setf (deferral-answerer deferral) holder))))
+
+(defun give-and-visit (deferral answer successor)
+  "Does what GIVE-ANSWER does, and has the answer sent.  True when somebody still waits for it."
+  (ecase (give-answer deferral answer successor)
+    (:awaited (visit deferral) t)
+    (:early t)
+    (:late nil)))
 
 (defun give-answer (deferral answer successor)
   "Makes ANSWER that of DEFERRAL, and SUCCESSOR its holder, if it is pending.  Returns :AWAITED if its connection waits for

@@ -556,6 +556,8 @@
 (:file "src/server/deferral.lisp" :suites (deferred-replies outgoing-streams)
  :mutants
  (("call-to-answer" "(setf (deferral-answerer deferral) nil)" "nil")
+  ("call-to-answer" "(setf awaited-p (give-and-visit deferral answer successor))" "nil")
+  ("claim-deferral" "(unless (deferral-answerer deferral)" "(progn")
   ("note-leaving" "(shiftf (deferral-left-p deferral) t)" "(deferral-left-p deferral)")
   ("end-deferral" "(abandon deferral)" "nil")
   ("continue-stream" "(note-leaving deferral)" "nil")
