@@ -383,6 +383,24 @@ descriptors."
         (is-true (wait-for-timers engine :failed 1))
         (is (zerop (timer-statistic engine :pending)))))))
 
+(define-server-test (a-thread-that-is-destroyed-before-it-calls-a-function-leaves-that-to-another
+                     :needs (:deferred-ends :calls-by-name))
+  (with-each-engine (engine)
+    (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
+      (let ((first-p t) (gate (make-gate)))
+        (with-function (engine::next-due-function (original engine now)
+                         (multiple-value-bind (function more-p) (funcall original engine now)
+                           (when (and function (shiftf first-p nil))
+                             (let ((thread (bt:current-thread)))
+                               (platform:join-thread (bt:make-thread (lambda () (platform:destroy-thread thread)))
+                                                     10)))
+                           (values function more-p)))
+          (engine:schedule engine 0 (lambda () (open-gate gate)))
+          (await gate))
+        (is (null first-p))
+        (is-true (wait-for-timers engine :run 2))
+        (is (zerop (timer-statistic engine :failed)))))))
+
 (define-server-test whoever-schedules-while-the-engine-stops-gets-a-call-or-a-drop
   (let* ((seed (fresh-seed)) (state (seeded-state seed)))
     (format t "~&[seed ~D] " seed)

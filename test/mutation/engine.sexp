@@ -266,6 +266,8 @@
 (:file "src/engine/common/timer-alarm.lisp" :suites (timers)
  :mutants
  (("set-alarm" "(end-setting timers)" "(progn (end-setting timers) t)")
+  ("run-timer" "(t (schedule engine 0 function))" "")
+  ("run-timer" "(begun-p (count-failed-timer (engine-timers engine)))" "(begun-p)")
   ("schedule" "(grow-heap timers)" "(return)")
   ("deadline-after" "(min *most-slack-microseconds* (floor delay *slack-divisor*))" "(floor delay *slack-divisor*)")
   ("deadline-after" "(< slack (* 2 *alarm-microseconds*))" "nil")

@@ -102,12 +102,15 @@ is set for the next."
 
 (defun run-timer (engine function)
   "Calls FUNCTION, of a timer of ENGINE, which cannot fail: neither by an error, which is noted, nor by the
-end of the thread is more lost than what it had to do."
-  (let ((done-p nil))
+end of the thread is more lost than what it had to do.  Where the thread was destroyed before, another one calls it."
+  (let ((begun-p nil) (done-p nil))
     (unwind-protect-whole
-        (handler-case (progn (interruptibly (funcall function))
+        (handler-case (progn (interruptibly
+                               (setf begun-p t)
+                               (funcall function))
                              (setf done-p t))
           (serious-condition (condition)
             (log-message engine :error "The function of a timer failed: ~A" condition)))
-      (unless done-p
-        (count-failed-timer (engine-timers engine))))))
+      (cond (done-p)
+            (begun-p (count-failed-timer (engine-timers engine)))
+            (t (schedule engine 0 function))))))
