@@ -143,6 +143,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "worker")     ; its states
                    (:file "timer-heap") ; timers that wait for their moment
                    (:file "engine")     ; its phases
+                   (:file "heap-watch") ; who makes garbage
                    (:file "worker-pool") ; how workers come and go
                    (:file "sentinel")   ; the housekeeping thread
                    (:file "timer-alarm") ; from the timers to who runs them

@@ -140,6 +140,37 @@ once."
         (engine::forget-heap-of other)
         (is (eql 1 (collections-after-rest engine heap)))))))
 
+(define-server-test garbage-is-not-collected-by-a-worker-that-comes-when-somebody-is-served-again
+  (watching-heap (engine heap)
+    (let ((functions '()))
+      (with-function (engine:schedule (original engine seconds function) (push function functions))
+        (incf (heap-use heap) 600000)
+        (loop repeat 2 do (look-at-heap engine))
+        (is (= 1 (length functions)))
+        (with-function (engine::busy-count (original engine) 1)
+          (funcall (first functions)))
+        (is (eql 0 (heap-collections heap)))
+        (look-at-heap engine)
+        (is (= 2 (length functions)) "It is looked again at once.")
+        (let ((engine::*worker* (engine::make-pool-worker engine 1)))
+          (with-function (engine::busy-count (original engine) 1)
+            (funcall (first functions))))
+        (is (eql 1 (heap-collections heap)) "Nobody but the worker itself is busy.")))))
+
+(define-server-test a-server-is-watched-until-nobody-is-left-in-it
+  (with-globals ((engine::*heap-watch* (engine::make-heap-watch)))
+    (flet ((watched-p (engine)
+             (and (member engine (engine::heap-watch-engines engine::*heap-watch*)) t)))
+      (with-each-engine (engine)
+        (let ((begun (make-gate)) (gate (make-gate)))
+          (eventually ("the sentinel") (watched-p engine))
+          (engine:schedule engine 0 (lambda () (open-gate begun) (await gate)))
+          (await begun)
+          (engine:stop-engine engine :timeout 0)
+          (is-true (watched-p engine) "A function still runs.")
+          (open-gate gate)
+          (eventually ("its end") (not (watched-p engine))))))))
+
 (define-server-test one-of-several-servers-collects-garbage
   (watching-heap (engine heap)
     (with-still-pool (other controller)

@@ -35,17 +35,22 @@
   ("request-sentinel ((engine ready-engine))" "(setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)" "")
   ("request-sentinel ((engine ready-engine))" "(wake-one (engine-poller engine))" "nil" :suites (sentinels ready acceptor-faults))))
 
+(:file "src/engine/common/heap-watch.lisp" :suites (collecting-at-rest)
+ :mutants
+ (("forget-heap-of" "(remove engine (heap-watch-engines watch) :test #'eq)" "(heap-watch-engines watch)")))
+
 (:file "src/engine/ready/collecting-at-rest.lisp" :suites (collecting-at-rest)
  :mutants
- (("forget-heap-of" "(remove engine (heap-watch-engines watch) :test #'eq)" "(heap-watch-engines watch)")
-  ("recently-p" "(< -1 (- now moment) milliseconds)" "(< (- now moment) milliseconds)")
+ (("recently-p" "(< -1 (- now moment) milliseconds)" "(< (- now moment) milliseconds)")
   ("note-heap" "(setf (heap-watch-base watch) used)" "")
   ("note-heap" "(setf (heap-watch-used watch) used)" "")
   ("quiet-p" "(= work (shiftf (heap-watch-work watch) work))" "t")
   ("quiet-p" "(<= (- (heap-watch-used watch) used) *quiet-octets*)" "t")
   ("timer-soon-p" "(* 2 (heap-watch-took watch))" "0")
   ("timer-soon-p" "*undisturbed-milliseconds*" "0")
-  ("disturbed-p" "(plusp (with-engine (engine) (busy-count engine)))" "nil")
+  ("disturbed-p" "(with-engine (engine) (busy-count engine))" "0")
+  ("disturbed-p" "(if (worker-of engine) 1 0)" "0")
+  ("collect-for-rest" "(with-heap-watch (watch) (undisturbed-p watch))" "t")
   ("disturbed-p" "(timer-soon-p engine watch)" "nil")
   ("collects-p" "(collects-at-rest-p (engine-service engine))" "t")
   ("look-at-heap" "(setf (heap-watch-looked-at watch) now)" ""

@@ -111,6 +111,7 @@ the lock.")
                (zerop (engine-sentinel-count engine))
                (not (alarm-in-use-p engine))
                (shiftf (engine-resources-held-p engine) nil)))
+    (forget-heap-of engine)
     (release-resources engine)))
 
 (defun reap-worker (engine worker)

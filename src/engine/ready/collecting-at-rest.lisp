@@ -11,8 +11,8 @@
 ;;;;
 ;;;; It is a collection that would have come, only sooner: much is half of what the Lisp has made between two of them.
 ;;;;
-;;;; The heap is that of all engines of this Lisp.  So they have one watch: the sentinel that comes first looks for all, and
-;;;; there is no rest while any of them serves.  Other threads count as well: where they make
+;;;; The heap is that of all engines of this Lisp.  So they have one watch: the sentinel of a ready engine that comes first
+;;;; looks for all, and there is no rest while any of them serves.  Other threads count as well: where they make
 ;;;; much, there is no rest.  Programs may have functions that are called after a collection, in the thread that made it,
 ;;;; and these may take long; so that is no work for a sentinel.
 
@@ -30,37 +30,6 @@
 
 (defparameter *most-collecting-milliseconds* 10000
   "For how long a worker that is to collect is waited for: its engine may have stopped before that.")
-
-(defstruct (heap-watch (:include opaque) (:constructor make-heap-watch ()) (:copier nil))
-  "What sentinels remember of the heap from look to look."
-  (lock (bt:make-lock "heap watch") :read-only t)
-  (engines '() :type list)              ; those that run
-  (mark nil)                            ; of the last collection, its COLLECTION-MARK
-  (base 0 :type unsigned-byte)          ; how many octets were in use after that
-  (used 0 :type unsigned-byte)          ; how many are
-  (work 0 :type unsigned-byte)          ; that was done
-  (looked-at nil :type (or null fixnum)) ; in MILLISECONDS
-  (collecting-since nil :type (or null fixnum)) ; when a worker was to collect that has not, in MILLISECONDS
-  (took 0 :type fixnum))                ; the last collection by a worker, MILLISECONDS
-
-(defvar *heap-watch* (make-heap-watch)
-  "The watch of this Lisp's heap.")
-
-(defmacro with-heap-watch ((watch) &body body)
-  `(with-lock-briefly ((heap-watch-lock ,watch))
-     ,@body))
-
-(defun watch-heap-for (engine)
-  "Has the watch know of ENGINE, whose sentinel begins."
-  (let ((watch *heap-watch*))
-    (with-heap-watch (watch)
-      (pushnew engine (heap-watch-engines watch) :test #'eq))))
-
-(defun forget-heap-of (engine)
-  "Has the watch know no more of ENGINE, whose sentinel ends."
-  (let ((watch *heap-watch*))
-    (with-heap-watch (watch)
-      (setf (heap-watch-engines watch) (remove engine (heap-watch-engines watch) :test #'eq)))))
 
 ;;; A look.  Under the lock.
 
@@ -97,9 +66,14 @@ can know."
   (collects-at-rest-p (engine-service engine)))
 
 (defun disturbed-p (engine watch)
-  "True when ENGINE serves somebody, or is about to."
-  (or (plusp (with-engine (engine) (busy-count engine)))
+  "True when ENGINE serves somebody besides the current thread, or is about to."
+  (or (< (if (worker-of engine) 1 0)
+         (with-engine (engine) (busy-count engine)))
       (timer-soon-p engine watch)))
+
+(defun undisturbed-p (watch)
+  "True when no engine of WATCH is DISTURBED."
+  (notany (lambda (engine) (disturbed-p engine watch)) (heap-watch-engines watch)))
 
 (defun look-at-heap (watch between now)
   "Has WATCH look at the heap NOW, of which BETWEEN octets are made from one collection to the next.  Returns true when
@@ -110,8 +84,7 @@ garbage is to be collected, by the caller; second value, true when it is to be a
          (quiet-p (quiet-p watch used))
          (collect-p (and due-p
                          quiet-p
-                         (notany (lambda (engine) (disturbed-p engine watch))
-                                 (heap-watch-engines watch)))))
+                         (undisturbed-p watch))))
     (setf (heap-watch-looked-at watch) now)
     (when collect-p
       (setf (heap-watch-collecting-since watch) now))
@@ -120,11 +93,12 @@ garbage is to be collected, by the caller; second value, true when it is to be a
 ;;; What a sentinel does
 
 (defun collect-for-rest (watch)
-  "Collects young garbage, for WATCH."
+  "Collects young garbage, for WATCH, unless somebody is served again; then a sentinel looks again."
   (unwind-protect
        (let ((start (milliseconds)))
-         (collect-young-garbage)
-         (setf (heap-watch-took watch) (- (milliseconds) start)))
+         (when (with-heap-watch (watch) (undisturbed-p watch))
+           (collect-young-garbage)
+           (setf (heap-watch-took watch) (- (milliseconds) start))))
     (with-heap-watch (watch)
       (note-heap watch)
       (setf (heap-watch-collecting-since watch) nil))))

@@ -117,18 +117,15 @@ each sample would wake a thread."
              (send-late-output engine)
              (rest-after-sample engine controller (adjust-pool engine controller))))
       (declare (dynamic-extent #'housekeep #'collect #'see-to-workers)) ; two thousand times a second
-      (unwind-protect
-           (loop initially (watch-heap-for engine)
-                 until (eq (engine-phase engine) :stopped)
-                 do (call-surviving engine :housekeeping #'housekeep)
-                    (call-surviving engine :garbage #'collect)
-                    (clear-stack)       ; while it rests, it keeps none alive that it has looked at
-                 unless (call-surviving engine :pool-size #'see-to-workers)
-                   ;; ADJUST-POOL may have failed before it set the clock.
-                   do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
-                      (pause-after-failure engine)
-                      (resume-clock (engine-pool-state engine)))
-        (forget-heap-of engine))))
+      (loop until (eq (engine-phase engine) :stopped)
+            do (call-surviving engine :housekeeping #'housekeep)
+               (call-surviving engine :garbage #'collect)
+               (clear-stack)            ; while it rests, it keeps none alive that it has looked at
+            unless (call-surviving engine :pool-size #'see-to-workers)
+              ;; ADJUST-POOL may have failed before it set the clock.
+              do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
+                 (pause-after-failure engine)
+                 (resume-clock (engine-pool-state engine)))))
   ;; Nobody ticks from now on, nor looks at what those hold who were left behind.
   (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
   (call-surviving engine :pool-size (lambda () (send-late-output engine :all-p t))))
