@@ -195,6 +195,23 @@ likes."
     (is (equal "all" (ask-text "/" :method :post :content "all")))
     (is (equal "" (clack-log)))))
 
+(define-server-test who-breaks-off-amid-content-is-no-failure-of-the-application
+  (let ((begun (make-gate)) (cut (make-recorder)))
+    (with-function (server:note-event (original exchange event)
+                     (when (eq :reply-cut event)
+                       (record cut event))
+                     (funcall original exchange event))
+      (with-clack (environment (let ((body (getf environment :raw-body)))
+                                 (read-byte body)
+                                 (open-gate begun)
+                                 (text-response (decode (read-octets-of body 10)))))
+        (let ((connection (connect)))
+          (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 9" :crlf :crlf "half")
+          (await begun)
+          (reset connection))
+        (eventually ("the application to be left") (plusp (recorded-count cut)))
+        (is (equal "" (clack-log)))))))
+
 (define-server-test (content-of-an-application-that-ends-its-thread-is-given-back :needs :deferred-ends)
   (let ((reserved (platform:counter-count server::*reserved-memory*))
         (read (make-gate "the content to be read")))
