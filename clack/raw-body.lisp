@@ -73,15 +73,17 @@ temporary file.")
     (bt:condition-notify (raw-body-turn-ended body))))
 
 (defun call-in-reading-turn (body function)
-  "Calls FUNCTION while no other thread reads BODY, or takes more of it; waits for those that do."
-  (with-acquired (taken (list nil) (when (first taken) (end-reading-turn body)))
-    (wait-until (lambda ()
-                  (uninterruptibly
-                    (unless (raw-body-turn body)
-                      (setf (first taken) t
-                            (raw-body-turn body) (bt:current-thread)))))
-                (raw-body-turn-ended body) (raw-body-lock body) nil 1/4)
-    (funcall function)))
+  "Calls FUNCTION while no other thread reads BODY, or takes more of it; waits for those that do.  What it signals is
+signalled when the turn has ended: a program's handlers may read BODY, or take their time."
+  (error (with-acquired (taken (list nil) (when (first taken) (end-reading-turn body)))
+           (wait-until (lambda ()
+                         (uninterruptibly
+                           (unless (raw-body-turn body)
+                             (setf (first taken) t
+                                   (raw-body-turn body) (bt:current-thread)))))
+                       (raw-body-turn-ended body) (raw-body-lock body) nil 1/4)
+           (handler-case (return-from call-in-reading-turn (funcall function))
+             (serious-condition (condition) condition)))))
 
 (defmacro with-reading-turn ((body) &body forms)
   "Evaluates FORMS, which are not in such a form already, while no other thread does likewise for BODY."

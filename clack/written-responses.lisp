@@ -180,20 +180,24 @@ full, since that thread will be back; any other until all was taken."
     (when (and within-p (outbox-over-p outbox) (eq :body (delayed-side delayed)))
       (end-within written))))
 
-(defun send-in-own-turn (written)
-  "Does what SEND-IN-TURN does, also in a thread that has no buffers of its own.  Signals CLIENT-LEFT."
-  (handler-case (if (within-function-p (written-delayed written))
-                    (send-in-turn written)
-                    (call-with-borrowed-kit (lambda () (send-in-turn written))))
+(defun sent-in-turn-p (written)
+  "Does what SEND-IN-TURN does, also in a thread that has no buffers of its own.  NIL where the client has left."
+  (handler-case (progn (if (within-function-p (written-delayed written))
+                           (send-in-turn written)
+                           (call-with-borrowed-kit (lambda () (send-in-turn written))))
+                       t)
     ((or descriptor-broken stream-timeout) ()
       (drop-written written)            ; and nobody waits for room that there will never be
-      (tell-of-leaving written))))
+      nil)))
 
 (defun send-if-free (written)
-  "Sends what is in the outbox of WRITTEN if it is the current thread's turn; returns what TAKE-TURN has said."
-  (with-acquired (turn (take-turn written) (when (eq :taken turn) (end-turn written)))
-    (when (eq :taken turn)
-      (send-in-own-turn written))
+  "Sends what is in the outbox of WRITTEN if it is the current thread's turn; returns what TAKE-TURN has said.  Signals
+CLIENT-LEFT, when the turn has ended."
+  (multiple-value-bind (turn left-p)
+      (with-acquired (turn (take-turn written) (when (eq :taken turn) (end-turn written)))
+        (values turn (and (eq :taken turn) (not (sent-in-turn-p written)))))
+    (when left-p
+      (tell-of-leaving written))
     turn))
 
 (defun send-within (written)

@@ -232,3 +232,25 @@ likes."
         (with-connection (connection)
           (is (= 200 (response-status (exchange connection "/" :method :post :chunks '("abc" "de")))))
           (is (null first-p)))))))
+
+(define-server-test who-handles-an-error-of-reading-may-read-again-and-answer
+  (dolist (answer '(nil t))
+    (let ((read (make-recorder)))
+      (with-clack (environment (let ((body (getf environment :raw-body)))
+                                 (flet ((read-all (responder)
+                                          (handler-bind ((error (lambda (condition)
+                                                                  (declare (ignore condition))
+                                                                  (file-position body 0)
+                                                                  (record read (read-byte body))
+                                                                  (when responder
+                                                                    (funcall responder (text-response "failed"))))))
+                                            (loop while (read-byte body nil nil)))))
+                                   (if answer
+                                       (lambda (responder) (read-all responder))
+                                       (read-all nil)))))
+        (with-connection (connection)
+          (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Transfer-Encoding: chunked" :crlf :crlf "2" :crlf "ab" :crlf)
+          (send connection "zzz" :crlf :crlf)
+          (is (= (if answer 200 400) (response-status (read-response connection)))))
+        (is (equal (list (char-code #\a)) (recorded read)))
+        (eventually ("the worker to be free") (zerop (server-figure :busy)))))))
