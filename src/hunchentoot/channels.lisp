@@ -61,10 +61,11 @@ PUT-IN-OUTBOX does.")
   "Lets SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, get what is published on CHANNEL, until it ends or is
 UNSUBSCRIBEd.  Returns SUBSCRIBER."
   (let ((function (lambda () (unsubscribe channel subscriber))))
-    (when (with-channel (channel)
-            (unless (gethash subscriber (channel-subscribers channel))
-              (setf (gethash subscriber (channel-subscribers channel)) function)))
-      (call-when-over (subscriber-outbox subscriber) function)))
+    (uninterruptibly                    ; who is destroyed after the first step would leave it there for ever
+      (when (with-channel (channel)
+              (unless (gethash subscriber (channel-subscribers channel))
+                (setf (gethash subscriber (channel-subscribers channel)) function)))
+        (call-when-over (subscriber-outbox subscriber) function))))
   subscriber)
 
 (defun unsubscribe (channel subscriber)

@@ -281,6 +281,9 @@ CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER w
                        (keep-connection))))))
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferral)
+  (let ((answer (deferral-answer deferral)))
+    (when (outgoing-start-p answer)     ; nobody has begun it
+      (end-outbox (outgoing-start-outbox answer))))
   (forget-request (deferral-context deferral))
   (let ((access (shiftf (exchange-access (deferral-exchange deferral)) nil)))
     (when access                        ; of a stream that was begun, perhaps

@@ -36,7 +36,7 @@ was answered; at the end it is one that does nothing, since the other may refer 
   (lock (bt:make-lock "deferral") :read-only t)
   (state :pending :type (member :pending :answered :done :expired :gone))
   (answer nil
-   :documentation "What RESUME gets for DEFERRAL; NIL before there is an answer, and after that was taken.")
+   :documentation "What RESUME gets for DEFERRAL; NIL before there is an answer, and after that was begun.")
   (answerer nil)                        ; the holder by which somebody has called ANSWER-DEFERRAL, or NIL
   (awaited-p nil)                       ; an owner of the connection has looked for the answer, in vain
   (left-p nil
@@ -235,12 +235,13 @@ it returns does not matter.")
     nil))
 
 (defun take-answer (deferral)
-  "What DEFERRAL is to be resumed with, and true; NIL as long as that is to come."
+  "What DEFERRAL is to be resumed with, and true; NIL as long as that is to come.  DEFERRAL has it until it was begun: who
+takes it may be destroyed before."
   (with-deferral (deferral)
     (case (deferral-state deferral)
       (:answered
        (setf (deferral-state deferral) :done)
-       (values (shiftf (deferral-answer deferral) nil) t))
+       (values (deferral-answer deferral) t))
       (:pending
        (let ((reason (cond ((forgotten-p (deferral-holder deferral)) :forgotten)
                            ((late-p deferral) :expired))))
@@ -257,6 +258,7 @@ not matter."
   (with-deferral (deferral)
     (when (eq :done (deferral-state deferral))
       (setf (deferral-state deferral) :pending
+            (deferral-answer deferral) nil
             (deferral-answerer deferral) nil
             (deferral-holder deferral) nil))))
 
@@ -300,7 +302,8 @@ not matter."
   (multiple-value-bind (outcome outbox)
       (resume (continuation-application deferral) (deferral-exchange deferral) deferral answer)
     (cond (outbox
-           (setf (deferral-outbox deferral) outbox)
+           (setf (deferral-outbox deferral) outbox
+                 (deferral-answer deferral) nil) ; else who writes would not be forgotten
            (continue-stream deferral outbox link))
           (t
            (setf (link-continuation link) nil)

@@ -97,20 +97,28 @@ these are more than may wait, so that nobody should go on before there is room; 
 
 (defun end-outbox (outbox)
   "Drops what OUTBOX has: nobody will send it.  Wakes who waits for room."
-  (call-all outbox (with-outbox (outbox)
-                     (setf (outbox-phase outbox) :ended
-                           (outbox-queue outbox) '()
-                           (outbox-size outbox) 0)
-                     (append (take-takers outbox) (shiftf (outbox-on-end outbox) '())))))
+  (flet ((end ()
+           (with-outbox (outbox)
+             (setf (outbox-phase outbox) :ended
+                   (outbox-queue outbox) '()
+                   (outbox-size outbox) 0)
+             (append (take-takers outbox) (shiftf (outbox-on-end outbox) '())))))
+    (with-acquired (functions (end) (call-all outbox functions))
+      (loop while functions             ; where it is left amid one, the others are called all the same
+            do (call-noting outbox (pop functions))))))
+
+(defun call-noting (outbox function)
+  "Calls FUNCTION, which a program gave to OUTBOX.  An error is logged."
+  (handler-case (funcall function)
+    (error (condition)
+      (when (outbox-engine outbox)
+        (log-message (outbox-engine outbox) :error
+                     "What was to be done for a stream's room or end failed: ~A" condition)))))
 
 (defun call-all (outbox functions)
-  "Calls FUNCTIONS, a list, which programs gave to OUTBOX.  An error of one is logged."
+  "Calls FUNCTIONS, a list, as CALL-NOTING does."
   (dolist (function functions)
-    (handler-case (funcall function)
-      (error (condition)
-        (when (outbox-engine outbox)
-          (log-message (outbox-engine outbox) :error
-                       "What was to be done for a stream's room or end failed: ~A" condition))))))
+    (call-noting outbox function)))
 
 (defun call-when-over (outbox function)
   "Calls FUNCTION, without arguments, once, in any thread, when OUTBOX has ended; at once if it has by now."
