@@ -155,12 +155,12 @@ taken."
 
 (defmethod continue-over ((socket program-socket) link visitor-p)
   (cond ((not visitor-p)
-         (setf (program-socket-reader-new-p socket) nil)
+         (setf (program-socket-worker-wanted-p socket) nil)
          (loop for outcome = (continue-speaking socket link nil)
                while (and (eq :deferred outcome) (written-called-p socket link))
                finally (return outcome)))
-        ((program-socket-reader-new-p socket)
-         nil)                           ; a worker is to read
+        ((program-socket-worker-wanted-p socket)
+         nil)
         (t
          (continue-speaking socket link t))))
 

@@ -35,7 +35,7 @@
   (ping nil :read-only t)               ; PING-MILLISECONDS while pings may be sent
   (reader nil
    :documentation "The program's function that is called with what comes for PROGRAM-SOCKET, or NIL.")
-  (reader-new-p nil)                    ; a worker is to look for what has come before there was one
+  (worker-wanted-p nil)                 ; to read what has come before there was a READER, or to call what is WRITTEN
   (held nil :type (or null octets))     ; of a frame that has not come whole, FILL octets
   (fill 0 :type index)
   (message-size 0 :type unsigned-byte)  ; octets of payload of a message that has not ended
@@ -115,10 +115,14 @@ longer who calls them."
       (third entry))))
 
 (defun leave-calling (socket)
-  "Lets others call what is WRITTEN of SOCKET, if the current thread still does."
-  (with-websocket (socket)
-    (when (eq (bt:current-thread) (program-socket-caller socket))
-      (setf (program-socket-caller socket) nil))))
+  "Lets others call what is WRITTEN of SOCKET if the current thread still does, as where one of the functions has ended that;
+who has put more in meanwhile has left it to it."
+  (when (with-websocket (socket)
+          (when (eq (bt:current-thread) (program-socket-caller socket))
+            (setf (program-socket-caller socket) nil)
+            (program-socket-written socket)))
+    (setf (program-socket-worker-wanted-p socket) t)
+    (visit socket)))
 
 (defun call-written (socket)
   "Calls the functions of SOCKET that are to be called by now.  True if there were any."
@@ -273,5 +277,5 @@ speaks the WebSocket protocol, else with any number of octets; in their order, o
 left to the system."
   (setf (program-socket-reader socket) function)
   (unless (owned-websocket-p socket)
-    (setf (program-socket-reader-new-p socket) t)
+    (setf (program-socket-worker-wanted-p socket) t)
     (visit socket)))

@@ -270,7 +270,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
         (is (equal "told" (ask-text "/")))
         (is (equal "told" (ask-text "/later")))
         (is (equal "news" (hear-text talk))))
-      (eventually ("the connection to end") (zerop (server-figure :deferred)))
+      (eventually ("the connection to end") (zerop (server-figure :open)))
       (is (= 500 (response-status (ask "/"))))
       (is (= 500 (response-status (ask "/later"))))
       (is (search "The connection has ended." (clack-log))))))

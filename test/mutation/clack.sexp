@@ -221,7 +221,7 @@
   ("finish-program-socket" "(unless (eq :closing (websocket-state socket))" "(progn")
   ("finish-program-socket" "(setf (program-socket-finished-p socket) t)" "nil")
   ("finish-program-socket" "(flush-program-socket socket)" "nil")
-  ("listen-to-program-socket" "(setf (program-socket-reader-new-p socket) t)" "nil")))
+  ("listen-to-program-socket" "(setf (program-socket-worker-wanted-p socket) t)" "nil")))
 
 (:file "src/server/program-input.lisp" :suites (clack/sockets)
  :mutants
@@ -242,7 +242,7 @@
   ("reads-on-p" "(not (outbox-over-p (program-socket-outbox socket)))" "t"
    :equivalent "What is read then is not handed over, and the connection is closed next.")
   ("continue-over" "(written-called-p socket link)" "nil")
-  ("continue-over" "((program-socket-reader-new-p socket)" "(nil")
+  ("continue-over" "((program-socket-worker-wanted-p socket)" "(nil")
   ("tell-of-end" "(if said-p 2 1)" "2")
   ("tell-of-end" "(if said-p 2 1)" "1")
   ("end-with-program" "(say-farewell socket)" "nil")
