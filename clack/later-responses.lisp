@@ -101,19 +101,24 @@
                        (when (unused-p delayed)
                          (close-written (delayed-written delayed)))))))))
 
+(defparameter *lost-look-milliseconds* 5000
+  "After how long a look that has not begun counts as lost: its thread may have been destroyed.")
+
 (defun look-later (server more looks &optional (seconds (first looks)))
   "Has it looked whether those of MORE, a list of DELAYED of SERVER, are forgotten, for the first of LOOKS, after SECONDS."
   (when looks
     (uninterruptibly                    ; what is planned, and has no timer, takes up all that come later
-      (when (bt:with-lock-held ((server-lock server))
-              (let ((planned (assoc looks (server-looks server) :test #'eq)))
-                (cond (planned
-                       (setf (rest planned) (append more (rest planned)))
-                       nil)
-                      (t
-                       (push (cons looks more) (server-looks server))
-                       t))))
-        (schedule (server-engine server) seconds (lambda () (look server looks)))))))
+      (let ((now (milliseconds)))
+        (when (bt:with-lock-held ((server-lock server))
+                (let ((planned (assoc looks (server-looks server) :test #'eq)))
+                  (cond ((null planned)
+                         (push (list* looks (+ now (as-milliseconds seconds)) more) (server-looks server))
+                         t)
+                        (t
+                         (setf (cddr planned) (append more (cddr planned)))
+                         (when (< (+ (second planned) *lost-look-milliseconds*) now)
+                           (setf (second planned) (+ now (as-milliseconds seconds))))))))
+          (schedule (server-engine server) seconds (lambda () (look server looks))))))))
 
 (defun take-unused (server looks)
   "Those who wait for LOOKS of SERVER to begin, and are still unused; the caller's from now on."
@@ -121,7 +126,7 @@
                  (bt:with-lock-held ((server-lock server))
                    (let ((planned (assoc looks (server-looks server) :test #'eq)))
                      (setf (server-looks server) (remove planned (server-looks server) :test #'eq))
-                     (rest planned)))))
+                     (cddr planned)))))
 
 (defun look (server looks)
   "Looks whether responses of SERVER that wait for the first of LOOKS are forgotten, and again for those that are not."

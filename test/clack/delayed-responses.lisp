@@ -226,6 +226,28 @@ to be looked for later, lists of the responses and the looks."
             (is (= 1 (recorded-count planned))))))
       (skip "Only SBCL has garbage that tells.")))
 
+(define-server-test a-look-that-was-lost-is-planned-again
+  (if (platform:garbage-told-p)
+      (with-responder (responder) (progn responder nil)
+        (flet ((plan (milliseconds)
+                 (setf (handler::server-looks *server*)
+                       (list (list handler::*looks* (+ (platform:milliseconds) milliseconds)))))
+               (scheduled ()
+                 (let ((count 0))
+                   (with-function (engine:schedule (original engine seconds function) (incf count))
+                     (handler::look-later *server* '() handler::*looks*)
+                     (handler::look-later *server* '() handler::*looks*))
+                   count)))
+          (plan 100)
+          (is (= 0 (scheduled)) "It is to come.")
+          (plan (- 100 handler::*lost-look-milliseconds*))
+          (is (= 0 (scheduled)) "It is late, perhaps.")
+          (plan (- -1 handler::*lost-look-milliseconds*))
+          (is (= 1 (scheduled)) "It is lost, and planned once.")
+          (plan (- -1 handler::*lost-look-milliseconds*))
+          (is (= 500 (response-status (ask "/"))))))
+      (skip "Only SBCL has garbage that tells.")))
+
 (define-server-test collections-for-responses-that-wait-take-a-small-part-of-the-time
   (with-responder (responder) (funcall responder (text-response "at once"))
     (let ((now 10000) (here (bt:current-thread)))
