@@ -398,7 +398,7 @@ descriptors."
           (engine:schedule engine 0 (lambda () (open-gate gate)))
           (await gate))
         (is (null first-p))
-        (is-true (wait-for-timers engine :run 2))
+        (is-true (wait-for-timers engine :run 1))
         (is (zerop (timer-statistic engine :failed)))))))
 
 (define-server-test whoever-schedules-while-the-engine-stops-gets-a-call-or-a-drop

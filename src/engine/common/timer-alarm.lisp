@@ -113,4 +113,6 @@ end of the thread is more lost than what it had to do.  Where the thread was des
             (log-message engine :error "The function of a timer failed: ~A" condition)))
       (cond (done-p)
             (begun-p (count-failed-timer (engine-timers engine)))
-            (t (schedule engine 0 function))))))
+            (t
+             (uncount-run (engine-timers engine))
+             (schedule engine 0 function))))))

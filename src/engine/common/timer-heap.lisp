@@ -221,6 +221,11 @@ set the alarm; else NIL."
               (cond ((due-p) :due)
                     ((claim-next-alarm timers now) :set))))))
 
+(defun uncount-run (timers)
+  "Counts a function that was taken from TIMERS as not called."
+  (with-timers (timers)
+    (decf (timers-run timers))))
+
 (defun cancel-timer-of (timers timer)
   "Takes TIMER out of TIMERS.  True when it was pending."
   (with-timers (timers)

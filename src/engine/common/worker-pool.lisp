@@ -105,14 +105,17 @@ the lock.")
 
 (defun release-resources-when-empty (engine)
   "Gives back what ENGINE holds, once, if it has stopped and nobody is left in it."
-  (when (with-engine (engine)
-          (and (eq (engine-phase engine) :stopped)
-               (null (engine-workers engine))
-               (zerop (engine-sentinel-count engine))
-               (not (alarm-in-use-p engine))
-               (shiftf (engine-resources-held-p engine) nil)))
-    (forget-heap-of engine)
-    (release-resources engine)))
+  (multiple-value-bind (empty-p held-p)
+      (with-engine (engine)
+        (when (and (eq (engine-phase engine) :stopped)
+                   (null (engine-workers engine))
+                   (zerop (engine-sentinel-count engine))
+                   (not (alarm-in-use-p engine)))
+          (values t (shiftf (engine-resources-held-p engine) nil))))
+    (when empty-p
+      (forget-heap-of engine))          ; also for a sentinel that has begun too late
+    (when held-p
+      (release-resources engine))))
 
 (defun reap-worker (engine worker)
   "Does what WORKER, whose thread died without unwinding, could not do itself."

@@ -68,7 +68,8 @@ can know."
 (defun disturbed-p (engine watch)
   "True when ENGINE serves somebody besides the current thread, or is about to."
   (or (< (if (worker-of engine) 1 0)
-         (with-engine (engine) (busy-count engine)))
+         (with-engine (engine)
+           (- (busy-count engine) (worker-count engine :keep-alive)))) ; where workers wait for the next request
       (timer-soon-p engine watch)))
 
 (defun undisturbed-p (watch)
