@@ -171,6 +171,17 @@ once."
           (open-gate gate)
           (eventually ("its end") (not (watched-p engine))))))))
 
+(define-server-test a-server-with-one-worker-does-not-have-that-collect-garbage
+  (watching-heap (engine heap)
+    (incf (heap-use heap) 600000)
+    (flet ((collections-with (limit)
+             (setf (engine::engine-thread-limit engine) limit)
+             (collections-after-rest engine heap)))
+      (is (eql 0 (collections-with 1)))
+      (is (eql 1 (collections-with 2)))
+      (incf (heap-use heap) 600000)
+      (is (eql 1 (collections-with nil))))))
+
 (define-server-test one-of-several-servers-collects-garbage
   (watching-heap (engine heap)
     (with-still-pool (other controller)

@@ -64,6 +64,7 @@
   ("collect-at-rest" "(not (recently-p (heap-watch-looked-at watch) *quiet-milliseconds* now))" "t"
    :equivalent "It is looked at once more under the lock.")
   ("collect-at-rest" "(not (recently-p (heap-watch-collecting-since watch) *most-collecting-milliseconds* now))" "t")
+  ("spares-worker-p" "(< 1 limit)" "t")
   ("collect-at-rest" "(and due-p (not collect-p))" "(not collect-p)")))
 
 (:file "src/engine/ready/pool-sizing.lisp" :suites (pool-sizing processors sentinels)

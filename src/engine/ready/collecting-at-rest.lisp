@@ -8,6 +8,7 @@
 ;;;;   much was made               nobody was                     is due soon     likewise
 ;;;;   much was made               nobody was                     is not          a worker collects
 ;;;;   anything, and some engine wants no such collection                         nothing
+;;;;   anything, and the engine may have one worker only                          nothing: who comes meanwhile would be refused
 ;;;;
 ;;;; It is a collection that would have come, only sooner: much is half of what the Lisp has made between two of them.
 ;;;;
@@ -104,12 +105,18 @@ garbage is to be collected, by the caller; second value, true when it is to be a
       (note-heap watch)
       (setf (heap-watch-collecting-since watch) nil))))
 
+(defun spares-worker-p (engine)
+  "True when ENGINE may have a worker collect garbage, and another one serve meanwhile."
+  (let ((limit (engine-thread-limit engine)))
+    (or (null limit) (< 1 limit))))
+
 (defun collect-at-rest (engine)
   "Has garbage collected if there is much, and all engines rest.  Called by the sentinel of ENGINE again and again."
   (let ((watch *heap-watch*)
         (between (octets-between-collections))
         (now (milliseconds)))
     (when (and between
+               (spares-worker-p engine)
                (not (recently-p (heap-watch-looked-at watch) *quiet-milliseconds* now))
                (not (recently-p (heap-watch-collecting-since watch) *most-collecting-milliseconds* now)))
       (multiple-value-bind (collect-p due-p)
