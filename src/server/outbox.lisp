@@ -97,15 +97,21 @@ these are more than may wait, so that nobody should go on before there is room; 
 
 (defun end-outbox (outbox)
   "Drops what OUTBOX has: nobody will send it.  Wakes who waits for room."
-  (flet ((end ()
-           (with-outbox (outbox)
-             (setf (outbox-phase outbox) :ended
-                   (outbox-queue outbox) '()
-                   (outbox-size outbox) 0)
-             (append (take-takers outbox) (shiftf (outbox-on-end outbox) '())))))
-    (with-acquired (functions (end) (call-all outbox functions))
-      (loop while functions             ; where it is left amid one, the others are called all the same
-            do (call-noting outbox (pop functions))))))
+  (with-acquired (functions (end-of-outbox outbox) (call-all outbox functions))
+    (loop while functions               ; where it is left amid one, the others are called all the same
+          do (call-noting outbox (pop functions)))))
+
+(defun end-of-outbox (outbox)
+  "Ends OUTBOX, and calls who wants to know of that.  Returns the functions of those who wait for room, the caller's to call.
+The caller cannot be interrupted."
+  (multiple-value-bind (takers functions)
+      (with-outbox (outbox)
+        (setf (outbox-phase outbox) :ended
+              (outbox-queue outbox) '()
+              (outbox-size outbox) 0)
+        (values (take-takers outbox) (shiftf (outbox-on-end outbox) '())))
+    (call-all outbox functions)
+    takers))
 
 (defun call-noting (outbox function)
   "Calls FUNCTION, which a program gave to OUTBOX.  An error is logged."
@@ -121,11 +127,13 @@ these are more than may wait, so that nobody should go on before there is room; 
     (call-noting outbox function)))
 
 (defun call-when-over (outbox function)
-  "Calls FUNCTION, without arguments, once, in any thread, when OUTBOX has ended; at once if it has by now."
-  (when (with-outbox (outbox)
-          (cond ((eq :ended (outbox-phase outbox)) t)
-                (t (push function (outbox-on-end outbox)) nil)))
-    (call-all outbox (list function))))
+  "Calls FUNCTION, without arguments, which waits for nothing and is not interrupted, once, in any thread, when OUTBOX has
+ended; at once if it has by now."
+  (uninterruptibly
+    (when (with-outbox (outbox)
+            (cond ((eq :ended (outbox-phase outbox)) t)
+                  (t (push function (outbox-on-end outbox)) nil)))
+      (call-noting outbox function))))
 
 (defun forget-when-over (outbox function)
   "Lets FUNCTION, of CALL-WHEN-OVER for OUTBOX, not be called any more."
