@@ -252,7 +252,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
                                   (error "It fails.")))
     (is (= 500 (response-status (ask "/"))))))
 
-(define-server-test who-writes-to-anothers-connection-that-has-ended-fails-with-500
+(define-server-test (who-writes-to-anothers-connection-that-has-ended-fails-with-500 :needs :noticed-leaving)
   (let ((io nil))
     (with-clack (environment (cond ((equal "/ws" (getf environment :path-info))
                                     (lambda (responder)
