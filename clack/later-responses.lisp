@@ -21,8 +21,7 @@
          (written (and (written-response-p answer) answer)))
     (handler-case (send-late delayed answer)
       ((or descriptor-broken stream-timeout) (condition)
-        (drop-answer answer)
-        (error condition))
+        (error condition))              ; who abandons the connection drops ANSWER
       (error (condition)
         (drop-answer answer)
         (report-failure server exchange (delayed-content delayed) condition)))

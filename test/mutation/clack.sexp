@@ -118,8 +118,7 @@
 (:file "clack/later-responses.lisp"
  :suites (clack/delayed-responses clack/written-responses clack/later-responses clack/raw-bodies)
  :mutants
- (("resume" "((or descriptor-broken stream-timeout) (condition) (drop-answer answer)"
-             "((or descriptor-broken stream-timeout) (condition)" :suites (clack/response-mishaps))
+ (("drop-deferred" "(drop-answer (deferral-answer deferral))" "nil" :suites (clack/response-mishaps))
   ("resume" "(error (condition) (drop-answer answer)" "(error (condition)" :suites (clack/response-mishaps))
   ("conclude-delayed" "(release-body (delayed-body delayed))" "nil")
   ("stream-forgotten" "(delayed-elsewhere-p delayed)" "nil")

@@ -48,7 +48,7 @@
   ("quiet-p" "(<= (- (heap-watch-used watch) used) *quiet-octets*)" "t")
   ("timer-soon-p" "(* 2 (heap-watch-took watch))" "0")
   ("timer-soon-p" "*undisturbed-milliseconds*" "0")
-  ("disturbed-p" "(with-engine (engine) (busy-count engine))" "0")
+  ("disturbed-p" "(- (busy-count engine) (worker-count engine :keep-alive))" "0")
   ("disturbed-p" "(if (worker-of engine) 1 0)" "0")
   ("collect-for-rest" "(with-heap-watch (watch) (undisturbed-p watch))" "t")
   ("disturbed-p" "(timer-soon-p engine watch)" "nil")
