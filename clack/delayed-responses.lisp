@@ -64,8 +64,8 @@
   "The response to EXCHANGE, pending from now on."
   (let ((deferral (make-deferral server (exchange-engine exchange) (exchange-connection exchange) exchange
                                  (end-after (server-response-timeout server)) nil)))
-    (setf (exchange-deferral exchange) deferral
-          (deferral-context deferral) (make-delayed server exchange content body deferral))))
+    (prog1 (setf (deferral-context deferral) (make-delayed server exchange content body deferral))
+      (setf (exchange-deferral exchange) deferral)))) ; whose context is asked for at its end
 
 ;;; The responder
 
@@ -93,7 +93,9 @@ True when somebody waits for it."
                (send-answer delayed answer)))
             (t
              (end-reading (delayed-body delayed))
-             (send-answer delayed answer))))))
+             (send-answer delayed answer)))
+      ;; The function may go on for long.
+      (setf (deferral-answer (delayed-deferral delayed)) nil))))
 
 (defun send-answer (delayed answer)
   "Sends ANSWER, a response with a body, or a WRITTEN-RESPONSE, of which that is the head."

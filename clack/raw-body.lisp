@@ -82,8 +82,9 @@ signalled when the turn has ended: a program's handlers may read BODY, or take t
                              (setf (first taken) t
                                    (raw-body-turn body) (bt:current-thread)))))
                        (raw-body-turn-ended body) (raw-body-lock body) nil 1/4)
+           ;; A time limit of the program's own is no error, and may have a restart to read on.
            (handler-case (return-from call-in-reading-turn (funcall function))
-             (serious-condition (condition) condition)))))
+             (error (condition) condition)))))
 
 (defmacro with-reading-turn ((body) &body forms)
   "Evaluates FORMS, which are not in such a form already, while no other thread does likewise for BODY."

@@ -226,6 +226,16 @@ to be looked for later, lists of the responses and the looks."
             (is (= 1 (recorded-count planned))))))
       (skip "Only SBCL has garbage that tells.")))
 
+(define-server-test (what-was-sent-is-not-kept-while-the-function-goes-on :needs :calls-by-name)
+  (let ((answers (make-recorder)))
+    (with-function (handler::send-taken (original delayed)
+                     (multiple-value-prog1 (funcall original delayed)
+                       (record answers (server:deferral-answer (handler::delayed-deferral delayed)))))
+      (with-responder (responder) (funcall responder (text-response "at once"))
+        (is (equal "at once" (ask-text "/")))
+        (eventually ("the answer to be sent") (plusp (recorded-count answers)))
+        (is (equal '(nil) (recorded answers)))))))
+
 (define-server-test a-look-that-was-lost-is-planned-again
   (if (platform:garbage-told-p)
       (with-responder (responder) (progn responder nil)
