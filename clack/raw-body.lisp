@@ -74,7 +74,10 @@ temporary file.")
 
 (defun call-in-reading-turn (body function)
   "Calls FUNCTION while no other thread reads BODY, or takes more of it; waits for those that do.  What it signals is
-signalled when the turn has ended: a program's handlers may read BODY, or take their time."
+signalled when the turn has ended: a program's handlers may read BODY, or take their time.  Signals an error in a thread
+that has the turn, as where it was interrupted amid it: it would wait for itself."
+  (when (eq (bt:current-thread) (raw-body-turn body))
+    (error "The content of the request is being read by this thread."))
   (error (with-acquired (taken (list nil) (when (first taken) (end-reading-turn body)))
            (wait-until (lambda ()
                          (uninterruptibly

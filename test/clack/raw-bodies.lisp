@@ -271,3 +271,13 @@ likes."
       (with-connection (connection)
         (is (= 200 (response-status (exchange connection "/" :method :post :chunks '("abc" "de")))))
         (is (equal "abcde" read))))))
+
+(define-server-test (who-reads-amid-his-own-reading-does-not-wait-for-himself :needs :calls-by-name)
+  (with-clack (environment (let ((body (getf environment :raw-body)))
+                             (with-function (handler::prepare-window (original body count)
+                                              (read-byte body)
+                                              (funcall original body count))
+                               (text-response (decode (read-octets-of body 10))))))
+    (with-connection (connection)
+      (is (= 500 (response-status (exchange connection "/" :method :post :chunks '("abc" "de"))))))
+    (is (search "is being read by this thread" (clack-log)))))
