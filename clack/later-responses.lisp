@@ -107,16 +107,16 @@
   "Has it looked whether those of MORE, a list of DELAYED of SERVER, are forgotten, for the first of LOOKS, after SECONDS."
   (when looks
     (uninterruptibly                    ; what is planned, and has no timer, takes up all that come later
-      (let ((now (milliseconds)))
+      (let* ((now (milliseconds))
+             (due (+ now (as-milliseconds seconds))))
         (when (bt:with-lock-held ((server-lock server))
                 (let ((planned (assoc looks (server-looks server) :test #'eq)))
                   (cond ((null planned)
-                         (push (list* looks (+ now (as-milliseconds seconds)) more) (server-looks server))
-                         t)
+                         (push (list* looks due more) (server-looks server)))
                         (t
                          (setf (cddr planned) (append more (cddr planned)))
                          (when (< (+ (second planned) *lost-look-milliseconds*) now)
-                           (setf (second planned) (+ now (as-milliseconds seconds))))))))
+                           (setf (second planned) due))))))
           (schedule (server-engine server) seconds (lambda () (look server looks))))))))
 
 (defun take-unused (server looks)

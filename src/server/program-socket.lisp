@@ -51,8 +51,7 @@
   (failed-p nil))                       ; and so has a failure of the program
 
 (define-condition program-socket-over (recycling-error)
-  ((socket :initarg :socket :initform nil :reader program-socket-over-socket
-           :documentation "The PROGRAM-SOCKET that has ended; NIL where the connection cannot become one."))
+  ((socket :initarg :socket :initform nil :reader program-socket-over-socket))
   (:report (lambda (condition stream)
              (write-string (if (program-socket-over-socket condition)
                                "The connection has ended."
@@ -256,7 +255,7 @@ it waits, at most for the write timeout.  Signals PROGRAM-SOCKET-OVER."
                  (shiftf (program-socket-buffered socket) '()))))
     (write-to-program-socket socket
                              (if parts
-                                 (joined-octets (reverse parts) (reduce #'+ parts :key #'length))
+                                 (joined-octets (reverse parts) (queue-size parts))
                                  (make-octets 0))
                              callback)))
 
