@@ -51,9 +51,12 @@
     (end-written (delayed-written delayed))
     (conclude-delayed delayed)))
 
+(defmethod outbox-of-answer ((server clack-server) answer)
+  (and (to-be-written-p answer)
+       (written-outbox answer)))
+
 (defmethod drop-deferred ((server clack-server) deferral)
   (let ((delayed (deferral-context deferral)))
-    (drop-answer (deferral-answer deferral))
     (release-body (delayed-body delayed))
     (release-request (delayed-exchange delayed) (delayed-content delayed))))
 

@@ -7,8 +7,9 @@
 ;;;;   an event stream          as an event                           :DROP  it is ended, and may come again
 ;;;;   a WebSocket              as a text, its data only              :SKIP  it does not get this message
 ;;;;
-;;;; Invariant: all subscribers get messages in the order in which they were published: they are put into the
-;;;; outboxes under the lock of the channel, and sent after it was given up.
+;;;; Invariants: all subscribers get messages in the order in which they were published: they are put into the
+;;;; outboxes under the lock of the channel, and sent after it was given up.  A channel keeps its subscribers; their
+;;;; connections keep neither them nor the channel, so that streams on which nobody can publish any more are forgotten.
 
 (defstruct (channel (:include opaque) (:constructor %make-channel (when-full)) (:copier nil))
   "Subscribers, and what becomes of the slow ones."
@@ -57,10 +58,20 @@ PUT-IN-OUTBOX does.")
 
 ;;; Subscribers
 
+(defun function-of-end (channel subscriber)
+  "A function that unsubscribes SUBSCRIBER from CHANNEL, and keeps neither of them."
+  (let ((channel (weak-getter channel))
+        (subscriber (weak-getter subscriber)))
+    (lambda ()
+      (let ((channel (funcall channel))
+            (subscriber (funcall subscriber)))
+        (when (and channel subscriber)
+          (unsubscribe channel subscriber))))))
+
 (defun subscribe (channel subscriber)
   "Lets SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, get what is published on CHANNEL, until it ends or is
 UNSUBSCRIBEd.  Returns SUBSCRIBER."
-  (let ((function (lambda () (unsubscribe channel subscriber))))
+  (let ((function (function-of-end channel subscriber)))
     (uninterruptibly                    ; who is destroyed after the first step would leave it there for ever
       (when (with-channel (channel)
               (unless (gethash subscriber (channel-subscribers channel))

@@ -280,10 +280,11 @@ CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER w
                      (when (persists-p (exchange-protocol exchange))
                        (keep-connection))))))
 
+(defmethod outbox-of-answer ((taskmaster recycling-taskmaster) answer)
+  (and (outgoing-start-p answer)
+       (outgoing-start-outbox answer)))
+
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferral)
-  (let ((answer (deferral-answer deferral)))
-    (when (outgoing-start-p answer)     ; nobody has begun it
-      (end-outbox (outgoing-start-outbox answer))))
   (forget-request (deferral-context deferral))
   (let ((access (shiftf (exchange-access (deferral-exchange deferral)) nil)))
     (when access                        ; of a stream that was begun, perhaps

@@ -32,6 +32,13 @@ more."
   (and reference
        (null (sb-ext:weak-pointer-value reference))))
 
+(defun weak-getter (object)
+  "A function without arguments that returns OBJECT, and does not keep it from being collected as garbage: then it returns
+NIL."
+  (let ((pointer (sb-ext:make-weak-pointer object)))
+    (lambda ()
+      (sb-ext:weak-pointer-value pointer))))
+
 (defun garbage-told-p ()
   "True: FORGOTTEN-P tells of garbage."
   t)

@@ -133,6 +133,10 @@
   (declare (ignore reference))
   nil)
 
+(defun weak-getter (object)
+  "A function without arguments that returns OBJECT.  It keeps that: nobody is told of garbage here."
+  (constantly object))
+
 (defun garbage-told-p ()
   "NIL: nobody is told of garbage here."
   nil)

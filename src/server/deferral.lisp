@@ -179,8 +179,15 @@ that; :EARLY where its owner has yet to look; :LATE where nobody will."
   (let ((outbox (deferral-outbox deferral)))
     (and outbox (outbox-ended-p outbox))))
 
+(defgeneric outbox-of-answer (application answer)
+  (:documentation "The OUTBOX that ANSWER, of a deferral of APPLICATION, or NIL, leaves by if it is a stream; else NIL.")
+  (:method (application answer)
+    (declare (ignore application answer))
+    nil))
+
 (defmethod abandon ((deferral deferral))
-  (let ((outbox (deferral-outbox deferral))
+  (let ((outbox (or (deferral-outbox deferral)
+                    (outbox-of-answer (continuation-application deferral) (deferral-answer deferral)))) ; not begun
         (done-p (with-deferral (deferral)
                   (or (eq :done (deferral-state deferral))
                       (progn (setf (deferral-state deferral) :gone) nil)))))
