@@ -16,6 +16,7 @@
 ;;;;
 ;;;; Invariants: who has the turn is the only one that touches the wire, but for who reads the request's content; while
 ;;;; that has not all come, who sends has the body's turn, too, since a wire's two directions may be one (of TLS).
+;;;; Who writes amid its own turn, as a handler of a time limit does, leaves that to the turn, however full the outbox is.
 ;;;; Nothing that sends refers to the writer, so that it is garbage when the application has forgotten it.
 
 (define-condition client-left (recycling-error)
@@ -150,6 +151,10 @@ WITHIN-P."
     (setf (written-turn written) nil)
     (bt:condition-notify (written-ended written))))
 
+(defun amid-turn-p (written)
+  "True when the current thread has the turn: a condition was signalled amid it, and is being handled."
+  (eq (bt:current-thread) (written-turn written)))
+
 (defun end-turns (written)
   "Waits until nobody has a turn, and lets nobody have one any more."
   (wait-until (lambda ()
@@ -249,15 +254,17 @@ take to come.  True when there is some."
 
 (defun put-piece (written octets)
   "Puts OCTETS, framed, into WRITTEN, and has them sent."
-  (let ((outbox (written-outbox written)))
+  (let ((outbox (written-outbox written))
+        (amid-turn-p (amid-turn-p written))) ; who would wait for room then, would wait for itself
     (ecase (uninterruptibly             ; who is destroyed amid it would leave them unsent
-             (let ((result (put-in-outbox outbox octets)))
+             (let ((result (put-in-outbox outbox octets amid-turn-p)))
                (when (and (eq :over (written-turn written)) (member result '(:room :full)))
                  (visit (delayed-deferral (written-delayed written))))
                result))
       (:room (send-within written))
       (:full (send-within written)
-             (await-room-in written))
+             (unless amid-turn-p
+               (await-room-in written)))
       (:refused (send-within written)
                 (await-room-in written)
                 (put-piece written octets))

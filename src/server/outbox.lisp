@@ -48,33 +48,24 @@ an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a pro
   "True when something was put into OUTBOX that its owner has not taken."
   (and (outbox-queue outbox) t))
 
-(defun put-in-outbox (outbox octets)
+(defun put-in-outbox (outbox octets &optional however-full-p)
   "Puts OCTETS, a vector that nobody changes any more, into OUTBOX.  Returns :ROOM when more may follow, :FULL when
 these are more than may wait, so that nobody should go on before there is room; or, where it has not taken them,
-:REFUSED because it was full before, :OVER because it has ended, and :TOO-LONG because fewer were announced."
+:REFUSED because it was full before, unless HOWEVER-FULL-P, :OVER because it has ended, and :TOO-LONG because fewer were
+announced."
   (with-outbox (outbox)
     (cond ((not (eq :open (outbox-phase outbox))) :over)
-          ((full-p outbox) :refused)
+          ((and (full-p outbox) (not however-full-p)) :refused)
           ((and (outbox-announced outbox)
                 (> (length octets) (outbox-announced outbox)))
            :too-long)
           (t
            (when (outbox-announced outbox)
              (decf (outbox-announced outbox) (length octets)))
-           (put-last outbox octets)
+           (push octets (outbox-queue outbox))
+           (incf (outbox-size outbox) (length octets))
+           (setf (outbox-silent-p outbox) nil)
            (if (full-p outbox) :full :room)))))
-
-(defun put-last (outbox octets)
-  "Puts OCTETS into OUTBOX, as the last.  Under the lock."
-  (push octets (outbox-queue outbox))
-  (incf (outbox-size outbox) (length octets))
-  (setf (outbox-silent-p outbox) nil))
-
-(defun append-to-outbox (outbox octets)
-  "Puts OCTETS into OUTBOX, however full that is, as the last, unless it has ended."
-  (with-outbox (outbox)
-    (when (eq :open (outbox-phase outbox))
-      (put-last outbox octets))))
 
 (defun silent-again-p (outbox)
   "True when nothing was put into OUTBOX since this was asked before."

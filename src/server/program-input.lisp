@@ -36,8 +36,9 @@
       (step-websocket socket :send-close)
       (setf (websocket-code socket) 1009
             (websocket-reason socket) "A message is larger than this server takes.")
-      (append-to-outbox (program-socket-outbox socket)
-                        (encode-close 1009 (websocket-reason socket)))))
+      (put-in-outbox (program-socket-outbox socket)
+                     (encode-close 1009 (websocket-reason socket))
+                     :however-full)))
   (close-outbox (program-socket-outbox socket)))
 
 (defun hold-input (socket wire extent exact-p)

@@ -169,7 +169,7 @@ who has put more in meanwhile has left it to it."
 (defun put-close (socket octets payload)
   "Puts OCTETS, a close frame with PAYLOAD, into SOCKET, if one may be sent.  Under the lock."
   (when (or (sending-p (websocket-state socket)) (close-owed-p (websocket-state socket)))
-    (append-to-outbox (program-socket-outbox socket) octets)
+    (put-in-outbox (program-socket-outbox socket) octets :however-full)
     (note-close-written socket payload)
     :room))
 

@@ -130,7 +130,7 @@ of the client's half may have come with the last of it, and no event of its own.
     (step-websocket socket step)
     (when (close-owed-p (websocket-state socket))
       (step-websocket socket :send-close)
-      (append-to-outbox (websocket-outbox socket) (encode-close code (if (eq :fail step) reason ""))))
+      (put-in-outbox (websocket-outbox socket) (encode-close code (if (eq :fail step) reason "")) :however-full))
     (when (over-p (websocket-state socket))
       (close-outbox (websocket-outbox socket)))))
 

@@ -218,7 +218,7 @@ neither may be in a close frame."
               (setf (websocket-closing-end socket) (+ (milliseconds) (as-milliseconds *closing-seconds*))
                     (websocket-code socket) code
                     (websocket-reason socket) reason)
-              (append-to-outbox (websocket-outbox socket) frame)
+              (put-in-outbox (websocket-outbox socket) frame :however-full)
               t))
       (visit-websocket socket)
       t)))

@@ -197,6 +197,25 @@
       (send-request connection "/")
       (is (equalp *large-answer* (response-body (read-response connection)))))))
 
+;; As a handler of a time limit does.
+(define-server-test (who-writes-amid-a-write-of-his-own-thread-does-not-wait-for-himself :needs :our-http)
+  (let ((nested '()))
+    (with-function (server:send-left (original wire)
+                     (loop while nested
+                           do (funcall (pop nested)))
+                     (funcall original wire))
+      (with-later (given :write-timeout 60) (let ((writer (funcall responder '(200 ()))))
+                                              (setf nested (list (lambda () (funcall writer *large-answer*))
+                                                                 (lambda () (funcall writer "the end" :close t))))
+                                              (funcall writer *large-answer*)
+                                              (signals handler:response-over (funcall writer "more")))
+        (with-open-connection (connection (small-connection))
+          (send-request connection "/")
+          (read-head connection)
+          (loop repeat 2 do (is (= *large-size* (length (read-chunk connection)))))
+          (is (equal "the end" (chunk-text connection)))
+          (is (null (read-chunk connection))))))))
+
 (define-server-test what-another-thread-writes-leaves-whole-while-the-function-runs
   (let ((gate (make-gate "leave to return")))
     (with-later (given :write-timeout 60) (let ((writer (funcall responder '(200 ()))))

@@ -539,7 +539,7 @@
  (("put-in-outbox" "((full-p outbox) :refused)" "")
   ("put-in-outbox" "(> (length octets) (outbox-announced outbox))" "(>= (length octets) (outbox-announced outbox))")
   ("put-in-outbox" "(decf (outbox-announced outbox) (length octets))" "nil")
-  ("put-last" "(setf (outbox-silent-p outbox) nil)" "" :suites (channels))
+  ("put-in-outbox" "(setf (outbox-silent-p outbox) nil)" "" :suites (channels))
   ("silent-again-p" "(shiftf (outbox-silent-p outbox) t)" "(outbox-silent-p outbox)" :suites (channels))
   ("end-of-outbox" "(take-takers outbox)" "'()")
   ("end-of-outbox" "(call-all outbox functions)" "nil" :suites (channels))
