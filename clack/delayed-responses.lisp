@@ -156,7 +156,7 @@ it may be answered once more.  That the client is gone is no failure: it is the 
 (defun takable-p (exchange content)
   "True when the client of EXCHANGE sends CONTENT if that is read."
   (let ((protocol (exchange-protocol exchange)))
-    (and (not (content-refused-p content))
+    (and (null (content-failure content))
          (or (eq :idle (our-side protocol)) ; else it cannot be told any more to send what it holds back
              (not (eq :held (client-side protocol)))))))
 

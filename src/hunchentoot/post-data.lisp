@@ -158,7 +158,7 @@ raw post data if it has not more than MOST octets, an integer or NIL for no limi
 Where not all of it has been taken then, this is the last request of its connection."
   (let ((size (content-size content)))
     (unless (handler-case
-                (if (or (content-refused-p content)
+                (if (or (content-failure content)
                         (content-invite content)
                         (and size most (> size most)))
                     (drop-unasked request content)

@@ -26,7 +26,7 @@ PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called 
   (+ (spooled-octets content) (content-ready content)))
 
 (defun content-over-p (content)
-  (or (content-refused-p content)
+  (or (content-failure content)
       (and (zerop (content-ready content))
            (body-done-p (content-decoder content)))))
 
@@ -97,4 +97,4 @@ PROTOCOL-ERROR."
         repeat (ceiling limit (length octets))
         until (content-over-p content)
         do (read-sequence octets content))
-  (and (content-over-p content) (not (content-refused-p content))))
+  (and (content-over-p content) (null (content-failure content))))

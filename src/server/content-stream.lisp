@@ -19,8 +19,8 @@ must not notice."))
   (declare (ignore abort))
   t)
 
-(defmethod (setf content-refused-p) (refused-p (content no-content))
-  refused-p)
+(defmethod (setf content-failure) (condition (content no-content))
+  condition)
 
 (defvar *no-content* (make-instance 'no-content)
   "The content of every request that has none.")
@@ -33,13 +33,6 @@ wanted."
       *no-content*
       (make-instance 'content-stream :source stream :remaining size
                                      :turn-down turn-down :invite invite)))
-
-(defun content-left-p (content)
-  "True when CONTENT, of known length, was not read to its end.  Signals END-OF-FILE when the rest was
-refused."
-  (and (plusp (content-remaining content))
-       (or (not (content-refused-p content))
-           (error 'end-of-file :stream content))))
 
 (defmethod note-all-read ((content content-stream))
   (setf (content-remaining content) 0))
@@ -55,7 +48,7 @@ refused."
   (stream-wire (content-source content)))
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream content-stream))
-  (if (content-left-p stream)
+  (if (plusp (content-remaining stream))
       (let ((octet (if (plusp (spooled-octets stream))
                        (read-spooled-octet stream)
                        (reading-content (stream)
@@ -69,7 +62,7 @@ refused."
 (defmethod trivial-gray-streams:stream-read-sequence
     ((stream content-stream) sequence start end &key)
   (let ((stop (min end (+ start (content-remaining stream)))))
-    (if (or (= start stop) (not (content-left-p stream)))
+    (if (= start stop)
         start
         (let ((position (read-spooled stream sequence start stop)))
           (when (< position stop)
@@ -83,7 +76,7 @@ refused."
 
 (defmethod trivial-gray-streams:stream-listen ((stream content-stream))
   (and (plusp (content-remaining stream))
-       (not (content-refused-p stream))
+       (null (content-failure stream))
        (or (plusp (spooled-octets stream))
            (progn (invite-content stream)
                   (listen (content-source stream))))))

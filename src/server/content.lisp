@@ -4,7 +4,13 @@
 ;;;;
 ;;;; Where content is not acceptable, or does not come in time, a function that the storey above gave
 ;;;; is called with the PROTOCOL-ERROR.  It may answer and leave by a throw; if it returns, the error
-;;;; is signalled to whoever reads.  From then on there is no more content.
+;;;; is signalled to whoever reads.  From then on there is no more content:
+;;;;
+;;;;   what has ended it                                   who reads on gets
+;;;;   a refusal                                           that PROTOCOL-ERROR
+;;;;   a connection that is broken                         that DESCRIPTOR-BROKEN
+;;;;   who was reading has left that, by a time limit      CONTENT-LEFT
+;;;;   of its own, say
 ;;;;
 ;;;; What came before the request was served is in the SPOOL, and is read first; see reception.lisp.
 
@@ -16,7 +22,8 @@
    (invite :initarg :invite :initform nil :accessor content-invite
            :documentation "A function that tells the peer to send the content that it holds back
 until then; NIL when it does not, or was told.")
-   (refused-p :initform nil :accessor content-refused-p)
+   (failure :initform nil :accessor content-failure
+            :documentation "The condition that has ended it before all was read, or NIL.")
    (spool :initform nil :accessor content-spool)
    (refusal :initform nil :accessor content-refusal
             :documentation "The PROTOCOL-ERROR that is behind what SPOOL has, or NIL.")
@@ -29,8 +36,13 @@ until then; NIL when it does not, or was told.")
 (setf (documentation 'content-invite 'function)
       "A function without arguments that tells the client to send CONTENT, which it holds back until then; NIL
 when it does not, or was told."
-      (documentation 'content-refused-p 'function)
-      "True when CONTENT was not acceptable, or did not come in time: there is no more of it.")
+      (documentation 'content-failure 'function)
+      "The condition that has ended CONTENT before all of it was read, which is signalled to who reads on, or NIL.")
+
+(define-condition content-left (recycling-error stream-error)
+  ()
+  (:report "Reading the content was left amid it, so that the rest of it cannot be told any more.")
+  (:documentation "Signalled to who reads on after reading content was left by a non-local exit, as by a time limit."))
 
 (defgeneric content-wire (content)
   (:documentation "The wire off which CONTENT is read.")
@@ -43,7 +55,7 @@ when it does not, or was told."
 (defun refuse-content (content refusal)
   "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword that names one."
   (let ((refusal (if (keywordp refusal) (make-refusal refusal) refusal)))
-    (setf (content-refused-p content) t)
+    (setf (content-failure content) refusal)
     (release-content content)
     (funcall (content-turn-down content) refusal)
     (error refusal)))
@@ -71,18 +83,26 @@ it does not begin: there is no more content then, and this is the last request."
   (let ((done-p nil))
     (unwind-protect (handler-bind ((end-of-file (lambda (condition)
                                                   (declare (ignore condition))
-                                                  (setf done-p t)))) ; nothing follows
+                                                  (setf done-p t))) ; nothing follows
+                                   (descriptor-broken (lambda (condition)
+                                                        (setf (content-failure content) condition))))
                       (multiple-value-prog1 (funcall function)
                         (setf done-p t)))
-      (unless done-p
-        (setf (content-refused-p content) t)))))
+      (unless (or done-p (content-failure content))
+        (setf (content-failure content) (make-condition 'content-left :stream content))))))
+
+(defun call-reading-content (content function)
+  "Like CALL-TAKING-CONTENT, for a program.  Signals the failure of CONTENT."
+  (when (content-failure content)
+    (error (content-failure content)))
+  (call-taking-content content function))
 
 (defmethod trivial-gray-streams:stream-read-byte :around ((stream content))
-  (call-taking-content stream #'call-next-method))
+  (call-reading-content stream #'call-next-method))
 
 (defmethod trivial-gray-streams:stream-read-sequence :around ((stream content) sequence start end &key)
   (declare (ignore sequence start end))
-  (call-taking-content stream #'call-next-method))
+  (call-reading-content stream #'call-next-method))
 
 (defgeneric note-all-read (content)
   (:documentation "Notes that nothing of CONTENT, of known length, is left to be read."))
@@ -103,7 +123,7 @@ it does not begin: there is no more content then, and this is the last request."
 octets, not acceptable, held back by the peer until it is asked for, or does not come in time.")
   (:method :around ((content content) limit)
     (declare (ignore limit))
-    (and (not (content-refused-p content))
+    (and (null (content-failure content))
          (null (content-invite content))
          (handler-case (call-taking-content content #'call-next-method)
            (protocol-error () nil)))))
@@ -254,7 +274,7 @@ has them, and nobody has to be asked for them; else NIL."
     (and (plusp size)
          (zerop (spooled-octets content))
          (<= size (- (wire-end wire) (wire-start wire)))
-         (not (content-refused-p content))
+         (null (content-failure content))
          (null (content-invite content))
          (let ((octets (make-content-octets content size)))
            (uninterruptibly

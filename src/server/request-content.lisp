@@ -49,7 +49,7 @@ late."
 (defun read-to-end-p (content)
   "True when nothing of CONTENT, of known length, is left."
   (and (eql 0 (content-size content))
-       (not (content-refused-p content))))
+       (null (content-failure content))))
 
 (defun end-content (application exchange link content taken-p)
   "Drops the rest of CONTENT of the request of EXCHANGE, which comes over LINK for APPLICATION; unless TAKEN-P: a

@@ -281,3 +281,22 @@ likes."
     (with-connection (connection)
       (is (= 500 (response-status (exchange connection "/" :method :post :chunks '("abc" "de"))))))
     (is (search "is being read by this thread" (clack-log)))))
+
+;; As by a time limit of the application's own.
+(define-server-test (who-reads-on-after-reading-was-left-is-told-so-and-his-client-gets-500 :needs :our-http)
+  (dolist (framing '("Content-Length: 2" "Transfer-Encoding: chunked"))
+    (let ((first-p t))
+      (with-function (server:invite-content (original content)
+                       (when (shiftf first-p nil)
+                         (throw 'left nil))
+                       (funcall original content))
+        (with-clack (environment (let ((body (getf environment :raw-body)))
+                                   (catch 'left
+                                     (read-octets-of body 10))
+                                   (text-response (decode (read-octets-of body 10))))
+                                 :max-early-octets 0)
+          (with-connection (connection)
+            (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf framing :crlf :crlf)
+            (is (= 500 (response-status (read-response connection)))))
+          (is (null first-p))
+          (is (search "was left amid it" (clack-log))))))))

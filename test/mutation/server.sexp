@@ -106,8 +106,7 @@
 
 (:file "src/server/content-stream.lisp" :suites (wires wire-output contents)
  :mutants
- (("content-left-p" "(or (not (content-refused-p content)) (error 'end-of-file :stream content))" "t")
-  ("trivial-gray-streams:stream-read-byte" "(error 'end-of-file :stream stream)" "octet")
+ (("trivial-gray-streams:stream-read-byte" "(error 'end-of-file :stream stream)" "octet")
   ("trivial-gray-streams:stream-read-byte" "(decf (content-remaining stream))" "")
   ("trivial-gray-streams:stream-read-sequence" "(min end (+ start (content-remaining stream)))" "end")
   ("trivial-gray-streams:stream-read-sequence" "(decf (content-remaining stream) (- position start))" "")
@@ -120,17 +119,20 @@
 
 (:file "src/server/content.lisp" :suites (contents)
  :mutants
- (("call-taking-content" "(setf (content-refused-p content) t)" "nil"
+ (("call-taking-content" "(setf (content-failure content) (make-condition 'content-left :stream content))" "nil"
    :suites (content-that-does-not-come))
   ("call-taking-content" "(multiple-value-prog1 (funcall function)
                         (setf done-p t))" "" :suites (content-that-does-not-come))
-  ("refuse-content" "(setf (content-refused-p content) t)" "")
+  ("call-taking-content" "(or done-p (content-failure content))" "done-p")
+  ("call-taking-content" "(setf (content-failure content) condition)" "nil")
+  ("call-reading-content" "(error (content-failure content))" "nil")
+  ("refuse-content" "(setf (content-failure content) refusal)" "")
   ("refuse-content" "(funcall (content-turn-down content) refusal)" "")
   ("refuse-content" "(release-content content)" "")
   ("invite-content" "(setf (content-invite content) nil)" "")
   ("reading-content" "(invite-content ,stream)" "")
   ("reading-content" "(refuse-content ,stream :request-timeout)" "(error 'end-of-file :stream ,stream)")
-  ("drop-content" "(not (content-refused-p content))" "t")
+  ("drop-content" "(null (content-failure content))" "t")
   ("drop-content" "(null (content-invite content))" "t")
   ("reserve-memory" "(> (+ octets (content-memory content)) room)" "nil")
   ("reserve-memory" "(incf (content-memory content) octets)" "")
@@ -148,7 +150,7 @@
 
 (:file "src/server/chunks.lisp" :suites (contents)
  :mutants
- (("content-over-p" "(content-refused-p content)" "nil")
+ (("content-over-p" "(content-failure content)" "nil")
   ("content-over-p" "(zerop (content-ready content))" "t"
    :equivalent "After content that is ready there is at least the end of its chunk.")
   ("find-content" "(if (< start end) start position)" "position")
@@ -163,7 +165,7 @@
   ("trivial-gray-streams:stream-listen ((stream chunked-content))" "(decode-more stream)" "(return)")
   ("trivial-gray-streams:stream-listen ((stream chunked-content))" "(invite-content stream)" "")
   ("drop-content ((content chunked-content)" "(ceiling limit (length octets))" "most-positive-fixnum")
-  ("drop-content ((content chunked-content)" "(content-over-p content) (not (content-refused-p content))" "t")))
+  ("drop-content ((content chunked-content)" "(content-over-p content) (null (content-failure content))" "t")))
 
 (:file "src/server/replies.lisp" :suites (wires wire-output)
  :mutants

@@ -66,10 +66,29 @@
         (is (not (server:drop-content content 5)) "It is not waited for again.")
         (is (not (listen content)))
         (is (= 1 (length refusals)))))
-    (let ((content (content-of-length stream 5)))
+    ;; A part is not taken for the whole by who reads on.
+    (dolist (content (list (content-of-length stream 5) (chunked wire)))
       (signals http:protocol-error (read-byte content))
-      (signals end-of-file (read-byte content nil))
-      (signals end-of-file (read-up-to content 5)))))
+      (signals http:protocol-error (read-byte content nil))
+      (signals http:protocol-error (read-up-to content 5)))))
+
+(define-server-test who-reads-on-where-reading-was-left-is-told-so
+  (with-wire (wire stream client)
+    (dolist (content (list (content-of-length stream 5) (chunked wire)))
+      (catch 'out
+        (server::call-reading-content content (lambda () (throw 'out nil))))
+      (is (not (listen content)))
+      (signals server:content-left (read-byte content nil))
+      (signals server:content-left (read-up-to content 5))
+      (signals server:content-left (all-content content)))))
+
+(define-server-test (who-reads-on-where-the-connection-has-broken-is-told-so :needs :our-http)
+  (dolist (chunked-p '(nil t))
+    (with-wire (wire stream client)
+      (let ((content (if chunked-p (chunked wire) (content-of-length stream 5))))
+        (reset client)
+        (loop repeat 2
+              do (signals server:descriptor-broken (read-byte content nil)))))))
 
 (define-server-test a-peer-that-holds-its-content-back-is-asked-for-it-once
   (with-wire (wire stream client)
@@ -246,7 +265,7 @@
      (is (eq nil (droppable-p 12000 4096)))
      (is (eq nil (droppable-p 1 0))))))
 
-(define-server-test content-that-is-refused-is-told-and-then-over
+(define-server-test content-that-is-refused-is-told-and-is-over-then
   (with-wire (wire stream client)
     (let* ((refusals '())
            (content (chunked wire :limit 5
@@ -255,8 +274,8 @@
       (is (equalp (octets "abc") (read-up-to content 3)))
       (signals http:protocol-error (read-byte content))
       (is (equal '(:body-too-large) (mapcar #'http:protocol-error-refusal refusals)))
-      (is (null (read-byte content nil)))
-      (is (zerop (length (read-up-to content 3))))
+      (signals http:protocol-error (read-byte content nil))
+      (signals http:protocol-error (read-up-to content 3))
       (is (not (listen content)))
       (is (not (server:drop-content content 1000)) "What follows is no request.")
       (is (= 1 (length refusals))))))
