@@ -284,19 +284,15 @@ has them, and nobody has to be asked for them; else NIL."
 
 (defun read-known-content (content size judge)
   (let ((octets (or (spooled-whole content size)
-                    (buffered-whole content size))))
-    (cond (octets
-           (funcall judge octets 0 size)
-           octets)
-          (t
-           (read-octets-of-content content size judge)))))
+                    (buffered-whole content size)
+                    (read-octets-of-content content size))))
+    (funcall judge octets 0 size)
+    octets))
 
-(defun read-octets-of-content (content size judge)
-  (let* ((octets (make-content-octets content size))
-         (end (read-sequence octets content)))
-    (when (< end size)
-      (error 'end-of-file :stream content))
-    (funcall judge octets 0 end)
+(defun read-octets-of-content (content size)
+  "The SIZE octets that are left of CONTENT, in a vector of their own."
+  (let ((octets (make-content-octets content size)))
+    (read-sequence octets content)      ; signals why not all come
     octets))
 
 (defun first-octets (content octets count)

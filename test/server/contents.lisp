@@ -124,9 +124,21 @@
 (define-server-test content-of-a-length-is-read-whole-if-it-may-be
   (with-wire (wire stream client)
     (send client "abcdefgh")
-    (is (equalp (octets "abcd") (all-content (content-of-length stream 4) 4)))
+    (let ((content (content-of-length stream 4)))
+      (is (equalp (octets "abcd") (all-content content 4)))
+      (is (eql 0 (server:content-size content)) "The next request is looked for behind it."))
     (signals http:protocol-error (all-content (content-of-length stream 4) 3))
     (is (eql (char-code #\e) (read-byte stream)) "What is too much is not begun.")))
+
+(define-server-test (content-that-came-before-is-read-before-what-follows :needs :our-http)
+  (with-wire (wire stream client)
+    (send client "cde, and the next request")
+    (eventually ("the octets to come") (eq :some (server:fill-input wire)))
+    (let ((content (content-of-length stream 5)))
+      (setf (server::content-spool content) (server::make-spool))
+      (server::append-to-spool (server::content-spool content) (octets "ab") 0 2)
+      (is (equalp (octets "abcde") (all-content content 5)))
+      (is (eql (char-code #\,) (read-byte stream))))))
 
 (define-server-test content-of-many-requests-has-a-share-of-the-heap
   (with-wire (wire stream client)
