@@ -322,6 +322,24 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
         (is (equalp octets (receive-many (talk-connection talk) (length octets))))
         (await called)))))
 
+(define-server-test a-callback-waits-for-what-was-written-before-it-and-not-for-what-comes-behind
+  (let ((calls (make-recorder)) (gate (make-gate "leave to write more")))
+    (with-clack (environment (lambda (responder)
+                               (declare (ignore responder))
+                               (begin-speaking environment #'identity)
+                               (flet ((write-much (call)
+                                        (write-frame (io-of environment) :binary (test-octets 200000)
+                                                     (lambda () (record calls call)))))
+                                 (write-much :first)
+                                 (await gate)
+                                 (loop repeat 30 do (write-much :more)))))
+      (with-talk (talk)
+        (hear talk)
+        (eventually ("the first to be told") (equal '(:first) (recorded calls)))
+        (open-gate gate)
+        (eventually ("more to be told") (recorded-count calls :more))
+        (is (not (poll (lambda () (= 31 (recorded-count calls))) 1/10)))))))
+
 (define-server-test any-thread-may-write-and-close
   (let ((io nil))
     (with-speaker (environment frame (setf io (io-of environment)))
@@ -497,6 +515,39 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
         (is (eql 1002 (hear-close talk)))
         (is (equal '(:end) (hear talk)))))))
 
+(define-server-test who-closes-after-a-close-frame-waits-for-the-clients-answer
+  (with-speaker (environment frame (progn (write-close (io-of environment) 3000)
+                                          (handler::close-io (io-of environment))))
+    (with-talk (talk)
+      (tell talk "go")
+      (is (eql 3000 (hear-close talk)))
+      (is (not (readable-p (talk-connection talk) 1/10)))
+      (say-close talk 3000)
+      (is (equal '(:end) (hear talk))))))
+
+(define-server-test what-was-buffered-leaves-before-the-end
+  (with-speaker (environment frame (progn (handler::buffer-io (io-of environment) (websocket:encode-frame :text "last"))
+                                          (handler::close-io (io-of environment))))
+    (with-talk (talk)
+      (tell talk "go")
+      (is (string= "last" (hear-text talk)))
+      (is (equal '(:end) (hear talk))))))
+
+(define-server-test what-is-written-behind-a-close-frame-is-dropped-and-no-error
+  (let ((written (make-recorder)))
+    (with-speaker (environment frame (let ((io (io-of environment)))
+                                       (when (eq :text (first (frame-told frame)))
+                                         (write-close io 1002) ; a failure: the connection ends at once
+                                         (record written (handler-case (progn (write-frame io :text "lost")
+                                                                              (handler::write-io io (octets "") nil)
+                                                                              :dropped)
+                                                           (error (condition) condition))))))
+      (with-talk (talk)
+        (tell talk "go")
+        (is (eql 1002 (hear-close talk)))
+        (is (equal '(:end) (hear talk))))
+      (is (equal '(:dropped) (recorded written))))))
+
 (define-server-test an-application-that-closes-without-a-word-is-heard-out
   (with-speaker (environment frame (progn (write-frame (io-of environment) :text "bye")
                                           (handler::close-io (io-of environment))))
@@ -555,6 +606,11 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
     (with-recorded-kinds (kinds)
       (with-talk (talk)
         (is (eq :ping (first (hear talk))))
+        (is (equal '(:end) (hear talk))))
+      (with-talk (talk)
+        (tell talk "something")
+        (hear talk)
+        (is (eq :ping (first (hear talk))) "Also behind a frame of the application's.")
         (is (equal '(:end) (hear talk))))
       (eventually ("the end to be told") (plusp (recorded-count kinds '(:close 1006)))))))
 

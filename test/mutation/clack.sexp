@@ -214,7 +214,7 @@
   ("ends-at-boundary-p" "(whole-frame-p octets)" "nil")
   ("ends-at-boundary-p" "#(13 10 13 10)" "#(13 10 13 13)")
   ("put-octets" "(farewell-said-p socket)" "nil")
-  ("put-octets" "(plusp (length octets))" "t")
+  ("put-octets" "(plusp (length octets))" "t" :equivalent "A vector without octets is no more than one more to be sent.")
   ("put-written" "(incf (program-socket-put socket) (length octets))" "nil")
   ("put-written" "(or (eq :dropped result) (program-socket-held-p socket))" "nil")
   ("write-to-program-socket" "(call-written socket)" "nil")
