@@ -187,19 +187,21 @@ long."
 more."
   (let ((content (raw-body-content body)))
     (when content
-      (let* ((count (prepare-window body (max 1 (wanted-of content wanted))))
-             (start (raw-body-count body))
-             (end (read-sequence (raw-body-octets body) content :start start :end (+ start count))))
-        (keep-taken body start end)
-        (when (or (< end (+ start count)) (eql 0 (content-size content)))
-          (setf (raw-body-content body) nil))
-        (< start end)))))
+      (taking-content (content)         ; who leaves it before they are kept has lost them
+        (let* ((count (prepare-window body (max 1 (wanted-of content wanted))))
+               (start (raw-body-count body))
+               (end (read-sequence (raw-body-octets body) content :start start :end (+ start count))))
+          (keep-taken body start end)
+          (when (or (< end (+ start count)) (eql 0 (content-size content)))
+            (setf (raw-body-content body) nil))
+          (< start end))))))
 
 ;;; What is at a position
 
 (defun load-window (body position)
   "Reads what the file of BODY has at POSITION to memory."
   (let ((count (min +window-size+ (- (raw-body-taken body) position))))
+    (setf (raw-body-count body) 0)      ; until all are there: who leaves it may read on
     (unless (and (raw-body-file body)
                  (read-file-octets (raw-body-file body) position (raw-body-octets body) 0 count))
       (error "What was read of the content of a request before was not kept."))

@@ -16,7 +16,8 @@
 ;;;;
 ;;;; Invariants: who has the turn is the only one that touches the wire, but for who reads the request's content; while
 ;;;; that has not all come, who sends has the body's turn, too, since a wire's two directions may be one (of TLS).
-;;;; Who writes amid its own turn, as a handler of a time limit does, leaves that to the turn, however full the outbox is.
+;;;; Who writes amid its own turn, or that of the body, as a handler of a time limit does, does not send: that leaves with
+;;;; the turn, or with what is written next, or when the function has returned, however full the outbox is.
 ;;;; Nothing that sends refers to the writer, so that it is garbage when the application has forgotten it.
 
 (define-condition client-left (recycling-error)
@@ -152,8 +153,10 @@ WITHIN-P."
     (bt:condition-notify (written-ended written))))
 
 (defun amid-turn-p (written)
-  "True when the current thread has the turn: a condition was signalled amid it, and is being handled."
-  (eq (bt:current-thread) (written-turn written)))
+  "True when the current thread has the turn, or that of the body: a condition was signalled amid it, and is being handled."
+  (let ((thread (bt:current-thread)))
+    (or (eq thread (written-turn written))
+        (eq thread (raw-body-turn (delayed-body (written-delayed written)))))))
 
 (defun end-turns (written)
   "Waits until nobody has a turn, and lets nobody have one any more."
@@ -207,7 +210,7 @@ CLIENT-LEFT, when the turn has ended."
 
 (defun send-within (written)
   "Has what is in the outbox of WRITTEN sent while the function runs."
-  (unless (eq :over (written-turn written))
+  (unless (or (eq :over (written-turn written)) (amid-turn-p written))
     (loop
       (ecase (send-if-free written)
         (:taken (unless (queued-p (written-outbox written)) ; by who came while we had the turn

@@ -71,12 +71,17 @@ PUT-IN-OUTBOX does.")
 (defun subscribe (channel subscriber)
   "Lets SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, get what is published on CHANNEL, until it ends or is
 UNSUBSCRIBEd.  Returns SUBSCRIBER."
-  (let ((function (function-of-end channel subscriber)))
-    (uninterruptibly                    ; who is destroyed after the first step would leave it there for ever
-      (when (with-channel (channel)
-              (unless (gethash subscriber (channel-subscribers channel))
-                (setf (gethash subscriber (channel-subscribers channel)) function)))
-        (call-when-over (subscriber-outbox subscriber) function))))
+  (let ((function (function-of-end channel subscriber))
+        (outbox (subscriber-outbox subscriber)))
+    (uninterruptibly                    ; who is destroyed amid it would leave one of the two for ever
+      ;; Others may unsubscribe SUBSCRIBER as soon as CHANNEL has it, and then forget the function.
+      (call-when-over outbox function)
+      (cond ((not (with-channel (channel)
+                    (unless (gethash subscriber (channel-subscribers channel))
+                      (setf (gethash subscriber (channel-subscribers channel)) function))))
+             (forget-when-over outbox function))
+            ((outbox-ended-p outbox)    ; and the function was called, perhaps too early
+             (unsubscribe channel subscriber)))))
   subscriber)
 
 (defun unsubscribe (channel subscriber)

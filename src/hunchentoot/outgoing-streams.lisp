@@ -67,7 +67,8 @@ closed ends with the connection (on SBCL).  NIL when nobody waits for REPLY any 
   "Writes the head of the stream that DEFERRAL becomes by START."
   (let ((acceptor (reply-context-acceptor context))
         (request (reply-context-request context)))
-    (setf (deferral-outbox deferral) (outgoing-start-outbox start))
+    (setf (deferral-outbox deferral) (outgoing-start-outbox start)
+          (deferral-answer deferral) nil) ; it is begun
     (handler-case
         (progn
           (unless (eql (current-framing) (outgoing-stream-framing (outgoing-start-stream start)))

@@ -48,9 +48,10 @@ it is none of ours, or just its stream is wanted."
           ((headers-sent-p)             ; asked by Hunchentoot, who is about to send the reply
            (take-unasked request content (limits-raw-octets (request-limits request))))
           (t
-           (setf (raw-post-data* request)
-                 (read-all-content content (limits-raw-octets (request-limits request))
-                                   :body-too-large))))))
+           (taking-content (content)
+             (setf (raw-post-data* request)
+                   (read-all-content content (limits-raw-octets (request-limits request))
+                                     :body-too-large)))))))
 
 (wrap-content-reader 'read-content)
 
@@ -98,8 +99,9 @@ limits allow."
          (judge (field-counter content (limits-field-count limits)))
          (read (content-asked-for-p request)))
     (cond ((null read)
-           (setf (raw-post-data* request)
-                 (read-all-content content most :form-too-large judge)))
+           (taking-content (content)
+             (setf (raw-post-data* request)
+                   (read-all-content content most :form-too-large judge))))
           ((and most (> (length read) most))
            (refuse-content content :form-too-large))
           (t

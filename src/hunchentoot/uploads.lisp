@@ -199,8 +199,10 @@ for malformed ones."
     (cond ((null boundary)
            (funcall hunchentoots request external-format))
           (t
-           (or-log-form-error
-             (form-parameters content boundary external-format (request-limits request)))))))
+           (check-content content)
+           (taking-content (content)    ; a malformed form has not left it
+             (or-log-form-error
+               (form-parameters content boundary external-format (request-limits request))))))))
 
 (wrap-form-parser 'parse-form)
 

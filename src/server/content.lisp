@@ -91,10 +91,22 @@ it does not begin: there is no more content then, and this is the last request."
       (unless (or done-p (content-failure content))
         (setf (content-failure content) (make-condition 'content-left :stream content))))))
 
+(defmacro taking-content ((content) &body body)
+  "Evaluates BODY, which takes octets of CONTENT and puts them where they belong: who leaves it before the end may have
+lost some; see CALL-TAKING-CONTENT.  Such forms may be in each other."
+  (let ((it (gensym "IT")))
+    `(flet ((,it () ,@body))
+       (declare (dynamic-extent #',it))
+       (call-taking-content ,content #',it))))
+
+(defun check-content (content)
+  "Signals the failure of CONTENT, if it has one."
+  (when (content-failure content)
+    (error (content-failure content))))
+
 (defun call-reading-content (content function)
   "Like CALL-TAKING-CONTENT, for a program.  Signals the failure of CONTENT."
-  (when (content-failure content)
-    (error (content-failure content)))
+  (check-content content)
   (call-taking-content content function))
 
 (defmethod trivial-gray-streams:stream-read-byte :around ((stream content))
@@ -103,6 +115,9 @@ it does not begin: there is no more content then, and this is the last request."
 (defmethod trivial-gray-streams:stream-read-sequence :around ((stream content) sequence start end &key)
   (declare (ignore sequence start end))
   (call-reading-content stream #'call-next-method))
+
+(defmethod trivial-gray-streams:stream-listen :around ((stream content))
+  (call-taking-content stream #'call-next-method))
 
 (defgeneric note-all-read (content)
   (:documentation "Notes that nothing of CONTENT, of known length, is left to be read."))
@@ -320,10 +335,12 @@ has them, and nobody has to be asked for them; else NIL."
   "The octets that are left of CONTENT, in a vector of their own.  Where they are more than LIMIT, an
 integer or NIL, CONTENT is refused with REFUSAL, a keyword; before any is read where their number is
 known.  JUDGE is called with the octets as they come, a start and an end, and may refuse it too."
-  (let ((size (content-size content)))
-    (cond ((null size)
-           (read-unknown-content content limit refusal judge))
-          ((and limit (> size limit))
-           (refuse-content content refusal))
-          (t
-           (read-known-content content size judge)))))
+  (check-content content)
+  (taking-content (content)             ; where it is left, nobody has what was read before
+    (let ((size (content-size content)))
+      (cond ((null size)
+             (read-unknown-content content limit refusal judge))
+            ((and limit (> size limit))
+             (refuse-content content refusal))
+            (t
+             (read-known-content content size judge))))))

@@ -185,20 +185,25 @@ that; :EARLY where its owner has yet to look; :LATE where nobody will."
     (declare (ignore application answer))
     nil))
 
+(defun give-deferral-up (deferral)
+  "Lets nobody answer DEFERRAL any more.  Returns its answer, if that was not begun, and whether it was taken."
+  (with-deferral (deferral)
+    (values (deferral-answer deferral)
+            (or (eq :done (deferral-state deferral))
+                (progn (setf (deferral-state deferral) :gone) nil)))))
+
 (defmethod abandon ((deferral deferral))
-  (let ((outbox (or (deferral-outbox deferral)
-                    (outbox-of-answer (continuation-application deferral) (deferral-answer deferral)))) ; not begun
-        (done-p (with-deferral (deferral)
-                  (or (eq :done (deferral-state deferral))
-                      (progn (setf (deferral-state deferral) :gone) nil)))))
-    (unwind-protect                     ; a program may end its thread amid that
-         (progn
-           (when outbox
-             (end-outbox outbox))
-           (when (or outbox (not done-p))
-             (note-leaving deferral)))
-      (drop-deferred (continuation-application deferral) deferral)
-      (finish-deferral deferral))))
+  (multiple-value-bind (answer taken-p) (give-deferral-up deferral)
+    (let ((outbox (or (deferral-outbox deferral)
+                      (outbox-of-answer (continuation-application deferral) answer))))
+      (unwind-protect                   ; a program may end its thread amid that
+           (progn
+             (when outbox
+               (end-outbox outbox))
+             (when (or outbox (not taken-p))
+               (note-leaving deferral)))
+        (drop-deferred (continuation-application deferral) deferral)
+        (finish-deferral deferral)))))
 
 (defun finish-deferral (deferral)
   "Forgets what programs gave to DEFERRAL, which is over: it may refer to those who have the reply, and these to

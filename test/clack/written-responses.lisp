@@ -216,6 +216,27 @@
           (is (equal "the end" (chunk-text connection)))
           (is (null (read-chunk connection))))))))
 
+(define-server-test (who-writes-amid-reading-of-his-own-thread-does-not-wait-for-himself-either :needs :our-http)
+  (let ((nested nil))
+    (with-function (server:invite-content (original content)
+                     (when nested
+                       (funcall (shiftf nested nil)))
+                     (funcall original content))
+      (with-clack (environment (lambda (responder)
+                                 (let ((writer (funcall responder '(200 ()))))
+                                   (setf nested (lambda () (funcall writer "amid ")))
+                                   (funcall writer (octets (vector (read-byte (getf environment :raw-body)))))
+                                   (funcall writer nil :close t)))
+                               :max-early-octets 0)
+        (with-connection (connection)
+          (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 1" :crlf :crlf)
+          (read-head connection)
+          (send connection "x")
+          (is (equal "amid " (chunk-text connection)))
+          (is (equal "x" (chunk-text connection)))
+          (is (null (read-chunk connection)))
+          (is (null nested)))))))
+
 (define-server-test what-another-thread-writes-leaves-whole-while-the-function-runs
   (let ((gate (make-gate "leave to return")))
     (with-later (given :write-timeout 60) (let ((writer (funcall responder '(200 ()))))

@@ -519,3 +519,21 @@
  (("current-tls-handle" "(stream-tls-handle (handler-stream))" "nil"
    :equivalent "Here the server reads all connections, and knows their wires; elsewhere it is needed.")
   ("client-certificate-verified-p" "(null (client-certificate-failure certificate))" "t")))
+
+(:file "src/hunchentoot/channels.lisp" :suites (channels)
+ :mutants
+ (("function-of-end" "(unsubscribe channel subscriber)" "nil")
+  ("subscribe" "(forget-when-over outbox function)" "nil")
+  ("subscribe" "(call-when-over outbox function)" "nil")
+  ("subscribe" "(unsubscribe channel subscriber)" "nil")
+  ("unsubscribe" "(forget-when-over (subscriber-outbox subscriber) function)" "nil")
+  ("publish-encoded" "(end-outbox (subscriber-outbox subscriber))" "nil")
+  ("put-in-all" "(push subscriber full)" "nil")
+  ("put-in-all" "(incf (channel-skipped channel))" "nil")))
+
+(:file "src/hunchentoot/heartbeats.lisp" :suites (channels)
+ :mutants
+ (("begin-heartbeat" "(twin-of stream)" "stream" :suites (outgoing-streams))
+  ("await-heartbeat" "(setf planned-p t)" "nil")
+  ("beats-p" "(setf (heart-engine heart) nil)" "t")
+  ("send-heartbeats" "(silent-again-p (outgoing-stream-outbox stream))" "t")))

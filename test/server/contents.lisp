@@ -82,6 +82,39 @@
       (signals server:content-left (read-up-to content 5))
       (signals server:content-left (all-content content)))))
 
+(define-server-test (who-leaves-listen-amid-it-may-have-lost-octets :needs :our-http)
+  (with-wire (wire stream client)
+    (dolist (make (list (lambda (invite) (content-of-length stream 5 :invite invite))
+                        (lambda (invite) (chunked wire :invite invite))))
+      (let ((content (funcall make (lambda () (throw 'out nil)))))
+        (is (null (catch 'out
+                    (listen content))))
+        (signals server:content-left (read-byte content nil))))))
+
+(define-server-test content-that-was-refused-is-refused-again-however-it-came
+  (with-wire (wire stream client)
+    (flet ((spooled (content)
+             (setf (server::content-spool content) (server::make-spool))
+             (server::append-to-spool (server::content-spool content) (octets "abcde") 0 5)
+             content))
+      (dolist (content (list (content-of-length stream 5) (spooled (content-of-length stream 5))))
+        (loop repeat 2
+              do (signals http:protocol-error (all-content content 3)))))))
+
+(define-server-test (who-reads-on-where-reading-all-was-left-is-told-so :needs :calls-by-name)
+  (let ((left-p nil))
+    (with-function (server::first-octets (original content octets count)
+                     (unless (shiftf left-p t)
+                       (throw 'out nil))
+                     (funcall original content octets count))
+      (with-wire (wire stream client)
+        (send client (chunks-of (test-octets 100) 100))
+        (let ((content (chunked wire)))
+          (catch 'out
+            (all-content content))
+          (is-true left-p)
+          (signals server:content-left (all-content content)))))))
+
 (define-server-test (who-reads-on-where-the-connection-has-broken-is-told-so :needs :our-http)
   (dolist (chunked-p '(nil t))
     (with-wire (wire stream client)
