@@ -79,7 +79,7 @@ static void stay_silent(void) {
 
 static void speak_all(void) {
     for (int i = 0; i < clients; i++)
-        if (all[i].state == OPEN) speak(&all[i]);
+        if (all[i].state == OPEN) speak(&all[i], now_us());
 }
 
 /* How many have been waiting for their echoes for more than US. */

@@ -53,8 +53,9 @@ void begin(struct client *c);
 /* Go on with C after EVENTS of its connection. */
 void go_on(struct client *c, uint32_t events);
 
-/* Send messages, whose echoes are awaited; C must be open, and not wait. */
-void speak(struct client *c);
+/* Send messages, whose echoes are awaited, NOW, of now_us; C must be open, and
+   not wait. */
+void speak(struct client *c, long now);
 
 /* Are there echoes to come for C? */
 bool is_waiting(const struct client *c);
