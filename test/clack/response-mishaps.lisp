@@ -222,3 +222,16 @@
           (let ((heard (remove nil (mapcar #'task-result tasks))))
             (is (= 1 (length heard)))
             (is (equal (princ-to-string (first heard)) (response-text (read-response connection))))))))))
+
+(define-server-test who-writes-within-the-function-where-the-head-could-not-be-sent-is-told
+  (with-function (handler::begin-written (original written)
+                   (declare (ignore original written))
+                   (error 'server:descriptor-broken :stream nil))
+    (with-later (given) (let ((writer (funcall responder '(200 ()))))
+                          (list (handler-case (funcall writer "text")
+                                  (handler:client-left () :left))
+                                writer))
+      (is (zerop (length (ask-raw (request-octets "/")))))
+      (destructuring-bind (told writer) (nth-given given)
+        (is (eq :left told))
+        (is (eq 'handler:client-left (write-much-to writer)))))))
