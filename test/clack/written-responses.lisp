@@ -185,6 +185,20 @@
         (task-result writing)
         (is (equal "word" (exchange-text connection "/word")))))))
 
+(define-server-test who-writes-more-than-may-wait-returns-when-half-of-that-was-taken
+  (with-later (given :write-timeout 60) (funcall responder '(200 ()))
+    (with-open-connection (connection (small-connection))
+      (send-request connection "/")
+      (let* ((writer (nth-given given))
+             (writing (in-background ("writing") (funcall writer *large-answer*))))
+        (await-pending)
+        (is (not (poll (lambda () (task-done-p writing)) 1/10)))
+        (read-head connection)
+        (is (= *large-size* (length (read-chunk connection))))
+        (task-result writing)
+        (elsewhere writer nil :close t)
+        (is (null (read-chunk connection)))))))
+
 (define-server-test who-writes-in-the-function-waits-for-no-longer-than-the-client-takes-nothing
   (with-clack (environment (lambda (responder)
                              (let ((writer (funcall responder '(200 ()))))
