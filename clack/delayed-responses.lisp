@@ -154,9 +154,9 @@ it may be answered once more.  That the client is gone is no failure: it is the 
 ;;; When the function has returned
 
 (defun takable-p (exchange content)
-  "True when the client of EXCHANGE sends CONTENT if that is read."
+  "True when the client of EXCHANGE sends CONTENT if that is read, and nothing of it is lost."
   (let ((protocol (exchange-protocol exchange)))
-    (and (null (content-failure content))
+    (and (content-readable-p content)
          (or (eq :idle (our-side protocol)) ; else it cannot be told any more to send what it holds back
              (not (eq :held (client-side protocol)))))))
 

@@ -2,6 +2,20 @@
 
 ;;;; The content of a request as a stream: octets, and characters in UTF-8, from any position on.
 
+;;;; Who leaves reading amid it, by a time limit of the application's own, say, has read nothing: the position is where it
+;;;; was.
+
+(defmacro reading-wholly ((body) &body forms)
+  "Evaluates FORMS, which read BODY, while no other thread does; BODY has its position of before where they are left."
+  (let ((it (gensym "BODY")) (position (gensym "POSITION")) (done-p (gensym "DONE-P")))
+    `(let ((,it ,body))
+       (with-reading-turn (,it)
+         (let ((,position (raw-body-position ,it)) (,done-p nil))
+           (unwind-protect (multiple-value-prog1 (progn ,@forms)
+                             (setf ,done-p t))
+             (unless (or ,done-p (= ,position (raw-body-position ,it))) ; the empty body's never changes
+               (setf (raw-body-position ,it) ,position))))))))
+
 ;;; Octets
 
 (defun next-octet (body)
@@ -11,7 +25,7 @@
         (incf (raw-body-position body)))))
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream raw-body))
-  (with-reading-turn (stream)
+  (reading-wholly (stream)
     (next-octet stream)))
 
 (defun read-octets-of-body (body sequence start end)
@@ -53,7 +67,7 @@ begin, and where they end."
           (if (< code char-code-limit) (code-char code) (code-char #xFFFD))))))
 
 (defmethod trivial-gray-streams:stream-read-char ((stream raw-body))
-  (with-reading-turn (stream)
+  (reading-wholly (stream)
     (next-character stream)))
 
 (defmethod trivial-gray-streams:stream-unread-char ((stream raw-body) character)
@@ -76,7 +90,7 @@ begin, and where they end."
 (defmethod trivial-gray-streams:stream-read-sequence ((stream raw-body) sequence start end &key)
   (let ((start (or start 0))
         (end (or end (length sequence))))
-    (with-reading-turn (stream)
+    (reading-wholly (stream)
       (if (stringp sequence)
           (read-characters-of-body stream sequence start end)
           (read-octets-of-body stream sequence start end)))))

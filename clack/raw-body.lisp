@@ -142,20 +142,24 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
              (close-descriptor file)
              nil)))))
 
+(defun leave-window (body)
+  "Lets BODY have nothing in memory: what is taken next comes there."
+  (setf (raw-body-count body) 0         ; first: who is interrupted between the two reads nothing wrong
+        (raw-body-base body) (raw-body-taken body)))
+
 (defun leave-memory (body)
   "Lets what BODY has in memory, which is too much, go to a file, if it can, and gives the memory back."
   (unless (file-made-p body)
     (setf (raw-body-lost-p body) t))
   (release-memory (raw-body-content body))
-  (setf (raw-body-octets body) (make-octets +window-size+)
-        (raw-body-base body) (raw-body-taken body)
-        (raw-body-count body) 0))
+  (let ((octets (make-octets +window-size+)))
+    (leave-window body)
+    (setf (raw-body-octets body) octets)))
 
 (defun prepare-window (body count)
   "Makes room in the memory of BODY for COUNT octets more, or for fewer; returns for how many."
   (cond ((or (raw-body-file body) (raw-body-lost-p body))
-         (setf (raw-body-base body) (raw-body-taken body)
-               (raw-body-count body) 0)
+         (leave-window body)
          (min count +window-size+))
         ((or (<= (+ (raw-body-taken body) count) *raw-body-memory*)
              (raw-body-stays-p body))
@@ -187,7 +191,7 @@ long."
 more."
   (let ((content (raw-body-content body)))
     (when content
-      (taking-content (content)         ; who leaves it before they are kept has lost them
+      (keeping-content (content)
         (let* ((count (prepare-window body (max 1 (wanted-of content wanted))))
                (start (raw-body-count body))
                (end (read-sequence (raw-body-octets body) content :start start :end (+ start count))))

@@ -76,8 +76,9 @@ closed ends with the connection (on SBCL).  NIL when nobody waits for REPLY any 
           (unwind-protect               ; HEAD requests are left by a throw
                (start-streaming acceptor request (reply-context-head context) (hunchentoot:return-code*))
             (when (eq :none (outgoing-stream-framing (outgoing-start-stream start)))
-              (end-outbox (outgoing-start-outbox start))
-              (setf (deferral-outbox deferral) nil)))
+              (uninterruptibly          ; nobody is told of the end of what was answered
+                (setf (deferral-outbox deferral) nil)
+                (end-outbox (outgoing-start-outbox start)))))
           (leave-output-to-engine (link-wire (current-link))))
       ((or invalid-header reply-failed) (condition)
         (setf (deferral-outbox deferral) nil)

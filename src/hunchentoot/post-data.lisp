@@ -48,7 +48,7 @@ it is none of ours, or just its stream is wanted."
           ((headers-sent-p)             ; asked by Hunchentoot, who is about to send the reply
            (take-unasked request content (limits-raw-octets (request-limits request))))
           (t
-           (taking-content (content)
+           (keeping-content (content)
              (setf (raw-post-data* request)
                    (read-all-content content (limits-raw-octets (request-limits request))
                                      :body-too-large)))))))
@@ -99,7 +99,7 @@ limits allow."
          (judge (field-counter content (limits-field-count limits)))
          (read (content-asked-for-p request)))
     (cond ((null read)
-           (taking-content (content)
+           (keeping-content (content)
              (setf (raw-post-data* request)
                    (read-all-content content most :form-too-large judge))))
           ((and most (> (length read) most))
@@ -160,7 +160,7 @@ raw post data if it has not more than MOST octets, an integer or NIL for no limi
 Where not all of it has been taken then, this is the last request of its connection."
   (let ((size (content-size content)))
     (unless (handler-case
-                (if (or (content-failure content)
+                (if (or (not (content-readable-p content))
                         (content-invite content)
                         (and size most (> size most)))
                     (drop-unasked request content)

@@ -200,7 +200,7 @@ for malformed ones."
            (funcall hunchentoots request external-format))
           (t
            (check-content content)
-           (taking-content (content)    ; a malformed form has not left it
+           (keeping-content (content)   ; a malformed form has not left it
              (or-log-form-error
                (form-parameters content boundary external-format (request-limits request))))))))
 

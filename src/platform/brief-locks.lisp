@@ -4,13 +4,16 @@
 
 (defmacro with-lock-briefly ((lock) &body body)
   "Evaluates BODY, which is short and waits for nothing, while the current thread holds LOCK, whole: neither an
-interrupt nor BT:DESTROY-THREAD leaves it half done, as far as UNINTERRUPTIBLY can do that here."
+interrupt nor BT:DESTROY-THREAD leaves it half done, as far as UNINTERRUPTIBLY can do that here; nor does a program's
+deadline."
   #+sbcl
-  ;; Half of what BT:WITH-LOCK-HELD costs goes into letting interrupts come in between.
+  ;; Half of what BT:WITH-LOCK-HELD costs goes into letting interrupts come in between.  A deadline (SB-SYS:WITH-DEADLINE)
+  ;; strikes who waits for a mutex, also where no interrupt does: what is only taken here would never be given back.
   (let ((mutex (gensym "MUTEX")))
     `(uninterruptibly
        (let ((,mutex ,lock))
-         (sb-thread:grab-mutex ,mutex)
+         (sb-sys:with-deadline (:seconds nil :override t)
+           (sb-thread:grab-mutex ,mutex))
          (unwind-protect (progn ,@body)
            (sb-thread:release-mutex ,mutex)))))
   #-sbcl

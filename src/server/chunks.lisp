@@ -68,19 +68,23 @@ PROTOCOL-ERROR."
              (incf (wire-start source)))))
         (t :eof)))
 
-(defmethod trivial-gray-streams:stream-read-sequence
-    ((stream chunked-content) sequence start end &key)
-  (loop with source = (content-source stream)
-        with position = (read-spooled stream sequence start end)
-        while (and (< position end) (await-content stream))
-        do (let ((count (min (- end position) (content-ready stream))))
+(defun read-chunks (content sequence start end)
+  "Reads octets of CONTENT to SEQUENCE from START, up to END; returns the position after the last one."
+  (loop with source = (content-source content)
+        with position = (read-spooled content sequence start end)
+        while (and (< position end) (await-content content))
+        do (let ((count (min (- end position) (content-ready content))))
              (replace sequence (wire-input source)
                       :start1 position :start2 (wire-start source)
                       :end2 (+ (wire-start source) count))
-             (decf (content-ready stream) count)
+             (decf (content-ready content) count)
              (incf (wire-start source) count)
              (incf position count))
         finally (return position)))
+
+(defmethod trivial-gray-streams:stream-read-sequence
+    ((stream chunked-content) sequence start end &key)
+  (read-chunks stream sequence start end))
 
 (defmethod trivial-gray-streams:stream-listen ((stream chunked-content))
   (invite-content stream)
@@ -96,5 +100,5 @@ PROTOCOL-ERROR."
   (loop with octets = (make-octets 4096)
         repeat (ceiling limit (length octets))
         until (content-over-p content)
-        do (read-sequence octets content))
+        do (read-chunks content octets 0 (length octets)))
   (and (content-over-p content) (null (content-failure content))))

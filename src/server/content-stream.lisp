@@ -22,6 +22,9 @@ must not notice."))
 (defmethod (setf content-failure) (condition (content no-content))
   condition)
 
+(defmethod (setf content-lost-p) (lost-p (content no-content))
+  lost-p)
+
 (defvar *no-content* (make-instance 'no-content)
   "The content of every request that has none.")
 
@@ -76,7 +79,7 @@ wanted."
 
 (defmethod trivial-gray-streams:stream-listen ((stream content-stream))
   (and (plusp (content-remaining stream))
-       (null (content-failure stream))
+       (content-readable-p stream)
        (or (plusp (spooled-octets stream))
            (progn (invite-content stream)
                   (listen (content-source stream))))))

@@ -8,9 +8,12 @@
 ;;;;
 ;;;;   what has ended it                                   who reads on gets
 ;;;;   a refusal                                           that PROTOCOL-ERROR
-;;;;   a connection that is broken                         that DESCRIPTOR-BROKEN
+;;;;   a connection that has ended, or is broken           that END-OF-FILE, or DESCRIPTOR-BROKEN
 ;;;;   who was reading has left that, by a time limit      CONTENT-LEFT
 ;;;;   of its own, say
+;;;;
+;;;; Where a program has left what it does with octets that were taken, so that nobody has them, who reads on gets
+;;;; CONTENT-LEFT as well; but the rest can be dropped, and the next request be looked for behind it.
 ;;;;
 ;;;; What came before the request was served is in the SPOOL, and is read first; see reception.lisp.
 
@@ -24,6 +27,8 @@
 until then; NIL when it does not, or was told.")
    (failure :initform nil :accessor content-failure
             :documentation "The condition that has ended it before all was read, or NIL.")
+   (lost-p :initform nil :accessor content-lost-p
+           :documentation "True when nobody has some of the octets that were taken.")
    (spool :initform nil :accessor content-spool)
    (refusal :initform nil :accessor content-refusal
             :documentation "The PROTOCOL-ERROR that is behind what SPOOL has, or NIL.")
@@ -81,9 +86,9 @@ would wait for it once more, waits in vain."
 handler's own, say, may have taken some that nobody counted, and the next request would be looked for where
 it does not begin: there is no more content then, and this is the last request."
   (let ((done-p nil))
-    (unwind-protect (handler-bind ((end-of-file (lambda (condition)
-                                                  (declare (ignore condition))
-                                                  (setf done-p t))) ; nothing follows
+    (unwind-protect (handler-bind ((end-of-file (lambda (condition) ; programs signal some, too
+                                                  (when (eq content (stream-error-stream condition))
+                                                    (setf (content-failure content) condition))))
                                    (descriptor-broken (lambda (condition)
                                                         (setf (content-failure content) condition))))
                       (multiple-value-prog1 (funcall function)
@@ -91,18 +96,26 @@ it does not begin: there is no more content then, and this is the last request."
       (unless (or done-p (content-failure content))
         (setf (content-failure content) (make-condition 'content-left :stream content))))))
 
-(defmacro taking-content ((content) &body body)
-  "Evaluates BODY, which takes octets of CONTENT and puts them where they belong: who leaves it before the end may have
-lost some; see CALL-TAKING-CONTENT.  Such forms may be in each other."
-  (let ((it (gensym "IT")))
-    `(flet ((,it () ,@body))
-       (declare (dynamic-extent #',it))
-       (call-taking-content ,content #',it))))
+(defmacro keeping-content ((content) &body body)
+  "Evaluates BODY, which reads octets of CONTENT and puts them where they belong: where it is left before its end, they are
+LOST."
+  (let ((it (gensym "CONTENT")) (done-p (gensym "DONE-P")))
+    `(let ((,it ,content) (,done-p nil))
+       (unwind-protect (multiple-value-prog1 (progn ,@body)
+                         (setf ,done-p t))
+         (unless ,done-p
+           (setf (content-lost-p ,it) t))))))
+
+(defun content-readable-p (content)
+  "True when who reads CONTENT gets what follows what was read; see CHECK-CONTENT."
+  (not (or (content-failure content) (content-lost-p content))))
 
 (defun check-content (content)
-  "Signals the failure of CONTENT, if it has one."
-  (when (content-failure content)
-    (error (content-failure content))))
+  "Signals why who reads CONTENT would not get what follows what was read, if there is a reason."
+  (cond ((content-failure content)
+         (error (content-failure content)))
+        ((content-lost-p content)
+         (error 'content-left :stream content))))
 
 (defun call-reading-content (content function)
   "Like CALL-TAKING-CONTENT, for a program.  Signals the failure of CONTENT."
@@ -336,7 +349,7 @@ has them, and nobody has to be asked for them; else NIL."
 integer or NIL, CONTENT is refused with REFUSAL, a keyword; before any is read where their number is
 known.  JUDGE is called with the octets as they come, a start and an end, and may refuse it too."
   (check-content content)
-  (taking-content (content)             ; where it is left, nobody has what was read before
+  (keeping-content (content)
     (let ((size (content-size content)))
       (cond ((null size)
              (read-unknown-content content limit refusal judge))

@@ -250,3 +250,19 @@ RESPONDER and ENVIRONMENT bound in a function that the application returns; valu
   (with-later (given :max-body-octets 10) responder
     (with-connection (connection)
       (is (= 413 (response-status (exchange connection "/" :method :post :chunks '("0123456789" "x"))))))))
+
+(define-server-test (who-has-lost-octets-of-a-body-may-answer-later :needs :calls-by-name)
+  (let ((left-p nil))
+    (with-function (handler::keep-taken (original body start end)
+                     (unless (shiftf left-p t)
+                       (throw 'left nil))
+                     (funcall original body start end))
+      (with-later (given :max-early-octets 0) (progn (catch 'left
+                                                       (read-byte (getf environment :raw-body)))
+                                                     responder)
+        (with-connection (connection)
+          (send-request connection "/" :method :post :content (test-octets 200000))
+          (elsewhere (nth-given given) (text-response "later"))
+          (is (equal "later" (response-text (read-response connection))))
+          (is-true left-p)
+          (is (equal "word" (exchange-text connection "/word"))))))))

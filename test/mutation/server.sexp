@@ -124,7 +124,9 @@
   ("call-taking-content" "(multiple-value-prog1 (funcall function)
                         (setf done-p t))" "" :suites (content-that-does-not-come))
   ("call-taking-content" "(or done-p (content-failure content))" "done-p")
-  ("call-taking-content" "(setf (content-failure content) condition)" "nil")
+  ("call-taking-content" "(eq content (stream-error-stream condition))" "t")
+  ("call-taking-content" "(descriptor-broken (lambda (condition) (setf (content-failure content) condition)))" "")
+  ("keeping-content" "(setf (content-lost-p ,it) t)" "nil")
   ("check-content" "(error (content-failure content))" "nil")
   ("read-all-content" "(check-content content)" "nil")
   ("refuse-content" "(setf (content-failure content) refusal)" "")
@@ -158,10 +160,10 @@
   ("await-content" "(t (error 'end-of-file :stream content))" "(t (return nil))")
   ("trivial-gray-streams:stream-read-byte ((stream chunked-content))" "(decf (content-ready stream))" "")
   ("trivial-gray-streams:stream-read-byte ((stream chunked-content))" "(incf (wire-start source))" "")
-  ("trivial-gray-streams:stream-read-sequence ((stream chunked-content)"
-   "(min (- end position) (content-ready stream))" "(- end position)")
-  ("trivial-gray-streams:stream-read-sequence ((stream chunked-content)"
-   "(decf (content-ready stream) count)" "")
+  ("read-chunks"
+   "(min (- end position) (content-ready content))" "(- end position)")
+  ("read-chunks"
+   "(decf (content-ready content) count)" "")
   ("trivial-gray-streams:stream-listen ((stream chunked-content))" "(decode-more stream)" "(return)")
   ("trivial-gray-streams:stream-listen ((stream chunked-content))" "(invite-content stream)" "")
   ("drop-content ((content chunked-content)" "(ceiling limit (length octets))" "most-positive-fixnum")

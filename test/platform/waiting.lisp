@@ -25,6 +25,25 @@
     (is (null signalled))
     (is-true (bt:acquire-lock lock nil) "It has given the lock back.")))
 
+#+sbcl
+(test a-programs-deadline-keeps-nobody-from-a-lock-that-is-held-briefly
+  (let ((lock (bt:make-lock "brief")) (held (make-gate "the lock to be held")) (go-on (make-gate "leave to give it back")))
+    (let ((holder (in-background ("holder")
+                    (bt:with-lock-held (lock)
+                      (open-gate held)
+                      (await go-on))))
+          (got-p nil))
+      (await held)
+      (let ((waiter (in-background ("waiter")
+                      (sb-sys:with-deadline (:seconds 1/1000)
+                        (platform:with-lock-briefly (lock)
+                          (setf got-p t))))))
+        (is (not (poll (lambda () (task-done-p waiter)) 1/20)))
+        (open-gate go-on)
+        (task-result waiter)
+        (task-result holder)
+        (is-true got-p)))))
+
 (test a-thread-that-is-destroyed-before-cleanup-does-all-of-it-and-ends
   (let* ((running (list nil)) (go-on (list nil)) (done '()) (lock (bt:make-lock "cleanup"))
          (thread (bt:make-thread

@@ -33,7 +33,8 @@
     (send client "abc")
     (end-sending client)
     (flet ((content () (content-of-length stream 5)))
-      (signals end-of-file (read-up-to (content) 5))
+      (let ((content (content)))
+        (loop repeat 2 do (signals end-of-file (read-up-to content 5))))
       (signals end-of-file (read-byte (content) nil))
       (signals end-of-file (server:drop-content (content) 5)))))
 
@@ -81,6 +82,29 @@
       (signals server:content-left (read-byte content nil))
       (signals server:content-left (read-up-to content 5))
       (signals server:content-left (all-content content)))))
+
+(define-server-test an-end-of-file-of-something-else-is-not-that-of-content
+  (with-wire (wire stream client)
+    (dolist (content (list (content-of-length stream 5) (chunked wire)))
+      (catch 'out
+        (server::call-reading-content content (lambda ()
+                                                (handler-case (error 'end-of-file :stream *standard-input*)
+                                                  (end-of-file () (throw 'out nil))))))
+      (signals server:content-left (read-byte content nil)))))
+
+;; Nobody has what was taken, but the next request is where it is.
+(define-server-test content-of-which-a-part-is-lost-can-be-dropped
+  (with-wire (wire stream client)
+    (send client "abcde" (chunks-of (octets "fghij") 5) "k")
+    (dolist (content (list (content-of-length stream 5) (chunked wire)))
+      (catch 'out
+        (server:keeping-content (content)
+          (read-byte content)
+          (throw 'out nil)))
+      (signals server:content-left (read-byte content nil))
+      (signals server:content-left (all-content content))
+      (is-true (server:drop-content content 100)))
+    (is (eql (char-code #\k) (read-byte stream)))))
 
 (define-server-test (who-leaves-listen-amid-it-may-have-lost-octets :needs :our-http)
   (with-wire (wire stream client)
@@ -149,6 +173,8 @@
   (let ((content server:*no-content*))
     (catch 'out
       (server::call-taking-content content (lambda () (throw 'out nil))))
+    (catch 'out
+      (server:keeping-content (content) (throw 'out nil)))
     (is-true (server:drop-content content 0) "The next connection can be kept.")
     (is-true (close content))
     (is-true (open-stream-p content))
@@ -157,9 +183,7 @@
 (define-server-test content-of-a-length-is-read-whole-if-it-may-be
   (with-wire (wire stream client)
     (send client "abcdefgh")
-    (let ((content (content-of-length stream 4)))
-      (is (equalp (octets "abcd") (all-content content 4)))
-      (is (eql 0 (server:content-size content)) "The next request is looked for behind it."))
+    (is (equalp (octets "abcd") (all-content (content-of-length stream 4) 4)))
     (signals http:protocol-error (all-content (content-of-length stream 4) 3))
     (is (eql (char-code #\e) (read-byte stream)) "What is too much is not begun.")))
 
@@ -171,7 +195,11 @@
       (setf (server::content-spool content) (server::make-spool))
       (server::append-to-spool (server::content-spool content) (octets "ab") 0 2)
       (is (equalp (octets "abcde") (all-content content 5)))
-      (is (eql (char-code #\,) (read-byte stream))))))
+      (is (eql (char-code #\,) (read-byte stream))))
+    (let ((content (content-of-length stream 4))) ; all of which is in the buffer
+      (is (equalp (octets " and") (all-content content)))
+      (is (eql 0 (server:content-size content)) "The next request is looked for behind it.")
+      (is (eql (char-code #\Space) (read-byte stream))))))
 
 (define-server-test content-of-many-requests-has-a-share-of-the-heap
   (with-wire (wire stream client)
