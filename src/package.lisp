@@ -24,7 +24,7 @@ one of the PARALLEL- acceptors where you made one of Hunchentoot's.")
    #:start-stream #:outgoing-stream #:outgoing-stream-p #:write-outgoing #:call-when-writable #:close-outgoing
    #:outgoing-open-p #:client-left #:stream-full
    #:start-event-stream #:send-event #:send-comment #:last-event-id #:*heartbeat-seconds* #:malformed-event
-   #:channel #:channel-p #:make-channel #:channel-size #:subscribe #:unsubscribe #:publish
+   #:channel #:channel-p #:make-channel #:channel-size #:channel-skipped #:channel-dropped #:subscribe #:unsubscribe #:publish
    #:upgrade-to-websocket #:websocket #:websocket-p #:websocket-open-p #:send-text #:send-binary #:close-websocket
    #:stats #:list-connections #:reopen-logs #:reload-certificates
    #:tls-information

@@ -20,7 +20,12 @@
   (dropped 0 :type unsigned-byte))      ; subscribers
 
 (setf (documentation 'channel-p 'function)
-      "True when the argument is a channel, as MAKE-CHANNEL returns it.")
+      "True when the argument is a channel, as MAKE-CHANNEL returns it."
+      (documentation 'channel-skipped 'function)
+      "How many messages of CHANNEL subscribers did not get, since their clients were slow, an integer; each counts once for
+each of them."
+      (documentation 'channel-dropped 'function)
+      "How many subscribers of CHANNEL were ended, since their clients were slow, an integer.")
 
 (defun make-channel (&key (when-full :drop))
   "A new channel, which has no subscribers.  WHEN-FULL says what becomes of a subscriber whose client does not take as

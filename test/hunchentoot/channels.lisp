@@ -153,7 +153,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
 
 (define-server-test (slow-subscribers-are-dropped :needs :parking)
   (let ((told (make-recorder)) (channel (recycling:make-channel)))
-    (serving ()
+    (serving (:write-timeout 600)       ; which would end it, too
         (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record told t)))
                 (recycling:subscribe channel (recycling:start-event-stream reply :high-water-mark 20000)))))
       (with-connection (quick)
@@ -165,13 +165,15 @@ a new channel with OPTIONS, and are recorded in STREAMS."
                            (loop for event = (next-event quick)
                                  until (equal event "last")
                                  count (equal event (make-string 2000 :initial-element #\x))))))
-            (loop while (= 2 (recycling:channel-size channel))
+            (loop repeat 5000
+                  while (= 2 (recycling:channel-size channel))
                   do (recycling:publish channel (make-string 2000 :initial-element #\x))
                      (poll (constantly nil) 1/1000)) ; for who reads
             (is (= 1 (recycling:publish channel "last")))
             (is (plusp (task-result reading))))
           (eventually ("the connection to end") (= 1 (figure :open)))
           (is (= 1 (recorded-count told)) "Who was dropped is told once.")
+          (is (= 1 (recycling:channel-dropped channel)))
           (is (= 1 (recycling:channel-size channel))))))))
 
 (define-server-test (slow-subscribers-may-miss-events :needs :parking)
@@ -181,6 +183,7 @@ a new channel with OPTIONS, and are recorded in STREAMS."
       (fill-up channel (make-string 2000 :initial-element #\x))
       (is (= 1 (recycling:channel-size channel)))
       (is (zerop (recycling:publish channel "missed")))
+      (is (<= 2 (recycling:channel-skipped channel)))
       (let ((reading (as-client ("reading")
                        (loop for event = (next-event slow)
                              until (equal event "seen again")

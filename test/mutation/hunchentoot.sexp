@@ -520,7 +520,7 @@
    :equivalent "Here the server reads all connections, and knows their wires; elsewhere it is needed.")
   ("client-certificate-verified-p" "(null (client-certificate-failure certificate))" "t")))
 
-(:file "src/hunchentoot/channels.lisp" :suites (channels slow-streams)
+(:file "src/hunchentoot/channels.lisp" :suites (channels)
  :mutants
  (("function-of-end" "(unsubscribe channel subscriber)" "nil")
   ("subscribe" "(forget-when-over outbox function)" "nil")
