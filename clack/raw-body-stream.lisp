@@ -7,14 +7,15 @@
 
 (defmacro reading-wholly ((body) &body forms)
   "Evaluates FORMS, which read BODY, while no other thread does; BODY has its position of before where they are left."
-  (let ((it (gensym "BODY")) (position (gensym "POSITION")) (done-p (gensym "DONE-P")))
+  (let ((it (gensym "BODY")) (position (gensym "POSITION")) (last-size (gensym "SIZE")) (done-p (gensym "DONE-P")))
     `(let ((,it ,body))
        (with-reading-turn (,it)
-         (let ((,position (raw-body-position ,it)) (,done-p nil))
+         (let ((,position (raw-body-position ,it)) (,last-size (raw-body-last-size ,it)) (,done-p nil))
            (unwind-protect (multiple-value-prog1 (progn ,@forms)
                              (setf ,done-p t))
              (unless (or ,done-p (= ,position (raw-body-position ,it))) ; the empty body's never changes
-               (setf (raw-body-position ,it) ,position))))))))
+               (setf (raw-body-position ,it) ,position
+                     (raw-body-last-size ,it) ,last-size))))))))
 
 ;;; Octets
 
@@ -69,6 +70,17 @@ begin, and where they end."
 (defmethod trivial-gray-streams:stream-read-char ((stream raw-body))
   (reading-wholly (stream)
     (next-character stream)))
+
+(defmethod trivial-gray-streams:stream-read-line ((stream raw-body))
+  (reading-wholly (stream)
+    (let ((line (make-string-output-stream)))
+      (flet ((end-line (missing-newline-p)
+               (values (get-output-stream-string line) missing-newline-p)))
+        (loop for character = (next-character stream)
+              do (case character
+                   (:eof (return (end-line t)))
+                   (#\Newline (return (end-line nil)))
+                   (t (write-char character line))))))))
 
 (defmethod trivial-gray-streams:stream-unread-char ((stream raw-body) character)
   (declare (ignore character))

@@ -7,13 +7,11 @@
 interrupt nor BT:DESTROY-THREAD leaves it half done, as far as UNINTERRUPTIBLY can do that here; nor does a program's
 deadline."
   #+sbcl
-  ;; Half of what BT:WITH-LOCK-HELD costs goes into letting interrupts come in between.  A deadline (SB-SYS:WITH-DEADLINE)
-  ;; strikes who waits for a mutex, also where no interrupt does: what is only taken here would never be given back.
+  ;; Half of what BT:WITH-LOCK-HELD costs goes into letting interrupts come in between.
   (let ((mutex (gensym "MUTEX")))
     `(uninterruptibly
        (let ((,mutex ,lock))
-         (sb-sys:with-deadline (:seconds nil :override t)
-           (sb-thread:grab-mutex ,mutex))
+         (sb-thread:grab-mutex ,mutex)
          (unwind-protect (progn ,@body)
            (sb-thread:release-mutex ,mutex)))))
   #-sbcl

@@ -2,9 +2,14 @@
 
 ;;;; SBCL on Unix.
 
+(defmacro without-deadline (&body body)
+  "Runs BODY, which no deadline of a program's (SB-SYS:WITH-DEADLINE) ends."
+  `(sb-sys:with-deadline (:seconds nil :override t) ,@body))
+
 (defmacro uninterruptibly (&body body)
   "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until it is done."
-  `(sb-sys:without-interrupts ,@body))
+  ;; Deadlines strike who waits for a mutex, be it one of SBCL's own, also where interrupts do not.
+  `(sb-sys:without-interrupts (without-deadline ,@body)))
 
 (defmacro deferring-interrupts (&body body)
   "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until that is done, or until
@@ -29,9 +34,9 @@ left, the form RELEASE.  These two are evaluated whole: another thread's interru
 BT:DESTROY-THREAD waits meanwhile, so that nothing is acquired and not released.  BODY can be
 interrupted where the caller can."
   `(sb-sys:without-interrupts
-     (let ((,variable ,acquire))
+     (let ((,variable (without-deadline ,acquire)))
        (unwind-protect (sb-sys:with-local-interrupts ,@body)
-         ,release))))
+         (without-deadline ,release)))))
 
 (defmacro set-published (place value)
   "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that: whoever

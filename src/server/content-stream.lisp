@@ -79,7 +79,6 @@ wanted."
 
 (defmethod trivial-gray-streams:stream-listen ((stream content-stream))
   (and (plusp (content-remaining stream))
-       (content-readable-p stream)
        (or (plusp (spooled-octets stream))
            (progn (invite-content stream)
                   (listen (content-source stream))))))

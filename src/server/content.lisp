@@ -81,13 +81,17 @@ would wait for it once more, waits in vain."
        (handler-case (progn ,@body)
          (stream-timeout () (refuse-content ,stream :request-timeout))))))
 
+(defun about-content-p (condition content)
+  "True when CONDITION, a STREAM-ERROR, perhaps a program's that tells no stream, is about CONTENT."
+  (eq content (ignore-errors (stream-error-stream condition))))
+
 (defun call-taking-content (content function)
   "Calls FUNCTION, which takes octets of CONTENT.  Who leaves it before it is done, by a time limit of a
 handler's own, say, may have taken some that nobody counted, and the next request would be looked for where
 it does not begin: there is no more content then, and this is the last request."
   (let ((done-p nil))
-    (unwind-protect (handler-bind ((end-of-file (lambda (condition) ; programs signal some, too
-                                                  (when (eq content (stream-error-stream condition))
+    (unwind-protect (handler-bind ((end-of-file (lambda (condition)
+                                                  (when (about-content-p condition content)
                                                     (setf (content-failure content) condition))))
                                    (descriptor-broken (lambda (condition)
                                                         (setf (content-failure content) condition))))
@@ -130,7 +134,8 @@ LOST."
   (call-reading-content stream #'call-next-method))
 
 (defmethod trivial-gray-streams:stream-listen :around ((stream content))
-  (call-taking-content stream #'call-next-method))
+  (and (content-readable-p stream)
+       (call-taking-content stream #'call-next-method)))
 
 (defgeneric note-all-read (content)
   (:documentation "Notes that nothing of CONTENT, of known length, is left to be read."))
@@ -148,9 +153,12 @@ LOST."
 
 (defgeneric drop-content (content limit)
   (:documentation "Drops what is left of CONTENT after it has come.  NIL when that is more than LIMIT
-octets, not acceptable, held back by the peer until it is asked for, or does not come in time.")
+octets, not acceptable, held back by the peer until it is asked for, or does not come in time.  Signals END-OF-FILE where
+the connection ends before.")
   (:method :around ((content content) limit)
     (declare (ignore limit))
+    (when (typep (content-failure content) 'end-of-file)
+      (error (content-failure content)))
     (and (null (content-failure content))
          (null (content-invite content))
          (handler-case (call-taking-content content #'call-next-method)

@@ -26,23 +26,25 @@
     (is-true (bt:acquire-lock lock nil) "It has given the lock back.")))
 
 #+sbcl
-(test a-programs-deadline-keeps-nobody-from-a-lock-that-is-held-briefly
-  (let ((lock (bt:make-lock "brief")) (held (make-gate "the lock to be held")) (go-on (make-gate "leave to give it back")))
-    (let ((holder (in-background ("holder")
-                    (bt:with-lock-held (lock)
-                      (open-gate held)
-                      (await go-on))))
-          (got-p nil))
+(test a-programs-deadline-keeps-nobody-from-what-is-not-to-be-interrupted
+  (dolist (function (list (lambda (lock) (platform:with-lock-briefly (lock) t))
+                          (lambda (lock) (platform:uninterruptibly (bt:with-lock-held (lock) t)))
+                          (lambda (lock)
+                            (platform:with-acquired (taken-p (bt:with-lock-held (lock) t) (bt:with-lock-held (lock)))
+                              taken-p))))
+    (let* ((lock (bt:make-lock "held")) (held (make-gate "the lock to be held")) (go-on (make-gate "leave to give it back"))
+           (holder (in-background ("holder")
+                     (bt:with-lock-held (lock)
+                       (open-gate held)
+                       (await go-on)))))
       (await held)
       (let ((waiter (in-background ("waiter")
                       (sb-sys:with-deadline (:seconds 1/1000)
-                        (platform:with-lock-briefly (lock)
-                          (setf got-p t))))))
+                        (funcall function lock)))))
         (is (not (poll (lambda () (task-done-p waiter)) 1/20)))
         (open-gate go-on)
-        (task-result waiter)
-        (task-result holder)
-        (is-true got-p)))))
+        (is-true (task-result waiter))
+        (task-result holder)))))
 
 (test a-thread-that-is-destroyed-before-cleanup-does-all-of-it-and-ends
   (let* ((running (list nil)) (go-on (list nil)) (done '()) (lock (bt:make-lock "cleanup"))

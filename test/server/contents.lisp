@@ -90,7 +90,13 @@
         (server::call-reading-content content (lambda ()
                                                 (handler-case (error 'end-of-file :stream *standard-input*)
                                                   (end-of-file () (throw 'out nil))))))
-      (signals server:content-left (read-byte content nil)))))
+      (signals server:content-left (read-byte content nil)))
+    (let ((content (content-of-length stream 5)))
+      (is (eq :handled (server::call-reading-content content (lambda ()
+                                                               (handler-case (error 'end-of-file)
+                                                                 (end-of-file () :handled))))))
+      (send client "abcde")
+      (is (equalp (octets "abcde") (all-content content))))))
 
 ;; Nobody has what was taken, but the next request is where it is.
 (define-server-test content-of-which-a-part-is-lost-can-be-dropped
