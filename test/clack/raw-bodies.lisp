@@ -373,7 +373,7 @@ likes."
                          (list (file-position body) (read-octets-of body 200000))))
           (is (equalp (list 0 content) value)))))))
 
-(define-server-test (who-leaves-reading-while-the-body-goes-to-a-file-has-what-was-read :needs :calls-by-name)
+(define-server-test (who-leaves-reading-while-the-body-goes-to-a-file-has-what-was-read :needs (:our-http :calls-by-name))
   (let ((content (test-octets 200000)) (left-p nil))
     (with-globals ((handler:*raw-body-memory* 100000))
       (with-function (handler::leave-window (original body)
