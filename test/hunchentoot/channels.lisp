@@ -276,6 +276,16 @@ a new channel with OPTIONS, and are recorded in STREAMS."
           (loop repeat 2
                 do (is (every #'next-comment-p connections))))))))
 
+(define-server-test (comments-end-with-the-last-stream-and-begin-with-the-next :needs (:our-engine :noticed-leaving))
+  (with-globals ((recycling:*heartbeat-seconds* 1/20))
+    (serving-events (streams channel) ()
+      (loop repeat 2
+            do (with-connection (connection)
+                 (is-true (subscribed-p connection channel 1))
+                 (is-true (next-comment-p connection)))
+               (eventually ("the stream to leave") (zerop (recycling:channel-size channel)))
+               (eventually ("comments to end") (null (recycling::heart-engine (current-heart))))))))
+
 (define-server-test (subscribers-may-change-while-others-publish :needs :our-engine)
   (serving-events (streams channel :when-full :skip) ()
     (with-connections (connections 8)
