@@ -7,7 +7,7 @@
 ;;;;   is TAKEN            more is taken of the content, which may have to be waited for
 ;;;;
 ;;;; Invariants:
-;;;; - TAKEN octets were read off CONTENT, which is NIL when there is no more, or where the rest is MISSING.
+;;;; - TAKEN octets were read off CONTENT, which is NIL when there is no more, or nobody may take more.
 ;;;; - OCTETS from 0 to COUNT are those of the content from BASE on.  Without a FILE that is all that was taken.
 ;;;; - With a FILE, that has all that was taken, and OCTETS are a part of it.
 ;;;; - While there is CONTENT or a FILE, who has the turn is the only one that reads or writes all this: any thread may read,
@@ -27,8 +27,6 @@ temporary file.")
   ((source :initarg :source :initform nil :reader raw-body-source
            :documentation "What CONTENT was at first, a stream.")
    (content :initarg :content :initform nil :accessor raw-body-content)
-   (missing :initform nil :accessor raw-body-missing
-            :documentation "True when there was more CONTENT, and it cannot be read any more, since some was lost.")
    (octets :initarg :octets :initform (make-octets 0) :accessor raw-body-octets)
    (base :initform 0 :accessor raw-body-base)
    (count :initarg :taken :initform 0 :accessor raw-body-count)
@@ -104,9 +102,7 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
   "Lets nobody take more of the content of BODY."
   (when (raw-body-content body)
     (with-reading-turn (body)
-      (let ((content (raw-body-content body)))
-        (setf (raw-body-missing body) (and content (not (content-readable-p content)))
-              (raw-body-content body) nil)))))
+      (setf (raw-body-content body) nil))))
 
 (defun release-body (body)
   "Lets nobody take more of the content of BODY, whose request is over, and closes its file, if it has one."
@@ -194,8 +190,8 @@ long."
   "Takes more of the content of BODY, WANTED octets if there are as many; waits for them.  NIL when there is no
 more."
   (let ((content (raw-body-content body)))
-    (when (raw-body-missing body)
-      (check-content (raw-body-source body)))
+    (when (raw-body-source body)
+      (check-content (raw-body-source body))) ; also where CONTENT is NIL since some of it was lost
     (when content
       (keeping-content (content)
         (let* ((count (prepare-window body (max 1 (wanted-of content wanted))))

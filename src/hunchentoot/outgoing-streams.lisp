@@ -63,6 +63,13 @@ closed ends with the connection (on SBCL).  NIL when nobody waits for REPLY any 
   "How the content of the current reply is framed if it becomes a stream now."
   (values (framing-of-stream hunchentoot:*acceptor* hunchentoot:*request* (hunchentoot:return-code*))))
 
+(defun end-with-head (deferral start)
+  "Lets nothing follow the head of the stream that DEFERRAL was to become by START: it is over, and nobody is told of its
+client's leaving."
+  (uninterruptibly                      ; who has one of the two only has it for ever
+    (setf (deferral-outbox deferral) nil)
+    (end-outbox (outgoing-start-outbox start))))
+
 (defun begin-outgoing (deferral context start)
   "Writes the head of the stream that DEFERRAL becomes by START."
   (let ((acceptor (reply-context-acceptor context))
@@ -76,13 +83,10 @@ closed ends with the connection (on SBCL).  NIL when nobody waits for REPLY any 
           (unwind-protect               ; HEAD requests are left by a throw
                (start-streaming acceptor request (reply-context-head context) (hunchentoot:return-code*))
             (when (eq :none (outgoing-stream-framing (outgoing-start-stream start)))
-              (uninterruptibly          ; nobody is told of the end of what was answered
-                (setf (deferral-outbox deferral) nil)
-                (end-outbox (outgoing-start-outbox start)))))
+              (end-with-head deferral start)))
           (leave-output-to-engine (link-wire (current-link))))
       ((or invalid-header reply-failed) (condition)
-        (setf (deferral-outbox deferral) nil)
-        (end-outbox (outgoing-start-outbox start))
+        (end-with-head deferral start)
         (report-error acceptor request (reply-context-head context) condition nil)))))
 
 ;;; Octets

@@ -26,7 +26,8 @@
            :documentation "A function that tells the peer to send the content that it holds back
 until then; NIL when it does not, or was told.")
    (failure :initform nil :accessor content-failure
-            :documentation "The condition that has ended it before all was read, or NIL.")
+            :documentation "The condition that has ended it before all was read, and is signalled to who
+reads on, or NIL.")
    (lost-p :initform nil :accessor content-lost-p
            :documentation "True when nobody has some of the octets that were taken.")
    (spool :initform nil :accessor content-spool)
@@ -40,9 +41,7 @@ until then; NIL when it does not, or was told.")
 
 (setf (documentation 'content-invite 'function)
       "A function without arguments that tells the client to send CONTENT, which it holds back until then; NIL
-when it does not, or was told."
-      (documentation 'content-failure 'function)
-      "The condition that has ended CONTENT before all of it was read, which is signalled to who reads on, or NIL.")
+when it does not, or was told.")
 
 (define-condition content-left (recycling-error stream-error)
   ()
@@ -310,7 +309,6 @@ has them, and nobody has to be asked for them; else NIL."
     (and (plusp size)
          (zerop (spooled-octets content))
          (<= size (- (wire-end wire) (wire-start wire)))
-         (null (content-failure content))
          (null (content-invite content))
          (let ((octets (make-content-octets content size)))
            (uninterruptibly
