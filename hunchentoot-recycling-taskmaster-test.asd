@@ -35,7 +35,8 @@
    (:file "run")                        ; the entry point
    (:file "architecture")
    (:module "base"
-    :components ((:file "policies")))
+    :components ((:file "policies")
+                 (:file "unwinding")))
    (:module "scripts"
     :components ((:file "run-tests")))
    (:module "http"                      ; vectors, and octets at random

@@ -209,18 +209,15 @@ read that, and BODY can be read in any thread."
   "Has FUNCTION, which an application of SERVER has returned for the request of EXCHANGE, with CONTENT, which is BODY for
 the application, answer by the responder that it is called with.  The response may come later."
   (let* ((delayed (begin-delayed server exchange content body))
-         (responder (make-responder delayed))
-         (settled-p nil))
-    (unwind-protect
-         (progn (funcall function responder)
-                (setf (delayed-thread delayed) nil)
-                (when (delayed-written delayed)
-                  (end-turns (delayed-written delayed)))
-                (settle-delayed delayed responder)
-                (setf settled-p t))
-      (unless settled-p
-        (setf (delayed-thread delayed) nil)
-        (give-up-delayed delayed)))))
+         (responder (make-responder delayed)))
+    (unless-returned (progn
+                       (funcall function responder)
+                       (setf (delayed-thread delayed) nil)
+                       (when (delayed-written delayed)
+                         (end-turns (delayed-written delayed)))
+                       (settle-delayed delayed responder))
+      (setf (delayed-thread delayed) nil)
+      (give-up-delayed delayed))))
 
 (defun later-p (exchange)
   "True when the response to EXCHANGE, or the rest of it, is to come later."

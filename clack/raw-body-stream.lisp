@@ -7,13 +7,12 @@
 
 (defmacro reading-wholly ((body) &body forms)
   "Evaluates FORMS, which read BODY, while no other thread does; BODY has its position of before where they are left."
-  (let ((it (gensym "BODY")) (position (gensym "POSITION")) (last-size (gensym "SIZE")) (done-p (gensym "DONE-P")))
+  (let ((it (gensym "BODY")) (position (gensym "POSITION")) (last-size (gensym "SIZE")))
     `(let ((,it ,body))
        (with-reading-turn (,it)
-         (let ((,position (raw-body-position ,it)) (,last-size (raw-body-last-size ,it)) (,done-p nil))
-           (unwind-protect (multiple-value-prog1 (progn ,@forms)
-                             (setf ,done-p t))
-             (unless (or ,done-p (= ,position (raw-body-position ,it))) ; the empty body's never changes
+         (let ((,position (raw-body-position ,it)) (,last-size (raw-body-last-size ,it)))
+           (unless-returned (progn ,@forms)
+             (unless (= ,position (raw-body-position ,it)) ; the empty body's never changes
                (setf (raw-body-position ,it) ,position
                      (raw-body-last-size ,it) ,last-size))))))))
 

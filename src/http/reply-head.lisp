@@ -101,22 +101,18 @@ NIL; HEADERS, an alist of names and values as in ENCODE-HEADER, without those wh
 is NIL; a Set-Cookie field for each string in the list COOKIES; the date of SECOND, a
 universal time, if that is not NIL.  If it signals INVALID-HEADER, nothing is appended."
   (declare (type output output) #.*plain-policy*)
-  (let ((start (output-fill output))
-        (finished-p nil))
-    (unwind-protect
-         (progn
-           (encode-status-line output status reason)
-           (loop for (name . value) in headers
-                 when value
-                   do (encode-header output name value))
-           (dolist (cookie cookies)
-             (encode-header output :set-cookie cookie))
-           (when second
-             (encode-date output second))
-           (encode-end-of-head output)
-           (setf finished-p t))
-      (unless finished-p
-        (setf (output-fill output) start))))
+  (let ((start (output-fill output)))
+    (unless-returned (progn
+                       (encode-status-line output status reason)
+                       (loop for (name . value) in headers
+                             when value
+                               do (encode-header output name value))
+                       (dolist (cookie cookies)
+                         (encode-header output :set-cookie cookie))
+                       (when second
+                         (encode-date output second))
+                       (encode-end-of-head output))
+      (setf (output-fill output) start)))
   (values))
 
 (defun encode-continue (output)

@@ -181,19 +181,16 @@ done so, and it may have been started since."
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
   "Returns ACCEPTOR once it accepts connections.  When it cannot, signals why and leaves it
 stopped."
-  (let ((complete nil)
-        (was-listening (hunchentoot:started-p acceptor)))
+  (let ((was-listening (hunchentoot:started-p acceptor)))
     (unless was-listening
       (check-access-log-function acceptor)
       (take-successor acceptor)
       (note-engine acceptor nil)
       ;; Where redefinitions cannot be watched, they count from here on.
       (setf (acceptor-surroundings acceptor) nil))
-    (unwind-protect
-         (multiple-value-prog1 (call-next-method)
-           (settle-access-log acceptor)
-           (setf complete t))
-      (unless (or complete was-listening)
+    (unless-returned (multiple-value-prog1 (call-next-method)
+                       (settle-access-log acceptor))
+      (unless was-listening
         (stop-listening acceptor (acceptor-listener acceptor))
         (settle-access-log acceptor)))))
 

@@ -65,14 +65,10 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
 (defun call-deferring (function timeout on-abandon)
   "What DEFER-REPLY does: FUNCTION, of the reply, is its body."
   (let* ((deferral (begin-deferral timeout on-abandon))
-         (reply (make-deferred-reply deferral))
-         (returned-p nil))
-    (unwind-protect
-         (multiple-value-prog1 (funcall function reply)
-           (setf returned-p t)
-           (hold-deferral deferral reply))
-      (unless returned-p
-        (withdraw-deferral deferral)))))
+         (reply (make-deferred-reply deferral)))
+    (multiple-value-prog1 (unless-returned (funcall function reply)
+                            (withdraw-deferral deferral))
+      (hold-deferral deferral reply))))
 
 (defun check-deferrable ()
   "Signals CANNOT-DEFER unless the reply to the current request can be deferred."

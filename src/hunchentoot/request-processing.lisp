@@ -30,11 +30,8 @@ then, unless a program has taken the connection away: it may read on."
 (defun call-processing (exchange link content thunk)
   "Calls THUNK, which processes the request of EXCHANGE, as CALL-WITH-CONTENT does.  Who leaves it otherwise than by
 returning ends what the connection was to be."
-  (let ((returned-p nil))
-    (unwind-protect (multiple-value-prog1 (call-with-content link content thunk)
-                      (setf returned-p t))
-      (unless returned-p
-        (drop-successor exchange)))))
+  (unless-returned (call-with-content link content thunk)
+    (drop-successor exchange)))
 
 (defun process-head (acceptor exchange link)
   "Processes the request of EXCHANGE, which came over LINK, in the context of CALL-WITH-CONNECTION-

@@ -88,26 +88,22 @@ would wait for it once more, waits in vain."
   "Calls FUNCTION, which takes octets of CONTENT.  Who leaves it before it is done, by a time limit of a
 handler's own, say, may have taken some that nobody counted, and the next request would be looked for where
 it does not begin: there is no more content then, and this is the last request."
-  (let ((done-p nil))
-    (unwind-protect (handler-bind ((end-of-file (lambda (condition)
-                                                  (when (about-content-p condition content)
-                                                    (setf (content-failure content) condition))))
-                                   (descriptor-broken (lambda (condition)
-                                                        (setf (content-failure content) condition))))
-                      (multiple-value-prog1 (funcall function)
-                        (setf done-p t)))
-      (unless (or done-p (content-failure content))
-        (setf (content-failure content) (make-condition 'content-left :stream content))))))
+  (unless-returned (handler-bind ((end-of-file (lambda (condition)
+                                                 (when (about-content-p condition content)
+                                                   (setf (content-failure content) condition))))
+                                  (descriptor-broken (lambda (condition)
+                                                       (setf (content-failure content) condition))))
+                     (funcall function))
+    (unless (content-failure content)
+      (setf (content-failure content) (make-condition 'content-left :stream content)))))
 
 (defmacro keeping-content ((content) &body body)
   "Evaluates BODY, which reads octets of CONTENT and puts them where they belong: where it is left before its end, they are
 LOST."
-  (let ((it (gensym "CONTENT")) (done-p (gensym "DONE-P")))
-    `(let ((,it ,content) (,done-p nil))
-       (unwind-protect (multiple-value-prog1 (progn ,@body)
-                         (setf ,done-p t))
-         (unless ,done-p
-           (setf (content-lost-p ,it) t))))))
+  (let ((it (gensym "CONTENT")))
+    `(let ((,it ,content))
+       (unless-returned (progn ,@body)
+         (setf (content-lost-p ,it) t)))))
 
 (defun content-readable-p (content)
   "True when who reads CONTENT gets what follows what was read; see CHECK-CONTENT."

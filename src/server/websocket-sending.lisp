@@ -193,13 +193,9 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   "Like CALL-LENDING; FUNCTION handles a message that has come over WIRE, and others may have come behind it."
   (unless (websocket-withheld-p socket)
     (setf (websocket-held-since socket) (milliseconds)))
-  (let ((returned-p nil))
-    (unwind-protect (progn
-                      ;; What others have put in by now is sent as the right to send is lent, and not held.
-                      (call-lending socket wire (lambda () (call-holding socket wire function)))
-                      (setf returned-p t))
-      (unless returned-p
-        (send-held socket wire))))      ; who ends amid input resets the connection, which drops it
+  ;; What others have put in by now is sent as the right to send is lent, and not held.
+  (unless-returned (call-lending socket wire (lambda () (call-holding socket wire function)))
+    (send-held socket wire))            ; who ends amid input resets the connection, which drops it
   (setf (websocket-slow-p socket)
         (< *long-milliseconds* (- (milliseconds) (websocket-held-since socket)))))
 

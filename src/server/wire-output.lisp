@@ -10,12 +10,8 @@ again."
 (defmacro whole-or-broken ((wire) &body body)
   "Evaluates BODY, which writes to WIRE what is of no use in part: who leaves it amid that, ends the
 connection."
-  (let ((whole-p (gensym "WHOLE-P")))
-    `(let ((,whole-p nil))
-       (unwind-protect (multiple-value-prog1 (progn ,@body)
-                         (setf ,whole-p t))
-         (unless ,whole-p
-           (break-off-wire ,wire))))))
+  `(unless-returned (progn ,@body)
+     (break-off-wire ,wire)))
 
 (defmacro sending-wholly ((wire) &body body)
   "Evaluates BODY, which sends to WIRE what its peer takes now, and notes how much that was.  A handler may

@@ -35,18 +35,14 @@ why, or NO-WORKERS; when its listener cannot be watched, LISTENER-NOT-WATCHED; a
           (engine-accepting-p engine) t
           (engine-started engine) (milliseconds)
           (engine-resources-held-p engine) t)) ; RELEASE-RESOURCES gives back what there is by then
-  (let ((started-p nil))
-    (unwind-protect
-         (progn
-           (acquire-resources engine)
-           (make-missing-workers engine)
-           (await-first-worker engine)
-           (start-first-sentinel engine)
-           (setf started-p t))
-      (unless started-p
-        (with-engine (engine)
-          (setf (engine-sentinel-count engine) 0))
-        (stop-engine engine :timeout 0))))
+  (unless-returned (progn
+                     (acquire-resources engine)
+                     (make-missing-workers engine)
+                     (await-first-worker engine)
+                     (start-first-sentinel engine))
+    (with-engine (engine)
+      (setf (engine-sentinel-count engine) 0))
+    (stop-engine engine :timeout 0))
   engine)
 
 (defun start-first-sentinel (engine)

@@ -168,18 +168,14 @@ those that came with it."
 (defun accept-others (engine worker connection)
   "Has those accepted that may have come with CONNECTION, which WORKER accepted and is going to serve,
 whatever fails here."
-  (let ((done-p nil))
-    (unwind-protect
-         (progn
-           (handler-case (when (or (not (somebody-waits-p engine))
-                                   (accept-and-park engine worker))
-                           (requeue-listener engine worker))
-             (error (condition)
-               (count-failure engine)
-               (log-message engine :error "Accepting a connection failed: ~A" condition)))
-           (setf done-p t))
-      (when (and connection (not done-p))
-        (drop-connection engine connection)))))
+  (unless-returned (handler-case (when (or (not (somebody-waits-p engine))
+                                           (accept-and-park engine worker))
+                                   (requeue-listener engine worker))
+                     (error (condition)
+                       (count-failure engine)
+                       (log-message engine :error "Accepting a connection failed: ~A" condition)))
+    (when connection
+      (drop-connection engine connection))))
 
 (defun accept-and-park (engine worker)
   "Accepts a connection for the worker that gets the event of its request.  True when there may be more,

@@ -22,11 +22,8 @@
 (defun release-owned (engine connection)
   "Lets the service of ENGINE release CONNECTION, which the caller owns.  Where that is left by a non-local exit, as by a
 program that ends its thread, CONNECTION is closed, or nobody would do it."
-  (let ((released-p nil))
-    (unwind-protect (progn (release-connection engine connection)
-                           (setf released-p t))
-      (unless released-p
-        (close-owned engine connection)))))
+  (unless-returned (release-connection engine connection)
+    (close-owned engine connection)))
 
 (defun drop-connection (engine connection)
   "Closes CONNECTION, which the caller owns, at once."

@@ -171,14 +171,10 @@ several others.  Does nothing where the service of ENGINE wants it otherwise."
 
 (defun attend-timers-in (engine worker)
   "Runs the timers of ENGINE that are due in WORKER, which has got the event of the alarm."
-  (let ((attended-p nil))
-    (unwind-protect
-         (progn
-           (send-held-output engine worker) ; which may call a program, as functions of timers do
-           (run-due-timers engine worker)
-           (setf attended-p t))
-      (unless attended-p                ; that event will not come again
-        (call-for-timers engine)))))
+  (unless-returned (progn
+                     (send-held-output engine worker) ; which may call a program, as functions of timers do
+                     (run-due-timers engine worker))
+    (call-for-timers engine)))          ; that event will not come again
 
 (defun own-connection (engine token)
   "The connection of TOKEN, if the caller owns it now; else NIL."
