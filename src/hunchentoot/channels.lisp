@@ -49,6 +49,11 @@ PUT-IN-OUTBOX does.")
 (defgeneric message-format (subscriber)
   (:documentation "How messages leave to SUBSCRIBER: a keyword that ENCODE-MESSAGE knows."))
 
+(defgeneric drop-subscriber (subscriber)
+  (:documentation "Has SUBSCRIBER, whose client is too slow, ended when GO-ON-WITH is called next.")
+  (:method (subscriber)
+    (end-outbox (subscriber-outbox subscriber))))
+
 (defgeneric go-on-with (subscriber)
   (:documentation "Has what is in the outbox of SUBSCRIBER sent."))
 
@@ -57,6 +62,9 @@ PUT-IN-OUTBOX does.")
 
 (defmethod message-format ((stream outgoing-stream))
   (if (eq :chunked (outgoing-stream-framing stream)) :event-chunk :event))
+
+(defmethod drop-subscriber ((stream outgoing-stream))
+  (drop-outbox (outgoing-stream-outbox stream)))
 
 (defmethod go-on-with ((stream outgoing-stream))
   (visit (outgoing-stream-deferral stream)))
@@ -131,7 +139,8 @@ waits for nothing, is true; returns how many got it."
   (uninterruptibly                      ; who is destroyed amid it would leave some of them unsent
     (multiple-value-bind (reached full) (put-in-all channel encoder wanted-p)
       (dolist (subscriber full)
-        (end-outbox (subscriber-outbox subscriber))
+        (unsubscribe channel subscriber)
+        (drop-subscriber subscriber)
         (go-on-with subscriber))
       (when reached
         (call-with-spare-kit

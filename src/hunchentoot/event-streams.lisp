@@ -22,16 +22,12 @@ already.  When the server stops, however gently, the stream ends: its client com
 type EVENT and identifier ID, strings or what PRINC makes strings of, or NIL; RETRY is after how many milliseconds, an
 integer or NIL, a client comes again whose connection has ended.  WAIT, values and conditions are as in WRITE-OUTGOING;
 signals MALFORMED-EVENT, too."
-  (write-encoded-event stream (encode-event data :event event :id id :retry retry) wait))
+  (write-octets stream (encode-event data :event event :id id :retry retry) wait))
 
 (defun send-comment (stream text &key wait)
   "Sends a comment to STREAM, an OUTGOING-STREAM of START-EVENT-STREAM, which its client ignores: TEXT, a string.  What
 stands between then does not take the connection for a dead one.  WAIT, values and conditions are as in SEND-EVENT."
-  (write-encoded-event stream (encode-comment text) wait))
-
-(defun write-encoded-event (stream octets wait)
-  (or (eq :none (outgoing-stream-framing stream)) ; the client has asked for the head only
-      (write-framed stream (framed stream octets) wait)))
+  (write-octets stream (encode-comment text) wait))
 
 (defun last-event-id (&optional (request hunchentoot:*request*))
   "The identifier of the last event that the client of REQUEST has got before its connection ended, a string; NIL where

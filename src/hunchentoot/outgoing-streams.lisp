@@ -21,8 +21,9 @@
 
 (define-condition client-left (recycling-error)
   ()
-  (:report "The client has left before it got all.")
-  (:documentation "Signalled to who writes to a stream whose client has left, unless its reply has an :ON-ABANDON."))
+  (:report "Nobody takes it: the client has left, or has all that it gets.")
+  (:documentation "Signalled to who writes to a stream whose client has left, unless an :ON-ABANDON of its reply was told;
+or to one that was closed, or has ended."))
 
 (define-condition stream-full (recycling-error)
   ()
@@ -112,12 +113,31 @@ real, or for ever where it is T; but not in the handler itself, nor in a functio
 nothing leaves before they have returned.
 
 Signals STREAM-FULL when it has returned NIL before, and nothing was taken since; CONTENT-TOO-LONG, and nothing is
-written, where the head has announced less; and CLIENT-LEFT when the client has left or STREAM was closed, unless its
-reply has an :ON-ABANDON, which was told: then it returns NIL."
+written, where the head has announced less; and CLIENT-LEFT when the client has left, or STREAM was closed or has ended, as
+it does with the head where a client has asked for no more; unless its reply has an :ON-ABANDON that was told: then it
+returns NIL."
   (let ((end (or end (length data))))
-    (if (or (= start end) (eq :none (outgoing-stream-framing stream)))
-        t
-        (write-framed stream (framed stream (outgoing-octets data start end (outgoing-stream-format stream))) wait))))
+    (or (= start end)
+        (write-octets stream (outgoing-octets data start end (outgoing-stream-format stream)) wait))))
+
+(defun write-octets (stream octets wait)
+  "Writes OCTETS, which nobody changes any more, to STREAM.  WAIT and values are as in WRITE-OUTGOING."
+  (if (eq :none (outgoing-stream-framing stream))
+      (or (not (outbox-over-p (outgoing-stream-outbox stream)))
+          (refuse-octets stream))
+      (write-framed stream (framed stream octets) wait)))
+
+(defun left-and-told-p (stream)
+  "True when the client of STREAM has left, and the :ON-ABANDON of its reply was told."
+  (let ((deferral (outgoing-stream-deferral stream)))
+    (and (deferral-left-p deferral)
+         (deferral-on-leaving deferral)
+         t)))
+
+(defun refuse-octets (stream)
+  "Tells who writes to STREAM, which is over; NIL where he was told."
+  (unless (left-and-told-p stream)
+    (error 'client-left)))
 
 (defun write-framed (stream octets wait)
   "Writes OCTETS, which nobody changes any more, as they are to STREAM.  WAIT and values are as in WRITE-OUTGOING."
@@ -138,8 +158,7 @@ reply has an :ON-ABANDON, which was told: then it returns NIL."
       (:too-long
        (error 'content-too-long :stream nil))
       (:over
-       (unless (deferral-on-leaving deferral)
-         (error 'client-left))))))
+       (refuse-octets stream)))))
 
 (defun room-came-p (stream wait)
   "Waits for room in STREAM as WAIT says, unless the current thread is the one that would make it.  True when there is
@@ -150,8 +169,12 @@ some."
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when the client of STREAM has taken half of what its high-water mark allows,
-or has left; at once if nothing has to be waited for.  Called in any thread, so FUNCTION must not wait."
-  (call-when-room (outgoing-stream-outbox stream) function))
+or has left; at once if nothing has to be waited for.  Called in any thread, so FUNCTION must not wait.  Never called where
+the client has left, and the :ON-ABANDON of the reply was told of that before: who writes and asks in turns would go on for
+ever."
+  (let ((outbox (outgoing-stream-outbox stream)))
+    (unless (and (outbox-ended-p outbox) (left-and-told-p stream))
+      (call-when-room outbox function))))
 
 (defun close-outgoing (stream)
   "Ends STREAM, an OUTGOING-STREAM: what was written is still sent, and then the reply is complete.  True for the

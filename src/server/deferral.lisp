@@ -177,13 +177,19 @@ that; :EARLY where its owner has yet to look; :LATE where nobody will."
 
 (defmethod over-at-once-p ((deferral deferral))
   (let ((outbox (deferral-outbox deferral)))
-    (and outbox (outbox-ended-p outbox))))
+    (and outbox (outbox-broken-p outbox))))
 
 (defgeneric outbox-of-answer (application answer)
   (:documentation "The OUTBOX that ANSWER, of a deferral of APPLICATION, or NIL, leaves by if it is a stream; else NIL.")
   (:method (application answer)
     (declare (ignore application answer))
     nil))
+
+(defun break-stream (deferral outbox)
+  "Ends OUTBOX, of DEFERRAL, whose client does not get all.  Who wanted to know of its leaving is told first: whoever writes
+afterwards relies on that."
+  (unwind-protect (note-leaving deferral)
+    (end-outbox outbox)))
 
 (defun give-deferral-up (deferral)
   "Lets nobody answer DEFERRAL any more.  Returns its answer, if that was not begun, and whether it was taken."
@@ -197,11 +203,8 @@ that; :EARLY where its owner has yet to look; :LATE where nobody will."
     (let ((outbox (or (deferral-outbox deferral)
                       (outbox-of-answer (continuation-application deferral) answer))))
       (unwind-protect                   ; a program may end its thread amid that
-           (progn
-             (when outbox
-               (end-outbox outbox))
-             (when (or outbox (not taken-p))
-               (note-leaving deferral)))
+           (cond (outbox (break-stream deferral outbox))
+                 ((not taken-p) (note-leaving deferral)))
         (drop-deferred (continuation-application deferral) deferral)
         (finish-deferral deferral)))))
 
@@ -330,19 +333,21 @@ not matter."
 (defun continue-stream (deferral outbox link)
   "Sends what the client takes now of the stream of DEFERRAL, over LINK."
   (when (client-left-p deferral)
-    (note-leaving deferral)
-    (unless (deferral-on-leaving deferral) ; nobody else would end it
-      (end-outbox outbox)))
+    (if (deferral-on-leaving deferral)
+        (note-leaving deferral)
+        (break-stream deferral outbox))) ; nobody else would end it
   (when (deferral-lost-p deferral)
     (stream-forgotten (continuation-application deferral) deferral))
   (when (ends-with-engine-p deferral)
     (close-outbox outbox))
-  (cond ((outbox-ended-p outbox)
-         (abandon-continuation link)
-         :broken)
-        ((not (send-queued outbox (link-wire link) :connection (continuation-connection deferral))) :deferred)
-        (t
-         (setf (link-continuation link) nil)
-         (finish-deferral deferral)
-         (end-outbox outbox)
-         (end-stream (continuation-application deferral) (deferral-exchange deferral) deferral))))
+  (let ((sent-p (and (not (outbox-broken-p outbox))
+                     (send-queued outbox (link-wire link) :connection (continuation-connection deferral)))))
+    (cond ((outbox-broken-p outbox)     ; perhaps by now
+           (abandon-continuation link)
+           :broken)
+          ((not sent-p) :deferred)
+          (t
+           (setf (link-continuation link) nil)
+           (finish-deferral deferral)
+           (end-outbox outbox)
+           (end-stream (continuation-application deferral) (deferral-exchange deferral) deferral)))))

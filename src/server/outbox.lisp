@@ -3,10 +3,11 @@
 ;;;; What any thread has for a client, and the connection's owner has not sent: octets in the order in which they
 ;;;; came, up to a high-water mark.
 ;;;;
-;;;;   phase     what was said            PUT-IN-OUTBOX                  the owner of the connection
-;;;;   :OPEN     nothing                  takes octets up to the mark    sends them
-;;;;   :ENDING   that all was put in      does not take any              sends the rest, and then ends it
-;;;;   :ENDED    the connection is gone   does not take any              has none
+;;;;   phase     what was said               PUT-IN-OUTBOX                  the owner of the connection
+;;;;   :OPEN     nothing                     takes octets up to the mark    sends them
+;;;;   :ENDING   that all was put in         does not take any              sends the rest, and then ends it
+;;;;   :DROPPED  that its peer is too slow   refuses any, as if full        ends it, and the connection
+;;;;   :ENDED    the connection is gone      does not take any              has none
 ;;;;
 ;;;; Invariants: SIZE octets were put in and not sent, as far as the owner has told.  Who has found it above the
 ;;;; mark is told of room once, when no more than half the mark is left.  Vectors that were put in are never
@@ -19,7 +20,7 @@
   (engine nil :read-only t)             ; which is told of functions that fail
   (announced nil :type (or null unsigned-byte)) ; how many octets may still be put in, where that is known
   (lock (bt:make-lock "outbox") :read-only t)
-  (phase :open :type (member :open :ending :ended))
+  (phase :open :type (member :open :ending :dropped :ended))
   (queue '() :type list)                ; vectors, the last first
   (size 0 :type fixnum)
   (silent-p nil :type boolean)          ; was nothing put in since SILENT-AGAIN-P was asked?
@@ -41,8 +42,9 @@ an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a pro
      ,@body))
 
 (defun full-p (outbox)
-  "True when more octets than its mark says are in OUTBOX."
-  (> (outbox-size outbox) (outbox-mark outbox)))
+  "True when more octets than its mark says are in OUTBOX, or it is to be ended since they were."
+  (or (> (outbox-size outbox) (outbox-mark outbox))
+      (eq :dropped (outbox-phase outbox))))
 
 (defun queued-p (outbox)
   "True when something was put into OUTBOX that its owner has not taken."
@@ -54,7 +56,7 @@ these are more than may wait, so that nobody should go on before there is room; 
 :REFUSED because it was full before, unless HOWEVER-FULL-P, :OVER because it has ended, and :TOO-LONG because fewer were
 announced."
   (with-outbox (outbox)
-    (cond ((not (eq :open (outbox-phase outbox))) :over)
+    (cond ((member (outbox-phase outbox) '(:ending :ended)) :over)
           ((and (full-p outbox) (not however-full-p)) :refused)
           ((and (outbox-announced outbox)
                 (> (length octets) (outbox-announced outbox)))
@@ -85,6 +87,17 @@ announced."
   (with-outbox (outbox)
     (when (eq :open (outbox-phase outbox))
       (setf (outbox-phase outbox) :ending))))
+
+(defun drop-outbox (outbox)
+  "Has OUTBOX, whose peer is too slow, ended by the owner of its connection, whom the caller visits next: those who wait for
+room learn of that there, and not in the caller, who may have locks of theirs."
+  (with-outbox (outbox)
+    (when (eq :open (outbox-phase outbox))
+      (setf (outbox-phase outbox) :dropped))))
+
+(defun outbox-broken-p (outbox)
+  "True when OUTBOX has ended, or is to, and what is in it is dropped."
+  (and (member (outbox-phase outbox) '(:dropped :ended)) t))
 
 (defun end-outbox (outbox)
   "Drops what OUTBOX has: nobody will send it.  Wakes who waits for room."
@@ -209,7 +222,8 @@ is some."
   (call-all outbox (with-outbox (outbox)
                      (setf (outbox-size outbox)
                            (+ count (queue-size (outbox-queue outbox))))
-                     (when (<= (outbox-size outbox) (ash (outbox-mark outbox) -1))
+                     (when (and (<= (outbox-size outbox) (ash (outbox-mark outbox) -1))
+                                (not (full-p outbox))) ; as it is where it was dropped
                        (take-takers outbox)))))
 
 (defun take-takers (outbox)

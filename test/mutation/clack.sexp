@@ -120,7 +120,7 @@
 (:file "clack/later-responses.lisp"
  :suites (clack/delayed-responses clack/written-responses clack/later-responses clack/raw-bodies)
  :mutants
- (("drop-deferred" "(drop-answer (deferral-answer deferral))" "nil" :suites (clack/response-mishaps))
+ (("drop-deferred" "(release-body (delayed-body delayed))" "nil" :suites (clack/response-mishaps clack/raw-bodies))
   ("resume" "(error (condition) (drop-answer answer)" "(error (condition)" :suites (clack/response-mishaps))
   ("conclude-delayed" "(release-body (delayed-body delayed))" "nil")
   ("stream-forgotten" "(delayed-elsewhere-p delayed)" "nil")

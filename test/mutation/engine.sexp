@@ -41,7 +41,7 @@
  (("wait-for-events" "(counter-add waiting -1)" "")
   ("wait-for-events" "(or (take-event engine)" "(or nil" :suites (event-queue ready stress))
   ("first-of-events" "(when (rest entries) (queue-other-events engine (rest entries)))" "")
-  ("attend-timers-in" "(unless attended-p" "(unless t" :suites (timers))
+  ("attend-timers-in" "(call-for-timers engine)" "nil" :suites (timers))
   ("take-event-holding" "(send-output-held-long engine worker)" "" :suites (held-output))
   ("take-event-holding" "(send-held-output engine worker)" "nil" :suites (held-output))
   ("queue-other-events" "(clear-wakeup engine)" "")
@@ -266,7 +266,7 @@
 (:file "src/engine/common/timer-alarm.lisp" :suites (timers)
  :mutants
  (("set-alarm" "(end-setting timers)" "(progn (end-setting timers) t)")
-  ("run-timer" "(t (schedule engine 0 function))" "")
+  ("run-timer" "(schedule engine 0 function)" "nil")
   ("run-timer" "(begun-p (count-failed-timer (engine-timers engine)))" "(begun-p)")
   ("schedule" "(grow-heap timers)" "(return)")
   ("deadline-after" "(min *most-slack-microseconds* (floor delay *slack-divisor*))" "(floor delay *slack-divisor*)")

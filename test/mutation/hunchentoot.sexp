@@ -328,9 +328,9 @@
   ("hunchentoot:start" "(check-access-log-function acceptor)" "" :suites (arguments))
   ("hunchentoot:start" "(take-successor acceptor)" "" :suites (changing))
   ("hunchentoot:start" "(note-engine acceptor nil)" "" :suites (mistakes))
-  ("hunchentoot:start" "(unless was-listening" "(progn"
+  ("hunchentoot:start" "(unless was-listening (check-access-log-function" "(progn (check-access-log-function"
    :suites (starting-twice-is-refused-and-harmless mistakes changing))
-  ("hunchentoot:start" "(unless (or complete was-listening)" "(unless complete"
+  ("hunchentoot:start" "(unless was-listening (stop-listening" "(progn (stop-listening"
    :suites (starting-twice-is-refused-and-harmless mistakes))
   ("hunchentoot:start" "(stop-listening acceptor (acceptor-listener acceptor))" ""
    :suites (start-without-threads-leaves-the-port-free))
@@ -527,7 +527,9 @@
   ("subscribe" "(call-when-over outbox function)" "nil")
   ("subscribe" "(unsubscribe channel subscriber)" "nil")
   ("unsubscribe" "(forget-when-over (subscriber-outbox subscriber) function)" "nil")
-  ("publish-encoded" "(end-outbox (subscriber-outbox subscriber))" "nil")
+  ("publish-encoded" "(drop-subscriber subscriber)" "nil")
+  ("publish-encoded" "(unsubscribe channel subscriber)" "nil")
+  ("publish-encoded" "(go-on-with subscriber)" "nil")
   ("put-in-all" "(push subscriber full)" "nil")
   ("put-in-all" "(incf (channel-skipped channel))" "nil")))
 
@@ -537,3 +539,15 @@
   ("await-heartbeat" "(setf planned-p t)" "nil")
   ("beats-p" "(setf (heart-engine heart) nil)" "t")
   ("send-heartbeats" "(silent-again-p (outgoing-stream-outbox stream))" "t")))
+
+(:file "src/hunchentoot/outgoing-streams.lisp" :suites (outgoing-streams)
+ :mutants
+ (("write-octets" "(not (outbox-over-p (outgoing-stream-outbox stream)))" "t")
+  ("left-and-told-p" "(deferral-left-p deferral)" "t")
+  ("refuse-octets" "(unless (left-and-told-p stream) (error 'client-left))" "(error 'client-left)")
+  ("call-when-writable" "(outbox-ended-p outbox)" "t")
+  ("call-when-writable" "(left-and-told-p stream)" "nil")
+  ("call-when-writable" "(left-and-told-p stream)" "t")
+  ("end-with-head" "(setf (deferral-outbox deferral) nil)" "")
+  ("end-with-head" "(end-outbox (outgoing-start-outbox start))" "")
+  ("room-came-p" "(not (eq (bt:current-thread) (deferral-owner (outgoing-stream-deferral stream))))" "t")))

@@ -31,7 +31,9 @@
   ("sample-wait-when-busy" "(/= done (shiftf (controller-work-done controller) done))" "nil")
   ("sample-wait-when-busy" "(/= done (shiftf (controller-work-done controller) done))" "t")
   ("sentinel-loop ((engine ready-engine))" "(check-thread-states engine)" "")
-  ("sentinel-loop ((engine ready-engine))" "(setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)" "")
+  ("sentinel-loop ((engine ready-engine))" "(setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
+                                             (pause-after-failure engine)"
+   "(pause-after-failure engine)")
   ("request-sentinel ((engine ready-engine))" "(setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)" "")
   ("request-sentinel ((engine ready-engine))" "(wake-one (engine-poller engine))" "nil" :suites (sentinels ready acceptor-faults))))
 
