@@ -18,7 +18,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-outcome #:peer-ended-p
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure
    ;; output that the socket did not take yet
-   #:connection-output #:hold-output #:note-output-left #:receives-first-p #:take-input #:send-parts #:drop-parts
+   #:connection-output #:hold-output #:note-input-missed #:receives-first-p #:take-input #:send-parts #:drop-parts
    #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets #:make-step-part
    #:file-part-p #:gather-octets
    #:open-file-part #:file-part-file

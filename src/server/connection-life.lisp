@@ -214,9 +214,11 @@ or :END where it fails."
     ;; Who reads a request looks at all that has come.
     (setf (wire-early-p wire) (and (link-continuation link) t))))
 
-(defmethod note-output-left ((application http-service) connection)
-  ;; Whoever gets an event while the rest is sent does not read.
-  (setf (wire-drained-p (link-wire (connection-data connection))) nil))
+(defmethod note-input-missed ((application http-service) connection)
+  (let* ((link (connection-data connection))
+         (wire (and link (link-wire link)))) ; none before the handshake
+    (when wire
+      (setf (wire-drained-p wire) nil))))
 
 (defmethod give-notice ((application http-service) connection)
   "A request that came in part is answered 408 (RFC 9110, section 15.5.9); who has not begun one was

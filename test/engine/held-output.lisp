@@ -103,7 +103,7 @@
         (is (engine:connection-output connection))
         (is (engine::parked-p connection))
         (is (engine::connection-output-watched-p connection))
-        (is (equal (list connection) (recorded (left-with-output (engine::engine-service engine))))
+        (is-true (member connection (recorded (missed-input (engine::engine-service engine))))
             "Its service has to look again at what comes meanwhile.")
         (read-octets client filled)
         (eventually ("the socket to take more")

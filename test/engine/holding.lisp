@@ -9,15 +9,15 @@
   "What came early for a connection, and whether more may be there."
   (octets '()) (more-p nil))
 
-(defclass told-of-output ()
-  ((left :initform (make-recorder) :reader left-with-output
-         :documentation "Connections of which it was told that they have output left."))
+(defclass told-of-missed-input ()
+  ((missed :initform (make-recorder) :reader missed-input
+           :documentation "Connections of which it was told that it may not know of all that has come."))
   (:documentation "A service that records of what it was told."))
 
-(defmethod engine:note-output-left ((service told-of-output) connection)
-  (record (left-with-output service) connection))
+(defmethod engine:note-input-missed ((service told-of-missed-input) connection)
+  (record (missed-input service) connection))
 
-(defclass gathering-service (told-of-output octet-service)
+(defclass gathering-service (told-of-missed-input octet-service)
   ((after :initform (constantly nil) :accessor gathering-after
           :documentation "Called with a character after its answer was given.")
    (early :initform (make-recorder) :reader gathering-early

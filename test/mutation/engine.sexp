@@ -65,10 +65,9 @@
   ("settle-outcome" "((connection-verdict connection))" "" :suites (sent-answers))
   ("settle-outcome" "(setf (connection-deferred-p connection) t)" "" :suites (deferred-replies))
   ("settle-outcome" "(or (not (eql served (connection-served connection))) (note-stall engine))" "t")
-  ("settle-outcome" "(and (arrived-p connection) (not (give-up-ownership connection)))" "nil"
-   :equivalent "PARK finds it out, too, and answers :AGAIN.")
-  ("settle-outcome" "(read-closed-p connection)" "nil")
-  ("settle-outcome" "(not (serving-p engine))" "nil" :suites (ready soft-stop slow-readers))
+  ("settle-served" "(ownership-test ownership :arrived)" "nil" :suites (buffered-input))
+  ("settle-served" "(ownership-test ownership :read-closed)" "nil")
+  ("settle-served" "(not (serving-p engine))" "nil" :suites (ready soft-stop slow-readers))
   ("park" "(unless (connection-deadline connection)" "(progn"
    :suites (ready progress conformance/connections acceptor-faults))
   ("park" "(if (zerop (connection-served connection)) :first-byte :idle)" ":idle")
@@ -162,6 +161,7 @@
   ("begin-to-linger" "(set-deadline connection :linger *linger-seconds* now)" "")
   ("drop-arrivals" "((minusp (decf (connection-linger-octets connection) count)) (return :end))" "")
   ("linger" "(overdue-p connection (milliseconds))" "nil")
+  ("give-up-unread" "(note-input-missed (engine-service engine) connection)" "nil" :suites (buffered-input))
   ("queue-parked" "(queue-events engine (list (connection-token connection)))" "nil")))
 
 (:file "src/engine/common/for-all.lisp" :suites (closing-together)
@@ -368,7 +368,7 @@
   ("leave-rest" "(setf (connection-sender connection) nil (connection-output connection)"
    "(setf (connection-output connection)")
   ("left-to-sender-p" "(eq :gathered (connection-held connection))" "nil" :suites (visiting-together))
-  ("leave-rest" "(note-output-left (engine-service engine) connection)" ""
+  ("leave-rest" "(note-input-missed (engine-service engine) connection)" ""
    :suites (held-output held-replies slow-readers))
   ("settle-sent" "(error :broken)" "(error :close)")
   ("settle-sent" "(error :broken)" "(nil)")

@@ -78,10 +78,11 @@ of CONNECTION, who will call SERVE.  What it returns does not matter.")
     (declare (ignore connection octets start end all-p))
     nil))
 
-(defgeneric note-output-left (service connection)
-  (:documentation "Tells SERVICE that its answer to CONNECTION, which was held, could not be sent whole: the engine may get
-events of input until the rest is sent.  Called by whoever has sent that, which may be the sentinel while the owner of
-CONNECTION is still in SERVE, but receives nothing; so it must not wait.  What it returns does not matter.")
+(defgeneric note-input-missed (service connection)
+  (:documentation "Tells SERVICE that the engine may have got events of input of CONNECTION, or may get some before SERVICE is
+called next, of which it will not tell: SERVICE does not know any more whether it has read all.  Called by the owner of
+CONNECTION; or by whoever has sent a part of an answer that was held, which may be the sentinel while the owner is still in
+SERVE, but receives nothing; so it must not wait.  What it returns does not matter.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))

@@ -132,7 +132,13 @@ may."
   (queue-parked engine connection)
   (end-if-parked-too-late engine connection))
 
+(defun give-up-unread (engine connection)
+  "Parks CONNECTION, which the caller owns, and whose events the caller may have got, or gets here, without reading what has
+come: whoever owns it next may have a request in a buffer, and would not look for more."
+  (note-input-missed (engine-service engine) connection)
+  (loop until (give-up-ownership connection)))
+
 (defun queue-parked (engine connection)
   "What REQUEUE-CONNECTION does where ENGINE does not stop."
-  (loop until (give-up-ownership connection)) ; whatever has come: it is looked at again anyway
+  (give-up-unread engine connection)
   (queue-events engine (list (connection-token connection))))

@@ -98,7 +98,8 @@ is LEFT-TO-VISITORS; NIL where somebody else owns that."
       (let ((connection (own-connection engine token)))
         (cond ((null connection) nil)
               ((left-to-visitors-p engine connection)
-               (park-again engine connection)
+               (give-up-unread engine connection)
+               (end-if-parked-too-late engine connection)
                token)
               (t
                ;; Who takes no output, or lingers, has no more time for sending something.

@@ -130,7 +130,7 @@ it holds an answer, or the sentinel has sent it."
   "Makes LEFT, octets, the output of CONNECTION, whose answer was sent but for these."
   (setf (connection-sender connection) nil
         (connection-output connection) (list (make-octets-part left)))
-  (note-output-left (engine-service engine) connection))
+  (note-input-missed (engine-service engine) connection)) ; until the rest is sent, nobody reads
 
 (defun settle-sent (engine connection batch place)
   "Does for CONNECTION, to which answer PLACE of BATCH was sent, what its outcome says; or first what has to be done where

@@ -272,10 +272,17 @@ had been answered before, an integer, or NIL for fewer than now.  Returns what S
                 (or (not (eql served (connection-served connection)))
                     (note-stall engine)))
            :again)
-          ((and (arrived-p connection) (not (give-up-ownership connection)))
+          (t (settle-served engine connection)))))
+
+(defun settle-served (engine connection)
+  "Does for CONNECTION, which the caller owns, what is to be done when all was served that had come when it was read.  Returns
+what SERVE-ONCE does."
+  (let ((ownership (connection-ownership connection))) ; once: what is noted afterwards leaves :ARRIVED
+    (cond ((ownership-test ownership :arrived)
+           (give-up-ownership connection) ; in vain: but then it is not :ARRIVED any more
            :again)
           ;; The kernel reported this end already; no further event will come.
-          ((or (read-closed-p connection) (not (serving-p engine))) :close)
+          ((or (ownership-test ownership :read-closed) (not (serving-p engine))) :close)
           (t (park engine connection)))))
 
 (defun note-stall (engine)
