@@ -195,7 +195,10 @@ CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER w
 
 (defun leave-reply (deferral)
   "Leaves the current request until DEFERRAL is answered."
-  (let ((context (deferral-context deferral)))
+  (let ((context (deferral-context deferral))
+        (content (own-content hunchentoot:*request*)))
+    (when content
+      (keep-reply-from content))
     (take-before-streaming hunchentoot:*request*)
     (uninterruptibly                    ; else files would be left to nobody
       (add-files context (take-temporary-files))

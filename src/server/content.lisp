@@ -20,7 +20,7 @@
 (defclass content (trivial-gray-streams:fundamental-binary-input-stream
                    trivial-gray-streams:trivial-gray-stream-mixin)
   ((source :initarg :source :reader content-source)
-   (turn-down :initarg :turn-down :initform (constantly nil) :reader content-turn-down
+   (turn-down :initarg :turn-down :initform (constantly nil) :accessor content-turn-down
               :documentation "A function of a PROTOCOL-ERROR.")
    (invite :initarg :invite :initform nil :accessor content-invite
            :documentation "A function that tells the peer to send the content that it holds back
@@ -63,6 +63,11 @@ when it does not, or was told.")
     (release-content content)
     (funcall (content-turn-down content) refusal)
     (error refusal)))
+
+(defun keep-reply-from (content)
+  "Lets what is refused of CONTENT from now on be told to who reads it, and to nobody else: the reply to its request is
+decided."
+  (setf (content-turn-down content) (constantly nil)))
 
 (defun invite-content (content)
   "Tells the peer, if it waits for that, to send CONTENT (RFC 9110, section 10.1.1)."

@@ -39,11 +39,12 @@ a function or NIL, tells the client to send it."
 of keeping the connection; where there are more, it is closed.")
 
 (defun drop-rest (application link content)
-  "Drops what was not read of CONTENT, which came over LINK for APPLICATION; NIL where it is too much, or
-late."
+  "Drops what was not read of CONTENT, which came over LINK for APPLICATION; NIL where it is too much, late, or
+cut off."
   (prog1 (or (read-to-end-p content)
              (progn (pace-content application link) ; who has read it may have had its own
-                    (drop-content content *unread-limit*)))
+                    (handler-case (drop-content content *unread-limit*)
+                      (end-of-file () nil))))
     (pace-wire (link-wire link) nil nil)))
 
 (defun read-to-end-p (content)

@@ -119,7 +119,8 @@
 
 (:file "src/server/content.lisp" :suites (contents)
  :mutants
- (("call-taking-content" "(setf (content-failure content) (make-condition 'content-left :stream content))" "nil"
+ (("keep-reply-from" "(setf (content-turn-down content) (constantly nil))" "nil" :suites (deferred-replies))
+  ("call-taking-content" "(setf (content-failure content) (make-condition 'content-left :stream content))" "nil"
    :suites (content-that-does-not-come))
   ("call-taking-content" "(unless-returned" "(unwind-protect" :suites (content-that-does-not-come))
   ("call-taking-content" "(unless (content-failure content)" "(progn")
