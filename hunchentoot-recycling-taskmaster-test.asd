@@ -94,6 +94,7 @@
                  (:file "soft-stop")
                  (:file "ownership")
                  (:file "ownership-model")
+                 (:file "buffered-input")
                  (:file "steps")
                  (:file "holding")
                  (:file "held-output")

@@ -65,7 +65,7 @@
   ("settle-outcome" "((connection-verdict connection))" "" :suites (sent-answers))
   ("settle-outcome" "(setf (connection-deferred-p connection) t)" "" :suites (deferred-replies))
   ("settle-outcome" "(or (not (eql served (connection-served connection))) (note-stall engine))" "t")
-  ("settle-served" "(ownership-test ownership :arrived)" "nil" :suites (buffered-input))
+  ("settle-served" "(ownership-test ownership :arrived)" "nil" :suites (ready progress conformance/connections))
   ("settle-served" "(ownership-test ownership :read-closed)" "nil")
   ("settle-served" "(not (serving-p engine))" "nil" :suites (ready soft-stop slow-readers))
   ("park" "(unless (connection-deadline connection)" "(progn"
@@ -161,7 +161,7 @@
   ("begin-to-linger" "(set-deadline connection :linger *linger-seconds* now)" "")
   ("drop-arrivals" "((minusp (decf (connection-linger-octets connection) count)) (return :end))" "")
   ("linger" "(overdue-p connection (milliseconds))" "nil")
-  ("give-up-unread" "(note-input-missed (engine-service engine) connection)" "nil" :suites (buffered-input))
+  ("give-up-unread" "(note-input-missed (engine-service engine) connection)" "nil" :suites (deferred-replies))
   ("queue-parked" "(queue-events engine (list (connection-token connection)))" "nil")))
 
 (:file "src/engine/common/for-all.lisp" :suites (closing-together)

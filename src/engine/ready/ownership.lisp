@@ -25,7 +25,9 @@
 ;;;;
 ;;;; - Nothing that came waits unseen.  The poller is edge-triggered: it reports once what came.  A
 ;;;;   thread that gets the report and does not become the owner leaves :ARRIVED, which makes the owner
-;;;;   look again before it parks; and an owner that got no report has read until nothing was left.
+;;;;   look again before it parks; and an owner that got no report has read until nothing was left.  Who
+;;;;   gives it up without reading tells its service, which may have a request in a buffer, and would not
+;;;;   look for more; and who looks for :ARRIVED and :READ-CLOSED, looks once for both.
 ;;;; - Nobody uses a descriptor number that is somebody else's by then.  Only the owner uses it, and
 ;;;;   only before :PARK, :END and :LEAVE; the one exception shuts it down between :EXPIRE and
 ;;;;   :EXPIRED.  If the owner ends the connection meanwhile, the descriptor stays open until :EXPIRED,
