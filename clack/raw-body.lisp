@@ -99,10 +99,12 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
            (,it)))))
 
 (defun end-reading (body)
-  "Lets nobody take more of the content of BODY."
+  "Lets nobody take more of the content of BODY: who reads on is told."
   (when (raw-body-content body)
     (with-reading-turn (body)
-      (setf (raw-body-content body) nil))))
+      (let ((content (shiftf (raw-body-content body) nil)))
+        (when content
+          (lose-rest content))))))
 
 (defun release-body (body)
   "Lets nobody take more of the content of BODY, whose request is over, and closes its file, if it has one."

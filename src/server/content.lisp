@@ -45,8 +45,9 @@ when it does not, or was told.")
 
 (define-condition content-left (recycling-error stream-error)
   ()
-  (:report "Reading the content was left amid it, so that the rest of it cannot be told any more.")
-  (:documentation "Signalled to who reads on after reading content was left by a non-local exit, as by a time limit."))
+  (:report "Not all of the content was read, and the rest of it is not to be had any more.")
+  (:documentation "Signalled to who reads on after reading content was left by a non-local exit, as by a time limit; or, of the
+body that Clack's handler gives, after nobody takes more of it."))
 
 (defgeneric content-wire (content)
   (:documentation "The wire off which CONTENT is read.")
@@ -109,6 +110,11 @@ LOST."
     `(let ((,it ,content))
        (unless-returned (progn ,@body)
          (setf (content-lost-p ,it) t)))))
+
+(defun lose-rest (content)
+  "Lets who reads on CONTENT be told that the rest of it is not to be had; the caller has read some or none of it."
+  (unless (eql 0 (content-size content))
+    (setf (content-lost-p content) t)))
 
 (defun content-readable-p (content)
   "True when who reads CONTENT gets what follows what was read; see CHECK-CONTENT."

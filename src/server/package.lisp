@@ -72,7 +72,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
    #:input-left-p
-   #:content #:content-wire #:content-size #:content-invite #:content-readable-p #:content-left #:check-content #:keeping-content #:invite-content #:drop-content
+   #:content #:content-wire #:content-size #:content-invite #:content-readable-p #:content-left #:check-content #:keeping-content #:lose-rest #:invite-content #:drop-content
    #:refuse-content #:keep-reply-from #:read-all-content #:reserve-memory #:release-memory
    #:release-octets #:leave-content #:abandon-reception #:content-awaited #:content-at-hand
    ;; content that is received before its request is served

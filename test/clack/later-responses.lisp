@@ -269,3 +269,22 @@ RESPONDER and ENVIRONMENT bound in a function that the application returns; valu
           (is (equal "later" (response-text (read-response connection))))
           (is-true left-p)
           (is (equal "word" (exchange-text connection "/word"))))))))
+
+(define-server-test content-that-nobody-has-taken-is-not-taken-for-its-end
+  ;; Held back by a client that is not asked for it before the response begins, or is over.
+  (dolist (framing '("Content-Length: 20" "Transfer-Encoding: chunked"))
+    (with-later (given) (list (funcall responder '(200 ())) (getf environment :raw-body))
+      (with-connection (connection)
+        (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf framing :crlf "Expect: 100-continue" :crlf :crlf)
+        (destructuring-bind (writer body) (nth-given given)
+          (elsewhere writer "begun")
+          (read-head connection)
+          (is (eq 'server:content-left (elsewhere #'read-octets-of body 10)) "~A" framing)
+          (elsewhere writer "" :close t))))
+    (let ((bodies (make-recorder)))
+      (with-clack (environment (progn (record bodies (getf environment :raw-body))
+                                      (text-response "word")))
+        (with-connection (connection)
+          (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf framing :crlf "Expect: 100-continue" :crlf :crlf)
+          (is (equal "word" (response-text (read-response connection))))
+          (is (eq 'server:content-left (elsewhere #'read-octets-of (nth-given bodies) 10)) "~A" framing))))))

@@ -1,9 +1,4 @@
-;;;; HTTP without I/O, and the base.  See mutants.lisp for the form.
-
-(:file "src/base/unwinding.lisp" :suites (unwinding)
- :mutants
- (("unless-returned" "(setf ,returned-p t)" "")
-  ("unless-returned" "(unless ,returned-p" "(when ,returned-p")))
+;;;; HTTP without I/O.  See mutants.lisp for the form.
 
 (:file "src/http/state.lisp" :suites (http)
  :mutants
