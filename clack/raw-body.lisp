@@ -178,8 +178,9 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
                (not (write-file-octets file (raw-body-taken body) (raw-body-octets body) start end)))
       (setf (raw-body-lost-p body) t)
       (close-file body)))
-  (incf (raw-body-count body) (- end start))
-  (incf (raw-body-taken body) (- end start)))
+  (uninterruptibly                      ; or a position could be behind all that was taken
+    (incf (raw-body-count body) (- end start))
+    (incf (raw-body-taken body) (- end start))))
 
 (defun wanted-of (content wanted)
   "How many octets to take of CONTENT for who wants WANTED: those that are at hand, too, since to take few takes as
