@@ -498,3 +498,21 @@ function of the stream and of the client's connection, has ended it."
                  (is-true (large-stream-p connection))
                  (is (string= "word" (exchange-text connection "/word"))))
             (stop-if-started acceptor)))))))
+
+(test an-outbox-that-was-dropped-stays-full-until-it-has-ended
+  (let ((outbox (server:make-outbox 10)) (called 0))
+    (is (eq :full (server:put-in-outbox outbox (test-octets 20))))
+    (server:call-when-room outbox (lambda () (incf called)))
+    (server:drop-outbox outbox)
+    (server::take-queued outbox)
+    (server::note-unsent outbox 0)      ; what was in it has been sent meanwhile
+    (is (eq :refused (server:put-in-outbox outbox (test-octets 1))))
+    (is (null (server:await-room outbox 0)))
+    (is (null (server:close-outbox outbox)))
+    (is (zerop called))
+    (server:end-outbox outbox)
+    (is (= 1 called))
+    (is (eq :over (server:put-in-outbox outbox (test-octets 1))))
+    (is-true (server:await-room outbox 0))
+    (server:drop-outbox outbox)         ; too late
+    (is-true (server:outbox-ended-p outbox))))
