@@ -93,7 +93,7 @@ UNSUBSCRIBEd.  Returns SUBSCRIBER."
                     (unless (gethash subscriber (channel-subscribers channel))
                       (setf (gethash subscriber (channel-subscribers channel)) function))))
              (forget-when-over outbox function))
-            ((outbox-ended-p outbox)    ; and the function was called, perhaps too early
+            ((outbox-broken-p outbox)   ; and the function was called, perhaps too early
              (unsubscribe channel subscriber)))))
   subscriber)
 
@@ -139,9 +139,11 @@ waits for nothing, is true; returns how many got it."
   (uninterruptibly                      ; who is destroyed amid it would leave some of them unsent
     (multiple-value-bind (reached full) (put-in-all channel encoder wanted-p)
       (dolist (subscriber full)
-        (unsubscribe channel subscriber)
-        (drop-subscriber subscriber)
-        (go-on-with subscriber))
+        (when (unsubscribe channel subscriber) ; others may publish, too
+          (with-channel (channel)
+            (incf (channel-dropped channel)))
+          (drop-subscriber subscriber)
+          (go-on-with subscriber)))
       (when reached
         (call-with-spare-kit
          (lambda ()
@@ -162,6 +164,5 @@ that got it, and those that are too slow for CHANNEL."
                    (:refused
                     (ecase (channel-when-full channel)
                       (:skip (incf (channel-skipped channel)))
-                      (:drop (incf (channel-dropped channel))
-                             (push subscriber full)))))))
+                      (:drop (push subscriber full)))))))
     (values reached full)))

@@ -54,7 +54,8 @@ handler then returns; what it returns is not sent.
 
 TIMEOUT is for how many seconds, a real, the reply may take before the client gets status 504; NIL for ever.
 ON-ABANDON is NIL, or a function without arguments that is called once, in any thread, when the client leaves before
-its reply was sent; it must not wait, and REPLY is not forgotten while it refers to that.  Whatever of the request's content the handler has not read is taken
+its reply was sent; it must not wait, nor want a lock of who waits for room in a stream, and REPLY is not forgotten while it
+refers to that.  Whatever of the request's content the handler has not read is taken
 before the reply waits.
 
 A handler that signals an error, or is left by a throw, before its reply is complete is answered with status 500.  So

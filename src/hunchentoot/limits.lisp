@@ -17,13 +17,22 @@
 
 ;;; Content that is too large, or not well-formed
 
+(defun deferral-dropped-p (exchange)
+  "Lets the reply of EXCHANGE, which was deferred, perhaps, not come later.  NIL where it has its answer."
+  (let ((deferral (exchange-deferral exchange)))
+    (cond ((null deferral) t)
+          ((withdraw-deferral deferral)
+           (setf (exchange-deferral exchange) nil)
+           t))))
+
 (defun answer-refusal (refusal)
   "Ends the request whose content is not acceptable because of REFUSAL, a PROTOCOL-ERROR: with its
-status, and with the connection.  Returns when a reply has begun already."
+status, and with the connection.  Returns when there is a reply already."
   (let ((status (protocol-error-status refusal)))
     (when *exchange*
       (note-event *exchange* :request-fault))
-    (unless (headers-sent-p)
+    (unless (or (headers-sent-p)
+                (and *exchange* (not (deferral-dropped-p *exchange*))))
       (count-rejection hunchentoot:*acceptor* status)
       (setf (hunchentoot:return-code*) status)
       (when (eql status hunchentoot:+http-service-unavailable+)

@@ -114,8 +114,8 @@ nothing leaves before they have returned.
 
 Signals STREAM-FULL when it has returned NIL before, and nothing was taken since; CONTENT-TOO-LONG, and nothing is
 written, where the head has announced less; and CLIENT-LEFT when the client has left, or STREAM was closed or has ended, as
-it does with the head where a client has asked for no more; unless its reply has an :ON-ABANDON that was told: then it
-returns NIL."
+it does with the head where a client has asked for no more; unless the client has left and its reply has an :ON-ABANDON, which
+is told of that once: then it returns NIL."
   (let ((end (or end (length data))))
     (or (= start end)
         (write-octets stream (outgoing-octets data start end (outgoing-stream-format stream)) wait))))
@@ -128,7 +128,7 @@ returns NIL."
       (write-framed stream (framed stream octets) wait)))
 
 (defun left-and-told-p (stream)
-  "True when the client of STREAM has left, and the :ON-ABANDON of its reply was told."
+  "True when the client of STREAM has left, and the :ON-ABANDON of its reply was told, or is being told."
   (let ((deferral (outgoing-stream-deferral stream)))
     (and (deferral-left-p deferral)
          (deferral-on-leaving deferral)
@@ -170,10 +170,10 @@ some."
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when the client of STREAM has taken half of what its high-water mark allows,
 or has left; at once if nothing has to be waited for.  Called in any thread, so FUNCTION must not wait.  Never called where
-the client has left, and the :ON-ABANDON of the reply was told of that before: who writes and asks in turns would go on for
-ever."
+STREAM is over already, and the :ON-ABANDON of the reply is what tells that its client has left: who writes and asks in turns
+would go on for ever."
   (let ((outbox (outgoing-stream-outbox stream)))
-    (unless (and (outbox-ended-p outbox) (left-and-told-p stream))
+    (unless (and (outbox-shut-p outbox) (left-and-told-p stream))
       (call-when-room outbox function))))
 
 (defun close-outgoing (stream)

@@ -166,11 +166,12 @@ AMID-P says whether it was AMID-RECORD-P before."
                          (sb-sys:system-area-pointer
                           (openssl-of session "SSL_get_rbio" sb-sys:system-area-pointer))))
          (count (- total (tls-session-octets-read session))))
-    (unless (zerop count)
-      (setf (tls-session-octets-read session) total
-            (tls-session-short-read-p session) (and (tls-session-greedy-p session)
-                                                    (not amid-p)
-                                                    (<= count +surely-short+))))))
+    ;; What was in OpenSSL's buffer says nothing of the descriptor: more may have come since that was read.
+    (setf (tls-session-octets-read session) total
+          (tls-session-short-read-p session) (and (plusp count)
+                                                  (tls-session-greedy-p session)
+                                                  (not amid-p)
+                                                  (<= count +surely-short+)))))
 
 (defmacro noting-octets-read ((session) call)
   "The value of CALL, of OpenSSL, which may read the descriptor of SESSION; notes whether it emptied that."

@@ -164,16 +164,23 @@ that; :EARLY where its owner has yet to look; :LATE where nobody will."
 
 ;;; The client's leaving
 
+(defun take-on-leaving (deferral)
+  "Notes that the client of DEFERRAL is gone.  Returns the function by which who wanted to know is to be told, once; or NIL."
+  (with-deferral (deferral)
+    (unless (shiftf (deferral-left-p deferral) t)
+      (deferral-on-leaving deferral))))
+
+(defun tell-of-leaving (deferral function)
+  "Calls FUNCTION, of TAKE-ON-LEAVING for DEFERRAL, if it is one."
+  (when function
+    (handler-case (funcall function)
+      (error (condition)
+        (log-message (continuation-engine deferral) :error
+                     "What was to be done for a client's leaving failed: ~A" condition)))))
+
 (defun note-leaving (deferral)
   "Notes that the client of DEFERRAL is gone, and tells who wanted to know, once."
-  (let ((function (with-deferral (deferral)
-                    (unless (shiftf (deferral-left-p deferral) t)
-                      (deferral-on-leaving deferral)))))
-    (when function
-      (handler-case (funcall function)
-        (error (condition)
-          (log-message (continuation-engine deferral) :error
-                       "What was to be done for a client's leaving failed: ~A" condition))))))
+  (tell-of-leaving deferral (take-on-leaving deferral)))
 
 (defmethod over-at-once-p ((deferral deferral))
   (let ((outbox (deferral-outbox deferral)))
@@ -186,10 +193,10 @@ that; :EARLY where its owner has yet to look; :LATE where nobody will."
     nil))
 
 (defun break-stream (deferral outbox)
-  "Ends OUTBOX, of DEFERRAL, whose client does not get all.  Who wanted to know of its leaving is told first: whoever writes
-afterwards relies on that."
-  (unwind-protect (note-leaving deferral)
-    (end-outbox outbox)))
+  "Ends OUTBOX, of DEFERRAL, whose client does not get all.  Who waits for room is woken, and may have a lock that who is
+told of the leaving wants; functions that wait for room are called when that one was told."
+  (with-acquired (function (take-on-leaving deferral) (tell-of-leaving deferral function))
+    (end-outbox outbox (lambda () (tell-of-leaving deferral (shiftf function nil))))))
 
 (defun give-deferral-up (deferral)
   "Lets nobody answer DEFERRAL any more.  Returns its answer, if that was not begun, and whether it was taken."
@@ -342,9 +349,7 @@ not matter."
     (close-outbox outbox))
   (let ((sent-p (and (not (outbox-broken-p outbox))
                      (send-queued outbox (link-wire link) :connection (continuation-connection deferral)))))
-    (cond ((outbox-broken-p outbox)     ; perhaps by now
-           (abandon-continuation link)
-           :broken)
+    (cond ((outbox-broken-p outbox) :broken) ; perhaps by now; who closes the connection abandons DEFERRAL
           ((not sent-p) :deferred)
           (t
            (setf (link-continuation link) nil)

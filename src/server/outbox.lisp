@@ -50,13 +50,17 @@ an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a pro
   "True when something was put into OUTBOX that its owner has not taken."
   (and (outbox-queue outbox) t))
 
+(defun outbox-shut-p (outbox)
+  "True when OUTBOX takes nothing any more, however much room there is."
+  (and (member (outbox-phase outbox) '(:ending :ended)) t))
+
 (defun put-in-outbox (outbox octets &optional however-full-p)
   "Puts OCTETS, a vector that nobody changes any more, into OUTBOX.  Returns :ROOM when more may follow, :FULL when
 these are more than may wait, so that nobody should go on before there is room; or, where it has not taken them,
 :REFUSED because it was full before, unless HOWEVER-FULL-P, :OVER because it has ended, and :TOO-LONG because fewer were
 announced."
   (with-outbox (outbox)
-    (cond ((member (outbox-phase outbox) '(:ending :ended)) :over)
+    (cond ((outbox-shut-p outbox) :over)
           ((and (full-p outbox) (not however-full-p)) :refused)
           ((and (outbox-announced outbox)
                 (> (length octets) (outbox-announced outbox)))
@@ -89,8 +93,8 @@ announced."
       (setf (outbox-phase outbox) :ending))))
 
 (defun drop-outbox (outbox)
-  "Has OUTBOX, whose peer is too slow, ended by the owner of its connection, whom the caller visits next: those who wait for
-room learn of that there, and not in the caller, who may have locks of theirs."
+  "Has OUTBOX, whose peer is too slow, ended with its connection, which the caller visits next: those who wait for room learn
+of that from a worker, and not in the caller, who may have locks of theirs."
   (with-outbox (outbox)
     (when (eq :open (outbox-phase outbox))
       (setf (outbox-phase outbox) :dropped))))
@@ -99,9 +103,12 @@ room learn of that there, and not in the caller, who may have locks of theirs."
   "True when OUTBOX has ended, or is to, and what is in it is dropped."
   (and (member (outbox-phase outbox) '(:dropped :ended)) t))
 
-(defun end-outbox (outbox)
-  "Drops what OUTBOX has: nobody will send it.  Wakes who waits for room."
+(defun end-outbox (outbox &optional first)
+  "Drops what OUTBOX has: nobody will send it.  Wakes who waits for room; FIRST, a function without arguments or NIL, is called
+before the functions of programs that do."
   (with-acquired (functions (end-of-outbox outbox) (call-all outbox functions))
+    (when first
+      (funcall first))
     (loop while functions               ; where it is left amid one, the others are called all the same
           do (call-noting outbox (pop functions)))))
 

@@ -67,7 +67,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:program-socket-reader #:listen-to-program-socket #:program-socket-over #:program-socket-over-socket
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket #:finish-program-socket
    #:call-when-over #:forget-when-over #:outbox-ended-p #:outbox-announced #:silent-again-p
-   #:outbox #:make-outbox #:outbox-engine #:put-in-outbox #:full-p #:queued-p #:outbox-over-p #:close-outbox #:drop-outbox #:end-outbox
+   #:outbox #:make-outbox #:outbox-engine #:put-in-outbox #:full-p #:queued-p #:outbox-over-p #:outbox-shut-p #:outbox-broken-p #:close-outbox #:drop-outbox #:end-outbox
    #:call-when-room #:await-room #:send-queued
    ;; requests
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew

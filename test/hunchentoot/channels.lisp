@@ -342,3 +342,23 @@ a new channel with OPTIONS, and are recorded in STREAMS."
       (is (loop for connection in connections
                 always (loop repeat 5 always (equal "tick" (next-event connection)))))
       (is (string= "word" (ask-text "/word"))))))
+
+(define-server-test (who-is-dropped-by-several-publishers-counts-once :needs :parking)
+  (let ((channel (recycling:make-channel)))
+    (serving (:write-timeout 600)
+        (("/" (recycling:defer-reply (reply)
+                (recycling:subscribe channel (recycling:start-event-stream reply :high-water-mark 1000)))))
+      (with-open-connection (slow (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
+        (is-true (subscribed-p slow channel 1))
+        (await-deferred 1)
+        (let ((subscriber (first (alexandria:hash-table-keys (recycling::channel-subscribers channel)))))
+          ;; Each of them has found it full before the other drops it.
+          (with-function (recycling::put-in-all (original &rest arguments)
+                           (declare (ignore original arguments))
+                           (values '() (list subscriber)))
+            (recycling:publish channel "x")
+            (recycling:publish channel "x"))
+          (is (= 1 (recycling:channel-dropped channel)))
+          (eventually ("the connection to end") (zerop (figure :open)))
+          (recycling:subscribe channel subscriber)
+          (is (zerop (recycling:channel-size channel)) "Who was dropped is not taken again."))))))

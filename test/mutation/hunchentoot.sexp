@@ -275,7 +275,7 @@
  :suites (limits rejections form-limits acceptor-faults conformance/request-bodies)
  :mutants
  (("answer-refusal" "(note-event *exchange* :request-fault)" "nil")
-  ("answer-refusal" "(unless (headers-sent-p)" "(progn"
+  ("answer-refusal" "(headers-sent-p)" "nil"
    :suites (limits rejections conformance/streaming exchanges content-that-does-not-come))
   ("answer-refusal" "(count-rejection hunchentoot:*acceptor* status)" "" :suites (rejections))
   ("answer-refusal" "(eql status hunchentoot:+http-service-unavailable+)" "t" :suites (limits rejections))
@@ -545,7 +545,8 @@
  (("write-octets" "(not (outbox-over-p (outgoing-stream-outbox stream)))" "t")
   ("left-and-told-p" "(deferral-left-p deferral)" "t")
   ("refuse-octets" "(unless (left-and-told-p stream) (error 'client-left))" "(error 'client-left)")
-  ("call-when-writable" "(outbox-ended-p outbox)" "t")
+  ("call-when-writable" "(outbox-shut-p outbox)" "t")
+  ("call-when-writable" "(outbox-shut-p outbox)" "(outbox-ended-p outbox)")
   ("call-when-writable" "(left-and-told-p stream)" "nil")
   ("call-when-writable" "(left-and-told-p stream)" "t")
   ("end-with-head" "(setf (deferral-outbox deferral) nil)" "")
