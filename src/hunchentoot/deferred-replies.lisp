@@ -176,11 +176,14 @@ have to agree on."
 
 (defun deferred-result (deferral left-p condition backtrace)
   "What counts as the result of the handler that has deferred DEFERRAL, and was left if LEFT-P, or has failed with
-CONDITION and BACKTRACE: content; or NIL, a condition and a backtrace.  :LATER when its reply is to come later."
+CONDITION and BACKTRACE: content; or NIL, a condition, unless its content was refused, and a backtrace.  :LATER when its
+reply is to come later."
   (cond ((and (or condition left-p (deferral-over-p deferral))
               (or (withdraw-deferral deferral) (deferral-over-p deferral)))
          (values nil
-                 (or condition (failure "The handler was left before its deferred reply was complete."))
+                 (or condition
+                     (and (not (and left-p (eq :error (client-side (exchange-protocol *exchange*))))) ; see ANSWER-REFUSAL
+                          (failure "The handler was left before its deferred reply was complete.")))
                  backtrace))
         (t
          (when condition                ; the client gets its answer all the same

@@ -17,24 +17,24 @@
 
 ;;; Content that is too large, or not well-formed
 
-(defun deferral-dropped-p (exchange)
-  "Lets the reply of EXCHANGE, which was deferred, perhaps, not come later.  NIL where it has its answer."
+(defun answered-p (exchange)
+  "True when the reply of EXCHANGE was deferred, and has an answer that was not begun.  Where it has none, it does not get any
+later."
   (let ((deferral (exchange-deferral exchange)))
-    (cond ((null deferral) t)
-          ((withdraw-deferral deferral)
-           (setf (exchange-deferral exchange) nil)
-           t))))
+    (and deferral
+         (not (withdraw-deferral deferral))
+         (deferral-unsent-p deferral))))
 
 (defun answer-refusal (refusal)
   "Ends the request whose content is not acceptable because of REFUSAL, a PROTOCOL-ERROR: with its
-status, and with the connection.  Returns when there is a reply already."
+status, or with the deferred reply that it has already, and with the connection.  Returns when a reply has begun."
   (let ((status (protocol-error-status refusal)))
     (when *exchange*
       (note-event *exchange* :request-fault))
-    (unless (or (headers-sent-p)
-                (and *exchange* (not (deferral-dropped-p *exchange*))))
-      (count-rejection hunchentoot:*acceptor* status)
-      (setf (hunchentoot:return-code*) status)
-      (when (eql status hunchentoot:+http-service-unavailable+)
-        (setf (hunchentoot:header-out :retry-after) *retry-seconds*))
+    (unless (headers-sent-p)
+      (unless (and *exchange* (answered-p *exchange*))
+        (count-rejection hunchentoot:*acceptor* status)
+        (setf (hunchentoot:return-code*) status)
+        (when (eql status hunchentoot:+http-service-unavailable+)
+          (setf (hunchentoot:header-out :retry-after) *retry-seconds*)))
       (hunchentoot:abort-request-handler))))
