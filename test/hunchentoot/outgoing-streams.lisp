@@ -380,7 +380,8 @@ function of the stream and of the client's connection, has ended it."
           ;; The system may have taken more a little later, so that there was room.
           (is (> 10 (recorded-count steps))))))))
 
-(define-server-test (who-waits-for-room-may-have-a-lock-that-who-is-told-of-the-end-wants :needs :our-engine)
+(define-server-test (who-waits-for-room-may-have-a-lock-that-who-is-told-of-the-end-wants
+                     :needs (:our-engine :noticed-leaving)) ; elsewhere no write has a time limit
   (let ((lock (bt:make-lock "a program's")) (stream nil) (results (make-recorder)))
     (flet ((told ()
              (bt:with-lock-held (lock)
