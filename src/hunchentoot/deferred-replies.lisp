@@ -182,8 +182,8 @@ reply is to come later."
               (or (withdraw-deferral deferral) (deferral-over-p deferral)))
          (values nil
                  (or condition
-                     (and (not (and left-p (eq :error (client-side (exchange-protocol *exchange*))))) ; see ANSWER-REFUSAL
-                          (failure "The handler was left before its deferred reply was complete.")))
+                     (unless (and left-p (eq :error (client-side (exchange-protocol *exchange*)))) ; see ANSWER-REFUSAL
+                       (failure "The handler was left before its deferred reply was complete.")))
                  backtrace))
         (t
          (when condition                ; the client gets its answer all the same

@@ -367,9 +367,8 @@ function of the stream and of the client's connection, has ended it."
           (recycling:close-outgoing stream))))))
 
 (define-server-test (who-closes-a-stream-when-he-is-told-is-not-called-for-ever :needs :parking)
-  (let ((streams (make-recorder)) (told (make-recorder)) (steps (make-recorder)))
-    (serving () (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record told t)))
-                        (record streams (recycling:start-stream reply)))))
+  (let ((told (make-recorder)) (steps (make-recorder)))
+    (serving-streams (streams :on-abandon (lambda () (record told t))) ()
       (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
         (let ((stream (asked-stream connection streams)))
           (end-sending connection)      ; and reads nothing
