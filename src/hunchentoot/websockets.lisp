@@ -78,13 +78,14 @@ request that is none with an error."
 and the subprotocol; the handler then returns.  A request that is no opening handshake, or of a page of another origin,
 is answered with an error, and the handler does not go on.
 
-ON-OPEN, a function of the WEBSOCKET, is called when the answer was sent; ON-TEXT, of it and a string, and ON-BINARY, of
-it and a vector of octets, for each message, one after the other; ON-CLOSE, of it, the code of the end and a reason, once
-at the end: 1005 where the client gave no code, 1006 where it left without a word.  All are called by workers, outside of
-the context of the request; a message without a function for it ends the WebSocket with code 1003, an error of one
-with 1011, and the end of the server with 1001.  What a function takes its time for holds up no other connection, nor what
-other threads send to this one, but the messages behind it.  Where the server does not stop gently, or stops amid a
-message, ON-CLOSE may be called by who stops it.
+ON-OPEN, a function of the WEBSOCKET, is called when the answer was sent; ON-TEXT, of it and a string, and ON-BINARY,
+of it and a vector of octets, for each message, one after the other; ON-CLOSE, of it, the code of the end and a reason,
+once at the end: 1005 where the client gave no code, 1006 where it left without a word; also where ON-OPEN was not
+called, as the handler failed after all, or the client left before it had the answer.  All are called by workers,
+outside of the context of the request; a message without a function for it ends the WebSocket with code 1003, an error
+of one with 1011, and the end of the server with 1001.  What a function takes its time for holds up no other
+connection, nor what other threads send to this one, but the messages behind it.  Where the server does not stop
+gently, or stops amid a message, ON-CLOSE may be called by who stops it.
 
 SUBPROTOCOLS are strings, in the order of preference.  ORIGINS says of which origins pages may connect: :SAME, those of
 the host that they ask; :ANY; a list of strings such as \"https://example.org\"; or a function of such a string.  A
