@@ -128,12 +128,10 @@ the peer may be waiting for it.  No more than WANTED octets are read where other
        (await-peer wire :input)))))
 
 (defun input-ended-p (wire)
-  "True when the peer of WIRE has sent its end, and nothing is there before it.  Does not wait."
+  "True when the peer of WIRE has sent its end, whether what came before was read or not, or is gone.  Does not wait."
   (let ((descriptor (wire-descriptor wire)))
     (and descriptor
-         (= (wire-start wire) (wire-end wire))
-         (await-descriptor descriptor :input :until (milliseconds))
-         (not (plusp (unread-octets descriptor))))))
+         (await-descriptor descriptor :end :until (milliseconds)))))
 
 (defun wire-all-read-p (wire)
   "True when WIRE has handed out all that had come when it was last filled."

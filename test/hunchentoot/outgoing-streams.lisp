@@ -285,6 +285,20 @@ are those of START-STREAM, and :ON-ABANDON."
           (setf (recorder-entries told) '())))
       (is (zerop (figure :failed))))))
 
+(define-server-test (whose-client-leaves-a-stream-with-another-request-behind-is-told
+                     :needs (:our-engine :noticed-leaving))
+  (let ((told (make-recorder)))
+    (serving-streams (streams :on-abandon (lambda () (record told t))) ()
+      (let* ((connection (connect))
+             (stream (asked-stream connection streams)))
+        (recycling:write-outgoing stream "one")
+        (read-head connection)
+        (send-request connection "/word")
+        (reset connection)
+        (eventually ("somebody to be told") (= 1 (recorded-count told)))
+        (recycling:close-outgoing stream)
+        (eventually ("the connection to end") (zerop (figure :open)))))))
+
 (define-server-test (who-writes-to-a-client-that-has-left-is-told :needs (:our-engine :noticed-leaving))
   (serving-streams (streams) ()
     (let* ((connection (connect))
