@@ -115,7 +115,7 @@ it may be answered once more.  That the client is gone is no failure: it is the 
     (unwind-protect
          (handler-case (progn (send-taken delayed)
                               (setf over-p t))
-           ((or descriptor-broken stream-timeout) ()
+           ((or descriptor-broken stream-timeout end-of-file) () ; the latter amid the request's content
              (cut-delayed delayed written)
              (setf over-p t)))
       (cond (over-p)

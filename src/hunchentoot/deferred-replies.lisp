@@ -28,8 +28,9 @@
   (headers '() :read-only t)
   (content-type nil :read-only t))
 
-(defstruct (outgoing-start (:include opaque) (:constructor make-outgoing-start (outbox stream)))
+(defstruct (outgoing-start (:include opaque) (:constructor make-outgoing-start (completion outbox stream)))
   "What a deferred reply is answered with when it becomes a stream."
+  (completion nil :read-only t)         ; what is said of it besides its content
   (outbox nil :read-only t)
   (stream nil :read-only t))
 
@@ -182,7 +183,7 @@ reply is to come later."
               (or (withdraw-deferral deferral) (deferral-over-p deferral)))
          (values nil
                  (or condition
-                     (unless (and left-p (eq :error (client-side (exchange-protocol *exchange*)))) ; see ANSWER-REFUSAL
+                     (unless (eq :error (client-side (exchange-protocol *exchange*))) ; see ANSWER-REFUSAL
                        (failure "The handler was left before its deferred reply was complete.")))
                  backtrace))
         (t

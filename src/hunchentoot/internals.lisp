@@ -132,9 +132,12 @@ else the default."
         hunchentoot:*hunchentoot-default-external-format*)))
 
 (defmacro or-bad-request (&body body)
-  "Evaluates BODY; an error in it ends the request."
+  "Evaluates BODY; an error in it ends the request, unless it is that of content that was refused before, or is read
+elsewhere than in the handler."
   `(hunchentoot::handler-case* (progn ,@body)
      (error (condition)
+       (when (typep condition 'protocol-error)
+         (error condition))
        (hunchentoot:log-message* :error "Error when reading POST parameters from body: ~A"
                                  condition)
        (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+)

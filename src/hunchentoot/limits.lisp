@@ -25,16 +25,21 @@ later."
          (not (withdraw-deferral deferral))
          (deferral-unsent-p deferral))))
 
+(defun settle-refusal (refusal)
+  "Makes the current reply one that tells of REFUSAL, a PROTOCOL-ERROR, and counts that."
+  (let ((status (protocol-error-status refusal)))
+    (count-rejection hunchentoot:*acceptor* status)
+    (setf (hunchentoot:return-code*) status)
+    (when (eql status hunchentoot:+http-service-unavailable+)
+      (setf (hunchentoot:header-out :retry-after) *retry-seconds*))))
+
 (defun answer-refusal (refusal)
   "Ends the request whose content is not acceptable because of REFUSAL, a PROTOCOL-ERROR: with its
-status, or with the deferred reply that it has already, and with the connection.  Returns when a reply has begun."
-  (let ((status (protocol-error-status refusal)))
-    (when *exchange*
-      (note-event *exchange* :request-fault))
+status, or with the deferred reply that it has already, and with the connection.  Returns when a reply has begun, and in
+another thread than that of the handler, which alone can be left."
+  (when *exchange*
+    (note-event *exchange* :request-fault)
     (unless (headers-sent-p)
-      (unless (and *exchange* (answered-p *exchange*))
-        (count-rejection hunchentoot:*acceptor* status)
-        (setf (hunchentoot:return-code*) status)
-        (when (eql status hunchentoot:+http-service-unavailable+)
-          (setf (hunchentoot:header-out :retry-after) *retry-seconds*)))
+      (unless (answered-p *exchange*)
+        (settle-refusal refusal))
       (hunchentoot:abort-request-handler))))

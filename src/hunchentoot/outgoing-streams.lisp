@@ -42,23 +42,33 @@ closed ends with the connection (on SBCL).  NIL when nobody waits for REPLY any 
     (and (call-to-answer deferral reply
                          (lambda ()
                            (setf stream (make-outgoing deferral completion high-water-mark))
-                           (values (make-outgoing-start (outgoing-stream-outbox stream) stream) stream)))
+                           (values (make-outgoing-start completion (outgoing-stream-outbox stream) stream) stream)))
          stream)))
+
+(defun draft-of (reply completion)
+  "A reply with what says in REPLY how its content is framed, as COMPLETION changes that."
+  (let ((hunchentoot:*reply* (make-instance 'hunchentoot:reply)))
+    (setf (hunchentoot:return-code*) (hunchentoot:return-code reply))
+    (when (hunchentoot:content-length reply)
+      (setf (hunchentoot:content-length*) (hunchentoot:content-length reply)))
+    (settle-reply completion)
+    hunchentoot:*reply*))
 
 (defun make-outgoing (deferral completion mark)
   "The stream of DEFERRAL, whose reply gets what COMPLETION says; MARK octets may wait in it."
-  ;; The handler, in another thread, may have the rest of its context still.
+  ;; The handler, in another thread, may have the rest of its context still; and the reply is not to be changed before
+  ;; it is known that somebody waits for the stream.
   (let* ((context (deferral-context deferral))
+         (reply (reply-context-reply context))
          (hunchentoot:*acceptor* (reply-context-acceptor context))
          (hunchentoot:*request* (reply-context-request context))
-         (hunchentoot:*reply* (reply-context-reply context)))
-    (settle-reply completion)
+         (hunchentoot:*reply* (draft-of reply completion)))
     (let ((framing (current-framing)))
       (make-outgoing-stream deferral
                             (make-outbox mark :engine (continuation-engine deferral)
                                               :announced (and (integerp framing) framing))
                             framing
-                            (hunchentoot:reply-external-format*)))))
+                            (hunchentoot:reply-external-format reply)))))
 
 (defun current-framing ()
   "How the content of the current reply is framed if it becomes a stream now."
@@ -79,6 +89,7 @@ client's leaving."
           (deferral-answer deferral) nil) ; it is begun
     (handler-case
         (progn
+          (settle-reply (outgoing-start-completion start))
           (unless (eql (current-framing) (outgoing-stream-framing (outgoing-start-stream start)))
             (error 'reply-failed :reason "Its status or length was changed after START-STREAM."))
           (unwind-protect               ; HEAD requests are left by a throw

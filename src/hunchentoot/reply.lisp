@@ -42,18 +42,23 @@ whether it was left by a throw.  Unless the reply comes later."
       (cond ((exchange-successor *exchange*) ; its head says all
              (send-result acceptor request head "" condition backtrace))
             ((and deferral (deferral-waits-p deferral))
-             (multiple-value-bind (content condition backtrace)
-                 (deferred-result deferral left-p condition backtrace)
-               (unless (eq :later content)
-                 (send-result acceptor request head content condition backtrace)
+             (unwind-protect
+                  (multiple-value-bind (content condition backtrace)
+                      (deferred-result deferral left-p condition backtrace)
+                    (unless (eq :later content)
+                      (send-result acceptor request head content condition backtrace)))
+               (unless (deferred-p *exchange*)
                  (forget-files (deferral-context deferral))))) ; of other threads
             (t
              (send-result acceptor request head content condition backtrace))))))
 
 (defun send-result (acceptor request head content condition backtrace)
-  "Answers REQUEST, with HEAD, with CONTENT, unless the reply has begun; with an error page where CONDITION is one."
+  "Answers REQUEST, with HEAD, with CONTENT, unless the reply has begun; with an error page where CONDITION is one.
+Content that was refused has a status for it, also where it was read for the second time."
   (when condition
-    (report-error acceptor request head condition backtrace))
+    (if (and (typep condition 'protocol-error) (not (headers-sent-p)))
+        (settle-refusal condition)
+        (report-error acceptor request head condition backtrace)))
   (unless (headers-sent-p)
     (handler-case
         (with-debugger

@@ -54,6 +54,17 @@ RESPONDER and ENVIRONMENT bound in a function that the application returns; valu
                  (is (equal text (response-text answer))))
                (is (equal "word" (exchange-text connection "/word")) "The connection is used again.")))))
 
+(define-server-test who-answers-a-client-that-ends-amid-its-content-is-told-nothing
+  (with-later (given :max-early-octets 0)
+      (handler-case (funcall responder '(200 () ("nobody's")))
+        (error (condition) condition))
+    (with-connection (connection)
+      (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 9" :crlf :crlf "half")
+      (end-sending connection)
+      (is-true (closed-by-server-p connection)))
+    (is (null (nth-given given)))
+    (is (equal "" (clack-log)))))
+
 (define-server-test a-file-is-sent-later
   (with-directory (directory)
     (let ((file (write-file directory "file.txt" "in the file")))
