@@ -122,6 +122,10 @@
           conformance/streaming)
  :mutants
  (("send-result" "(unless (headers-sent-p)" "(progn")
+  ("send-result" "(typep condition 'protocol-error)" "nil" :suites (deferred-replies))
+  ("send-result" "(not (headers-sent-p))" "t" :suites (deferred-replies))
+  ("answer-by" "(forget-files (deferral-context deferral))" "" :suites (deferred-replies))
+  ("answer-by" "(unless (deferred-p *exchange*)" "(progn" :suites (deferred-replies))
   ("report-error" "(drop-header (invalid-header-name condition))" "nil")
   ("report-error" "(note-event *exchange* :reply-cut)" "nil")
   ("hunchentoot:process-request" "(note-event *exchange* :switch)" "" :suites (own-output))
@@ -277,9 +281,13 @@
  (("answer-refusal" "(note-event *exchange* :request-fault)" "nil")
   ("answer-refusal" "(headers-sent-p)" "nil"
    :suites (limits rejections conformance/streaming exchanges content-that-does-not-come))
-  ("answer-refusal" "(count-rejection hunchentoot:*acceptor* status)" "" :suites (rejections))
-  ("answer-refusal" "(eql status hunchentoot:+http-service-unavailable+)" "t" :suites (limits rejections))
-  ("answer-refusal" "(setf (hunchentoot:header-out :retry-after) *retry-seconds*)" ""
+  ("answer-refusal" "(when *exchange*" "(progn" :suites (deferred-replies))
+  ("answer-refusal" "(unless (answered-p *exchange*)" "(unless nil" :suites (deferred-replies))
+  ("answered-p" "(not (withdraw-deferral deferral))" "t" :suites (deferred-replies))
+  ("answered-p" "(deferral-unsent-p deferral)" "t" :suites (deferred-replies))
+  ("settle-refusal" "(count-rejection hunchentoot:*acceptor* status)" "" :suites (rejections))
+  ("settle-refusal" "(eql status hunchentoot:+http-service-unavailable+)" "t" :suites (limits rejections))
+  ("settle-refusal" "(setf (hunchentoot:header-out :retry-after) *retry-seconds*)" ""
    :suites (limits rejections form-limits))))
 
 (:file "src/hunchentoot/rejections.lisp" :suites (rejections)
@@ -543,6 +551,11 @@
 (:file "src/hunchentoot/outgoing-streams.lisp" :suites (outgoing-streams)
  :mutants
  (("write-octets" "(not (outbox-over-p (outgoing-stream-outbox stream)))" "t")
+  ("draft-of" "(setf (hunchentoot:return-code*) (hunchentoot:return-code reply))" "")
+  ("draft-of" "(setf (hunchentoot:content-length*) (hunchentoot:content-length reply))" "")
+  ("draft-of" "(settle-reply completion)" "")
+  ("make-outgoing" "(draft-of reply completion)" "(progn (settle-reply completion) reply)" :suites (deferred-replies))
+  ("begin-outgoing" "(settle-reply (outgoing-start-completion start))" "")
   ("left-and-told-p" "(deferral-left-p deferral)" "t")
   ("refuse-octets" "(unless (left-and-told-p stream) (error 'client-left))" "(error 'client-left)")
   ("call-when-writable" "(outbox-shut-p outbox)" "t")
