@@ -132,11 +132,11 @@ else the default."
         hunchentoot:*hunchentoot-default-external-format*)))
 
 (defmacro or-bad-request (&body body)
-  "Evaluates BODY; an error in it ends the request, unless it is that of content that was refused before, or is read
-elsewhere than in the handler."
+  "Evaluates BODY; an error in it ends the request, unless it is that of content that was refused before, or the handler
+runs in another thread."
   `(hunchentoot::handler-case* (progn ,@body)
      (error (condition)
-       (when (typep condition 'protocol-error)
+       (when (or (null *exchange*) (typep condition 'protocol-error))
          (error condition))
        (hunchentoot:log-message* :error "Error when reading POST parameters from body: ~A"
                                  condition)
@@ -169,9 +169,11 @@ elsewhere than in the handler."
   (setf hunchentoot::*tmp-files* (remove pathname hunchentoot::*tmp-files*)))
 
 (defmacro or-log-form-error (&body body)
-  "Evaluates BODY; an error in it is logged, and the form has no parameters."
+  "Evaluates BODY; an error in it is logged, and the form has no parameters, unless it was refused."
   `(hunchentoot::handler-case* (progn ,@body)
      (error (condition)
+       (when (typep condition 'protocol-error)
+         (error condition))
        (hunchentoot:log-message* :error "While parsing multipart/form-data parameters: ~A" condition)
        nil)))
 

@@ -26,10 +26,11 @@ later."
          (deferral-unsent-p deferral))))
 
 (defun settle-refusal (refusal)
-  "Makes the current reply one that tells of REFUSAL, a PROTOCOL-ERROR, and counts that."
+  "Makes the current reply one that tells of REFUSAL, a PROTOCOL-ERROR, and counts that, unless it does so already."
   (let ((status (protocol-error-status refusal)))
-    (count-rejection hunchentoot:*acceptor* status)
-    (setf (hunchentoot:return-code*) status)
+    (unless (eql status (hunchentoot:return-code*))
+      (count-rejection hunchentoot:*acceptor* status)
+      (setf (hunchentoot:return-code*) status))
     (when (eql status hunchentoot:+http-service-unavailable+)
       (setf (hunchentoot:header-out :retry-after) *retry-seconds*))))
 

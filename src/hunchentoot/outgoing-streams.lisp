@@ -81,6 +81,12 @@ client's leaving."
     (setf (deferral-outbox deferral) nil)
     (end-outbox (outgoing-start-outbox start))))
 
+(defun settle-start (start)
+  "Gives the current reply what START says of it.  Signals REPLY-FAILED."
+  (handler-case (settle-reply (outgoing-start-completion start))
+    (error (condition)
+      (error 'reply-failed :reason (princ-to-string condition)))))
+
 (defun begin-outgoing (deferral context start)
   "Writes the head of the stream that DEFERRAL becomes by START."
   (let ((acceptor (reply-context-acceptor context))
@@ -89,7 +95,7 @@ client's leaving."
           (deferral-answer deferral) nil) ; it is begun
     (handler-case
         (progn
-          (settle-reply (outgoing-start-completion start))
+          (settle-start start)
           (unless (eql (current-framing) (outgoing-stream-framing (outgoing-start-stream start)))
             (error 'reply-failed :reason "Its status or length was changed after START-STREAM."))
           (unwind-protect               ; HEAD requests are left by a throw

@@ -59,12 +59,11 @@ it is none of ours, or just its stream is wanted."
 
 (defparameter *form-type* "application/x-www-form-urlencoded")
 
-(defun form-type-p (type)
-  "True when TYPE, the text of a Content-Type or NIL, is that of a form without files, whatever its
-parameters."
-  (let ((end (length *form-type*)))
+(defun names-type-p (type name)
+  "True when TYPE, the text of a Content-Type or NIL, is NAME, whatever its parameters."
+  (let ((end (length name)))
     (and (<= end (length type))
-         (string-equal *form-type* type :end2 end)
+         (string-equal name type :end2 end)
          (or (= end (length type))
              (find (char type end) #(#\; #\Space #\Tab)))
          t)))
@@ -79,7 +78,7 @@ parameters: because nobody has read it, or, if FORCE, once more."
   (let ((read (content-asked-for-p request)))
     (and (or (null read) (and force (typep read 'octets)))
          (method-with-parameters-p request)
-         (form-type-p (hunchentoot:header-in :content-type request)))))
+         (names-type-p (hunchentoot:header-in :content-type request) *form-type*))))
 
 (defun field-counter (content limit)
   "A function of octets of a form, a start and an end, that refuses CONTENT when there are more than
@@ -127,14 +126,22 @@ that is NIL, in that of the form."
 (defun read-parameters (hunchentoots &rest arguments
                         &key (request hunchentoot:*request*) force external-format)
   "Sees to it that the parameters in the content of REQUEST are known; by HUNCHENTOOTS, a function of
-ARGUMENTS, where it is no form, none of ours, or one with files."
+ARGUMENTS, where it is no form, or none of ours."
   (declare (dynamic-extent arguments))
   (let ((content (own-content request)))
     ;; Most requests are asked, and have none.
-    (if (and content (form-wanted-p request force))
-        (or-bad-request
-          (read-form request content external-format))
-        (apply hunchentoots arguments))))
+    (unless (and content (form-read-p request content force external-format))
+      (apply hunchentoots arguments))))
+
+(defun form-read-p (request content &optional force external-format)
+  "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT or, if that is NIL, in
+that of the form; NIL where it has none, or, unless FORCE, it was read."
+  (cond ((form-wanted-p request force)
+         (or-bad-request (read-form request content external-format))
+         t)
+        ((multipart-wanted-p request)
+         (or-bad-request (read-multipart request external-format))
+         t)))
 
 (wrap-form-reader 'read-parameters)
 

@@ -30,7 +30,10 @@
                (call-handler acceptor request)
                (values nil nil nil nil))))
     (declare (dynamic-extent #'handle))
-    (answer-by #'handle acceptor request head)))
+    (unwind-protect (answer-by #'handle acceptor request head)
+      (let ((deferral (exchange-deferral *exchange*)))
+        (when (and deferral (not (deferred-p *exchange*)))
+          (forget-files (deferral-context deferral))))))) ; of other threads
 
 (defun answer-by (handler acceptor request head)
   "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a backtrace; and last
@@ -42,13 +45,10 @@ whether it was left by a throw.  Unless the reply comes later."
       (cond ((exchange-successor *exchange*) ; its head says all
              (send-result acceptor request head "" condition backtrace))
             ((and deferral (deferral-waits-p deferral))
-             (unwind-protect
-                  (multiple-value-bind (content condition backtrace)
-                      (deferred-result deferral left-p condition backtrace)
-                    (unless (eq :later content)
-                      (send-result acceptor request head content condition backtrace)))
-               (unless (deferred-p *exchange*)
-                 (forget-files (deferral-context deferral))))) ; of other threads
+             (multiple-value-bind (content condition backtrace)
+                 (deferred-result deferral left-p condition backtrace)
+               (unless (eq :later content)
+                 (send-result acceptor request head content condition backtrace))))
             (t
              (send-result acceptor request head content condition backtrace))))))
 

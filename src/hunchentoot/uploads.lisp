@@ -206,26 +206,26 @@ for malformed ones."
 
 (wrap-form-parser 'parse-form)
 
-;;; Where functions cannot be wrapped
+(defun multipart-wanted-p (request)
+  "True when REQUEST, which has content of ours, has a form with files, and nobody has read it."
+  (and (null (content-asked-for-p request))
+       (method-with-parameters-p request)
+       (names-type-p (hunchentoot:header-in :content-type request) "multipart/form-data")
+       (boundary-of request)
+       t))
 
-(defun read-form-first (request)
-  "Gives REQUEST the parameters in its content, if that is ours to read and was not read, before
-Hunchentoot would."
-  (let ((content (own-content request))
-        (type (hunchentoot:header-in :content-type request)))
-    (cond ((null content))
-          ((form-wanted-p request nil)
-           (read-form request content nil))
-          ((and (null (content-asked-for-p request))
-                (method-with-parameters-p request)
-                (eql 0 (search "multipart/form-data" type :test #'char-equal))
-                (boundary-of request))
-           (setf (slot-value request 'hunchentoot:post-parameters)
-                 (parse-form (constantly '()) request
-                             hunchentoot:*hunchentoot-default-external-format*)
-                 (raw-post-data* request) t)))))
+(defun read-multipart (request external-format)
+  "Gives REQUEST, which has a form with files, the parameters in that, in EXTERNAL-FORMAT or, if that is NIL, in that of
+the form.  It cannot be read once more."
+  (setf (slot-value request 'hunchentoot:post-parameters)
+        (parse-form (constantly '()) request (or external-format (external-format-of-form request)))
+        (raw-post-data* request) t))
+
+;;; Where functions cannot be wrapped, a form is read before Hunchentoot would
 
 (unless (functions-can-be-wrapped-p)
   (defmethod hunchentoot:post-parameters :around ((request hunchentoot:request))
-    (or-bad-request (read-form-first request))
+    (let ((content (own-content request)))
+      (when content
+        (form-read-p request content)))
     (call-next-method)))

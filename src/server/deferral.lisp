@@ -339,7 +339,8 @@ not matter."
 
 (defun continue-stream (deferral outbox link)
   "Sends what the client takes now of the stream of DEFERRAL, over LINK."
-  (when (client-left-p deferral)
+  (when (and (not (outbox-shut-p outbox)) ; who has only ended his half gets the rest, and else sending it fails
+             (client-left-p deferral))
     (if (deferral-on-leaving deferral)
         (note-leaving deferral)
         (break-stream deferral outbox))) ; nobody else would end it
