@@ -10,16 +10,16 @@ engine stops.")
 (defmethod keep-continuation ((deferral deferral) link)
   "Waits until DEFERRAL was answered over LINK.  :CLOSE when the engine stops before."
   (setf (deferral-keeper deferral) (bt:make-condition-variable))
-  (unwind-protect
-       (loop
-         (let ((outcome (continue-link link nil)))
-           (unless (eq :deferred outcome)
-             (return outcome))
-           (cond ((null (wire-left (link-wire link)))
-                  (unless (visited-in-time-p deferral)
-                    (return :close)))
-                 ((not (left-sent-p (link-wire link))) ; then who waits for room is told
-                  (return :broken)))))
+  (unwind-protect-whole
+      (loop
+        (let ((outcome (continue-link link nil)))
+          (unless (eq :deferred outcome)
+            (return outcome))
+          (cond ((null (wire-left (link-wire link)))
+                 (unless (visited-in-time-p deferral)
+                   (return :close)))
+                ((not (left-sent-p (link-wire link))) ; then who waits for room is told
+                 (return :broken)))))
     (abandon-continuation link)))
 
 (defun visited-in-time-p (deferral)

@@ -8,7 +8,8 @@
 
 (defstruct (stream-transport (:include transport)
                              (:constructor make-stream-transport (source base)))
-  "A stream of octets, perhaps made of that of BASE.")
+  "A stream of octets, perhaps made of that of BASE."
+  (ready-p nil))                        ; the socket has something that was not read
 
 (defmacro or-broken ((stream) &body body)
   "The value of BODY, which reads or writes STREAM and returns a number; or minus an error number where
@@ -43,6 +44,7 @@ came before it failed, if any did.  What begins TLS has no lines, and is not wai
 
 (defmethod transport-receive ((transport stream-transport) octets start end wanted)
   (let ((stream (transport-source transport)))
+    (setf (stream-transport-ready-p transport) nil)
     (or-broken (stream)
       (if wanted
           (read-stream-octets stream octets start (min end (+ start wanted)))
@@ -61,9 +63,15 @@ came before it failed, if any did.  What begins TLS has no lines, and is not wai
   t)
 
 (defmethod transport-ready-p ((transport stream-transport))
-  ;; Streams may signal their end here already: who reads will see it too.
-  (handler-case (listen (transport-source transport))
-    (error () t)))
+  (or (stream-transport-ready-p transport)
+      ;; Streams may signal their end here already: who reads will see it too.
+      (handler-case (listen (transport-source transport))
+        (error () t))))
+
+(defmethod note-socket-ready ((transport stream-transport))
+  ;; LISTEN of ABCL does not tell the end.  Octets of TLS may be too few for who reads them not to wait.
+  (unless (transport-tls-handle transport)
+    (setf (stream-transport-ready-p transport) t)))
 
 (defmethod transport-for (stream base)
   (make-stream-transport stream base))

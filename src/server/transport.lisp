@@ -86,6 +86,13 @@ before the handshake: it is (WIRE-ENCRYPTED BASE) then, and returned."))
 (defgeneric transport-ready-p (transport)
   (:documentation "True when TRANSPORT, which waits, has octets, or its end, without waiting."))
 
+(defgeneric note-socket-ready (transport)
+  (:documentation "Tells TRANSPORT, or NIL, that the socket beneath has octets, or its end, of which what TRANSPORT is made of
+may not tell.  What it returns does not matter.")
+  (:method (transport)
+    (declare (ignore transport))
+    nil))
+
 (defgeneric transport-for (stream base)
   (:documentation "What carries octets where programs get STREAM, made of the stream of the wire BASE, or, if
 that is NIL, of a socket's."))

@@ -229,17 +229,18 @@ would have to go before are left."
   "Reads and sends until SOCKET ends.  :CLOSE when the engine stops before."
   (let ((connection (continuation-connection socket))
         (wire (link-wire link)))
-    (unwind-protect
-         (loop
-           (let ((outcome (continue-after-event link)))
-             (unless (eq :deferred outcome)
-               (return outcome)))
-           (unless (left-sent-p wire)
-             (return :broken))
-           (unless (serving-p (continuation-engine socket))
-             (return :close))
-           (cond ((not (reads-on-p socket))
-                  (wait-a-little))      ; what has come stays where it is
-                 ((not (input-waiting-p wire))
-                  (await-input (connection-handle connection) :until (end-after *websocket-look-seconds*)))))
+    (unwind-protect-whole
+        (loop
+          (let ((outcome (continue-after-event link)))
+            (unless (eq :deferred outcome)
+              (return outcome)))
+          (unless (left-sent-p wire)
+            (return :broken))
+          (unless (serving-p (continuation-engine socket))
+            (return :close))
+          (cond ((not (reads-on-p socket))
+                 (wait-a-little))       ; what has come stays where it is
+                ((and (not (input-waiting-p wire))
+                      (await-input (connection-handle connection) :until (end-after *websocket-look-seconds*)))
+                 (note-socket-ready (wire-transport wire)))))
       (abandon-continuation link))))
