@@ -470,7 +470,7 @@ variable, and answers /word and ROUTES."
         (list (chunk (test-octets 20000)) "0" :crlf :crlf))
   "Content in chunks that is not well-formed, and that is more than 1000 octets.")
 
-(define-server-test (content-that-is-refused-after-the-handler-changes-no-reply :needs :our-content)
+(define-server-test (content-that-is-refused-after-the-handler-changes-no-reply :needs :our-engine)
   (dolist (early '(0 100000))
     (let ((replies (make-recorder)))
       (serving (:max-raw-octets 1000 :max-form-octets 1000 :max-early-octets early)
@@ -597,7 +597,7 @@ variable, and answers /word and ROUTES."
                (is (equal (list status status status) (recorded told)))
                (setf (recorder-entries told) '())))))
 
-(define-server-test (forms-in-other-threads-are-read-or-tell-why-not :needs :our-content)
+(define-server-test (forms-in-other-threads-are-read-or-tell-why-not :needs :our-engine)
   (let ((told (make-recorder)))
     (serving (:max-form-octets 1000)
         (("/" (recycling:defer-reply (reply)
@@ -615,7 +615,7 @@ variable, and answers /word and ROUTES."
                (is (equal (list what what) (recorded told)))
                (setf (recorder-entries told) '())))))
 
-(define-server-test (who-reads-refused-content-again-gets-the-same-status-counted-once :needs :our-content)
+(define-server-test (who-reads-refused-content-again-gets-the-same-status-counted-once :needs :our-engine)
   (serving (:max-raw-octets 1000 :max-form-octets 1000)
       (("/form" (unwind-protect (hunchentoot:post-parameters*)
                   (hunchentoot:post-parameters*)))
@@ -629,7 +629,7 @@ variable, and answers /word and ROUTES."
           do (is (= 413 (response-status (ask path :method :post :content-type type :content content))))
              (is (= count (getf (figure :rejected-by-status) 413))))))
 
-(define-server-test (who-reads-refused-content-of-another-request-does-not-answer-his-own-by-that :needs :our-content)
+(define-server-test (who-reads-refused-content-of-another-request-does-not-answer-his-own-by-that :needs :our-engine)
   (let ((replies (make-recorder)) (told (make-recorder)) (gate (make-gate)))
     (serving (:max-raw-octets 1000 :max-early-octets 0)
         (("/" (recycling:defer-reply (reply)
@@ -715,7 +715,7 @@ variable, and answers /word and ROUTES."
                             (loop repeat 5 collect (response-text (read-response connection))))))
             (stop-if-started acceptor)))))))
 
-(define-server-test (a-handler-that-reads-content-which-is-cut-off-may-answer-later :needs (:our-content :noticed-leaving))
+(define-server-test (a-handler-that-reads-content-which-is-cut-off-may-answer-later :needs (:our-engine :noticed-leaving))
   (let ((replies (make-recorder)))
     (serving () (("/" (handler-case (read-some-of (hunchentoot:raw-post-data :want-stream t) 5)
                         (end-of-file ()
@@ -736,7 +736,7 @@ variable, and answers /word and ROUTES."
       (complete replies "later")
       (is (string= "later" (response-text (read-response connection)))))))
 
-(define-server-test (memory-for-content-is-given-back :needs (:our-content :noticed-leaving))
+(define-server-test (memory-for-content-is-given-back :needs (:our-engine :noticed-leaving))
   (let ((replies (make-recorder))
         (before (platform:counter-count server::*reserved-memory*)))
     (serving () (("/" (hunchentoot:raw-post-data)

@@ -37,7 +37,7 @@ SOCKET, a function without arguments there, waits for the server's end of the We
                                             (await ,left)))))
        ,@body)))
 
-(define-server-test (all-of-a-burst-is-answered-in-order :needs :our-http)
+(define-server-test (all-of-a-burst-is-answered-in-order :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
       (dolist (count '(1 15 16 17 18 40 3000))
@@ -47,7 +47,7 @@ SOCKET, a function without arguments there, waits for the server's end of the We
       (is-true (end-talk talk)))
     (await-end ends 1000)))
 
-(define-server-test (large-answers-to-a-burst-come-whole :needs :our-http)
+(define-server-test (large-answers-to-a-burst-come-whole :needs :our-engine)
   (serving-websocket (:on-text (lambda (socket text)
                                  (let ((size (parse-integer text)))
                                    (recycling:send-text socket (make-string size :initial-element #\x))
@@ -61,7 +61,7 @@ SOCKET, a function without arguments there, waits for the server's end of the We
           (is (= size (length (hear-text talk))))
           (is (equalp (list :binary (test-octets size)) (hear talk))))))))
 
-(define-server-test (a-message-by-itself-is-answered-while-its-handler-goes-on :needs :our-http)
+(define-server-test (a-message-by-itself-is-answered-while-its-handler-goes-on :needs :our-engine)
   (serving-stops (gate)
     (with-talk (talk)
       (let ((texts (burst 40)))
@@ -72,7 +72,7 @@ SOCKET, a function without arguments there, waits for the server's end of the We
       (open-gate gate)
       (is (equal "going on" (hear-text talk))))))
 
-(define-server-test (a-handler-that-waits-amid-a-burst-holds-back-no-answer :needs :our-http)
+(define-server-test (a-handler-that-waits-amid-a-burst-holds-back-no-answer :needs :our-engine)
   (serving-stops (gate)
     (with-talk (talk)
       (apply #'tell talk (append (burst 40) '("stop" "after" "last")))
@@ -80,7 +80,7 @@ SOCKET, a function without arguments there, waits for the server's end of the We
       (open-gate gate)
       (is-true (hear-all talk '("going on" "after" "last"))))))
 
-(define-server-test (a-handler-that-waits-at-the-end-of-a-burst-holds-back-no-answer :needs :our-http)
+(define-server-test (a-handler-that-waits-at-the-end-of-a-burst-holds-back-no-answer :needs :our-engine)
   (let* ((gates (loop repeat 20 collect (make-gate)))
          (coming gates))                ; a handler may come to its gate when the client has opened it long since
     (serving-websocket (:on-text (lambda (socket text)
@@ -94,7 +94,7 @@ SOCKET, a function without arguments there, waits for the server's end of the We
           (is-true (hear-all talk (burst 3)))
           (open-gate gate))))))
 
-(define-server-test (a-websocket-may-be-closed-amid-a-burst :needs :our-http)
+(define-server-test (a-websocket-may-be-closed-amid-a-burst :needs :our-engine)
   (serving-websocket (:on-text (lambda (socket text)
                                  (if (string= "enough" text)
                                      (recycling:close-websocket socket 3000 "enough")
@@ -105,7 +105,7 @@ SOCKET, a function without arguments there, waits for the server's end of the We
       (is-true (hear-all talk (burst 40)))
       (is (equal '(:close 3000 "enough") (hear talk))))))
 
-(define-server-test (what-others-send-does-not-wait-for-a-burst :needs (:our-http :parking))
+(define-server-test (what-others-send-does-not-wait-for-a-burst :needs (:our-engine :parking))
   (serving-halts (socket inside left)
     (with-talk (talk)
       (apply #'tell talk (append (burst 40) '("stop" "after")))
@@ -164,7 +164,7 @@ when it is to send them."
   `(with-globals ((server::*long-milliseconds* (* 1000 *patience*)))
      (recording-holds (,held ,released) ,@body)))
 
-(define-server-test (answers-to-a-burst-leave-together :needs (:our-http :parking))
+(define-server-test (answers-to-a-burst-leave-together :needs (:our-engine :parking))
   (recording-quick-holds (held released)
     (serving-echoes (ends)
       (with-talk (talk)
@@ -177,7 +177,7 @@ when it is to send them."
         (is (> 40 (recorded-count held)) "The last one takes the others along.")
         (is (zerop (recorded-count released)))))))
 
-(define-server-test (where-the-last-of-a-burst-has-no-answer-the-others-leave :needs (:our-http :parking))
+(define-server-test (where-the-last-of-a-burst-has-no-answer-the-others-leave :needs (:our-engine :parking))
   (recording-quick-holds (held released)
     (serving-websocket (:on-text (lambda (socket text)
                                    (unless (string= "no answer" text)
@@ -207,7 +207,7 @@ when it is to send them."
        ()
      ,@body))
 
-(define-server-test (behind-a-message-that-took-long-nothing-is-held :needs (:our-http :parking))
+(define-server-test (behind-a-message-that-took-long-nothing-is-held :needs (:our-engine :parking))
   (recording-holds (held released)
     (serving-slow-echoes (10 "slow")
       (with-talk (talk)
@@ -215,7 +215,7 @@ when it is to send them."
         (is-true (hear-all talk '("slow" "next" "last")))
         (is-false (held-p "next" held))))))
 
-(define-server-test (what-others-send-takes-along-what-is-held :needs (:our-http :parking))
+(define-server-test (what-others-send-takes-along-what-is-held :needs (:our-engine :parking))
   (recording-holds (held released)
     (serving-halts (socket inside left)
       (with-talk (talk)
@@ -228,7 +228,7 @@ when it is to send them."
         (open-gate left)
         (is (equal "after" (hear-text talk)))))))
 
-(define-server-test (behind-a-last-message-that-took-long-nothing-is-held :needs (:our-http :parking))
+(define-server-test (behind-a-last-message-that-took-long-nothing-is-held :needs (:our-engine :parking))
   (recording-holds (held released)
     (serving-slow-echoes (10 "slow")
       (with-talk (talk)
@@ -243,7 +243,7 @@ when it is to send them."
         (is-true (hear-all talk '("third" "slow")))
         (is-false (held-p "third" held))))))
 
-(define-server-test (quick-messages-together-hold-no-answer-for-long :needs (:our-http :parking))
+(define-server-test (quick-messages-together-hold-no-answer-for-long :needs (:our-engine :parking))
   (recording-holds (held released)
     (serving-slow-echoes (1)
       (with-talk (talk)
@@ -252,7 +252,7 @@ when it is to send them."
         (is (> 15 (recorded-count held)) "Some of them take the others along.")))))
 
 (define-server-test (a-thread-that-ends-amid-a-burst-takes-no-answer-with-it
-                     :needs (:our-http :parking :deferred-ends))
+                     :needs (:our-engine :parking :deferred-ends))
   (let ((inside (make-gate)) (never (make-gate)) (victim nil))
     (serving-websocket (:on-text (lambda (socket text)
                                    (cond ((string= "stop" text)
@@ -270,7 +270,7 @@ when it is to send them."
         (is-true (hear-all talk (burst 3)))))))
 
 (define-server-test (what-others-send-when-a-handler-begins-is-not-held
-                     :needs (:our-http :parking :calls-by-name))
+                     :needs (:our-engine :parking :calls-by-name))
   (recording-holds (held released)
     (serving-echoes (ends)
       (with-function (server::lend-sending (original socket)
@@ -283,7 +283,7 @@ when it is to send them."
           (is-true (held-p "text" held))
           (is-false (held-p "news" held)))))))
 
-(define-server-test (what-is-put-while-the-owner-sends-is-let-go :needs (:our-http :parking :calls-by-name))
+(define-server-test (what-is-put-while-the-owner-sends-is-let-go :needs (:our-engine :parking :calls-by-name))
   (recording-holds (held released)
     (let ((news (websocket:encode-frame :text "news")))
       (serving-websocket (:on-text (lambda (socket text)

@@ -7,7 +7,7 @@
 ;;; What a slow machine does late must not decide: a client that is to stay has a minute, and one that is to count as gone
 ;;; says all that it has to say at once.
 
-(define-server-test (who-is-silent-is-pinged-and-who-answers-stays :needs :our-http)
+(define-server-test (who-is-silent-is-pinged-and-who-answers-stays :needs :our-engine)
   (serving-pushes (socket (:ping-seconds 1/10 :idle-seconds 60 :on-text 'echo-text))
     (with-talk (talk)
       (loop repeat 8
@@ -16,7 +16,7 @@
       (tell talk "here")
       (is (string= "here" (second (hear-kind talk :text)))))))
 
-(define-server-test (who-does-not-answer-pings-counts-as-gone :needs :our-http)
+(define-server-test (who-does-not-answer-pings-counts-as-gone :needs :our-engine)
   (let ((ends (make-recorder)))
     (serving-websocket (:ping-seconds 1/10 :idle-seconds 1/4 :on-close (record-end ends)) ()
       (with-talk (talk :more (subseq (frame :text "half") 0 4))
@@ -24,7 +24,7 @@
         (is (equal '(:end) (hear talk))))
       (await-end ends 1006))))
 
-(define-server-test (what-is-sent-to-a-client-does-not-keep-it-alive :needs :our-http)
+(define-server-test (what-is-sent-to-a-client-does-not-keep-it-alive :needs :our-engine)
   (let ((ends (make-recorder)) (socket nil))
     (serving-websocket (:ping-seconds 1/10 :idle-seconds 1/2
                         :on-open (lambda (it) (recycling:send-text (setf socket it) "news"))
@@ -42,7 +42,7 @@
           (is (equal '(:text) (remove-duplicates (remove :ping kinds))))))
       (await-end ends 1006))))
 
-(define-server-test (a-handler-may-take-longer-than-a-client-may-be-silent :needs :our-http)
+(define-server-test (a-handler-may-take-longer-than-a-client-may-be-silent :needs :our-engine)
   (with-globals ((engine::*tick* 1/100))
     (serving-websocket (:ping-seconds 1/4 :idle-seconds 60
                         :on-text (lambda (socket text)
@@ -56,7 +56,7 @@
           (is (string= text (second (hear-kind talk :text)))))
         (is (eq :ping (first (hear talk))))))))
 
-(define-server-test (who-answers-a-ping-while-its-worker-is-late-stays :needs (:our-http :calls-by-name))
+(define-server-test (who-answers-a-ping-while-its-worker-is-late-stays :needs (:our-engine :calls-by-name))
   (if *parking-p*
       (skip "A worker that has a deadline to look after reads first.")
       (let ((late-p t)
@@ -135,7 +135,7 @@
                                             finally (return heard)))))
           (is (task-result waiter)))))))
 
-(define-server-test (a-handler-may-wait-for-its-own-client :needs :our-http)
+(define-server-test (a-handler-may-wait-for-its-own-client :needs :our-engine)
   (let ((message (make-string 50000 :initial-element #\m)))
     (serving-websocket (:high-water-mark 100000
                         :on-text (lambda (socket text)
@@ -147,7 +147,7 @@
         (loop repeat 200 do (unless (string= message (hear-text talk)) (fail "Another message came.")))
         (is (string= "end" (hear-text talk)))))))
 
-(define-server-test (a-handler-does-not-wait-for-ever-for-its-own-client :needs :our-http)
+(define-server-test (a-handler-does-not-wait-for-ever-for-its-own-client :needs (:our-engine :noticed-leaving))
   (let ((ends (make-recorder)) (message (make-string 50000 :initial-element #\m)))
     (serving-websocket (:high-water-mark 100000
                         :on-text (lambda (socket text)
@@ -159,7 +159,7 @@
         (tell talk "go")
         (await-end ends 1006)))))
 
-(define-server-test (a-handler-that-has-not-returned-does-not-wait :needs :our-http)
+(define-server-test (a-handler-that-has-not-returned-does-not-wait :needs :our-engine)
   (serving ()
       (("/ws" (let ((socket (recycling:upgrade-to-websocket :high-water-mark 10)))
                 (recycling:send-text socket "more than ten octets")
@@ -169,7 +169,7 @@
       (is (string= "more than ten octets" (hear-text talk)))
       (is (eql 4001 (hear-close talk))))))
 
-(define-server-test (pings-without-number-are-answered-as-far-as-there-is-room :needs :our-http)
+(define-server-test (pings-without-number-are-answered-as-far-as-there-is-room :needs (:our-engine :full-duplex-client))
   (serving-echoes (ends)
     (with-talk (talk)
       (let* ((ping (frame :ping (make-array 125 :element-type '(unsigned-byte 8) :initial-element 1)))
@@ -180,7 +180,7 @@
         (task-result flood)
         (is (end-talk talk))))))
 
-(define-server-test (who-never-pauses-still-gets-what-others-send :needs :our-http)
+(define-server-test (who-never-pauses-still-gets-what-others-send :needs :our-engine)
   (let ((stopped nil))
     (serving-pushes (socket ())
       (with-talk (talk)
@@ -192,7 +192,7 @@
             (setf stopped t))
           (task-result flood))))))
 
-(define-server-test (nor-does-one-that-writes-to-a-stream :needs :our-http)
+(define-server-test (nor-does-one-that-writes-to-a-stream :needs :our-engine)
   (serving ()
       (("/" (recycling:defer-reply (reply)
               (let ((stream (recycling:start-stream reply :high-water-mark 10)))
@@ -293,7 +293,7 @@
                     (equal '(:end) (hear talk)))
           (task-result sender))))))
 
-(define-server-test (messages-at-random-are-echoed-in-order :needs :our-http)
+(define-server-test (messages-at-random-are-echoed-in-order :needs (:our-engine :full-duplex-client))
   (let ((seed (fresh-seed)))
     (format t "~&Random messages: seed ~D~%" seed)
     (serving-echoes (ends)
@@ -323,7 +323,7 @@
                (return text))
              (setf (aref next number) (1+ place)))))
 
-(define-server-test (many-who-send-more-than-is-taken-mix-nothing :needs (:our-http :parking))
+(define-server-test (many-who-send-more-than-is-taken-mix-nothing :needs (:our-engine :parking))
   (serving-pushes (socket ())
     (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))
       (let* ((talk (open-talk connection))
@@ -359,7 +359,7 @@
       (task-result interrupting))))
 
 (define-server-test (who-is-interrupted-while-it-sends-neither-cuts-a-frame-nor-keeps-the-right-to-send
-                     :needs (:our-http :parking))
+                     :needs (:our-engine :parking))
   (let ((texts 3000))
     (serving-websocket (:on-text (lambda (socket text)
                                    (declare (ignore text))

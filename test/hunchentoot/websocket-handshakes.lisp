@@ -15,7 +15,7 @@
 (defun status-of-handshake (&rest keys)
   (response-status (apply #'answer-to-handshake keys)))
 
-(define-server-test (the-answer-to-a-handshake-switches-protocols :needs :our-http)
+(define-server-test (the-answer-to-a-handshake-switches-protocols :needs :our-engine)
   (serving-echoes (ends)
     (let ((head (answer-to-handshake)))
       (is (= 101 (response-status head)))
@@ -25,7 +25,7 @@
                       "sec-websocket-protocol"))
         (is (null (response-header head name)) "~A" name)))))
 
-(define-server-test (what-is-no-handshake-is-refused :needs :our-http)
+(define-server-test (what-is-no-handshake-is-refused :needs :our-engine)
   (serving-echoes (ends)
     (loop for (status . keys) in '((426 :upgrade nil)
                                    (426 :connection "keep-alive")
@@ -45,7 +45,7 @@
       (is (string-equal "Upgrade" (response-header answer "connection"))))
     (is (equal "GET" (response-header (answer-to-handshake :method :post :content "") "allow")))))
 
-(define-server-test (a-connection-is-kept-after-a-refused-handshake :needs :our-http)
+(define-server-test (a-connection-is-kept-after-a-refused-handshake :needs :our-engine)
   (serving-echoes (ends)
     (with-connection (connection)
       (send connection (handshake-octets :key "too short"))
@@ -56,7 +56,7 @@
         (is (string= "at last" (hear-text talk)))))
     (await-end ends 1006)))
 
-(define-server-test (content-of-a-handshake-is-no-frame :needs :our-http)
+(define-server-test (content-of-a-handshake-is-no-frame :needs :our-engine)
   (serving-echoes (ends)
     (with-connection (connection)
       (send connection (handshake-octets :content "some") (frame :text "word"))
@@ -65,7 +65,7 @@
           (101 (is (string= "word" (hear-text (make-talk connection)))))
           (t (is (= 400 status))))))))
 
-(define-server-test (a-handler-that-fails-after-the-upgrade-opens-no-websocket :needs :our-http)
+(define-server-test (a-handler-that-fails-after-the-upgrade-opens-no-websocket :needs :our-engine)
   (let ((ends (make-recorder)) (sockets (make-recorder)))
     (serving ()
         (("/ws" (record sockets (recycling:upgrade-to-websocket :on-close (record-end ends)))
@@ -86,7 +86,7 @@
         (is (not (recycling:websocket-open-p socket)))
         (signals recycling:client-left (recycling:send-text socket "word"))))))
 
-(define-server-test (a-client-that-leaves-before-its-answer-was-sent-gets-an-end-and-no-beginning :needs :our-http)
+(define-server-test (a-client-that-leaves-before-its-answer-was-sent-gets-an-end-and-no-beginning :needs :our-engine)
   (let ((ends (make-recorder)) (begun (make-recorder)) (entered (make-latch 1)) (gate (make-gate)))
     (serving ()
         (("/ws" (recycling:upgrade-to-websocket :on-open (lambda (socket) (record begun socket))
@@ -101,7 +101,7 @@
       (await-end ends 1006)
       (is (null (recorded begun))))))
 
-(define-server-test (pages-of-other-origins-are-refused :needs :our-http)
+(define-server-test (pages-of-other-origins-are-refused :needs :our-engine)
   (let ((asked (make-recorder)))
     (serving ()
         (("/same" (recycling:upgrade-to-websocket))
@@ -136,7 +136,7 @@
       (is (= 101 (status-of-handshake :target "/none")) "Who tells no origin is no browser.")
       (is (equal '("http://good.example" "http://bad.example") (recorded asked))))))
 
-(define-server-test (the-first-subprotocol-of-the-server-that-the-client-offers-is-chosen :needs :our-http)
+(define-server-test (the-first-subprotocol-of-the-server-that-the-client-offers-is-chosen :needs :our-engine)
   (let ((chosen (make-recorder)))
     (serving ()
         (("/ws" (record chosen (nth-value 1 (recycling:upgrade-to-websocket :subprotocols '("chat.v2" "chat.v1"))))))
@@ -149,7 +149,7 @@
                                            "sec-websocket-protocol"))))
       (is (equal '("chat.v2" "chat.v1" nil nil) (recorded chosen))))))
 
-(define-server-test (websockets-work-over-tls :needs (:our-http :tls-client))
+(define-server-test (websockets-work-over-tls :needs (:our-engine :tls-client))
   (over-tls (initargs)
     (let ((ends (make-recorder)))
       (with-routes (("/ws" (recycling:upgrade-to-websocket :on-text 'echo-text :on-binary 'echo-binary

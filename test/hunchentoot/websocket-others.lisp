@@ -74,12 +74,12 @@ ws.on('close', (code, reason) => console.log(code, String(reason)));
                                 (list (format nil "ws://127.0.0.1:~D/ws" (hunchentoot:acceptor-port *server*)))))
         (await-end ends 4000)))))
 
-(define-server-test (pythons-websockets-talk-to-it :needs :our-http)
+(define-server-test (pythons-websockets-talk-to-it :needs :our-engine)
   (if (program-works-p "/usr/bin/python3" "-c" "import websockets")
       (is (equal "4000 bye" (talk-with-outside-client "/usr/bin/python3" "-c" *python-client*)))
       (skip "Debian's python3-websockets is not installed.")))
 
-(define-server-test (nodes-ws-talks-to-it :needs :our-http)
+(define-server-test (nodes-ws-talks-to-it :needs :our-engine)
   (let ((node '("env" "NODE_PATH=/usr/share/nodejs" "node" "-e")))
     (if (apply #'program-works-p (append node '("require('ws')")))
         (is (equal "4000 bye" (apply #'talk-with-outside-client (append node (list *node-client*)))))
@@ -111,7 +111,7 @@ ws.onclose = event => fetch('/heard', { method: 'POST', body: heard + event.code
                        (format nil "http://127.0.0.1:~D/" (hunchentoot:acceptor-port *server*))))
       (recorded told))))
 
-(define-server-test (chromium-talks-to-it :needs :our-http)
+(define-server-test (chromium-talks-to-it :needs :our-engine)
   (let ((chromium (chromium)))
     (if chromium
         (is (equal '("3 70000 4000byetrue") (talk-with-chromium chromium)))
@@ -121,7 +121,7 @@ ws.onclose = event => fetch('/heard', { method: 'POST', body: heard + event.code
 
 (in-suite demo)
 
-(define-server-test (the-demo-links-to-examples-that-work :needs :our-http)
+(define-server-test (the-demo-links-to-examples-that-work :needs :our-engine)
   (call-with-demo
    (lambda (acceptor)
      (declare (ignore acceptor))

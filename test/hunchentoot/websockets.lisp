@@ -4,7 +4,7 @@
 
 ;;; Messages
 
-(define-server-test (messages-are-echoed :needs :our-http)
+(define-server-test (messages-are-echoed :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
       (dolist (text (list "" "one" (make-string 125 :initial-element #\a) (make-string 126 :initial-element #\b)
@@ -16,7 +16,7 @@
       (is (end-talk talk)))
     (await-end ends 1000)))
 
-(define-server-test (messages-that-come-with-the-handshake-are-handled :needs :our-http)
+(define-server-test (messages-that-come-with-the-handshake-are-handled :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk :more (list (frame :text "early") (frame :ping "?") (frame :text "bird")))
       (is (string= "early" (hear-text talk)))
@@ -24,7 +24,7 @@
       (is (string= "bird" (hear-text talk))))))
 
 (define-server-test (the-first-message-after-a-handshake-that-was-received-early-is-handled
-                     :needs (:our-http :parking))
+                     :needs (:our-engine :parking))
   (receiving-requests-early ()
     (serving-echoes (ends)
       (with-connection (connection)
@@ -37,7 +37,7 @@
             (tell talk text)
             (is (string= text (hear-text talk)))))))))
 
-(define-server-test (messages-that-are-received-early-are-handled :needs (:our-http :parking))
+(define-server-test (messages-that-are-received-early-are-handled :needs (:our-engine :parking))
   (receiving-early ()
     (serving-echoes (ends)
       (with-talk (talk)
@@ -46,14 +46,14 @@
           (is (string= text (hear-text talk))))
         (is (end-talk talk))))))
 
-(define-server-test (octets-may-come-one-by-one :needs :our-http)
+(define-server-test (octets-may-come-one-by-one :needs :our-engine)
   (serving-echoes (ends)
     (with-connection (connection)
       (send-in-pieces connection 1 (handshake-octets) (frame :text "piecemeal"))
       (is (= 101 (response-status (read-head connection))))
       (is (string= "piecemeal" (hear-text (make-talk connection)))))))
 
-(define-server-test (fragments-are-one-message-and-pings-come-between :needs :our-http)
+(define-server-test (fragments-are-one-message-and-pings-come-between :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
       (tell talk (make-frame 1 (octets "frag") :fin nil) (make-frame 9 (octets "ping") :mask '(0 0 0 0))
@@ -61,7 +61,7 @@
       (is (equalp (list :pong (octets "ping")) (hear talk)))
       (is (string= "fragments" (hear-text talk))))))
 
-(define-server-test (who-breaks-a-rule-is-told-which :needs :our-http)
+(define-server-test (who-breaks-a-rule-is-told-which :needs :our-engine)
   (serving-echoes (ends)
     (loop for (code . octets) in (list (cons 1002 (make-frame 1 (octets "bare") :mask nil))
                                        (cons 1002 (make-frame 3 (octets "opcode")))
@@ -73,7 +73,7 @@
                (is (equal '(:end) (hear talk)))))
     (await-end ends 1002 1002 1007 1002)))
 
-(define-server-test (messages-that-are-too-large-end-the-websocket :needs :our-http)
+(define-server-test (messages-that-are-too-large-end-the-websocket :needs :our-engine)
   (serving-websocket (:on-text 'echo-text :message-octets 10) ()
     (with-talk (talk)
       (tell talk "0123456789")
@@ -81,7 +81,7 @@
       (tell talk "0123456789a")
       (is (eql 1009 (hear-close talk))))))
 
-(define-server-test (messages-that-nobody-wants-end-the-websocket :needs :our-http)
+(define-server-test (messages-that-nobody-wants-end-the-websocket :needs :our-engine)
   (let ((ends (make-recorder)))
     (serving-websocket (:on-text 'echo-text :on-close (record-end ends)) ()
       (with-talk (talk)
@@ -91,7 +91,7 @@
         (is (equal '(:end) (hear talk))))
       (await-end ends 1003))))
 
-(define-server-test (a-failing-handler-ends-the-websocket :needs :our-http)
+(define-server-test (a-failing-handler-ends-the-websocket :needs :our-engine)
   (dolist (kind '(program-error storage-condition))
     (let ((ends (make-recorder)))
       (serving-websocket (:on-text (lambda (socket text)
@@ -106,7 +106,7 @@
           (is (equal '(:end) (hear talk))))
         (await-end ends 1011)))))
 
-(define-server-test (a-thread-destroyed-amid-a-message-ends-the-websocket :needs (:our-http :parking))
+(define-server-test (a-thread-destroyed-amid-a-message-ends-the-websocket :needs (:our-engine :parking))
   (let ((ends (make-recorder)))
     (serving-websocket (:on-text (lambda (socket text) (declare (ignore socket text)) (kill-this-thread))
                         :on-close (record-end ends))
@@ -117,7 +117,7 @@
       (await-end ends 1006)
       (is (string= "plain" (ask-text "/plain"))))))
 
-(define-server-test (messages-of-a-handler-leave-in-order :needs :our-http)
+(define-server-test (messages-of-a-handler-leave-in-order :needs :our-engine)
   (serving-websocket (:on-open (lambda (socket) (recycling:send-text socket "hello"))
                       :on-text (lambda (socket text)
                                  (dotimes (i 3)
@@ -132,7 +132,7 @@
 
 ;;; The end
 
-(define-server-test (both-may-close-at-once :needs :our-http)
+(define-server-test (both-may-close-at-once :needs :our-engine)
   (serving-echoes (ends)
     (loop repeat 20
           do (with-talk (talk)
@@ -143,7 +143,7 @@
                (is (equal '(:end) (hear talk)))))
     (apply #'await-end ends (make-list 20 :initial-element 4000))))
 
-(define-server-test (who-leaves-without-a-word-counts-as-gone :needs :our-http)
+(define-server-test (who-leaves-without-a-word-counts-as-gone :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
       (end-sending (talk-connection talk))
@@ -155,7 +155,7 @@
       (reset (talk-connection talk)))
     (await-end ends 1006 1006)))
 
-(define-server-test (who-does-not-answer-a-close-is-closed :needs :our-http)
+(define-server-test (who-does-not-answer-a-close-is-closed :needs :our-engine)
   (with-globals ((server::*closing-seconds* 1/5))
     (serving-pushes (socket (:ping-seconds nil :idle-seconds nil))
       (with-talk (talk)
@@ -174,7 +174,7 @@
                             (error () t))))
           (is (plusp (seconds-until ended))))))))
 
-(define-server-test (a-code-that-no-frame-may-have-closes-nothing :needs :our-http)
+(define-server-test (a-code-that-no-frame-may-have-closes-nothing :needs :our-engine)
   (serving-pushes (socket (:on-text 'echo-text))
     (with-talk (talk)
       (signals error (recycling:close-websocket (socket) 1006))
@@ -182,7 +182,7 @@
       (is (string= "still open" (hear-text talk)))
       (is (end-talk talk)))))
 
-(define-server-test (nothing-is-sent-behind-a-close-frame :needs :our-http)
+(define-server-test (nothing-is-sent-behind-a-close-frame :needs :our-engine)
   (let ((channel (recycling:make-channel)))
     (serving-pushes (socket ())
       (with-talk (talk)
@@ -231,7 +231,7 @@
   (let ((acceptor *server*))
     (in-background ("stopping") (apply #'hunchentoot:stop acceptor arguments))))
 
-(define-server-test (a-gentle-stop-tells-clients-to-go :needs :our-http)
+(define-server-test (a-gentle-stop-tells-clients-to-go :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
       (with-talk (other)
@@ -244,7 +244,7 @@
           (task-result stop))))
     (await-end ends 1001 1001)))
 
-(define-server-test (a-gentle-stop-does-not-wait-for-who-stays :needs :our-http)
+(define-server-test (a-gentle-stop-does-not-wait-for-who-stays :needs :our-engine)
   (with-globals ((server::*closing-seconds* 1/5))
     (serving-echoes (ends)
       (with-talk (talk)
@@ -255,7 +255,7 @@
       (eventually ("the end to be told") (recorded ends))
       (is (member (recorded ends) '((1001) (1006)) :test #'equal)))))
 
-(define-server-test (a-gentle-stop-ends-streams-of-events :needs :our-http)
+(define-server-test (a-gentle-stop-ends-streams-of-events :needs :our-engine)
   (let ((channel (recycling:make-channel)))
     (serving ()
         (("/" (recycling:defer-reply (reply :timeout nil)
@@ -271,7 +271,7 @@
           (task-result stop)))
       (is (zerop (recycling:channel-size channel))))))
 
-(define-server-test (a-hard-stop-tells-clients-to-go :needs :our-http)
+(define-server-test (a-hard-stop-tells-clients-to-go :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
       (tell talk "word")
@@ -281,7 +281,7 @@
       (is (equal '(:end) (hear talk))))
     (await-end ends 1001)))
 
-(define-server-test (a-stop-amid-a-message-tells-the-end-once :needs :our-http)
+(define-server-test (a-stop-amid-a-message-tells-the-end-once :needs :our-engine)
   (let ((ends (make-recorder)) (busy (make-gate "the handler to run")) (go-on (make-gate)))
     (serving-websocket (:on-text (lambda (socket text)
                                    (open-gate busy)
@@ -298,7 +298,7 @@
           (task-result stop))
         (await-end ends 1001)))))
 
-(define-server-test (who-abandons-the-acceptor-tells-the-end-once :needs :our-http)
+(define-server-test (who-abandons-the-acceptor-tells-the-end-once :needs :our-engine)
   (serving-echoes (ends)
     (with-talk (talk)
       ;; Its worker may have sent the handshake, and not have begun with the WebSocket.

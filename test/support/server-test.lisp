@@ -5,8 +5,8 @@
 (defun unmet-need (need)
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
 NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD, :TLS,
-:TLS-CLIENT, :SEVERAL-TICKET-KEYS, :REDEFINITION, :DEFERRED-ENDS, :DESTROYED-ACCEPTS, :NOTICED-LEAVING or
-:CALLS-BY-NAME."
+:TLS-CLIENT, :FULL-DUPLEX-CLIENT, :SEVERAL-TICKET-KEYS, :REDEFINITION, :DEFERRED-ENDS, :DESTROYED-ACCEPTS,
+:NOTICED-LEAVING or :CALLS-BY-NAME."
   (ecase need
     (:our-content
      (or (unmet-need :our-engine)
@@ -40,6 +40,9 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
     (:tls-client
      (unless (uiop:featurep '(:and :sbcl (:not :hunchentoot-no-ssl)))
        "There is no client for TLS on this Lisp that waits for what OpenSSL wants."))
+    (:full-duplex-client
+     (when (uiop:featurep :abcl)
+       "On ABCL nobody can write to a channel while another thread waits for its input."))
     (:several-ticket-keys
      (when (uiop:featurep :abcl)
        "On ABCL there is one key for tickets."))
