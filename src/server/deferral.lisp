@@ -317,7 +317,7 @@ not matter."
   (when (client-left-p deferral)
     (note-leaving deferral))
   (unless (deferral-keeper deferral)    ; who sees to it by itself
-    (set-deadline-at (continuation-connection deferral) :deferred (deferral-end deferral)))
+    (serve-at (continuation-engine deferral) (continuation-connection deferral) (deferral-end deferral)))
   :deferred)
 
 (defun begin-answer (deferral link answer)

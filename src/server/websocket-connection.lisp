@@ -185,9 +185,9 @@ of the client's half may have come with the last of it, and no event of its own.
 (defun settle-websocket-deadline (socket wire)
   "Lets SOCKET be continued when something is due; but while something is LEFT of WIRE, its client has the time that it
 takes."
-  (set-deadline-at (continuation-connection socket) :deferred
-                   (and (null (wire-left wire))
-                        (earlier (end-moment socket) (ping-moment socket)))))
+  (serve-at (continuation-engine socket) (continuation-connection socket)
+            (and (null (wire-left wire))
+                 (earlier (end-moment socket) (ping-moment socket)))))
 
 ;;; The end
 

@@ -246,9 +246,9 @@ once."
 (define-server-test a-sentinel-for-which-garbage-is-due-rests-briefly
   (with-globals ((engine::*tick* 1/4) (engine::*idle-tick* 20))
     (watching-heap (engine heap)
-      (is (= 20 (engine::idle-wait-seconds engine)))
+      (is (= 20 (engine::idle-wait-seconds engine (platform:milliseconds))))
       (setf (engine::pool-state-garbage-due-p (engine::engine-pool-state engine)) t)
-      (is (= 1/4 (engine::idle-wait-seconds engine))))))
+      (is (= 1/4 (engine::idle-wait-seconds engine (platform:milliseconds)))))))
 
 (define-server-test a-server-at-rest-collects-garbage
   (where-supported

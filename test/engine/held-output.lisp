@@ -281,7 +281,7 @@
   "True when the sentinel of ENGINE would wait in IDLE-WAIT."
   (let ((waits-p nil))
     (with-function (engine::wait-on (original condition-variable lock seconds) (setf waits-p t))
-      (engine::idle-wait engine))
+      (engine::idle-wait engine 0))
     waits-p))
 
 (define-server-test the-sentinel-does-not-rest-while-an-answer-is-held

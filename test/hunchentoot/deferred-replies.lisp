@@ -178,6 +178,15 @@ variable, and answers /word and ROUTES."
         (is (null first-p))
         (is (equal "first" (response-text (read-response connection))))))))
 
+(define-server-test (a-reply-whose-time-is-short-is-504-though-the-sentinel-rests :needs :parking)
+  (let ((replies (make-recorder)))
+    (with-globals ((engine::*idle-tick* 600))
+      (serving () (("/" (recycling:defer-reply (reply :timeout 1/10) (record replies reply))))
+        (let ((pool (engine::engine-pool-state (recycling::acceptor-engine *server*))))
+          (loop repeat 3
+                do (eventually ("the sentinel to wait idly") (engine::pool-state-sentinel-idle-p pool))
+                   (is (= 504 (response-status (ask "/"))))))))))
+
 (define-server-test (a-reply-that-does-not-come-in-time-is-504 :needs :our-engine)
   (let ((replies (make-recorder)))
     (serving () (("/" (setf (hunchentoot:content-length*) 12345)
@@ -597,7 +606,7 @@ variable, and answers /word and ROUTES."
                (is (equal (list status status status) (recorded told)))
                (setf (recorder-entries told) '())))))
 
-(define-server-test (forms-in-other-threads-are-read-or-tell-why-not :needs :our-engine)
+(define-server-test (forms-in-other-threads-are-read-or-tell-why-not :needs :our-content)
   (let ((told (make-recorder)))
     (serving (:max-form-octets 1000)
         (("/" (recycling:defer-reply (reply)
@@ -615,7 +624,7 @@ variable, and answers /word and ROUTES."
                (is (equal (list what what) (recorded told)))
                (setf (recorder-entries told) '())))))
 
-(define-server-test (who-reads-refused-content-again-gets-the-same-status-counted-once :needs :our-engine)
+(define-server-test (who-reads-refused-content-again-gets-the-same-status-counted-once :needs :our-content)
   (serving (:max-raw-octets 1000 :max-form-octets 1000)
       (("/form" (unwind-protect (hunchentoot:post-parameters*)
                   (hunchentoot:post-parameters*)))
@@ -629,7 +638,7 @@ variable, and answers /word and ROUTES."
           do (is (= 413 (response-status (ask path :method :post :content-type type :content content))))
              (is (= count (getf (figure :rejected-by-status) 413))))))
 
-(define-server-test (who-reads-refused-content-of-another-request-does-not-answer-his-own-by-that :needs :our-engine)
+(define-server-test (who-reads-refused-content-of-another-request-does-not-answer-his-own-by-that :needs :our-content)
   (let ((replies (make-recorder)) (told (make-recorder)) (gate (make-gate)))
     (serving (:max-raw-octets 1000 :max-early-octets 0)
         (("/" (recycling:defer-reply (reply)

@@ -188,6 +188,13 @@ owner, soon.  Does not wait, and does not signal; what it returns does not matte
     (declare (ignore engine connection))
     nil))
 
+(defgeneric serve-at (engine connection time)
+  (:documentation "Has CONNECTION of ENGINE, which the caller owns, and for which SERVE returns :DEFERRED next, served at TIME,
+in MILLISECONDS, or a little later; NIL for never.  What it returns does not matter.")
+  (:method (engine connection time)
+    (declare (ignore engine))
+    (set-deadline-at connection :deferred time)))
+
 (defgeneric visit-together (engine function visits)
   (:documentation "Calls FUNCTION with each element of VISITS, a list: it visits a connection, most often of ENGINE, and does
 not wait.  What several of them get may leave together, no later than when this returns.  Also those are visited that come

@@ -147,10 +147,14 @@ it where it was: it is not called for that again."
   (setf (pool-state-idle (engine-pool-state engine))
         (as-milliseconds (idle-seconds (engine-service engine)))))
 
+(defun next-housekeeping (last)
+  "When the sentinel, which has seen to deadlines and the like LAST at that moment, does so again, in MILLISECONDS."
+  (+ last (as-milliseconds *tick*)))
+
 (defun housekeep-when-due (engine controller)
   "Ends the overdue connections of ENGINE, a few times a second."
   (let ((now (milliseconds)))
-    (when (> (- now (controller-last-housekeeping controller)) (* 1000 *tick*))
+    (when (<= (next-housekeeping (controller-last-housekeeping controller)) now)
       (setf (controller-last-housekeeping controller) now)
       (note-idle-seconds engine)
       (map-connections (lambda (connection) (time-out-if-due engine connection now))

@@ -20,35 +20,41 @@
                      (engine-table engine))
     first))
 
-(defun idle-wait-seconds (engine)
-  "How long the sentinel of ENGINE may wait idly: until the next deadline, but not much less than until the
-next housekeeping nor longer than *IDLE-TICK*."
+(defun idle-wait-seconds (engine housekeeping)
+  "How long the sentinel of ENGINE may wait idly, whose last HOUSEKEEPING was then, in MILLISECONDS: until the next
+deadline, but not less than until the next housekeeping nor longer than *IDLE-TICK*."
   (if (or (engine-accept-again-p engine) (engine-thread-trouble-p engine) (not (running-p engine))
           (pool-state-garbage-due-p (engine-pool-state engine)))
       *tick*
-      (let ((deadline (next-deadline engine)))
+      (let ((deadline (next-deadline engine))
+            (now (milliseconds)))
         (if deadline
-            (max *tick* (min *idle-tick* (/ (- deadline (milliseconds)) 1000)))
+            (max 0
+                 (/ (- (next-housekeeping housekeeping) now) 1000)
+                 (min *idle-tick* (/ (- deadline now) 1000)))
             *idle-tick*))))
 
-(defun idle-wait (engine)
-  "Waits until the sentinel is woken, and at most as long as there is nothing else to do.  True when a
-worker of ENGINE woke it because nobody waits any more."
-  (let ((pool (engine-pool-state engine))
-        (seconds (idle-wait-seconds engine)))
+(defun idle-wait (engine housekeeping)
+  "Waits until the sentinel is woken, and at most as long as there is nothing else to do, as IDLE-WAIT-SECONDS says of
+HOUSEKEEPING.  True when a worker of ENGINE woke it, because nobody waits any more, or a deadline comes soon."
+  (let ((pool (engine-pool-state engine)))
     (unwind-protect
-         (bt:with-lock-held ((engine-lock engine))
-           (setf (pool-state-clock-stopped-p pool) t
-                 (pool-state-sentinel-idle-p pool) t)
-           ;; The last worker that waits counts itself off, and then reads SENTINEL-IDLE-P; so that must
-           ;; be seen by all before the count is read here, or each might miss what the other wrote.  Likewise who
-           ;; holds an answer reads CLOCK-STOPPED-P before it handles something else.
+         (progn
+           (setf (pool-state-sentinel-idle-p pool) t)
+           ;; The last worker that waits counts itself off, and then reads SENTINEL-IDLE-P; so that must be seen by all before
+           ;; the count is read here, or each might miss what the other wrote.  Likewise who sets a deadline that comes soon;
+           ;; and who holds an answer reads CLOCK-STOPPED-P before it handles something else.
            (order-memory)
-           (when (and (not (eq (engine-phase engine) :stopped))
-                      (somebody-waits-p engine)
-                      (not (answers-held-p engine)))
-             (wait-on (engine-sentinel-wakeup engine) (engine-lock engine) seconds))
-           (not (pool-state-sentinel-idle-p pool)))
+           (let ((seconds (idle-wait-seconds engine housekeeping)))
+             (bt:with-lock-held ((engine-lock engine))
+               (setf (pool-state-clock-stopped-p pool) t)
+               (order-memory)
+               (when (and (pool-state-sentinel-idle-p pool) ; nobody has woken it by now
+                          (not (eq (engine-phase engine) :stopped))
+                          (somebody-waits-p engine)
+                          (not (answers-held-p engine)))
+                 (wait-on (engine-sentinel-wakeup engine) (engine-lock engine) seconds))
+               (not (pool-state-sentinel-idle-p pool)))))
       (setf (pool-state-sentinel-idle-p pool) nil)
       (resume-clock pool))))
 
@@ -60,7 +66,7 @@ look as if it had begun more than a tick ago."
 
 (defun wait-idly (engine controller)
   "Has the sentinel of ENGINE wait idly.  When a worker ended that, the next few samples follow closely."
-  (when (idle-wait engine)
+  (when (idle-wait engine (controller-last-housekeeping controller))
     (resume-fast-sampling controller)
     (setf (controller-idle-naps controller) 0))
   (setf (controller-last-nap-ticks controller) 1))

@@ -103,6 +103,16 @@ as not waiting before, and reads whether the sentinel is idle afterwards; see ID
     (when (shiftf (pool-state-sentinel-idle-p (engine-pool-state engine)) nil)
       (bt:condition-notify (engine-sentinel-wakeup engine)))))
 
+(defmethod serve-at :after ((engine ready-engine) connection time)
+  "An idle sentinel looks at deadlines once in *IDLE-TICK*, and may have looked before there was this one."
+  (declare (ignore connection))
+  (let ((pool (engine-pool-state engine)))
+    (when time
+      (order-memory)                    ; the sentinel says that it is idle, and looks at deadlines then
+      (when (and (pool-state-sentinel-idle-p pool)
+                 (< time (+ (coarse-now pool) (as-milliseconds *idle-tick*))))
+        (wake-sentinel engine)))))
+
 (defparameter *worker-slack-microseconds* 250
   "How late the system may end the sleep of a handler, to end several at once; its own default is
 50.")
