@@ -129,10 +129,7 @@ completed with."
 were in the handler that has deferred REPLY, and returns what it returns.  Temporary files that are made meanwhile
 live as long as those of the handler.  What two threads change of these objects at a time, or one and the handler, they
 have to agree on."
-  (let* ((deferral (deferred-reply-deferral reply))
-         ;; What is done for the reply is nothing that the handler of another request does for its own.
-         (*exchange* (and (eq *exchange* (deferral-exchange deferral)) *exchange*)))
-    (call-in-context (deferral-context deferral) function)))
+  (call-in-context (deferral-context (deferred-reply-deferral reply)) function))
 
 (defmacro with-reply-context ((reply) &body body)
   "Evaluates BODY as CALL-WITH-REPLY-CONTEXT calls a function for REPLY."

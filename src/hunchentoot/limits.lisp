@@ -36,11 +36,9 @@ later."
 
 (defun answer-refusal (refusal)
   "Ends the request whose content is not acceptable because of REFUSAL, a PROTOCOL-ERROR: with its
-status, or with the deferred reply that it has already, and with the connection.  Returns when a reply has begun, and in
-another thread than that of the handler, which alone can be left."
-  (when *exchange*
-    (note-event *exchange* :request-fault)
-    (unless (headers-sent-p)
-      (unless (answered-p *exchange*)
-        (settle-refusal refusal))
-      (hunchentoot:abort-request-handler))))
+status, or with the deferred reply that it has already, and with the connection.  Returns when a reply has begun."
+  (note-event *exchange* :request-fault)
+  (unless (headers-sent-p)
+    (unless (answered-p *exchange*)
+      (settle-refusal refusal))
+    (hunchentoot:abort-request-handler)))

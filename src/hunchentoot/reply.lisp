@@ -56,7 +56,9 @@ whether it was left by a throw.  Unless the reply comes later."
   "Answers REQUEST, with HEAD, with CONTENT, unless the reply has begun; with an error page where CONDITION is one.
 Content that was refused has a status for it, also where it was read for the second time."
   (when condition
-    (if (and (typep condition 'protocol-error) (not (headers-sent-p)))
+    (if (and (typep condition 'protocol-error)
+             (eq :error (client-side (exchange-protocol *exchange*))) ; and it is not another request's
+             (not (headers-sent-p)))
         (settle-refusal condition)
         (report-error acceptor request head condition backtrace)))
   (unless (headers-sent-p)

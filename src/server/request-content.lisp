@@ -23,7 +23,9 @@ NIL, tells the client to send it."
         (pace-content application link)
         (pace-wire wire nil nil))
     (flet ((turn-down (refusal)
-             (content-refused application refusal)))
+             ;; Others who read it have no handler that could be left, or one of another request.
+             (when (and *exchange* (eq link (exchange-link *exchange*)))
+               (content-refused application refusal))))
       (if (eq :chunked framing)
           (make-chunked-content wire (application-limits application) #'turn-down invite)
           (make-content-stream (wire-stream wire) framing #'turn-down invite)))))

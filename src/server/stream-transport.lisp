@@ -69,8 +69,10 @@ came before it failed, if any did.  What begins TLS has no lines, and is not wai
         (error () t))))
 
 (defmethod note-socket-ready ((transport stream-transport))
-  ;; LISTEN of ABCL does not tell the end.  Octets of TLS may be too few for who reads them not to wait.
-  (unless (transport-tls-handle transport)
+  ;; LISTEN of ABCL does not tell the end.  Where another stream stands between, a few octets may be too few for who reads
+  ;; them not to wait.
+  (unless (or (transport-base transport)
+              (transport-tls-handle transport))
     (setf (stream-transport-ready-p transport) t)))
 
 (defmethod transport-for (stream base)

@@ -306,7 +306,7 @@ likes."
     (is (equal '(:first :second) (recorded order)))))
 
 ;; As by a time limit of the application's own.
-(define-server-test (who-reads-on-after-reading-was-left-is-told-so-and-his-client-gets-500 :needs :our-engine)
+(define-server-test (who-reads-on-after-reading-was-left-is-told-so-and-his-client-gets-500 :needs :our-http)
   (dolist (framing '("Content-Length: 2" "Transfer-Encoding: chunked"))
     (let ((first-p t))
       (with-function (server:invite-content (original content)
@@ -390,7 +390,7 @@ likes."
           (is (equal "same" (ask-text "/" :method :post :content content)))
           (is-true left-p))))))
 
-(define-server-test (who-leaves-reading-characters-amid-it-reads-the-same-again :needs :our-engine)
+(define-server-test (who-leaves-reading-characters-amid-it-reads-the-same-again :needs :our-http)
   (dolist (read (list #'read-line (lambda (body) (read-sequence (make-string 10) body))))
     (let ((reads 0))
       (with-function (handler::octets-there (original body wanted)

@@ -112,7 +112,7 @@
     (is (zerop (server-figure :failed)))
     (is (equal "" (clack-log)))))
 
-(define-server-test (a-client-that-is-slow-but-takes-something-is-not-given-up :needs :our-engine)
+(define-server-test (a-client-that-is-slow-but-takes-something-is-not-given-up :needs :our-http)
   (let ((enough-p nil) (written (make-recorder)))
     (with-later (given :write-timeout 1/2)
         (let ((writer (funcall responder '(200 ())))

@@ -230,7 +230,7 @@
           (is (equal "the end" (chunk-text connection)))
           (is (null (read-chunk connection))))))))
 
-(define-server-test (who-writes-amid-reading-of-his-own-thread-does-not-wait-for-himself-either :needs :our-engine)
+(define-server-test (who-writes-amid-reading-of-his-own-thread-does-not-wait-for-himself-either :needs :our-http)
   (let ((nested nil))
     (with-function (server:invite-content (original content)
                      (when nested

@@ -220,7 +220,7 @@
       (is (= 408 (response-status (read-response connection))))
       (is (= 1 (getf (figure :expired-by) :body))))))
 
-(define-server-test (times-for-content-have-a-bound :needs :our-engine)
+(define-server-test (times-for-content-have-a-bound :needs :our-http)
   (dolist (name '(:content-grace :content-timeout))
     (signals hunchentoot:parameter-error
       (make-instance 'recycling:parallel-acceptor name (ash 1 57)))))

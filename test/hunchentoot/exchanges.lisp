@@ -12,7 +12,7 @@
     (end-sending connection)
     (map 'string #'code-char (receive-rest connection))))
 
-(define-server-test (nobody-is-connected-to-others :needs :our-engine)
+(define-server-test (nobody-is-connected-to-others :needs :our-http)
   (serving () (("/" "Hey!"))
     (with-connection (connection)
       (send connection "CONNECT localhost:80 HTTP/1.1" :crlf "Host: localhost" :crlf :crlf)
@@ -95,7 +95,7 @@
         (is (= 408 (response-status (read-response connection))))
         (task-result sender)))))
 
-(define-server-test (who-is-granted-another-protocol-may-talk-on-as-content :needs :our-engine)
+(define-server-test (who-is-granted-another-protocol-may-talk-on-as-content :needs :our-http)
   (serving () (("/" (setf (hunchentoot:return-code*) 101
                           (hunchentoot:header-out :upgrade) "talk"
                           (hunchentoot:header-out :connection) "Upgrade")
@@ -137,7 +137,7 @@ requests that were none."
         (list :chunks (loop for start from 0 below (length octets) by 10000
                             collect (subseq octets start (min (length octets) (+ start 10000)))))))
 
-(define-server-test (what-a-handler-leaves-of-its-content-is-no-request :needs :our-engine)
+(define-server-test (what-a-handler-leaves-of-its-content-is-no-request :needs :our-http)
   (with-partial-readers (smuggled)
     (dolist (framing (framings-of (smuggling-content 1000)))
       (dolist (target '("/one" "/none"))
@@ -163,7 +163,7 @@ requests that were none."
               (is (zerop (length (receive-rest connection))) "~A" target)))))
       (is (zerop (recorded-count smuggled))))))
 
-(define-server-test (content-that-was-read-whole-is-not-in-the-way-whatever-its-size :needs :our-engine)
+(define-server-test (content-that-was-read-whole-is-not-in-the-way-whatever-its-size :needs :our-http)
   (with-globals ((recycling::*unread-limit* 1000)
                  (recycling::*unasked-limit* 1000))
     (serving () (("/" (princ-to-string (length (hunchentoot:raw-post-data)))))
@@ -172,7 +172,7 @@ requests that were none."
               do (is (string= "30000" (exchange-text connection "/" :method :post
                                                      :content (test-octets 30000)))))))))
 
-(define-server-test (memory-for-content-is-given-back-with-the-reply :needs :our-engine)
+(define-server-test (memory-for-content-is-given-back-with-the-reply :needs :our-http)
   (serving () (("/" (princ-to-string (length (hunchentoot:raw-post-data))))
                ("/error" (hunchentoot:raw-post-data) (error "after the content")))
     (let ((before (platform:counter-count server::*reserved-memory*)))
@@ -200,7 +200,7 @@ requests that were none."
   (loop for start = (search part text) then (search part text :start2 (1+ start))
         while start count t))
 
-(define-server-test (a-reply-that-breaks-off-is-not-taken-for-whole :needs :our-engine)
+(define-server-test (a-reply-that-breaks-off-is-not-taken-for-whole :needs :our-http)
   (serving () (("/" (let ((reply (hunchentoot:send-headers)))
                       (write-sequence (octets "half") reply)
                       (finish-output reply)
@@ -212,7 +212,7 @@ requests that were none."
           "The end of chunks is missing.")
       (is (= 1 (count-of "HTTP/1.1 " text)) "Nothing more is answered."))))
 
-(define-server-test (an-error-amid-a-reply-of-known-length-ends-the-connection :needs :our-engine)
+(define-server-test (an-error-amid-a-reply-of-known-length-ends-the-connection :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) 10)
                     (let ((reply (hunchentoot:send-headers)))
                       (write-sequence (octets "half") reply)
@@ -220,7 +220,7 @@ requests that were none."
     (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
       (is (= 1 (count-of "HTTP/1.1 " text)) "What is missing is not taken from another reply."))))
 
-(define-server-test (replies-without-content-announce-none :needs :our-engine)
+(define-server-test (replies-without-content-announce-none :needs :our-http)
   (serving () (("/204" (setf (hunchentoot:return-code*) 204) "not sent")
                ("/304" (setf (hunchentoot:return-code*) 304) "not sent"))
     (dolist (target '("/204" "/304"))
@@ -229,13 +229,13 @@ requests that were none."
         (is (not (search "not sent" text)))
         (is (not (search "content-length: 8" text :test #'char-equal)) "~A" text)))))
 
-(define-server-test (a-reply-has-one-date :needs :our-engine)
+(define-server-test (a-reply-has-one-date :needs :our-http)
   (serving () (("/" (setf (hunchentoot:header-out :date) "Sun, 06 Nov 1994 08:49:37 GMT") "Hey!"))
     (let ((response (ask "/")))
       (is (= 1 (length (response-header-values response "date"))))
       (is (not (search "1994" (response-header response "date")))))))
 
-(define-server-test (reasons-are-hunchentoots :needs :our-engine)
+(define-server-test (reasons-are-hunchentoots :needs :our-http)
   (serving () (("/" (setf (hunchentoot:return-code*)
                           (parse-integer (hunchentoot:get-parameter "status")))
                     "Hey!"))
@@ -243,7 +243,7 @@ requests that were none."
       (is (equal (hunchentoot:reason-phrase status)
                  (response-reason (ask (format nil "/?status=~D" status))))))))
 
-(define-server-test (a-header-that-cannot-be-sent-is-an-error-that-is-told :needs :our-engine)
+(define-server-test (a-header-that-cannot-be-sent-is-an-error-that-is-told :needs :our-http)
   (serving () (("/" (setf (hunchentoot:header-out :x-test) (format nil "a~Cb" (code-char 0)))
                     "Hey!")
                ("/well" "well"))
@@ -255,14 +255,14 @@ requests that were none."
   (is (equal '("timeout=5" "timeout=7" "timeout=7" "timeout=5")
              (mapcar #'recycling::keep-alive-of '(5 7 7 5)))))
 
-(define-server-test (content-that-was-held-back-and-not-asked-for-ends-the-connection :needs :our-engine)
+(define-server-test (content-that-was-held-back-and-not-asked-for-ends-the-connection :needs :our-http)
   (serving () (("/" "unwanted"))
     (with-connection (connection)
       (send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Content-Length: 4" :crlf
             "Expect: 100-continue" :crlf :crlf)
       (is (equalp "close" (response-header (read-response connection) "connection"))))))
 
-(define-server-test (a-form-is-known-by-its-type :needs :our-engine)
+(define-server-test (a-form-is-known-by-its-type :needs :our-http)
   (serving () (("/" (princ-to-string (hunchentoot:post-parameter "a"))))
     (loop for (type value) in '(("application/x-www-form-urlencoded" "1")
                                 ("APPLICATION/X-WWW-FORM-urlencoded" "1")
@@ -298,7 +298,7 @@ requests that were none."
                 (send other second-2)
                 (is (string= "second" (response-text (read-response other))))))))))))
 
-(define-server-test (who-closes-the-content-of-a-request-that-has-none-closes-nobody-elses :needs :our-engine)
+(define-server-test (who-closes-the-content-of-a-request-that-has-none-closes-nobody-elses :needs :our-http)
   (serving () (("/" (let ((stream (hunchentoot:raw-post-data :want-stream t)))
                       (prog1 (shown (read-byte stream nil))
                         (close stream)))))
@@ -312,7 +312,7 @@ requests that were none."
 ;;; Content that a handler has asked for is its own to read
 
 (define-server-test (who-has-the-stream-of-content-may-read-all-of-it-after-the-head-of-its-reply
-                     :needs :our-engine)
+                     :needs :our-http)
   (let ((begun (make-gate "the head of the reply")))
     (with-globals ((recycling::*unasked-limit* 10))
       (serving (:max-early-octets 0)
@@ -331,7 +331,7 @@ requests that were none."
               (is (null (response-header response "connection")))))
           (is-true (read-response (progn (send-request connection "/other") connection))))))))
 
-(define-server-test (who-has-the-stream-of-content-and-answers-is-heard-before-that-comes :needs :our-engine)
+(define-server-test (who-has-the-stream-of-content-and-answers-is-heard-before-that-comes :needs :our-http)
   (serving (:max-early-octets 0)
       (("/" (hunchentoot:raw-post-data :want-stream t) "answer"))
     (with-connection (connection)
@@ -349,7 +349,7 @@ requests that were none."
   (record *asked-later* (handler-case (hunchentoot:post-parameters request)
                           (error (condition) condition))))
 
-(define-server-test (what-was-not-taken-for-want-of-memory-is-not-asked-for-again :needs :our-engine)
+(define-server-test (what-was-not-taken-for-want-of-memory-is-not-asked-for-again :needs :our-http)
   (when (server::memory-for-content)
     (with-globals ((*asked-later* (make-recorder))
                    (server::*content-share* 0))

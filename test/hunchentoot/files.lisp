@@ -95,7 +95,7 @@ besides ROUTES, by an acceptor made of INITARGS."
     (is (= 304 (response-status
                 (ask "/tagged" :headers '(("If-None-Match" . "\"mine\""))))))))
 
-(define-server-test (handlers-go-on-after-the-file-but-not-after-a-head :needs :our-engine)
+(define-server-test (handlers-go-on-after-the-file-but-not-after-a-head :needs :our-http)
   (let ((steps (make-recorder)))
     (serving-file ((octets "text"))
         (path ("/then" (hunchentoot:handle-static-file path)
@@ -128,7 +128,7 @@ besides ROUTES, by an acceptor made of INITARGS."
       (is (large-file-follows-p slow))
       (is (string= "word" (response-text (read-response slow)))))))
 
-(define-server-test (a-large-range-arrives-whole :needs :our-engine)
+(define-server-test (a-large-range-arrives-whole :needs :our-http)
   (serving-file (*large-answer*) (path)
     (with-connection (connection)
       (send-request connection "/file" :headers '(("Range" . "bytes=1000-8000999")))
@@ -241,7 +241,7 @@ besides ROUTES, by an acceptor made of INITARGS."
     (is (notany (lambda (known) (and known (string= path (recycling::known-path-path known))))
                 recycling::*known-paths*))))
 
-(define-server-test (files-that-share-a-place-are-told-apart :needs :our-engine)
+(define-server-test (files-that-share-a-place-are-told-apart :needs :our-http)
   (with-globals ((recycling::*known-files* (make-array 1 :initial-element nil)))
     (with-directory (directory)
       (let ((one (write-file directory "one" "first")) (two (write-file directory "two" "second")))

@@ -95,7 +95,7 @@ many octets of content /raw gets, and serves /next; what they take, RUNS records
       (is (= 413 (status (repeated "a=1&" 100000))))
       (is (= 413 (status (octets "a=" (repeated "x" 3000000))))))))
 
-(define-server-test (a-form-that-is-too-large-is-refused-before-it-comes :needs :our-engine)
+(define-server-test (a-form-that-is-too-large-is-refused-before-it-comes :needs :our-http)
   (serving-forms ()
     (with-connection (connection)
       (send connection (form-head *urlencoded* "Content-Length: 20000000"))

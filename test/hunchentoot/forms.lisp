@@ -200,7 +200,7 @@
 
 ;;; Hunchentoot counts the names of files without a lock, and each process counts for itself
 
-(define-server-test (a-file-that-somebody-else-makes-meanwhile-is-left-alone :needs :our-engine)
+(define-server-test (a-file-that-somebody-else-makes-meanwhile-is-left-alone :needs :our-content)
   (let ((others nil) (contents nil))
     (with-globals ((hunchentoot:*file-upload-hook*
                     (lambda (path)
@@ -231,7 +231,7 @@
         (is (= 2 (recorded-count paths)))
         (eventually ("the files to be deleted") (every #'gone-p (recorded paths)))))))
 
-(define-server-test (a-form-is-read-though-a-file-goes-while-a-name-is-sought :needs :our-engine)
+(define-server-test (a-form-is-read-though-a-file-goes-while-a-name-is-sought :needs :our-content)
   (let ((looks 0) (contents nil))
     (with-function (hunchentoot::make-tmp-file-name (original &rest arguments)
                      (if (= 1 (incf looks))
@@ -244,7 +244,7 @@
         (is (null (octet-difference *file-contents* contents)))
         (is (= 2 looks))))))
 
-(define-server-test (a-hook-for-uploads-that-fails-is-called-once :needs :our-engine)
+(define-server-test (a-hook-for-uploads-that-fails-is-called-once :needs :our-content)
   (let ((calls 0))
     (with-globals ((hunchentoot:*file-upload-hook* (lambda (path)
                                                      (declare (ignore path))
@@ -254,14 +254,14 @@
         (is (string= (shown nil) (response-text (upload "/" (file-part)))))
         (is (= 1 calls))))))
 
-(define-server-test (where-no-name-can-be-had-the-log-says-why :needs :our-engine)
+(define-server-test (where-no-name-can-be-had-the-log-says-why :needs :our-content)
   (let ((log (make-string-output-stream)))
     (with-function (hunchentoot::make-tmp-file-name (original &rest arguments) (error "There is none."))
       (serving (:message-log-destination log) (("/" (shown (hunchentoot:post-parameter "file"))))
         (is (string= (shown nil) (response-text (upload "/" (file-part)))))))
     (is (search "There is none." (get-output-stream-string log)))))
 
-(define-server-test (a-hook-that-refuses-an-upload-costs-no-connection :needs :our-engine)
+(define-server-test (a-hook-that-refuses-an-upload-costs-no-connection :needs :our-content)
   (with-globals ((hunchentoot:*file-upload-hook* (lambda (path)
                                                    (declare (ignore path))
                                                    (setf (hunchentoot:return-code*) hunchentoot:+http-forbidden+)

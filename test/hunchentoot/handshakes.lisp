@@ -46,7 +46,7 @@
 
 ;;; In pieces
 
-(define-server-test (a-handshake-that-comes-octet-by-octet-is-done :needs (:our-engine :tls-client))
+(define-server-test (a-handshake-that-comes-octet-by-octet-is-done :needs (:our-http :tls-client))
   (serving-tls ()
     (with-connection (connection)
       (let ((stream (encrypt-octet-by-octet connection)))

@@ -40,7 +40,7 @@
   "Evaluates BODY as RECEIVING-EARLY does, while other events come one by one."
   `(call-receiving-early (lambda () ,@body) t))
 
-(define-server-test (who-sends-on-while-a-reply-is-awaited-is-served-after-it :needs (:our-engine :parking))
+(define-server-test (who-sends-on-while-a-reply-is-awaited-is-served-after-it :needs (:our-http :parking))
   (receiving-early ()
     (serving-deferred (replies) ()
       (with-connection (connection)
@@ -56,7 +56,7 @@
                  (is (string= "first" (response-text (read-response connection))))
                  (is (string= "word" (response-text (read-response connection)))))))))
 
-(define-server-test (who-sends-on-behind-a-reply-that-does-not-come-in-time-is-served :needs (:our-engine :parking))
+(define-server-test (who-sends-on-behind-a-reply-that-does-not-come-in-time-is-served :needs (:our-http :parking))
   (receiving-requests-early ()
     (let ((replies (make-recorder)))
       (serving () (("/" (recycling:defer-reply (reply :timeout 1/2) (record replies reply)))
@@ -70,7 +70,7 @@
           (is (= 504 (response-status (read-response connection))))
           (is (string= "word" (response-text (read-response connection)))))))))
 
-(define-server-test (a-request-that-comes-in-pieces-is-served-when-it-is-whole :needs (:our-engine :parking))
+(define-server-test (a-request-that-comes-in-pieces-is-served-when-it-is-whole :needs (:our-http :parking))
   (receiving-early ()
     (serving () (("/" "word"))
       (with-connection (connection)
@@ -79,7 +79,7 @@
           (send-in-pieces connection size (request-octets "/"))
           (is (string= "word" (response-text (read-response connection)))))))))
 
-(define-server-test (a-head-that-was-received-in-part-has-a-deadline :needs (:our-engine :parking))
+(define-server-test (a-head-that-was-received-in-part-has-a-deadline :needs (:our-http :parking))
   (receiving-early ()
     (serving (:read-timeout 1/2) (("/" "word"))
       (with-connection (connection)
@@ -88,7 +88,7 @@
         (is (= 408 (response-status (read-response connection))))
         (is (closed-by-server-p connection))))))
 
-(define-server-test (content-may-come-with-its-head-or-later :needs (:our-engine :parking))
+(define-server-test (content-may-come-with-its-head-or-later :needs (:our-http :parking))
   (receiving-early ()
     (serving () (("/" (hunchentoot:raw-post-data :force-text t)))
       (with-connection (connection)
@@ -102,7 +102,7 @@
                  (send connection (subseq request (- (length request) (ceiling length 2))))
                  (is (string= content (response-text (read-response connection)))))))))
 
-(define-server-test (requests-that-come-together-are-answered-in-order :needs (:our-engine :parking))
+(define-server-test (requests-that-come-together-are-answered-in-order :needs (:our-http :parking))
   (receiving-early ()
     (serving () (("/" (hunchentoot:get-parameter "n")))
       (with-connection (connection)
@@ -114,7 +114,7 @@
 
 ;;; Replies that a worker completes, each while others are due
 
-(define-server-test (a-function-of-a-timer-may-complete-many-replies :needs (:our-engine :parking))
+(define-server-test (a-function-of-a-timer-may-complete-many-replies :needs (:our-http :parking))
   (receiving-early ()
     (serving-deferred (replies) ()
       (with-connections (connections 20)
@@ -134,7 +134,7 @@
               do (is (string= (princ-to-string count) (response-text (read-response connection))))
                  (is (string= "word" (exchange-text connection "/word"))))))))
 
-(define-server-test (a-reply-leaves-though-the-timer-that-completes-it-blocks-then :needs (:our-engine :parking))
+(define-server-test (a-reply-leaves-though-the-timer-that-completes-it-blocks-then :needs (:our-http :parking))
   (receiving-early ()
     (serving-deferred (replies) ()
       (let ((gate (make-gate)))
@@ -188,7 +188,7 @@
      (unwind-protect (progn ,@body)
        (remove-method (fdefinition ',(second definition)) method))))
 
-(define-server-test (no-reply-is-held-after-which-a-method-of-the-program-runs :needs (:our-engine :parking))
+(define-server-test (no-reply-is-held-after-which-a-method-of-the-program-runs :needs (:our-http :parking))
   (is-true (offered-p))
   (is-false (offered-p :mixin 'busy-afterwards))
   (with-method (defmethod hunchentoot:process-request :after ((request hunchentoot:request)))
@@ -206,7 +206,7 @@
   "Completes REPLY by \"word\" in another thread, before this returns."
   (task-result (in-background ("elsewhere") (recycling:complete-reply reply "word"))))
 
-(define-server-test (a-deferred-reply-is-held-when-it-is-complete :needs (:our-engine :parking))
+(define-server-test (a-deferred-reply-is-held-when-it-is-complete :needs (:our-http :parking))
   (serving () (("/now" (recycling:defer-reply (reply) (recycling:complete-reply reply "word")))
                ("/elsewhere" (recycling:defer-reply (reply) (complete-elsewhere reply)))
                ("/later" (recycling:defer-reply (reply)
@@ -219,7 +219,7 @@
       (is-true (offered-while (is (string= "word" (ask-text path))))))
     (is-false (offered-while (is (string= "word" (ask-text "/stream")))))))
 
-(define-server-test (deferred-replies-that-are-held-come-in-order :needs (:our-engine :parking))
+(define-server-test (deferred-replies-that-are-held-come-in-order :needs (:our-http :parking))
   (receiving-early ()
     (serving () (("/now" (recycling:defer-reply (reply) (recycling:complete-reply reply "now")))
                  ("/elsewhere" (recycling:defer-reply (reply) (complete-elsewhere reply)))
@@ -236,7 +236,7 @@
         (is (string= "now" (response-text (read-response connection))))
         (is (closed-by-server-p connection))))))
 
-(define-server-test (the-last-reply-is-held-and-its-connection-closed-after-it :needs (:our-engine :parking))
+(define-server-test (the-last-reply-is-held-and-its-connection-closed-after-it :needs (:our-http :parking))
   (receiving-early ()
     (serving () (("/" "word"))
       (with-connection (connection)

@@ -40,16 +40,16 @@ STATUS; unless that is 200, that it closes the connection and that no handler co
 
 ;;; Heads
 
-(define-server-test (request-lines-have-a-limit :needs :our-engine)
+(define-server-test (request-lines-have-a-limit :needs :our-http)
   (answers 200 (:max-request-line-octets 20) "GET /?345 HTTP/1.1" :crlf "Host: a" :crlf :crlf)
   (answers 414 (:max-request-line-octets 20) "GET /?3456 HTTP/1.1" :crlf "Host: a" :crlf :crlf))
 
-(define-server-test (header-lines-have-a-limit-together :needs :our-engine)
+(define-server-test (header-lines-have-a-limit-together :needs :our-http)
   (let ((value (make-string 1000 :initial-element #\x)))
     (answers 200 (:max-header-octets 1100) (get-with (format nil "A: ~A" value)))
     (answers 431 (:max-header-octets 1000) (get-with (format nil "A: ~A" value)))))
 
-(define-server-test (header-lines-are-counted :needs :our-engine)
+(define-server-test (header-lines-are-counted :needs :our-http)
   (answers 200 (:max-header-count 3) (get-with "A: 1" "B: 2"))
   (answers 431 (:max-header-count 3) (get-with "A: 1" "B: 2" "C: 3")))
 
@@ -104,7 +104,7 @@ STATUS; unless that is 200, that it closes the connection and that no handler co
         (receive-rest connection)
         (is (equal '(:handler) (recorded runs)))))))
 
-(define-server-test (a-handler-that-wants-no-content-answers-nevertheless :needs :our-engine)
+(define-server-test (a-handler-that-wants-no-content-answers-nevertheless :needs :our-http)
   (serving (:max-body-octets 10) (("/" "not read"))
     (with-connection (connection)
       (is (string= "not read" (exchange-text connection "/" :method :post
@@ -119,23 +119,23 @@ STATUS; unless that is 200, that it closes the connection and that no handler co
   (octets "POST / HTTP/1.1" :crlf "Host: localhost" :crlf "Transfer-Encoding: chunked" :crlf :crlf
           body))
 
-(define-server-test (chunk-extensions-have-a-limit :needs :our-engine)
+(define-server-test (chunk-extensions-have-a-limit :needs :our-http)
   (answers 200 (:max-chunk-extension-octets 10)
     (post-raw "1;a=34" :crlf "x" :crlf "0;a=4" :crlf :crlf))
   (answers 413 (:max-chunk-extension-octets 10)
     (post-raw "1;a=345" :crlf "x" :crlf "0;a=45" :crlf :crlf)))
 
-(define-server-test (trailers-have-a-limit :needs :our-engine)
+(define-server-test (trailers-have-a-limit :needs :our-http)
   (answers 200 (:max-trailer-octets 20)
     (post-raw "1" :crlf "x" :crlf "0" :crlf "A: 1" :crlf "B: 2" :crlf :crlf))
   (answers 431 (:max-trailer-octets 20)
     (post-raw "1" :crlf "x" :crlf "0" :crlf "A: 1" :crlf "B: 2345678901234567" :crlf :crlf)))
 
-(define-server-test (malformed-chunks-are-bad-requests :needs :our-engine)
+(define-server-test (malformed-chunks-are-bad-requests :needs :our-http)
   (dolist (body '("x" ("1" :crlf "xx" :crlf) ("-1" :crlf) ("1 x" :crlf)))
     (answers 400 () (post-raw body "0" :crlf :crlf))))
 
-(define-server-test (content-that-ends-within-a-chunk-is-not-taken-for-whole :needs :our-engine)
+(define-server-test (content-that-ends-within-a-chunk-is-not-taken-for-whole :needs :our-http)
   (let ((runs (make-recorder)))
     (serving () (("/" (hunchentoot:raw-post-data :force-binary t) (record runs :handler) "read"))
       (with-connection (connection)
@@ -144,7 +144,7 @@ STATUS; unless that is 200, that it closes the connection and that no handler co
         (is (not (search (octets " 200 ") (receive-rest connection))))
         (is (null (recorded runs)))))))
 
-(define-server-test (chunks-may-come-octet-by-octet :needs :our-engine)
+(define-server-test (chunks-may-come-octet-by-octet :needs :our-http)
   (serving () (("/" (hunchentoot:raw-post-data :force-text t)))
     (with-connection (connection)
       (loop repeat 2
@@ -157,7 +157,7 @@ STATUS; unless that is 200, that it closes the connection and that no handler co
     (is (string= "NIL" (ask-text "/" :method :post :content "one")))
     (is (string= "T" (ask-text "/" :method :post :chunks '("one"))))))
 
-(define-server-test (a-stream-of-chunks-listens :needs :our-engine)
+(define-server-test (a-stream-of-chunks-listens :needs :our-http)
   (let ((asked (make-gate)) (more (make-gate)))
     (serving () (("/" (let ((stream (slot-value hunchentoot:*request*
                                                 'hunchentoot::content-stream)))

@@ -42,7 +42,7 @@
       (loop repeat 2
             do (is (= 500 (response-status (exchange connection "/"))))))))
 
-(define-server-test (a-reply-of-known-length-keeps-connections-of-http-1.0 :needs :our-engine)
+(define-server-test (a-reply-of-known-length-keeps-connections-of-http-1.0 :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) 4)
                     (write-words "body")))
     (with-connection (connection)
@@ -64,7 +64,7 @@
           (dolist (part '("not sent" "content-length" "transfer-encoding"))
             (is (not (search part text :test #'char-equal)) "~A ~A" status part)))))))
 
-(define-server-test (head-gets-the-headers-of-a-streamed-reply :needs :our-engine)
+(define-server-test (head-gets-the-headers-of-a-streamed-reply :needs :our-http)
   (serving () (("/" (write-words "body"))
                ("/known" (setf (hunchentoot:content-length*) 4)
                          (write-words "body")))
@@ -110,7 +110,7 @@
 
 ;;; Heads
 
-(define-server-test (a-head-that-was-sent-is-not-changed-by-sending-it-again :needs :our-engine)
+(define-server-test (a-head-that-was-sent-is-not-changed-by-sending-it-again :needs :our-http)
   (let ((unchanged (make-recorder)))
     (serving () (("/" (hunchentoot:send-headers)
                       (let ((before (copy-tree (hunchentoot:headers-out*))))
@@ -121,7 +121,7 @@
               do (is (= 200 (response-status (exchange connection "/")))))))
     (is (equal '(t t) (recorded unchanged)))))
 
-(define-server-test (the-head-of-a-chunked-reply-leaves-at-once :needs :our-engine)
+(define-server-test (the-head-of-a-chunked-reply-leaves-at-once :needs :our-http)
   (let ((seen (make-gate "the client to see the head")))
     (serving () (("/" (let ((stream (hunchentoot:send-headers)))
                         (await seen)
@@ -142,21 +142,21 @@
             do (is (= 500 (response-status response)))
                (is (not (chunked-p response)))))))
 
-(define-server-test (the-coding-of-a-streamed-reply-is-the-servers :needs :our-engine)
+(define-server-test (the-coding-of-a-streamed-reply-is-the-servers :needs :our-http)
   (serving () (("/" (setf (hunchentoot:header-out :transfer-encoding) "gzip")
                     (write-words "body")))
     (let ((response (ask "/")))
       (is (chunked-p response))
       (is (string= "body" (response-text response))))))
 
-(define-server-test (a-streamed-reply-whose-end-nobody-would-see-ends-the-connection :needs :our-engine)
+(define-server-test (a-streamed-reply-whose-end-nobody-would-see-ends-the-connection :needs :our-http)
   (serving (:output-chunking-p nil) (("/" (write-words "body")))
     (let ((text (ask-parts (request-octets "/") (request-octets "/"))))
       (is (uiop:string-suffix-p text "body"))
       (is (search "connection: close" text :test #'char-equal))
       (is (= 1 (count-of "HTTP/1.1 " text))))))
 
-(define-server-test (headers-are-sent-once :needs :our-engine)
+(define-server-test (headers-are-sent-once :needs :our-http)
   (serving () (("/" (let ((stream (hunchentoot:send-headers)))
                       (setf (hunchentoot:header-out :x-late) "late")
                       (write-sequence (octets (shown (hunchentoot:send-headers))) stream))))
@@ -166,7 +166,7 @@
       (is (not (search "late" text)))
       (is (last-chunk-p text)))))
 
-(define-server-test (who-asks-twice-for-a-head-keeps-no-connection-that-is-to-be-closed :needs :our-engine)
+(define-server-test (who-asks-twice-for-a-head-keeps-no-connection-that-is-to-be-closed :needs :our-http)
   (serving () (("/" (setf (hunchentoot:content-length*) 0)
                     (hunchentoot:send-headers)
                     (hunchentoot:send-headers)))
@@ -192,7 +192,7 @@
       (is (string= "x" (decode (read-chunk connection))))
       (is (null (read-chunk connection))))))
 
-(define-server-test (programs-can-ask-whether-content-comes-in-chunks-after-the-head-was-sent :needs :our-engine)
+(define-server-test (programs-can-ask-whether-content-comes-in-chunks-after-the-head-was-sent :needs :our-http)
   (serving () (("/" (let ((stream (hunchentoot:send-headers)))
                       (write-sequence (octets (shown (and (hunchentoot::input-chunking-p) t)
                                                      (hunchentoot:raw-post-data :force-text t)))
@@ -204,7 +204,7 @@
                (is (string= (shown nil "abc")
                             (exchange-text connection "/" :method :post :content "abc")))))))
 
-(define-server-test (a-stream-that-a-program-puts-in-between-gets-what-is-written :needs :our-engine)
+(define-server-test (a-stream-that-a-program-puts-in-between-gets-what-is-written :needs :our-http)
   (let ((ours (make-recorder)))
     (serving () (("/" (setf hunchentoot::*hunchentoot-stream*
                             (flexi-streams:make-flexi-stream hunchentoot::*hunchentoot-stream*))

@@ -35,7 +35,7 @@ arguments, returns the lines of its access log so far."
                     (and (probe-file ,log) (uiop:read-file-lines ,log))))
              ,@body))))))
 
-(define-server-test (rejected-requests-stand-in-the-access-log :needs :our-engine)
+(define-server-test (rejected-requests-stand-in-the-access-log :needs :our-http)
   (with-access-log (lines :max-body-octets 1000) (("/" "body"))
     (loop for (status line octets) in *rejected*
           for number from 1
@@ -52,7 +52,7 @@ arguments, returns the lines of its access log so far."
     (is (equal '((400 . 2) (413 . 1) (414 . 1) (417 . 1) (431 . 1) (501 . 1) (505 . 1))
                (rejections)))))
 
-(define-server-test (rejected-requests-stand-in-other-formats-too :needs :our-engine)
+(define-server-test (rejected-requests-stand-in-other-formats-too :needs :our-http)
   (with-access-log (lines :access-log-format :json) (("/" "body"))
     (ask-raw "GET /secret HTTP/1.1" :crlf "Bad Name: 1" :crlf :crlf)
     (let ((line (eventually ("the line") (first (lines)))))
@@ -62,7 +62,7 @@ arguments, returns the lines of its access log so far."
       (is (search "\"uri\":\"/secret\"" line))
       (is (search "\"protocol\":\"HTTP/1.1\"" line)))))
 
-(define-server-test (functions-that-log-are-told-of-rejected-requests-in-strings :needs :our-engine)
+(define-server-test (functions-that-log-are-told-of-rejected-requests-in-strings :needs :our-http)
   (with-access-log (lines :access-log-format
                           (lambda (facts)
                             (format nil "~{~S~^ ~}"

@@ -43,7 +43,7 @@ under /word, and ROUTES."
         (is (large-reply-p slower))
         (is (string= "word" (exchange-text slow "/word")))))))
 
-(define-server-test (who-reads-a-large-reply-slowly-gets-all-of-it :needs :our-engine)
+(define-server-test (who-reads-a-large-reply-slowly-gets-all-of-it :needs :our-http)
   (with-routes (("/large" *large-answer*))
     (with-acceptor (acceptor :write-timeout 3/2)
       (with-open-connection (slow (connect-with-small-buffer (hunchentoot:acceptor-port acceptor)))
@@ -110,7 +110,7 @@ under /word, and ROUTES."
         (is (closed-by-server-p slow))
         (task-result stop)))))
 
-(define-server-test (a-handler-that-writes-on-itself-waits-for-its-client :needs :our-engine)
+(define-server-test (a-handler-that-writes-on-itself-waits-for-its-client :needs :our-http)
   (serving-large (("/stream" (let ((stream (hunchentoot:send-headers)))
                                (write-sequence *large-answer* stream)
                                (finish-output stream))))

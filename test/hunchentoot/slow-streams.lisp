@@ -97,7 +97,7 @@ for SECONDS."
 
 ;;; Time limits of a handler's own
 
-(define-server-test (who-leaves-amid-a-write-and-writes-on-breaks-no-chunk :needs :our-engine)
+(define-server-test (who-leaves-amid-a-write-and-writes-on-breaks-no-chunk :needs :our-http)
   (let ((armed-p nil))
     (with-routes (("/" (let ((stream (hunchentoot:send-headers)))
                          (setf armed-p t)

@@ -69,7 +69,7 @@
   (send connection (format nil "POST ~A HTTP/1.1" target) :crlf "Host: localhost" :crlf
         "Expect: 100-continue" :crlf framing :crlf :crlf))
 
-(define-server-test (content-is-asked-for-when-it-is-wanted :needs :our-engine)
+(define-server-test (content-is-asked-for-when-it-is-wanted :needs :our-http)
   (let ((entered (make-gate)) (go-on (make-gate)))
     (serving () (("/" (open-gate entered)
                       (await go-on)
@@ -84,7 +84,7 @@
         (is (string= "body" (response-text (read-response connection))))
         (is (string= "body" (exchange-text connection "/" :method :post :content "body")))))))
 
-(define-server-test (content-is-asked-for-once-however-it-is-read :needs :our-engine)
+(define-server-test (content-is-asked-for-once-however-it-is-read :needs :our-http)
   (flet ((stream-text (stream)
            (decode (coerce (loop for octet = (read-byte stream nil nil) while octet collect octet)
                            'wire))))
@@ -151,7 +151,7 @@
               do (is (= 500 (response-status response)))
                  (is (null (response-header response "transfer-encoding"))))))))
 
-(define-server-test (statuses-without-content-have-no-framing :needs :our-engine)
+(define-server-test (statuses-without-content-have-no-framing :needs :our-http)
   (serving () (("/" (setf (hunchentoot:return-code*) (parse-integer (hunchentoot:query-string*))
                           (hunchentoot:header-out :transfer-encoding) "chunked"
                           (hunchentoot:content-length*) 10)
@@ -168,7 +168,7 @@
 
 ;;; What is behind content, and behind requests
 
-(define-server-test (the-rest-of-chunks-beyond-all-limits-is-no-request :needs :our-engine)
+(define-server-test (the-rest-of-chunks-beyond-all-limits-is-no-request :needs :our-http)
   (let ((runs (make-recorder)))
     (with-globals ((recycling::*unasked-limit* 20000)
                    (recycling::*unread-limit* 10000))

@@ -59,7 +59,7 @@ one, and after a reply."
         (is (eq :closed (task-result sender 20)))
         (is (= 1 (getf (figure :expired-by) :idle)))))))
 
-(define-server-test (empty-lines-are-counted-though-they-come-one-by-one :needs :our-engine)
+(define-server-test (empty-lines-are-counted-though-they-come-one-by-one :needs :our-http)
   (serving (:max-request-line-octets 20) (("/" "Hey!"))
     (with-connection (connection)
       (loop repeat 11
@@ -67,7 +67,7 @@ one, and after a reply."
                (poll (lambda () (zerop (figure :busy))) 1/10))
       (is (= 400 (response-status (read-response connection)))))))
 
-(define-server-test (who-sent-empty-lines-only-is-told-nothing :needs :our-engine)
+(define-server-test (who-sent-empty-lines-only-is-told-nothing :needs :our-http)
   (serving (:read-timeout 1/2 :write-timeout 1/2) ()
     (with-connection (connection)
       (send connection :crlf)

@@ -29,7 +29,7 @@ returns in a handler for it, whose values are gone when the request is served."
                    :application-protocol nil :resumed-p nil)
                  (facts "-tls1_2" "-cipher" "ECDHE-ECDSA-AES128-GCM-SHA256" "-noservername"))))))
 
-(define-server-test (a-handler-learns-whether-a-session-was-resumed :needs (:our-engine :tls))
+(define-server-test (a-handler-learns-whether-a-session-was-resumed :needs (:our-http :tls))
   (with-facts (facts (recycling:tls-information))
     (serving-https (directory)
       (dolist (version '("-tls1_2" "-tls1_3"))
@@ -50,7 +50,7 @@ returns in a handler for it, whose values are gone when the request is served."
   (is (null (recycling:tls-information)))
   (is (null (recycling:client-certificate))))
 
-(define-server-test (a-handler-that-streams-learns-of-its-connection :needs (:our-engine :tls))
+(define-server-test (a-handler-that-streams-learns-of-its-connection :needs (:our-http :tls))
   (with-facts (facts (let ((stream (hunchentoot:send-headers)))
                        (write-sequence (octets "told") stream)
                        (getf (recycling:tls-information) :protocol)))
@@ -58,7 +58,7 @@ returns in a handler for it, whose values are gone when the request is served."
       (is (equal "TLSv1.3" (facts))))))
 
 (define-server-test (a-handler-with-its-connections-read-by-a-program-learns-of-them
-                     :needs (:our-engine :tls-client))
+                     :needs (:our-http :tls-client))
   (with-facts (facts (getf (recycling:tls-information) :protocol))
     (serving-https (directory :mixin 'looking-around)
       (is (equal "TLSv1.3" (facts))))))
@@ -75,7 +75,7 @@ returns in a handler for it, whose values are gone when the request is served."
   (let ((output (openssl "x509" "-in" file "-noout" "-sha256" what)))
     (string-trim '(#\Newline) (subseq output (1+ (position #\= output))))))
 
-(define-server-test (a-handler-learns-who-its-client-is :needs (:our-engine :tls))
+(define-server-test (a-handler-learns-who-its-client-is :needs (:our-http :tls))
   (with-clients (clients authorities)
     (with-facts (facts (recycling:client-certificate))
       (serving-https (directory :ssl-client-ca-file authorities :ssl-verify-client :optional)
@@ -97,7 +97,7 @@ returns in a handler for it, whose values are gone when the request is served."
                    3600))
             (is (not (search "known" (princ-to-string certificate))))))))))
 
-(define-server-test (a-certificate-that-was-not-verified-is-told-as-that :needs (:our-engine :tls))
+(define-server-test (a-certificate-that-was-not-verified-is-told-as-that :needs (:our-http :tls))
   (with-clients (clients authorities)
     (with-facts (facts (recycling:client-certificate))
       (serving-https (directory :ssl-client-ca-file authorities :ssl-verify-client :request)
@@ -109,7 +109,7 @@ returns in a handler for it, whose values are gone when the request is served."
                      (facts-of-certificate
                       (apply #'facts version (client-arguments clients "known"))))))))))
 
-(define-server-test (a-resumed-session-has-the-clients-certificate :needs (:our-engine :tls))
+(define-server-test (a-resumed-session-has-the-clients-certificate :needs (:our-http :tls))
   (with-clients (clients authorities)
     (with-facts (facts (let ((certificate (recycling:client-certificate)))
                          (cons (getf (recycling:tls-information) :resumed-p)
@@ -146,7 +146,7 @@ returns in a handler for it, whose values are gone when the request is served."
     (unwind-protect (multiple-value-list (cl+ssl::x509-certificate-names certificate))
       (cl+ssl::x509-free certificate))))
 
-(define-server-test (cl+ssl-can-be-asked-for-the-clients-certificate :needs (:our-engine :tls))
+(define-server-test (cl+ssl-can-be-asked-for-the-clients-certificate :needs (:our-http :tls))
   (with-clients (clients authorities)
     (with-facts (facts (names-by-cl+ssl))
       (serving-https (directory :ssl-client-ca-file authorities)

@@ -16,7 +16,7 @@
           (unwind-protect (funcall function session client)
             (platform:end-tls-session session)))))))
 
-(define-server-test (a-tls-session-is-not-freed-while-another-thread-uses-it :needs :our-engine)
+(define-server-test (a-tls-session-is-not-freed-while-another-thread-uses-it :needs :our-http)
   (let ((entered (make-gate)) (release (make-gate)))
     (call-with-tls-session
      (lambda (session client)
@@ -42,7 +42,7 @@
          do (write-sequence (make-array 3000 :element-type '(unsigned-byte 8)) stream)
             (finish-output stream))))
 
-(define-server-test (over-tls-threads-may-write-to-one-stream-and-close-it :needs :our-engine)
+(define-server-test (over-tls-threads-may-write-to-one-stream-and-close-it :needs :our-http)
   (let ((before (sessions-of-openssl))
         (failures 0))
     (with-routes (("/shared"
@@ -80,7 +80,7 @@
         until (eql before now)
         finally (return now)))
 
-(define-server-test (a-detached-tls-connection-that-a-program-forgets-is-ended :needs :our-engine)
+(define-server-test (a-detached-tls-connection-that-a-program-forgets-is-ended :needs :our-http)
   (with-globals ((engine::*poll-milliseconds* 20)) ; who waits clears his stack then
     (let ((before (sessions-of-others)))
       (with-routes (("/forget" (hunchentoot:detach-socket hunchentoot:*acceptor*)

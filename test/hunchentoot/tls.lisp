@@ -141,7 +141,7 @@
           (is (search "400" (read-everything stream)))
           (is (not (poll (lambda () (octets-refused-p connection)) 1/5))))))))
 
-(define-server-test (who-leaves-over-tls-breaks-no-pipe :needs :our-engine)
+(define-server-test (who-leaves-over-tls-breaks-no-pipe :needs :our-http)
   (let ((entered (make-gate)) (release (make-gate)) (signals 0))
     (with-routes (("/held" (let ((stream (hunchentoot:send-headers)))
                              (open-gate entered)

@@ -123,6 +123,7 @@
  :mutants
  (("send-result" "(unless (headers-sent-p)" "(progn")
   ("send-result" "(typep condition 'protocol-error)" "nil" :suites (deferred-replies))
+  ("send-result" "(eq :error (client-side (exchange-protocol *exchange*)))" "t" :suites (deferred-replies))
   ("send-result" "(not (headers-sent-p))" "t" :suites (deferred-replies))
   ("answer (acceptor request head)" "(forget-files (deferral-context deferral))" "" :suites (deferred-replies))
   ("answer (acceptor request head)" "(not (deferred-p *exchange*))" "t" :suites (deferred-replies))
@@ -281,7 +282,6 @@
  (("answer-refusal" "(note-event *exchange* :request-fault)" "nil")
   ("answer-refusal" "(headers-sent-p)" "nil"
    :suites (limits rejections conformance/streaming exchanges content-that-does-not-come))
-  ("answer-refusal" "(when *exchange*" "(progn" :suites (deferred-replies))
   ("answer-refusal" "(unless (answered-p *exchange*)" "(unless nil" :suites (deferred-replies))
   ("answered-p" "(not (withdraw-deferral deferral))" "t" :suites (deferred-replies))
   ("answered-p" "(deferral-unsent-p deferral)" "t" :suites (deferred-replies))

@@ -112,7 +112,7 @@
       (is-true (server:drop-content content 100)))
     (is (eql (char-code #\k) (read-byte stream)))))
 
-(define-server-test (who-leaves-listen-amid-it-may-have-lost-octets :needs :our-engine)
+(define-server-test (who-leaves-listen-amid-it-may-have-lost-octets :needs :our-http)
   (with-wire (wire stream client)
     (dolist (make (list (lambda (invite) (content-of-length stream 5 :invite invite))
                         (lambda (invite) (chunked wire :invite invite))))
@@ -145,7 +145,7 @@
           (is-true left-p)
           (signals server:content-left (all-content content)))))))
 
-(define-server-test (who-reads-on-where-the-connection-has-broken-is-told-so :needs :our-engine)
+(define-server-test (who-reads-on-where-the-connection-has-broken-is-told-so :needs :our-http)
   (dolist (chunked-p '(nil t))
     (with-wire (wire stream client)
       (let ((content (if chunked-p (chunked wire) (content-of-length stream 5))))
@@ -193,7 +193,7 @@
     (signals http:protocol-error (all-content (content-of-length stream 4) 3))
     (is (eql (char-code #\e) (read-byte stream)) "What is too much is not begun.")))
 
-(define-server-test (content-that-came-before-is-read-before-what-follows :needs :our-engine)
+(define-server-test (content-that-came-before-is-read-before-what-follows :needs :our-http)
   (with-wire (wire stream client)
     (send client "cde, and the next request")
     (eventually ("the octets to come") (eq :some (server:fill-input wire)))

@@ -120,7 +120,7 @@
 (defmethod server::transport-awaits ((transport halting-transport))
   :output)
 
-(define-server-test (who-reads-waits-for-what-the-transport-waits-for :needs :our-engine)
+(define-server-test (who-reads-waits-for-what-the-transport-waits-for :needs :our-http)
   (with-wire (wire stream client)
     (let ((carried (server::make-wire nil (make-halting-transport stream wire))))
       (setf (server::wire-milliseconds wire) (* 1000 *patience*))

@@ -83,7 +83,7 @@
       (is (string= (numbered-answer 1) (response-text (read-response connection)))))
     (is (equal (list *proxy-line*) (recorded *proxy-lines*)))))
 
-(define-server-test (a-connection-that-was-read-before-ends-with-its-time :needs :our-engine)
+(define-server-test (a-connection-that-was-read-before-ends-with-its-time :needs :our-http)
   (with-globals ((*proxy-lines* (make-recorder)))
     (serving (:mixin 'behind-a-proxy :read-timeout 1/2 :write-timeout 1/2) (("/" "body"))
       (with-connection (connection)

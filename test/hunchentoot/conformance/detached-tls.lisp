@@ -59,7 +59,7 @@ seconds, unless the program says otherwise."
     (read-until stream (coerce '(#\Return #\Newline #\Return #\Newline) 'string))
     stream))
 
-(define-server-test (a-program-talks-over-tls-in-a-thread-of-its-own :needs (:our-engine :tls-client))
+(define-server-test (a-program-talks-over-tls-in-a-thread-of-its-own :needs (:our-http :tls-client))
   (serving-detached (talker (echo-messages <stream>))
     (with-connection (connection)
       (let ((stream (begin-talk connection)) (task (talker)))
@@ -75,7 +75,7 @@ seconds, unless the program says otherwise."
     (is (zerop (figure :failed)))
     (is (zerop (figure :open)))))
 
-(define-server-test (a-program-over-tls-reads-for-as-long-as-it-likes :needs (:our-engine :tls-client))
+(define-server-test (a-program-over-tls-reads-for-as-long-as-it-likes :needs (:our-http :tls-client))
   (serving-detached (talker (progn (hunchentoot::set-timeouts <socket> 60 60)
                                    (echo-messages <stream>)))
     (with-connection (connection)
@@ -89,7 +89,7 @@ seconds, unless the program says otherwise."
         (task-result task)))))
 
 (define-server-test (a-program-over-tls-that-says-nothing-reads-for-the-read-time-out
-                     :needs (:our-engine :tls-client))
+                     :needs (:our-http :tls-client))
   (serving-detached (talker (unwind-protect (handler-case (progn (read-message <stream>) :end)
                                               (error () :late))
                               (close <stream> :abort t)))
@@ -99,7 +99,7 @@ seconds, unless the program says otherwise."
         (is (null (next-clear-octet stream)))))))
 
 (define-server-test (a-client-that-has-said-all-over-tls-hears-a-program-out
-                     :needs (:our-engine :tls-client))
+                     :needs (:our-http :tls-client))
   (serving-detached (talker (echo-messages <stream>))
     (with-connection (connection)
       (let ((stream (begin-talk connection)) (task (talker)))
@@ -109,7 +109,7 @@ seconds, unless the program says otherwise."
         (task-result task)))))
 
 (define-server-test (a-program-that-closes-its-tls-stream-ends-the-connection
-                     :needs (:our-engine :tls-client))
+                     :needs (:our-http :tls-client))
   (let ((before (platform:tls-session-count)))
     (serving-detached (talker (progn (write-message (octets "only this") <stream>)
                                      (close <stream>)

@@ -157,7 +157,7 @@ connection."
       (ask-for-talk connection (message "one") (message "GET / HTTP/1.1") #(13 10 13 10))
       (is (closed-by-server-p connection)))))
 
-(define-server-test (a-101-says-nothing-of-keeping-the-connection :needs :our-engine)
+(define-server-test (a-101-says-nothing-of-keeping-the-connection :needs :our-http)
   (serving-talk (stream (echo stream))
     (with-connection (connection)
       (let ((response (ask-for-talk connection)))

@@ -170,7 +170,7 @@ refuses, since the class of the warning has none."
   (let ((data (hunchentoot:raw-post-data :request request :force-binary t)))
     (record *recorded* (and data (length data)))))
 
-(define-server-test (a-large-body-that-nobody-reads-is-not-kept :needs :our-engine)
+(define-server-test (a-large-body-that-nobody-reads-is-not-kept :needs :our-http)
   (with-globals ((*recorded* (make-recorder)))
     (serving (:request-class 'recorded-request) (("/" "ignored") ("/next" "next"))
       (with-connection (connection)
@@ -187,7 +187,7 @@ refuses, since the class of the warning has none."
         (is (equal (list 1000 nil recycling::*unread-limit* nil nil nil nil nil nil nil)
                    (recorded *recorded*)))))))
 
-(define-server-test (a-huge-body-that-nobody-reads-ends-the-connection :needs :our-engine)
+(define-server-test (a-huge-body-that-nobody-reads-ends-the-connection :needs :our-http)
   (with-globals ((recycling::*unasked-limit* 300000))
     (serving (:max-early-octets 0) (("/next" "next") ("/" "ignored"))
       (with-connection (connection)
