@@ -136,12 +136,13 @@ ARGUMENTS, where it is no form, or none of ours."
 (defun form-read-p (request content &optional force external-format)
   "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT or, if that is NIL, in
 that of the form; NIL where it has none, or, unless FORCE, it was read."
-  (cond ((form-wanted-p request force)
-         (or-bad-request (read-form request content external-format))
-         t)
-        ((multipart-wanted-p request)
-         (or-bad-request (read-multipart request external-format))
-         t)))
+  (if (form-wanted-p request force)
+      (progn (or-bad-request (read-form request content external-format))
+             t)
+      (let ((boundary (unread-boundary request)))
+        (when boundary
+          (or-bad-request (read-multipart request content boundary external-format))
+          t))))
 
 (wrap-form-reader 'read-parameters)
 

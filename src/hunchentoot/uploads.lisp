@@ -190,35 +190,36 @@ pathname of a file where it has a file name, else octets; as a list."
   (let ((header (rfc2388:parse-header (hunchentoot:header-in :content-type request) :value)))
     (cdr (rfc2388:find-parameter "BOUNDARY" (rfc2388:header-parameters header)))))
 
+(defun parse-own-form (request content boundary external-format)
+  "The alist of the parameters of the form with BOUNDARY that REQUEST has as its CONTENT, which is ours, in EXTERNAL-FORMAT.
+NIL, and a line in the log, for malformed ones."
+  (check-content content)
+  (keeping-content (content)            ; a malformed form has not left it
+    (or-log-form-error
+      (form-parameters content boundary external-format (request-limits request)))))
+
 (defun parse-form (hunchentoots request external-format)
-  "The alist of the parameters of the form that REQUEST has, in EXTERNAL-FORMAT; by HUNCHENTOOTS, a
-function, where its octets are not ours to read, or no boundary is known.  NIL, and a line in the log,
-for malformed ones."
+  "Like PARSE-OWN-FORM; by HUNCHENTOOTS, a function, where its octets are not ours to read, or no boundary is known."
   (let* ((content (own-content request))
          (boundary (and content (boundary-of request))))
-    (cond ((null boundary)
-           (funcall hunchentoots request external-format))
-          (t
-           (check-content content)
-           (keeping-content (content)   ; a malformed form has not left it
-             (or-log-form-error
-               (form-parameters content boundary external-format (request-limits request))))))))
+    (if boundary
+        (parse-own-form request content boundary external-format)
+        (funcall hunchentoots request external-format))))
 
 (wrap-form-parser 'parse-form)
 
-(defun multipart-wanted-p (request)
-  "True when REQUEST, which has content of ours, has a form with files, and nobody has read it."
+(defun unread-boundary (request)
+  "The boundary of the form with files that REQUEST, which has content of ours, has and nobody has read; else NIL."
   (and (null (content-asked-for-p request))
        (method-with-parameters-p request)
        (names-type-p (hunchentoot:header-in :content-type request) "multipart/form-data")
-       (boundary-of request)
-       t))
+       (boundary-of request)))
 
-(defun read-multipart (request external-format)
-  "Gives REQUEST, which has a form with files, the parameters in that, in EXTERNAL-FORMAT or, if that is NIL, in that of
-the form.  It cannot be read once more."
+(defun read-multipart (request content boundary external-format)
+  "Gives REQUEST, which has a form with BOUNDARY as its CONTENT, the parameters in that, in EXTERNAL-FORMAT or, if that is
+NIL, in that of the form.  It cannot be read once more."
   (setf (slot-value request 'hunchentoot:post-parameters)
-        (parse-form (constantly '()) request (or external-format (external-format-of-form request)))
+        (parse-own-form request content boundary (or external-format (external-format-of-form request)))
         (raw-post-data* request) t))
 
 ;;; Where functions cannot be wrapped, a form is read before Hunchentoot would

@@ -81,7 +81,7 @@ waits idly."
       (let* ((pool (engine::engine-pool-state engine))
              (task (in-background ("sentinel") (engine::idle-wait engine (platform:milliseconds)))))
         (eventually ("it to wait idly") (engine::pool-state-sentinel-idle-p pool))
-        (eventually ("the clock to stand") (engine::pool-state-clock-stopped-p pool))
+        (is (engine::pool-state-clock-stopped-p pool) "Nobody ticks meanwhile.")
         (engine::wake-sentinel-if-nobody-waits engine pool)
         (is (engine::pool-state-sentinel-idle-p pool) "Somebody waits.")
         (platform:counter-add (engine::pool-state-waiting pool) -1)
@@ -90,6 +90,15 @@ waits idly."
           (is (task-result task)))
         (is (not (engine::pool-state-sentinel-idle-p pool)))
         (is (not (engine::pool-state-clock-stopped-p pool)))))))
+
+(define-server-test a-sentinel-that-is-woken-while-it-looks-at-deadlines-does-not-rest
+  (with-globals ((engine::*tick* 8) (engine::*idle-tick* 8))
+    (with-still-pool (engine controller)
+      (pretend-to-wait engine)
+      (with-function (engine::next-deadline (original engine)
+                       (prog1 (funcall original engine)
+                         (engine::wake-sentinel engine)))
+        (within-a-second (is-true (engine::idle-wait engine (platform:milliseconds))))))))
 
 (define-server-test the-sentinel-waits-idly-until-the-next-deadline
   (with-globals ((engine::*tick* 1/4) (engine::*idle-tick* 20))

@@ -479,6 +479,17 @@ variable, and answers /word and ROUTES."
         (list (chunk (test-octets 20000)) "0" :crlf :crlf))
   "Content in chunks that is not well-formed, and that is more than 1000 octets.")
 
+(defun chunked-form-head (path)
+  "The head of a form for PATH that comes in chunks."
+  (post-head path (octets "Transfer-Encoding: chunked" :crlf "Content-Type: application/x-www-form-urlencoded")))
+
+(defun temporary-file-of (reply)
+  "The pathname of a new file that is to be deleted with REPLY."
+  (recycling:with-reply-context (reply)
+    (let ((file (hunchentoot::make-tmp-file-name)))
+      (close (open file :direction :output))
+      file)))
+
 (define-server-test (content-that-is-refused-after-the-handler-changes-no-reply :needs :our-content)
   (dolist (early '(0 100000))
     (let ((replies (make-recorder)))
@@ -499,10 +510,7 @@ variable, and answers /word and ROUTES."
         (dolist (path '("/unread" "/in-part" "/complete" "/form" "/stream"))
           (dolist (chunks *refused-chunks*)
             (with-connection (connection)
-              (send connection
-                      (post-head path (octets "Transfer-Encoding: chunked" :crlf
-                                              "Content-Type: application/x-www-form-urlencoded"))
-                      chunks)
+              (send connection (chunked-form-head path) chunks)
               (when (member path '("/unread" "/in-part") :test #'string=)
                 (is-true (complete replies "later")))
               (let ((response (read-response connection)))
@@ -515,9 +523,7 @@ variable, and answers /word and ROUTES."
   (let ((results (make-recorder)) (file nil))
     (serving (:max-raw-octets 1000)
         (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record results :left)))
-                (recycling:with-reply-context (reply)
-                  (setf file (hunchentoot::make-tmp-file-name))
-                  (close (open file :direction :output)))
+                (setf file (temporary-file-of reply))
                 (unwind-protect (hunchentoot:raw-post-data)
                   (record results reply))))
          ("/function" (recycling:defer-reply (reply)
@@ -562,10 +568,7 @@ variable, and answers /word and ROUTES."
     (loop for chunks in *refused-chunks*
           for status in '(400 413)
           do (with-connection (connection)
-               (send connection
-                     (post-head "/" (octets "Transfer-Encoding: chunked" :crlf
-                                            "Content-Type: application/x-www-form-urlencoded"))
-                     chunks)
+               (send connection (chunked-form-head "/") chunks)
                (is (= status (response-status (read-response connection))))
                (is (= 1 (getf (figure :rejected-by-status) status)))))))
 
@@ -595,10 +598,7 @@ variable, and answers /word and ROUTES."
             for status in '(400 413)
             do (dolist (path '("/complete" "/pending" "/form"))
                  (with-connection (connection)
-                   (send connection
-                         (post-head path (octets "Transfer-Encoding: chunked" :crlf
-                                                 "Content-Type: application/x-www-form-urlencoded"))
-                         chunks)
+                   (send connection (chunked-form-head path) chunks)
                    (let ((response (read-response connection)))
                      (is (= 200 (response-status response)) "~A" path)
                      (is (string= "later" (response-text response))))
@@ -664,9 +664,7 @@ variable, and answers /word and ROUTES."
   (let ((file nil))
     (serving ()
         (("/" (recycling:defer-reply (reply)
-                (recycling:with-reply-context (reply)
-                  (setf file (hunchentoot::make-tmp-file-name))
-                  (close (open file :direction :output)))
+                (setf file (temporary-file-of reply))
                 (hunchentoot:send-headers))))
       (with-connection (connection)
         (send-request connection "/" :method :head)
@@ -678,9 +676,7 @@ variable, and answers /word and ROUTES."
   (let ((entered (make-latch 1)) (gate (make-gate)) (file nil))
     (serving ()
         (("/" (recycling:defer-reply (reply)
-                (recycling:with-reply-context (reply)
-                  (setf file (hunchentoot::make-tmp-file-name))
-                  (close (open file :direction :output))))
+                (setf file (temporary-file-of reply)))
               (count-down entered)
               (await gate)
               (error "It fails.")))

@@ -40,15 +40,14 @@ HOUSEKEEPING.  True when a worker of ENGINE woke it, because nobody waits any mo
   (let ((pool (engine-pool-state engine)))
     (unwind-protect
          (progn
-           (setf (pool-state-sentinel-idle-p pool) t)
+           (setf (pool-state-clock-stopped-p pool) t
+                 (pool-state-sentinel-idle-p pool) t)
            ;; The last worker that waits counts itself off, and then reads SENTINEL-IDLE-P; so that must be seen by all before
            ;; the count is read here, or each might miss what the other wrote.  Likewise who sets a deadline that comes soon;
            ;; and who holds an answer reads CLOCK-STOPPED-P before it handles something else.
            (order-memory)
            (let ((seconds (idle-wait-seconds engine housekeeping)))
              (bt:with-lock-held ((engine-lock engine))
-               (setf (pool-state-clock-stopped-p pool) t)
-               (order-memory)
                (when (and (pool-state-sentinel-idle-p pool) ; nobody has woken it by now
                           (not (eq (engine-phase engine) :stopped))
                           (somebody-waits-p engine)
