@@ -71,7 +71,8 @@
                  (:file "blocking-engine")
                  (:file "faults")
                  (:file "lifecycle")
-                 (:file "blocking-decisions")))
+                 (:file "blocking-decisions")
+                 (:file "memory-budget")))
    (:module "platform"
     :serial t
     :components ((:file "sockets")

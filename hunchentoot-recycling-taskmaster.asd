@@ -145,6 +145,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "timer-heap") ; timers that wait for their moment
                    (:file "engine")     ; its phases
                    (:file "heap-watch") ; who makes garbage
+                   (:file "memory-budget") ; of what clients make us keep
                    (:file "worker-pool") ; how workers come and go
                    (:file "sentinel")   ; the housekeeping thread
                    (:file "timer-alarm") ; from the timers to who runs them

@@ -199,70 +199,29 @@ the last one."
     (when (content-spool content)
       (clear-spool (content-spool content)))))
 
-;;; Memory
-;;;
-;;; Many requests at a time, none of which has more than it may, could fill the heap; when it is full
-;;; the Lisp ends.  So what is kept of their content has a share of the heap, and who would take more
-;;; is refused before it does.
-
-(defparameter *content-share* 1/4
-  "The share of the heap that the content of all requests together may have.")
+;;; Memory, of the budget of all clients (see the engine's memory-budget.lisp)
 
 (defparameter *uncounted-octets* (* 64 1024)
   "So many are not reserved: most content has less, a thread takes more, and the account is a place
 in memory that all threads write to.")
 
-(defun memory-for-content ()
-  "How many octets may be reserved in all, or NIL where the size of the heap is not known."
-  (let ((heap (heap-octets)))
-    (and heap (floor (* *content-share* heap)))))
-
-(defparameter *most-used* 3/4
-  "The share of the heap that may be in use, garbage included, when content is read.")
-
-(defvar *collected* nil
-  "When garbage was last collected for the sake of content, in MILLISECONDS, or NIL.")
-
-(defun collect-now-and-then ()
-  "Collects all garbage, at most once a second: it holds up everybody.  Vectors as long as content
-outlive several collections of the usual kind, and fill the heap though nobody has them any more."
-  (let ((now (milliseconds)))
-    (unless (and *collected* (< (- now *collected*) 1000))
-      (setf *collected* now)
-      (collect-garbage))))
-
-(defun fits-in-heap-p (octets)
-  "True when OCTETS more may be kept in memory as it is, or the size of the heap is not known."
-  (or (null (heap-octets))
-      (< (+ octets (heap-used)) (* *most-used* (heap-octets)))))
-
-(defun room-in-heap-p (octets)
-  "Like FITS-IN-HEAP-P, but collects garbage for it."
-  (or (fits-in-heap-p octets)
-      (progn (collect-now-and-then)
-             (fits-in-heap-p octets))))
-
 (defun reserve-memory (content octets)
   "Makes sure that there is memory for OCTETS more of CONTENT; else refuses it."
-  (let ((room (and (> octets *uncounted-octets*)
-                   (memory-for-content))))
-    (when room
-      (when (> (+ octets (content-memory content)) room)
+  (let ((budget (and (> octets *uncounted-octets*)
+                     (client-memory-budget))))
+    (when budget
+      (when (> (+ octets (content-memory content)) budget)
         (refuse-content content :body-too-large))
-      (uninterruptibly
-        (counter-add *reserved-memory* octets)
-        (incf (content-memory content) octets))
-      (unless (and (<= (counter-count *reserved-memory*) room)
-                   (room-in-heap-p octets))
+      (unless (and (uninterruptibly
+                     (when (reserve-client-memory octets)
+                       (incf (content-memory content) octets)))
+                   (make-room-in-heap octets))
         (refuse-content content :no-memory)))))
 
 (defun release-memory (content)
   "Gives back what was reserved for CONTENT."
-  (let ((octets (content-memory content)))
-    (when (plusp octets)
-      (uninterruptibly
-        (setf (content-memory content) 0)
-        (counter-add *reserved-memory* (- octets))))))
+  (uninterruptibly
+    (release-client-memory (shiftf (content-memory content) 0))))
 
 (defun release-octets (content)
   "Gives back all that CONTENT has in memory and in files."

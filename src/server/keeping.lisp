@@ -110,7 +110,7 @@ clients together could fill it."
   (let ((left (octets-left wire)))
     (or (> left *high-water-mark*)
         (and (plusp left)
-             (not (room-in-heap-p left))))))
+             (not (make-room-in-heap left))))))
 
 (defun empty-output (wire)
   "Empties the buffer of WIRE.  Waits for its peer while too much would be LEFT."

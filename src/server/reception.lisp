@@ -186,22 +186,13 @@ its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-
            (unless (receive-some content room)
              (return :all))))))))
 
-(defun memory-for-spools ()
-  "How many octets may be reserved in all when content waits in memory, or NIL where the size of the heap is
-not known: half of what content may have, or what waits would leave nothing to who reads."
-  (let ((most (memory-for-content)))
-    (and most (floor most 2))))
-
 (defun memory-left-p (content)
-  "Accounts for the memory that CONTENT has while it waits; moves that to a file when all content has too
-much.  NIL when it cannot wait."
-  (let ((spool (content-spool content))
-        (most (memory-for-spools)))
-    (or (null most)
-        (<= (account-for-memory spool) most)
+  "Accounts for the memory that CONTENT has while it waits; moves that to a file when what waits has too much.  NIL when it
+cannot wait."
+  (let ((spool (content-spool content)))
+    (or (account-for-memory spool)
         (and (or (spool-file spool) (move-to-file spool))
-             (progn (account-for-memory spool)
-                    t)))))
+             (account-for-memory spool)))))
 
 (defun place-taken-p (content)
   "True when the request whose CONTENT has come in part may be served: it has one of the few places then."

@@ -7,7 +7,7 @@
 ;;;; - While there is no FILE, MEMORY has at most *SPOOL-MEMORY* octets, or more while memory is plentiful.
 ;;;;   When more come, all go to the file, and MEMORY is given up; from then on it is a window of the file
 ;;;;   for who reads.
-;;;; - ACCOUNTED octets of *RESERVED-MEMORY* are this spool's.
+;;;; - ACCOUNTED octets of the budget of all clients are reserved for this spool.
 
 (defparameter *spool-memory* (- (* 64 1024) 16)
   "How many octets a spool has in memory; more go to a temporary file, unless memory is plentiful.  With the
@@ -19,9 +19,6 @@ waits: a file costs several times the processor time.")
 
 (defconstant +least-spool+ 256
   "The least octets that are allocated: a client may send one at a time.")
-
-(defvar *reserved-memory* (make-counter)
-  "How many octets are reserved for content in the whole process.")
 
 (defvar *empty-memory* (make-octets 0))
 
@@ -94,12 +91,16 @@ no room for it."
              (close-descriptor file)
              nil)))))
 
+(defparameter *waiting-share* 1/2
+  "The share of the budget of all clients up to which memory is reserved for what waits for a client: the rest is left to
+requests that are served.")
+
 (defun plenty-p (octets)
   "True when memory is plentiful, though OCTETS more were taken.  Garbage is in the way as well: it is not
 collected for what can be in a file."
-  (let ((most (memory-for-spools)))
-    (and most
-         (< (+ octets (counter-count *reserved-memory*)) (* *plenty* most))
+  (let ((budget (client-memory-budget)))
+    (and budget
+         (< (+ octets (client-memory-reserved)) (* *plenty* *waiting-share* budget))
          (fits-in-heap-p octets))))
 
 (defun append-to-spool (spool octets start end)
@@ -162,9 +163,13 @@ Signals an error when the file of SPOOL cannot be read."
 ;;; What all spools have in memory together
 
 (defun account-for-memory (spool)
-  "Reserves as many octets as SPOOL has in memory; returns how many are reserved in all."
+  "Reserves as many octets as SPOOL has in memory.  NIL where what waits would have too much then; as many as before are
+reserved in that case."
   (uninterruptibly
-    (let ((size (length (spool-memory spool))))
-      (counter-add *reserved-memory* (- size (spool-accounted spool)))
-      (setf (spool-accounted spool) size)
-      (counter-count *reserved-memory*))))
+    (let* ((size (length (spool-memory spool)))
+           (more (- size (spool-accounted spool))))
+      (when (if (plusp more)
+                (reserve-client-memory more *waiting-share*)
+                (progn (release-client-memory (- more)) t))
+        (setf (spool-accounted spool) size)
+        t))))

@@ -209,7 +209,7 @@ likes."
         (is (equal "" (clack-log)))))))
 
 (define-server-test (content-of-an-application-that-ends-its-thread-is-given-back :needs :deferred-ends)
-  (let ((reserved (platform:counter-count server::*reserved-memory*))
+  (let ((reserved (engine:client-memory-reserved))
         (read (make-gate "the content to be read")))
     (with-clack (environment (progn (read-octets-of (getf environment :raw-body) 300000)
                                     (open-gate read)
@@ -218,7 +218,7 @@ likes."
       (is (zerop (length (ask-raw (request-octets "/" :method :post :content (test-octets 300000))))))
       (await read)
       (is-true (eventually ("the memory to be given back")
-                 (= reserved (platform:counter-count server::*reserved-memory*)))))))
+                 (= reserved (engine:client-memory-reserved)))))))
 
 (define-server-test (who-is-destroyed-while-he-ends-his-turn-still-ends-it :needs (:deferred-ends :calls-by-name))
   (let ((first-p t))

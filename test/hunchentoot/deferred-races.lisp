@@ -214,7 +214,7 @@ completed all."
   (let* ((state (seeded-state seed))
          (stop-p (zerop (random 2 state)))
          (stopping nil)
-         (memory (platform:counter-count server::*reserved-memory*)))
+         (memory (engine:client-memory-reserved)))
     (setf *races* (make-races count state))
     (serving ()
         (("/" (run-race (aref *races* (parse-integer (hunchentoot:get-parameter "n"))))))
@@ -242,7 +242,7 @@ completed all."
                         for fault = (race-fault race stop-p)
                         when fault collect (list fault race))))
       (is (null faults) "~D faults; the first: ~S" (length faults) (first faults)))
-    (is (= memory (platform:counter-count server::*reserved-memory*)))
+    (is (= memory (engine:client-memory-reserved)))
     (setf *races* #())))
 
 (define-server-test (each-deferred-request-has-one-answer-whatever-races :needs :our-engine)

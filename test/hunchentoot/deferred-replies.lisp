@@ -746,7 +746,7 @@ variable, and answers /word and ROUTES."
 
 (define-server-test (memory-for-content-is-given-back :needs (:our-content :noticed-leaving))
   (let ((replies (make-recorder))
-        (before (platform:counter-count server::*reserved-memory*)))
+        (before (engine:client-memory-reserved)))
     (serving () (("/" (hunchentoot:raw-post-data)
                       (recycling:defer-reply (reply) (record replies reply))))
       (dolist (headers '(() (("Expect" . "100-continue"))))
@@ -762,7 +762,7 @@ variable, and answers /word and ROUTES."
         (eventually ("the leaving to be noticed") (recycling:reply-abandoned-p (nth-reply replies)))
         (complete replies "too late"))
       (eventually ("memory to be given back")
-        (= before (platform:counter-count server::*reserved-memory*))))))
+        (= before (engine:client-memory-reserved))))))
 
 (define-server-test (uploaded-files-live-until-the-reply-is-complete :needs :our-engine)
   (let ((replies (make-recorder)))

@@ -175,11 +175,11 @@ requests that were none."
 (define-server-test (memory-for-content-is-given-back-with-the-reply :needs :our-http)
   (serving () (("/" (princ-to-string (length (hunchentoot:raw-post-data))))
                ("/error" (hunchentoot:raw-post-data) (error "after the content")))
-    (let ((before (platform:counter-count server::*reserved-memory*)))
+    (let ((before (engine:client-memory-reserved)))
       (dolist (target '("/" "/error"))
         (ask target :method :post :content (test-octets (* 2 server::*uncounted-octets*))))
       (eventually ("the memory to be given back")
-        (= before (platform:counter-count server::*reserved-memory*))))))
+        (= before (engine:client-memory-reserved))))))
 
 ;;; Replies
 
@@ -350,9 +350,9 @@ requests that were none."
                           (error (condition) condition))))
 
 (define-server-test (what-was-not-taken-for-want-of-memory-is-not-asked-for-again :needs :our-http)
-  (when (server::memory-for-content)
+  (when (engine:client-memory-budget)
     (with-globals ((*asked-later* (make-recorder))
-                   (server::*content-share* 0))
+                   (engine:*client-memory-share* 0))
       (serving (:request-class 'asking-later-request :max-early-octets 0) (("/" "answer"))
         (with-connection (connection)
           (send-request connection "/" :method :post :form `(("a" . ,(make-string 70000 :initial-element #\b))))

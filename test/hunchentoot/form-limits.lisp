@@ -194,7 +194,7 @@ many octets of content /raw gets, and serves /next; what they take, RUNS records
 
 (define-server-test (content-of-all-requests-together-has-a-limit :needs :our-http)
   ;; What has come in part when it is asked for as a whole counts twice for a moment.
-  (with-globals ((server::*content-share* (/ 300000 (platform:heap-octets))))
+  (with-globals ((engine:*client-memory-share* (/ 300000 (platform:heap-octets))))
     (let ((entered (make-gate)) (leave (make-gate)))
       (serving () (("/hold" (hunchentoot:raw-post-data :force-binary t)
                             (open-gate entered)
@@ -215,6 +215,6 @@ many octets of content /raw gets, and serves /next; what they take, RUNS records
             (is (string= "held" (response-text (read-response first))))))
         ;; Content is given back after the answer was sent.
         (eventually ("memory to be given back")
-          (zerop (platform:counter-count server::*reserved-memory*)))
+          (zerop (engine:client-memory-reserved)))
         (is (string= (shown 140000) (ask-text "/raw" :method :post :content (test-octets 140000))))))
-    (is (zerop (platform:counter-count server::*reserved-memory*)))))
+    (is (zerop (engine:client-memory-reserved)))))

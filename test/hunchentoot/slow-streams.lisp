@@ -72,7 +72,7 @@ for SECONDS."
 (define-server-test (where-the-heap-has-no-room-a-handler-waits-for-its-client :needs :parking)
   (with-globals ((recycling:*high-water-mark* (* 2 *large-size*)))
     (let ((room-p nil))
-      (with-function (server::room-in-heap-p (original octets) room-p)
+      (with-function (engine:make-room-in-heap (original octets) room-p)
         (serving-large (("/stream" (stream-large-answer)))
           (with-connection (slow)
             (send-request slow "/stream")

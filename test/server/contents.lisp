@@ -211,22 +211,22 @@
   (with-wire (wire stream client)
     (let* ((size (1+ server::*uncounted-octets*))
            (octets (test-octets size))
-           (before (platform:counter-count server::*reserved-memory*))
+           (before (engine:client-memory-reserved))
            (sender (in-background ("client") (send client octets)))
            (content (content-of-length stream size)))
       (is (equalp octets (all-content content)))
       (task-result sender)
-      (when (server::memory-for-content)
-        (is (= (+ before size) (platform:counter-count server::*reserved-memory*)))
+      (when (engine:client-memory-budget)
+        (is (= (+ before size) (engine:client-memory-reserved)))
         (server:release-memory content)
         (server:release-memory content)
-        (is (= before (platform:counter-count server::*reserved-memory*)))
+        (is (= before (engine:client-memory-reserved)))
         (is (eq :body-too-large
                 (refusal-of (lambda ()
                               (all-content (content-of-length
-                                            stream (1+ (server::memory-for-content)))))))
+                                            stream (1+ (engine:client-memory-budget)))))))
             "No request may have so much.")
-        (is (= before (platform:counter-count server::*reserved-memory*)))))))
+        (is (= before (engine:client-memory-reserved)))))))
 
 (defun refusal-of (thunk)
   "The keyword of the refusal that THUNK signals, or NIL."
@@ -235,26 +235,26 @@
 
 (define-server-test when-others-have-the-heap-content-is-refused
   (with-wire (wire stream client)
-    (let ((room (server::memory-for-content))
-          (before (platform:counter-count server::*reserved-memory*)))
+    (let ((room (engine:client-memory-budget))
+          (before (engine:client-memory-reserved)))
       (when room
         (unwind-protect
              (progn
-               (platform:counter-add server::*reserved-memory* room)
+               (engine:reserve-client-memory room)
                (is (eq :no-memory
                        (refusal-of (lambda ()
                                      (all-content (content-of-length
                                                    stream (1+ server::*uncounted-octets*)))))))
-               (is (= (+ before room) (platform:counter-count server::*reserved-memory*))))
-          (platform:counter-add server::*reserved-memory* (- room)))))))
+               (is (= (+ before room) (engine:client-memory-reserved))))
+          (engine:release-client-memory room))))))
 
 (define-server-test content-that-is-refused-gives-its-memory-back
   (with-wire (wire stream client)
-    (let ((before (platform:counter-count server::*reserved-memory*))
+    (let ((before (engine:client-memory-reserved))
           (sender (in-background ("client")
                     (try-to-send client (chunks-of (test-octets 200000) 1000)))))
       (is (eq :body-too-large (refusal-of (lambda () (all-content (chunked wire) 150000)))))
-      (is (= before (platform:counter-count server::*reserved-memory*)))
+      (is (= before (engine:client-memory-reserved)))
       (server:drop-descriptor wire)
       (disconnect client)
       (task-result sender))))

@@ -1,0 +1,69 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; One memory budget for everything that clients can make this process keep: unfinished heads, content, messages, and
+;;;; replies that they do not take.  Many clients, none of which has more than it may, could otherwise fill the heap; when
+;;;; that is full, the Lisp ends.
+;;;;
+;;;; The owner of the memory reserves octets before it allocates them, and releases as many once nothing refers to them.
+;;;; An owner that gets NIL allocates nothing: it refuses its client, or evicts another one, or uses a file.
+
+(defparameter *client-memory-share* 1/4
+  "The share of the heap, a rational, that may be reserved for all clients together.")
+
+(defvar *client-memory* (make-counter)
+  "How many octets are reserved for clients, of all engines of this process.")
+
+(defun client-memory-budget ()
+  "How many octets may be reserved for all clients together, an integer; NIL where the size of the heap is not known, and
+nothing is limited."
+  (let ((heap (heap-octets)))
+    (and heap (floor (* *client-memory-share* heap)))))
+
+(defun client-memory-reserved ()
+  "How many octets are reserved for all clients together, an integer."
+  (counter-count *client-memory*))
+
+(defun reserve-client-memory (octets &optional (share 1))
+  "Reserves OCTETS, an integer of 0 or more.  True when no more than SHARE of the budget, a rational, is reserved then;
+otherwise NIL, and nothing was reserved.  What waits for clients takes a SHARE of 1/2, so that the rest is left to requests
+that are served.  Any thread may call it; the caller releases as many octets later, and is not to be interrupted before it
+has noted that."
+  (let ((budget (client-memory-budget)))
+    (or (null budget)
+        (uninterruptibly
+          (counter-add *client-memory* octets)
+          (or (<= (counter-count *client-memory*) (floor (* share budget)))
+              (progn (counter-add *client-memory* (- octets))
+                     nil))))))
+
+(defun release-client-memory (octets)
+  "Releases OCTETS, an integer of 0 or more, that RESERVE-CLIENT-MEMORY has reserved.  What it returns does not matter."
+  (when (and (plusp octets) (client-memory-budget)) ; or nothing was counted
+    (counter-add *client-memory* (- octets))))
+
+;;; The heap itself, garbage included
+
+(defparameter *most-used* 3/4
+  "The share of the heap that may be in use, garbage included, when memory is taken for a client.")
+
+(defvar *collected* nil
+  "When garbage was last collected for the sake of clients, in MILLISECONDS, or NIL.")
+
+(defun collect-now-and-then ()
+  "Collects all garbage, at most once a second: it holds up every thread.  Long vectors outlive several collections of the
+usual kind, and fill the heap though nothing refers to them any more."
+  (let ((now (milliseconds)))
+    (unless (and *collected* (< (- now *collected*) 1000))
+      (setf *collected* now)
+      (collect-garbage))))
+
+(defun fits-in-heap-p (octets)
+  "True when OCTETS more, an integer, may be allocated in the heap as it is, garbage included, or its size is not known."
+  (or (null (heap-octets))
+      (< (+ octets (heap-used)) (* *most-used* (heap-octets)))))
+
+(defun make-room-in-heap (octets)
+  "Like FITS-IN-HEAP-P of OCTETS, an integer, but collects garbage where that is in the way."
+  (or (fits-in-heap-p octets)
+      (progn (collect-now-and-then)
+             (fits-in-heap-p octets))))
