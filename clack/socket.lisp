@@ -47,12 +47,22 @@ content may follow."
          (eq :idle (our-side protocol))
          (eq :done (client-side protocol)))))
 
+(defun check-handshake (exchange)
+  "Refuses the request of EXCHANGE where it asks for a WebSocket and has content, which could be taken for frames."
+  (let ((head (exchange-head exchange)))
+    (when (and (eq exchange *answered*)
+               (websocket-request-p head)
+               (not (eq :none (head-framing head))))
+      (error (make-refusal :content-of-handshake)))))
+
 (defun socket-of (exchange)
-  "The PROGRAM-SOCKET for the connection of EXCHANGE, made when that is wanted first.  Signals PROGRAM-SOCKET-OVER."
+  "The PROGRAM-SOCKET for the connection of EXCHANGE, made when that is wanted first.  Signals PROGRAM-SOCKET-OVER, and a
+PROTOCOL-ERROR where the request is an opening handshake with content."
   (or (exchange-successor exchange)
-      (if (untouched-p exchange)
-          (setf (exchange-successor exchange) (make-socket-for exchange))
-          (error 'program-socket-over))))
+      (progn (check-handshake exchange)
+             (if (untouched-p exchange)
+                 (setf (exchange-successor exchange) (make-socket-for exchange))
+                 (error 'program-socket-over)))))
 
 (defun taken-over-p (exchange)
   "True when an application has taken the connection of EXCHANGE over."

@@ -134,6 +134,9 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :connect-not-served 501 "RFC 9110, section 9.3.6"
   "This server is no proxy, and connects nobody.")
 
+(define-refusal :content-of-handshake 400 "RFC 6455, section 4.1"
+  "A request that opens a WebSocket has no content.")
+
 (define-refusal :plain-http-to-tls 400 "RFC 9110, section 4.2.2"
   "A plain HTTP request was sent to a port for https.")
 (define-refusal :tls-to-plain-http 400 "RFC 9110, section 4.2.1"

@@ -37,6 +37,13 @@
   (unless (eq :http/1.1 protocol)
     (refuse-handshake 400 "A WebSocket is opened by HTTP/1.1.")))
 
+(defun check-no-content (content-length transfer-encoding)
+  "Refuses a request with content: a proxy, or a client that waits for 100 (Continue), and the server would
+disagree where the first frame begins."
+  (when (or transfer-encoding
+            (and content-length (find #\0 content-length :test #'char/=)))
+    (refuse-handshake 400 "A request that opens a WebSocket has no content.")))
+
 (defun element-p (word value)
   "True if VALUE, a list in a header field or NIL, has WORD in any case."
   (and value (member word (list-elements value) :test #'string-equal)))
@@ -96,12 +103,14 @@ section 4.2.2, item 5.4)."
 strings in the order of preference, that the client speaks too, or NIL (RFC 6455, section 4.2).
 METHOD is a keyword such as :GET, PROTOCOL one such as :HTTP/1.1, and HEADER a function from the name
 of a header field, a keyword such as :SEC-WEBSOCKET-KEY, to its value, a string or NIL; values of a
-repeated field are joined by commas.  Signals HANDSHAKE-REFUSED where the request opens no WebSocket."
+repeated field are joined by commas.  Signals HANDSHAKE-REFUSED where the request opens no WebSocket: also one
+with content, which no client of the protocol sends."
   (flet ((field (name) (funcall header name)))
     (check-request-line method protocol)
     (check-upgrade (field :connection) (field :upgrade))
     (check-version (field :sec-websocket-version))
     (check-key (field :sec-websocket-key))
+    (check-no-content (field :content-length) (field :transfer-encoding))
     (let ((subprotocol (chosen-subprotocol (field :sec-websocket-protocol) subprotocols)))
       (values (accept-key (field :sec-websocket-key)) subprotocol))))
 

@@ -235,6 +235,16 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
         (eventually ("what has come to be handed over") (plusp (recorded-count got)))
         (is (equalp (octets "waiting") (apply #'octets (recorded got))))))))
 
+(define-server-test a-handshake-with-content-opens-no-websocket
+  (with-echoing ()
+    (with-talk (talk :handshake '(:headers (("Content-Length" . "0"))))
+      (is (end-talk talk)))
+    (is (= 400 (status-of-handshake-with-content :content "some")))
+    (dolist (headers '((("Content-Length" . "4") ("Expect" . "100-continue"))
+                       (("Transfer-Encoding" . "chunked"))
+                       (("Transfer-Encoding" . "chunked") ("Expect" . "100-continue"))))
+      (is (= 400 (status-of-handshake-with-content :headers headers)) "~S" headers))))
+
 (define-server-test when-the-response-was-sent-it-is-too-late
   (let ((io nil))
     (with-clack (environment (progn (setf io (io-of environment))

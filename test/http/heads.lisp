@@ -45,7 +45,7 @@
 
 (defparameter *refusals-of-no-head*
   '(:request-timeout :form-too-large :too-many-fields :no-memory :connect-not-served
-    :plain-http-to-tls :tls-to-plain-http)
+    :plain-http-to-tls :tls-to-plain-http :content-of-handshake)
   "The names of the refusals that storeys above decide about.")
 
 (test each-refusal-has-a-vector

@@ -56,14 +56,23 @@
         (is (string= "at last" (hear-text talk)))))
     (await-end ends 1006)))
 
-(define-server-test (content-of-a-handshake-is-no-frame :needs :our-engine)
+(defun status-of-handshake-with-content (&rest keys)
+  "The status of the first final answer to a handshake of KEYS, with content and a frame behind it."
+  (with-connection (connection)
+    (send connection (apply #'handshake-octets keys) (frame :text "word"))
+    (loop for status = (response-status (read-head connection))
+          while (= 100 status)
+          finally (return status))))
+
+(define-server-test (a-handshake-with-content-is-refused :needs :our-engine)
   (serving-echoes (ends)
-    (with-connection (connection)
-      (send connection (handshake-octets :content "some") (frame :text "word"))
-      (let ((status (response-status (read-head connection))))
-        (case status
-          (101 (is (string= "word" (hear-text (make-talk connection)))))
-          (t (is (= 400 status))))))))
+    (is (= 101 (status-of-handshake :headers '(("Content-Length" . "0")))))
+    (await-end ends 1006)
+    (is (= 400 (status-of-handshake-with-content :content "some")))
+    (dolist (headers '((("Content-Length" . "4") ("Expect" . "100-continue"))
+                       (("Transfer-Encoding" . "chunked"))
+                       (("Transfer-Encoding" . "chunked") ("Expect" . "100-continue"))))
+      (is (= 400 (status-of-handshake-with-content :headers headers)) "~S" headers))))
 
 (define-server-test (a-handler-that-fails-after-the-upgrade-opens-no-websocket :needs :our-engine)
   (let ((ends (make-recorder)) (sockets (make-recorder)))

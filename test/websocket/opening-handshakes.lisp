@@ -94,6 +94,12 @@ status and names of headers where it is refused."
   (is (equal '(405 :allow) (answer-to '() :method "get")))
   (is (equal '(400) (answer-to '() :protocol :http/1.0))))
 
+(test a-request-with-content-opens-nothing
+  (is (equal *accepted* (answer-to '(:content-length "0"))))
+  (is (equal '(400) (answer-to '(:content-length "4"))))
+  (is (equal '(400) (answer-to '(:content-length "10"))))
+  (is (equal '(400) (answer-to '(:transfer-encoding "chunked")))))
+
 (test the-server-prefers-among-what-the-client-speaks
   (flet ((chosen (offered &rest ours)
            (second (answer-to (list :sec-websocket-protocol offered) :subprotocols ours))))
