@@ -107,28 +107,116 @@ CONTENT-SIZE, and nobody can feed us zeros for ever.")
       (refuse refusal))
     (setf (decoder-budget decoder) left)))
 
-(define-step skip-to-extension (decoder octets position end)
-  "Takes the white space before the semicolon of an extension."
-  ;; RFC 9112, section 7.1.1: BWS, which a recipient MUST parse and remove.
-  (let ((stop (run-end octets position end +whitespace+)))
+(defun next-in-extension (decoder octet position equals-p)
+  "Moves DECODER on at OCTET, at POSITION, which ends a name, if EQUALS-P, or a value of an extension, or
+white space before it; returns the position from which to go on."
+  (cond ((= octet +semicolon+)
+         (charge decoder 1 :chunk-extensions-too-large)
+         (step-to begin-extension decoder (1+ position)))
+        ((and equals-p (= octet +equals+))
+         (charge decoder 1 :chunk-extensions-too-large)
+         (step-to begin-extension-value decoder (1+ position)))
+        ((octet-in-class-p octet +whitespace+)
+         (if equals-p
+             (step-to end-extension-name decoder position)
+             (step-to skip-to-extension decoder position)))
+        (t
+         (refuse-octet octet :malformed-chunk-extension))))
+
+(defun end-of-run (decoder octets position end class)
+  "Where the octets of CLASS that begin OCTETS at POSITION end, after charging them to DECODER."
+  (declare (type octets octets) (type index position end) (type octet class) #.*plain-policy*)
+  (let ((stop (run-end octets position end class)))
     (charge decoder (- stop position) :chunk-extensions-too-large)
-    (cond ((= stop end))
-          ((= (aref octets stop) +semicolon+)
-           (setf (decoder-phase decoder) 'skip-extension))
-          (t
-           (refuse-octet (aref octets stop) :malformed-chunk-size)))
     stop))
 
-(define-step skip-extension (decoder octets position end)
-  "Takes chunk extensions, none of which is known here, and the carriage return."
-  ;; RFC 9112, section 7.1.1: MUST ignore unrecognized extensions, MUST limit their total.
-  (let ((stop (value-end octets position end)))
-    (charge decoder (- stop position) :chunk-extensions-too-large)
+;;; RFC 9112, section 7.1.1: MUST ignore unrecognized extensions, ought to limit their total.
+;;; chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ), where a name is a token
+;;; and a value a token or a quoted-string.  BWS MUST be parsed and removed.
+
+(define-step skip-to-extension (decoder octets position end)
+  "Takes the white space before the semicolon of an extension."
+  (let ((stop (end-of-run decoder octets position end +whitespace+)))
+    (if (= stop end)
+        stop
+        (next-in-extension decoder (aref octets stop) stop nil))))
+
+(define-step begin-extension (decoder octets position end)
+  "Takes the white space before the name of an extension."
+  (let ((stop (end-of-run decoder octets position end +whitespace+)))
+    (cond ((= stop end) stop)
+          ((octet-in-class-p (aref octets stop) +token+)
+           (step-to read-extension-name decoder stop))
+          (t
+           (refuse-octet (aref octets stop) :malformed-chunk-extension)))))
+
+(define-step read-extension-name (decoder octets position end)
+  "Takes the name of an extension."
+  (let ((stop (end-of-run decoder octets position end +token+)))
     (cond ((= stop end) stop)
           ((= (aref octets stop) +carriage-return+)
            (step-to end-chunk-line decoder (1+ stop)))
           (t
+           (next-in-extension decoder (aref octets stop) stop t)))))
+
+(define-step end-extension-name (decoder octets position end)
+  "Takes the white space after the name of an extension."
+  (let ((stop (end-of-run decoder octets position end +whitespace+)))
+    (if (= stop end)
+        stop
+        (next-in-extension decoder (aref octets stop) stop t))))
+
+(define-step begin-extension-value (decoder octets position end)
+  "Takes the white space before the value of an extension, and the quote that begins one."
+  (let ((stop (end-of-run decoder octets position end +whitespace+)))
+    (cond ((= stop end) stop)
+          ((= (aref octets stop) +quote+)
+           (charge decoder 1 :chunk-extensions-too-large)
+           (step-to read-quoted-value decoder (1+ stop)))
+          ((octet-in-class-p (aref octets stop) +token+)
+           (step-to read-extension-value decoder stop))
+          (t
            (refuse-octet (aref octets stop) :malformed-chunk-extension)))))
+
+(define-step read-extension-value (decoder octets position end)
+  "Takes a value of an extension that is a token."
+  (let ((stop (end-of-run decoder octets position end +token+)))
+    (cond ((= stop end) stop)
+          ((= (aref octets stop) +carriage-return+)
+           (step-to end-chunk-line decoder (1+ stop)))
+          (t
+           (next-in-extension decoder (aref octets stop) stop nil)))))
+
+(define-step read-quoted-value (decoder octets position end)
+  "Takes a quoted value of an extension, up to a backslash, or with the quote that ends it."
+  ;; RFC 9110, section 5.6.4: qdtext = HTAB / SP / %x21 / %x23-5B / %x5D-7E / obs-text
+  (loop for octet = (aref octets position)
+        do (cond ((= octet +quote+)
+                  (charge decoder 1 :chunk-extensions-too-large)
+                  (return (step-to end-quoted-value decoder (1+ position))))
+                 ((not (octet-in-class-p octet +value+))
+                  (refuse-octet octet :malformed-chunk-extension)))
+           (charge decoder 1 :chunk-extensions-too-large)
+           (incf position)
+           (when (= octet +backslash+)
+             (return (step-to read-quoted-pair decoder position)))
+        when (= position end)
+          return position))
+
+(define-step read-quoted-pair (decoder octets position end)
+  "Takes the octet after a backslash."
+  ;; RFC 9110, section 5.6.4: quoted-pair = "\" ( HTAB / SP / VCHAR / obs-text )
+  (unless (octet-in-class-p (aref octets position) +value+)
+    (refuse-octet (aref octets position) :malformed-chunk-extension))
+  (charge decoder 1 :chunk-extensions-too-large)
+  (step-to read-quoted-value decoder (1+ position)))
+
+(define-step end-quoted-value (decoder octets position end)
+  "Takes what follows a quoted value of an extension."
+  (let ((octet (aref octets position)))
+    (if (= octet +carriage-return+)
+        (step-to end-chunk-line decoder (1+ position))
+        (next-in-extension decoder octet position nil))))
 
 (define-step end-chunk-line (decoder octets position end)
   "Takes the line feed after a chunk size.  The chunk of size 0 is the last."

@@ -6,9 +6,12 @@
 (defconstant +line-feed+ 10)
 (defconstant +carriage-return+ 13)
 (defconstant +space+ 32)
+(defconstant +quote+ 34)
 (defconstant +hyphen+ 45)
 (defconstant +colon+ 58)
 (defconstant +semicolon+ 59)
+(defconstant +equals+ 61)
+(defconstant +backslash+ 92)
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
 

@@ -56,6 +56,8 @@ for the client, by the rule in SECTION of an RFC."
   "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
 (define-refusal :unknown-target-form 400 "RFC 9112, section 3.2"
   "The request target is neither a path nor an http URI.")
+(define-refusal :fragment-in-target 400 "RFC 9112, section 3.2"
+  "The request target has a fragment.")
 (define-refusal :asterisk-without-options 400 "RFC 9112, section 3.2.4"
   "The target * goes with the method OPTIONS only.")
 (define-refusal :connect-without-authority 400 "RFC 9112, section 3.2.3"
@@ -115,7 +117,7 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :malformed-chunk-size 400 "RFC 9112, section 7.1"
   "A chunk does not begin with its size in hexadecimal digits.")
 (define-refusal :malformed-chunk-extension 400 "RFC 9112, section 7.1.1"
-  "A chunk extension contains a control character.")
+  "A chunk extension is not a name, perhaps with a token or a quoted string.")
 (define-refusal :chunk-extensions-too-large 413 "RFC 9112, section 7.1.1"
   "The chunk extensions are larger than this server takes.")
 (define-refusal :malformed-chunk-end 400 "RFC 9112, section 7.1"

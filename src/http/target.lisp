@@ -95,6 +95,9 @@ The second value is where the host ends."
   (let ((uri (head-uri head))
         (method (head-method head)))
     (declare (type text uri))
+    ;; RFC 9112, section 3.2: no form has a fragment, which a proxy may take for a part of the path or not.
+    (unless (= (length uri) (text-position #\# uri 0 (length uri)))
+      (refuse :fragment-in-target))
     (cond ((eq method :connect)         ; RFC 9112, section 3.2.3
            (unless (connect-target-p uri)
              (refuse :connect-without-authority))

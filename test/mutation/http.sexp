@@ -67,10 +67,10 @@
   ("end-chunk-size" "(setf (decoder-digits decoder) 0)" "")
   ("charge" "(minusp left)" "(<= left 0)")
   ("charge" "(setf (decoder-budget decoder) left)" "left")
-  ("skip-to-extension" "(charge decoder (- stop position) :chunk-extensions-too-large)" "")
-  ("skip-extension" "(charge decoder (- stop position) :chunk-extensions-too-large)" "")
-  ("skip-extension" "(refuse-octet (aref octets stop) :malformed-chunk-extension)"
-   "(step-to end-chunk-line decoder (1+ stop))")
+  ("end-of-run" "(charge decoder (- stop position) :chunk-extensions-too-large)" "")
+  ("next-in-extension" "(and equals-p (= octet +equals+))" "(= octet +equals+)")
+  ("read-quoted-value" "(not (octet-in-class-p octet +value+))" "nil")
+  ("read-quoted-pair" "(octet-in-class-p (aref octets position) +value+)" "t")
   ("end-chunk-line" "(expect-line-feed (aref octets position))" "")
   ("end-chunk-line"
    "(setf (decoder-budget decoder) (limits-trailer-octets (decoder-limits decoder)))" "")

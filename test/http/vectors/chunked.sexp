@@ -66,10 +66,10 @@
  :gives ((:refused 400 :malformed-chunk-size)))
 (:name "a space after the size" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "3 " "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-size)))
+ :gives ((:refused 400 :malformed-chunk-extension)))
 (:name "a Tab and a letter after the size" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "3^Ia" "abc" "0" "")
- :gives ((:refused 400 :malformed-chunk-size)))
+ :gives ((:refused 400 :malformed-chunk-extension)))
 (:name "a size with an octet above 127" :rfc "RFC 9112, section 7.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "3^xB2" "abc" "0" "")
  :gives ((:refused 400 :malformed-chunk-size)))
@@ -122,6 +122,87 @@
 (:name "an extension with an octet above 127" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"^xE9\"" "x" "0" "")
  :gives ((:request :body "x")))
+(:name "an extension with a quoted value" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"b\"; c" "x" "0" "")
+ :gives ((:request :body "x")))
+(:name "an extension with an empty quoted value" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"\"" "x" "0" "")
+ :gives ((:request :body "x")))
+(:name "an extension with quoted pairs" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"\\\"\\\\^I\";b=c" "x" "0" "")
+ :gives ((:request :body "x")))
+(:name "extensions with white space wherever it may stand" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1^I; ^Ia =^I b ;c = \"d\" ;e" "x" "0" "")
+ :gives ((:request :body "x")))
+(:name "extensions with all characters of a token" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;!#$%&'*+-.^^_`|~09AZaz=~" "x" "0" "")
+ :gives ((:request :body "x")))
+(:name "an extension with no name" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with white space for a name" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1; " "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with a semicolon too many" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a;" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with a semicolon too many between" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a;;b" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with a value without name" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;=b" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with no value" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with white space for a value" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a= " "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with two values" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=b=c" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with two words" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a b" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with two words for a value" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=b c" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with a bracket in a value" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a[=b" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with a quote that does not end" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"b" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with a quote that is escaped" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"b\\\"" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with something behind a quote" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"b\"c" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with a quote in a token" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=b\"c\"" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with white space at its end" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a " "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with white space after its value" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=b " "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with a control in a quote" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"^A\"" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with an escaped control" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=\"\\^A\"" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "an extension with an octet above 127 in a token" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a=^xE9" "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "a last chunk with semicolons only" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0;;;" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
+(:name "white space after a size" :rfc "RFC 9112, section 7.1.1"
+ :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1 " "x" "0" "")
+ :gives ((:refused 400 :malformed-chunk-extension)))
 (:name "an extension with a NUL" :rfc "RFC 9112, section 7.1.1"
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "1;a^@" "x" "0" "")
  :gives ((:refused 400 :malformed-chunk-extension)))

@@ -11,8 +11,14 @@
  :input ("GET /%2F%00%zz% HTTP/1.1" "Host: a" "") :gives ((:request :uri "/%2F%00%zz%"))
  :served ((:kept ((400))) (:kept ((400)))))
 (:name "visible characters that no URI has are handed on" :rfc "RFC 9112, section 3.2"
- :input ("GET /\"<>\\^^`{|}# HTTP/1.1" "Host: a" "")
- :gives ((:request :uri "/\"<>\\^^`{|}#")))
+ :input ("GET /\"<>\\^^`{|} HTTP/1.1" "Host: a" "")
+ :gives ((:request :uri "/\"<>\\^^`{|}")))
+(:name "a fragment" :rfc "RFC 9112, section 3.2"
+ :input ("GET /a#b HTTP/1.1" "Host: a" "") :gives ((:refused 400 :fragment-in-target)))
+(:name "an empty fragment after a query" :rfc "RFC 9112, section 3.2"
+ :input ("GET /a?b=c# HTTP/1.1" "Host: a" "") :gives ((:refused 400 :fragment-in-target)))
+(:name "a fragment of an absolute URI" :rfc "RFC 9112, section 3.2"
+ :input ("GET http://a#b HTTP/1.1" "Host: a" "") :gives ((:refused 400 :fragment-in-target)))
 (:name "an octet above 127" :rfc "RFC 9112, section 3.2"
  :input ("GET /caf^xE9 HTTP/1.1" "Host: a" "") :gives ((:refused 400 :malformed-target)))
 (:name "a NUL" :rfc "RFC 9112, section 3.2"
