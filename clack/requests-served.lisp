@@ -24,7 +24,7 @@ client does not wait for that."
   (let ((head (exchange-head exchange))
         (link (exchange-link exchange)))
     (if (eq :none (head-framing head))
-        (no-content link head)
+        (no-content link)
         ;; Who releases LINK gives back what that has, also where the application has ended its thread.
         (setf (link-content link)
               (take-content server link head (invitation exchange))))))

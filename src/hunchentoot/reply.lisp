@@ -16,6 +16,18 @@
            (note-event *exchange* :switch)
            (open-content-stream request (stream-for-program *exchange*))))))
 
+(defun let-program-talk-on (request)
+  "Makes the connection's stream the content stream of REQUEST, which has no content, before its handler
+returns: libraries for other protocols look for it there."
+  (unless (own-content request)
+    (open-content-stream request (stream-for-program *exchange*))))
+
+(defmethod hunchentoot:detach-socket :after ((acceptor parallel-acceptor))
+  "Lets a handler that will grant the protocol that was asked for pass the stream on."
+  (let ((head (current-head)))
+    (when (and head (head-upgrade head))
+      (let-program-talk-on hunchentoot:*request*))))
+
 (defun stream-for-program (exchange)
   "The stream in which a program may talk on with the client of EXCHANGE, in another protocol."
   (let ((link (exchange-link exchange)))

@@ -38,7 +38,7 @@ returning ends what the connection was to be."
 STREAM.  True when the connection may be used for another one; :DEFERRED when the reply comes later."
   (let* ((head (exchange-head exchange))
          (content (if (eq :none (head-framing head))
-                      (no-content link head)
+                      (no-content link)
                       (take-content (application-of acceptor exchange) link head
                                     (invitation exchange (wire-stream (link-wire link)))))))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))

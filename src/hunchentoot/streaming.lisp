@@ -76,6 +76,8 @@ not return where there can be none because of the request's method."
           (take-before-streaming request)
           (write-encoded wire reply)))
       (setf (current-stream) (make-reply-stream wire (current-stream) framing))
+      (when (eql status hunchentoot:+http-switching-protocols+)
+        (let-program-talk-on request))
       (cond ((eq :head (hunchentoot:request-method request))
              (end-of-request))
             ;; As Hunchentoot does it: the handler may take its time.

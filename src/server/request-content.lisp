@@ -8,11 +8,11 @@
   (let ((limits (application-limits application)))
     (pace-wire (link-wire link) (limits-content-rate limits) (limits-content-grace limits))))
 
-(defun no-content (link head)
-  "The content of the request HEAD, which has none, and came over LINK: a stream."
+(defun no-content (link)
+  "The content, a stream, of a request over LINK that has none, also where it asks for another protocol:
+what follows is the next request until that was granted."
   (pace-wire (link-wire link) nil nil)
-  ;; Who asks for another protocol may be granted it, and then talks on.
-  (if (head-upgrade head) (link-stream link) *no-content*))
+  *no-content*)
 
 (defun make-content (application link head &optional invite)
   "The content of the request HEAD to APPLICATION, which follows on LINK, a stream.  INVITE, a function or

@@ -99,8 +99,8 @@
   (serving () (("/" (setf (hunchentoot:return-code*) 101
                           (hunchentoot:header-out :upgrade) "talk"
                           (hunchentoot:header-out :connection) "Upgrade")
-                    (let ((content (slot-value hunchentoot:*request* 'hunchentoot::content-stream))
-                          (reply (hunchentoot:send-headers)))
+                    (let* ((reply (hunchentoot:send-headers))
+                           (content (hunchentoot::content-stream hunchentoot:*request*)))
                       (loop repeat 3 do (write-byte (read-byte content) reply))
                       (finish-output reply))))
     (let ((text (ask-parts (request-octets "/" :headers '(("Connection" . "Upgrade")

@@ -218,3 +218,33 @@ many octets of content /raw gets, and serves /next; what they take, RUNS records
           (zerop (engine:client-memory-reserved)))
         (is (string= (shown 140000) (ask-text "/raw" :method :post :content (test-octets 140000))))))
     (is (zerop (engine:client-memory-reserved)))))
+
+;;; A request for another protocol
+
+(defparameter *asking-for-another-protocol*
+  '(("Connection" . "upgrade") ("Upgrade" . "x"))
+  "Header fields of a request that asks for another protocol.")
+
+(defun upgrading-post (type framing)
+  "The head of a form of TYPE that asks for another protocol too."
+  (octets "POST /form HTTP/1.1" :crlf "Host: localhost" :crlf
+          (loop for (name . value) in *asking-for-another-protocol*
+                collect (octets name ": " value :crlf))
+          "Content-Type: " type :crlf framing :crlf :crlf))
+
+(define-server-test (content-is-what-the-head-says-whatever-protocol-is-asked-for :needs :our-content)
+  (serving-forms (:max-form-octets 10)
+    (dolist (type (list *urlencoded* "multipart/form-data; boundary=b"))
+      (dolist (framing '("Content-Length: 0" "X: no length"))
+        (with-connection (connection)
+          ;; What follows is a request, and no part of the form.
+          (send connection (upgrading-post type framing) (request-octets "/next"))
+          (is (= 200 (response-status (read-response connection))))
+          (is (string= "next" (response-text (read-response connection)))))))
+    (with-connection (connection)
+      (send connection (upgrading-post *urlencoded* "Content-Length: 11") "a=345678901")
+      (is (= 413 (response-status (read-response connection)))))
+    (with-connection (connection)
+      (send connection (upgrading-post *urlencoded* "Content-Length: 3") "a=b" (request-octets "/next"))
+      (is (string= (shown 1) (response-text (read-response connection))))
+      (is (string= "next" (response-text (read-response connection)))))))

@@ -439,9 +439,7 @@
 (:file "src/server/request-content.lisp"
  :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
  :mutants
- (("no-content" "(if (head-upgrade head) (link-stream link) *no-content*)" "*no-content*"
-   :suites (exchanges conformance/libraries))
-  ("drop-rest" "(drop-content content *unread-limit*)" "t")
+ (("drop-rest" "(drop-content content *unread-limit*)" "t")
   ("drop-rest" "(pace-content application link)" "" :suites (early-content))
   ("read-to-end-p" "(eql 0 (content-size content))" "t")
   ("received-early-p" "(not (head-expect-100-continue-p head))" "t"

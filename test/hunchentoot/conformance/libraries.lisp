@@ -164,6 +164,23 @@ connection."
         (is (equalp "Upgrade" (response-header response "connection")))
         (is (null (response-header response "keep-alive")))))))
 
+;;; A library that takes the connection away, and has a thread of its own talk on
+
+(define-server-test a-library-may-detach-the-socket-before-its-101
+  (let ((talkers (make-recorder)))
+    (serving (:mixin 'talkative)
+        (("/talk" (hunchentoot:detach-socket hunchentoot:*acceptor*)
+                  (record talkers (hunchentoot::content-stream hunchentoot:*request*))
+                  (grant-talk)))
+      (with-connection (connection)
+        (ask-for-talk connection)
+        (send connection (message "early"))
+        (let ((stream (first (recorded talkers))))
+          (unwind-protect (progn (is (string= "early" (receive-message stream)))
+                                 (say-message stream "bird")
+                                 (is (string= "bird" (heard connection))))
+            (close stream)))))))
+
 ;;; What only the Lisp's own streams can do
 
 (defun lisps-own (stream)
