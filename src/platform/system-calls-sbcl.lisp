@@ -30,7 +30,7 @@ Returns its result, or minus the error number when that is negative."
 for none.  Returns what that does, or minus an error number."
   (sb-alien:with-alien ((poll (sb-alien:struct pollfd)))
     (setf (sb-alien:slot poll 'descriptor) descriptor
-          (sb-alien:slot poll 'events) (ecase direction (:input #x1) (:output #x4) (:end #x2000)))
+          (sb-alien:slot poll 'events) (ecase direction (:input #x1) (:output #x4) (:end #x2000) (:failure 0)))
     (system-call "poll" sb-alien:int
                  ((* (sb-alien:struct pollfd)) (sb-alien:addr poll))
                  (sb-alien:unsigned-long 1)
@@ -41,8 +41,8 @@ for none.  Returns what that does, or minus an error number."
 
 (defun await-descriptor (descriptor direction &key until)
   "Waits until DESCRIPTOR can be read or written, or its peer has ended its half (Linux), as DIRECTION, :INPUT,
-:OUTPUT or :END, says, or is broken: then true.  NIL after UNTIL, a moment of MILLISECONDS, or NIL for no
-limit; when that has passed, only looks.  Signals do not move the end of the wait."
+:OUTPUT or :END, says, or is broken, which alone counts with :FAILURE: then true.  NIL after UNTIL, a moment of
+MILLISECONDS, or NIL for no limit; when that has passed, only looks.  Signals do not move the end of the wait."
   ;; A signal ends poll(2), and each garbage collection sends one to every thread.
   (loop for left = (milliseconds-left until)
         for count = (poll-once descriptor direction (if left (min left +longest-poll+) -1))

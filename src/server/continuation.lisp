@@ -55,6 +55,12 @@ returns what SERVE does."))
     (or (peer-left-p continuation)
         (and base (input-ended-p base)))))
 
+(defun connection-failed-p (continuation)
+  "True when the connection of CONTINUATION was reset by its peer, or has failed otherwise, as far as that is known; not
+when the peer has only ended its half.  Asks the system."
+  (let ((base (link-base (connection-data (continuation-connection continuation)))))
+    (and base (wire-failed-p base))))
+
 (defun left-sent-p (wire)
   "Sends what is LEFT of WIRE, waiting for its peer; NIL when that is gone, or takes none in time."
   (handler-case (progn (send-left wire) t)

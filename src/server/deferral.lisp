@@ -17,8 +17,8 @@
 ;;;;   :GONE        ANSWER-DEFERRAL, once                    -            nothing: nobody waits for it
 ;;;;
 ;;;; An answer may be a stream: then its outbox goes on, and the state is :DONE when that has ended.  The peer's
-;;;; leaving changes no state: who has only ended his half of the connection still gets his answer.  It is told
-;;;; once.
+;;;; leaving changes no state: a client that has only ended its half of the connection still gets its answer.  It is told
+;;;; once.  A connection that its client has reset is closed at once.
 
 (define-record (deferral (:include continuation)
                          (:constructor make-deferral
@@ -297,14 +297,22 @@ not matter."
 
 (defun continue-deferral (deferral link)
   (let ((outbox (deferral-outbox deferral)))
-    (if outbox
-        (continue-stream deferral outbox link)
-        (multiple-value-bind (answer come-p) (take-answer deferral)
-          (when (eq :expired answer)
-            (count-late (continuation-engine deferral) :deferred))
-          (if come-p
-              (begin-answer deferral link answer)
-              (await-answer deferral))))))
+    (cond ((client-unreachable-p deferral)
+           :broken)                     ; the worker that closes the connection abandons DEFERRAL
+          (outbox
+           (continue-stream deferral outbox link))
+          (t
+           (multiple-value-bind (answer come-p) (take-answer deferral)
+             (when (eq :expired answer)
+               (count-late (continuation-engine deferral) :deferred))
+             (if come-p
+                 (begin-answer deferral link answer)
+                 (await-answer deferral)))))))
+
+(defun client-unreachable-p (deferral)
+  "True when the client of DEFERRAL has left, and would not get the answer: it has not only ended its half."
+  (and (client-left-p deferral)
+       (connection-failed-p deferral)))
 
 (defun client-left-p (deferral)
   "True when the client of DEFERRAL has left, as far as that is known."

@@ -133,6 +133,13 @@ the peer may be waiting for it.  No more than WANTED octets are read where other
     (and descriptor
          (await-descriptor descriptor :end :until (milliseconds)))))
 
+(defun wire-failed-p (wire)
+  "True when the connection of WIRE was reset by its peer, or has failed otherwise, so that nothing reaches the peer any
+more.  Does not wait."
+  (let ((descriptor (wire-descriptor wire)))
+    (and descriptor
+         (await-descriptor descriptor :failure :until (milliseconds)))))
+
 (defun wire-all-read-p (wire)
   "True when WIRE has handed out all that had come when it was last filled."
   (and (wire-drained-p wire)

@@ -322,6 +322,31 @@ variable, and answers /word and ROUTES."
       (is (string= "word" (response-text (read-response connection))))
       (is-true (closed-by-server-p connection)))))
 
+(define-server-test (a-deferred-connection-that-its-client-resets-is-closed :needs (:our-engine :noticed-leaving))
+  (let ((replies (make-recorder)) (abandoned (make-recorder)) (served (make-recorder)))
+    (serving () (("/" (recycling:defer-reply (reply :on-abandon (lambda () (record abandoned t)))
+                        (record replies reply)))
+                 ("/next" (record served t) "served"))
+      ;; The client may have ended its half of the connection before.
+      (loop for end-first-p in '(nil t)
+            for number from 1
+            do (let ((connection (connect)))
+                 (send-request connection "/")
+                 (send-request connection "/next")
+                 (let ((reply (nth-reply replies number)))
+                   (await-deferred 1)
+                   (when end-first-p
+                     (end-sending connection)
+                     (eventually ("the end to be noticed") (recycling:reply-abandoned-p reply))
+                     (is (= 1 (figure :open)) "The client may still want its reply."))
+                   (reset connection)
+                   (eventually ("the connection to be closed") (zerop (figure :open)))
+                   (eventually ("the function to be called") (= number (recorded-count abandoned)))
+                   (is-true (recycling:reply-abandoned-p reply))
+                   (is (null (recycling:complete-reply reply "too late")))
+                   (is (zerop (recorded-count served)) "Nobody is there for the next reply."))))
+      (is (zerop (figure :failed))))))
+
 (define-server-test (who-leaves-while-the-rest-of-his-request-is-awaited-is-told-of :needs :our-engine)
   (let ((replies (make-recorder)) (told (make-recorder)))
     (serving (:max-early-octets 0)

@@ -439,6 +439,17 @@ function of the stream and of the client's connection, has ended it."
           (is-true (recycling:write-outgoing stream "x"))
           (recycling:close-outgoing stream))))))
 
+(define-server-test (a-silent-stream-whose-client-resets-is-over :needs (:our-engine :noticed-leaving))
+  (let ((told (make-recorder)))
+    (serving-streams (streams :on-abandon (lambda () (record told t))) ()
+      (let* ((connection (connect))
+             (stream (asked-stream connection streams)))
+        (reset connection)
+        (eventually ("the connection to be closed") (zerop (figure :open)))
+        (eventually ("the writer to be told") (= 1 (recorded-count told)))
+        (is (null (recycling:outgoing-open-p stream)))
+        (is (null (recycling:write-outgoing stream "in vain")))))))
+
 (define-server-test (who-closes-a-stream-when-he-is-told-is-not-called-for-ever :needs :parking)
   (let ((told (make-recorder)) (steps (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t))) ()
