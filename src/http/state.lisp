@@ -37,6 +37,7 @@ unfinished head, after a PROTOCOL-ERROR, and to change LIMITS between two reques
         (parser-head parser) nil
         (parser-fields parser) '()
         (parser-field-count parser) 0
+        (parser-field-name parser) nil
         (parser-seen parser) 0
         (parser-repeated-p parser) nil)
   parser)

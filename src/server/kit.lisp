@@ -4,8 +4,8 @@
 
 (defstruct (kit (:include opaque) (:constructor make-kit ()))
   "The tools of a worker."
-  (inputs '() :type list)               ; buffers that no wire uses
-  (outputs '() :type list)
+  (input nil)                           ; a buffer that no wire uses, or NIL
+  (output nil)
   (parser nil)                          ; of request heads, between two requests
   (reply (make-output) :read-only t)    ; where replies are made
   (line (make-output) :read-only t))    ; where a line of a journal is made
@@ -18,29 +18,36 @@
   (let ((*kit* (make-kit)))
     (funcall thunk)))
 
-;;; Threads that are no workers, or visit another connection than that which they serve, borrow one.
+;;; What no thread uses
 
-(defstruct (kit-rack (:include opaque))
-  "Kits that nobody uses."
-  (kits '() :type list))
+(defstruct (rack (:include opaque) (:constructor make-rack (most)) (:copier nil))
+  "Objects that no thread uses, MOST at most, for any thread that wants one."
+  (most 0 :type index :read-only t)
+  (items '() :type list))
 
-(defvar *kit-rack* (make-kit-rack))
+(defun take-from-rack (rack)
+  "An object of RACK, the caller's from now on; NIL when it has none."
+  (loop for items = (rack-items rack)
+        while items
+        when (compare-and-set (rack-items rack) items (rest items))
+          return (first items)))
 
-(defparameter *most-kits-kept* 16
-  "How many kits that nobody uses are kept.")
+(defun put-on-rack (rack object)
+  "Leaves OBJECT to RACK; it becomes garbage when the rack is full, or another thread was faster."
+  (let ((items (rack-items rack)))
+    (when (< (length items) (rack-most rack))
+      (compare-and-set (rack-items rack) items (cons object items)))))
+
+;;; Threads that are no workers, or visit another connection than that which they serve, borrow a kit.
+
+(defvar *kits* (make-rack 16)
+  "Kits that no thread uses.")
 
 (defun borrow-kit ()
-  (loop for kits = (kit-rack-kits *kit-rack*)
-        while kits
-        when (compare-and-set (kit-rack-kits *kit-rack*) kits (rest kits))
-          return (first kits)
-        finally (return (make-kit))))
+  (or (take-from-rack *kits*) (make-kit)))
 
 (defun return-kit (kit)
-  (let ((kits (kit-rack-kits *kit-rack*)))
-    (when (< (length kits) *most-kits-kept*)
-      ;; Where another thread was faster, this one is garbage.
-      (compare-and-set (kit-rack-kits *kit-rack*) kits (cons kit kits)))))
+  (put-on-rack *kits* kit))
 
 (defvar *spare-kit* nil
   "In a thread that visits many connections, one after the other, the kit for the next visit; NIL amid one, and elsewhere.")

@@ -56,25 +56,35 @@
 (defconstant +input-size+ (* 16 1024))
 (defconstant +output-size+ (* 32 1024))
 
+;; A wire takes a buffer in one thread, and often gives it back in another.  So a kit has one of each kind at most, and all
+;; others are on a rack that all threads share: wherever they flow, the number that exists stays about what is in use.
+
+(defvar *input-buffers* (make-rack 32)
+  "Buffers for input that neither a wire nor a kit has.")
+
+(defvar *output-buffers* (make-rack 32)
+  "Buffers for output that neither a wire nor a kit has.")
+
 (defun take-buffer (kind)
   "A buffer of KIND, :INPUT or :OUTPUT."
-  (or (and *kit*
-           (ecase kind
-             (:input (pop (kit-inputs *kit*)))
-             (:output (pop (kit-outputs *kit*)))))
-      (make-octets (ecase kind
-                     (:input +input-size+)
-                     (:output +output-size+)))))
+  (ecase kind
+    (:input (or (and *kit* (shiftf (kit-input *kit*) nil))
+                (take-from-rack *input-buffers*)
+                (make-octets +input-size+)))
+    (:output (or (and *kit* (shiftf (kit-output *kit*) nil))
+                 (take-from-rack *output-buffers*)
+                 (make-octets +output-size+)))))
 
 (defun return-buffer (kind buffer)
-  "Keeps BUFFER for the next wire that wants one of KIND; NIL."
-  (when *kit*
-    (ecase kind
-      ;; One that had to grow for a long head is not kept.
-      (:input (when (= (length (the octets buffer)) +input-size+)
-                (push buffer (kit-inputs *kit*))))
-      (:output (push buffer (kit-outputs *kit*)))))
-  nil)
+  "Keeps BUFFER, to which nothing refers any more, for the next wire that wants one of KIND."
+  (ecase kind
+    (:input (cond ((/= (length (the octets buffer)) +input-size+)) ; it had to grow for a long head, say
+                  ((and *kit* (null (kit-input *kit*)))
+                   (setf (kit-input *kit*) buffer))
+                  (t (put-on-rack *input-buffers* buffer))))
+    (:output (if (and *kit* (null (kit-output *kit*)))
+                 (setf (kit-output *kit*) buffer)
+                 (put-on-rack *output-buffers* buffer)))))
 
 (define-condition stream-timeout (stream-error)
   ()
@@ -179,13 +189,14 @@ since takes at RATE octets a second.  With RATE NIL there is no such limit."
 ;;; Between requests, and at the end
 
 (defun lend-no-buffers (wire)
-  "Gives the buffers of WIRE that hold nothing back to the worker."
+  "Gives the buffers of WIRE that hold nothing back."
+  ;; WIRE forgets a buffer first: a thread that is destroyed in between loses it, and no other wire gets one that is in use.
   (when (and (wire-input wire) (= (wire-start wire) (wire-end wire)))
-    (setf (wire-input wire) (return-buffer :input (wire-input wire))
-          (wire-start wire) 0
-          (wire-end wire) 0))
+    (setf (wire-start wire) 0
+          (wire-end wire) 0)
+    (return-buffer :input (shiftf (wire-input wire) nil)))
   (when (and (wire-output wire) (zerop (wire-fill wire)))
-    (setf (wire-output wire) (return-buffer :output (wire-output wire)))))
+    (return-buffer :output (shiftf (wire-output wire) nil))))
 
 (defun hand-descriptor-over (wire)
   "Makes the descriptor of WIRE its stream's own, to be closed with that, after what is LEFT was

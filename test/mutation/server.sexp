@@ -57,7 +57,7 @@
 
 (:file "src/server/wire.lisp" :suites (wires wire-output contents)
  :mutants
- (("return-buffer" "(= (length (the octets buffer)) +input-size+)" "t")
+ (("return-buffer" "(/= (length (the octets buffer)) +input-size+)" "nil")
   ("await-input-within" "(minusp limit)" "t")
   ("pace-limit" "(max 0 " "(+ 0 " :suites (early-content))
   ("pace-limit" "(- (wire-received wire) (pace-received pace))" "0" :suites (early-content))

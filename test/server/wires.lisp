@@ -230,8 +230,8 @@
       (write-byte 1 stream)
       (is (eq input (server::wire-input wire)) "It is used again.")
       (is (eq output (server::wire-output wire)))
-      (is (null (server::kit-inputs server::*kit*)))
-      (is (null (server::kit-outputs server::*kit*))))))
+      (is (null (server::kit-input server::*kit*)))
+      (is (null (server::kit-output server::*kit*))))))
 
 (define-server-test a-buffer-that-has-grown-is-not-kept
   (with-wire (wire stream client)
@@ -239,7 +239,25 @@
     (clear-input stream)
     (server:lend-no-buffers wire)
     (is (null (server::wire-input wire)))
-    (is (null (server::kit-inputs server::*kit*)))))
+    (is (null (server::kit-input server::*kit*)))))
+
+(defun heap-in-use ()
+  "How many octets of the heap are in use after garbage was collected; NIL where that is not known."
+  (when (platform:heap-octets)
+    (platform:collect-garbage)
+    (platform:heap-used)))
+
+(define-server-test buffers-that-other-threads-give-back-do-not-pile-up
+  (flet ((take-elsewhere (kind)
+           (server:call-with-kit (lambda () (server::take-buffer kind)))))
+    (let ((before (heap-in-use)))
+      (when before
+        (server:call-with-kit
+         (lambda ()
+           (loop repeat 1000
+                 do (server::return-buffer :input (take-elsewhere :input))
+                    (server::return-buffer :output (take-elsewhere :output)))
+           (is (> (* 8 1024 1024) (- (heap-in-use) before)))))))))
 
 (test a-worker-has-one-parser-and-lends-it-fresh
   (server:call-with-kit
