@@ -51,7 +51,8 @@ microseconds or NIL."
 
 (defmacro encode-items (line &body items)
   "Appends ITEMS to LINE: literal strings as they are, and what other forms evaluate to as
-ENCODE-PRINTED does; of the form (OR-DASH form), a dash where that is NIL."
+ENCODE-PRINTED does between quotation marks; of the form (OR-DASH form), a dash where that is NIL; of the form
+(BARE form), as outside of quotation marks."
   `(progn
      ,@(loop for item in items
              collect (cond ((stringp item)
@@ -60,19 +61,21 @@ ENCODE-PRINTED does; of the form (OR-DASH form), a dash where that is NIL."
                                             (load-time-value (map 'octets #'char-code ,item))))
                            ((and (consp item) (eq 'or-dash (first item)))
                             `(encode-printed ,line (or ,(second item) "-")))
+                           ((and (consp item) (eq 'bare (first item)))
+                            `(encode-printed ,line ,(second item) :bracketed))
                            (t
                             `(encode-printed ,line ,item))))))
 
 (defun encode-combined (line request reply status)
   "Appends to LINE what Hunchentoot's ACCEPTOR-LOG-ACCESS writes of REQUEST, answered by REPLY with
-STATUS."
+STATUS; what could forge a part of the line is escaped."
   (let ((forwarded (hunchentoot:header-in :x-forwarded-for request))
         (query (hunchentoot:query-string request)))
     (encode-items line (or-dash (hunchentoot:remote-addr request)))
     (when forwarded
-      (encode-items line " (" forwarded ")"))
+      (encode-items line " (" (bare forwarded) ")"))
     (encode-items line
-      " " (or-dash (user-of request))
+      " " (bare (or (user-of request) "-"))
       " [" (rendered-second *local-time* (get-universal-time) 'local-time-text) "] \""
       (hunchentoot:request-method request) " " (hunchentoot:script-name request))
     (when query
@@ -92,7 +95,7 @@ returns.  NIL when there is to be none."
           ((eq format :json)
            (encode-json line (funcall facts)))
           ((setf text (funcall format (funcall facts)))
-           (encode-string line text :utf-8))
+           (encode-escaped line text :free))
           (t
            (return-from encode-line-in-format nil)))
     (end-line line)

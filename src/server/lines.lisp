@@ -31,20 +31,57 @@ SPECIAL-P is false, and SPECIAL for each other character, which is at END."
                           (subseq text start end))
                  :utf-8))
 
-;;; Lines for people and their tools
+;;; What may not stand in a line as it is.
+;;;
+;;; One function, ENCODE-ESCAPED, writes whatever a client may have sent into either log.  A character that
+;;; could end a line, move the cursor of a terminal, or hide what stands beside it, becomes \x and two
+;;; hexadecimal digits, or \u and four; a quotation mark, a reverse solidus or a bracket too where the format of the
+;;; line gives it a meaning.  Other characters beyond ASCII are left as they are: the logs are in UTF-8.
 
-(declaim (inline control-p))
-(defun control-p (char)
+(declaim (inline invisible-p))
+(defun invisible-p (char)
+  "True of a control character (C0, DEL, C1), and of one that separates lines or changes the direction of text."
   (let ((code (char-code char)))
-    (or (< code 32) (= code 127))))
+    (or (< code 32)
+        (and (<= 127 code)
+             (or (< code 160)
+                 (<= #x2028 code #x202E)
+                 (<= #x2066 code #x2069))))))
 
-(defun encode-text (line string)
+(declaim (inline quoted-special-p bracketed-special-p))
+(defun quoted-special-p (char)
+  "True of a character that is escaped between quotation marks."
+  (or (invisible-p char) (char= char #\") (char= char #\\)))
+
+(defun bracketed-special-p (char)
+  "True of a character that is escaped outside of quotation marks."
+  (or (quoted-special-p char) (char= char #\() (char= char #\)) (char= char #\[) (char= char #\])))
+
+(defun free-special-p (char)
+  "True of a character that is escaped in free text."
+  (and (invisible-p char) (char/= char #\Tab)))
+
+(defun escape (char)
+  (let ((code (char-code char)))
+    (format nil (if (< code 256) "\\x~2,'0X" "\\u~4,'0X") code)))
+
+(defun encode-escaped (line string &optional (where :quoted))
+  "Appends STRING to LINE, an OUTPUT, in UTF-8, with what must not stand there as it is escaped.  WHERE is :QUOTED,
+between quotation marks; :BRACKETED, a field without them, in or beside brackets; or :FREE, where a line has no
+structure but its end, and may have tabs."
   (declare #.*plain-policy*)
   (let ((text (coerce string 'text)))
     (declare (type text text))
-    (do-plain-runs (text start end control-p)
-      (encode-run line text start end)
-      (encode-string line (format nil "\\x~2,'0X" (char-code (schar text end))) :utf-8))))
+    (macrolet ((encode (special-p)
+                 `(do-plain-runs (text start end ,special-p)
+                    (encode-run line text start end)
+                    (encode-string line (escape (schar text end)) :utf-8))))
+      (ecase where
+        (:quoted (encode quoted-special-p))
+        (:bracketed (encode bracketed-special-p))
+        (:free (encode free-special-p))))))
+
+;;; Lines for people and their tools
 
 (defun printed (value)
   (if (and (keywordp value) (eq :upcase *print-case*))
@@ -52,21 +89,21 @@ SPECIAL-P is false, and SPECIAL for each other character, which is at END."
       (let ((*print-base* 10) (*print-radix* nil))
         (princ-to-string value))))
 
-(defun encode-printed (line value)
-  "Appends VALUE to LINE as PRINC prints it in base 10, in UTF-8, each control character as \\x and
-two hexadecimal digits: whatever a client sends, one line stays one line."
+(defun encode-printed (line value &optional (where :quoted))
+  "Appends VALUE to LINE as PRINC prints it in base 10, escaped as ENCODE-ESCAPED does for WHERE: whatever a
+client sends, one line stays one line, and a field one field."
   (declare #.*plain-policy*)
   (typecase value
-    (string (encode-text line value))
+    (string (encode-escaped line value where))
     (content-size (encode-decimal line value))
-    (t (encode-text line (printed value)))))
+    (t (encode-escaped line (printed value) where))))
 
 ;;; JSON (RFC 8259)
 
 (declaim (inline escaped-in-json-p))
 (defun escaped-in-json-p (char)
-  ;; Section 7: quotation mark, reverse solidus, and the control characters.
-  (or (char= char #\") (char= char #\\) (< (char-code char) 32)))
+  ;; Section 7 demands it of quotation mark, reverse solidus, and the characters below 32.
+  (quoted-special-p char))
 
 (defun json-escape (char)
   (case (char-code char)

@@ -92,6 +92,6 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:whole-or-broken
    #:content-too-long
    ;; lines
-   #:with-line #:encode-printed #:encode-json #:end-line
+   #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line
    #:make-journal #:journal-destination #:journal-lost #:journal-unwritten
    #:start-journal #:stop-journal #:flush-journal #:append-line #:lose-line #:lose-lines))

@@ -21,7 +21,7 @@
             ("/empty")
             ("/streams")
             ("/page" :method :post :form (("a" . "b")))
-            ("/page" :headers (("User-Agent" . "Tester/1.0 (\"quoted\")")
+            ("/page" :headers (("User-Agent" . "Tester/1.0 (of [all])")
                                ("Referer" . "http://there/?q=1")))
             ("/page" :headers (("X-Forwarded-For" . "10.0.0.1, 10.0.0.2")))
             ("/page" :headers (("Authorization" . "Basic bmFub29rOmlnbG9v")))
@@ -65,6 +65,36 @@
                             (ask "/a%0D%0A127.0.0.1%20-%20forged")))))
     (is (= 1 (length lines)))
     (is (search "GET /a\\x0D\\x0A127.0.0.1 - forged HTTP/1.1" (first lines)))))
+
+;; A value that ends its field with a bracket or a quotation mark and goes on as the next one would, or that ends
+;; the line.
+(defun hostile-access (format)
+  "The access log in FORMAT of a request each of whose values tries to forge a part of it."
+  (logged (:access-log-destination :access-log-format format) (("/" "body"))
+    (ask "/?a=\"%20200%20-\\"
+         :headers `(("X-Forwarded-For" . "10.0.0.1) admin [2020-01-01 00:00:00] \"GET /a HTTP/1.1\" 200 1")
+                    ("User-Agent" . ,(format nil "a\\\" ~C 200" (code-char 133)))
+                    ("Referer" . "\"\\")
+                    ;; "a\nb] [\"c" in base 64
+                    ("Authorization" . "Basic YQpiXSBbImM6aQ==")))))
+
+(define-server-test (a-value-cannot-forge-another-one :needs :our-engine)
+  (let ((lines (log-lines (hostile-access :combined))))
+    (is (= 1 (length lines)))
+    (is (string= (concatenate 'string "127.0.0.1 (10.0.0.1\\x29 admin \\x5B2020-01-01 00:00:00\\x5D "
+                              "\\x22GET /a HTTP/1.1\\x22 200 1) a\\x0Ab\\x5D \\x5B\\x22c [now] "
+                              "\"GET /?a=\\x22%20200%20-\\x5C HTTP/1.1\" 200 4 "
+                              "\"\\x22\\x5C\" \"a\\x5C\\x22 Â\\x85 200\"") ; sent in UTF-8, read as Latin-1
+                 (cl-ppcre:regex-replace-all *time-of-log* (first lines) "[now]"))))
+  (let ((lines (log-lines (hostile-access :json))))
+    (is (= 1 (length lines)))
+    (is (search "\\u0085" (first lines)))
+    (is (string= (format nil "a~%b] [\"c") (cdr (assoc "user" (parse-json (first lines))
+                                                       :test #'string=)))))
+  (let ((lines (log-lines (hostile-access (lambda (facts)
+                                            (format nil "~A~C~A" (getf facts :user) #\Tab
+                                                    (getf facts :referer)))))))
+    (is (equal (list (format nil "a\\x0Ab] [\"c~C\"\\" #\Tab)) lines))))
 
 (define-server-test (credentials-that-make-no-sense-harm-nobody :needs :our-engine)
   (let ((log (logged (:access-log-destination) (("/" "body"))

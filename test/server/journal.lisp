@@ -448,8 +448,18 @@ so many times."))
 (test printed-values-stay-on-their-line
   (loop for (value text) in `(("" "") ("plain" "plain") ("Grüße" "Grüße") (200 "200") (:get "GET")
                               (,(format nil "a~Cb~C" #\Return #\Newline) "a\\x0Db\\x0A")
-                              (,(string (code-char 127)) "\\x7F"))
+                              (,(string (code-char 127)) "\\x7F") (,(string (code-char 159)) "\\x9F")
+                              (,(string (code-char 160)) ,(string (code-char 160)))
+                              (,(string (code-char #x2028)) "\\u2028")
+                              (,(string (code-char #x202E)) "\\u202E")
+                              (,(string (code-char #x2066)) "\\u2066")
+                              ("a\"b\\c" "a\\x22b\\x5Cc") ("(a) [b]" "(a) [b]"))
         do (is (string= text (line-text #'server:encode-printed value)))))
+
+(test printed-values-stay-in-their-brackets
+  (flet ((bracketed (line value)
+           (server:encode-printed line value :bracketed)))
+    (is (string= "\\x28a\\x29 \\x5Bb\\x5D \\x22\\x5C" (line-text #'bracketed "(a) [b] \"\\")))))
 
 (test values-are-printed-in-base-10-whatever-a-program-has-bound
   (let ((*print-base* 2) (*print-radix* t))
