@@ -154,9 +154,10 @@ it may be answered once more.  That the client is gone is no failure: it is the 
 ;;; When the function has returned
 
 (defun takable-p (exchange content)
-  "True when the client of EXCHANGE sends CONTENT if that is read, and nothing of it is lost."
+  "True when the client of EXCHANGE sends CONTENT if that is read, it is not too much, and nothing of it is lost."
   (let ((protocol (exchange-protocol exchange)))
     (and (content-readable-p content)
+         (not (too-much-unread-p content))
          (or (eq :idle (our-side protocol)) ; else it cannot be told any more to send what it holds back
              (not (eq :held (client-side protocol)))))))
 
@@ -167,7 +168,7 @@ read that, and BODY can be read in any thread."
         (exchange (delayed-exchange delayed)))
     (when (and (raw-body-content body)
                (takable-p exchange (delayed-content delayed)))
-      (take-rest body))
+      (take-rest body *most-unread*))
     (end-reading body)
     (end-content (delayed-server delayed) exchange (exchange-link exchange) (delayed-content delayed) nil)))
 

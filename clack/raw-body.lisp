@@ -234,11 +234,11 @@ if there are none."
   "Where in its memory BODY has the octet of its position."
   (- (raw-body-position body) (raw-body-base body)))
 
-(defun take-rest (body)
-  "Takes what is left of the content of BODY, which is read later."
+(defun take-rest (body most)
+  "Takes what is left of the content of BODY, which is read later, but no more than MOST octets, or a few."
   (with-reading-turn (body)
     (setf (raw-body-stays-p body) (not (readiness-supported-p))) ; and neither are temporary files
-    (take-up-to body nil)))
+    (take-up-to body (+ (raw-body-taken body) most))))
 
 (defun take-up-to (body position)
   "Takes octets of BODY until as many as POSITION are taken, or NIL for all."

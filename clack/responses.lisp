@@ -9,9 +9,10 @@
 ;;;;   a pathname               the file; see file-responses.lisp
 ;;;;   none                     a head, and what the writer is given; see written-responses.lisp
 
-(defconstant +most-unread+ (* 64 1024 1024)
-  "How many octets of content that the application has not read are dropped before the response is sent; where
-there are more, it is sent at once, and the connection is closed.")
+(defparameter *most-unread* (* 64 1024 1024)
+  "How many octets of content that the application has not read are dropped before the response is sent, or kept for
+the threads that answer later.  Where more are announced, none is: the response is sent at once, and the connection is
+closed.")
 
 ;;; Headers
 
@@ -95,16 +96,20 @@ knows; the client will know where its content ends if FRAMED-P."
         ((and framed-p (kept-p server exchange headers)) :reply)
         (t :last-reply)))
 
+(defun too-much-unread-p (content)
+  "True when more is announced of CONTENT, and has yet to come, than is taken for an application that has not read it."
+  (let ((awaited (content-awaited content)))
+    (and awaited (> awaited *most-unread*))))
+
 (defun drop-unread (exchange content)
   "Drops what the application has not read of CONTENT, of the request of EXCHANGE, before the response is sent:
 there are clients that look for one only when they have sent all."
   (when (eq :body (client-side (exchange-protocol exchange)))
-    (let ((awaited (content-awaited content)))
-      (note-event exchange
-                  (if (and (or (null awaited) (<= awaited +most-unread+))
-                           (drop-content content +most-unread+))
-                      :request-end
-                      :request-fault)))))
+    (note-event exchange
+                (if (and (not (too-much-unread-p content))
+                         (drop-content content *most-unread*))
+                    :request-end
+                    :request-fault))))
 
 (defun content-wanted-p (head status)
   "True when the client of the request HEAD gets the content of a response with STATUS."

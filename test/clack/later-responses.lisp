@@ -262,6 +262,21 @@ RESPONDER and ENVIRONMENT bound in a function that the application returns; valu
     (with-connection (connection)
       (is (= 413 (response-status (exchange connection "/" :method :post :chunks '("0123456789" "x"))))))))
 
+(define-server-test (a-later-response-takes-no-more-content-than-a-whole-one :needs :our-http)
+  ;; A client that sends for ever would fill the disk, and hold its worker.
+  (dolist (request (list (list "Transfer-Encoding: chunked" :crlf :crlf "30D40" :crlf (test-octets 200000))
+                         (list "Content-Length: 1000000" :crlf :crlf "some")))
+    (with-globals ((handler::*most-unread* 50000) (server::*unread-limit* 1000))
+      (with-later (given :max-early-octets 0) (list responder (getf environment :raw-body))
+        (with-connection (connection)
+          (apply #'send connection "POST / HTTP/1.1" :crlf "Host: localhost" :crlf request)
+          (destructuring-bind (responder body) (nth-given given)
+            (await-pending)
+            (is (eq 'server:content-left (elsewhere #'read-octets-of body 1000000)))
+            (elsewhere responder (text-response "later"))
+            (is (equal "later" (response-text (read-response connection))))
+            (is-true (closed-by-server-p connection))))))))
+
 (define-server-test (who-has-lost-octets-of-a-body-may-answer-later :needs :calls-by-name)
   (let ((left-p nil))
     (with-function (handler::keep-taken (original body start end)
