@@ -199,9 +199,9 @@ stopped."
 only for those that end soon; in either case up to TIMEOUT seconds, a real, or NIL for no
 limit.  What has no request ends at once; for that, too, and for the last lines of the access log,
 it waits when it must, up to five seconds each.  Returns ACCEPTOR and a list of plists, one for
-each thread that had to be left to finish its request by itself and, when SOFT, one for each client whose
-deferred reply had not come, and who was left without one.  Does nothing when ACCEPTOR is
-not started.
+each thread that had to be left to finish its request by itself and, when SOFT, one for each connection without
+a thread, as LIST-CONNECTIONS has them, whose client was left without a reply or without all of it.  Does nothing when
+ACCEPTOR is not started.
 Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (in-place-of-hunchentoots ((call-next-method)
                              (primaries-after-ours #'hunchentoot:stop (list acceptor))

@@ -136,6 +136,18 @@
           (is (null (engine:stop-engine engine)))
           (is (null (task-result stop))))))))
 
+(define-server-test a-soft-stop-whose-time-runs-out-tells-of-requests-that-wait-for-a-worker
+  (with-gated-engine (engine gate connections 4 :standby 1 :thread-limit 1)
+    (with-connection (idle *port*)
+      (send (first connections) "w")
+      (wait-for-statistic engine :busy 1)
+      (send-each (rest connections) "a")
+      (let ((left (engine:stop-engine engine :soft t :timeout 1/2)))
+        (is (= 1 (count-if (lambda (plist) (getf plist :worker)) left)) "One is served.")
+        (is (= 3 (count :queued left :key (lambda (plist) (getf plist :state)))))
+        (is (= 4 (length left)) "The idle connection lacks nothing."))
+      (open-gate gate))))
+
 ;;; Beside another stop
 ;;;
 ;;; Who stops a server may close its listener next, and the number of that may be a new listener's then.

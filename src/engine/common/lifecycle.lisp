@@ -245,8 +245,8 @@ real or NIL for no limit, and reports who did not end."
 and its answer sent, and connections that idle have a moment for another; else connections read
 nothing more.  Waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end, and a
 tenth of a second at least for those that have nothing to finish.  Returns a list of plists, one for
-each worker that had to be left behind, which ends with its request; and, when SOFT, one for each connection whose
-answer was to come later, and had not come, as LIST-ENGINE-CONNECTIONS has them.
+each worker that had to be left behind, which ends with its request; and, when SOFT, one for each connection without a
+worker that lacks an answer, or a part of one, as LIST-ENGINE-CONNECTIONS has them.
 Timers that are pending when the requests are served are dropped.
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
@@ -261,10 +261,14 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
     (await-empty-pool engine (if (and soft (not drained-p)) 0 (funcall left)))
     (append (finish-stop engine (funcall left)) unanswered)))
 
-(defun unanswered-connections (engine)
-  "Plists of the connections of ENGINE whose answers are to come later."
-  (remove :deferred (list-engine-connections engine)
-          :key (lambda (connection) (getf connection :state)) :test-not #'eq))
+(defgeneric unanswered-connections (engine)
+  (:documentation "Plists of the connections of ENGINE that have no worker, and lack an answer or a part of one: it was to
+come later, their peers have not taken all of it, or they wait for a worker.")
+  (:method ((engine engine))
+    (remove-if-not (lambda (connection)
+                     (and (null (getf connection :worker))
+                          (member (getf connection :state) '(:deferred :writing :queued))))
+                   (list-engine-connections engine))))
 
 ;;; The last resort
 

@@ -72,6 +72,25 @@ these, has its owner read nothing more."
                          (not (owned-p connection)))
                do (bt:thread-yield)))))
 
+(defun octets-unseen-p (engine connection)
+  "True when CONNECTION of ENGINE is parked, and octets of it have come that no worker has looked at.  Asks as its owner:
+else the descriptor might be another's by then."
+  (uninterruptibly
+    (and (claim-parked connection)
+         (prog1 (and (not (unfinished-p connection))
+                     (first-octet (connection-descriptor connection)))
+           (park-again engine connection)))))
+
+(defmethod unanswered-connections ((engine ready-engine))
+  (let ((waiting (remove-if-not #'connection-p (engine-event-queue engine))))
+    (map-connections (lambda (connection)
+                       (when (octets-unseen-p engine connection)
+                         (push connection waiting)))
+                     (engine-table engine))
+    (append (call-next-method)
+            (loop for connection in waiting
+                  collect (describe-connection connection :queued)))))
+
 (defmethod release-resources ((engine ready-engine))
   (end-input engine :keep-alive :writing) ; whatever is left
   (close-status-descriptors engine)
