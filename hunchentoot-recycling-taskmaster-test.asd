@@ -128,6 +128,7 @@
     :serial t
     :components ((:file "taskmaster")
                  (:file "lifecycle")
+                 (:file "process-exits")
                  (:file "mistakes")
                  (:file "arguments")
                  (:file "changing")

@@ -55,6 +55,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "not-sbcl-or-ecl" :if-feature (:not (:or :sbcl :ecl)))
                  (:file "waiting")      ; with an end that signals do not move
                  (:file "brief-locks")  ; that are held for a few instructions
+                 (:file "thread-making") ; and when there is none any more
                  (:file "references")   ; to objects that are not to become garbage
                  (:file "system-calls-sbcl" :if-feature :sbcl)
                  (:file "octets-sbcl" :if-feature (:and :sbcl :64-bit :little-endian))

@@ -10,6 +10,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:uninterruptibly #:deferring-interrupts #:interruptibly #:with-acquired
    #:end-after #:milliseconds-left #:wait-on #:wait-until
    #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period* #:heed-destruction
+   #:call-making-thread #:process-exits-p #:process-exits #:call-at-exit
    ;; listeners
    #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener
    #:stop-arrivals #:close-listener

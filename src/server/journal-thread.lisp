@@ -60,7 +60,9 @@ made, lines are written by who appends them."
           (when (eq :off (shiftf (journal-phase journal) :running))
             (setf (journal-thread journal) nil) ; one that was destroyed, or was not waited for
             t))
-    (handler-case (bt:make-thread (lambda () (keep-journal journal)) :name (journal-name journal))
+    (handler-case (call-making-thread (lambda ()
+                                        (bt:make-thread (lambda () (keep-journal journal))
+                                                        :name (journal-name journal))))
       (error (condition)
         (with-journal (journal)
           (leave-journal journal))

@@ -310,3 +310,16 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
   (end-input engine :keep-alive :writing)
   (await-empty-pool engine *abandon-seconds*)
   (finish-stop engine *abandon-seconds*))
+
+;;; The end of the process
+
+(defun wake-for-exit ()
+  "Makes the workers of all engines look around, since their threads are about to be ended with the process: an interrupt
+that comes just before a worker waits in the system does not cut that wait short.  An exit hook."
+  (dolist (engine (heap-watch-engines *heap-watch*))
+    (handler-case (call-while-accepting engine (lambda ()
+                                                 (end-accepting engine)
+                                                 (wake-workers engine)))
+      (error () (count-failure engine)))))
+
+(call-at-exit 'wake-for-exit)

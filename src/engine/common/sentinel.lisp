@@ -51,7 +51,8 @@ notes that, unless it failed the last time as well."
 
 (defun start-sentinel (engine)
   "Makes the sentinel of ENGINE, which is counted already, and returns its thread."
-  (make-sentinel-thread (engine-service engine) (lambda () (run-sentinel engine))))
+  (call-making-thread (lambda ()
+                        (make-sentinel-thread (engine-service engine) (lambda () (run-sentinel engine))))))
 
 (defun run-sentinel (engine)
   "The life of the sentinel of ENGINE in its own thread."

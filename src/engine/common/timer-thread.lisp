@@ -41,7 +41,9 @@ it is destroyed before that, somebody has to find out."
   (uninterruptibly
     (let ((claim (claim-timer-thread engine)))
       (when claim
-        (handler-case (make-timer-thread (engine-service engine) (lambda () (run-timer-thread engine)))
+        (handler-case (call-making-thread (lambda ()
+                                            (make-timer-thread (engine-service engine)
+                                                               (lambda () (run-timer-thread engine)))))
           (error (condition)
             (with-engine (engine)
               (setf (engine-timer-thread engine) :missing))

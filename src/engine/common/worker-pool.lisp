@@ -31,9 +31,10 @@ reset with the listener.")
     (or (null limit) (< (pool-size engine) limit))))
 
 (defun may-launch-p (engine)
-  "False for a moment after a thread could not be made."
+  "False for a moment after a thread could not be made, and once the process exits."
   (let ((after (engine-launch-after engine)))
-    (or (zerop after) (<= after (milliseconds)))))
+    (and (or (zerop after) (<= after (milliseconds)))
+         (not (process-exits-p)))))
 
 (defun full-p (engine)
   "True when as many connections of ENGINE are attended as may be."
@@ -199,8 +200,9 @@ needed since.")
 reservation is given back, and the sentinel will try again.  Never under the lock."
   (let ((engine (worker-engine worker)))
     (handler-case
-        (make-worker-thread (engine-service engine) (lambda () (run-worker worker))
-                            (worker-number worker))
+        (call-making-thread (lambda ()
+                              (make-worker-thread (engine-service engine) (lambda () (run-worker worker))
+                                                  (worker-number worker))))
       (error (condition)
         (note-thread-trouble engine condition)
         (with-engine (engine)
