@@ -28,6 +28,13 @@
   (reading-wholly (stream)
     (next-octet stream)))
 
+(defun move-octets (sequence position octets start end)
+  "Moves OCTETS from START to END to POSITION in SEQUENCE."
+  (declare (type octets octets))
+  (if (typep sequence 'octets)
+      (replace sequence octets :start1 position :start2 start :end2 end)
+      (replace sequence octets :start1 position :start2 start :end2 end)))
+
 (defun read-octets-of-body (body sequence start end)
   "Reads octets of BODY to SEQUENCE from START, up to END; returns the position after the last one."
   (loop while (< start end)
@@ -35,8 +42,7 @@
              (when (zerop count)
                (return))
              (let ((index (memory-index body)))
-               (replace sequence (the octets (raw-body-octets body))
-                        :start1 start :start2 index :end2 (+ index count)))
+               (move-octets sequence start (raw-body-octets body) index (+ index count)))
              (incf (raw-body-position body) count)
              (incf start count)))
   start)

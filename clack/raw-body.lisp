@@ -8,18 +8,27 @@
 ;;;;
 ;;;; Invariants:
 ;;;; - TAKEN octets were read off CONTENT, which is NIL when there is no more, or nobody may take more.
-;;;; - OCTETS from 0 to COUNT are those of the content from BASE on.  Without a FILE that is all that was taken.
-;;;; - With a FILE, that has all that was taken, and OCTETS are a part of it.
-;;;; - While there is CONTENT or a FILE, who has the turn is the only one that reads or writes all this: any thread may read,
+;;;; - OCTETS from 0 to COUNT, the window, are those of the content from BASE on.
+;;;; - All that was taken is in BLOCKS, one behind the other, or in the FILE; OCTETS are one of BLOCKS, or a part of the
+;;;;   FILE.  Where all had come before the application was called, OCTETS are all, and there is neither.
+;;;; - Blocks of full size go from one body to another: to make them anew, with their pages, costs more than all else
+;;;;   that is done for content.  So they are the body's until RELEASE-BODY only, and nothing reads them outside a turn.
+;;;; - While there are CONTENT, BLOCKS or a FILE, who has the turn is the only one that reads or writes all this: any thread may read,
 ;;;;   one call after the other, while the worker takes the rest, and releases it.
 ;;;; - Where no file could be made, LOST-P, OCTETS are what was taken last, and what came before is gone.
 
-(defparameter *raw-body-memory* (* 1024 1024)
-  "How many octets of the content of a request :RAW-BODY keeps in memory; when there are more, all go to a
-temporary file.")
+(defparameter *raw-body-memory* (* 4 1024 1024)
+  "How many octets of the content of a request :RAW-BODY keeps in memory, while that is plentiful; when there are
+more, all go to a temporary file.")
 
-(defconstant +window-size+ (* 32 1024)
-  "How many octets of a file are in memory.")
+(defvar *no-octets* (make-octets 0)
+  "What a window is that has nothing.")
+
+(defconstant +block-size+ (* 128 1024)
+  "How many octets a block has, and how many of a file are in memory.")
+
+(defvar *blocks* (make-rack 64)
+  "Blocks that no body has.")
 
 (defclass raw-body (trivial-gray-streams:fundamental-binary-input-stream
                     trivial-gray-streams:fundamental-character-input-stream
@@ -27,13 +36,15 @@ temporary file.")
   ((source :initarg :source :initform nil :reader raw-body-source
            :documentation "What CONTENT was at first, a stream.")
    (content :initarg :content :initform nil :accessor raw-body-content)
-   (octets :initarg :octets :initform (make-octets 0) :accessor raw-body-octets)
+   (octets :initarg :octets :initform *no-octets* :accessor raw-body-octets)
    (base :initform 0 :accessor raw-body-base)
    (count :initarg :taken :initform 0 :accessor raw-body-count)
    (taken :initarg :taken :initform 0 :accessor raw-body-taken)
    (position :initform 0 :accessor raw-body-position)
    (last-size :initform 0 :accessor raw-body-last-size
               :documentation "How many octets the character had that was read last.")
+   (blocks :initform '#() :accessor raw-body-blocks
+           :documentation "Vectors of +BLOCK-SIZE+ octets, the last of which may be shorter.")
    (file :initform nil :accessor raw-body-file :documentation "A descriptor, or NIL.")
    (lost-p :initform nil :accessor raw-body-lost-p)
    (stays-p :initform nil :accessor raw-body-stays-p
@@ -89,12 +100,18 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
            (handler-case (return-from call-in-reading-turn (funcall function))
              (error (condition) condition)))))
 
+(defun keeps-elsewhere-p (body)
+  "True while what BODY has may change hands, so that reading it takes a turn."
+  (or (raw-body-content body)
+      (raw-body-file body)
+      (plusp (length (raw-body-blocks body)))))
+
 (defmacro with-reading-turn ((body) &body forms)
   "Evaluates FORMS, which are not in such a form already, while no other thread does likewise for BODY."
   (let ((it (gensym "IT")))
     `(flet ((,it () ,@forms))
        (declare (dynamic-extent #',it))
-       (if (or (raw-body-content ,body) (raw-body-file ,body))
+       (if (keeps-elsewhere-p ,body)
            (call-in-reading-turn ,body #',it)
            (,it)))))
 
@@ -107,11 +124,14 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
           (lose-rest content))))))
 
 (defun release-body (body)
-  "Lets nobody take more of the content of BODY, whose request is over, and closes its file, if it has one."
+  "Lets nobody take more of the content of BODY, whose request is over, and gives back its blocks and its file."
   (end-reading body)
-  (when (raw-body-file body)
+  (when (keeps-elsewhere-p body)
     (with-reading-turn (body)
-      (close-file body))))
+      (uninterruptibly
+        (close-file body)
+        (leave-window body)
+        (give-blocks-back body)))))
 
 (defun close-file (body)
   (uninterruptibly
@@ -119,57 +139,98 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
       (when file
         (close-descriptor file)))))
 
-;;; Taking more
+;;; Where what was taken is kept
 
-(defun room-for (body count)
-  "Makes room for COUNT octets more behind those that BODY has in memory; returns their vector."
-  (let* ((octets (raw-body-octets body))
-         (size (+ (raw-body-count body) count)))
-    (when (> size (length octets))
-      (let ((grown (max size (* 2 (length octets)) 256)))
-        (reserve-memory (raw-body-content body) (- grown (length octets)))
-        (setf octets (replace (make-octets grown) octets :end2 (raw-body-count body))
-              (raw-body-octets body) octets)))
-    octets))
+(defun set-window (body octets base count)
+  "Lets the window of BODY be OCTETS, of which the first COUNT are those of the content from BASE on."
+  (setf (raw-body-count body) 0         ; first: who is interrupted between the two reads nothing wrong
+        (raw-body-base body) base
+        (raw-body-octets body) octets
+        (raw-body-count body) count))
+
+(defun leave-window (body)
+  "Lets BODY have nothing in its window: what is taken next comes there."
+  (set-window body (raw-body-octets body) (raw-body-taken body) 0))
+
+(defun give-blocks-back (body)
+  "Gives the blocks of BODY, which nobody reads any more, to those who want some."
+  (let ((blocks (shiftf (raw-body-blocks body) '#())))
+    (set-window body *no-octets* (raw-body-taken body) 0)
+    (loop for block across blocks
+          when (= (length (the octets block)) +block-size+)
+            do (put-on-rack *blocks* block))))
+
+(defun larger-block (body size)
+  "A block for BODY with room for SIZE octets, or more; NIL where memory is not plentiful."
+  (cond ((< (* 2 size) +block-size+)
+         (make-octets (max 256 (* 2 size))))
+        ((reserve-plentiful-memory (raw-body-content body) +block-size+)
+         (or (take-from-rack *blocks*)
+             (make-octets +block-size+)))))
+
+(defun block-with-room (body index fill count)
+  "The block of BODY with INDEX, or a new one behind all, which has FILL octets and gets room for COUNT more; NIL where
+memory is not plentiful."
+  (let* ((blocks (raw-body-blocks body))
+         (old (if (< index (length blocks)) (aref blocks index) *no-octets*)))
+    (if (<= (+ fill count) (length (the octets old)))
+        old
+        (let ((block (larger-block body (+ fill count))))
+          (when block
+            (replace (the octets block) (the octets old) :end2 fill)
+            (setf (raw-body-blocks body) (concatenate 'simple-vector (subseq blocks 0 index) (list block)))
+            block)))))
+
+(defun prepare-block (body count)
+  "Makes room in the blocks of BODY for COUNT octets more, or for fewer; returns for how many, or NIL where memory is not
+plentiful."
+  (multiple-value-bind (index fill) (floor (raw-body-taken body) +block-size+)
+    (let* ((count (min count (- +block-size+ fill)))
+           (block (block-with-room body index fill count)))
+      (when block
+        (set-window body block (- (raw-body-taken body) fill) fill)
+        count))))
+
+(defun write-blocks (body file)
+  "Writes all that BODY has taken to FILE, a descriptor.  True when that took it."
+  (loop for block across (raw-body-blocks body)
+        for start from 0 by +block-size+
+        always (write-file-octets file start block 0 (min +block-size+ (- (raw-body-taken body) start)))))
 
 (defun file-made-p (body)
-  "Moves what BODY has in memory to a file; NIL when that cannot be."
+  "Moves what BODY has in blocks to a file; NIL when that cannot be."
   (uninterruptibly                      ; until it is closed by RELEASE-BODY
     (let ((file (open-temporary-file)))
       (cond ((minusp file) nil)
-            ((write-file-octets file 0 (raw-body-octets body) 0 (raw-body-count body))
+            ((write-blocks body file)
              (setf (raw-body-file body) file)
              t)
             (t
              (close-descriptor file)
              nil)))))
 
-(defun leave-window (body)
-  "Lets BODY have nothing in memory: what is taken next comes there."
-  (setf (raw-body-count body) 0         ; first: who is interrupted between the two reads nothing wrong
-        (raw-body-base body) (raw-body-taken body)))
-
 (defun leave-memory (body)
-  "Lets what BODY has in memory, which is too much, go to a file, if it can, and gives the memory back."
+  "Lets what BODY has in blocks, which is too much, go to a file, if it can, and gives the memory back."
   (unless (file-made-p body)
     (setf (raw-body-lost-p body) t))
-  (release-memory (raw-body-content body))
-  (let ((octets (make-octets +window-size+)))
-    (leave-window body)
-    (setf (raw-body-octets body) octets)))
+  (uninterruptibly
+    (give-blocks-back body)
+    (release-memory (raw-body-content body))
+    (set-window body (make-octets +block-size+) (raw-body-taken body) 0)))
+
+;;; Taking more
 
 (defun prepare-window (body count)
-  "Makes room in the memory of BODY for COUNT octets more, or for fewer; returns for how many."
+  "Makes room in the window of BODY for COUNT octets more, or for fewer; returns for how many."
   (cond ((or (raw-body-file body) (raw-body-lost-p body))
          (leave-window body)
-         (min count +window-size+))
-        ((or (<= (+ (raw-body-taken body) count) *raw-body-memory*)
-             (raw-body-stays-p body))
-         (room-for body count)
-         count)
+         (min count +block-size+))
+        ((and (or (<= (+ (raw-body-taken body) count) *raw-body-memory*)
+                  (raw-body-stays-p body))
+              (prepare-block body count)))
         (t
          (leave-memory body)
-         (min count +window-size+))))
+         (min count +block-size+))))
 
 (defun keep-taken (body start end)
   "Notes that BODY has octets more in its memory, from START to END."
@@ -186,7 +247,7 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
   "How many octets to take of CONTENT for who wants WANTED: those that are at hand, too, since to take few takes as
 long."
   (let ((size (content-size content))
-        (count (max wanted (min +window-size+ (content-at-hand content)))))
+        (count (max wanted (min +block-size+ (content-at-hand content)))))
     (if size (min size count) count)))
 
 (defun take-more (body wanted)
@@ -207,15 +268,27 @@ more."
 
 ;;; What is at a position
 
-(defun load-window (body position)
-  "Reads what the file of BODY has at POSITION to memory."
-  (let ((count (min +window-size+ (- (raw-body-taken body) position))))
+(defun load-block (body position)
+  "Lets the window of BODY be the block that has what is at POSITION; NIL where there is none."
+  (multiple-value-bind (index offset) (floor position +block-size+)
+    (when (< index (length (raw-body-blocks body)))
+      (let ((base (- position offset)))
+        (set-window body (aref (raw-body-blocks body) index) base
+                    (min +block-size+ (- (raw-body-taken body) base)))))))
+
+(defun load-part (body position)
+  "Lets the window of BODY be what its file has at POSITION; NIL where there is none, or it cannot be read."
+  (let ((count (min +block-size+ (- (raw-body-taken body) position))))
     (setf (raw-body-count body) 0)      ; until all are there: who leaves it may read on
-    (unless (and (raw-body-file body)
-                 (read-file-octets (raw-body-file body) position (raw-body-octets body) 0 count))
-      (error "What was read of the content of a request before was not kept."))
-    (setf (raw-body-base body) position
-          (raw-body-count body) count)))
+    (when (and (raw-body-file body)
+               (read-file-octets (raw-body-file body) position (raw-body-octets body) 0 count))
+      (set-window body (raw-body-octets body) position count))))
+
+(defun load-window (body position)
+  "Brings what BODY has kept at POSITION to its window."
+  (or (load-block body position)
+      (load-part body position)
+      (error "What was read of the content of a request before was not kept.")))
 
 (defun octets-there (body wanted)
   "How many octets BODY has in memory from its position on, at least one; 0 at its end.  Takes more, WANTED of them,
@@ -244,5 +317,5 @@ if there are none."
   "Takes octets of BODY until as many as POSITION are taken, or NIL for all."
   (loop while (and (or (null position) (< (raw-body-taken body) position))
                    (take-more body (if position
-                                       (min +window-size+ (- position (raw-body-taken body)))
-                                       +window-size+)))))
+                                       (min +block-size+ (- position (raw-body-taken body)))
+                                       +block-size+)))))

@@ -218,6 +218,16 @@ in memory that all threads write to.")
                    (make-room-in-heap octets))
         (refuse-content content :no-memory)))))
 
+(defun reserve-plentiful-memory (content octets)
+  "Reserves memory for OCTETS, an integer, more of CONTENT.  True while memory is plentiful; otherwise NIL: the caller uses
+a file."
+  (or (null (client-memory-budget))
+      (and (plenty-p octets)
+           (uninterruptibly
+             (when (reserve-client-memory octets)
+               (incf (content-memory content) octets)
+               t)))))
+
 (defun release-memory (content)
   "Gives back what was reserved for CONTENT."
   (uninterruptibly

@@ -25,6 +25,9 @@
   (most 0 :type index :read-only t)
   (items '() :type list))
 
+(setf (documentation 'make-rack 'function)
+      "A rack, empty, of MOST objects at most, an integer, that no thread uses.")
+
 (defun take-from-rack (rack)
   "An object of RACK, the caller's from now on; NIL when it has none."
   (loop for items = (rack-items rack)

@@ -13,7 +13,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
-   #:call-with-kit #:call-with-borrowed-kit #:call-with-spare-kit
+   #:make-rack #:take-from-rack #:put-on-rack #:call-with-kit #:call-with-borrowed-kit #:call-with-spare-kit
    ;; streams
    #:descriptor-stream #:make-descriptor-stream #:stream-wire
    ;; wires
@@ -73,7 +73,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
    #:input-left-p
    #:content #:content-wire #:content-size #:content-invite #:content-readable-p #:content-left #:check-content #:keeping-content #:lose-rest #:invite-content #:drop-content
-   #:refuse-content #:keep-reply-from #:read-all-content #:reserve-memory #:release-memory
+   #:refuse-content #:keep-reply-from #:read-all-content
+   #:reserve-memory #:reserve-plentiful-memory #:release-memory
    #:release-octets #:leave-content #:abandon-reception #:content-awaited #:content-at-hand
    ;; content that is received before its request is served
    #:make-reception #:reception-head #:reception-content #:all-come-p #:receive-ahead

@@ -109,6 +109,50 @@ likes."
             (is (equal '(30000 t) value)))))
       (skip "On this Lisp there are no temporary files.")))
 
+(defmacro check-blocks (content size &rest request)
+  "Checks that an application gets CONTENT, octets in blocks of SIZE, of REQUEST from any position on, and not from a file."
+  `(let ((count (length ,content)))
+     (with-raw-body (body ,@request)
+         (once (list (read-octets-of body (1+ count))
+                     (file-position body (- count 10)) (read-octets-of body 20)
+                     (file-position body 0) (read-octets-of body count) (read-byte body nil :eof)
+                     (file-position body (floor ,size 2)) (read-octets-of body ,size)
+                     (handler::raw-body-file body)))
+       (is (equalp (list ,content t (subseq ,content (- count 10)) t ,content :eof
+                         t (subseq ,content (floor ,size 2) (min count (+ ,size (floor ,size 2))))
+                         nil)
+                   value)
+           "~D octets" count))))
+
+(define-server-test a-body-of-several-blocks-is-read-again
+  (let ((size handler::+block-size+))
+    (dolist (count (list (1- size) size (1+ size) (+ 1000 (* 3 size))))
+      (let ((content (test-octets count)))
+        (check-blocks content size :content content)
+        (check-blocks content size :chunks (list (subseq content 0 1000) (subseq content 1000)))))))
+
+(define-server-test a-character-may-be-at-any-place-of-several-blocks
+  (let ((text (make-string 100000 :initial-element (code-char #x3042))))
+    (with-raw-body (body :content text)
+        (once (let ((string (make-string 100001)))
+                (list (read-sequence string body) (string= text string :end2 100000))))
+      (is (equal '(100000 t) value)))))
+
+(define-server-test a-body-whose-request-is-over-has-nothing-of-later-ones
+  (let ((bodies (make-recorder)) (octets (make-array 10 :element-type '(unsigned-byte 8))))
+    (with-clack (environment (let ((body (getf environment :raw-body)))
+                               (record bodies body)
+                               (text-response (princ-to-string (length (read-octets-of body 500000)))))
+                             :max-early-octets 0)
+      (loop for value below 3
+            do (is (equal "400000" (ask-text "/" :method :post
+                                                 :content (make-array 400000 :element-type '(unsigned-byte 8)
+                                                                             :initial-element value))))))
+    (dolist (body (recorded bodies))
+      (is (eq :gone (handler-case (progn (file-position body 0)
+                                         (read-sequence octets body))
+                      (error () :gone)))))))
+
 (define-server-test a-large-body-goes-to-a-file-and-is-read-again
   (if (platform:readiness-supported-p)
       (with-globals ((handler:*raw-body-memory* 5000))
@@ -342,26 +386,26 @@ likes."
           (is (null first-p)))))))
 
 (define-server-test (who-leaves-reading-a-file-again-reads-the-right-octets-later :needs :our-http)
-  (let ((content (test-octets 100000)) (left-p nil))
+  (let ((content (test-octets 300000)) (left-p nil))
     (with-globals ((handler:*raw-body-memory* 1000))
       (with-function (platform:read-file-octets (original file position octets start end)
                        (multiple-value-prog1 (funcall original file position octets start end)
                          (unless (shiftf left-p t)
                            (throw 'left nil))))
         (with-raw-body (body :content content)
-            (once (progn (read-octets-of body 100000)
+            (once (progn (read-octets-of body 300000)
                          (file-position body 0)
                          (catch 'left
                            (read-byte body))
-                         (file-position body 99999) ; in the part that was in memory before
+                         (file-position body 299999) ; in the part that was in memory before
                          (list (read-octets-of body 10)
                                (file-position body 0)
-                               (read-octets-of body 100000))))
+                               (read-octets-of body 300000))))
           (is-true left-p)
-          (is (equalp (list (subseq content 99999) t content) value)))))))
+          (is (equalp (list (subseq content 299999) t content) value)))))))
 
 (define-server-test (who-leaves-reading-amid-it-reads-the-same-again :needs :our-http)
-  (let ((content (test-octets 200000)) (pieces 0))
+  (let ((content (test-octets 500000)) (pieces 0))
     (with-globals ((handler:*raw-body-memory* 1000))
       (with-function (handler::octets-there (original body wanted)
                        (when (= 3 (incf pieces))
@@ -369,8 +413,8 @@ likes."
                        (funcall original body wanted))
         (with-raw-body (body :content content)
             (once (progn (catch 'left
-                           (read-octets-of body 200000))
-                         (list (file-position body) (read-octets-of body 200000))))
+                           (read-octets-of body 500000))
+                         (list (file-position body) (read-octets-of body 500000))))
           (is (equalp (list 0 content) value)))))))
 
 (define-server-test (who-leaves-reading-while-the-body-goes-to-a-file-has-what-was-read :needs (:our-http :calls-by-name))

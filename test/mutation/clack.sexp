@@ -31,7 +31,10 @@
   ("keep-taken" "(not (write-file-octets file (raw-body-taken body) (raw-body-octets body) start end))" "nil"
    :equivalent "The disk would have to be full.")
   ("take-more" "(setf (raw-body-content body) nil)" "" :equivalent "Content that is over gives no more.")
-  ("load-window" "(setf (raw-body-base body) position" "(setf (raw-body-base body) 0")
+  ("load-part" "(set-window body (raw-body-octets body) position count)" "(set-window body (raw-body-octets body) 0 count)")
+  ("load-block" "(- (raw-body-taken body) base)" "+block-size+")
+  ("block-with-room" "(replace (the octets block) (the octets old) :end2 fill)" "nil")
+  ("give-blocks-back" "(shiftf (raw-body-blocks body) '#())" "(raw-body-blocks body)")
   ("close-file" "(close-descriptor file)" "nil")
   ("call-in-reading-turn" "(unless (raw-body-turn body)" "(progn" :suites (clack/raw-bodies clack/later-responses))))
 
