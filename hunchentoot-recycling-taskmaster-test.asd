@@ -206,6 +206,7 @@
                  (:file "verdicts")
                  (:file "crowds")
                  (:file "deferred-replies")
+                 (:file "shared-content")
                  (:file "held-replies")
                  (:file "outgoing-streams")
                  (:file "channels")

@@ -206,6 +206,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "content-stream") ; with a length
                  (:file "chunks")
                  (:file "reception")    ; of content before its request is served
+                 (:file "shared-content") ; of a deferred reply
                  (:file "replies")
                  (:file "application")  ; what is served
                  (:file "unfit-arguments") ; of applications

@@ -56,8 +56,9 @@ handler then returns; what it returns is not sent.
 TIMEOUT is for how many seconds, a real, the reply may take before the client gets status 504; NIL for ever.
 ON-ABANDON is NIL, or a function without arguments that is called once, in any thread, when the client leaves before
 its reply was sent; it must not wait, nor want a lock of who waits for room in a stream, and REPLY is not forgotten while it
-refers to that.  Whatever of the request's content the handler has not read is taken
-before the reply waits.
+refers to that.  Whatever of the request's content the handler has not read is received before BODY is evaluated, so that
+any thread can read it in the context of REPLY.  What is more than :MAX-RAW-OCTETS, or is held back by a client that waits
+to be asked for it (RFC 9110, section 10.1.1), the handler alone can read; others get an error.
 
 A handler that signals an error, or is left by a throw, before its reply is complete is answered with status 500.  So
 is a client whose reply everybody has forgotten (on SBCL; elsewhere its time runs out).  Returns what BODY returns.
@@ -84,6 +85,9 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
 
 (defun begin-deferral (timeout on-abandon)
   (check-deferrable)
+  (let ((content (own-content hunchentoot:*request*)))
+    (when content
+      (share-content content (limits-raw-octets (content-limits content)))))
   (setf (exchange-deferral *exchange*)
         (let ((deferral (make-deferral (exchange-application *exchange*) (exchange-engine *exchange*)
                                        (exchange-connection *exchange*) *exchange*
@@ -127,9 +131,11 @@ completed with."
 (defun call-with-reply-context (reply function)
   "Calls FUNCTION, without arguments, with *REQUEST*, *REPLY*, *SESSION* and *ACCEPTOR* of Hunchentoot bound as they
 were in the handler that has deferred REPLY, and returns what it returns.  Temporary files that are made meanwhile
-live as long as those of the handler.  What two threads change of these objects at a time, or one and the handler, they
-have to agree on."
-  (call-in-context (deferral-context (deferred-reply-deferral reply)) function))
+live as long as those of the handler.  Any thread may ask for raw post data and parameters; what else two threads change
+of these objects at a time, or one and the handler, they have to agree on."
+  (let ((context (deferral-context (deferred-reply-deferral reply))))
+    (call-with-content-as-stream (or (reply-context-content context) *no-content*)
+                                 (lambda () (call-in-context context function)))))
 
 (defmacro with-reply-context ((reply) &body body)
   "Evaluates BODY as CALL-WITH-REPLY-CONTEXT calls a function for REPLY."
@@ -203,8 +209,8 @@ reply is to come later."
   (let ((context (deferral-context deferral))
         (content (own-content hunchentoot:*request*)))
     (when content
-      (keep-reply-from content))
-    (take-before-streaming hunchentoot:*request*)
+      (keep-reply-from content)
+      (end-taking content))
     (uninterruptibly                    ; else files would be left to nobody
       (add-files context (take-temporary-files))
       (setf (reply-context-session context) hunchentoot:*session*

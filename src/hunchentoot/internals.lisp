@@ -311,6 +311,18 @@ sent, but no last chunk."
   (and (boundp 'hunchentoot::*hunchentoot-stream*)
        (current-stream)))
 
+(defmethod chunga:chunked-stream-input-chunking-p ((stream content))
+  "What HUNCHENTOOT:INPUT-CHUNKING-P asks."
+  (null (content-size stream)))
+
+(defun call-with-content-as-stream (content thunk)
+  "Calls THUNK; in a thread that is in no handler, Hunchentoot's functions that take CONTENT find that as the stream of the
+connection."
+  (if (handler-stream)
+      (funcall thunk)
+      (let ((hunchentoot::*hunchentoot-stream* content))
+        (funcall thunk))))
+
 (defun (setf current-stream) (stream)
   (setf hunchentoot::*hunchentoot-stream* stream))
 

@@ -20,9 +20,6 @@
   (and (not (eq :none (head-framing head)))
        (own-content request)))
 
-(defun request-limits (request)
-  (acceptor-limits (hunchentoot:request-acceptor request)))
-
 (defun content-asked-for-p (request)
   "True when a program has read the content of REQUEST, or has its stream."
   (slot-value request 'hunchentoot:raw-post-data))
@@ -45,13 +42,17 @@ it is none of ours, or just its stream is wanted."
            (pace-wire (content-wire content) nil nil)
            (invite-content content)
            (apply hunchentoots arguments))
-          ((headers-sent-p)             ; asked by Hunchentoot, who is about to send the reply
-           (take-unasked request content (limits-raw-octets (request-limits request))))
+          ((and (headers-sent-p)        ; asked amid the reply, by Hunchentoot or who logs it
+                (not (content-shared-p content)))
+           (take-unasked request content (limits-raw-octets (content-limits content)))
+           (content-asked-for-p request))
           (t
-           (keeping-content (content)
-             (setf (raw-post-data* request)
-                   (read-all-content content (limits-raw-octets (request-limits request))
-                                     :body-too-large)))))))
+           (with-content-turn (content)
+             (or (content-asked-for-p request) ; another thread has read it meanwhile
+                 (keeping-content (content)
+                   (setf (raw-post-data* request)
+                         (read-all-content content (limits-raw-octets (content-limits content))
+                                           :body-too-large)))))))))
 
 (wrap-content-reader 'read-content)
 
@@ -93,7 +94,7 @@ LIMIT fields, NIL for no limit, in all octets that it was called with."
 (defun form-octets (request content)
   "The octets of the form that REQUEST has as its CONTENT, which are left there too; no more than the
 limits allow."
-  (let* ((limits (request-limits request))
+  (let* ((limits (content-limits content))
          (most (limits-form-octets limits))
          (judge (field-counter content (limits-field-count limits)))
          (read (content-asked-for-p request)))
@@ -136,22 +137,30 @@ ARGUMENTS, where it is no form, or none of ours."
 (defun form-read-p (request content &optional force external-format)
   "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT or, if that is NIL, in
 that of the form; NIL where it has none, or, unless FORCE, it was read."
-  (if (form-wanted-p request force)
-      (progn (or-bad-request (read-form request content external-format))
-             t)
-      (let ((boundary (unread-boundary request)))
-        (when boundary
-          (or-bad-request (read-multipart request content boundary external-format))
-          t))))
+  (with-content-turn (content)
+    (if (form-wanted-p request force)
+        (progn (or-bad-request (read-form request content external-format))
+               t)
+        (let ((boundary (unread-boundary request)))
+          (when boundary
+            (or-bad-request (read-multipart request content boundary external-format))
+            t)))))
 
 (wrap-form-reader 'read-parameters)
 
 ;;; Not read
 
+(defun unshared-content-of (request head)
+  "What CONTENT-OF returns for REQUEST, with HEAD, unless other threads may read it: then it was received before."
+  (let ((content (content-of request head)))
+    (and content
+         (not (content-shared-p content))
+         content)))
+
 (defun too-much-unasked-p (request head)
   "True when REQUEST, with HEAD, has content that nobody has asked for, and so much of it has yet to come
 that the client will not be waited for, see *UNASKED-LIMIT*."
-  (let* ((content (content-of request head))
+  (let* ((content (unshared-content-of request head))
          (awaited (and content (content-awaited content))))
     (and awaited
          (> awaited *unasked-limit*)
@@ -183,7 +192,7 @@ Where not all of it has been taken then, this is the last request of its connect
   "Takes the content of REQUEST, with HEAD, that nobody has asked for before the reply is sent, as
 Hunchentoot does: there are clients that look for a reply only when they have sent all.  A little is kept, as
 there, for methods after this; much is dropped, or a client could fill the memory with it."
-  (let ((content (content-of request head)))
+  (let ((content (unshared-content-of request head)))
     (cond ((or (null content) (content-asked-for-p request)))
           ((content-size content)
            (take-unasked request content *unread-limit*))

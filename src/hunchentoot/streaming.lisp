@@ -89,5 +89,7 @@ not return where there can be none because of the request's method."
   "Takes the content of REQUEST that nobody has asked for, as Hunchentoot does before it sends a head; what
 the limits allow is kept for the handler."
   (let ((content (own-content request)))
-    (when (and content (not (content-asked-for-p request)))
-      (take-unasked request content (limits-raw-octets (request-limits request))))))
+    (when (and content
+               (not (content-shared-p content))
+               (not (content-asked-for-p request)))
+      (take-unasked request content (limits-raw-octets (content-limits content))))))

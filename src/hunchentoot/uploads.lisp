@@ -190,20 +190,21 @@ pathname of a file where it has a file name, else octets; as a list."
   (let ((header (rfc2388:parse-header (hunchentoot:header-in :content-type request) :value)))
     (cdr (rfc2388:find-parameter "BOUNDARY" (rfc2388:header-parameters header)))))
 
-(defun parse-own-form (request content boundary external-format)
-  "The alist of the parameters of the form with BOUNDARY that REQUEST has as its CONTENT, which is ours, in EXTERNAL-FORMAT.
+(defun parse-own-form (content boundary external-format)
+  "The alist of the parameters of the form with BOUNDARY that CONTENT, which is ours, has, in EXTERNAL-FORMAT.
 NIL, and a line in the log, for malformed ones."
-  (check-content content)
-  (keeping-content (content)            ; a malformed form has not left it
-    (or-log-form-error
-      (form-parameters content boundary external-format (request-limits request)))))
+  (with-content-turn (content)
+    (check-content content)
+    (keeping-content (content)          ; a malformed form has not left it
+      (or-log-form-error
+        (form-parameters content boundary external-format (content-limits content))))))
 
 (defun parse-form (hunchentoots request external-format)
   "Like PARSE-OWN-FORM; by HUNCHENTOOTS, a function, where its octets are not ours to read, or no boundary is known."
   (let* ((content (own-content request))
          (boundary (and content (boundary-of request))))
     (if boundary
-        (parse-own-form request content boundary external-format)
+        (parse-own-form content boundary external-format)
         (funcall hunchentoots request external-format))))
 
 (wrap-form-parser 'parse-form)
@@ -219,7 +220,7 @@ NIL, and a line in the log, for malformed ones."
   "Gives REQUEST, which has a form with BOUNDARY as its CONTENT, the parameters in that, in EXTERNAL-FORMAT or, if that is
 NIL, in that of the form.  It cannot be read once more."
   (setf (slot-value request 'hunchentoot:post-parameters)
-        (parse-own-form request content boundary (or external-format (external-format-of-form request)))
+        (parse-own-form content boundary (or external-format (external-format-of-form request)))
         (raw-post-data* request) t))
 
 ;;; Where functions cannot be wrapped, a form is read before Hunchentoot would

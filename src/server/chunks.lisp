@@ -22,6 +22,10 @@ PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called 
 (defmethod content-size ((content chunked-content))
   nil)
 
+(defmethod all-received-p ((content chunked-content))
+  (and (zerop (content-ready content))
+       (body-done-p (content-decoder content))))
+
 (defmethod content-at-hand ((content chunked-content))
   (+ (spooled-octets content) (content-ready content)))
 
@@ -51,8 +55,6 @@ PROTOCOL-ERROR."
   (loop
     (cond ((plusp (content-ready content)) (return t))
           ((content-over-p content) (return nil))
-          ((content-refusal content)
-           (refuse-content content (content-refusal content)))
           ((reading-content (content)
              (await-input-of (content-source content) (body-octets-due (content-decoder content))))
            (decode-more content))

@@ -43,6 +43,9 @@ wanted."
 (defmethod content-size ((content content-stream))
   (content-remaining content))
 
+(defmethod all-received-p ((content content-stream))
+  (<= (content-remaining content) (spooled-octets content)))
+
 (defmethod content-at-hand ((content content-stream))
   (min (content-remaining content)
        (+ (spooled-octets content) (buffered-octets content))))

@@ -15,7 +15,8 @@
 ;;;; Where a program has left what it does with octets that were taken, so that nobody has them, who reads on gets
 ;;;; CONTENT-LEFT as well; but the rest can be dropped, and the next request be looked for behind it.
 ;;;;
-;;;; What came before the request was served is in the SPOOL, and is read first; see reception.lisp.
+;;;; What came before the request was served is in the SPOOL, and is read first; see reception.lisp.  Where several threads
+;;;; may read, they take turns, and not all of them may take from the source; see shared-content.lisp.
 
 (defclass content (trivial-gray-streams:fundamental-binary-input-stream
                    trivial-gray-streams:trivial-gray-stream-mixin)
@@ -31,8 +32,11 @@ reads on, or NIL.")
    (lost-p :initform nil :accessor content-lost-p
            :documentation "True when nobody has some of the octets that were taken.")
    (spool :initform nil :accessor content-spool)
+   (limits :initform nil :accessor content-limits)
+   (sharing :initform nil :accessor content-sharing
+            :documentation "A SHARING where several threads may read it, or NIL.")
    (refusal :initform nil :accessor content-refusal
-            :documentation "The PROTOCOL-ERROR that is behind what SPOOL has, or NIL.")
+            :documentation "The condition, a PROTOCOL-ERROR most often, that is behind what SPOOL has, or NIL.")
    (place-p :initform nil :accessor content-place-p
             :documentation "True while it counts as unfinished.")
    (memory :initform 0 :accessor content-memory
@@ -43,11 +47,15 @@ reads on, or NIL.")
       "A function without arguments that tells the client to send CONTENT, which it holds back until then; NIL
 when it does not, or was told.")
 
+(setf (documentation 'content-limits 'function)
+      "The LIMITS that the request of CONTENT is under.")
+
 (define-condition content-left (recycling-error stream-error)
   ()
   (:report "Not all of the content was read, and the rest of it is not to be had any more.")
-  (:documentation "Signalled to who reads on after reading content was left by a non-local exit, as by a time limit; or, of the
-body that Clack's handler gives, after nobody takes more of it."))
+  (:documentation "Signalled to a thread that reads on after reading content was left by a non-local exit, as by a time
+limit; after the request is over; in a thread that is not the handler's, where not all of the content of a deferred reply
+was received; or, of the body that Clack's handler gives, after nobody takes more of it."))
 
 (defgeneric content-wire (content)
   (:documentation "The wire off which CONTENT is read.")
@@ -77,11 +85,21 @@ decided."
       (setf (content-invite content) nil)
       (funcall invite))))
 
+(defun fail-behind-spool (content)
+  "Signals what is behind that which the spool of CONTENT has, if there is something: nothing more is to be read then."
+  (let ((condition (content-refusal content)))
+    (typecase condition
+      (null)
+      (protocol-error (refuse-content content condition))
+      (t (setf (content-failure content) condition)
+         (error condition)))))
+
 (defmacro reading-content ((content) &body body)
   "Evaluates BODY, which reads CONTENT off its source.  A peer that takes too long is refused: who
 would wait for it once more, waits in vain."
   (let ((stream (gensym "CONTENT")))
     `(let ((,stream ,content))
+       (fail-behind-spool ,stream)
        (invite-content ,stream)
        (handler-case (progn ,@body)
          (stream-timeout () (refuse-content ,stream :request-timeout))))))
@@ -116,21 +134,37 @@ LOST."
   (unless (eql 0 (content-size content))
     (setf (content-lost-p content) t)))
 
+(defun content-intact-p (content)
+  "True when nothing has ended CONTENT, nor were octets of it lost."
+  (not (or (content-failure content) (content-lost-p content))))
+
 (defun content-readable-p (content)
   "True when who reads CONTENT gets what follows what was read; see CHECK-CONTENT."
-  (not (or (content-failure content) (content-lost-p content))))
+  (and (content-intact-p content)
+       (not (others-content-p content))))
 
 (defun check-content (content)
   "Signals why who reads CONTENT would not get what follows what was read, if there is a reason."
   (cond ((content-failure content)
          (error (content-failure content)))
-        ((content-lost-p content)
+        ((or (content-lost-p content) (others-content-p content))
          (error 'content-left :stream content))))
+
+(defmacro with-content-turn ((content) &body body)
+  "Evaluates BODY, which reads CONTENT, while no other thread does so."
+  (let ((it (gensym "CONTENT")) (function (gensym "READ")))
+    `(let ((,it ,content))
+       (flet ((,function () ,@body))
+         (declare (dynamic-extent #',function))
+         (if (content-sharing ,it)
+             (call-in-content-turn ,it #',function)
+             (,function))))))
 
 (defun call-reading-content (content function)
   "Like CALL-TAKING-CONTENT, for a program.  Signals the failure of CONTENT."
-  (check-content content)
-  (call-taking-content content function))
+  (with-content-turn (content)
+    (check-content content)
+    (call-taking-content content function)))
 
 (defmethod trivial-gray-streams:stream-read-byte :around ((stream content))
   (call-reading-content stream #'call-next-method))
@@ -140,14 +174,18 @@ LOST."
   (call-reading-content stream #'call-next-method))
 
 (defmethod trivial-gray-streams:stream-listen :around ((stream content))
-  (and (content-readable-p stream)
-       (call-taking-content stream #'call-next-method)))
+  (with-content-turn (stream)
+    (and (content-readable-p stream)
+         (call-taking-content stream #'call-next-method))))
 
 (defgeneric note-all-read (content)
   (:documentation "Notes that nothing of CONTENT, of known length, is left to be read."))
 
 (defgeneric content-size (content)
   (:documentation "How many octets of CONTENT were not read; NIL when nobody knows."))
+
+(defgeneric all-received-p (content)
+  (:documentation "True when nothing of CONTENT is still to be taken from its source."))
 
 (defgeneric content-at-hand (content)
   (:documentation "How many octets of CONTENT, an integer, can be read without waiting, as far as that is known."))
@@ -163,12 +201,13 @@ octets, not acceptable, held back by the peer until it is asked for, or does not
 the connection ends before.")
   (:method :around ((content content) limit)
     (declare (ignore limit))
-    (when (typep (content-failure content) 'end-of-file)
-      (error (content-failure content)))
-    (and (null (content-failure content))
-         (null (content-invite content))
-         (handler-case (call-taking-content content #'call-next-method)
-           (protocol-error () nil)))))
+    (with-content-turn (content)
+      (when (typep (content-failure content) 'end-of-file)
+        (error (content-failure content)))
+      (and (null (content-failure content))
+           (null (content-invite content))
+           (handler-case (call-taking-content content #'call-next-method)
+             (protocol-error () nil))))))
 
 ;;; What came before
 
@@ -234,10 +273,12 @@ a file."
     (release-client-memory (shiftf (content-memory content) 0))))
 
 (defun release-octets (content)
-  "Gives back all that CONTENT has in memory and in files."
-  (uninterruptibly
-    (drop-spooled content)
-    (release-memory content)))
+  "Gives back all that CONTENT has in memory and in files; where another thread reads it, when that has read."
+  (if (content-sharing content)
+      (release-shared content)
+      (uninterruptibly
+        (drop-spooled content)
+        (release-memory content))))
 
 (defun release-content (content)
   "Like RELEASE-OCTETS; and nobody will wait for more of CONTENT.  To be called at the end of its request."
@@ -330,12 +371,13 @@ has them, and nobody has to be asked for them; else NIL."
   "The octets that are left of CONTENT, in a vector of their own.  Where they are more than LIMIT, an
 integer or NIL, CONTENT is refused with REFUSAL, a keyword; before any is read where their number is
 known.  JUDGE is called with the octets as they come, a start and an end, and may refuse it too."
-  (check-content content)
-  (keeping-content (content)
+  (with-content-turn (content)
     (let ((size (content-size content)))
-      (cond ((null size)
-             (read-unknown-content content limit refusal judge))
-            ((and limit (> size limit))
-             (refuse-content content refusal))
-            (t
-             (read-known-content content size judge))))))
+      (when (and limit (content-intact-p content)
+                 (> (or size (content-at-hand content)) limit))
+        (refuse-content content refusal))
+      (check-content content)
+      (keeping-content (content)
+        (if size
+            (read-known-content content size judge)
+            (read-unknown-content content limit refusal judge))))))

@@ -75,6 +75,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:content #:content-wire #:content-size #:content-invite #:content-readable-p #:content-left #:check-content #:keeping-content #:lose-rest #:invite-content #:drop-content
    #:refuse-content #:keep-reply-from #:read-all-content
    #:reserve-memory #:reserve-plentiful-memory #:release-memory
+   #:content-limits #:share-content #:content-shared-p #:end-taking #:with-content-turn
    #:release-octets #:leave-content #:abandon-reception #:content-awaited #:content-at-hand
    ;; content that is received before its request is served
    #:make-reception #:reception-head #:reception-content #:all-come-p #:receive-ahead

@@ -26,9 +26,13 @@ NIL, tells the client to send it."
              ;; Others who read it have no handler that could be left, or one of another request.
              (when (and *exchange* (eq link (exchange-link *exchange*)))
                (content-refused application refusal))))
-      (if (eq :chunked framing)
-          (make-chunked-content wire (application-limits application) #'turn-down invite)
-          (make-content-stream (wire-stream wire) framing #'turn-down invite)))))
+      (let* ((limits (application-limits application))
+             (content (if (eq :chunked framing)
+                          (make-chunked-content wire limits #'turn-down invite)
+                          (make-content-stream (wire-stream wire) framing #'turn-down invite))))
+        (unless (eq content *no-content*)
+          (setf (content-limits content) limits))
+        content))))
 
 (defun take-content (application link head &optional invite)
   "The content of the request HEAD to APPLICATION, which came over LINK, or follows on it: a stream.  INVITE,
@@ -43,16 +47,11 @@ of keeping the connection; where there are more, it is closed.")
 (defun drop-rest (application link content)
   "Drops what was not read of CONTENT, which came over LINK for APPLICATION; NIL where it is too much, late, or
 cut off."
-  (prog1 (or (read-to-end-p content)
+  (prog1 (or (and (null (content-failure content)) (all-received-p content))
              (progn (pace-content application link) ; who has read it may have had its own
                     (handler-case (drop-content content *unread-limit*)
                       (end-of-file () nil))))
     (pace-wire (link-wire link) nil nil)))
-
-(defun read-to-end-p (content)
-  "True when nothing of CONTENT, of known length, is left."
-  (and (eql 0 (content-size content))
-       (null (content-failure content))))
 
 (defun end-content (application exchange link content taken-p)
   "Drops the rest of CONTENT of the request of EXCHANGE, which comes over LINK for APPLICATION; unless TAKEN-P: a

@@ -118,6 +118,15 @@ them, neither in memory nor in a file: SPOOL is as it was."
 
 ;;; Reading
 
+(defun compact-spool (spool)
+  "Forgets what was read of SPOOL, so that octets can be appended to it."
+  (unless (spool-file spool)            ; the memory is a window of that
+    (let ((start (spool-start spool)))
+      (when (plusp start)
+        (replace (spool-memory spool) (spool-memory spool) :start2 start :end2 (spool-fill spool))
+        (decf (spool-fill spool) start)
+        (setf (spool-start spool) 0)))))
+
 (defun next-window (spool)
   "Reads more of the file of SPOOL, whose memory was read to its end.  NIL when that has no more, or
 cannot be read, or the heap has no room."

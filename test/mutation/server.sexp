@@ -440,12 +440,22 @@
   ("settle-head-deadline" "(eq kind (link-awaited link))" "t")
   ("settle-head-deadline" "(connection-deadline connection) (link-head-deadline link)))" "))")))
 
+(:file "src/server/shared-content.lisp"
+ :suites (contents shared-content)
+ :mutants
+ (("end-taking" "(setf (content-lost-p content) t)" "nil")
+  ("end-content-turn" "(release-now content)" "")
+  ("release-now" "(lose-rest content)" "")
+  ("others-content-p" "(not (eq (bt:current-thread) (sharing-taker sharing)))" "t")
+  ("receive-rest" "(prepare-spool content)" "")))
+
 (:file "src/server/request-content.lisp"
  :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
  :mutants
  (("drop-rest" "(drop-content content *unread-limit*)" "t")
+  ("drop-rest" "(and (null (content-failure content)) (all-received-p content))" "nil"
+   :suites (shared-content deferred-replies))
   ("drop-rest" "(pace-content application link)" "" :suites (early-content))
-  ("read-to-end-p" "(eql 0 (content-size content))" "t")
   ("received-early-p" "(not (head-expect-100-continue-p head))" "t"
    :suites (early-content conformance/request-bodies))
   ("received-early-p" "(plusp (limits-early-octets (application-limits application)))" "t"

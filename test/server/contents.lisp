@@ -363,3 +363,51 @@
   (with-wire (wire stream client)
     (send client "3" :crlf "abcdef" :crlf "0" :crlf :crlf)
     (is (not (server:drop-content (chunked wire) 1000)))))
+
+;;; Shared by threads
+
+(define-server-test content-is-released-by-the-thread-that-reads-it-when-its-request-ends
+  (with-wire (wire stream client)
+    (send client "abcdef")
+    (let ((content (content-of-length stream 5))
+          (within (make-gate)) (leave (make-gate)))
+      (server:share-content content 10)
+      (is (eql (char-code #\f) (read-byte stream)))
+      (let ((reading (in-background ("reading")
+                       (server:with-content-turn (content)
+                         (open-gate within)
+                         (await leave)
+                         (read-up-to content 3)))))
+        (await within)
+        (server:release-octets content) ; does not wait
+        (open-gate leave)
+        (is (equalp (octets "abc") (task-result reading))))
+      (signals server:content-left (read-byte content)))))
+
+(define-server-test content-that-is-not-all-received-is-the-sharing-threads-to-take
+  (with-wire (wire stream client)
+    (send client "abcdefgh")
+    (let ((content (content-of-length stream 8)))
+      (server:share-content content 3)
+      (flet ((read-elsewhere ()
+               (task-result (in-background ("elsewhere")
+                              (handler-case (read-byte content)
+                                (server:content-left () :left))))))
+        (is (eql (char-code #\a) (read-byte content)))
+        (is (eq :left (read-elsewhere)))
+        (is (eql (char-code #\b) (read-byte content)) "The other's trying has changed nothing.")
+        (server:end-taking content)
+        (signals server:content-left (read-byte content))
+        (is-true (server:drop-content content 10) "The owner of the connection may still drop it.")
+        (is (eq :left (read-elsewhere)))))))
+
+(define-server-test what-ends-shared-content-too-early-is-signalled-behind-what-came
+  (with-wire (wire stream client)
+    (send client "abc")
+    (end-sending client)
+    (let ((content (content-of-length stream 5)))
+      (server:share-content content 10)
+      (is (eql (char-code #\a) (task-result (in-background ("elsewhere") (read-byte content)))))
+      (loop repeat 2
+            do (signals end-of-file (read-up-to content 5)))
+      (signals end-of-file (server:drop-content content 5)))))
