@@ -106,6 +106,47 @@
           (is (equal '(:end) (hear talk))))
         (await-end ends 1011)))))
 
+(define-server-test (a-function-for-the-end-of-a-websocket-can-be-interrupted :needs (:our-engine :deferred-ends))
+  (let ((ends (make-recorder)) (gate (make-gate)))
+    (serving-websocket (:on-text 'echo-text
+                        :on-close (lambda (socket code reason)
+                                    (declare (ignore socket code reason))
+                                    (handler-case (progn (record ends (bt:current-thread))
+                                                         (await gate))
+                                      (warning () (record ends :interrupted)))))
+        ()
+      (unwind-protect
+           (progn
+             (with-talk (talk)
+               (say-close talk 1000)
+               (eventually ("the function to be called") (recorded ends)))
+             (bt:interrupt-thread (first (recorded ends)) #'signal 'warning)
+             (eventually ("the interrupt") (equal :interrupted (second (recorded ends)))))
+        (open-gate gate))
+      (eventually ("the connection to be closed") (zerop (figure :open)))
+      (is (zerop (figure :failed))))))
+
+(define-server-test (a-thread-destroyed-at-the-end-of-a-websocket-closes-the-connection
+                     :needs (:our-engine :deferred-ends))
+  (let ((ends (make-recorder)) (gate (make-gate)))
+    (serving-websocket (:on-text 'echo-text
+                        :on-close (lambda (socket code reason)
+                                    (declare (ignore socket code reason))
+                                    (record ends (bt:current-thread))
+                                    (await gate)))
+        ()
+      (unwind-protect
+           (progn
+             (with-talk (talk)
+               (say-close talk 1000)
+               (eventually ("the function to be called") (recorded ends)))
+             (bt:destroy-thread (first (recorded ends)))
+             (eventually ("the connection to be closed") (zerop (figure :open)))
+             (is (string= "plain" (ask-text "/plain"))))
+        (open-gate gate))
+      (hunchentoot:stop *server*)
+      (is (null (engine:accounting-problems (recycling::acceptor-engine *server*)))))))
+
 (define-server-test (a-thread-destroyed-amid-a-message-ends-the-websocket :needs (:our-engine :parking))
   (let ((ends (make-recorder)))
     (serving-websocket (:on-text (lambda (socket text) (declare (ignore socket text)) (kill-this-thread))

@@ -21,9 +21,17 @@
 
 (defun release-owned (engine connection)
   "Lets the service of ENGINE release CONNECTION, which the caller owns.  Where that is left by a non-local exit, as by a
-program that ends its thread, CONNECTION is closed, or nobody would do it."
-  (unless-returned (release-connection engine connection)
+program that ends its thread, CONNECTION is closed, or nobody would do it.  In a worker it can be interrupted, as SERVE can:
+functions of programs run there."
+  (unless-returned (if (working-p engine)
+                       (interruptibly (release-connection engine connection))
+                       (release-connection engine connection))
     (close-owned engine connection)))
+
+(defun working-p (engine)
+  "True when the current thread is a worker of ENGINE that has not left its pool."
+  (let ((worker (worker-of engine)))
+    (and worker (not (eq :ended (worker-state worker))))))
 
 (defun drop-connection (engine connection)
   "Closes CONNECTION, which the caller owns, at once."
