@@ -12,6 +12,15 @@ It is kept here, since the taskmaster may be replaced while it runs.")
    (successor
     :initform nil
     :documentation "The taskmaster for the next start; see changing.lisp.")
+   (starter
+    :initform nil
+    :documentation "The thread that is in START, or NIL.")
+   (start-lock
+    :initform (bt:make-lock "start")
+    :documentation "Guards STARTER.")
+   (start-ended
+    :initform (bt:make-condition-variable)
+    :documentation "Notified when STARTER is done.")
    (access-log-format
     :initarg :access-log-format
     :reader access-log-format
@@ -178,21 +187,60 @@ done so, and it may have been started since."
     (when (and (take-listener acceptor listener) listener)
       (close-listener listener))))
 
+;;; One thread at a time starts an acceptor: another one would take what this one has opened for what it has to
+;;; clear away.
+
+(defun starting-p (acceptor)
+  "True while a thread is in START of ACCEPTOR.  Under the lock."
+  (let ((starter (slot-value acceptor 'starter)))
+    (and starter (bt:thread-alive-p starter)))) ; on some Lisps threads die without unwinding
+
+(defun begin-start (acceptor)
+  "Makes the current thread the one that starts ACCEPTOR; NIL where another one does."
+  (with-slots (starter start-lock) acceptor
+    (with-lock-briefly (start-lock)
+      (unless (starting-p acceptor)
+        (setf starter (bt:current-thread))))))
+
+(defun end-start (acceptor)
+  "Lets other threads start ACCEPTOR."
+  (with-slots (starter start-lock start-ended) acceptor
+    (with-lock-briefly (start-lock)
+      (setf starter nil)
+      (bt:condition-notify start-ended))))
+
+(defun await-engine (acceptor)
+  "Waits while another thread starts ACCEPTOR and has no engine for it yet, which takes it a moment.  Returns the engine of
+ACCEPTOR, or NIL."
+  (with-slots (starter start-lock start-ended) acceptor
+    (wait-until (lambda ()
+                  (or (acceptor-engine acceptor)
+                      (not (starting-p acceptor))
+                      (eq starter (bt:current-thread))))
+                start-ended start-lock 5 1/100))
+  (acceptor-engine acceptor))
+
 (defmethod hunchentoot:start ((acceptor parallel-acceptor))
   "Returns ACCEPTOR once it accepts connections.  When it cannot, signals why and leaves it
-stopped."
-  (let ((was-listening (hunchentoot:started-p acceptor)))
-    (unless was-listening
-      (check-access-log-function acceptor)
-      (take-successor acceptor)
-      (note-engine acceptor nil)
-      ;; Where redefinitions cannot be watched, they count from here on.
-      (setf (acceptor-surroundings acceptor) nil))
-    (unless-returned (multiple-value-prog1 (call-next-method)
-                       (settle-access-log acceptor))
+stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread starts it."
+  (with-acquired (starter-p (begin-start acceptor) (when starter-p (end-start acceptor)))
+    (unless starter-p
+      (hunchentoot:parameter-error "~A is being started by another thread." acceptor))
+    (let ((was-listening (hunchentoot:started-p acceptor)))
       (unless was-listening
-        (stop-listening acceptor (acceptor-listener acceptor))
-        (settle-access-log acceptor)))))
+        (check-access-log-function acceptor)
+        (take-successor acceptor)
+        (note-engine acceptor nil)
+        ;; Where redefinitions cannot be watched, they count from here on.
+        (setf (acceptor-surroundings acceptor) nil))
+      (unless-returned (multiple-value-prog1 (call-next-method)
+                         (settle-access-log acceptor))
+        (unless was-listening
+          (let ((engine (acceptor-engine acceptor)))
+            (when engine                ; it may have started before
+              (stop-engine engine :timeout 0)))
+          (stop-listening acceptor (acceptor-listener acceptor))
+          (settle-access-log acceptor))))))
 
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor) &key soft (timeout (if soft nil 1)))
   "Stops ACCEPTOR and frees its port.  When SOFT, waits for every request that runs, otherwise
@@ -206,7 +254,7 @@ Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (in-place-of-hunchentoots ((call-next-method)
                              (primaries-after-ours #'hunchentoot:stop (list acceptor))
                              #'hunchentoot:stop (acceptor) :soft soft :timeout timeout)
-    (let ((engine (acceptor-engine acceptor))) ; by its end there may be another
+    (let ((engine (await-engine acceptor))) ; by its end there may be another
       (cond ((not (hunchentoot:started-p acceptor))
              (values acceptor '()))
             ((not engine)               ; some other taskmaster started it

@@ -278,10 +278,11 @@ are served by what is its acceptor."
          (engine (make-engine taskmaster acceptor)))
     (setf (taskmaster-rejections taskmaster) (make-rejections)
           (taskmaster-failed-handshakes taskmaster) (make-failed-handshakes))
-    (start-engine engine)
+    ;; Before its first worker runs: handlers ask for it, and so does STOP.
+    (setf (taskmaster-engine taskmaster) engine)
     (note-engine acceptor engine)
-    (setf (taskmaster-engine taskmaster) engine
-          (taskmaster-process taskmaster) (engine-sentinel engine))))
+    (start-engine engine)
+    (setf (taskmaster-process taskmaster) (engine-sentinel engine))))
 
 (defmethod sentinel-began ((taskmaster recycling-taskmaster) thread)
   (setf (taskmaster-process taskmaster) thread))

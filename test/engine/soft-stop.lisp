@@ -148,6 +148,21 @@
         (is (= 4 (length left)) "The idle connection lacks nothing."))
       (open-gate gate))))
 
+;;; Left amid
+
+(define-server-test a-stop-that-is-left-leaves-no-worker-waiting-for-ever
+  (with-globals ((engine::*processors* 1)) ; the others are suspended
+    (with-ready-engine (engine (constantly nil) :standby 6)
+      (eventually ("workers to be suspended")
+        (plusp (engine::worker-count engine :suspended)))
+      (catch 'left
+        (with-function (engine::close-timers (original timers)
+                         (throw 'left nil))
+          (engine:stop-engine engine)))
+      (wait-for-statistic engine :threads 0)
+      (is (null (engine:stop-engine engine)))
+      (is (null (engine:accounting-problems engine))))))
+
 ;;; Beside another stop
 ;;;
 ;;; Who stops a server may close its listener next, and the number of that may be a new listener's then.

@@ -117,6 +117,86 @@
       (is (search "another thread" (ask-text "/stop")))
       (is (hunchentoot:started-p *server*)))))
 
+;;; While an acceptor starts
+
+(define-server-test (requests-that-come-while-an-acceptor-starts-find-its-threads :needs (:our-engine :calls-by-name))
+  (let ((ran (make-gate)) (streams (make-recorder)) (acceptor (make-test-acceptor)))
+    (with-routes (("/timer" (recycling:run-after 0 (lambda () (open-gate ran))) "Hey!")
+                  ("/events" (recycling:defer-reply (reply)
+                               (record streams (recycling:start-event-stream reply)))))
+      (with-globals ((recycling:*heartbeat-seconds* 1/5))
+        (let ((*server* acceptor) (connection nil))
+          (with-function (engine::start-first-sentinel (original engine)
+                           (is (equal "Hey!" (ask-text "/timer")))
+                           (setf connection (connect))
+                           (send-request connection "/events")
+                           (nth-reply streams)
+                           (funcall original engine))
+            (unwind-protect
+                 (progn
+                   (hunchentoot:start acceptor)
+                   (await ran)
+                   (read-head connection)
+                   (is (= 58 (aref (read-chunk connection) 0)) "A comment comes, since the stream is silent."))
+              (disconnect connection)
+              (stop-if-started acceptor))))))))
+
+(define-server-test (a-stop-while-an-acceptor-starts-leaves-nothing-running :needs (:our-engine :calls-by-name))
+  (dolist (function '(engine::acquire-resources engine::await-first-worker engine::start-first-sentinel))
+    (let ((acceptor (make-test-acceptor)) (stop nil))
+      (call-with-function function
+                          (lambda (original engine)
+                            (setf stop (in-background ("stop") (hunchentoot:stop acceptor)))
+                            (eventually ("the engine to stop") (not (engine::serving-p engine)))
+                            (funcall original engine))
+                          (lambda ()
+                            (handler-case (hunchentoot:start acceptor)
+                              (engine::no-workers ()))))
+      (task-result stop)
+      (is (not (hunchentoot:started-p acceptor)))
+      (hunchentoot:start acceptor)
+      (hunchentoot:stop acceptor))))
+
+(defclass gated-start ()
+  ((reached :initarg :reached :reader start-reached)
+   (gate :initarg :gate :reader start-gate))
+  (:documentation "An acceptor that listens when its gate opens."))
+
+(defmethod hunchentoot:start-listening :before ((acceptor gated-start))
+  (open-gate (start-reached acceptor))
+  (await (start-gate acceptor)))
+
+(define-server-test (one-of-two-threads-that-start-an-acceptor-does-so :needs :our-engine)
+  (let* ((reached (make-gate)) (gate (make-gate))
+         (acceptor (make-test-acceptor :mixin 'gated-start :reached reached :gate gate))
+         (*server* acceptor))
+    (with-routes (("/yo" "Hey!"))
+      (unwind-protect
+           (let ((first-start (in-background ("the first start") (hunchentoot:start acceptor))))
+             (await reached)
+             (signals hunchentoot:parameter-error (hunchentoot:start acceptor))
+             (open-gate gate)
+             (task-result first-start)
+             (is (equal "Hey!" (ask-text "/yo")) "The other one has not closed what it opened."))
+        (open-gate gate)
+        (stop-if-started acceptor)))))
+
+(define-server-test (a-start-that-is-left-leaves-nothing-running :needs (:our-engine :calls-by-name))
+  (let ((acceptor (make-test-acceptor)) (first-p t))
+    (with-function (recycling::settle-access-log (original acceptor)
+                     (if (shiftf first-p nil)
+                         (throw 'left nil)
+                         (funcall original acceptor)))
+      (catch 'left
+        (hunchentoot:start acceptor)))
+    (is (not (hunchentoot:started-p acceptor)))
+    (is (zerop (getf (recycling:stats acceptor) :threads)))
+    (let ((*server* (hunchentoot:start acceptor)))
+      (unwind-protect
+           (with-routes (("/yo" "Hey!"))
+             (is (equal "Hey!" (ask-text "/yo"))))
+        (stop-if-started acceptor)))))
+
 ;;; Two who stop, and a start in between
 
 (defmacro holding-who-leaves ((function reached gate) &body body)

@@ -253,8 +253,8 @@
  :mutants
  (("start-engine" "(stop-engine engine :timeout 0)" "nil")
   ("start-engine" "(setf (engine-sentinel-count engine) 0)" "nil")
-  ("start-engine" "(engine-started engine) (milliseconds)" "(engine-started engine) 1" :suites (lifecycle stats-tell-what-happened))
-  ("start-first-sentinel" "(incf (engine-sentinel-count engine))" "nil")
+  ("begin-to-run" "(engine-started engine) (milliseconds)" "(engine-started engine) 1" :suites (lifecycle stats-tell-what-happened))
+  ("begin-to-run" "(engine-sentinel-count engine) 1" "")
   ("await-first-worker" "(error (or (engine-last-error engine) 'no-workers))" "nil")
   ("await-first-worker" "(or (engine-last-error engine) 'no-workers)" "'no-workers")
   ("await-first-worker" "(zerop (pool-size engine)) (plusp" "nil (plusp")

@@ -10,7 +10,7 @@ Call STOP from another thread.")
 
 (define-condition no-workers (recycling-error)
   ()
-  (:report "Every worker ended as soon as it was made.")
+  (:report "No worker waits for connections: each ended as soon as it was made, or another thread has stopped the server.")
   (:documentation "Signalled when an engine cannot start."))
 
 (defun wait-for-change (engine seconds predicate)
@@ -28,15 +28,12 @@ returns its last value."
 
 (defun start-engine (engine)
   "Starts ENGINE and returns it once a worker waits for connections.  When no thread can be made, signals
-why, or NO-WORKERS; when its listener cannot be watched, LISTENER-NOT-WATCHED; and leaves nothing behind."
-  (with-engine (engine)
-    (assert (eq (engine-phase engine) :new))
-    (setf (engine-phase engine) :running
-          (engine-accepting-p engine) t
-          (engine-started engine) (milliseconds)
-          (engine-resources-held-p engine) t)) ; RELEASE-RESOURCES gives back what there is by then
+why, or NO-WORKERS, as where another thread stops ENGINE meanwhile; when its listener cannot be watched,
+LISTENER-NOT-WATCHED; and leaves nothing behind."
+  (begin-to-run engine)
   (unless-returned (progn
-                     (acquire-resources engine)
+                     ;; Another thread that stops ENGINE waits until the listener is not used here any more.
+                     (call-while-accepting engine (lambda () (acquire-resources engine)))
                      (make-missing-workers engine)
                      (await-first-worker engine)
                      (start-first-sentinel engine))
@@ -45,11 +42,21 @@ why, or NO-WORKERS; when its listener cannot be watched, LISTENER-NOT-WATCHED; a
     (stop-engine engine :timeout 0))
   engine)
 
+(defun begin-to-run (engine)
+  "Makes ENGINE, which is new, run.  Its sentinel is counted from now on, so that its resources are not released before it
+has them.  Signals NO-WORKERS where another thread has stopped it."
+  (unless (with-engine (engine)
+            (when (eq (engine-phase engine) :new)
+              (setf (engine-phase engine) :running
+                    (engine-accepting-p engine) t
+                    (engine-started engine) (milliseconds)
+                    (engine-sentinel-count engine) 1
+                    (engine-resources-held-p engine) t))) ; RELEASE-RESOURCES gives back what there is by then
+    (error 'no-workers)))
+
 (defun start-first-sentinel (engine)
   "Makes the sentinel of ENGINE, and returns when it has begun: from then on it calls for a successor if
 it dies."
-  (with-engine (engine)
-    (incf (engine-sentinel-count engine)))
   (let ((thread (start-sentinel engine)))
     (unless (wait-for-change engine 5 (lambda () (engine-sentinel engine)))
       (setf (engine-sentinel engine) thread))))
@@ -92,9 +99,10 @@ it dies."
   (:documentation "Makes ENGINE accept nothing more.  Who comes now is refused by the system, or waits
 for others where the listener is theirs too.")
   (:method ((engine engine))
-    (when (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
-      (wake-listener (engine-listener engine)
-                     (with-engine (engine) (worker-count engine :waiting))))))
+    (uninterruptibly                    ; or those who wait in an accept would do so for ever
+      (when (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
+        (wake-listener (engine-listener engine)
+                       (with-engine (engine) (worker-count engine :waiting)))))))
 
 ;;; Several threads may stop an engine.  The first to return may close the listener, and its descriptor
 ;;; number may soon be another listener's.  So nobody returns while another may still use it.
@@ -202,13 +210,15 @@ True when it is."
 (defun end-work (engine seconds)
   "Makes ENGINE begin nothing more, and the workers end that have nothing to finish: waits for them up to
 SECONDS, a real or NIL for no limit."
-  (let ((first-p (advance-phase engine :stopping)))
-    ;; Also by who comes second: else its listener might be closed before the first one has done it.
+  (let ((first-p (uninterruptibly       ; or suspended workers would never learn of it
+                   (when (advance-phase engine :stopping)
+                     (wake-workers engine)
+                     t))))
+    ;; Also by a thread that comes second: else the listener might be closed before the first one has done it.
     (call-while-accepting engine (lambda () (end-accepting engine)))
     (close-timers (engine-timers engine))
     (when first-p
-      (end-input engine :keep-alive)
-      (wake-workers engine)))
+      (end-input engine :keep-alive)))
   (await-resting-workers engine seconds))
 
 (defun describe-worker (worker)

@@ -34,10 +34,11 @@
       (bt:condition-notify (ready-worker-resumed worker)))))
 
 (defmethod end-accepting ((engine ready-engine))
-  (when (and (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
-             (engine-poller engine))    ; else it did not even begin to start
-    (unwatch (engine-poller engine) (engine-listener-descriptor engine))
-    (wake-listener (engine-listener engine) 0)))
+  (uninterruptibly                      ; nobody does the rest a second time
+    (when (and (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
+               (engine-poller engine))  ; else it did not even begin to start
+      (unwatch (engine-poller engine) (engine-listener-descriptor engine))
+      (wake-listener (engine-listener engine) 0))))
 
 (defmethod wake-workers ((engine ready-engine))
   (when (engine-poller engine)
