@@ -201,6 +201,7 @@
                  (:file "form-limits")
                  (:file "stalled")
                  (:file "early-content")
+                 (:file "waiting-clients") ; no more than a share of the threads waits
                  (:file "secrets")
                  (:file "rejections")
                  (:file "verdicts")

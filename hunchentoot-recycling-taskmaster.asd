@@ -149,6 +149,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "memory-budget") ; of what clients make us keep
                    (:file "worker-pool") ; how workers come and go
                    (:file "sentinel")   ; the housekeeping thread
+                   (:file "client-waits") ; how many workers may wait for clients
                    (:file "timer-alarm") ; from the timers to who runs them
                    (:file "timer-thread") ; where the system has no alarm
                    (:file "accept-failures")

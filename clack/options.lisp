@@ -17,6 +17,8 @@
     (:max-thread-count (or null count-of-threads) "an integer above 0, or NIL for no limit")
     (:max-accept-count (or (member nil :unlimited) count-of-threads)
      "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
+    (:max-waiting-count (or (member nil :half) count-of-threads)
+     "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit")
     (:read-timeout seconds "a number of seconds, or NIL for no limit")
     (:write-timeout seconds "a number of seconds, or NIL for no limit")
     (:response-timeout seconds "a number of seconds, or NIL for no limit")
@@ -29,7 +31,7 @@
 
 (defun thread-counts (arguments)
   "How many threads ARGUMENTS, a plist for RUN, want: a plist of the :LEAST, the :MOST, and what becomes of
-connections when all serve, :ACCEPT."
+connections when all serve, :ACCEPT; and how many may wait for clients, :WAITING."
   (let* ((least (or (getf arguments :worker-num) *least-threads*))
          (most (getf arguments :max-thread-count 100))
          (accept (getf arguments :max-accept-count :unlimited)))
@@ -38,7 +40,8 @@ connections when all serve, :ACCEPT."
     (when (integerp accept)
       (unless (and most (> accept most))
         (unfit :max-accept-count ", ~D, must be greater than MAX-THREAD-COUNT, ~A" accept most)))
-    (list :least (if most (min least most) least) :most most :accept accept)))
+    (list :least (if most (min least most) least) :most most :accept accept
+          :waiting (getf arguments :max-waiting-count :half))))
 
 (defun check-place (arguments)
   "Checks where ARGUMENTS, a plist for RUN, say to listen."

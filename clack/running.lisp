@@ -53,7 +53,8 @@
              server (server-listener server)
              :standby (getf threads :least)
              :thread-limit (getf threads :most)
-             :accept-limit (getf threads :accept))))
+             :accept-limit (getf threads :accept)
+             :waiting-limit (getf threads :waiting))))
 
 (defun start-server (server)
   "Starts SERVER: returns when it accepts connections.  Signals why it cannot."
@@ -105,6 +106,8 @@ port.  ARGUMENTS are keywords and values; unknown ones are ignored.
   :MAX-THREAD-COUNT  how many requests may be served at a time, an integer, or NIL for no limit; default 100
   :MAX-ACCEPT-COUNT  what happens to a connection when as many are: :UNLIMITED, the default: it waits; NIL: it is
                      answered 503; an integer: it waits, unless as many connections are served or wait
+  :MAX-WAITING-COUNT how many threads may wait for clients at a time, an integer, or NIL for no limit; default half of
+                     them
   :READ-TIMEOUT      for how many seconds nothing may come from a client, a real, or NIL; default 20
   :WRITE-TIMEOUT     for how many a client may take nothing; default 20
   :RESPONSE-TIMEOUT  for how many seconds a responder may wait to be called after APP has returned, until 504 is sent;
@@ -121,7 +124,7 @@ port.  ARGUMENTS are keywords and values; unknown ones are ignored.
   :SSL-KERNEL-TLS, :SSL-TICKET-KEY-FILES   as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-SSL-ACCEPTOR
   :MAX-BODY-OCTETS, :MAX-REQUEST-LINE-OCTETS, :MAX-HEADER-OCTETS, :MAX-HEADER-COUNT,
   :MAX-CHUNK-EXTENSION-OCTETS, :MAX-TRAILER-OCTETS, :MAX-EARLY-OCTETS, :MIN-CONTENT-RATE, :CONTENT-GRACE,
-  :CONTENT-TIMEOUT   as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR
+  :CONTENT-TIMEOUT, :MIN-REPLY-RATE, :REPLY-GRACE   as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR
 
 Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors where it cannot listen."
   (declare (ignore debug address port))

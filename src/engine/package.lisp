@@ -8,7 +8,7 @@ subclasses SERVICE and is called through its generic functions.")
   (:export
    ;; what the storey above implements
    #:service #:serve #:serve-visitor #:serve-at #:visit-connection #:visit-together #:gather-output #:answer-lost-p #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
-   #:idle-seconds #:write-seconds #:give-notice
+   #:idle-seconds #:write-seconds #:write-rate #:give-notice
    #:batch-scheduling-p #:calls-together-p #:collects-at-rest-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker
    #:note
    ;; connections
@@ -25,6 +25,7 @@ subclasses SERVICE and is called through its generic functions.")
    ;; engines
    #:engine #:blocking-engine #:make-blocking-engine #:make-ready-engine
    #:engine-service #:engine-listener #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
+   #:engine-waiting-limit #:wait-for-client
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
    #:winding-down-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message

@@ -12,7 +12,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:limits #:content-size #:make-limits #:limits-request-line-octets #:limits-header-octets
    #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets
    #:limits-trailer-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
-   #:limits-early-octets #:limits-content-rate #:limits-content-grace #:limits-content-seconds
+   #:limits-early-octets #:limits-content-rate #:limits-content-grace #:limits-content-seconds #:limits-reply-rate #:limits-reply-grace
    ;; request heads
    #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
    #:reset-parser

@@ -47,6 +47,11 @@ send on average, NIL for no bound; beyond it 408 (RFC 9110, section 15.5.9).")
    :documentation "How many seconds all content of these LIMITS that is received before the
 request is served may take, NIL for no bound; beyond it 408 (RFC 9110, section
 15.5.9).")
+  (reply-rate 1024 :type (or null (and index (integer 1))) :read-only t
+   :documentation "How many octets of a reply a second of these LIMITS a client has to take
+on average while it is waited for, NIL for no bound.")
+  (reply-grace 30 :type index :read-only t
+   :documentation "After how many seconds REPLY-RATE of these LIMITS counts.")
   (field-count 10000 :type (or null content-size) :read-only t
    :documentation "The most fields of a form of these LIMITS, files among them, NIL for no
 bound; beyond it 413 (RFC 9110, section 15.5.14)."))
@@ -55,8 +60,8 @@ bound; beyond it 413 (RFC 9110, section 15.5.14)."))
       "New LIMITS; each keyword is one of its slots: :REQUEST-LINE-OCTETS (16 KiB),
 :HEADER-OCTETS (128 KiB), :HEADER-COUNT (128), :BODY-OCTETS (NIL), :CHUNK-EXTENSION-OCTETS
 (16 KiB), :TRAILER-OCTETS (8 KiB), :RAW-OCTETS (64 MiB), :FORM-OCTETS (2 MiB), :EARLY-OCTETS
-(1 MiB), :CONTENT-RATE (1024), :CONTENT-GRACE (10), :CONTENT-SECONDS (600), :FIELD-COUNT
-(10,000).")
+(1 MiB), :CONTENT-RATE (1024), :CONTENT-GRACE (10), :CONTENT-SECONDS (600), :REPLY-RATE
+(1024), :REPLY-GRACE (30), :FIELD-COUNT (10,000).")
 
 (defparameter *default-limits* (make-limits)
   "The limits of a parser that was given none.")

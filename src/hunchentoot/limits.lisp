@@ -7,11 +7,13 @@
      &rest initargs &key max-request-line-octets max-header-octets max-header-count
                       max-body-octets max-chunk-extension-octets max-trailer-octets
                       max-raw-octets max-form-octets max-field-count
-                      max-early-octets min-content-rate content-grace content-timeout)
+                      max-early-octets min-content-rate content-grace content-timeout
+                      min-reply-rate reply-grace)
   (declare (ignore slot-names max-request-line-octets max-header-octets max-header-count
                    max-body-octets max-chunk-extension-octets max-trailer-octets
                    max-raw-octets max-form-octets max-field-count
-                   max-early-octets min-content-rate content-grace content-timeout))
+                   max-early-octets min-content-rate content-grace content-timeout
+                   min-reply-rate reply-grace))
   (setf (acceptor-limits acceptor)
         (with-parameter-errors (changed-limits (acceptor-limits acceptor) initargs))))
 

@@ -31,6 +31,7 @@ returns: libraries for other protocols look for it there."
 (defun stream-for-program (exchange)
   "The stream in which a program may talk on with the client of EXCHANGE, in another protocol."
   (let ((link (exchange-link exchange)))
+    (setf (wire-talked-on-p (link-wire link)) t)
     (if (eq (link-wire link) (link-base link))
         (usocket:socket-stream (connection-usocket (exchange-connection exchange)))
         (link-stream link))))

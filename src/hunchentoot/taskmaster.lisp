@@ -21,6 +21,11 @@ limit.  When it is set below the standby count, that becomes the same.")
                counts;
   NIL          it is answered 503.
 Over TLS a connection that would be answered 503 is closed without an answer.")
+   (max-waiting-count
+    :initarg :max-waiting-count
+    :reader taskmaster-max-waiting-count
+    :documentation "How many threads may wait for clients at a time, to send content or to take a reply: an integer above
+0, :HALF of MAX-THREAD-COUNT, or NIL for no limit.")
    (worker-thread-name-format
     :initarg :worker-thread-name-format
     :documentation "A control string for FORMAT that makes a thread's name of one argument, or
@@ -67,6 +72,7 @@ earlier one had to leave behind cannot disturb it."))
    :standby-thread-count nil
    :max-thread-count (default-max-thread-count)
    :max-accept-count :unlimited
+   :max-waiting-count :half
    :parking *parking-by-default*
    :batch-scheduling t
    :io-uring t
@@ -83,6 +89,9 @@ the need.
                               :UNLIMITED, the default, lets it wait; NIL answers 503; an integer
                               greater than MAX-THREAD-COUNT lets as many be served or wait for a
                               thread, and answers others 503
+  :MAX-WAITING-COUNT          how many threads may wait for clients at a time, to send content or to take a reply: an
+                              integer above 0, :HALF of MAX-THREAD-COUNT, the default, or NIL for no limit.  When
+                              one more has to wait, the slowest client is given up
   :WORKER-THREAD-NAME-FORMAT  a control string that prints its one argument, the acceptor's address and
                               port and the thread's number, or NIL for the default.  A thread serves
                               many clients: which one, LIST-CONNECTIONS tells
@@ -146,6 +155,11 @@ of one argument, a string with address, port and number.")
        "MAX-ACCEPT-COUNT, ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have all ~
         wait; or NIL, to answer 503 at once." accept maximum))))
 
+(defun check-waiting-count (waiting)
+  (unless (member waiting '(nil :half))
+    (check-count :max-waiting-count waiting
+                 "an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit")))
+
 (defun check-name-format (control)
   (unless (and (stringp control)
                (search "<name>" (handler-case (format nil control "<name>") (error () ""))))
@@ -154,9 +168,10 @@ of one argument, a string with address, port and number.")
       NIL, not ~S."
      *default-worker-thread-name-format* control)))
 
-(defun check-arguments (standby maximum accept control)
+(defun check-arguments (standby maximum accept waiting control)
   (check-thread-counts standby maximum)
   (check-accept-count accept maximum)
+  (check-waiting-count waiting)
   (check-name-format control))
 
 (defun default-standby (maximum)
@@ -175,19 +190,21 @@ of one argument, a string with address, port and number.")
 
 (defmethod initialize-instance :after ((taskmaster recycling-taskmaster) &key)
   (fill-defaults taskmaster)
-  (with-slots (standby-thread-count max-thread-count max-accept-count worker-thread-name-format)
+  (with-slots (standby-thread-count max-thread-count max-accept-count max-waiting-count
+               worker-thread-name-format)
       taskmaster
-    (check-arguments standby-thread-count max-thread-count max-accept-count
+    (check-arguments standby-thread-count max-thread-count max-accept-count max-waiting-count
                      worker-thread-name-format)))
 
 (defmethod reinitialize-instance :before
     ((taskmaster recycling-taskmaster)
      &key (max-thread-count (hunchentoot:taskmaster-max-thread-count taskmaster))
        (max-accept-count (hunchentoot:taskmaster-max-accept-count taskmaster))
+       (max-waiting-count (taskmaster-max-waiting-count taskmaster))
        (standby-thread-count (taskmaster-standby-thread-count taskmaster))
        (worker-thread-name-format (taskmaster-worker-thread-name-format taskmaster)))
   (check-arguments (or standby-thread-count (default-standby max-thread-count))
-                   max-thread-count max-accept-count
+                   max-thread-count max-accept-count max-waiting-count
                    (or worker-thread-name-format *default-worker-thread-name-format*)))
 
 (defun resize-engine (taskmaster)
@@ -201,7 +218,8 @@ of one argument, a string with address, port and number.")
   (fill-defaults taskmaster)
   (let ((engine (taskmaster-engine taskmaster)))
     (when engine
-      (setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster))
+      (setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster)
+            (engine-waiting-limit engine) (taskmaster-max-waiting-count taskmaster))
       (resize-engine taskmaster))))
 
 ;;; Changing them at run time
@@ -271,7 +289,8 @@ are served by what is its acceptor."
            taskmaster (acceptor-listener acceptor)
            :standby (taskmaster-standby-thread-count taskmaster)
            :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
-           :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)))
+           :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)
+           :waiting-limit (taskmaster-max-waiting-count taskmaster)))
 
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))

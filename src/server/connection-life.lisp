@@ -62,6 +62,8 @@
 
 (defun respond-or-abandon (application exchange)
   "What RESPOND returns.  However it is left, a reply that was deferred is sent by who continues it, or abandoned."
+  (when (exchange-link exchange)
+    (begin-request-on (link-wire (exchange-link exchange))))
   (unwind-protect (respond application exchange)
     (let ((deferral (exchange-deferral exchange))
           (link (exchange-link exchange)))

@@ -18,9 +18,13 @@
 not take them; beyond that the handler waits for the client, for the write timeout of the acceptor at
 most.  Each slow client may take so much of the heap, while no more than three quarters of that are in use.")
 
-(defun limit-writes (wire seconds)
-  "Lets no wait for the peer of WIRE to take octets last longer than SECONDS, a real or NIL for no limit."
-  (setf (wire-write-milliseconds wire) (or (as-milliseconds seconds) -1)))
+(defun limit-writes (wire seconds &optional rate (grace 0))
+  "Lets no wait for the peer of WIRE to take octets last longer than SECONDS, a real or NIL for no limit, and, when those for
+one reply have lasted GRACE seconds, an integer, not longer than the octets that it took take at RATE octets a second, an
+integer or NIL for no limit."
+  (setf (wire-write-milliseconds wire) (or (as-milliseconds seconds) -1)
+        (wire-least-taken wire) rate
+        (wire-taking-grace wire) (* 1000 grace)))
 
 (defun give-up-taker (wire)
   "Signals STREAM-TIMEOUT for WIRE, whose peer has taken too long.  A connection of the engine is broken:
@@ -32,24 +36,49 @@ nobody waits for that peer again."
 (defconstant +looks+ 16
   "How often within its time limit it is looked whether the peer of a wire takes octets.")
 
+(defconstant +longest-look+ 1000
+  "After how many milliseconds at most it is looked whether the peer of a wire is fast enough.")
+
+(defun taken-too-slowly-p (wire)
+  "True when the peer of WIRE has taken fewer octets than it has to while a worker waited."
+  (let ((rate (wire-least-taken wire)))
+    (and rate
+         (> (wire-taking wire)
+            (+ (wire-taking-grace wire) (floor (* 1000 (wire-taken wire)) rate))))))
+
+(defun next-look-at-taker (wire limit now)
+  "When to look next whether the peer of WIRE takes octets, in MILLISECONDS after NOW; NIL for when it has room.  LIMIT is how
+many milliseconds it may take none, or negative."
+  (cond ((not (minusp limit))
+         (+ now (if (wire-least-taken wire)
+                    (min +longest-look+ (ceiling limit +looks+))
+                    (ceiling limit +looks+))))
+        ((wire-least-taken wire) (+ now +longest-look+))))
+
 (defun await-taker (wire)
   "Waits until WIRE has room for more octets.  If its peer takes none for the time that it has, or a little
-longer, it is given up; see GIVE-UP-TAKER."
+longer, or takes them more slowly than it may, it is given up; see GIVE-UP-TAKER."
   ;; The system tells of room only when a third of its buffer is free, which a slow peer may not reach in
   ;; time; so it is asked.  What was on its way when the wait began arrives at once, and is taken by nobody
   ;; yet: therefore it is asked often.
   (loop with limit = (wait-limit wire :output)
-        with end = (+ (milliseconds) limit)
+        with now = (milliseconds)
+        with end = (+ now limit)
         with unsent = (unsent-octets (open-descriptor wire))
-        until (await-descriptor (open-descriptor wire) :output
-                                :until (unless (minusp limit)
-                                         (min end (+ (milliseconds) (ceiling limit +looks+)))))
-        do (let ((left (unsent-octets (open-descriptor wire))))
-             (cond ((< -1 left unsent)
-                    (setf unsent left
-                          end (+ (milliseconds) limit)))
-                   ((>= (milliseconds) end)
-                    (give-up-taker wire))))))
+        for room-p = (await-descriptor (open-descriptor wire) :output
+                                       :until (let ((look (next-look-at-taker wire limit now)))
+                                                (if (minusp limit) look (min end look))))
+        for left = (unsent-octets (open-descriptor wire))
+        do (incf (wire-taking wire) (- (milliseconds) now))
+           (setf now (milliseconds))
+           (when (< -1 left unsent)
+             (incf (wire-taken wire) (- unsent left))
+             (setf unsent left
+                   end (+ now limit)))
+        until room-p
+        do (when (or (and (not (minusp limit)) (>= now end))
+                     (and (< -1 left) (taken-too-slowly-p wire))) ; else the system does not tell
+             (give-up-taker wire))))
 
 ;;; Keeping
 

@@ -56,7 +56,9 @@ nobody is there any more."
                          :local (name-of-our-end application socket))))
     (limit-waits socket (idle-seconds application))
     (when (link-base link)
-      (limit-writes (link-base link) (write-seconds application)))
+      (let ((limits (application-limits application)))
+        (limit-writes (link-base link) (write-seconds application)
+                      (limits-reply-rate limits) (limits-reply-grace limits))))
     link))
 
 (defun link-waits-p (link)

@@ -24,7 +24,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:fill-input #:input-waiting-p #:pace-wire
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over #:leave-end-to-engine
    #:flushed-p #:take-left #:send-left
-   #:engine-sends-p #:*high-water-mark* #:limit-writes #:leave-output-to-engine
+   #:engine-sends-p #:*high-water-mark* #:limit-writes #:wire-talked-on-p #:leave-output-to-engine
    ;; streams of the Lisp's own beside wires
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken

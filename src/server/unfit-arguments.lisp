@@ -36,7 +36,9 @@ follows the name in a sentence."
     (:max-early-octets :early-octets limits-early-octets)
     (:min-content-rate :content-rate limits-content-rate)
     (:content-grace :content-grace limits-content-grace)
-    (:content-timeout :content-seconds limits-content-seconds))
+    (:content-timeout :content-seconds limits-content-seconds)
+    (:min-reply-rate :reply-rate limits-reply-rate)
+    (:reply-grace :reply-grace limits-reply-grace))
   "What an application calls each limit, what MAKE-LIMITS calls it, and its reader.")
 
 (defparameter *limits-of-content*
@@ -56,8 +58,11 @@ follows the name in a sentence."
      "an integer of octets a second above 0, or NIL for no limit")
     (:content-grace whole-seconds "an integer of seconds, not negative, and within reason")
     (:content-timeout (or null whole-seconds)
-     "an integer of seconds, not negative, and within reason, or NIL for no limit"))
-  "The limits on how content comes, their types, and what these are in words.")
+     "an integer of seconds, not negative, and within reason, or NIL for no limit")
+    (:min-reply-rate (or null (and index (integer 1)))
+     "an integer of octets a second above 0, or NIL for no limit")
+    (:reply-grace whole-seconds "an integer of seconds, not negative, and within reason"))
+  "The limits on how content comes and replies are taken, their types, and what these are in words.")
 
 (defun limit-type (name)
   "What the limit NAME may be: a type, and that in words."

@@ -33,6 +33,15 @@
   (end 0 :type index)
   (received 0 :type fixnum)             ; octets in all
   (pace nil)                            ; the least rate at which octets have to come, or NIL
+  (least-taken nil)                     ; and the least at which they have to be taken, a second
+  (taking-grace 0 :type fixnum)         ; after how many milliseconds that counts
+  ;; Of the current request, to know how fast its client is: octets RECEIVED before it, octets of the reply that were TAKEN
+  ;; while a worker waited, for how many milliseconds one waited for that, and for how many in all.
+  (received-before 0 :type fixnum)
+  (taken 0 :type fixnum)
+  (taking 0 :type fixnum)
+  (waited 0 :type fixnum)
+  (talked-on-p nil)                     ; a program has it for another protocol, and may wait as it likes
   (kept 0 :type index)                  ; so many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
   (early-p nil)                         ; its input was received by the engine, for what goes on over it, and not read
@@ -46,6 +55,8 @@
       "The stream of octets of which WIRE is the wire."
       (documentation 'wire-left 'function)
       "The parts (see PART) of a reply, a list, that were written to WIRE and not sent."
+      (documentation 'wire-talked-on-p 'function)
+      "True when a program talks another protocol over WIRE, so that its waits for the client have no share."
       (documentation 'wire-drained-p 'function)
       "True when WIRE had received all that had come when it was last read.")
 
@@ -139,11 +150,37 @@ it is closed."
 
 (defun await-peer (wire direction)
   "Waits until the descriptor of WIRE is ready in DIRECTION; signals STREAM-TIMEOUT when that takes
-too long.  The limit is one for each wait: who goes on reading or writing gets it anew."
+too long, or the peer is the slowest of too many for which workers wait.  The limit is one for each wait: who goes on
+reading or writing gets it anew."
+  (flet ((wait ()
+           (cond ((eq :output direction) (await-taker (wire-base wire)))
+                 ((wire-pace wire) (await-input-at-pace wire))
+                 (t (await-input-within wire (wait-limit (wire-base wire) :input))))))
+    (declare (dynamic-extent #'wait))
+    (if (or (wire-talked-on-p wire) (not (eq :engine (wire-owner (wire-base wire)))))
+        (wait)
+        (await-among-others wire direction #'wait))))
+
+(defun await-among-others (wire direction wait)
+  "Calls WAIT, a function that waits for the peer of WIRE in DIRECTION, unless too many wait for faster ones; see
+WAIT-FOR-CLIENT."
+  (let* ((base (wire-base wire))
+         (began (milliseconds))
+         (moved (+ (wire-taken base)
+                   (max 0 (- (wire-received wire) (wire-received-before wire))))))
+    (unless (wait-for-client direction moved (wire-waited base) wait)
+      (if (eq :output direction)
+          (give-up-taker base)
+          (error 'stream-timeout :stream (wire-stream base))))
+    (incf (wire-waited base) (- (milliseconds) began))))
+
+(defun begin-request-on (wire)
+  "Notes that what is received and sent over WIRE from now on is of another request."
   (let ((base (wire-base wire)))
-    (cond ((eq :output direction) (await-taker base))
-          ((wire-pace wire) (await-input-at-pace wire))
-          (t (await-input-within wire (wait-limit base :input))))))
+    (setf (wire-received-before wire) (wire-received wire)
+          (wire-taken base) 0
+          (wire-taking base) 0
+          (wire-waited base) 0)))
 
 (defun await-input-within (wire limit)
   "Waits until the descriptor beneath WIRE is ready for WIRE to be read; signals STREAM-TIMEOUT when that takes

@@ -449,3 +449,16 @@ likes."
                         (multiple-value-list (read-line body))
                         (multiple-value-list (read-line body))))
           (is (equal '(#\a nil 1 0 ("abcdef" nil) ("g" t)) value)))))))
+
+;;; Clients that are slow
+
+(define-server-test who-sends-content-slowly-holds-a-share-of-the-threads-of-clack
+  (with-clack (environment (progn (read-octets-of (getf environment :raw-body) 50000)
+                                  (text-response "read"))
+                           :worker-num 6 :max-thread-count 6 :max-early-octets 0 :read-timeout 60)
+    (with-connections (connections 8)
+      (dolist (connection connections)
+        (send connection "POST / HTTP/1.1" :crlf "Host: a" :crlf "Content-Length: 50000" :crlf :crlf "a"))
+      (eventually ("clients to be given up")
+        (<= 5 (getf (server-figure :expired-by) :body)))
+      (loop repeat 5 do (is (equal "read" (ask-text "/" :method :post :content "all")))))))

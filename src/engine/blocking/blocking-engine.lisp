@@ -23,14 +23,15 @@
   "Milliseconds for which a connection may be idle while others wait for a worker.")
 (defstruct (blocking-engine (:include engine)
                             (:constructor make-blocking-engine
-                                (service listener &key standby thread-limit accept-limit))
+                                (service listener &key standby thread-limit accept-limit
+                                                       (waiting-limit :half)))
                             (:conc-name engine-) (:copier nil))
   "The engine for every platform: blocking accepts and blocking reads.")
 
 (setf (documentation 'make-blocking-engine 'function)
       "An engine for SERVICE on LISTENER, not started.  STANDBY workers, an integer above 0, may wait;
 THREAD-LIMIT, an integer, may serve at a time, or any number when NIL; ACCEPT-LIMIT says what happens to
-others: see ENGINE-ACCEPT-LIMIT.")
+others: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many may wait for clients: see ENGINE-WAITING-LIMIT.")
 
 ;;; Taking a connection
 

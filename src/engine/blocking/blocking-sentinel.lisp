@@ -29,6 +29,13 @@ itself, and may be late.  Under the lock."
                   (overdue-p connection now))
           do (end-connection engine worker (connection-deadline-kind connection))))
 
+;;; Clients that are given up
+
+(defmethod wake-from-client ((engine blocking-engine) connection direction)
+  (with-engine (engine)
+    (when (find connection (engine-workers engine) :key #'worker-connection)
+      (shut-down (connection-handle connection) (if (eq :input direction) :input :io)))))
+
 ;;; Overload, and the end of a drain
 
 (defun saturated-p (engine)

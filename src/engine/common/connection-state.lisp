@@ -51,6 +51,8 @@ where it returned none.")
   (served-when-left nil :type (or null fixnum)) ; requests, when the sentinel did so last
   (unsent nil :type (or null fixnum))   ; octets that the kernel held when asked, see pending-output.lisp
   (write-end nil :type (or null fixnum)) ; by when its peer is to take some of them, in MILLISECONDS
+  (write-began nil :type (or null fixnum)) ; since when its output waits for its peer, likewise
+  (write-owed 0 :type fixnum)           ; how many octets its peer had yet to take then
   ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
   ;; come, and are dropped.
   (linger-octets nil :type (or null fixnum)))

@@ -34,6 +34,9 @@ nothing to do.")
   :UNLIMITED  it waits, in the kernel, until a worker accepts it;
   an integer  it is accepted, and waits unless that many are open already: then it is REFUSEd;
   NIL         it is accepted and REFUSEd.")
+  (waiting-limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half))
+   :documentation "How many workers of ENGINE may wait for clients at a time, an integer above 0; :HALF of its thread
+limit, or NIL for no limit.  See client-waits.lisp.")
   ;; Guards all slots below.  Held for a few instructions only, never while something is waited
   ;; for or the service is called.
   (lock (bt:make-lock "engine") :read-only t)
@@ -57,6 +60,7 @@ begun, or while a lost one has no successor.")
   ;; How many workers are in each state.
   (counts (make-array (length *worker-states*) :initial-element 0) :read-only t)
   (queue '() :type list)                ; accepted connections without a worker, oldest first
+  (client-waits '() :type list)         ; CLIENT-WAITs of workers that wait for their clients
   (overloaded-p nil)                    ; a connection waits for a worker and none is free
   (accept-trouble nil)                  ; the kind of ACCEPT-FAILED that was noted and lasts
   (accept-again-p nil)                  ; connections may wait that could not be accepted

@@ -177,6 +177,12 @@ on: called at each start, and when a sentinel that died has a successor.")
 or :ERROR; CONTROL, a string, and ARGUMENTS are for FORMAT.  Called in any thread.  An error is
 counted."))
 
+(defgeneric write-rate (service)
+  (:documentation "How many octets a second, an integer, a peer has to take on average while an answer of SERVICE waits for it,
+and after how many seconds that counts; or NIL, for no limit.")
+  (:method ((service service))
+    nil))
+
 ;;;; And what it may ask of an engine for a connection that has waited since SERVE returned :DEFERRED.
 
 (defgeneric visit-connection (engine connection)

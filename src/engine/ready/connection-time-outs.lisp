@@ -65,14 +65,19 @@ request is about to park."
   (setf (connection-deadline connection) nil)
   (shut-descriptor (connection-descriptor connection) :io))
 
+(defmethod wake-from-client ((engine ready-engine) connection direction)
+  (call-while-expiring connection
+                       (lambda ()
+                         (shut-descriptor (connection-descriptor connection)
+                                          (if (eq :input direction) :input :io)))))
+
 (defun count-time-out (engine connection)
   (with-engine (engine)
     (count-expired engine (connection-deadline-kind connection))))
 
 (defun time-out-parked-connection (engine connection now)
   "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress, or waits for us."
-  (cond ((and (connection-output connection) (peer-took-some-p connection))
-         (renew-write-deadline engine connection now)
+  (cond ((and (connection-output connection) (still-fast-enough-p engine connection now))
          (park-again engine connection))
         ((and (connection-output connection) (time-left-to-take-p connection now))
          (set-next-look engine connection now)

@@ -38,6 +38,8 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
   (multiple-value-bind (left sent-p error)
       (send-connection-output connection)
     (setf (connection-output connection) left)
+    (unless left
+      (setf (connection-write-began connection) nil))
     (cond (error :broken)
           (left
            (when (or sent-p (null (connection-deadline connection)))
@@ -50,11 +52,36 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
 (defconstant +write-looks+ 16
   "How often within the time that a peer has to take octets it is looked whether it does.")
 
+(defun octets-owed (connection)
+  "How many octets of its output the peer of CONNECTION has yet to take, as far as the system tells."
+  (+ (max 0 (connection-unsent connection))
+     (loop for part in (connection-output connection)
+           sum (- (part-end part) (part-position part)))))
+
+(defun write-rate-end (engine connection now)
+  "Until when the peer of CONNECTION, whose output waits for it NOW, was fast enough to have the rest of that wait, in
+MILLISECONDS, or NIL for ever."
+  (multiple-value-bind (rate grace) (write-rate (engine-service engine))
+    (when (and rate (<= 0 (connection-unsent connection)))
+      (let ((owed (octets-owed connection)))
+        (when (or (null (connection-write-began connection))
+                  (> owed (connection-write-owed connection))) ; more came meanwhile
+          (setf (connection-write-began connection) now
+                (connection-write-owed connection) owed))
+        (+ (connection-write-began connection)
+           (* 1000 grace)
+           (floor (* 1000 (- (connection-write-owed connection) owed)) rate))))))
+
 (defun renew-write-deadline (engine connection now)
-  "Gives the peer of CONNECTION, which the caller owns, the time that it has to take more."
-  (let ((milliseconds (as-milliseconds (write-seconds (engine-service engine)))))
-    (setf (connection-unsent connection) (unsent-octets (connection-descriptor connection))
-          (connection-write-end connection) (and milliseconds (+ now milliseconds)))
+  "Gives the peer of CONNECTION, which the caller owns, the time that it has to take more: none where it has taken too few
+octets all in all."
+  (setf (connection-unsent connection) (unsent-octets (connection-descriptor connection)))
+  (let ((milliseconds (as-milliseconds (write-seconds (engine-service engine))))
+        (rate-end (write-rate-end engine connection now)))
+    (setf (connection-write-end connection)
+          (if (and milliseconds rate-end)
+              (min (+ now milliseconds) rate-end)
+              (or rate-end (and milliseconds (+ now milliseconds)))))
     (set-next-look engine connection now)))
 
 (defun set-next-look (engine connection now)
@@ -63,9 +90,18 @@ owns, takes octets."
   (let ((milliseconds (as-milliseconds (write-seconds (engine-service engine))))
         (end (connection-write-end connection)))
     (set-deadline-in connection :write
-                     (and milliseconds end
-                          (min (- end now) (ceiling milliseconds +write-looks+)))
+                     (and end
+                          (min (- end now)
+                               (if milliseconds (ceiling milliseconds +write-looks+) 1000)))
                      now)))
+
+(defun still-fast-enough-p (engine connection now)
+  "True when the peer of CONNECTION, which has output left and is the caller's, took octets since its time was renewed, and
+has time to take more; that is renewed then."
+  (when (peer-took-some-p connection)
+    (renew-write-deadline engine connection now)
+    (or (null (connection-write-end connection))
+        (< now (connection-write-end connection)))))
 
 (defun time-left-to-take-p (connection now)
   "True when the peer of CONNECTION, which has output left, has taken octets since it was looked, or has time

@@ -135,10 +135,13 @@ STAMP tells."
 (defmethod make-pool-worker ((engine ready-engine) number)
   (make-ready-worker engine number (engine-pool-state engine)))
 
-(defun make-ready-engine (service listener &key standby thread-limit accept-limit)
+(defun make-ready-engine (service listener &key standby thread-limit accept-limit
+                                           (waiting-limit :half))
   "An engine for SERVICE on LISTENER, not started.  STANDBY is how many workers it keeps when
 there is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT says how many
-connections may be open: see ENGINE-ACCEPT-LIMIT."
+connections may be open: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many workers may wait for clients: see
+ENGINE-WAITING-LIMIT."
   (%make-ready-engine :service service :listener listener :standby standby
                       :thread-limit thread-limit :accept-limit accept-limit
+                      :waiting-limit waiting-limit
                       :listener-descriptor (listener-descriptor listener)))

@@ -1,0 +1,113 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite* waiting-clients :in acceptors
+  :description "Clients for which threads have to wait hold no more than a share of them.")
+
+(defparameter *slow-client-count* 8
+  "How many clients are slow: more than there are threads.")
+
+(defmacro serving-waits ((&rest initargs) &body body)
+  "Evaluates BODY while an acceptor made with INITARGS, with 6 threads, of which 3 may wait for clients, reads content, as a
+whole or as a stream, and streams replies."
+  `(serving (:taskmaster (taskmaster :standby-thread-count 6 :max-thread-count 6)
+             :max-early-octets 0 :read-timeout 60 :write-timeout 60 ,@initargs)
+       (("/whole" (shown (length (hunchentoot:raw-post-data :force-binary t))))
+        ("/stream" (read-byte (hunchentoot:raw-post-data :want-stream t))
+                   (shown (read-byte (hunchentoot:raw-post-data :want-stream t))))
+        ("/large" (stream-large-answer))
+        ("/next" "next"))
+     ,@body))
+
+(defun check-waits (kind target &optional (count 5))
+  "Checks that COUNT clients that are too many are given up because of KIND, :BODY or :WRITE, and others get \"next\" from
+TARGET."
+  (eventually ("clients to be given up")
+    (<= count (getf (figure :expired-by) kind)))
+  (loop repeat 5 do (is (string= "next" (ask-text target)))))
+
+(defun send-some-content (connections target &optional (framing "Content-Length: 50000"))
+  "Sends over each of CONNECTIONS a little of the content that FRAMING announces to TARGET."
+  (dolist (connection connections)
+    (send connection (post-head target framing) "a")))
+
+(define-server-test (who-sends-content-slowly-holds-a-share-of-the-threads :needs :our-http)
+  (dolist (target '("/whole" "/stream"))
+    (serving-waits ()
+      (with-connections (connections *slow-client-count*)
+        (send-some-content connections target)
+        (check-waits :body "/next")
+        (let ((given-up (remove-if-not #'readable-p connections)))
+          (is (= 5 (length given-up)))
+          (dolist (connection given-up)
+            (is (= 408 (response-status (read-response connection))))))))))
+
+(define-server-test (who-was-asked-for-content-and-is-silent-holds-a-share-of-the-threads :needs :our-http)
+  (serving-waits (:max-early-octets 1000)
+    (with-connections (connections *slow-client-count*)
+      (dolist (connection connections)
+        (begin-to-expect connection "/whole"))
+      (check-waits :body "/next")
+      (is (= 8 (loop for connection in connections
+                     count (= 100 (response-status (read-response connection))))))
+      (is (= 5 (loop for connection in connections
+                     count (and (readable-p connection)
+                                (= 408 (response-status (read-response connection))))))))))
+
+(define-server-test (who-takes-a-streamed-reply-slowly-holds-a-share-of-the-threads :needs :our-http)
+  (serving-waits ()
+    (with-connections (connections *slow-client-count*)
+      (dolist (connection connections)
+        (send-request connection "/large"))
+      (check-waits :write "/next"))))
+
+(define-server-test (slow-clients-hold-a-share-of-the-threads-over-tls :needs (:our-http :tls-client))
+  (over-tls (initargs)
+    (serving-waits (:ssl-privatekey-file (getf initargs :ssl-privatekey-file)
+                    :ssl-certificate-file (getf initargs :ssl-certificate-file))
+      (with-connections (connections *slow-client-count*)
+        (send-some-content connections "/whole")
+        ;; Without parking those beyond the threads may not have shaken hands yet.
+        (check-waits :body "/next" 3)))))
+
+(define-server-test (the-slowest-client-is-given-up-and-no-other :needs :our-http)
+  (serving (:taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 4 :max-waiting-count 1)
+            :max-early-octets 0 :read-timeout 60)
+      (("/" (shown (length (hunchentoot:raw-post-data :force-binary t)))))
+    (with-connections (connections 2)
+      (destructuring-bind (slow fast) connections
+        (send slow (post-head "/" "Content-Length: 500000") "a")
+        (eventually ("a worker to wait") (= 1 (figure :busy)))
+        (send fast (post-head "/" "Content-Length: 500000") (test-octets 400000))
+        (is (= 408 (response-status (read-response slow))))
+        (send fast (test-octets 100000))
+        (is (string= (shown 500000) (response-text (read-response fast))))))))
+
+(define-server-test (who-talks-another-protocol-is-waited-for-without-limit :needs :our-http)
+  (serving (:mixin 'talkative :request-class 'talk-request
+            :taskmaster (taskmaster :standby-thread-count 6 :max-thread-count 6 :max-waiting-count 1))
+      (("/talk" (grant-talk)))
+    (with-globals ((*talk* #'echo))
+      (with-connections (connections 3)
+        (mapc #'ask-for-talk connections)
+        (dolist (connection connections)
+          (send connection (message "still here"))
+          (is (string= "still here" (heard connection))))))))
+
+(define-server-test (the-number-of-waiting-threads-is-an-argument :needs :our-engine)
+  (dolist (count '(0 :most 1/2))
+    (refuses "MAX-WAITING-COUNT" :max-waiting-count count))
+  (dolist (count '(1 nil :half))
+    (is (eql count (recycling::taskmaster-max-waiting-count (taskmaster :max-waiting-count count))))))
+
+;;; The least rate at which a reply is taken
+
+(define-server-test (who-takes-a-reply-too-slowly-is-given-up :needs :parking)
+  (dolist (target '("/whole" "/streamed"))
+    (serving (:write-timeout 60 :min-reply-rate 1000000000 :reply-grace 1)
+        (("/whole" *large-answer*)
+         ("/streamed" (stream-large-answer)))
+      (with-open-connection (connection (connect-with-small-buffer (port-of *server*)))
+        (send-request connection target)
+        (eventually ("the reply to begin") (readable-p connection))
+        (eventually ("the client to be given up") (zerop (figure :open)))
+        (is-true (cut-answer-p connection))))))
