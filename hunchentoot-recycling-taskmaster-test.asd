@@ -26,6 +26,7 @@
                  (:file "json")
                  (:file "acceptors")
                  (:file "clack-servers")
+                 (:file "child-server")
                  (:file "server-test")
                  (:file "markdown")
                  (:file "examples")
@@ -199,6 +200,7 @@
                  (:file "forms")
                  (:file "limits")
                  (:file "form-limits")
+                 (:file "small-heaps")
                  (:file "stalled")
                  (:file "early-content")
                  (:file "waiting-clients") ; no more than a share of the threads waits

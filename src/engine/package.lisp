@@ -16,7 +16,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-descriptor #:connection-handle #:connection-peer #:connection-parkable-p #:connection-sender
    #:connection-deadline #:connection-deadline-kind
    #:connection-outcome #:peer-ended-p
-   #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure
+   #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
    #:connection-output #:hold-output #:note-input-missed #:receives-first-p #:take-input #:send-parts #:drop-parts
    #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets #:make-step-part
@@ -31,7 +31,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:winding-down-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message
    #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take
-   #:*client-memory-share* #:client-memory-budget #:client-memory-reserved #:reserve-client-memory
+   #:*client-memory-share* #:*waiting-share* #:client-memory-budget #:client-memory-reserved #:reserve-client-memory
    #:release-client-memory #:fits-in-heap-p #:make-room-in-heap
    ;; timers
    #:timer #:schedule #:cancel))

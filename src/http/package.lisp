@@ -15,7 +15,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:limits-early-octets #:limits-content-rate #:limits-content-grace #:limits-content-seconds #:limits-reply-rate #:limits-reply-grace
    ;; request heads
    #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
-   #:reset-parser
+   #:reset-parser #:forget-head
    #:head #:head-method #:head-uri #:head-target-form #:head-protocol
    #:head-headers #:head-header #:head-host #:head-framing #:head-keep-alive-p
    #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade

@@ -41,6 +41,7 @@ least one.  BODY answers where the next line begins, or NIL to wait for more."
   "Takes the line feed of an empty line; its octets count as the request line's."
   (expect-line-feed (aref octets position))
   (let ((next (1+ position)))
+    (setf (parser-start parser) next)   ; the caller needs no octets before it
     (begin-line parser 'read-empty-line next (remaining-budget parser next))))
 
 (define-phase read-method (parser octets position end)
@@ -63,7 +64,8 @@ least one.  BODY answers where the next line begins, or NIL to wait for more."
                (refuse :missing-version))
               ((not (and (= octet +space+) (< start stop)))
                (refuse-octet octet :malformed-target))))
-      (setf (head-uri (parser-head parser)) (latin-1-text octets start stop))
+      (unless (parser-judging-p parser)
+        (setf (head-uri (parser-head parser)) (latin-1-text octets start stop)))
       (proceed read-version parser octets (1+ stop) end))))
 
 (define-phase read-version (parser octets position end)
@@ -73,15 +75,34 @@ least one.  BODY answers where the next line begins, or NIL to wait for more."
     (when (< stop end)
       (unless (= (aref octets stop) +carriage-return+)
         (refuse-octet (aref octets stop) :malformed-version))
-      (setf (head-protocol (parser-head parser)) (protocol-name octets start stop))
+      (let ((protocol (protocol-name octets start stop)))
+        (unless (parser-judging-p parser)
+          (setf (head-protocol (parser-head parser)) protocol)))
       (proceed end-request-line parser octets (1+ stop) end))))
 
 (define-phase end-request-line (parser octets position end)
   "Takes the line feed of the request line, and judges the target."
   (expect-line-feed (aref octets position))
+  (when (parser-judging-p parser)
+    (read-request-line-again parser octets (parser-base parser) position))
   (settle-target (parser-head parser))
-  (begin-line parser 'read-name (1+ position)
-              (limits-header-octets (parser-limits parser))))
+  (let ((next (1+ position)))
+    (begin-line parser 'read-name next (budget-after-request-line parser next))))
+
+(defun read-request-line-again (parser octets start end)
+  "Has PARSER, which judges only, remember what the request line says, of which OCTETS from START below END have come.
+Refuses it where it was refused before."
+  (setf (parser-judging-p parser) nil
+        (parser-base parser) start)
+  (when (< start end)
+    (read-method parser octets start end)))
+
+(defun budget-after-request-line (parser position)
+  "How many octets the header lines, which begin at POSITION, may have: what the request line leaves of the limit of the
+whole head."
+  (let ((limits (parser-limits parser)))
+    (max 0 (- (limits-header-octets limits)
+              (- (limits-request-line-octets limits) (remaining-budget parser position))))))
 
 ;;; The field lines.  RFC 9112, section 5: field-line = field-name ":" OWS field-value OWS
 
@@ -115,7 +136,9 @@ FIRST-P that it would have been the first."
     (when (< stop end)
       (unless (= (aref octets stop) +carriage-return+)
         (refuse-octet (aref octets stop) :control-in-value))
-      (add-field parser (value-text octets start stop))
+      (if (parser-judging-p parser)
+          (judge-field parser)
+          (add-field parser (value-text octets start stop)))
       (proceed end-field parser octets (1+ stop) end))))
 
 (define-phase end-field (parser octets position end)
@@ -153,18 +176,24 @@ FIRST-P that it would have been the first."
     (reset-parser parser)
     head))
 
+(defun read-head-again (parser)
+  "Has PARSER, which has judged a whole head, read that from its start, and remember it.  What it returns does not matter."
+  (reset-parser parser)
+  (setf (parser-base parser) (parser-start parser)))
+
 (defun parse-head (parser octets start end)
   "Reads on in OCTETS, from START below END, with PARSER.  Returns two values:
-the HEAD and where its octets end; or NIL and from where on octets are still needed.
-In the second case call again when more octets have come, START being where those octets
-are by then: they may have been moved, and those before them are free.  The head does
+the HEAD and where its octets end; or NIL and from where on octets are still needed: those of the
+whole unfinished head.  In the second case call again when more octets have come, START being where
+those octets are by then: they may have been moved, and those before them are free.  The head does
 not share any of OCTETS.
 Signals a PROTOCOL-ERROR, whose status is 400, 413, 414, 417, 431, 501 or 505, as soon as
 the octets so far cannot become an acceptable request (RFC 9112, section 2.2)."
   (declare (type parser parser) (type index start end) #.*plain-policy*)
   (check-range octets start end)
-  (setf (parser-base parser) start)
-  (let ((position (+ start (parser-offset parser))))
+  (setf (parser-start parser) start
+        (parser-base parser) (+ start (parser-line parser)))
+  (let ((position (+ (parser-base parser) (parser-offset parser))))
     (declare (type index position))
     (assert (<= position end) (end) "PARSE-HEAD was given fewer octets than before.")
     (loop
@@ -176,8 +205,28 @@ the octets so far cannot become an acceptable request (RFC 9112, section 2.2)."
         (cond ((null next)
                (when (< stop end)
                  (refuse-over-budget (parser-phase parser)))
-               (setf (parser-offset parser) (- stop base))
-               (return (values nil base)))
-              ((null (parser-phase parser))
-               (return (values (finished-head parser) next))))
-        (setf position next)))))
+               (setf (parser-line parser) (- base (parser-start parser))
+                     (parser-offset parser) (- stop base))
+               (return (values nil (parser-start parser))))
+              ((parser-phase parser)
+               (setf position next))
+              ((parser-judging-p parser)
+               (setf end next)
+               (read-head-again parser)
+               (setf position (parser-base parser)))
+              (t
+               (return (values (finished-head parser) next))))))))
+
+(defun known-request-line (parser octets start end)
+  "Method, target and protocol of the request whose head PARSER reads, or has refused, and of which OCTETS, from START below
+END, have come; NIL in the place of each that is not known.  PARSER can only be reset afterwards."
+  (when (parser-judging-p parser)
+    (handler-case (read-request-line-again parser octets start end)
+      (protocol-error () nil)))
+  (let ((head (parser-head parser)))
+    (if head
+        (values (head-method head)
+                (and (plusp (length (head-uri head))) (head-uri head))
+                (and (not (member (parser-phase parser) '(read-target read-version)))
+                     (head-protocol head)))
+        (values nil nil nil))))

@@ -132,7 +132,7 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :too-many-fields 413 "RFC 9110, section 15.5.14"
   "The form has more fields than this server takes.")
 (define-refusal :no-memory 503 "RFC 9110, section 15.6.4"
-  "There is no memory for the content of the request now.")
+  "There is no memory for the request now.")
 (define-refusal :connect-not-served 501 "RFC 9110, section 9.3.6"
   "This server is no proxy, and connects nobody.")
 

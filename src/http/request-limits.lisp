@@ -14,9 +14,10 @@ changed limits are a new object.  All sizes are octets."
    :documentation "The most octets of the request line of these LIMITS, with its
 line end and the empty lines before it; beyond it 414, or 501 while the method
 lasts (RFC 9112, section 3).")
-  (header-octets (* 128 1024) :type index :read-only t
-   :documentation "The most octets of all header lines of these LIMITS together,
-line ends and the empty line included; beyond it 431 (RFC 6585, section 5).")
+  (header-octets (* 32 1024) :type index :read-only t
+   :documentation "The most octets of a whole head of these LIMITS: of the request line,
+all header lines and the empty line, with their line ends; beyond it 431 (RFC 6585,
+section 5).")
   (header-count 128 :type index :read-only t
    :documentation "The most header lines of these LIMITS; beyond it 431 (RFC 6585,
 section 5).")
@@ -58,7 +59,7 @@ bound; beyond it 413 (RFC 9110, section 15.5.14)."))
 
 (setf (documentation 'make-limits 'function)
       "New LIMITS; each keyword is one of its slots: :REQUEST-LINE-OCTETS (16 KiB),
-:HEADER-OCTETS (128 KiB), :HEADER-COUNT (128), :BODY-OCTETS (NIL), :CHUNK-EXTENSION-OCTETS
+:HEADER-OCTETS (32 KiB), :HEADER-COUNT (128), :BODY-OCTETS (NIL), :CHUNK-EXTENSION-OCTETS
 (16 KiB), :TRAILER-OCTETS (8 KiB), :RAW-OCTETS (64 MiB), :FORM-OCTETS (2 MiB), :EARLY-OCTETS
 (1 MiB), :CONTENT-RATE (1024), :CONTENT-GRACE (10), :CONTENT-SECONDS (600), :REPLY-RATE
 (1024), :REPLY-GRACE (30), :FIELD-COUNT (10,000).")

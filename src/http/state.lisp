@@ -3,8 +3,9 @@
 ;;; What a parser remembers, and how its phases (parser.lisp) change it.
 ;;;
 ;;; Invariants:
-;;; - BASE is where the current line begins.  OFFSET and MARK count from there, since
-;;;   the caller may move the octets between two calls.
+;;; - START is where the head begins, and BASE where the current line does: LINE octets
+;;;   behind it.  OFFSET and MARK count from BASE, since the caller may move the octets
+;;;   between two calls.
 ;;; - BUDGET octets from BASE on the current section (request line or header fields)
 ;;;   must end.  A phase never sees an octet beyond it.
 
@@ -14,7 +15,9 @@
 Holds what is known of a head that has not arrived whole, and no octets."
   (limits *default-limits* :type limits)
   (phase 'read-empty-line :type symbol)
+  (start 0 :type index)
   (base 0 :type index)
+  (line 0 :type index)
   (offset 0 :type index)                ; how much of the line has been judged
   (mark 0 :type index)                  ; where in the line the current word begins
   (budget 0 :type index)
@@ -24,7 +27,9 @@ Holds what is known of a head that has not arrived whole, and no octets."
   (field-name nil :type (or symbol string)) ; of the line being read
   (field-role 0 :type role)
   (seen 0 :type role)                   ; the roles of FIELDS together
-  (repeated-p nil :type boolean))       ; a value of FIELDS is a list, newest first
+  (repeated-p nil :type boolean)        ; a value of FIELDS is a list, newest first
+  ;; Octets are judged, and what they say is not remembered; see FORGET-HEAD.
+  (judging-p nil :type boolean))
 
 (defun reset-parser (parser &optional (limits (parser-limits parser)))
   "Makes PARSER await a new request under LIMITS; returns it.  Needed only to drop an
@@ -32,6 +37,7 @@ unfinished head, after a PROTOCOL-ERROR, and to change LIMITS between two reques
   (declare (type parser parser) (type limits limits) #.*plain-policy*)
   (setf (parser-limits parser) limits
         (parser-phase parser) 'read-empty-line
+        (parser-line parser) 0
         (parser-offset parser) 0
         (parser-budget parser) (limits-request-line-octets limits)
         (parser-head parser) nil
@@ -39,23 +45,25 @@ unfinished head, after a PROTOCOL-ERROR, and to change LIMITS between two reques
         (parser-field-count parser) 0
         (parser-field-name parser) nil
         (parser-seen parser) 0
-        (parser-repeated-p parser) nil)
+        (parser-repeated-p parser) nil
+        (parser-judging-p parser) nil)
   parser)
+
+(defun forget-head (parser)
+  "Drops what PARSER remembers of an unfinished head, strings above all: a connection that waits for the rest has the
+octets, and no more.  PARSER goes on to judge each octet once, and reads the whole head again when that has come.  What it
+returns does not matter."
+  (declare (type parser parser))
+  (when (parser-head parser)
+    (setf (parser-head parser) nil
+          (parser-fields parser) '()
+          (parser-field-name parser) nil
+          (parser-repeated-p parser) nil
+          (parser-judging-p parser) t)))
 
 (defun make-parser (&optional (limits *default-limits*))
   "A parser of request heads under LIMITS."
   (reset-parser (%make-parser limits)))
-
-(defun known-request-line (parser)
-  "Method, target and protocol of the request whose head PARSER reads, or has refused; NIL in the
-place of each that is not known."
-  (let ((head (parser-head parser)))
-    (if head
-        (values (head-method head)
-                (and (plusp (length (head-uri head))) (head-uri head))
-                (and (not (member (parser-phase parser) '(read-target read-version)))
-                     (head-protocol head)))
-        (values nil nil nil))))
 
 (defun parser-begun-p (parser)
   "True if PARSER has seen an octet of a request, empty lines before it apart."
@@ -122,12 +130,24 @@ if there are octets before END; else returns NIL."
            (push (cons name value) (parser-fields parser))
            (setf (parser-seen parser) (logior role seen))))))
 
-(defun repeat-field (role entry value)
-  "Adds VALUE to those of ENTRY, unless fields of ROLE must not be repeated."
+(defun judge-field (parser)
+  "Notes that the field being read has ended, of which nothing is remembered."
+  (declare (type parser parser) #.*plain-policy*)
+  (let ((role (parser-field-role parser)))
+    (when (logtest role (parser-seen parser))
+      (refuse-repeated role))
+    (setf (parser-seen parser) (logior role (parser-seen parser)))))
+
+(defun refuse-repeated (role)
+  "Refuses a field of ROLE, of which there was one before, where it must not be repeated."
   ;; RFC 9112, section 3.2, and RFC 9110, section 8.6.  Equal values of Content-Length
   ;; may be taken as one; no honest client sends them, so they are not.
   (cond ((= role +host+) (refuse :repeated-host))
-        ((= role +content-length+) (refuse :repeated-content-length)))
+        ((= role +content-length+) (refuse :repeated-content-length))))
+
+(defun repeat-field (role entry value)
+  "Adds VALUE to those of ENTRY, unless fields of ROLE must not be repeated."
+  (refuse-repeated role)
   (when (stringp (cdr entry))
     (setf (cdr entry) (list (cdr entry))))
   (push value (cdr entry)))

@@ -80,7 +80,8 @@ status in parentheses, and the connection closed:
 
   :MAX-BODY-OCTETS             content, or NIL, the default, for no limit (413)
   :MAX-REQUEST-LINE-OCTETS     the request line; default 16 KiB (414; 501 where the method is longer)
-  :MAX-HEADER-OCTETS           all header lines together; default 128 KiB (431)
+  :MAX-HEADER-OCTETS           the whole head: request line and header lines; default 32 KiB
+                               (431)
   :MAX-HEADER-COUNT            the number of header lines; default 128 (431)
   :MAX-CHUNK-EXTENSION-OCTETS  chunk extensions of one body; default 16 KiB (413)
   :MAX-TRAILER-OCTETS          trailer lines of one body; default 8 KiB (431)

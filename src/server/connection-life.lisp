@@ -229,20 +229,22 @@ asked nothing, and is told nothing."
     (and link
          (wire-open-p (link-wire link))
          (not (link-waits-p link))      ; nor may we
-         (let ((refusal (reject-late application link)))
+         (let ((refusal (reject-late application connection link)))
            (and refusal
                 (send-refusal-at-once (link-wire link) refusal))))))
 
-(defun reject-late (application link)
-  "Counts and logs the request that came in part over LINK; returns its refusal, or NIL when there is
-none."
+(defun reject-late (application connection link)
+  "Counts and logs the request that came in part over LINK, of CONNECTION, which is late, or evicted; returns its refusal, or
+NIL when there is none."
   (let ((parser (link-parser link)))
     (cond ((link-reception link)
            (reject-reception application link))
           ((and parser (parser-begun-p parser))
-           (let ((refusal (make-refusal :request-timeout)))
+           (let ((refusal (make-refusal (if (eq :evicted (connection-deadline-kind connection))
+                                            :no-memory
+                                            :request-timeout))))
              (multiple-value-call #'note-rejected application link refusal
-               (known-request-line parser))
+               (request-line-so-far link parser))
              refusal)))))
 
 (defmethod more-may-come-p ((application http-service) connection)
@@ -293,6 +295,7 @@ carries its wire has some of its own to send before it reads on."
         (unwind-protect                 ; a program may end its thread amid that
              (progn
                (when link
+                 (release-input (link-wire link))
                  (abandon-continuation link)
                  (abandon-reception link))
                (when (and link (not (eq (link-stream link) socket-stream)))

@@ -71,9 +71,9 @@ when the peer has only ended its half.  Asks the system."
   (let ((wire (link-wire link)))
     (handler-case
         (let ((outcome (continue-over (link-continuation link) link visitor-p)))
-          (when (eq :deferred outcome)
-            (lend-no-buffers wire))
-          outcome)
+          (if (or (not (eq :deferred outcome)) (keep-input wire))
+              outcome
+              :broken))
       ;; DESCRIPTOR-BROKEN and STREAM-TIMEOUT; or what the Lisp's own streams signal.
       (stream-error () :broken))))
 

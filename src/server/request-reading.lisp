@@ -24,11 +24,18 @@ first, and where it does not begin a request that is :SOME."
                               :end))))))
     (when ahead-p
       (setf result (leave-to-others wire result)))
-    (case result
-      (:none (keep-parser application connection link parser))
-      (t (setf (link-head-deadline link) nil)
-         (return-parser parser)))
-    result))
+    (cond ((not (eq :none result))
+           (setf (link-head-deadline link) nil)
+           (release-input wire)
+           (return-parser parser)
+           result)
+          ((keep-parser application connection link parser)
+           :none)
+          (t                            ; without an answer where others may read
+           (setf (link-parser link) nil)
+           (unless ahead-p
+             (reject application link parser nil (make-refusal :no-memory)))
+           :end))))
 
 (defun head-late-p (link)
   "True when what comes over LINK should have come whole by now."
@@ -70,9 +77,15 @@ REFUSAL."
             (multiple-value-call #'note-rejected application link refusal
               (if head
                   (values (head-method head) (head-uri head) (head-protocol head))
-                  (known-request-line parser)))
+                  (request-line-so-far link parser)))
             (send-refusal (wire-stream (link-wire link)) refusal))
         (descriptor-broken () nil))))   ; who is gone does not get it
+
+(defun request-line-so-far (link parser)
+  "What KNOWN-REQUEST-LINE returns for PARSER, which has read over LINK."
+  (let ((wire (link-wire link)))
+    (known-request-line parser (or (wire-input wire) (make-octets 0))
+                        (+ (wire-start wire) (wire-kept wire)) (wire-end wire))))
 
 (defun tls-begun-p (link refusal)
   "True when REFUSAL is of the beginning of a TLS handshake over LINK."
@@ -103,14 +116,24 @@ not serve, and for CONNECT: after a 2xx to that, what follows is no HTTP."
   head)
 
 (defun keep-parser (application connection link parser)
-  "Keeps what PARSER has read until more comes: of a head, or of the empty lines before one.  What has
-been read of a head is not input that waits: only the poller tells when there is more."
+  "Keeps the octets that PARSER has read until more comes: of a head, or of the empty lines before one.  What has
+been read of a head is not input that waits: only the poller tells when there is more.  NIL where there is no memory for
+them."
   ;; Over TLS octets may come that make no octet of a request yet.
   (settle-head-deadline application connection link (awaited-of connection parser))
-  (if (parser-fresh-p parser)
-      (return-parser parser)
-      (setf (link-parser link) parser))
-  (lend-no-buffers (link-wire link)))
+  (cond ((parser-fresh-p parser)
+         (return-parser parser))
+        (t
+         (forget-head parser)
+         (setf (link-parser link) parser)))
+  (input-kept-p (link-wire link)))
+
+(defun input-kept-p (wire)
+  "Keeps what WIRE has received and not read, as KEEP-INPUT does.  Where there is no memory for it, ends those connections
+first that have waited for longest for the rest of a head, so that new clients get in."
+  (or (keep-input wire)
+      (and (evict-oldest (worker-engine *worker*) :head)
+           (keep-input wire))))
 
 (defun awaited-of (connection parser)
   "What CONNECTION, whose PARSER has no whole head, waits for: the kind of its deadline."

@@ -91,10 +91,6 @@ no room for it."
              (close-descriptor file)
              nil)))))
 
-(defparameter *waiting-share* 1/2
-  "The share of the budget of all clients up to which memory is reserved for what waits for a client: the rest is left to
-requests that are served.")
-
 (defun plenty-p (octets)
   "True when memory is plentiful, though OCTETS more were taken.  Garbage is in the way as well: it is not
 collected for what can be in a file."

@@ -44,6 +44,7 @@
   (talked-on-p nil)                     ; a program has it for another protocol, and may wait as it likes
   (kept 0 :type index)                  ; so many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
+  (reserved 0 :type index)              ; octets of the budget of all clients, for INPUT that waits
   (early-p nil)                         ; its input was received by the engine, for what goes on over it, and not read
   (left '() :type list)
   (output nil :type (or null octets))
@@ -235,6 +236,47 @@ since takes at RATE octets a second.  With RATE NIL there is no such limit."
   (when (and (wire-output wire) (zerop (wire-fill wire)))
     (return-buffer :output (shiftf (wire-output wire) nil))))
 
+(defconstant +least-kept+ 256
+  "The least octets that are allocated for input that waits: a client may send one at a time.")
+
+(defun shrink-input (wire)
+  "Lets what WIRE has received and not read be in a vector of no more than twice its size, save where it is small.  Since a
+vector that is full is doubled, an octet is copied once or twice, however slowly all come."
+  (let* ((input (wire-input wire))
+         (start (wire-start wire))
+         (size (- (wire-end wire) start)))
+    (when (and input (> (length (the octets input)) (max +least-kept+ (* 2 size))))
+      (let ((kept (replace (make-octets (max +least-kept+ size)) (the octets input)
+                           :start2 start :end2 (wire-end wire))))
+        (uninterruptibly
+          (setf (wire-input wire) kept
+                (wire-start wire) 0
+                (wire-end wire) size)))
+      (return-buffer :input input))))
+
+(defun keep-input (wire)
+  "Gives the buffers of WIRE back, whose connection waits for its client without a worker, save what was received and not
+read: that is kept in memory of about its size, which is reserved.  NIL where there is none."
+  (lend-no-buffers wire)
+  (shrink-input wire)
+  (let ((size (if (wire-input wire) (length (the octets (wire-input wire))) 0)))
+    (cond ((<= size (wire-reserved wire))
+           (release-input wire size)
+           t)
+          (t
+           (uninterruptibly
+             (when (reserve-client-memory (- size (wire-reserved wire)) *waiting-share*)
+               (setf (wire-reserved wire) size)
+               t))))))
+
+(defun release-input (wire &optional (size 0))
+  "Releases what is reserved for input of WIRE, but for SIZE octets."
+  (let ((more (- (wire-reserved wire) size)))
+    (when (plusp more)
+      (uninterruptibly
+        (setf (wire-reserved wire) size)
+        (release-client-memory more)))))
+
 (defun hand-descriptor-over (wire)
   "Makes the descriptor of WIRE its stream's own, to be closed with that, after what is LEFT was
 sent.  NIL when it was closed already."
@@ -256,4 +298,5 @@ as they are: the engine is closing the connection, and may still drop what its p
         (wire-start wire) (wire-end wire)
         (wire-kept wire) 0
         (wire-fill wire) 0)
+  (release-input wire)
   (lend-no-buffers wire))

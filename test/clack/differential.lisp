@@ -138,12 +138,6 @@ but for what becomes of the connection."
 
 ;;; Rivals
 
-(defun free-port ()
-  "A port of this machine that was free just now."
-  (let ((socket (usocket:socket-listen "127.0.0.1" 0 :reuse-address t)))
-    (unwind-protect (usocket:get-local-port socket)
-      (usocket:socket-close socket))))
-
 (defun rival-application ()
   (merge-pathnames "test/clack/rival-application.lisp" (source-root)))
 
@@ -152,11 +146,6 @@ but for what becomes of the connection."
   (format nil "(asdf:load-system ~S)~%(load ~S)~%(funcall (find-symbol \"RUN\" ~S) ~
                 (find-symbol \"APP\" \"RECYCLING-RIVAL-APPLICATION\") :address \"127.0.0.1\" :port ~D :debug nil)~%"
           system (uiop:native-namestring (rival-application)) package port))
-
-(defun listening-p (port)
-  (handler-case (progn (usocket:socket-close (usocket:socket-connect "127.0.0.1" port))
-                       t)
-    (error () nil)))
 
 (defun launch-rival (program)
   "Starts a Lisp that runs PROGRAM, a pathname."

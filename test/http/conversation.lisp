@@ -128,6 +128,19 @@ at each arrival."
   "The events when OCTETS arrive at once."
   (events-in-place octets (list (length octets)) limits))
 
+(defun ends-by-octet (octets)
+  "The ends when OCTETS arrive one by one."
+  (loop for end from 1 to (length octets) collect end))
+
 (defun events-by-octet (octets &optional (limits (http:make-limits)))
   "The events when OCTETS arrive one by one."
-  (events-in-place octets (loop for end from 1 to (length octets) collect end) limits))
+  (events-in-place octets (ends-by-octet octets) limits))
+
+(defun events-forgotten (octets ends &optional (limits (http:make-limits)))
+  "As EVENTS-IN-PLACE, but after each arrival the parser forgets what it has read of an unfinished head."
+  (call-as-conversation limits
+                        (lambda (conversation)
+                          (let ((position 0))
+                            (dolist (end ends (- (length octets) position))
+                              (setf position (take-octets conversation octets position end))
+                              (http:forget-head (conversation-parser conversation)))))))

@@ -152,7 +152,7 @@
            (as-octets (loop repeat (roll dice 60) collect (random-octet dice)))))))
 
 (defparameter *fuzz-limits*
-  (let ((few (http:make-limits :request-line-octets 24 :header-octets 75 :header-count 4
+  (let ((few (http:make-limits :request-line-octets 24 :header-octets 90 :header-count 4
                                :body-octets 4 :chunk-extension-octets 4 :trailer-octets 8))
         (usual (http:make-limits)))
     (vector usual usual usual usual usual few))
@@ -172,7 +172,9 @@
   (let ((events (events-whole octets limits)))
     (and (equal events (events-by-octet octets limits))
          (equal events (events-in-place octets ends limits))
-         (equal events (events-moved octets ends limits)))))
+         (equal events (events-moved octets ends limits))
+         (equal events (events-forgotten octets ends limits))
+         (equal events (events-forgotten octets (ends-by-octet octets) limits)))))
 
 (defun fuzz-failure (dice)
   "Tries the next input of DICE.  NIL if it kept the promise, else what to know of it."

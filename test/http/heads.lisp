@@ -75,7 +75,7 @@
 (test limits-are-those-that-are-documented-unless-others-are-given
   (let ((limits (http:make-limits)))
     (loop for (reader default) in '((http:limits-request-line-octets 16384)
-                                    (http:limits-header-octets 131072) (http:limits-header-count 128)
+                                    (http:limits-header-octets 32768) (http:limits-header-count 128)
                                     (http:limits-body-octets nil)
                                     (http:limits-chunk-extension-octets 16384)
                                     (http:limits-trailer-octets 8192) (http:limits-raw-octets 67108864)
@@ -212,8 +212,10 @@
   ;; Were a head read again from its start at each arrival, these 96 KiB, octet by octet,
   ;; would be 4.6 thousand million steps and the test would never end.
   (let ((octets (request-octets-of "GET / HTTP/1.1" "Host: a"
-                                   '(:raw "X-Long: ") '(:times 98304 (:raw "x")) "" "")))
-    (is (eq :request (caar (events-by-octet octets))))))
+                                   '(:raw "X-Long: ") '(:times 98304 (:raw "x")) "" ""))
+        (limits (http:make-limits :header-octets (* 128 1024))))
+    (is (eq :request (caar (events-by-octet octets limits))))
+    (is (eq :request (caar (events-forgotten octets (ends-by-octet octets) limits))))))
 
 (test a-parser-can-drop-what-it-began
   (let ((parser (http:make-parser))

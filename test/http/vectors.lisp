@@ -91,7 +91,8 @@
   (loop for position in (sample-positions (length octets))
         for ends = (list position (length octets))
         unless (and (equal events (events-in-place octets ends limits))
-                    (equal events (events-moved octets ends limits)))
+                    (equal events (events-moved octets ends limits))
+                    (equal events (events-forgotten octets ends limits)))
           return position))
 
 (defun check-vector (vector)
@@ -102,6 +103,8 @@
          (events (events-whole octets limits)))
     (is (vector-kept-p vector events) "~A: gives ~S" name events)
     (is (equal events (events-by-octet octets limits)) "~A: differs octet by octet" name)
+    (is (equal events (events-forgotten octets (ends-by-octet octets) limits))
+        "~A: differs when a parser remembers nothing" name)
     (is (null (differing-split octets events limits)) "~A: differs when split" name)))
 
 (defmacro test-vectors (name file documentation)

@@ -268,3 +268,17 @@ where the Lisp would enter its debugger."
   #-sbcl (let ((state (make-random-state nil)))
            (loop repeat (mod seed 1000) do (random 2 state))
            state))
+
+(defun lisp-command ()
+  "The program of this Lisp and its first arguments, strings; NIL where a second one cannot be started with another heap."
+  #+sbcl (list (uiop:native-namestring sb-ext:*runtime-pathname*)
+               "--core" (uiop:native-namestring sb-ext:*core-pathname*)))
+
+(defun descriptor-limit ()
+  "How many descriptors this process may have, an integer; 1024 where the system does not tell."
+  (or (ignore-errors
+       (with-open-file (stream "/proc/self/limits")
+         (loop for line = (read-line stream)
+               when (uiop:string-prefix-p "Max open files" line)
+                 return (parse-integer line :start 14 :junk-allowed t))))
+      1024))

@@ -74,7 +74,7 @@ where it returned none.")
 (defparameter *deadline-kinds* '(:handshake :first-byte :head :body :idle :deferred :write :linger :evicted)
   "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection,
 the rest of a request's head or of its content, the next request, an answer that was to come later, the peer's taking
-more of an answer, its end after the last one took too long; or the connection idled while others waited.  Other kinds may come, as the
+more of an answer, its end after the last one took too long; or the connection waited while others had no descriptor or no memory.  Other kinds may come, as the
 storey above likes.")
 
 (defun no-expirations ()

@@ -10,6 +10,10 @@
 (defparameter *client-memory-share* 1/4
   "The share of the heap, a rational, that may be reserved for all clients together.")
 
+(defparameter *waiting-share* 1/2
+  "The share of the budget, a rational, up to which memory is reserved for what waits for clients: the rest is left to
+requests that are served.")
+
 (defvar *client-memory* (make-counter)
   "How many octets are reserved for clients, of all engines of this process.")
 
@@ -25,8 +29,7 @@ nothing is limited."
 
 (defun reserve-client-memory (octets &optional (share 1))
   "Reserves OCTETS, an integer of 0 or more.  True when no more than SHARE of the budget, a rational, is reserved then;
-otherwise NIL, and nothing was reserved.  What waits for clients takes a SHARE of 1/2, so that the rest is left to requests
-that are served.  Any thread may call it; the caller releases as many octets later, and is not to be interrupted before it
+otherwise NIL, and nothing was reserved.  SHARE is *WAITING-SHARE* for what waits for a client.  Any thread may call it; the caller releases as many octets later, and is not to be interrupted before it
 has noted that."
   (let ((budget (client-memory-budget)))
     (or (null budget)

@@ -184,15 +184,20 @@ it where it was: it is not called for that again."
                            (requeue-connection engine connection)))))
                    (engine-table engine)))
 
+(defun longest-first (connections)
+  "CONNECTIONS, a fresh list, those first that have waited for longest."
+  ;; A deadline may change meanwhile, but not what was noted of it.
+  (mapcar #'cdr (sort (mapcar (lambda (connection)
+                                (cons (or (connection-deadline connection) 0) connection))
+                              connections)
+                      #'< :key #'car)))
+
 (defun longest-idle (engine)
   "The parked connections of ENGINE, those first that have waited for longest; but behind them all those that
 wait amid a request, whose deadlines come soon although they do not idle."
-  (flet ((longest-first (connections)
-           (sort connections #'< :key (lambda (connection)
-                                        (or (connection-deadline connection) 0)))))
-    (let ((parked (parked-connections (engine-table engine))))
-      (append (longest-first (remove-if #'amid-request-p parked))
-              (longest-first (remove-if-not #'amid-request-p parked))))))
+  (let ((parked (parked-connections (engine-table engine))))
+    (append (longest-first (remove-if #'amid-request-p parked))
+            (longest-first (remove-if-not #'amid-request-p parked)))))
 
 (defun evict-idle-connections (engine)
   "Ends some connections of ENGINE that only idle: without descriptors nobody else comes in."
@@ -211,6 +216,35 @@ wait amid a request, whose deadlines come soon although they do not idle."
            (with-engine (engine)
              (count-expired engine :evicted))
            (drop-connection engine connection)))))
+
+(defun evict-oldest (engine kind)
+  "Ends some of the parked connections of ENGINE, if it is a ready engine, whose deadline is of KIND, a keyword as for
+SET-DEADLINE: those first that have waited for longest, with notice.  True when it has ended any.  The caller owns none of
+them."
+  (let ((waiting (and (typep engine 'ready-engine)
+                      (longest-first (remove kind (parked-connections (engine-table engine))
+                                             :key #'connection-deadline-kind :test-not #'eq))))
+        (evicted-p nil))
+    ;; An eighth of them, or each octet that comes would have them all looked through again.
+    (loop repeat (ceiling (length waiting) 8)
+          for connection in waiting
+          do (uninterruptibly
+               (when (evict engine connection kind)
+                 (setf evicted-p t))))
+    evicted-p))
+
+(defun evict (engine connection kind)
+  "Ends CONNECTION with notice if it still waits, and its deadline is of KIND; true then."
+  (when (claim-parked connection)
+    (cond ((and (eq kind (connection-deadline-kind connection))
+                (not (unfinished-p connection)))
+           (setf (connection-deadline-kind connection) :evicted)
+           (count-time-out engine connection)
+           (end-with-notice engine connection (milliseconds))
+           t)
+          (t
+           (park-again engine connection)
+           nil))))
 
 (defun close-status-descriptors (engine)
   (gather-status-descriptors engine)

@@ -6,7 +6,7 @@
          (:request :uri "/3" :host "c")))
 (:name "a request and a half" :rfc "RFC 9112, section 9.3.2"
  :input ("GET /1 HTTP/1.1" "Host: a" "" "GET /2 HTTP/1.1" (:raw "Ho"))
- :gives ((:request :uri "/1") (:waiting :head 2)))
+ :gives ((:request :uri "/1") (:waiting :head 19)))
 (:name "an empty line between two requests" :rfc "RFC 9112, section 2.2"
  :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 1" "" "x" "GET /2 HTTP/1.1" "Host: b" "")
  :gives ((:request :body "x") (:request :uri "/2")))

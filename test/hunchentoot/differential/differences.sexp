@@ -136,7 +136,7 @@ there is no colon; takes a line feed alone for nothing, and waits."
  :differs ((:status :any 400) (:connection :kept :closed)))
 (:name "limits"
  :stock "A request line, and header fields, of any length and number; the same in the parts of a form."
- :ours "414 beyond 16 KiB of request line (501 where the method alone is longer), 431 beyond 128 KiB or 128 lines of fields. No parameters
+ :ours "414 beyond 16 KiB of request line (501 where the method alone is longer), 431 beyond 32 KiB of head or 128 lines of fields. No parameters
 where a part of a form has a head of more than 16 KiB."
  :why "RFC 9112, section 3, and RFC 6585, section 5: a client could fill memory."
  :cases ("very long target" "a very long field" "two hundred fields")

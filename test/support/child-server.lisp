@@ -1,0 +1,77 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+;;; A server in a process of its own, with a small heap: what fills that ends the server and not the tests.
+
+(defparameter *child-program*
+  "(hunchentoot-recycling-taskmaster-scripts:load-own \"hunchentoot-recycling-taskmaster\")
+   (in-package #:cl-user)
+   (defun answer-at (path function)
+     (push (hunchentoot:create-prefix-dispatcher path function) hunchentoot:*dispatch-table*))
+   (answer-at \"/hello\" (lambda () \"hello\"))
+   (answer-at \"/heap\" (lambda ()
+                         (hunchentoot-recycling-taskmaster.platform:collect-garbage)
+                         (princ-to-string (hunchentoot-recycling-taskmaster.platform:heap-used))))
+   ~A
+   (hunchentoot:start (make-instance 'hunchentoot-recycling-taskmaster:parallel-easy-acceptor
+                                     :address \"127.0.0.1\" :port ~D :access-log-destination nil
+                                     :message-log-destination nil ~{~S ~}))
+   (read-line *standard-input* nil) ; its end is that of the tests
+   (uiop:quit 0 nil)"
+  "What a child evaluates: further forms, its port, and the arguments of its acceptor go into it.")
+
+(defun free-port ()
+  "A port of this machine that was free just now."
+  (let ((socket (usocket:socket-listen "127.0.0.1" 0 :reuse-address t)))
+    (unwind-protect (usocket:get-local-port socket)
+      (usocket:socket-close socket))))
+
+(defun listening-p (port)
+  (handler-case (progn (usocket:socket-close (usocket:socket-connect "127.0.0.1" port))
+                       t)
+    (error () nil)))
+
+(defun launch-child (program megabytes)
+  "Starts an SBCL with a heap of MEGABYTES that loads PROGRAM, a pathname; returns its process."
+  (uiop:launch-program
+   (list* (first (lisp-command))
+          (append (rest (lisp-command))
+                  (list "--noinform" "--disable-ldb" "--lose-on-corruption"
+                        "--dynamic-space-size" (princ-to-string megabytes) "--end-runtime-options"
+                        "--non-interactive"
+                        "--load" (uiop:native-namestring (merge-pathnames "scripts/prelude.lisp" (source-root)))
+                        "--load" (uiop:native-namestring program))))
+   :input :stream))
+
+(defun call-with-child-server (function &key (megabytes 256) (forms "") initargs)
+  "Calls FUNCTION with the port of a server in a process of its own, whose heap has MEGABYTES, and whose acceptor is made with
+INITARGS, of constants.  Its handlers are /hello, /heap, which tells how much of that is in use, and what FORMS, a
+string, define with ANSWER-AT."
+  (uiop:with-temporary-file (:stream stream :pathname program :type "lisp")
+    (let ((port (free-port)))
+      (format stream *child-program* forms port initargs)
+      (finish-output stream)
+      (let ((process (launch-child program megabytes)))
+        (unwind-protect
+             (progn
+               (eventually ("a child to serve" :patience 120)
+                 (or (listening-p port) (not (uiop:process-alive-p process))))
+               (funcall function port)
+               (is-true (uiop:process-alive-p process) "The server has ended."))
+          (uiop:terminate-process process :urgent t)
+          (uiop:wait-process process)
+          (close (uiop:process-info-input process)))))))
+
+(defun child-heap (port)
+  "How many octets of its heap the child on PORT uses after garbage was collected."
+  (with-connection (connection port)
+    (parse-integer (exchange-text connection "/heap"))))
+
+(defun child-answers-p (port)
+  "True when the child on PORT answers a new client."
+  (with-connection (connection port)
+    (equal "hello" (exchange-text connection "/hello"))))
+
+(defun connections-for-tests (wanted)
+  "How many connections, WANTED at most, a test may have open: usocket waits by select(2), which takes descriptors below
+1,024."
+  (min wanted 900 (- (descriptor-limit) 124)))
