@@ -91,10 +91,6 @@ acceptors, but for what is counted of rejected requests, handshakes and logs.")
                            :section "RFC 9110, section 9.1"
                            :reason "The method is not known here.")))
 
-(defmethod early-content-p ((server clack-server) head)
-  (declare (ignore head))
-  t)
-
 (defmethod content-refused ((server clack-server) refusal)
   ;; The application is told by the error, and may answer by itself.
   (declare (ignore refusal))

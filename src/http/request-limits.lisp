@@ -36,7 +36,7 @@ no bound; beyond it 413 (RFC 9110, section 15.5.14).")
   (form-octets (* 2 1024 1024) :type (or null content-size) :read-only t
    :documentation "The most octets of a form that are kept of these LIMITS, files apart,
 NIL for no bound; beyond it 413 (RFC 9110, section 15.5.14).")
-  (early-octets (* 1024 1024) :type index :read-only t
+  (early-octets (* 1024 1024 1024) :type index :read-only t
    :documentation "The most octets of content of these LIMITS that are received before the
 request is served; 0 for none.")
   (content-rate 1024 :type (or null (and index (integer 1))) :read-only t
@@ -44,7 +44,7 @@ request is served; 0 for none.")
 send on average, NIL for no bound; beyond it 408 (RFC 9110, section 15.5.9).")
   (content-grace 10 :type index :read-only t
    :documentation "After how many seconds CONTENT-RATE of these LIMITS counts.")
-  (content-seconds 600 :type (or null index) :read-only t
+  (content-seconds nil :type (or null index) :read-only t
    :documentation "How many seconds all content of these LIMITS that is received before the
 request is served may take, NIL for no bound; beyond it 408 (RFC 9110, section
 15.5.9).")
@@ -61,7 +61,7 @@ bound; beyond it 413 (RFC 9110, section 15.5.14)."))
       "New LIMITS; each keyword is one of its slots: :REQUEST-LINE-OCTETS (16 KiB),
 :HEADER-OCTETS (32 KiB), :HEADER-COUNT (128), :BODY-OCTETS (NIL), :CHUNK-EXTENSION-OCTETS
 (16 KiB), :TRAILER-OCTETS (8 KiB), :RAW-OCTETS (64 MiB), :FORM-OCTETS (2 MiB), :EARLY-OCTETS
-(1 MiB), :CONTENT-RATE (1024), :CONTENT-GRACE (10), :CONTENT-SECONDS (600), :REPLY-RATE
+(1 GiB), :CONTENT-RATE (1024), :CONTENT-GRACE (10), :CONTENT-SECONDS (NIL), :REPLY-RATE
 (1024), :REPLY-GRACE (30), :FIELD-COUNT (10,000).")
 
 (defparameter *default-limits* (make-limits)

@@ -148,6 +148,18 @@ that of the form; NIL where it has none, or, unless FORCE, it was read."
 
 (wrap-form-reader 'read-parameters)
 
+;;; Received before the handler is called
+
+(defun early-octets-of-type (limits type)
+  "How many octets of content with TYPE, the text of a Content-Type or NIL, are received before its handler is called, under
+LIMITS: no more than the handler could have as a whole, for more is refused, or read as a stream.  Files of a form have no
+limit of their own."
+  (let ((most (limits-early-octets limits))
+        (whole (cond ((names-type-p type "multipart/form-data") nil)
+                     ((names-type-p type *form-type*) (limits-form-octets limits))
+                     (t (limits-raw-octets limits)))))
+    (if whole (min most whole) most)))
+
 ;;; Not read
 
 (defun unshared-content-of (request head)

@@ -47,8 +47,12 @@ connection: itself, one of TLS, after the handshake, or whatever a program puts 
   (:documentation "Signals PROTOCOL-ERROR when APPLICATION cannot answer a request with HEAD.  Not asked about
 GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
 
-(defgeneric early-content-p (application head)
-  (:documentation "True when the content of the request HEAD may be received before APPLICATION responds."))
+(defgeneric early-octets (application head)
+  (:documentation "How many octets of the content of the request HEAD are received at most before APPLICATION responds, an
+integer; 0 for none.")
+  (:method (application head)
+    (declare (ignore head))
+    (limits-early-octets (application-limits application))))
 
 (defgeneric content-refused (application refusal)
   (:documentation "Ends the current request to APPLICATION because its content is not acceptable: REFUSAL, a

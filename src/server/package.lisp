@@ -30,7 +30,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:stream-timeout #:descriptor-broken
    ;; applications
    #:http-service #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
-   #:name-of-our-end #:note-failed-handshake #:check-head #:early-content-p #:content-refused
+   #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
    #:note-rejected
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types #:check-timer #:check-is-timer

@@ -21,10 +21,11 @@
 ;;;; It is too late when nothing came for the read timeout, when all of it has taken longer than
 ;;;; it may, or when after a grace less came than the least rate wants.
 
-(defstruct (reception (:include opaque) (:constructor make-reception (head content)) (:copier nil))
-  "A request with HEAD whose CONTENT is received before it is served."
+(defstruct (reception (:include opaque) (:constructor make-reception (head content most)) (:copier nil))
+  "A request with HEAD whose CONTENT is received before it is served, MOST octets of it."
   (head nil :read-only t)
   (content nil :read-only t)
+  (most 0 :type index :read-only t)
   (began (milliseconds) :type fixnum :read-only t)
   (touched (milliseconds) :type fixnum)) ; when octets came last
 
@@ -38,7 +39,7 @@
   "How many are.")
 
 (setf (documentation 'make-reception 'function)
-      "A RECEPTION of CONTENT, which follows the HEAD of a request and of which nothing was read."
+      "A RECEPTION of MOST octets, an integer, of CONTENT, which follows the HEAD of a request and of which nothing was read."
       (documentation 'reception-head 'function)
       "The HEAD of the request that RECEPTION is for."
       (documentation 'reception-content 'function)
@@ -133,7 +134,8 @@ ROOM more than those in its spool may be received: when a fourth of it has come,
 memory.  Who announces much may send little."
   (let ((spool (content-spool content))
         (size (content-remaining content)))
-    (and (>= come (min *spool-memory* (floor size 4)))
+    (and (<= size *most-spool-memory*)
+         (>= come (min *spool-memory* (floor size 4)))
          (plusp come)
          (null (spool-file spool))
          (<= (- size (spool-fill spool)) room)

@@ -73,11 +73,12 @@ program has taken the connection away."
       (:chunked t)
       (t (> framing (- (wire-end wire) (wire-start wire)))))))
 
-(defun received-early-p (application head)
-  "True when the content of the request HEAD, which has some, is received before APPLICATION answers it."
-  (and (not (head-expect-100-continue-p head))
-       (plusp (limits-early-octets (application-limits application)))
-       (early-content-p application head)))
+(defun octets-received-early (application head)
+  "How many octets of the content of the request HEAD, which has some, are received before APPLICATION answers it; 0 for
+none."
+  (if (head-expect-100-continue-p head)
+      0
+      (early-octets application head)))
 
 (defmacro or-abandoned ((link) &body body)
   "Evaluates BODY, which receives content over LINK; :END where that is broken."
@@ -94,19 +95,22 @@ received before that is served."
         (t
          (abandon-reception link)       ; of a request that nobody has processed
          (let ((head (waiting-request application connection link)))
-           (if (and (typep head 'head)
-                    (content-to-come-p link head)
-                    (received-early-p application head))
-               (or-abandoned (link) (begin-reception application connection link head))
+           (if (and (typep head 'head) (content-to-come-p link head))
+               (let ((most (octets-received-early application head)))
+                 (if (plusp most)
+                     (or-abandoned (link) (begin-reception application connection link head most))
+                     head))
                head)))))
 
-(defun begin-reception (application connection link head)
+(defun begin-reception (application connection link head most)
+  "Receives the content of the request HEAD over LINK, MOST octets of it, before APPLICATION answers; returns what
+WHOLE-REQUEST does."
   (let ((content (make-content application link head)))
     (cond ((all-come-p content)
            (setf (link-content link) content)
            head)
           (t
-           (setf (link-reception link) (make-reception head content))
+           (setf (link-reception link) (make-reception head content most))
            (received-request application connection link)))))
 
 (defun received-request (application connection link)
@@ -114,8 +118,7 @@ received before that is served."
 :END when it will not.  Signals DESCRIPTOR-BROKEN."
   (let ((reception (link-reception link))
         (idle (as-milliseconds (idle-seconds application))))
-    (cond ((or (eq :all (receive-ahead reception
-                                       (limits-early-octets (application-limits application))))
+    (cond ((or (eq :all (receive-ahead reception (reception-most reception)))
                (unfinished-served-p reception idle))
            ;; At each moment LINK has one of them: whoever releases it gives back what that has.
            (setf (link-content link) (reception-content reception)

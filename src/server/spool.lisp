@@ -13,6 +13,16 @@
   "How many octets a spool has in memory; more go to a temporary file, unless memory is plentiful.  With the
 header of a vector they fill whole pages of SBCL's collector: with more, a third of their pages would be empty.")
 
+(defparameter *most-spool-memory* (* 4 1024 1024)
+  "How many octets a spool has in memory at most, however plentiful that is; more go to a temporary file.")
+
+(defparameter *most-octets-in-files* (* 4 1024 1024 1024)
+  "How many octets, an integer, of content that is received before its request is served may be in temporary files, of all
+requests of this process together.  Where there would be more, handlers are called, and wait for the rest of their content.")
+
+(defvar *octets-in-files* (make-counter)
+  "How many are.")
+
 (defparameter *plenty* 1/2
   "Memory is plentiful while all content together has less than this share of what it may have while it
 waits: a file costs several times the processor time.")
@@ -72,17 +82,33 @@ no room for it."
       (setf (spool-fill spool) total)
       t)))
 
+(defun reserve-file-octets (count)
+  "Reserves COUNT octets of those that may be in files; NIL when they may not."
+  (counter-add *octets-in-files* count)
+  (or (<= (counter-count *octets-in-files*) *most-octets-in-files*)
+      (progn (counter-add *octets-in-files* (- count))
+             nil)))
+
+(defun write-reserving (file position octets start end)
+  "Writes OCTETS from START to END to FILE at POSITION; NIL when that cannot be, or may not."
+  (let ((count (- end start)))
+    (and (reserve-file-octets count)
+         (or (write-file-octets file position octets start end)
+             (progn (counter-add *octets-in-files* (- count))
+                    nil)))))
+
 (defun append-to-file (spool octets start end)
-  (and (write-file-octets (spool-file spool) (spool-size spool) octets start end)
-       (incf (spool-size spool) (- end start))
-       t))
+  (uninterruptibly                      ; so that CLEAR-SPOOL gives back what was reserved
+    (and (write-reserving (spool-file spool) (spool-size spool) octets start end)
+         (incf (spool-size spool) (- end start))
+         t)))
 
 (defun move-to-file (spool)
   "Lets SPOOL, of which nothing was read, have all of its octets in a file; NIL when that cannot be."
   (uninterruptibly                      ; until it is closed by CLEAR-SPOOL
     (let ((file (open-temporary-file)))
       (cond ((minusp file) nil)
-            ((write-file-octets file 0 (spool-memory spool) 0 (spool-fill spool))
+            ((write-reserving file 0 (spool-memory spool) 0 (spool-fill spool))
              (setf (spool-file spool) file
                    (spool-size spool) (shiftf (spool-fill spool) 0)
                    (spool-memory spool) *empty-memory*)
@@ -106,7 +132,8 @@ them, neither in memory nor in a file: SPOOL is as it was."
     (cond ((spool-file spool)
            (append-to-file spool octets start end))
           ((and (or (<= total *spool-memory*)
-                    (plenty-p (* 2 total)))
+                    (and (<= total *most-spool-memory*)
+                         (plenty-p (* 2 total))))
                 (append-to-memory spool octets start end)))
           (t
            (and (move-to-file spool)
@@ -157,6 +184,7 @@ Signals an error when the file of SPOOL cannot be read."
   "Drops all octets of SPOOL, and closes its file."
   (uninterruptibly
     (when (spool-file spool)
+      (counter-add *octets-in-files* (- (spool-size spool)))
       (close-descriptor (shiftf (spool-file spool) nil)))
     (setf (spool-memory spool) *empty-memory*
           (spool-start spool) 0

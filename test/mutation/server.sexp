@@ -451,12 +451,8 @@
   ("drop-rest" "(and (null (content-failure content)) (all-received-p content))" "nil"
    :suites (shared-content deferred-replies))
   ("drop-rest" "(pace-content application link)" "" :suites (early-content))
-  ("received-early-p" "(not (head-expect-100-continue-p head))" "t"
+  ("octets-received-early" "(head-expect-100-continue-p head)" "nil"
    :suites (early-content conformance/request-bodies))
-  ("received-early-p" "(plusp (limits-early-octets (application-limits application)))" "t"
-   :suites (early-content))
-  ("received-early-p" "(early-content-p application head)" "t"
-   :suites (early-content))
   ("begin-reception" "((all-come-p content)" "(nil" :equivalent "RECEIVE-AHEAD looks, too.")
   ("received-request" "(unfinished-served-p reception idle)" "nil" :suites (early-content))
   ("or-abandoned" "(abandon-reception ,link)" "" :equivalent "The connection is released.")
