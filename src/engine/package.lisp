@@ -25,7 +25,7 @@ subclasses SERVICE and is called through its generic functions.")
    ;; engines
    #:engine #:blocking-engine #:make-blocking-engine #:make-ready-engine
    #:engine-service #:engine-listener #:engine-sentinel #:engine-thread-limit #:engine-accept-limit
-   #:engine-waiting-limit #:wait-for-client
+   #:engine-waiting-limit #:wait-for-client #:waits-full-p
    #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
    #:winding-down-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message

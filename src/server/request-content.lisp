@@ -91,16 +91,39 @@ none."
   "Like WAITING-REQUEST, but :NONE until the content of the request has come too, as far as it is
 received before that is served."
   (cond ((link-reception link)
-         (or-abandoned (link) (received-request application connection link)))
+         (if (head-expect-100-continue-p (reception-head (link-reception link)))
+             (held-request connection link)
+             (or-abandoned (link) (received-request application connection link))))
         (t
          (abandon-reception link)       ; of a request that nobody has processed
          (let ((head (waiting-request application connection link)))
            (if (and (typep head 'head) (content-to-come-p link head))
                (let ((most (octets-received-early application head)))
-                 (if (plusp most)
-                     (or-abandoned (link) (begin-reception application connection link head most))
-                     head))
+                 (cond ((plusp most)
+                        (or-abandoned (link) (begin-reception application connection link head most)))
+                       ((and (head-expect-100-continue-p head) (waits-full-p (worker-engine *worker*)))
+                        (setf (link-reception link)
+                              (make-reception head (make-content application link head) 0))
+                        (held-request connection link))
+                       (t head)))
                head)))))
+
+(defparameter *held-milliseconds* 250
+  "For how long a request whose client waits for 100 (Continue) is held while as many threads wait for clients as may.")
+
+(defun held-request (connection link)
+  "The head of the request of CONNECTION that came over LINK, whose client waits for 100 (Continue), once it was held for
+*HELD-MILLISECONDS*; until then :NONE.  Its thread would wait, and another client be given up for it: clients that are silent
+after 100 (Continue), and come again, would otherwise make threads do nothing else."
+  (let* ((reception (link-reception link))
+         (end (+ (reception-began reception) *held-milliseconds*)))
+    (cond ((< (milliseconds) end)
+           (set-deadline-at connection :pause end)
+           (lend-no-buffers (link-wire link))
+           :none)
+          (t
+           (abandon-reception link)
+           (reception-head reception)))))
 
 (defun begin-reception (application connection link head most)
   "Receives the content of the request HEAD over LINK, MOST octets of it, before APPLICATION answers; returns what

@@ -41,6 +41,13 @@ wait begins."
         (and threads (max 1 (floor threads 2)))
         limit)))
 
+(defun waits-full-p (engine)
+  "True when as many workers of ENGINE wait for clients as may: when one more does, a client is given up."
+  (with-engine (engine)
+    (let ((limit (waiting-limit-of engine)))
+      (and limit
+           (>= (length (engine-client-waits engine)) limit)))))
+
 (defun slowest-wait (engine now)
   "The wait for the slowest client of ENGINE; of equally slow ones the oldest."
   (loop with slowest = nil and least = 0
