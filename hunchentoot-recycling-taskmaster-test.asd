@@ -197,6 +197,7 @@
                  (:file "exchanges")
                  (:file "own-output")
                  (:file "access-log")
+                 (:file "message-log")
                  (:file "forms")
                  (:file "limits")
                  (:file "form-limits")

@@ -217,7 +217,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "exchange")     ; one request and its reply
                  (:file "request-reading")
                  (:file "handshake-failures") ; by kind
-                 (:file "rare-messages") ; what is told once a second at most
+                 (:file "rare-messages") ; what is told seldom, however often it happens
                  (:file "handshake")    ; of TLS, without a worker
                  (:file "request-content")
                  (:file "detaching")    ; connections that programs take away
@@ -233,7 +233,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "known-files")  ; what is known of files that are sent
                  (:file "reply-stream") ; what handlers write themselves
                  (:file "lines")
-                 (:file "journal")      ; lines for files, written behind the requests' backs
+                 (:file "messages")     ; for people who run a server
+                 (:file "journal")      ; lines of logs, written behind the requests' backs
                  (:file "journal-thread")))))
 
 (defsystem "hunchentoot-recycling-taskmaster"
@@ -264,8 +265,10 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "changing")     ; the class of an instance
                  (:file "limits")
                  (:file "access-line")  ; what a line of the access log is
-                 (:file "access-log")   ; where it goes, and when
-                 (:file "unsaid")       ; what is told once a second at most
+                 (:file "journals")     ; who writes the logs
+                 (:file "access-log")   ; which requests have a line, and when
+                 (:file "message-log")
+                 (:file "unsaid")       ; what is told seldom, however often it happens
                  (:file "rejections")   ; requests of which no more is known
                  (:file "failed-handshakes")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))

@@ -28,11 +28,23 @@ It is kept here, since the taskmaster may be replaced while it runs.")
    (journal
     :initform nil
     :accessor acceptor-journal
-    :documentation "What writes the access log, or wrote it last; see access-log.lisp.")
+    :documentation "What writes the access log, or wrote it last; see journals.lisp.")
+   (message-journal
+    :initform nil
+    :accessor acceptor-message-journal
+    :documentation "What writes the message log, or wrote it last; often the same.")
    (journal-lock
-    :initform (bt:make-lock "access log")
+    :initform (bt:make-lock "logs")
     :reader journal-lock
-    :documentation "Held while JOURNAL is replaced.")
+    :documentation "Held while a journal is replaced.")
+   (lines-lost
+    :initform 0
+    :accessor acceptor-lines-lost
+    :documentation "How many lines were lost by journals that have a successor.")
+   (throttle
+    :initform (make-throttle)
+    :reader acceptor-throttle
+    :documentation "What was told lately of what clients cause.")
    (surroundings
     :initform nil
     :accessor acceptor-surroundings
@@ -235,18 +247,18 @@ stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread starts it."
         ;; Where redefinitions cannot be watched, they count from here on.
         (setf (acceptor-surroundings acceptor) nil))
       (unless-returned (multiple-value-prog1 (call-next-method)
-                         (settle-access-log acceptor))
+                         (settle-logs acceptor))
         (unless was-listening
           (let ((engine (acceptor-engine acceptor)))
             (when engine                ; it may have started before
               (stop-engine engine :timeout 0)))
           (stop-listening acceptor (acceptor-listener acceptor))
-          (settle-access-log acceptor))))))
+          (settle-logs acceptor))))))
 
 (defmethod hunchentoot:stop ((acceptor parallel-acceptor) &key soft (timeout (if soft nil 1)))
   "Stops ACCEPTOR and frees its port.  When SOFT, waits for every request that runs, otherwise
 only for those that end soon; in either case up to TIMEOUT seconds, a real, or NIL for no
-limit.  What has no request ends at once; for that, too, and for the last lines of the access log,
+limit.  What has no request ends at once; for that, too, and for the last lines of the logs,
 it waits when it must, up to five seconds each.  Returns ACCEPTOR and a list of plists, one for
 each thread that had to be left to finish its request by itself and, when SOFT, one for each connection without
 a thread, as LIST-CONNECTIONS has them, whose client was left without a reply or without all of it.  Does nothing when
@@ -260,9 +272,9 @@ Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
              (values acceptor '()))
             ((not engine)               ; some other taskmaster started it
              (multiple-value-prog1 (hunchentoots)
-               (settle-access-log acceptor)))
+               (settle-logs acceptor)))
             (t
              (let ((left (stop-engine engine :soft soft :timeout timeout)))
                (stop-listening acceptor (engine-listener engine))
-               (settle-access-log acceptor)
+               (settle-logs acceptor)
                (values acceptor left)))))))

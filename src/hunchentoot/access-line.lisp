@@ -51,7 +51,8 @@ microseconds or NIL."
 
 (defmacro encode-items (line &body items)
   "Appends ITEMS to LINE: literal strings as they are, and what other forms evaluate to as
-ENCODE-PRINTED does between quotation marks; of the form (OR-DASH form), a dash where that is NIL; of the form
+ENCODE-PRINTED does between quotation marks; of the form (OR-DASH form), a dash where that is
+NIL; of the form
 (BARE form), as outside of quotation marks."
   `(progn
      ,@(loop for item in items

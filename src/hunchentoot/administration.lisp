@@ -37,8 +37,8 @@ in place of TLS, no common :PROTOCOL, no common :CIPHER, the server's :CERTIFICA
 client, the :CLIENT-CERTIFICATE not there or not trusted, no common :APPLICATION-PROTOCOL, the client
 :GONE, and :OTHER; :FAILED counts errors outside of
 handlers; :STALLS, how often a connection was parked because serving it made no progress, which is a
-defect of ours; :UPTIME in seconds; :LOG-DROPPED lines of the access log, of all starts, that its
-destination did not take.  (Lines that it did not take at
+defect of ours; :UPTIME in seconds; :LOG-DROPPED lines of both logs, of all starts, that their
+destinations did not take.  (Lines that it did not take at
 the last stop are among them, and tried again after the next start.)  What an acceptor with another
 taskmaster than ours cannot tell is NIL.")
   (:method ((acceptor hunchentoot:acceptor))
@@ -107,7 +107,7 @@ RECYCLING-TASKMASTER has started ACCEPTOR, whose threads only that knows."
       (when engine
         (abandon-engine engine))
       (stop-listening acceptor (and engine (engine-listener engine)))
-      (settle-access-log acceptor)
+      (settle-logs acceptor)
       (restart-case (progn
                       (when engine (check-accounts acceptor engine))
                       (return acceptor))

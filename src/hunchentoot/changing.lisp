@@ -94,9 +94,10 @@ it was started with another one."
     ((acceptor hunchentoot:acceptor) added discarded values &key)
   (declare (ignore added))
   (when (and (member 'limits discarded) (not (typep acceptor 'parallel-acceptor)))
-    (let ((journal (getf values 'journal)))
-      (when journal
-        (stop-journal journal 0)))      ; it will end by itself
+    (dolist (name '(journal message-journal))
+      (let ((journal (getf values name)))
+        (when journal
+          (stop-journal journal 0))))   ; it will end by itself
     (become-foreign acceptor)))
 
 ;;; Taskmasters whose own class changes

@@ -276,6 +276,27 @@ and a backtrace; and last whether it was left by a throw."
     (hunchentoot:log-message* hunchentoot:*lisp-errors-log-level* "~A~@[~%~A~]" condition
                               (and hunchentoot:*log-lisp-backtraces-p* backtrace))))
 
+;;; Messages, see message-log.lisp
+
+(defparameter *client-caused-messages*
+  '("Error when creating REQUEST object" "Error when reading POST parameters"
+    "While parsing multipart/form-data" "Can't read request body" "Got Content-Length header"
+    "Fake session identifier" "No session for session identifier" "Session with ID"
+    "Error while processing connection" "Warning while processing connection"
+    "Can't handle a new request")
+  "How the control strings begin of messages that a client can have Hunchentoot write as often
+as it likes.")
+
+(defun client-caused (control)
+  "True when CONTROL is a message of Hunchentoot's that a client can cause; and how an argument
+is to be treated, a
+function."
+  (cond ((some (lambda (beginning) (uiop:string-prefix-p beginning control))
+               *client-caused-messages*)
+         (values t #'client-text))
+        ((string= control "~A~@[~%~A~]") ; an error of a handler, and its backtrace
+         (values t #'report-text))))
+
 (defun start-output (status content)
   "Sends a reply by Hunchentoot's own code."
   (hunchentoot::start-output status content))

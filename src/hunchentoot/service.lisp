@@ -132,7 +132,8 @@ PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to
          (lambda () (hunchentoot:accept-connections acceptor))
          thunk))))
 
-(defmethod note ((taskmaster recycling-taskmaster) level control &rest arguments)
+(defmethod note ((taskmaster recycling-taskmaster) level control &rest arguments
+                 &aux (*ours-to-tell-p* t))
   (apply #'hunchentoot:acceptor-log-message (hunchentoot:taskmaster-acceptor taskmaster)
          level control arguments))
 

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; What the message log is told once a second at most.
+;;;; What the message log is told seldom, with how often it happened.
 
 (defun unsaid-of (taskmaster name)
   "What has happened under TASKMASTER of what has NAME, a keyword, and was not told."

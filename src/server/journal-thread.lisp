@@ -11,7 +11,8 @@
          (urgent-p ()
            (or (eq :ending (journal-phase journal))
                (and (zerop (journal-batch-lines journal)) ; else it is tried again after a while
-                    (> (output-fill (journal-gathered journal)) *batch-octets*)))))
+                    (or (journal-urgent-p journal)
+                    (> (output-fill (journal-gathered journal)) *batch-octets*))))))
     (await-journal journal (journal-wanted journal) nil #'something-p)
     (await-journal journal (journal-wanted journal) *flush-seconds* #'urgent-p)))
 
@@ -51,7 +52,9 @@ says: what is left then is for the next start."
       (unless ended-p                   ; destroyed, as all threads are when a Lisp exits
         (with-journal (journal)
           (leave-journal journal))
-        (flush-journal journal)))))
+        ;; Where it was destroyed amid a write, the destination may be one that takes nothing.
+        (unless (journal-broken-p journal)
+          (flush-journal journal))))))
 
 (defun start-journal (journal)
   "Lets a thread write the lines of JOURNAL.  Does nothing when there is one; where none can be

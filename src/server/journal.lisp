@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
 ;;;; A journal: lines for a file or a stream, written by a thread of its own, so that whoever has
-;;;; a line never waits for a disk.
+;;;; a line never waits for a disk, nor for the reader of a pipe.
 ;;;;
 ;;;;   phase     a line that is appended        becomes     by
 ;;;;   :off      is written by who appends it   :running    START-JOURNAL
@@ -16,7 +16,8 @@
 ;;;; from the next batch on.
 ;;;;
 ;;;; Who writes a batch has the turn, which one thread has at a time.  Invariants:
-;;;; - GATHERED, LINES, KEPT, LOST, UNMADE-P, PHASE and TURN-TAKEN-P change under the lock, which
+;;;; - GATHERED, LINES, KEPT, LOST, UNMADE-P, URGENT-P, PHASE and WRITER change under the lock,
+;;;; which
 ;;;;   is held for a few instructions.
 ;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to who has the turn.
 ;;;; - The lines of BATCH are older than those of GATHERED, and both are whole lines.
@@ -32,7 +33,7 @@
 counted.  As many again may be in the batch that is being written.")
 
 (defstruct (journal (:include opaque)
-                    (:constructor make-journal (destination name complain &optional (lost 0))))
+                    (:constructor make-journal (destination name complain)))
   "Writes lines to DESTINATION.  NAME, a string, is that of its thread.  COMPLAIN, a function of a
 level, a control string and its arguments, tells people what went wrong, and must not signal."
   (destination nil :read-only t)        ; a pathname designator or a stream of characters
@@ -48,7 +49,8 @@ level, a control string and its arguments, tells people what went wrong, and mus
   (kept 0 :type fixnum)                 ; lines in GATHERED and BATCH
   (lost 0 :type integer)                ; lines that nobody will write
   (unmade-p nil)                        ; a line could not be made, and that was told
-  (turn-taken-p nil)
+  (urgent-p nil)                        ; a line in GATHERED is not to wait for more
+  (writer nil)                          ; the thread that has the turn
   (batch (make-output) :type output)
   (batch-lines 0 :type fixnum)
   (broken-p nil)                        ; the last line of the file may lack its end
@@ -57,7 +59,7 @@ level, a control string and its arguments, tells people what went wrong, and mus
 (setf (documentation 'make-journal 'function)
       "A journal for DESTINATION, a pathname designator or a stream of characters.  NAME, a string,
 is that of its thread; COMPLAIN, a function of a level, a control string and its arguments, tells
-people what went wrong, and must not signal; LOST is where the count of lost lines begins."
+people what went wrong, and must not signal."
       (documentation 'journal-destination 'function)
       "Where the lines of JOURNAL go."
       (documentation 'journal-lost 'function)
@@ -92,13 +94,18 @@ the thread.  Under the lock."
            (or (zerop before)
                (<= before *batch-octets* (1- (output-fill gathered))))))))
 
-(defun append-line (journal line)
-  "Has LINE, an OUTPUT that ends in a line feed, written by JOURNAL: before long by its thread, or
-at once where that does not run.  Never waits for the destination in the former case."
+(defun append-line (journal line &optional urgent-p)
+  "Has LINE, an OUTPUT that ends in a line feed, written by JOURNAL: before long by its thread,
+as soon as that can
+where URGENT-P, or at once where that does not run.  Never waits for the destination in the
+former case."
   (declare (type journal journal) (type output line) #.*plain-policy*)
   (when (eq :off (with-journal (journal)
-                   (when (gather journal line)
+                   (when (or (gather journal line)
+                             (and urgent-p (not (journal-urgent-p journal))))
                      (bt:condition-notify (journal-wanted journal)))
+                   (when urgent-p
+                     (setf (journal-urgent-p journal) t))
                    (journal-phase journal)))
     (flush-journal journal))
   (values))
@@ -129,12 +136,12 @@ started again, or gets another line, and its destination takes them then."
 (defun take-turn (journal)
   "True when nobody wrote for JOURNAL, and now the caller does."
   (with-journal (journal)
-    (unless (journal-turn-taken-p journal)
-      (setf (journal-turn-taken-p journal) t))))
+    (unless (journal-writer journal)
+      (setf (journal-writer journal) (bt:current-thread)))))
 
 (defun end-turn (journal)
   (with-journal (journal)
-    (setf (journal-turn-taken-p journal) nil)
+    (setf (journal-writer journal) nil)
     (bt:condition-notify (journal-done journal))))
 
 (defun call-with-turn (journal function)
@@ -144,7 +151,7 @@ started again, or gets another line, and its destination takes them then."
       (when taken-p
         (return (funcall function)))
       (await-journal journal (journal-done journal) nil
-                     (lambda () (not (journal-turn-taken-p journal)))))))
+                     (lambda () (null (journal-writer journal)))))))
 
 (defun take-batch (journal)
   "Makes what has gathered the batch, unless there is one left that could not be written.  True
@@ -152,7 +159,8 @@ when there is something to be written.  By who has the turn."
   (when (zerop (journal-batch-lines journal))
     (with-journal (journal)
       (rotatef (journal-gathered journal) (journal-batch journal))
-      (rotatef (journal-lines journal) (journal-batch-lines journal))))
+      (rotatef (journal-lines journal) (journal-batch-lines journal))
+      (setf (journal-urgent-p journal) nil)))
   (plusp (journal-batch-lines journal)))
 
 (defun drop-batch (journal)
@@ -240,10 +248,12 @@ not written twice."
 
 (defun flush-journal (journal)
   "Writes the lines that JOURNAL was given so far.  True when all could be written.  Waits for the
-destination."
-  (call-with-turn journal
-                  (lambda ()
-                    ;; A batch that was left, and what has gathered since.
-                    (loop repeat 2
-                          always (or (not (take-batch journal))
-                                     (write-batch journal))))))
+destination.  Does nothing where the caller writes for JOURNAL already, as a complaint about
+its destination does."
+  (unless (eq (journal-writer journal) (bt:current-thread))
+    (call-with-turn journal
+                    (lambda ()
+                      ;; A batch that was left, and what has gathered since.
+                      (loop repeat 2
+                            always (or (not (take-batch journal))
+                                       (write-batch journal)))))))

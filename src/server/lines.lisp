@@ -33,14 +33,19 @@ SPECIAL-P is false, and SPECIAL for each other character, which is at END."
 
 ;;; What may not stand in a line as it is.
 ;;;
-;;; One function, ENCODE-ESCAPED, writes whatever a client may have sent into either log.  A character that
-;;; could end a line, move the cursor of a terminal, or hide what stands beside it, becomes \x and two
-;;; hexadecimal digits, or \u and four; a quotation mark, a reverse solidus or a bracket too where the format of the
-;;; line gives it a meaning.  Other characters beyond ASCII are left as they are: the logs are in UTF-8.
+;;; One function, ENCODE-ESCAPED, writes whatever a client may have sent into either log.  A
+;;; character that
+;;; could end a line, move the cursor of a terminal, or hide what stands beside it, becomes \x
+;;; and two
+;;; hexadecimal digits, or \u and four; a quotation mark, a reverse solidus or a bracket too
+;;; where the format of the
+;;; line gives it a meaning.  Other characters beyond ASCII are left as they are: the logs are in
+;;; UTF-8.
 
 (declaim (inline invisible-p))
 (defun invisible-p (char)
-  "True of a control character (C0, DEL, C1), and of one that separates lines or changes the direction of text."
+  "True of a control character (C0, DEL, C1), and of one that separates lines or changes the
+direction of text."
   (let ((code (char-code char)))
     (or (< code 32)
         (and (<= 127 code)
@@ -57,6 +62,10 @@ SPECIAL-P is false, and SPECIAL for each other character, which is at END."
   "True of a character that is escaped outside of quotation marks."
   (or (quoted-special-p char) (char= char #\() (char= char #\)) (char= char #\[) (char= char #\])))
 
+(defun argument-special-p (char)
+  "True of a character that is escaped in what a client has sent, amid a sentence."
+  (or (quoted-special-p char) (char= char #\')))
+
 (defun free-special-p (char)
   "True of a character that is escaped in free text."
   (and (invisible-p char) (char/= char #\Tab)))
@@ -66,9 +75,11 @@ SPECIAL-P is false, and SPECIAL for each other character, which is at END."
     (format nil (if (< code 256) "\\x~2,'0X" "\\u~4,'0X") code)))
 
 (defun encode-escaped (line string &optional (where :quoted))
-  "Appends STRING to LINE, an OUTPUT, in UTF-8, with what must not stand there as it is escaped.  WHERE is :QUOTED,
-between quotation marks; :BRACKETED, a field without them, in or beside brackets; or :FREE, where a line has no
-structure but its end, and may have tabs."
+  "Appends STRING to LINE, an OUTPUT, in UTF-8, with what must not stand there as it is
+escaped.  WHERE is :QUOTED,
+between quotation marks; :BRACKETED, a field without them, in or beside brackets; :ARGUMENT,
+amid a sentence, perhaps
+between apostrophes; or :FREE, where a line has no structure but its end, and may have tabs."
   (declare #.*plain-policy*)
   (let ((text (coerce string 'text)))
     (declare (type text text))
@@ -79,6 +90,7 @@ structure but its end, and may have tabs."
       (ecase where
         (:quoted (encode quoted-special-p))
         (:bracketed (encode bracketed-special-p))
+        (:argument (encode argument-special-p))
         (:free (encode free-special-p))))))
 
 ;;; Lines for people and their tools
@@ -90,7 +102,8 @@ structure but its end, and may have tabs."
         (princ-to-string value))))
 
 (defun encode-printed (line value &optional (where :quoted))
-  "Appends VALUE to LINE as PRINC prints it in base 10, escaped as ENCODE-ESCAPED does for WHERE: whatever a
+  "Appends VALUE to LINE as PRINC prints it in base 10, escaped as ENCODE-ESCAPED does for
+WHERE: whatever a
 client sends, one line stays one line, and a field one field."
   (declare #.*plain-policy*)
   (typecase value

@@ -39,8 +39,9 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings
    ;; where they listen
    #:tell-where #:sole-name
-   ;; what is told once a second at most
+   ;; what is told seldom, however often it happens
    #:make-unsaid #:unsaid-silent-until #:make-all-unsaid #:count-unsaid #:tell-rarely
+   #:*rare-control* #:make-throttle #:count-message
    ;; links
    #:link #:make-link #:link-base #:link-wire #:link-stream #:link-content #:link-over-p #:link-remote #:link-local
    #:link-address #:link-waits-p #:link-of #:socket-wire #:connection-usocket
@@ -95,5 +96,6 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:content-too-long
    ;; lines
    #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line
+   #:client-text #:report-text #:message-text #:encoded-message
    #:make-journal #:journal-destination #:journal-lost #:journal-unwritten
-   #:start-journal #:stop-journal #:flush-journal #:append-line #:lose-line #:lose-lines))
+   #:start-journal #:stop-journal #:flush-journal #:append-line #:lose-line))

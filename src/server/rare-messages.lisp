@@ -1,16 +1,18 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What is told once a second at most, with how often it happened: overload, or a client that tries again and
+;;;; What is told once in ten seconds at most, with how often it happened: overload, or a client
+;;;; that tries again and
 ;;;; again, would fill the log.
 
-(defparameter *warning-milliseconds* 1000
+(defparameter *warning-milliseconds* 10000
   "How long after a message of something the next one of that comes at the earliest.")
 
 (defstruct (unsaid (:include opaque))
   "What has happened, and no message has told of."
   (lock (bt:make-lock "unsaid") :read-only t)
   (count 0 :type integer)
-  (silent-until nil :type (or null fixnum))) ; in MILLISECONDS
+  (burst 1 :type fixnum :read-only t)   ; how many messages may follow each other at once
+  (silent-until nil :type (or null fixnum))) ; in MILLISECONDS, once BURST messages have told of it
 
 (setf (documentation 'make-unsaid 'function)
       "Something that has not happened yet, for COUNT-UNSAID; each keyword is one of its slots."
@@ -22,22 +24,61 @@
 message."
   (with-lock-briefly ((unsaid-lock unsaid))
     (incf (unsaid-count unsaid))
-    (unless (and (unsaid-silent-until unsaid)
-                 (< now (unsaid-silent-until unsaid)))
-      (setf (unsaid-silent-until unsaid) (+ now *warning-milliseconds*))
-      (shiftf (unsaid-count unsaid) 0))))
+    (let ((until (or (unsaid-silent-until unsaid) now)))
+      (unless (< now (- until (* *warning-milliseconds* (1- (unsaid-burst unsaid)))))
+        (setf (unsaid-silent-until unsaid) (+ (max now until) *warning-milliseconds*))
+        (shiftf (unsaid-count unsaid) 0)))))
 
 (defun make-all-unsaid ()
-  "What is told seldom, an alist: connections that were :REFUSED, clients that speak TLS where it is not spoken,
-and handshakes that failed, by kind."
-  (loop for name in (list* :refused :tls-to-plain-http (handshake-failure-kinds))
+  "What is told seldom, an alist: connections that were :REFUSED, clients that speak TLS where
+it is not spoken, clients
+that :LEFT before their request was answered, and handshakes that failed, by kind."
+  (loop for name in (list* :refused :tls-to-plain-http :left (handshake-failure-kinds))
         collect (cons name (make-unsaid))))
+
+(defparameter *rare-control* "~A~@[: ~A~]."
+  "The control string of TELL-RARELY.")
 
 (defun tell-rarely (unsaid tell once often &optional reason)
   "Has TELL, a function of a control string and its arguments, tell that what ONCE says has happened, or, after a
 number, OFTEN, both strings, and the REASON of the last time, a string or NIL; unless UNSAID was told just now."
   (let ((count (count-unsaid unsaid (milliseconds))))
     (when count
-      (funcall tell "~A~@[: ~A~]."
+      (funcall tell *rare-control*
                (if (= 1 count) once (format nil "~D ~A since the last message" count often))
                reason))))
+
+;;; Messages that clients can cause, by what they say
+
+(defstruct (throttle (:include opaque))
+  "What was told lately, by the control string of the message and the type of the condition in it."
+  (lock (bt:make-lock "throttle") :read-only t)
+  (entries (make-hash-table :test 'equal) :read-only t))
+
+(setf (documentation 'make-throttle 'function)
+      "A throttle, for COUNT-MESSAGE, that has seen no message; each keyword is one of its slots.")
+
+(defparameter *message-burst* 20
+  "How many messages of a kind that clients can cause may follow each other at once.")
+
+(defparameter *message-kinds* 100
+  "How many kinds of messages a throttle tells apart; all others share one.")
+
+(defun throttle-entry (throttle key)
+  "What THROTTLE has for KEY."
+  (let ((entries (throttle-entries throttle)))
+    (with-lock-briefly ((throttle-lock throttle))
+      (let ((key (if (or (gethash key entries) (< (hash-table-count entries) *message-kinds*))
+                     key
+                     :other)))
+        (or (gethash key entries)
+            (setf (gethash key entries) (make-unsaid :burst *message-burst*)))))))
+
+(defun count-message (throttle control arguments)
+  "Counts a message in THROTTLE that has CONTROL, a string, and ARGUMENTS, a list.  How many
+such messages there were since
+the last one that was written, this one among them, an integer; or NIL when it is not to be
+written."
+  (let ((condition (find-if (lambda (argument) (typep argument 'condition)) arguments)))
+    (count-unsaid (throttle-entry throttle (cons control (and condition (type-of condition))))
+                  (milliseconds))))

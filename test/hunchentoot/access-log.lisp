@@ -171,7 +171,7 @@
         (is (= 1 (length (lines-of file))))))))
 
 (defun log-threads ()
-  (count-if (lambda (thread) (uiop:string-prefix-p "access log" (bt:thread-name thread)))
+  (count-if (lambda (thread) (uiop:string-prefix-p "log of " (bt:thread-name thread)))
             (bt:all-threads)))
 
 (define-server-test (without-a-destination-there-is-no-thread :needs :our-engine)
@@ -255,8 +255,9 @@ stream, after a request whose line is written when GATE is opened."
        (let ((,gate (make-gate)) (,entered (make-gate "the line to be written"))
              (,messages (make-string-output-stream)))
          (with-function (server::write-lines (original journal stream)
-                          (open-gate ,entered)
-                          (await ,gate)
+                          (when (eq ,file (server:journal-destination journal))
+                            (open-gate ,entered)
+                            (await ,gate))
                           (funcall original journal stream))
            (serving (:access-log-destination ,file :message-log-destination ,messages)
                (("/" "body"))

@@ -183,7 +183,7 @@
 
 (define-server-test (a-start-that-is-left-leaves-nothing-running :needs (:our-engine :calls-by-name))
   (let ((acceptor (make-test-acceptor)) (first-p t))
-    (with-function (recycling::settle-access-log (original acceptor)
+    (with-function (recycling::settle-logs (original acceptor)
                      (if (shiftf first-p nil)
                          (throw 'left nil)
                          (funcall original acceptor)))

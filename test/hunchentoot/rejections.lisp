@@ -193,13 +193,21 @@ arguments, returns the lines of its access log so far."
       (is (= 503 (response-status (ask "/quick")))))
     (is (zerop (getf (recycling:stats acceptor) :failed)))))
 
-(test warnings-of-refused-connections-come-once-a-second-with-their-number
+(test warnings-of-refused-connections-come-every-ten-seconds-with-their-number
   (let ((unsaid (recycling::make-unsaid)))
     (flet ((said (&rest times)
              (loop for time in times collect (recycling::count-unsaid unsaid time))))
-      (is (equal '(1 nil nil) (said 5000 5001 5999)))
-      (is (equal '(3 nil) (said 6000 6500)))
+      (is (equal '(1 nil nil) (said 5000 5001 14999)))
+      (is (equal '(3 nil) (said 15000 15500)))
       (is (equal '(2) (said 90000))))))
+
+(test some-messages-of-a-kind-may-follow-each-other
+  (let ((unsaid (recycling::make-unsaid :burst 3)))
+    (flet ((said (&rest times)
+             (loop for time in times collect (recycling::count-unsaid unsaid time))))
+      (is (equal '(1 1 1 nil nil) (said 5000 5000 5001 5002 14999)))
+      (is (equal '(3 nil) (said 15000 15001)) "One more every ten seconds.")
+      (is (equal '(2 1 1 nil) (said 90000 90000 90000 90000))))))
 
 (test what-was-refused-is-told-in-a-sentence
   (let ((taskmaster (taskmaster :max-thread-count 7)) (told '()))

@@ -186,26 +186,33 @@
   ("encode-line-in-format" "(return-from encode-line-in-format nil)" "nil")
   ("encode-line-in-format" "(end-line line)" "nil")))
 
+(:file "src/hunchentoot/journals.lisp" :suites (access-log message-log)
+ :mutants
+ (("replace-journal" "(end-journal acceptor predecessor)" "")
+  ("replace-journal" "(incf (acceptor-lines-lost acceptor) lost)" "nil")
+  ("replace-journal" "(unless (member journal (all-journals acceptor))" "(progn")
+  ("end-journal" "(unless (stop-journal journal *log-patience*)" "(when (null (stop-journal journal 0))")
+  ("end-journal" "(unless (stop-journal journal *log-patience*)"
+   "(unless (or (stop-journal journal *log-patience*) t)")
+  ("journal-for" "(settle-logs acceptor)" "nil"
+   :equivalent "Lines are then written by who has them: a matter of speed.")
+  ("lines-lost" "(typep acceptor 'parallel-acceptor)" "t")
+  ("settle-logs" "(hunchentoot:started-p acceptor)" "t")
+  ("settle-logs" "(end-journal acceptor journal)" "nil")
+  ("reopen-logs" "#'flush-journal" "#'identity")))
+
+(:file "src/hunchentoot/message-log.lisp" :suites (message-log conformance/logs)
+ :mutants
+ (("throttled-text" "(not (equal control *rare-control*))" "t")
+  ("throttled-text" "(> count 1)" "t")
+  ("write-message" "(when destination" "(progn")
+  ("hunchentoot:acceptor-log-message" "(if methods" "(if nil" :suites (conformance/mixins))))
+
 (:file "src/hunchentoot/access-log.lisp" :suites (access-log arguments)
  :mutants
  (("check-access-log-function" "(not (fboundp format))" "nil")
   ("check-access-log-function" "(macro-function format)" "nil")
   ("check-access-log-function" "(not (keywordp format))" "t")
-  ("replace-journal" "(if journal (journal-unwritten journal) 0)" "0"
-   :equivalent "What is not counted here is added at the end.")
-  ("replace-journal" "(- (journal-unwritten predecessor) lost)" "(journal-unwritten predecessor)")
-  ("replace-journal" "(- (journal-unwritten predecessor) lost)" "0")
-  ("replace-journal" "(end-journal acceptor predecessor)" "")
-  ("end-journal" "(unless (stop-journal journal *log-patience*)" "(when (null (stop-journal journal 0))")
-  ("end-journal" "(unless (stop-journal journal *log-patience*)"
-   "(unless (or (stop-journal journal *log-patience*) t)")
-  ("journal-for" "(settle-access-log acceptor)" "nil"
-   :equivalent "Lines are then written by who has them: a matter of speed.")
-  ("lines-lost" "(typep acceptor 'parallel-acceptor)" "t")
-  ("settle-access-log" "(hunchentoot:started-p acceptor)" "t")
-  ("settle-access-log" "(unless (streamp destination)" "(progn")
-  ("settle-access-log" "(end-journal acceptor journal)" "nil")
-  ("reopen-logs" "(flush-journal journal)" "nil")
   ("write-access-line" "(lose-line journal condition)" "nil")
   ("write-access-line" "(error (condition)" "(warning (condition)")
   ("hunchentoot:acceptor-log-access" "((null destination))" "")
@@ -342,7 +349,7 @@
    :suites (starting-twice-is-refused-and-harmless mistakes))
   ("hunchentoot:start" "(stop-listening acceptor (acceptor-listener acceptor))" ""
    :suites (start-without-threads-leaves-the-port-free))
-  ("hunchentoot:start" "(multiple-value-prog1 (call-next-method) (settle-access-log acceptor)"
+  ("hunchentoot:start" "(multiple-value-prog1 (call-next-method) (settle-logs acceptor)"
    "(multiple-value-prog1 (call-next-method)" :suites (mistakes access-log))
   ("stop-listening" "(take-listener acceptor listener)" "t"
    :suites (started-p-tells-the-truth stopping-what-is-not-started-is-harmless
@@ -370,9 +377,9 @@
    :suites (a-hard-stop-gives-a-long-request-up-by-itself))
   ("hunchentoot:stop" "(values acceptor left)" "acceptor"
    :suites (soft-stop-of-an-acceptor-reports-what-it-leaves mistakes))
-  ("hunchentoot:stop" "(settle-access-log acceptor) (values acceptor left)" "(values acceptor left)"
+  ("hunchentoot:stop" "(settle-logs acceptor) (values acceptor left)" "(values acceptor left)"
    :suites (access-log mistakes))
-  ("hunchentoot:stop" "(settle-access-log acceptor))) (t" ")) (t" :suites (access-log mistakes))))
+  ("hunchentoot:stop" "(settle-logs acceptor))) (t" ")) (t" :suites (access-log mistakes))))
 
 (:file "src/hunchentoot/tls.lisp" :suites (tls tls-mistakes tls-reload tls-contexts)
  :mutants

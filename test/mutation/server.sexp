@@ -193,8 +193,8 @@
   ("append-line" "(flush-journal journal)" "nil")
   ("lose-line" "(incf (journal-lost journal))" "")
   ("lose-line" "(shiftf (journal-unmade-p journal) t)" "nil")
-  ("take-turn" "(setf (journal-turn-taken-p journal) t)" "t")
-  ("end-turn" "(setf (journal-turn-taken-p journal) nil)" "")
+  ("take-turn" "(setf (journal-writer journal) (bt:current-thread))" "t")
+  ("end-turn" "(setf (journal-writer journal) nil)" "")
   ("end-turn" "(bt:condition-notify (journal-done journal))" ""
    :equivalent "Who waits looks every *FLUSH-SECONDS*, too.")
   ("take-batch" "(when (zerop (journal-batch-lines journal))" "(progn")
@@ -214,6 +214,7 @@
 (:file "src/server/journal-thread.lisp" :suites (journal)
  :mutants
  (("await-lines" "(zerop (journal-batch-lines journal))" "t")
+  ("await-lines" "(journal-urgent-p journal)" "nil" :suites (message-log))
   ("end-when-asked" "(or (not written-p) (zerop (journal-lines journal)))" "t")
   ("end-when-asked" "(or (not written-p)" "(or nil")
   ("leave-journal" "(setf (journal-phase journal) :off)" "")
@@ -527,7 +528,8 @@
 
 (:file "src/server/rare-messages.lisp" :suites (rejections)
  :mutants
- (("count-unsaid" "(< now (unsaid-silent-until unsaid))" "(<= now (unsaid-silent-until unsaid))")
+ (("count-unsaid" "(unless (< now" "(unless (<= now")
+  ("count-unsaid" "(max now until)" "now")
   ("count-unsaid" "(shiftf (unsaid-count unsaid) 0)" "(unsaid-count unsaid)")
   ("tell-rarely" "(when count" "(progn")
   ("tell-rarely" "(= 1 count)" "(= 2 count)")))

@@ -109,6 +109,21 @@ this order."
         (is (= 1 (calls-of 200))))
       (is (string= "" (get-output-stream-string log))))))
 
+(defclass telling-elsewhere (hunchentoot:acceptor) ())
+
+(defmethod hunchentoot:acceptor-log-message ((acceptor telling-elsewhere) level control
+                                             &rest arguments)
+  (note level)
+  (apply #'call-next-method acceptor level (concatenate 'string "Here: " control) arguments))
+
+(define-server-test a-class-after-ours-may-change-our-messages
+  (where-methods-can-be-called
+    (let ((log (make-string-output-stream)))
+      (serving-mixed ('telling-elsewhere :message-log-destination log)
+        (hunchentoot:acceptor-log-message *server* :info "~D." 1)
+        (is (= 1 (calls-of :info))))
+      (is (search "[INFO]] Here: 1." (get-output-stream-string log))))))
+
 (defclass logging-later (hunchentoot:acceptor) ())
 
 (define-server-test (a-log-of-a-class-after-ours-that-is-defined-later-counts-at-once :needs :our-engine)

@@ -1,0 +1,69 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; A message for people who run a server: what it says, in lines of which a client can forge none.
+
+(defparameter *text-limit* 500
+  "How many characters of a text that a client may have sent a message has.")
+
+(defparameter *report-limit* 10000
+  "How many characters of a backtrace a message has that a client can cause.")
+
+(defun shortened (text limit)
+  "TEXT, a string, or its first LIMIT characters and how many more there are."
+  (if (> (length text) limit)
+      (format nil "~A... (~D more characters)" (subseq text 0 limit) (- (length text) limit))
+      text))
+
+(defun escaped-text (text where)
+  "TEXT, a string, escaped as ENCODE-ESCAPED does for WHERE."
+  (let ((line (make-output)))
+    (encode-escaped line text where)
+    (utf-8-text (output-octets line) 0 (output-fill line))))
+
+(defun client-text (argument)
+  "ARGUMENT of a message that a client can cause, as it stands there: on one line, and no more than
+a part of it."
+  (typecase argument
+    (string (escaped-text (shortened argument *text-limit*) :argument))
+    (condition (substitute #\Space #\Newline (shortened (princ-to-string argument) *text-limit*)))
+    (t argument)))
+
+(defun report-text (argument)
+  "ARGUMENT of a message about an error, a condition or its backtrace, as it stands there."
+  (typecase argument
+    (string (shortened argument *report-limit*))
+    (condition (shortened (princ-to-string argument) *text-limit*))
+    (t argument)))
+
+(defun message-text (control arguments &optional treat)
+  "The text of a message that CONTROL and ARGUMENTS, for FORMAT, make, with each argument as the
+function TREAT, if any, has it.  Never signals an error: what fails is most often the report of a
+condition, and then its type is told."
+  (flet ((text (arguments)
+           (handler-case (apply #'format nil control arguments)
+             (error () nil)))
+         (treated (argument)
+           (if treat (funcall treat argument) argument))
+         (type-alone (argument)
+           (if (typep argument 'condition) (type-of argument) argument)))
+    (or (handler-case (text (mapcar #'treated arguments))
+          (error () nil))
+        (text (mapcar #'type-alone arguments))
+        (format nil "A message could not be made of ~S." control))))
+
+(defun encode-message (line head text)
+  "Appends HEAD and TEXT, strings, to LINE, an OUTPUT, with the end of the line.  Each further line
+of TEXT begins with two spaces, so that none looks like a message of its own; control characters
+are escaped."
+  (encode-string line head :utf-8)
+  (loop for start = 0 then (1+ end)
+        for end = (position #\Newline text :start start)
+        do (encode-escaped line (subseq text start end) :free)
+           (end-line line)
+        while end
+        do (encode-string line "  " :utf-8))
+  line)
+
+(defun encoded-message (head text)
+  "An OUTPUT with the message that ENCODE-MESSAGE makes of HEAD and TEXT, strings."
+  (encode-message (make-output) head (string-right-trim '(#\Newline #\Return #\Space) text)))
