@@ -41,6 +41,10 @@ It is kept here, since the taskmaster may be replaced while it runs.")
     :initform 0
     :accessor acceptor-lines-lost
     :documentation "How many lines were lost by journals that have a successor.")
+   (departures
+    :initform (make-unsaid)
+    :reader acceptor-departures
+    :documentation "Clients that have left, of which no message has told.")
    (throttle
     :initform (make-throttle)
     :reader acceptor-throttle

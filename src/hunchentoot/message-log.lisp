@@ -12,6 +12,32 @@
   (format nil "[~A~@[ [~A]~]] "
           (rendered-second *local-time* (get-universal-time) 'local-time-text) level))
 
+;;; Clients that leave
+
+(defun cause-of (condition)
+  "What CONDITION is, or what it is about where usocket has made it of another one."
+  (loop while (typep condition 'usocket:unknown-error)
+        do (setf condition (slot-value condition 'usocket::real-error)))
+  condition)
+
+(defun departure-p (argument)
+  "True when ARGUMENT, of a message, is an error that tells that a client is gone, or takes no more of
+its reply: amid the content of its request, or its reply.  That is no error of the program."
+  (let ((condition (cause-of argument)))
+    (typecase condition
+      ((or descriptor-broken stream-timeout) t)
+      (end-of-file (typep (ignore-errors (stream-error-stream condition)) 'content)))))
+
+(defun tell-departure (acceptor)
+  "Tells, seldom, that a client of ACCEPTOR has left."
+  (tell-rarely (acceptor-departures acceptor)
+               (lambda (control &rest arguments)
+                 (write-message acceptor :info control arguments))
+               "A client left before its request was answered"
+               "clients left before their requests were answered"))
+
+;;; Messages
+
 (defun throttled-text (acceptor control arguments)
   "The text of a message to ACCEPTOR of CONTROL and ARGUMENTS, with how many there were of its
 kind; NIL where it is one too many of those that clients can cause."
@@ -28,12 +54,16 @@ kind; NIL where it is one too many of those that clients can cause."
   "Writes what CONTROL and ARGUMENTS say to the message log of ACCEPTOR, at LEVEL.  Never signals
 an error, and never waits for the destination while ACCEPTOR is started."
   (let ((destination (hunchentoot:acceptor-message-log-destination acceptor)))
-    (when destination
-      (let ((text (throttled-text acceptor control arguments)))
-        (when text
-          (append-line (journal-for acceptor :messages destination)
-                       (encoded-message (message-head level) text)
-                       t))))))
+    (cond
+      ((null destination))
+      ((and (client-caused control) (some #'departure-p arguments))
+       (tell-departure acceptor))
+      (t
+       (let ((text (throttled-text acceptor control arguments)))
+         (when text
+           (append-line (journal-for acceptor :messages destination)
+                        (encoded-message (message-head level) text)
+                        t)))))))
 
 (defparameter *message-method*
   (make-calling-method (lambda (acceptor level control &rest arguments)

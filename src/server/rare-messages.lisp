@@ -31,9 +31,8 @@ message."
 
 (defun make-all-unsaid ()
   "What is told seldom, an alist: connections that were :REFUSED, clients that speak TLS where
-it is not spoken, clients
-that :LEFT before their request was answered, and handshakes that failed, by kind."
-  (loop for name in (list* :refused :tls-to-plain-http :left (handshake-failure-kinds))
+it is not spoken, and handshakes that failed, by kind."
+  (loop for name in (list* :refused :tls-to-plain-http (handshake-failure-kinds))
         collect (cons name (make-unsaid))))
 
 (defparameter *rare-control* "~A~@[: ~A~]."

@@ -69,9 +69,9 @@ returns its text."
                                       ("/fails" (error "No.")))
                   (with-connection (connection)
                     (dotimes (i 50)
-                      (exchange connection "/" :headers '(("Cookie" . "hunchentoot-session=1:x")))
+                      (exchange connection "/" :headers '(("Cookie" . "hunchentoot-session=999999999:x")))
                       (exchange connection "/fails"))))))
-      (is (= 6 (count-messages text))))))
+      (is (= 6 (count-messages text)) "~A" text))))
 
 (test how-many-messages-there-were-is-told-with-the-next-one
   (let* ((log (make-string-output-stream))
@@ -91,6 +91,46 @@ returns its text."
           (tell)))
       (is (search "[WARNING]] 3 since the last message; the last one: Fake"
                   (second (log-lines (get-output-stream-string log))))))))
+
+;;; Clients that leave
+
+(defparameter *uploads-cut-short*
+  `(("/raw" "Content-Length: 3000000" "abc")
+    ("/raw" "Transfer-Encoding: chunked" ,(format nil "5~C~%abc" #\Return))
+    ("/stream" "Content-Length: 3000000" "abc")
+    ("/post" "Content-Type: application/x-www-form-urlencoded" "Content-Length: 1000" "a=b")
+    ("/post" "Content-Type: multipart/form-data; boundary=b" "Content-Length: 1000" "--b"))
+  "Requests whose client leaves amid their content: a target, lines of the head, and the content.")
+
+(defun leave-amid (target &rest lines)
+  "Sends the beginning of a request for TARGET with LINES, the last of which is content, and leaves."
+  (with-connection (connection)
+    (send connection (format nil "~{~A~C~%~}~A"
+                             (loop for line in `(,(format nil "POST ~A HTTP/1.1" target) "Host: l"
+                                                 ,@(butlast lines) "")
+                                   collect line
+                                   collect #\Return)
+                             (first (last lines))))))
+
+(define-server-test (a-client-that-leaves-amid-its-content-is-no-error :needs :our-http)
+  (dolist (octets '(1000000 0))
+    (let* ((count 0)
+           (acceptor nil)
+           (text (with-message-text (log :max-early-octets octets)
+                     (("/raw" (hunchentoot:raw-post-data :force-binary t) "body")
+                      ("/stream" (loop with stream = (hunchentoot:raw-post-data :want-stream t)
+                                       while (read-byte stream))
+                                 "body")
+                      ("/post" (hunchentoot:post-parameter "a") "body"))
+                   (setf acceptor *server*)
+                   (dolist (upload *uploads-cut-short*)
+                     (apply #'leave-amid upload)
+                     (incf count))
+                   (eventually ("all to be gone")
+                     (and (= count (getf (recycling:stats acceptor) :accepted))
+                          (zerop (getf (recycling:stats acceptor) :open)))))))
+      (is (>= 1 (count-messages text)))
+      (is (not (search "[ERROR]" text))))))
 
 ;;; Destinations that fail or stall
 

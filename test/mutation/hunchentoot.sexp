@@ -205,7 +205,9 @@
  :mutants
  (("throttled-text" "(not (equal control *rare-control*))" "t")
   ("throttled-text" "(> count 1)" "t")
-  ("write-message" "(when destination" "(progn")
+  ("write-message" "((null destination))" "")
+  ("write-message" "(some #'departure-p arguments)" "nil")
+  ("departure-p" "(cause-of argument)" "argument" :suites (message-log))
   ("hunchentoot:acceptor-log-message" "(if methods" "(if nil" :suites (conformance/mixins))))
 
 (:file "src/hunchentoot/access-log.lisp" :suites (access-log arguments)
