@@ -113,6 +113,7 @@
                  (:file "timers")
                  (:file "collecting-at-rest")
                  (:file "worker-sample")
+                 (:file "interrupts")
                  (:file "processors")
                  (:file "stress")))
    (:module "server"

@@ -7,7 +7,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
   (:export
    ;; clock, machine, threads
    #:milliseconds #:as-milliseconds #:microseconds #:processor-count
-   #:uninterruptibly #:deferring-interrupts #:interruptibly #:with-acquired
+   #:uninterruptibly #:deferring-interrupts #:interruptibly #:interrupt-pending-p #:with-acquired
    #:end-after #:milliseconds-left #:wait-on #:wait-until
    #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period* #:heed-destruction
    #:call-making-thread #:process-exits-p #:process-exits #:call-at-exit

@@ -37,3 +37,10 @@ it has."
   ;; No other Lisp of ours joins a thread within a time, so this looks again and again.
   (wait-until (lambda () (not (bt:thread-alive-p thread)))
               (bt:make-condition-variable) (bt:make-lock "join") seconds 1/100))
+
+(declaim (inline interrupt-pending-p))
+(defun interrupt-pending-p ()
+  "True when another thread's interrupt waits until the current thread, which defers it, can be interrupted; NIL where the
+Lisp does not tell."
+  #+sbcl sb-sys:*interrupt-pending*
+  #-sbcl nil)

@@ -25,39 +25,36 @@
     (setf (websocket-owner socket) nil)))
 
 (defun continue-websocket (socket wire visitor-p)
-  (loop
-    (say-going-away socket)
-    (let* ((now (milliseconds))         ; what comes later is read before it is missed
-           (more-p (and (not visitor-p)
-                        (prog1 (receive-messages socket wire)
-                          (keep-time socket now))))
-           (ended-p (send-queued (websocket-outbox socket) wire
-                                 :connection (and visitor-p (continuation-connection socket)))))
-      (send-held socket wire)
-      (note-ping-sent socket wire)
-      (cond (ended-p
-             (return :close))
-            ((eq :gone (websocket-state socket))
-             (return :broken))
-            ((not more-p)
-             (settle-websocket-deadline socket wire)
-             (return :deferred))))))
+  (say-going-away socket)
+  (let* ((now (milliseconds))           ; what comes later is read before it is missed
+         (more-p (and (not visitor-p)
+                      (prog1 (receive-messages socket wire)
+                        (keep-time socket now))))
+         (ended-p (send-queued (websocket-outbox socket) wire
+                               :connection (and visitor-p (continuation-connection socket)))))
+    (send-held socket wire)
+    (note-ping-sent socket wire)
+    (cond (ended-p :close)
+          ((eq :gone (websocket-state socket)) :broken)
+          ((and more-p (null (wire-left wire))) :again)
+          (t
+           (settle-websocket-deadline socket wire)
+           :deferred))))
 
-(defconstant +buffers-in-turn+ 16
-  "After how many buffers of input of a WebSocket its owner looks after the time.")
+(defconstant +input-turn+ 64
+  "After how many messages, or buffers of input, of a WebSocket its owner turns to what else is ready.")
 
 (defun receive-messages (socket wire)
-  "Handles the messages of SOCKET that have come over WIRE.  True when more may have come, but there may be something
-else to be done for it: a client that never pauses does not keep its owner from that."
-  (let ((turns +buffers-in-turn+))
+  "Handles the messages of SOCKET that have come over WIRE.  True when more may have come, but its turn is over."
+  (let ((turns +input-turn+))
     (loop while (and (reads-on-p socket) (null (wire-left wire)))
-          do (let ((new-p (or (shiftf (wire-early-p wire) nil)
+          do (when (minusp (decf turns))
+               (return t))
+             (let ((new-p (or (shiftf (wire-early-p wire) nil)
                               (= (wire-start wire) (wire-end wire)))))
                (when new-p
                  (send-waiting socket wire)
-                 (send-held socket wire)
-                 (when (minusp (decf turns))
-                   (return t)))
+                 (send-held socket wire))
                (ecase (if (nothing-new-p socket wire) :none (fill-input wire))
                  (:some
                   (when new-p
@@ -232,7 +229,7 @@ would have to go before are left."
     (unwind-protect-whole
         (loop
           (let ((outcome (continue-after-event link)))
-            (unless (eq :deferred outcome)
+            (unless (member outcome '(:deferred :again))
               (return outcome)))
           (unless (left-sent-p wire)
             (return :broken))

@@ -187,6 +187,27 @@ variable, and answers /word and ROUTES."
                 do (eventually ("the sentinel to wait idly") (engine::pool-state-sentinel-idle-p pool))
                    (is (= 504 (response-status (ask "/"))))))))))
 
+(define-server-test (a-reply-that-does-not-come-in-time-is-504-though-all-threads-serve :needs :parking)
+  (let ((replies (make-recorder)) (entered (make-latch 2)) (gate (make-gate)))
+    (serving (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 2))
+        (("/" (recycling:defer-reply (reply :timeout 1/2) (record replies reply)))
+         ("/blocked" (count-down entered) (await gate) "blocked"))
+      (with-connections (connections 3)
+        (unwind-protect
+             (progn
+               (send-request (first connections) "/")
+               (nth-reply replies)
+               (send-request (second connections) "/blocked")
+               (send-request (third connections) "/blocked")
+               (await entered)
+               (is (= 504 (response-status (read-response (first connections))))))
+          (open-gate gate))
+        (dolist (connection (rest connections))
+          (is (equal "blocked" (response-text (read-response connection)))))
+        ;; The first one goes on.
+        (send-request (first connections) "/blocked")
+        (is (equal "blocked" (response-text (read-response (first connections)))))))))
+
 (define-server-test (a-reply-that-does-not-come-in-time-is-504 :needs :our-engine)
   (let ((replies (make-recorder)))
     (serving () (("/" (setf (hunchentoot:content-length*) 12345)

@@ -27,10 +27,11 @@
 (:file "src/engine/ready/event-queue.lisp" :suites (event-queue ready)
  :mutants
  (("take-event" "(wake-one-if-somebody-waits engine)" "nil")
-  ("take-event" "(compare-and-set (engine-event-queue engine) tokens (rest tokens))"
-   "(progn (setf (engine-event-queue engine) (rest tokens)) t)")
-  ("queue-events" "(append before tokens)" "(append tokens before)")
-  ("queue-events" "(append before tokens)" "tokens")
+  ("take-event" "(compare-and-set (engine-event-queue engine) queue left)"
+   "(progn (setf (engine-event-queue engine) left) t)" :suites (event-queue ready stress))
+  ("take-event" "(or first (reverse behind))" "(or first behind)")
+  ("queue-events" "(revappend tokens (cdr before))" "(append tokens (cdr before))")
+  ("queue-events" "(revappend tokens (cdr before))" "(reverse tokens)" :suites (interrupts))
   ("queue-events" "(wake-one-if-somebody-waits engine)" "")
   ("wake-one-if-somebody-waits" "(somebody-waits-p engine)" "t")
   ("wake-one-if-somebody-waits" "(compare-and-set (engine-wakeup-pending-p engine) nil t)" "t")
@@ -73,6 +74,11 @@
   ("park" "(if (zerop (connection-served connection)) :first-byte :idle)" ":idle")
   ("leave-to-poller" "(setf (connection-untouched connection) :parked)" "")
   ("watch-connection" "(setf (connection-watched-p connection) t)" "t")
+  ("look-around" "(setf (ready-worker-away worker) 0)" "nil" :suites (pool-sizing interrupts))
+  ("look-around" "(wake-sentinel-if-nobody-waits engine (engine-pool-state engine))" "nil"
+   :equivalent "An idle sentinel looks once in a second.")
+  ("serve-until-parked" "finally (return :later)" "" :suites (interrupts))
+  ("queue-for-next-turn" "(setf (ready-worker-taken worker) +event-batch+)" "nil" :suites (interrupts))
   ("end-if-parked-too-late" "(drop-connection engine connection)" "nil"
    :suites (ready soft-stop ready-faults))))
 
@@ -214,7 +220,8 @@
   ("await-resume" "(or (not (serving-p engine)) (dispensable-p engine worker))" "(not (serving-p engine))")
   ("dispensable-p" "(> (pool-size engine) (engine-standby engine))" "t")
   ("resume-workers" "(bt:condition-notify (ready-worker-resumed worker))" "t")
-  ("resume-workers" "(incf (engine-resumes engine))" "nil")))
+  ("resume-workers" "(incf (engine-resumes engine))" "nil")
+  ("end-suspension" "(ready-worker-away worker) 0" "(ready-worker-away worker) 1" :suites (interrupts))))
 
 (:file "src/engine/common/worker-pool.lisp" :suites (blocking faults lifecycle ready)
  :mutants
@@ -224,6 +231,7 @@
   ("full-p" "(>= (busy-count engine) limit)" "(> (busy-count engine) limit)")
   ("retire" "(incf (engine-served-before engine) (worker-served worker))" "")
   ("retire" "(unless (eq (worker-state worker) :ended)" "(progn")
+  ("retire" "(remove worker (engine-workers engine))" "(delete worker (engine-workers engine))" :suites (interrupts))
   ("run-worker" "(release-resources-when-empty engine)" "")
   ("reap-worker" "(close-orphaned-connection engine connection)" "nil" :suites (blocking))
   ("launch" "(retire worker)" "nil")

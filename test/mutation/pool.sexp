@@ -136,7 +136,7 @@
   ("check-thread-states" "(and status (thread-state status))" "t")
   ("check-thread-states" "(close-descriptor status)" "nil")
   ("ask-state" "(note-unknown-thread-states (worker-engine worker))" "nil")
-  ("no-progress-p" "(= (ready-worker-stamp worker) (ready-worker-suspect-stamp worker))" "t")
+  ("no-progress-p" "(= (busy-since worker) (ready-worker-suspect-stamp worker))" "t")
   ("no-progress-p" "(shiftf (ready-worker-latest-run-time worker) run-time)" "(ready-worker-latest-run-time worker)")
   ("no-progress-p" "(floor *tick-microseconds* 4)" "0")
   ("seems-blocked-p" "(:running nil)" "(:running t)")
@@ -155,8 +155,8 @@
   ("stuck-p" "(<= (- tick stamp) 1)" "(<= (- tick stamp) 0)")
   ("stuck-p" "(computing-p worker stamp)" "nil")
   ("stuck-p" "(setf (ready-worker-stuck-stamp worker) stamp)" "" :equivalent "It is asked about again, and found so again.")
-  ("count-stuck" "(<= (- tick (ready-worker-stamp worker)) *brief-ticks*)" "t")
-  ("count-stuck" "(<= (- tick (ready-worker-stamp worker)) *brief-ticks*)" "nil")
+  ("count-stuck" "(<= (- tick (busy-since worker)) *brief-ticks*)" "t")
+  ("count-stuck" "(<= (- tick (busy-since worker)) *brief-ticks*)" "nil")
   ("count-available" "(plusp (ready-worker-stamp worker))" "t")
   ("sample-workers" "(eq (worker-state worker) :active)" "t")
   ("estimated-blocked" "(somebody-waits-p engine)" "nil")
@@ -235,7 +235,7 @@
   ("detach ((engine blocking-engine)" "(setf (worker-connection *worker*) nil)" "")
   ("handle-connection" "(eq outcome :close)" "t")
   ("handle-connection" "(or outcome (given-away-outcome connection))" "outcome")
-  ("work-on" "(interruptibly (ensure-sentinel engine))" "nil" :suites (blocking faults sentinels))))
+  ("attend-interrupts" "(ensure-sentinel engine)" "nil" :suites (blocking faults sentinels))))
 
 (:file "src/engine/blocking/blocking-sentinel.lisp" :suites (blocking faults)
  :mutants

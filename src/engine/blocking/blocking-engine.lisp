@@ -122,7 +122,7 @@ its own place up; but the limit may be lower by now.  Under the lock."
 
 (defun accept-one (engine worker)
   "Waits for a connection.  Returns the one that WORKER is to serve, or NIL."
-  (interruptibly)
+  (surviving-interrupts (engine))
   (let ((socket (accept-connection (engine-listener engine))))
     (when socket
       (let ((connection (if (integerp socket)

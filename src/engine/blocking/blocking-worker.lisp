@@ -63,7 +63,8 @@
   "Closes CONNECTION; gently when it was served to an ORDERLY end."
   (let ((socket (connection-handle connection)))
     (unwind-protect-whole
-        (interruptibly (release-connection engine connection))
+        (surviving-interrupts (engine)
+          (release-connection engine connection))
       (if orderly
           (close-gently socket (expecting-more-p engine connection))
           (close-socket socket)))))
@@ -90,9 +91,19 @@
       (unless (eq :detached (or outcome (given-away-outcome connection)))
         (close-connection engine connection (eq outcome :close))))))
 
+(defun attend-interrupts (engine worker)
+  "Lets come what was to interrupt WORKER of ENGINE, which has no connection.  That may last, so it does not count as one
+that waits for a connection meanwhile; what it is next, NEXT-STEP says."
+  (when (interrupt-pending-p)
+    (with-engine (engine)
+      (set-worker-state worker :serving)
+      (bt:condition-notify (engine-sentinel-wakeup engine))))
+  (surviving-interrupts (engine)
+    (ensure-sentinel engine)))
+
 (defun work-on (engine worker)
   "Does what WORKER of ENGINE is to do next; NIL when it should end."
-  (interruptibly (ensure-sentinel engine))
+  (attend-interrupts engine worker)
   (let* ((step (next-step engine worker))
          (connection (case step
                        (:end nil)

@@ -40,9 +40,10 @@ notes that, unless it failed the last time as well."
       t)))
 
 (defun pause-after-failure (engine)
-  (bt:with-lock-held ((engine-lock engine))
-    (unless (eq (engine-phase engine) :stopped)
-      (wait-on (engine-sentinel-wakeup engine) (engine-lock engine) *tick*))))
+  (surviving-interrupts (engine)
+    (bt:with-lock-held ((engine-lock engine))
+      (unless (eq (engine-phase engine) :stopped)
+        (wait-on (engine-sentinel-wakeup engine) (engine-lock engine) *tick*)))))
 
 ;;; Its thread
 ;;;

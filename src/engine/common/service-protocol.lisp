@@ -13,6 +13,7 @@ become of the connection:
   :PARK      another request may follow;
   :DEFERRED  an answer comes later: it waits without a worker for VISIT-CONNECTION, an event, or its
              deadline, and is served again then;
+  :AGAIN     as :DEFERRED, but more has come than is served at a time: it is served again when what else is ready was;
   :DETACHED  forget it, somebody else owns its socket now;
   :BROKEN    close its descriptor at once: its peer is gone, or somebody else has another one.
 What the socket did not take of the answer may be left in CONNECTION-OUTPUT: the engine sends

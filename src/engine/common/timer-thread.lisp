@@ -117,8 +117,10 @@ makes another."
     (unwind-protect-whole
         (deferring-interrupts
           (begin-timer-thread engine)
-          (loop while (await-alarm (engine-timers engine))
-                do (attend-timers engine)))
+          (loop until (timers-closed-p (engine-timers engine))
+                when (surviving-interrupts (engine)
+                       (deferring-interrupts (await-alarm (engine-timers engine))))
+                  do (attend-timers engine)))
       (end-timer-thread engine))))
 
 ;;; The end of the timers

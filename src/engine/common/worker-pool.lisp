@@ -85,7 +85,8 @@ the lock.")
     (let ((engine (worker-engine worker)))
       (set-worker-state worker :ended)
       (incf (engine-served-before engine) (worker-served worker))
-      (setf (engine-workers engine) (delete worker (engine-workers engine)))
+      ;; Others read the list without the lock, so it does not change under them.
+      (setf (engine-workers engine) (remove worker (engine-workers engine)))
       (keep-for-cleanup engine worker)
       (bt:condition-notify (engine-changed engine))
       (when (plusp (missing-workers engine))
@@ -158,16 +159,30 @@ ENGINE has the time to wait for it."
             (if (typep argument 'condition) (type-of argument) argument))
           arguments))
 
+(defgeneric call-noting (engine function)
+  (:documentation "Calls FUNCTION, which has the service of ENGINE note something, and may take long.")
+  (:method ((engine engine) function)
+    (funcall function)))
+
 (defun log-message (engine level control &rest arguments)
   "Has the service of ENGINE NOTE what happened, LEVEL, CONTROL and ARGUMENTS being as for that; a
 failure of it is only counted."
   (let ((service (engine-service engine)))
-    (handler-case (apply #'note service level control arguments)
+    (handler-case (call-noting engine (lambda () (apply #'note service level control arguments)))
       (error ()
         (count-failure engine)
         ;; What has failed may be the report of a condition, and nobody would learn of that.
         (when (some (lambda (argument) (typep argument 'condition)) arguments)
           (ignore-errors (apply #'note service level control (without-reports arguments))))))))
+
+(defmacro surviving-interrupts ((engine) &body body)
+  "Evaluates BODY, where the current thread, one of ENGINE, can be interrupted although it serves nobody, and returns its
+value.  What an interrupt signals is counted and noted, and costs no more than that: NIL then."
+  `(handler-case (interruptibly ,@body)
+     (serious-condition (condition)
+       (count-failure ,engine)
+       (log-message ,engine :error "An interrupt of a thread that served nobody failed: ~A" condition)
+       nil)))
 
 (defun note-thread-trouble (engine condition)
   "Notes that CONDITION kept ENGINE from making a thread, unless that was noted and lasts, and lets

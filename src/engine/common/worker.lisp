@@ -44,11 +44,16 @@
   "For how long WORKER has been in its state."
   (- (milliseconds) (worker-since worker)))
 
+(defvar *visitors-served* nil
+  "The counter of requests served that the current thread adds to where it is no worker's; or NIL.")
+
 (defun count-request (connection)
-  "Counts a request of CONNECTION as served, by the worker whose thread this is."
+  "Counts a request of CONNECTION, which the current thread owns, as served: by its worker, or by a visitor."
   (incf (connection-served connection))
-  (when *worker*
-    (incf (worker-served *worker*))))
+  (cond (*worker*
+         (incf (worker-served *worker*)))
+        (*visitors-served*
+         (counter-add *visitors-served* 1))))
 
 (defmethod print-object ((worker worker) stream)
   (print-unreadable-object (worker stream :type t)

@@ -48,7 +48,7 @@ descriptor might be another's by then."
   "How many connections of ENGINE are served, or have something to be read, which no worker is free for; MOST
 where they are more."
   (let ((count (+ (with-engine (engine) (busy-count engine))
-                  (count-if #'connection-p (engine-event-queue engine)))))
+                  (count-if #'connection-p (queued-events engine)))))
     (block counting
       (map-connections (lambda (connection)
                          (when (>= count most)

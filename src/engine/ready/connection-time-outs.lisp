@@ -8,7 +8,8 @@
 ;;;;   overdue, with output left           its peer may take its time     looked at again, by its end
 ;;;;   overdue, parked, with none left     something has come that no     left to the workers, however long
 ;;;;                                       worker has looked at           they are busy
-;;;;   overdue, parked                     its service wanted it so       left to the workers
+;;;;   overdue, parked                     its service wanted it so       left to the workers; or visited, where
+;;;;                                                                      all of them serve and none may be made
 ;;;;   overdue, with output left           an answer was to come later        left to the workers, to be closed
 ;;;;   overdue, parked                     the service gives notice       told so, and closed gently
 ;;;;   overdue, parked                     otherwise                      closed
@@ -85,12 +86,20 @@ request is about to park."
         ((left-to-workers-p engine connection now))
         ((served-when-due-p connection)
          (setf (connection-deadline connection) nil)
-         (requeue-connection engine connection))
+         (serve-when-due engine connection))
         ((and (connection-output connection) (eq :deferred (connection-outcome connection)))
          (have-worker-end engine connection))
         (t
          (count-time-out engine connection)
          (end-with-notice engine connection now))))
+
+(defun serve-when-due (engine connection)
+  "Has CONNECTION, which is due and the sentinel's, served: by a worker; but where all of them may serve for long, and
+CONNECTION waits for an answer, the sentinel visits it, to say that none has come."
+  (if (and (eq :deferred (connection-deadline-kind connection))
+           (all-serve-p engine))
+      (visit-owned engine connection)
+      (requeue-connection engine connection)))
 
 (defun have-worker-end (engine connection)
   "Has a worker close CONNECTION, which is overdue and the sentinel's: a program may want to be told, and may take long."

@@ -15,8 +15,9 @@
 ;;;; queue empty; a worker that queues something looks afterwards whether somebody waits, and wakes one;
 ;;;; and so does one that takes something and leaves more.
 ;;;;
-;;;; The queue is a short list that is replaced by compare-and-set, and never changed.  A cell that was
-;;;; taken off does not come back, so a list that begins with the same cell is still the same.
+;;;; The queue is NIL where it is empty, else a cell that is replaced by compare-and-set, and never changed: its CAR lists
+;;;; what is taken first, in order, and its CDR what was queued behind that, the last first.  So it takes no longer to queue or
+;;;; to take a token where thousands are there.
 
 (defconstant +event-batch+ 16
   "How many events a worker that waits alone takes at a time, while nobody was stuck lately: as many as are received
@@ -27,18 +28,30 @@ and answered together.")
 
 (defun take-event (engine)
   "The token that was queued first in ENGINE, and is the caller's now; NIL when there is none."
-  (loop for tokens = (engine-event-queue engine)
-        while tokens
-        when (compare-and-set (engine-event-queue engine) tokens (rest tokens))
-          do (when (rest tokens)
-               (wake-one-if-somebody-waits engine))
-             (return (first tokens))))
+  (loop for queue = (engine-event-queue engine)
+        while queue
+        do (destructuring-bind (first . behind) queue
+             (let* ((tokens (or first (reverse behind)))
+                    (left (and (or (rest tokens) (and first behind))
+                               (cons (rest tokens) (and first behind)))))
+               (when (compare-and-set (engine-event-queue engine) queue left)
+                 (when left
+                   (wake-one-if-somebody-waits engine))
+                 (return (first tokens)))))))
 
 (defun queue-events (engine tokens)
-  "Queues TOKENS, a list and not empty, behind those of ENGINE."
+  "Queues TOKENS, a list and not empty, which nobody changes any more, behind those of ENGINE."
   (loop for before = (engine-event-queue engine)
-        until (compare-and-set (engine-event-queue engine) before (append before tokens)))
+        until (compare-and-set (engine-event-queue engine) before
+                               (if before
+                                   (cons (car before) (revappend tokens (cdr before)))
+                                   (list tokens))))
   (wake-one-if-somebody-waits engine))
+
+(defun queued-events (engine)
+  "What is queued in ENGINE, a list in no order."
+  (let ((queue (engine-event-queue engine)))
+    (append (car queue) (cdr queue))))
 
 (defun wake-one-if-somebody-waits (engine)
   (when (and (somebody-waits-p engine)

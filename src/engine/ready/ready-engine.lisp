@@ -65,6 +65,7 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (resumes 0 :type fixnum)
   (suspends 0 :type fixnum)
   (decisions (make-decision-counters) :read-only t) ; the sentinel's, see pool-sizing.lisp
+  (watch-trouble-p nil)                 ; that the system does not watch connections was noted, and lasts
   (thread-states-unknown-p nil)         ; that the system does not tell of threads was noted
   (status-descriptors '() :type list))  ; of workers that ended; the sentinel closes them
 
@@ -79,6 +80,7 @@ STAMP tells."
   (pool-state nil :type pool-state :read-only t)
   (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
   (begun 0 :type fixnum)                ; the same moment in MILLISECONDS
+  (away 0 :type fixnum)                 ; tick since which it neither waits nor serves, or will be missed; else 0
   (poll-milliseconds *poll-milliseconds* :type fixnum) ; how long it waits before it looks around
   (stuck-stamp 0 :type fixnum)          ; the stamp for which it was found to be stuck
   (suspect-stamp 0 :type fixnum)        ; the stamp for which it was asked about, and how long its
@@ -99,6 +101,14 @@ STAMP tells."
   (let ((pool (ready-worker-pool-state worker)))
     (setf (ready-worker-begun worker) (coarse-now pool)
           (ready-worker-stamp worker) (pool-state-tick pool))))
+
+(defparameter *brief-ticks* 20
+  "A worker that is stuck for no longer may well be free again at the next tick, and one that was resumed may still come.")
+
+(defun busy-since (worker)
+  "The tick since which WORKER has not waited for events; 0 when it does, or soon will."
+  (let ((stamp (ready-worker-stamp worker)))
+    (if (zerop stamp) (ready-worker-away worker) stamp)))
 
 ;;; Its numbers
 

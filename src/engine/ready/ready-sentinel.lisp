@@ -8,6 +8,16 @@
   (setf (pool-state-clock pool) (milliseconds)
         (pool-state-clock-stopped-p pool) nil))
 
+(defmethod call-noting ((engine ready-engine) function)
+  "The clock does not stand while the sentinel waits for a log."
+  (let ((pool (engine-pool-state engine)))
+    (if (or (pool-state-clock-stopped-p pool)
+            (not (eq (bt:current-thread) (engine-sentinel engine))))
+        (funcall function)
+        (unwind-protect (progn (setf (pool-state-clock-stopped-p pool) t)
+                               (funcall function))
+          (resume-clock pool)))))
+
 ;;; Its rests
 
 (defun next-deadline (engine)

@@ -38,11 +38,11 @@ until then.  NIL when it should end; it has left the pool."
 (defun suspend-worker (engine worker)
   "Waits to be resumed.  True then, NIL when WORKER has left the pool.  The caller defers interrupts:
 its thread can be destroyed only where it waits, when the cleanup form takes it off the list."
-  (interruptibly (ensure-sentinel engine))
+  (look-around engine worker)
   (clear-stack)                         ; for long it may keep alive what was served last
   (unwind-protect (progn
                     (begin-suspension engine worker)
-                    (await-resume engine worker))
+                    (await-resume-surviving engine worker))
     (end-suspension engine worker)))
 
 (defun begin-suspension (engine worker)
@@ -54,7 +54,18 @@ its thread can be destroyed only where it waits, when the cleanup form takes it 
 (defun end-suspension (engine worker)
   (with-engine (engine)
     (setf (engine-suspended engine) (delete worker (engine-suspended engine))
-          (ready-worker-poll-milliseconds worker) *poll-milliseconds*)))
+          (ready-worker-poll-milliseconds worker) *poll-milliseconds*
+          (ready-worker-away worker) 0)))
+
+(defun await-resume-surviving (engine worker)
+  "What AWAIT-RESUME does, also where an interrupt has signalled an error amid the wait."
+  (loop with result = nil
+        until (surviving-interrupts (engine)
+                ;; Only where it waits can it be interrupted.
+                (deferring-interrupts
+                  (setf result (await-resume engine worker))
+                  t))
+        finally (return result)))
 
 (defun await-resume (engine worker)
   (bt:with-lock-held ((engine-lock engine))
@@ -86,6 +97,8 @@ when nobody is suspended, and whoever makes its floor lower has it RECHECK-WORKE
           for worker = (pop (engine-suspended engine))
           while worker
           do (set-worker-state worker :active)
+             ;; An interrupt may hold it up, so it is missed if it does not come.
+             (setf (ready-worker-away worker) (+ *brief-ticks* (pool-state-tick (engine-pool-state engine))))
              (incf (engine-resumes engine))
              (bt:condition-notify (ready-worker-resumed worker))
           count t)))

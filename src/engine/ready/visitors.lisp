@@ -21,16 +21,18 @@
 (defmethod visit-connection ((engine ready-engine) connection)
   (uninterruptibly
     (when (become-owner connection nil)
-      (let ((*worker* (worker-of engine))
-            (*visited* connection)
-            (served (connection-served connection))
-            (result nil))               ; stays so when a program leaves it by a non-local exit
-        (unwind-protect (setf result (serve-visit engine connection))
-          (unless *worker*
-            (counter-add (engine-visitors-served engine) (- (connection-served connection) served)))
-          (unwind-protect (end-visit engine connection result)
-            (when *worker*
-              (send-visits-held-long engine *worker*))))))))
+      (visit-owned engine connection))))
+
+(defun visit-owned (engine connection)
+  "Does what VISIT-CONNECTION does for CONNECTION, which the current thread owns, and which cannot be interrupted."
+  (let ((*worker* (worker-of engine))
+        (*visitors-served* (engine-visitors-served engine))
+        (*visited* connection)
+        (result nil))                   ; stays so when a program leaves it by a non-local exit
+    (unwind-protect (setf result (serve-visit engine connection))
+      (unwind-protect (end-visit engine connection result)
+        (when *worker*
+          (send-visits-held-long engine *worker*))))))
 
 (defun end-visit (engine connection result)
   "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of SERVE-VISIT says; NIL after a

@@ -11,7 +11,17 @@
           return token
         do (clear-wakeup engine)
            (when (engine-sentinel-lost-p engine)
-             (interruptibly (ensure-sentinel engine)))))
+             (look-around engine worker))))
+
+(defun look-around (engine worker)
+  "What WORKER of ENGINE does when it has nothing else to do.  It can be interrupted here, for long, as by a debugger, so it
+is AWAY."
+  (when (interrupt-pending-p)           ; nobody else may wait
+    (wake-sentinel-if-nobody-waits engine (engine-pool-state engine)))
+  (setf (ready-worker-away worker) (pool-state-tick (engine-pool-state engine)))
+  (unwind-protect (surviving-interrupts (engine)
+                    (ensure-sentinel engine))
+    (setf (ready-worker-away worker) 0)))
 
 (defun take-event-holding (engine worker)
   "Like TAKE-EVENT, for WORKER, who may hold answers meanwhile, but not while it waits."
@@ -130,13 +140,13 @@ several others.  Does nothing where the service of ENGINE wants it otherwise."
     (let-timers-be-late slack-microseconds)))
 
 (defmethod worker-loop ((engine ready-engine) worker)
-  (prepare-thread engine *worker-slack-microseconds*)
-  (setf (ready-worker-identity worker) (thread-identity))
-  (become-active engine worker)
   ;; The poller reports an arrival once, and a connection that is accepted or owned is nobody
   ;; else's to close.  So a thread that is to be destroyed dies only where it says INTERRUPTIBLY:
   ;; while it has nothing to do, and while the service serves.
   (deferring-interrupts
+    (prepare-thread engine *worker-slack-microseconds*)
+    (setf (ready-worker-identity worker) (thread-identity))
+    (become-active engine worker)
     (unwind-protect
          (loop while (keep-working-p engine worker (engine-pool-state engine))
                unless (handle-next-event engine worker)
@@ -157,7 +167,7 @@ several others.  Does nothing where the service of ENGINE wants it otherwise."
            (note-wait (engine-probe engine))
            t)
           (t
-           (interruptibly (ensure-sentinel engine))
+           (look-around engine worker)
            nil))))
 
 (defun connection-token-p (engine token)
@@ -215,6 +225,8 @@ several others.  Does nothing where the service of ENGINE wants it otherwise."
 left by a non-local exit."
   (cond ((eq outcome :parked)
          (end-if-parked-too-late engine connection))
+        ((eq outcome :later)
+         (queue-for-next-turn engine connection))
         ((eq outcome :held))
         ((connection-held connection)   ; who serves it was left after it gave its answer
          (end-held-service engine connection (or outcome :broken)))
@@ -226,6 +238,13 @@ left by a non-local exit."
            (:broken (abort-connection engine connection))
            ((nil) (drop-connection engine connection))))))
 
+(defun queue-for-next-turn (engine connection)
+  "Queues CONNECTION, which the current thread owns, and of which more has come than a turn is for, behind all that is ready."
+  (let ((worker (worker-of engine)))
+    (when worker                        ; it asks the poller first
+      (setf (ready-worker-taken worker) +event-batch+)))
+  (queue-owned engine (list connection)))
+
 (defmacro noting-failure ((engine connection) &body body)
   "The value of BODY, which serves CONNECTION of ENGINE; or what becomes of that after an error."
   `(handler-case (progn ,@body)
@@ -234,12 +253,19 @@ left by a non-local exit."
        (log-message ,engine :error "Serving a connection failed: ~A" condition)
        (or (given-away-outcome ,connection) :close))))
 
+(defconstant +turn+ 16
+  "How many requests of one connection a worker serves before what else is ready has its turn: a client that never pauses
+does not keep its worker, nor timers and other clients waiting.")
+
 (defun serve-until-parked (engine connection)
-  "Serves what has come of CONNECTION; returns :PARKED, :HELD, :CLOSE, :DETACHED or :BROKEN."
+  "Serves what has come of CONNECTION; returns :PARKED, :HELD, :CLOSE, :DETACHED or :BROKEN; :LATER when its turn is over, and
+more has come."
   (noting-failure (engine connection)
-    (loop for result = (serve-further engine connection)
-          unless (eq result :again)
-            return result)))
+    (loop repeat +turn+
+          do (let ((result (serve-further engine connection)))
+               (unless (eq result :again)
+                 (return result)))
+          finally (return :later))))
 
 (defun serve-further (engine connection)
   "Does the next thing for CONNECTION, which the caller owns; returns what SERVE-ONCE does."
@@ -248,8 +274,8 @@ left by a non-local exit."
         (t (serve-once engine connection))))
 
 (defun serve-once (engine connection)
-  "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, else
-what became of it, :PARKED, or is to become of it."
+  "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, :LATER when that is to be done
+after what else is ready; else what became of it, :PARKED, or is to become of it."
   (begin-service connection)
   (let* ((served (connection-served connection))
          (outcome (interruptibly (serve (engine-service engine) connection))))
@@ -272,8 +298,10 @@ had been answered before, an integer, or NIL for fewer than now.  Returns what S
            :held)
           ((connection-verdict connection)) ; who has sent its answer has found that its peer is gone
           ((connection-output connection)
-           (setf (connection-outcome connection) outcome)
+           ;; When all of it is sent, the connection is served again anyway.
+           (setf (connection-outcome connection) (if (eq outcome :again) :deferred outcome))
            :again)
+          ((eq outcome :again) :later)
           ((eq outcome :deferred)
            (setf (connection-deferred-p connection) t)
            (leave-to-poller engine connection))
@@ -325,13 +353,19 @@ caller's still."
 
 (defun watch-connection (engine connection)
   "Has the kernel report events of CONNECTION, which the caller owns.  NIL when it refuses."
-  (cond ((zerop (watch (engine-poller engine) (connection-descriptor connection)
+  (let ((result (watch (engine-poller engine) (connection-descriptor connection)
                        (connection-token connection)
-                       (connection-output-watched-p connection)))
-         (setf (connection-watched-p connection) t))
-        (t
-         (count-failure engine)
-         nil)))
+                       (connection-output-watched-p connection))))
+    (cond ((zerop result)
+           (when (engine-watch-trouble-p engine)
+             (setf (engine-watch-trouble-p engine) nil))
+           (setf (connection-watched-p connection) t))
+          (t
+           (count-failure engine)
+           (unless (shiftf (engine-watch-trouble-p engine) t)
+             (log-message engine :error "Connections cannot wait without a thread, and are closed: ~A."
+                          (error-text (- result))))
+           nil))))
 
 (defun end-if-parked-too-late (engine connection)
   "STOP ends what is parked when it looks; what is parked later must see to itself."

@@ -6,6 +6,9 @@
 ;;;; than a processor, or computes for many ticks, is stuck: it does not count any more as one
 ;;;; who could take what comes.
 ;;;;
+;;;; So is one that an interrupt, as by a debugger, holds up between two waits: it is AWAY, which is asked about like a request.
+;;;; Whoever is resumed has some ticks for coming.
+;;;;
 ;;;; Whether a thread waits for a processor only the kernel knows; to ask costs microseconds,
 ;;;; so suspects alone are asked about, once for each request, and after several that were
 ;;;; blocked only one in as many, down to one in 64.
@@ -34,9 +37,6 @@
 
 (defparameter *fast-sampling-ticks* 100
   "For how many ticks after somebody was stuck the sentinel naps no longer than one.")
-
-(defparameter *brief-ticks* 20
-  "A worker that is stuck for no longer may well be free again at the next tick.")
 
 (defstruct (controller (:include opaque)
                        (:constructor make-controller
@@ -75,11 +75,14 @@ and of these the ones that are SERVING a request."
 (defun worker-status (worker)
   "The descriptor that tells about the thread of WORKER; NIL when there is none to be had."
   (or (ready-worker-status worker)
-      (with-engine ((worker-engine worker))
-        ;; Of who has left already, nobody would close it.
-        (unless (eq (worker-state worker) :ended)
-          (setf (ready-worker-status worker)
-                (open-thread-status (ready-worker-identity worker)))))))
+      (uninterruptibly                  ; or nobody would close it
+        (let ((status (open-thread-status (ready-worker-identity worker))))
+          (when status
+            (or (with-engine ((worker-engine worker))
+                  (unless (eq (worker-state worker) :ended) ; or it has left meanwhile
+                    (setf (ready-worker-status worker) status)))
+                (progn (close-descriptor status)
+                       nil)))))))
 
 (defun gather-status-descriptors (engine)
   "Puts those of workers that are asked about no more with those that are to be closed: only who is
@@ -119,7 +122,7 @@ needed.")))
 (defun no-progress-p (worker)
   "True when the thread of WORKER, at the request that was asked about before, has had next to no
 processor since it was asked about last."
-  (and (= (ready-worker-stamp worker) (ready-worker-suspect-stamp worker))
+  (and (= (busy-since worker) (ready-worker-suspect-stamp worker))
        (let ((run-time (thread-run-time (ready-worker-identity worker))))
          (< (- run-time (shiftf (ready-worker-latest-run-time worker) run-time))
             (floor *tick-microseconds* 4)))))
@@ -171,7 +174,7 @@ about.  Time in which the system let the thread wait for a processor does not co
 
 (defun stuck-p (controller worker tick)
   "True when WORKER should not be counted on at TICK."
-  (let ((stamp (ready-worker-stamp worker)))
+  (let ((stamp (busy-since worker)))
     (cond ((zerop stamp) nil)
           ((= stamp (ready-worker-stuck-stamp worker)) t)
           ((<= (- tick stamp) 1) nil)
@@ -181,7 +184,7 @@ about.  Time in which the system let the thread wait for a processor does not co
 
 (defun count-stuck (sample worker tick)
   (incf (worker-sample-stuck sample))
-  (when (<= (- tick (ready-worker-stamp worker)) *brief-ticks*)
+  (when (<= (- tick (busy-since worker)) *brief-ticks*)
     (incf (worker-sample-briefly-stuck sample))))
 
 (defun count-available (sample worker)

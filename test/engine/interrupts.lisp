@@ -1,0 +1,160 @@
+(in-package #:hunchentoot-recycling-taskmaster-test)
+
+(def-suite interrupts :in engine
+  :description "Threads of an engine that are interrupted while they serve nobody, and events that keep a worker.")
+
+(in-suite interrupts)
+
+(defun interrupt-workers (engine function)
+  "Has FUNCTION called in the thread of each worker of ENGINE, as soon as that can be interrupted; returns how many there are."
+  (eventually ("all workers to rest")   ; and not to begin, where nothing of ours could help them
+    (= (length (engine::engine-workers engine))
+       (+ (engine::worker-count engine :suspended)
+          (platform:counter-count (engine::pool-state-waiting (engine::engine-pool-state engine))))))
+  (let ((threads (mapcar #'engine::worker-thread (engine::engine-workers engine))))
+    (dolist (thread threads (length threads))
+      (bt:interrupt-thread thread function))))
+
+(defmacro with-short-waits (&body body)
+  "Evaluates BODY while an interrupt that comes just before a wait begins is seen soon."
+  `(with-globals ((engine::*poll-milliseconds* 50))
+     ,@body))
+
+(define-server-test (workers-that-interrupts-hold-up-are-made-up-for :needs :deferred-ends)
+  (let ((gate (make-gate)) (held (make-recorder)))
+    (with-short-waits
+      (with-globals ((engine::*processors* 1))
+        (with-ready-engine (engine (constantly nil) :standby 3)
+          (with-connection (connection *port*)
+            (exchange-octets connection "a")
+            (let ((count (interrupt-workers engine (lambda () (record held t) (await gate)))))
+              (unwind-protect
+                   (progn
+                     (is (<= 3 count))
+                     (eventually ("all to be held up") (= count (recorded-count held)))
+                     (is (equal "b" (exchange-octets connection "b")))
+                     (with-connection (other *port*)
+                       (is (equal "c" (exchange-octets other "c")))))
+                (open-gate gate)))))))))
+
+(define-server-test (a-worker-that-looks-around-is-stuck-when-that-takes-long :needs :parking)
+  (with-suspect (worker engine controller 1000 :blocked)
+    (setf (engine::ready-worker-stamp worker) 0)
+    (is (not (engine::stuck-p controller worker 5)) "It waits.")
+    (setf (engine::ready-worker-away worker) 5)
+    (is (not (engine::stuck-p controller worker 6)))
+    (is (engine::stuck-p controller worker 7))
+    (setf (engine::ready-worker-away worker) 0)
+    (is (not (engine::stuck-p controller worker 8)) "It waits again.")))
+
+(define-server-test (whoever-is-resumed-has-time-to-come :needs :parking)
+  (with-still-pool (engine controller)
+    (let* ((worker (first (pretend-workers engine 1 :suspended)))
+           (tick (engine::pool-state-tick (engine::engine-pool-state engine)))
+           (late (+ tick engine::*brief-ticks* 2)))
+      (setf (engine::engine-suspended engine) (list worker))
+      (with-function (engine::ask-state (original worker) :blocked)
+        (is (= 1 (engine::resume-workers engine 1)))
+        (is (not (engine::stuck-p controller worker (1- late))))
+        (is (engine::stuck-p controller worker late))
+        (engine::end-suspension engine worker)
+        (is (not (engine::stuck-p controller worker (1+ late)))))
+      (forget-workers engine))))
+
+(define-server-test (errors-of-interrupts-cost-no-worker :needs :deferred-ends)
+  (with-short-waits
+    (with-ready-engine (engine (constantly nil) :standby 3)
+      (with-connection (connection *port*)
+        (exchange-octets connection "a")
+        (let ((count (interrupt-workers engine (lambda () (error "Of an interrupt.")))))
+          (wait-for-statistic engine :failed count)
+          (is (= count (statistic engine :threads)))
+          (is (= count (statistic engine :made)))
+          (is (= count (length (error-notes *service*))))
+          (is (equal "b" (exchange-octets connection "b"))))))))
+
+(define-server-test (a-list-of-workers-does-not-change-while-it-is-read :needs :parking)
+  (with-still-pool (engine controller)
+    (let* ((workers (pretend-workers engine 3 :active))
+           (listed (engine::engine-workers engine))
+           (copy (copy-list listed)))
+      (engine::with-engine (engine) (engine::retire (second workers)))
+      (is (equal copy listed))
+      (is (= 2 (length (engine::engine-workers engine))))
+      (forget-workers engine))))
+
+;;; Clients that never pause
+
+(define-server-test (who-never-pauses-lets-others-and-timers-have-their-turn :needs :parking)
+  (let ((others (make-recorder)) (rest (make-gate)))
+    (with-globals ((engine::*processors* 1))
+      (with-ready-engine (engine (lambda (char)
+                                   (case char
+                                     (#\f (sleep 1/1000))
+                                     (#\o (record others t)))
+                                   nil)
+                                 :standby 1 :thread-limit 1)
+        (with-connections (connections 2 *port*)
+          (destructuring-bind (flood other) connections
+            (exchange-octets flood "f")
+            (exchange-octets other "x")
+            (send flood (make-string 1000 :initial-element #\f))
+            (send other "o")
+            (engine:schedule engine 0 (lambda () (open-gate rest)))
+            (is (equal "o" (decode (read-octets other 1))))
+            (await rest)
+            (is (> 900 (statistic engine :served)) "The first one is not done yet.")
+            (is (= 1000 (length (read-octets flood 1000))))))))))
+
+(define-server-test what-is-queued-by-thousands-takes-no-longer
+  (with-resting-engine (engine)
+    (loop for number below 100000
+          do (engine::queue-events engine (list number)))
+    (is (= 100000 (length (engine::queued-events engine))))
+    (is (equal (loop for number below 100000 collect number) (take-all engine)))
+    (is (null (engine::engine-event-queue engine)))))
+
+;;; What the sentinel and visitors see to
+
+(define-server-test (a-request-that-is-served-while-a-visit-ends-counts-once :needs :parking)
+  (with-held-visits (engine worker connections clients 1)
+    (with-function (engine::serve-visit (original engine connection)
+                     (engine:count-request connection)
+                     (prog1 (funcall original engine connection)
+                       ;; Its next owner.
+                       (incf (engine::connection-served connection))))
+      (task-result (in-background ("a visitor") (visit-each engine connections))))
+    (is (= 1 (statistic engine :served)))))
+
+(define-server-test (that-connections-cannot-be-watched-is-told-once :needs :parking)
+  (with-ready-engine (engine (constantly nil))
+    (flet ((exchange ()
+             (with-connection (connection *port*)
+               (send connection "x")
+               (receive-rest connection)))) ; it may be closed before it is served
+      (with-function (platform:watch (original poller descriptor token &optional output-p) -28)
+        (loop repeat 2 do (exchange))
+        (is (= 1 (length (error-notes *service*)))))
+      (with-connection (connection *port*)
+        (exchange-octets connection "x")
+        (wait-for-statistic engine :busy 0)
+        (is (equal "y" (exchange-octets connection "y"))))
+      (with-function (platform:watch (original poller descriptor token &optional output-p) -28)
+        (exchange))
+      (is (= 2 (length (error-notes *service*))) "It has come again."))))
+
+(define-server-test (the-clock-does-not-stand-while-the-sentinel-waits-for-a-log :needs :parking)
+  (with-resting-engine (engine)
+    (let ((pool (engine::engine-pool-state engine)) (stopped-p nil))
+      (engine::resume-clock pool)
+      (flet ((note-in-log ()
+               (with-function (engine:note (original service level control &rest arguments)
+                                (setf stopped-p (engine::pool-state-clock-stopped-p pool)))
+                 (engine:log-message engine :info "Of a test."))))
+        (note-in-log)
+        (is (not stopped-p))
+        (setf (engine::engine-sentinel engine) (bt:current-thread))
+        (note-in-log)
+        (is-true stopped-p)
+        (is (not (engine::pool-state-clock-stopped-p pool)))
+        (setf (engine::engine-sentinel engine) nil)))))
