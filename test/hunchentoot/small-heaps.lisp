@@ -29,3 +29,20 @@
        (eventually ("the memory to be given back")
          (< (- (child-heap port) before) (* 8 *mebibyte*)))))
    :megabytes 160 :initargs '(:read-timeout 60)))
+
+(define-server-test (replies-that-clients-do-not-take-fill-no-heap :needs :parking)
+  (call-with-child-server
+   (lambda (port)
+     (let ((before (child-heap port))
+           (connections '()))
+       (unwind-protect
+            (loop for count from 1 to (connections-for-tests 160)
+                  do (push (connect port) connections)
+                     (send-request (first connections) "/large")
+                     (when (zerop (mod count 20))
+                       (is-true (child-answers-p port) "After ~D replies." count)))
+         (mapc #'disconnect connections))
+       (eventually ("the memory to be given back")
+         (< (- (child-heap port) before) (* 8 *mebibyte*)))))
+   :megabytes 256
+   :forms "(answer-at \"/large\" (lambda () (make-array 8000000 :element-type '(unsigned-byte 8) :initial-element 1)))"))

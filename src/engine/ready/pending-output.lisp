@@ -39,15 +39,66 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
       (send-connection-output connection)
     (setf (connection-output connection) left)
     (unless left
+      (release-output connection)
       (setf (connection-write-began connection) nil))
     (cond (error :broken)
           (left
            (when (or sent-p (null (connection-deadline connection)))
              (renew-write-deadline engine connection (coarse-now (engine-pool-state engine))))
+           (reserve-output engine connection)
            (park-until-writable engine connection))
           ((and (member (connection-outcome connection) '(:park :deferred)) (serving-p engine))
            :again)
           (t :close))))
+
+;;; Memory
+
+(defun octets-held (parts)
+  "How many octets of memory PARTS, a list, keep in use."
+  (loop for part in parts
+        when (octets-part-p part)
+          sum (length (octets-part-octets part))))
+
+(defun reserve-output (engine connection)
+  "Reserves memory for the output of CONNECTION, which the caller owns, and whose peer takes no more now; but not for that of a
+stream, which has a mark of its own.  Where there is no room, those are ended whose peers are the furthest behind.  If there
+are no others, CONNECTION keeps its output all the same: its service has it in memory already."
+  (when (and (zerop (connection-reserved connection))
+             (not (eq :deferred (connection-outcome connection))))
+    (let ((octets (octets-held (connection-output connection))))
+      (loop until (uninterruptibly
+                    (when (reserve-client-memory octets *waiting-share*)
+                      (setf (connection-reserved connection) octets)
+                      t))
+            while (evict-slow-takers engine)))))
+
+(defun release-output (connection)
+  "Releases what is reserved for output of CONNECTION, which the caller owns."
+  (when (plusp (connection-reserved connection))
+    (uninterruptibly
+      (release-client-memory (shiftf (connection-reserved connection) 0)))))
+
+(defun evict-slow-takers (engine)
+  "Has workers close an eighth of the parked connections of ENGINE for whose output memory is reserved: those that are to take
+some of it soonest.  True when there were any."
+  (let ((takers '())
+        (evicted-p nil))
+    (map-connections (lambda (connection)
+                       (when (and (parked-p connection) (plusp (connection-reserved connection)))
+                         (push (cons (or (connection-write-end connection) 0) connection) takers)))
+                     (engine-table engine))
+    (loop repeat (ceiling (length takers) 8)
+          for (nil . connection) in (sort takers #'< :key #'car)
+          do (uninterruptibly
+               (when (claim-parked connection)
+                 (cond ((plusp (connection-reserved connection))
+                        (release-output connection)
+                        (setf (connection-deadline-kind connection) :evicted
+                              evicted-p t)
+                        (have-worker-end engine connection))
+                       (t
+                        (park-again engine connection))))))
+    evicted-p))
 
 (defconstant +write-looks+ 16
   "How often within the time that a peer has to take octets it is looked whether it does.")
