@@ -20,6 +20,19 @@
   (let ((found (ignore-errors (probe-file pathname))))
     (and found (pathname-name found) t)))
 
+(defun forbidden-p (pathname)
+  "True when the system says that this process may not read the file PATHNAME, or search a folder on
+the way to it."
+  (handler-case (progn (close (open pathname :element-type '(unsigned-byte 8)))
+                       nil)
+    (error (condition)                  ; whose class does not tell, on any Lisp
+      (and (search "ermission denied" (princ-to-string condition)) t))))
+
+(defparameter *forbidden-words*
+  "may not be read by this process: see the mode and the owner of the file, and of the folders above
+it"
+  "What is wrong with a file that FORBIDDEN-P is true for.")
+
 (defun check-pem-file (name pathname wanted)
   "Checks that PATHNAME, the argument NAME, is a file in PEM that has a WANTED."
   (flet ((refuse-it (reason)
@@ -27,9 +40,12 @@
     (unless (typep pathname '(or string pathname))
       (refuse-it "must name a file in PEM format"))
     (unless (existing-file-p pathname)
-      (refuse-it "does not name an existing file"))
+      (refuse-it (if (forbidden-p pathname) *forbidden-words* "does not name an existing file")))
     (let ((labels (handler-case (pem-labels pathname)
-                    (file-error () (refuse-it "cannot be read")))))
+                    (file-error ()
+                      (refuse-it (if (forbidden-p pathname)
+                                     *forbidden-words*
+                                     "cannot be read"))))))
       (cond ((null labels)
              (refuse-it "is not in PEM format"))
             ((notany (lambda (label) (search wanted label)) labels)

@@ -66,6 +66,18 @@
       (is-true (tells-of-mistake-p (pair certificate key :ssl-client-ca-file broken)
                                    "SSL-CLIENT-CA-FILE" broken "no certificate")))))
 
+(test a-key-that-may-not-be-read-is-no-key-that-does-not-exist
+  (with-pair (directory certificate key)
+    (if (not (call-without-privilege (constantly t)))
+        (skip "On this platform the superuser reads everything.")
+        (dolist (place (list key directory))
+          (change-mode place #o000)
+          (unwind-protect
+               (is-true (call-without-privilege
+                         (lambda ()
+                           (tells-of-mistake-p (pair certificate key) "SSL-" "may not be read by this process"))))
+            (change-mode place #o700))))))
+
 (test files-of-further-arguments-are-checked-too
   (with-pair (directory certificate key)
     (loop for (name value . texts)

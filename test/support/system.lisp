@@ -47,6 +47,34 @@ vectors of octets."
   "The descriptor of SOCKET, a usocket."
   (sb-bsd-sockets:socket-file-descriptor (usocket:socket socket)))
 
+(defun call-while-closed (number function)
+  "Calls FUNCTION while the descriptor NUMBER of this process is closed, or what FUNCTION makes it."
+  #+(and cffi linux sbcl)
+  (let ((copy (cffi:foreign-funcall "dup" :int number :int)))
+    (cffi:foreign-funcall "close" :int number :int)
+    (unwind-protect (funcall function)
+      (cffi:foreign-funcall "dup2" :int copy :int number :int)
+      (cffi:foreign-funcall "close" :int copy :int)))
+  #-(and cffi linux sbcl)
+  (progn number (funcall function)))
+
+(defun call-without-privilege (function)
+  "The value of FUNCTION, called while the current thread may open only what anybody may; NIL where that is not possible."
+  #+(and cffi linux sbcl)
+  (let ((before (cffi:foreign-funcall "setfsuid" :int 65534 :int)))
+    (unwind-protect (and (= 65534 (cffi:foreign-funcall "setfsuid" :int -1 :int))
+                         (funcall function))
+      (cffi:foreign-funcall "setfsuid" :int before :int)))
+  #-(and cffi linux sbcl)
+  (progn function nil))
+
+(defun change-mode (pathname mode)
+  "Gives the file or folder PATHNAME the MODE, an integer."
+  #+(and cffi linux sbcl)
+  (cffi:foreign-funcall "chmod" :string (sb-ext:native-namestring pathname) :unsigned-int mode :int)
+  #-(and cffi linux sbcl)
+  (progn pathname mode))
+
 (defun reset-when-closed (socket)
   "Arranges that closing SOCKET, a usocket, sends RST instead of FIN, by a linger time
 of zero.  Returns true when that was possible."
