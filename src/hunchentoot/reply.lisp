@@ -65,6 +65,16 @@ whether it was left by a throw.  Unless the reply comes later."
             (t
              (send-result acceptor request head content condition backtrace))))))
 
+(defun settle-options (head)
+  "Answers 204 to the request with HEAD, for which the program has no content, where that asks by
+OPTIONS for the server itself, or for its root, and no handler was found: HAProxy asks so whether a
+server is alive (RFC 9110, section 9.3.7).  Returns the content then, else NIL."
+  (when (and (eq :options (head-method head))
+             (eql (hunchentoot:return-code*) hunchentoot:+http-not-found+)
+             (member (head-uri head) '("/" "*") :test #'equal))
+    (setf (hunchentoot:return-code*) hunchentoot:+http-no-content+)
+    ""))
+
 (defun send-result (acceptor request head content condition backtrace)
   "Answers REQUEST, with HEAD, with CONTENT, unless the reply has begun; with an error page where CONDITION is one.
 Content that was refused has a status for it, also where it was read for the second time."
@@ -77,6 +87,7 @@ Content that was refused has a status for it, also where it was read for the sec
   (unless (headers-sent-p)
     (handler-case
         (with-debugger
+          (setf content (or content (settle-options head)))
           (send-content acceptor request head (hunchentoot:return-code*)
                         (or content
                             (hunchentoot:acceptor-status-message
@@ -222,8 +233,11 @@ calls its encoding; the number of octets; and the Content-Type, or NIL to leave 
 (defun own-reason (status)
   "Hunchentoot's phrase for STATUS, or the program's, where it is not the usual one; else NIL, and
 the line for STATUS need not be made anew."
-  (let ((reason (hunchentoot:reason-phrase status)))
-    (unless (equal reason (reason-phrase status))
+  (let ((reason (hunchentoot:reason-phrase status))
+        (usual (reason-phrase status)))
+    (unless (or (equal reason usual)
+                ;; Hunchentoot does not know all that we know.
+                (and usual (equal reason (hunchentoot:reason-phrase -1))))
       reason)))
 
 (defun encode-with-cookies (reply status cookies)

@@ -5,6 +5,24 @@
 
 (in-suite requests)
 
+;;; Asked for the server itself
+
+(define-server-test (options-for-the-server-or-its-root-are-answered :needs :our-reader)
+  (flet ((status (target &rest keys)
+           (with-connection (connection)
+             (apply #'send-request connection target :method :options keys)
+             (response-status (read-response connection)))))
+    (serving (:document-root nil) (("/own" "Hey!"))
+      (is (= 204 (status "*")))
+      (is (= 204 (status "/")))
+      (is (= 204 (status "/" :version "HTTP/1.0" :host nil)) "So HAProxy checks.")
+      (is (= 404 (status "/elsewhere")))
+      (is (= 200 (status "/own"))))
+    (serving () (("/" "Hey!"))
+      (is (= 200 (status "/"))))
+    (serving () (("/" (setf (hunchentoot:return-code*) 404) "A page of the program's."))
+      (is (= 404 (status "/"))))))
+
 ;;; Their parameters
 
 (defun random-text (dice alphabet size)

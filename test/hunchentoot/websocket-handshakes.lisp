@@ -40,6 +40,7 @@
                                    (101 :upgrade "h2c, WebSocket"))
           do (is (= status (apply #'status-of-handshake keys)) "~S" keys))
     (let ((answer (answer-to-handshake :websocket-version "8")))
+      (is (equal "Upgrade Required" (response-reason answer)) "Hunchentoot 1.2.38 does not know that status.")
       (is (equal "13" (response-header answer "sec-websocket-version")))
       (is (string-equal "websocket" (response-header answer "upgrade")))
       (is (string-equal "Upgrade" (response-header answer "connection"))))
