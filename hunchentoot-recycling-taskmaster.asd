@@ -111,6 +111,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "protocol-state") ; of both sides: may the connection be used again
                  (:file "body")
                  (:file "media-type")   ; what content is
+                 (:file "file-types")   ; and what files are
                  (:file "multipart")    ; forms with files
                  (:file "put")
                  (:file "reply-buffer")

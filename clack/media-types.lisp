@@ -6,28 +6,6 @@
 (defparameter *text-type* "text/html; charset=utf-8"
   "That of strings.")
 
-(defparameter *file-types*
-  '(("text/html" "html" "htm") ("text/css" "css") ("text/javascript" "js" "mjs") ("text/plain" "txt" "text" "log")
-    ("text/csv" "csv") ("text/markdown" "md") ("text/calendar" "ics") ("application/json" "json" "map")
-    ("application/xml" "xml" "xsl") ("application/xhtml+xml" "xhtml") ("application/rss+xml" "rss")
-    ("application/atom+xml" "atom") ("application/pdf" "pdf") ("application/wasm" "wasm")
-    ("application/manifest+json" "webmanifest") ("application/zip" "zip") ("application/gzip" "gz" "tgz")
-    ("image/png" "png") ("image/jpeg" "jpg" "jpeg") ("image/gif" "gif") ("image/svg+xml" "svg")
-    ("image/webp" "webp") ("image/avif" "avif") ("image/bmp" "bmp") ("image/tiff" "tif" "tiff")
-    ("image/vnd.microsoft.icon" "ico") ("font/woff" "woff") ("font/woff2" "woff2") ("font/ttf" "ttf")
-    ("font/otf" "otf") ("audio/mpeg" "mp3") ("audio/ogg" "ogg" "oga" "opus") ("audio/wav" "wav")
-    ("video/mp4" "mp4" "m4v") ("video/webm" "webm") ("video/ogg" "ogv"))
-  "Those of files, each with the ends of names that mean it.")
-
-(defun table-of-file-types ()
-  (let ((table (make-hash-table :test 'equalp)))
-    (loop for (type . ends) in *file-types*
-          do (dolist (end ends)
-               (setf (gethash end table) type)))
-    table))
-
-(defparameter *types-by-end* (table-of-file-types))
-
 (defun type-of-named-file (pathname)
   "The type of the file PATHNAME, by its name."
-  (values (gethash (pathname-type pathname) *types-by-end* "application/octet-stream")))
+  (or (media-type-of-file pathname) "application/octet-stream"))

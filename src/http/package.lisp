@@ -42,7 +42,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encoded-length #:encode-string #:encode-decimal
    #:encode-event #:encode-comment #:malformed-event #:malformed-event-field #:malformed-event-value
    #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk #:chunk-room #:lengthen-chunk #:chunk-of
-   #:reason-phrase #:body-allowed-p #:imf-fixdate #:rendered-second
+   #:reason-phrase #:media-type-of-file #:body-allowed-p #:imf-fixdate #:rendered-second
    ;; lists and words in header fields
    #:list-elements #:token-p
    ;; texts and octets

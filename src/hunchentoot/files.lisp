@@ -32,7 +32,9 @@ function, is called when all is decided, as Hunchentoot does since 1.3."
          (name (known-file-name known)))
     (with-acquired (part (and name (open-file-part name)) (close-unless-left part (current-link)))
       (let ((version (and part (version-of known (file-part-file part))))
-            (content-type (or content-type (hunchentoot:mime-type pathname))))
+            (content-type (or content-type
+                              (hunchentoot:mime-type pathname) ; which knows no newer ones
+                              (media-type-of-file pathname))))
         (when version
           (settle-file-headers content-type (version-date version))
           (settle-conditions version)

@@ -69,7 +69,7 @@
 
 (:file "clack/media-types.lisp" :suites (clack/files)
  :mutants
- (("type-of-named-file" " \"application/octet-stream\"" "")))
+ (("type-of-named-file" " \"application/octet-stream\")" ")")))
 
 (:file "clack/file-responses.lisp" :suites (clack/files)
  :mutants

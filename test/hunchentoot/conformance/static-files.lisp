@@ -45,6 +45,18 @@ it, sub/deep.txt below it.  The file secret.txt lies beside ROOT and must not be
     (is (string= "text/html; charset=utf-8" (content-type (ask "/files/page.html"))))
     (is (string= "text/plain; charset=utf-8" (content-type (ask "/files/sub/deep.txt"))))))
 
+(define-server-test (files-have-the-newer-types-too :needs :our-http)
+  (with-site (root)
+    (with-globals ((hunchentoot:*dispatch-table*
+                    (list (hunchentoot:create-folder-dispatcher-and-handler "/files/" root))))
+      (serving () ()
+        (loop for (name type) in '(("a.mjs" "text/javascript; charset=utf-8") ("a.wasm" "application/wasm")
+                                   ("a.webp" "image/webp") ("a.json" "application/json") ("a.woff2" "font/woff2")
+                                   ("a.avif" "image/avif") ("a.WebManifest" "application/manifest+json")
+                                   ("a.unknown" "application/octet-stream"))
+              do (write-file root name "octets")
+                 (is (equal type (content-type (ask (format nil "/files/~A" name)))) "~A" name))))))
+
 (define-server-test files-are-served-one-after-the-other-on-a-connection
   (serving-site
     (with-connection (connection)
