@@ -25,6 +25,7 @@
 
 (defun listen-for (server)
   "Opens the listener of SERVER."
+  (fill-standard-descriptors)
   (let* ((arguments (server-place server))
          (listener (uninterruptibly     ; or nobody would close it
                      (setf (server-listener server) (open-clack-listener arguments)))))
@@ -143,8 +144,8 @@ Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors
   "Stops SERVER, a CLACK-SERVER, and frees its port.  Requests that run have TIMEOUT seconds, a real, or NIL for no limit, to
 end; responses that are to come later are given up.  When SOFT, all requests that have come are served first, and such
 responses waited for, within TIMEOUT, which is NIL then by default.  Returns SERVER; and what was left behind, a list of plists: of
-threads that have not ended, and, when SOFT, of connections without a thread whose clients have not got all of a response.
-Does nothing when it was stopped."
+threads that have not ended, and, when SOFT, of connections without a thread whose clients have not
+got all of a response. Does nothing when it was stopped."
   (values server
           (unless (server-stopped-p server)
             (stop-server server soft timeout))))

@@ -100,6 +100,7 @@ nobody can see."
                                       backlog)))))
 
 (defmethod hunchentoot:start-listening :around ((acceptor listening-acceptor))
+  (fill-standard-descriptors)
   (handler-bind ((error (lambda (condition)
                           (tell-where (hunchentoot:acceptor-address acceptor)
                                       (hunchentoot:acceptor-port acceptor)

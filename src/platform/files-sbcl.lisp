@@ -21,6 +21,26 @@ not wait where NAME is no file but a pipe."
   (system-call "open" sb-alien:int (sb-alien:c-string name)
                (sb-alien:int (logior +o-nonblock+ +o-noctty+ +o-cloexec+))))
 
+(defconstant +o-rdwr+ 2)
+
+(defun descriptor-open-p (number)
+  "True when the descriptor NUMBER is open."
+  (/= (- +ebadf+) (system-call "fcntl" sb-alien:int (sb-alien:int number) (sb-alien:int 1) ; F_GETFD
+                               (sb-alien:int 0))))
+
+(defun fill-standard-descriptors ()
+  "Opens those of the descriptors 0 to 2 that are closed, on /dev/null: else a socket might get such
+a number, and what the Lisp writes to its standard output would go to a client.  What it returns
+does not matter."
+  (dotimes (number 3)
+    (unless (descriptor-open-p number)
+      ;; The lowest number that is free.  Programs that are started later inherit it, as they would
+      ;; the others.
+      (let ((descriptor (system-call "open" sb-alien:int (sb-alien:c-string "/dev/null")
+                                     (sb-alien:int +o-rdwr+))))
+        (when (> descriptor 2)          ; another thread was faster
+          (close-descriptor descriptor))))))
+
 (sb-alien:define-alien-type nil
     (sb-alien:struct statx              ; <linux/stat.h>, the same for every processor
                      (mask (sb-alien:unsigned 32)) (block-size (sb-alien:unsigned 32))

@@ -34,6 +34,10 @@
   "Minus an error number, ENOSYS: this platform has no files as descriptors."
   -38)
 
+(defun fill-standard-descriptors ()
+  "Does nothing: which numbers descriptors have is the Lisp's affair."
+  nil)
+
 (defun special-listeners-supported-p ()
   "NIL: this platform has no other listeners than usocket's."
   nil)

@@ -63,7 +63,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:receive-tls #:send-tls #:send-file-tls #:tls-session-kernel-p #:tls-awaits #:tls-drained-p
    #:tls-on-descriptor-p #:adopt-tls-stream #:follow-tls-stream
    ;; files as descriptors
-   #:native-name #:open-file #:file-facts #:read-file-octets #:write-file-octets #:send-file
+   #:fill-standard-descriptors #:native-name #:open-file #:file-facts #:read-file-octets
+#:write-file-octets #:send-file
    #:open-temporary-file
    ;; threads as the system sees them, and the sentinel's tick
    #:thread-identity #:open-thread-status #:thread-state #:thread-run-time

@@ -41,8 +41,9 @@ for none.  Returns what that does, or minus an error number."
 
 (defun await-descriptor (descriptor direction &key until)
   "Waits until DESCRIPTOR can be read or written, or its peer has ended its half (Linux), as DIRECTION, :INPUT,
-:OUTPUT or :END, says, or is broken, which alone counts with :FAILURE: then true.  NIL after UNTIL, a moment of
-MILLISECONDS, or NIL for no limit; when that has passed, only looks.  Signals do not move the end of the wait."
+:OUTPUT or :END, says, or is broken, which alone counts with :FAILURE: then true.  NIL after UNTIL,
+a moment of MILLISECONDS, or NIL for no limit; when that has passed, only looks.  Signals do not
+move the end of the wait."
   ;; A signal ends poll(2), and each garbage collection sends one to every thread.
   (loop for left = (milliseconds-left until)
         for count = (poll-once descriptor direction (if left (min left +longest-poll+) -1))

@@ -5,6 +5,14 @@
 
 (in-suite listening)
 
+(define-server-test (a-closed-standard-descriptor-does-not-become-a-socket :needs (:our-engine :parking))
+  (call-while-closed
+   0
+   (lambda ()
+     (serving () (("/yo" "Hey!"))
+       (is (equal "/dev/null" (descriptor-target 0)))
+       (is (equal "Hey!" (ask-text "/yo")))))))
+
 (defun who-talks ()
   "What a handler knows of both ends."
   (format nil "~A ~A ~A ~A" (hunchentoot:remote-addr*) (hunchentoot:remote-port*)
