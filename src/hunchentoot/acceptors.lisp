@@ -163,11 +163,39 @@ when it writes the head of a reply, which then says so."
                  (or (not (persists-p (exchange-protocol *exchange*)))
                      (winding-down-p (exchange-engine *exchange*)))))))
 
+;;; A stock taskmaster is taken, since an acceptor must do with any, but it is most often there for
+;;; its numbers.
+
+(defun stock-p (taskmaster)
+  "True when TASKMASTER is one of Hunchentoot's own."
+  (member (class-name (class-of taskmaster))
+          '(hunchentoot:one-thread-per-connection-taskmaster
+            hunchentoot:single-threaded-taskmaster)))
+
+(defun numbers-of (taskmaster)
+  "The arguments, a plist, that give a RECYCLING-TASKMASTER the numbers of TASKMASTER, one of
+Hunchentoot's."
+  (if (typep taskmaster 'hunchentoot:multi-threaded-taskmaster)
+      (loop for name in '(:max-thread-count :max-accept-count)
+            for value in (list (hunchentoot:taskmaster-max-thread-count taskmaster)
+                               (hunchentoot:taskmaster-max-accept-count taskmaster))
+            when value append (list name value))
+      '(:max-thread-count 1)))
+
+(defun warn-of-stock-taskmaster (acceptor taskmaster)
+  "Warns that with TASKMASTER, one of Hunchentoot's, ACCEPTOR works as Hunchentoot's do."
+  (warn "With ~A, which is Hunchentoot's own, ~A has no recycled threads, no parked connections ~
+         and no statistics.  For these, make it with :taskmaster (make-instance ~
+         'hunchentoot-recycling-taskmaster:recycling-taskmaster~{ ~(~S~) ~D~})."
+        taskmaster acceptor (numbers-of taskmaster)))
+
 ;;; :PARKING, which is the taskmaster's, is taken by the acceptor too: to change it should not
 ;;; need a taskmaster.
 
 (defmethod initialize-instance :after
-    ((acceptor parallel-acceptor) &key (parking nil parking-supplied-p))
+    ((acceptor parallel-acceptor) &key taskmaster (parking nil parking-supplied-p))
+  (when (and taskmaster (stock-p taskmaster))
+    (warn-of-stock-taskmaster acceptor taskmaster))
   (when parking-supplied-p
     (let ((taskmaster (acceptor-taskmaster* acceptor)))
       (unless (typep taskmaster 'recycling-taskmaster)
@@ -204,8 +232,8 @@ done so, and it may have been started since."
     (when (and (take-listener acceptor listener) listener)
       (close-listener listener))))
 
-;;; One thread at a time starts an acceptor: another one would take what this one has opened for what it has to
-;;; clear away.
+;;; One thread at a time starts an acceptor: another one would take what this one has opened for
+;;; what it has to clear away.
 
 (defun starting-p (acceptor)
   "True while a thread is in START of ACCEPTOR.  Under the lock."
@@ -227,8 +255,8 @@ done so, and it may have been started since."
       (bt:condition-notify start-ended))))
 
 (defun await-engine (acceptor)
-  "Waits while another thread starts ACCEPTOR and has no engine for it yet, which takes it a moment.  Returns the engine of
-ACCEPTOR, or NIL."
+  "Waits while another thread starts ACCEPTOR and has no engine for it yet, which takes it a moment.
+ Returns the engine of ACCEPTOR, or NIL."
   (with-slots (starter start-lock start-ended) acceptor
     (wait-until (lambda ()
                   (or (acceptor-engine acceptor)
@@ -264,9 +292,9 @@ stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread starts it."
 only for those that end soon; in either case up to TIMEOUT seconds, a real, or NIL for no
 limit.  What has no request ends at once; for that, too, and for the last lines of the logs,
 it waits when it must, up to five seconds each.  Returns ACCEPTOR and a list of plists, one for
-each thread that had to be left to finish its request by itself and, when SOFT, one for each connection without
-a thread, as LIST-CONNECTIONS has them, whose client was left without a reply or without all of it.  Does nothing when
-ACCEPTOR is not started.
+each thread that had to be left to finish its request by itself and, when SOFT, one for each
+connection without a thread, as LIST-CONNECTIONS has them, whose client was left without a reply or
+without all of it.  Does nothing when ACCEPTOR is not started.
 Signals STOP-FROM-WORKER in a request handler of ACCEPTOR."
   (in-place-of-hunchentoots ((call-next-method)
                              (primaries-after-ours #'hunchentoot:stop (list acceptor))

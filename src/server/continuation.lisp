@@ -56,8 +56,8 @@ returns what SERVE does."))
         (and base (input-ended-p base)))))
 
 (defun connection-failed-p (continuation)
-  "True when the connection of CONTINUATION was reset by its peer, or has failed otherwise, as far as that is known; not
-when the peer has only ended its half.  Asks the system."
+  "True when the connection of CONTINUATION was reset by its peer, or has failed otherwise, as far
+as that is known; not when the peer has only ended its half.  Asks the system."
   (let ((base (link-base (connection-data (continuation-connection continuation)))))
     (and base (wire-failed-p base))))
 

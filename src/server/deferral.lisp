@@ -17,8 +17,8 @@
 ;;;;   :GONE        ANSWER-DEFERRAL, once                    -            nothing: nobody waits for it
 ;;;;
 ;;;; An answer may be a stream: then its outbox goes on, and the state is :DONE when that has ended.  The peer's
-;;;; leaving changes no state: a client that has only ended its half of the connection still gets its answer.  It is told
-;;;; once.  A connection that its client has reset is closed at once.
+;;;; leaving changes no state: a client that has only ended its half of the connection still gets
+;;;; its answer.  It is told once.  A connection that its client has reset is closed at once.
 
 (define-record (deferral (:include continuation)
                          (:constructor make-deferral
@@ -310,7 +310,8 @@ not matter."
                  (await-answer deferral)))))))
 
 (defun client-unreachable-p (deferral)
-  "True when the client of DEFERRAL has left, and would not get the answer: it has not only ended its half."
+  "True when the client of DEFERRAL has left, and would not get the answer: it has not only ended
+its half."
   (and (client-left-p deferral)
        (connection-failed-p deferral)))
 

@@ -134,8 +134,8 @@ the peer may be waiting for it.  No more than WANTED octets are read where other
          (await-descriptor descriptor :end :until (milliseconds)))))
 
 (defun wire-failed-p (wire)
-  "True when the connection of WIRE was reset by its peer, or has failed otherwise, so that nothing reaches the peer any
-more.  Does not wait."
+  "True when the connection of WIRE was reset by its peer, or has failed otherwise, so that nothing
+reaches the peer any more.  Does not wait."
   (let ((descriptor (wire-descriptor wire)))
     (and descriptor
          (await-descriptor descriptor :failure :until (milliseconds)))))

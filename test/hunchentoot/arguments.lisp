@@ -59,7 +59,30 @@
                             (taskmaster)))
     (is (eq taskmaster
             (recycling::acceptor-taskmaster*
-             (make-instance 'recycling:parallel-acceptor :taskmaster taskmaster))))))
+             (handler-bind ((warning #'muffle-warning))
+               (make-instance 'recycling:parallel-acceptor :taskmaster taskmaster)))))))
+
+(defclass taskmaster-of-somebody (hunchentoot:one-thread-per-connection-taskmaster) ()
+  (:documentation "A taskmaster that somebody has chosen."))
+
+(defun stock-warnings (taskmaster)
+  "What MAKE-INSTANCE of an acceptor with TASKMASTER warns of, strings."
+  (let ((warnings '()))
+    (handler-bind ((warning (lambda (warning)
+                              (push (princ-to-string warning) warnings)
+                              (muffle-warning warning))))
+      (make-instance 'recycling:parallel-acceptor :taskmaster taskmaster))
+    warnings))
+
+(test stock-taskmasters-are-warned-of
+  (let ((warnings (stock-warnings (make-instance 'hunchentoot:one-thread-per-connection-taskmaster
+                                              :max-thread-count 20 :max-accept-count 30))))
+    (is (= 1 (length warnings)))
+    (is (search "recycling-taskmaster :max-thread-count 20 :max-accept-count 30)" (first warnings))))
+  (is (search ":max-thread-count 1)"
+              (first (stock-warnings (make-instance 'hunchentoot:single-threaded-taskmaster)))))
+  (is (null (stock-warnings (taskmaster))))
+  (is (null (stock-warnings (make-instance 'taskmaster-of-somebody)))))
 
 (define-server-test (a-vector-of-octets-is-an-address :needs :our-engine)
   (serving (:address (vector 127 0 0 1)) (("/yo" "Hey!"))

@@ -10,7 +10,8 @@ Call STOP from another thread.")
 
 (define-condition no-workers (recycling-error)
   ()
-  (:report "No worker waits for connections: each ended as soon as it was made, or another thread has stopped the server.")
+  (:report "No worker waits for connections: each ended as soon as it was made, or another thread
+has stopped the server.")
   (:documentation "Signalled when an engine cannot start."))
 
 (defun wait-for-change (engine seconds predicate)
@@ -28,11 +29,12 @@ returns its last value."
 
 (defun start-engine (engine)
   "Starts ENGINE and returns it once a worker waits for connections.  When no thread can be made, signals
-why, or NO-WORKERS, as where another thread stops ENGINE meanwhile; when its listener cannot be watched,
-LISTENER-NOT-WATCHED; and leaves nothing behind."
+why, or NO-WORKERS, as where another thread stops ENGINE meanwhile; when its listener cannot be
+watched, LISTENER-NOT-WATCHED; and leaves nothing behind."
   (begin-to-run engine)
   (unless-returned (progn
-                     ;; Another thread that stops ENGINE waits until the listener is not used here any more.
+                     ;; Another thread that stops ENGINE waits until the listener is not used here
+                     ;; any more.
                      (call-while-accepting engine (lambda () (acquire-resources engine)))
                      (make-missing-workers engine)
                      (await-first-worker engine)
@@ -43,8 +45,8 @@ LISTENER-NOT-WATCHED; and leaves nothing behind."
   engine)
 
 (defun begin-to-run (engine)
-  "Makes ENGINE, which is new, run.  Its sentinel is counted from now on, so that its resources are not released before it
-has them.  Signals NO-WORKERS where another thread has stopped it."
+  "Makes ENGINE, which is new, run.  Its sentinel is counted from now on, so that its resources are
+not released before it has them.  Signals NO-WORKERS where another thread has stopped it."
   (unless (with-engine (engine)
             (when (eq (engine-phase engine) :new)
               (setf (engine-phase engine) :running
@@ -214,7 +216,8 @@ SECONDS, a real or NIL for no limit."
                    (when (advance-phase engine :stopping)
                      (wake-workers engine)
                      t))))
-    ;; Also by a thread that comes second: else the listener might be closed before the first one has done it.
+    ;; Also by a thread that comes second: else the listener might be closed before the first one
+    ;; has done it.
     (call-while-accepting engine (lambda () (end-accepting engine)))
     (close-timers (engine-timers engine))
     (when first-p
@@ -255,9 +258,9 @@ real or NIL for no limit, and reports who did not end."
 and its answer sent, and connections that idle have a moment for another; else connections read
 nothing more.  Waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end, and a
 tenth of a second at least for those that have nothing to finish.  Returns a list of plists, one for
-each worker that had to be left behind, which ends with its request; and, when SOFT, one for each connection without a
-worker that lacks an answer, or a part of one, as LIST-ENGINE-CONNECTIONS has them.
-Timers that are pending when the requests are served are dropped.
+each worker that had to be left behind, which ends with its request; and, when SOFT, one for each
+connection without a worker that lacks an answer, or a part of one, as LIST-ENGINE-CONNECTIONS has
+them. Timers that are pending when the requests are served are dropped.
 Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
@@ -272,8 +275,9 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
     (append (finish-stop engine (funcall left)) unanswered)))
 
 (defgeneric unanswered-connections (engine)
-  (:documentation "Plists of the connections of ENGINE that have no worker, and lack an answer or a part of one: it was to
-come later, their peers have not taken all of it, or they wait for a worker.")
+  (:documentation "Plists of the connections of ENGINE that have no worker, and lack an answer or a
+part of one: it was to come later, their peers have not taken all of it, or they wait for a
+worker.")
   (:method ((engine engine))
     (remove-if-not (lambda (connection)
                      (and (null (getf connection :worker))

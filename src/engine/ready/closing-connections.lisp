@@ -22,8 +22,8 @@
 
 (defun release-owned (engine connection)
   "Lets the service of ENGINE release CONNECTION, which the caller owns.  Where that is left by a non-local exit, as by a
-program that ends its thread, CONNECTION is closed, or nobody would do it.  In a worker it can be interrupted, as SERVE can:
-functions of programs run there."
+program that ends its thread, CONNECTION is closed, or nobody would do it.  In a worker it can be
+interrupted, as SERVE can: functions of programs run there."
   (unless-returned (if (working-p engine)
                        (interruptibly (release-connection engine connection))
                        (release-connection engine connection))

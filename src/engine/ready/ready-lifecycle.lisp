@@ -74,8 +74,8 @@ these, has its owner read nothing more."
                do (bt:thread-yield)))))
 
 (defun octets-unseen-p (engine connection)
-  "True when CONNECTION of ENGINE is parked, and octets of it have come that no worker has looked at.  Asks as its owner:
-else the descriptor might be another's by then."
+  "True when CONNECTION of ENGINE is parked, and octets of it have come that no worker has looked
+at.  Asks as its owner: else the descriptor might be another's by then."
   (uninterruptibly
     (and (claim-parked connection)
          (prog1 (and (not (unfinished-p connection))
