@@ -256,7 +256,7 @@ done so, and it may have been started since."
 
 (defun await-engine (acceptor)
   "Waits while another thread starts ACCEPTOR and has no engine for it yet, which takes it a moment.
- Returns the engine of ACCEPTOR, or NIL."
+Returns the engine of ACCEPTOR, or NIL."
   (with-slots (starter start-lock start-ended) acceptor
     (wait-until (lambda ()
                   (or (acceptor-engine acceptor)

@@ -43,7 +43,7 @@ start."))
   :SSL-TICKET-KEY-FILES     a list of files of 80 random octets, by which clients resume sessions (RFC
                             8446, section 2.2): tickets are made by the first, and taken by any.
                             Processes with the same files resume each other's sessions.  By default a
-                            random key, made at each start
+                            random key, made at each start, and replaced daily
   :SSL-KERNEL-TLS           true: where kernel and library can do that, the kernel encrypts, and files are
                             sent without a copy; NIL by default
 

@@ -83,7 +83,6 @@ the index of its first octet, or NIL."
 
 ;;; Tickets
 
-(defconstant +ticket-key-octets+ 80)    ; a name of 16, 32 for the MAC, 32 for the cipher
 (defconstant +ticket-name-octets+ 16)
 
 (cffi:defcstruct ossl-param             ; OSSL_PARAM(3)
@@ -146,7 +145,7 @@ no key is known, 2 for one that is to be replaced."
     -1
     "Says by which key a ticket is made, or taken; see SSL_CTX_set_tlsext_ticket_key_evp_cb(3)."
   (let* ((context (context-of handle))
-         (keys (and context (tls-context-ticket-keys context))))
+         (keys (and context (valid-ticket-keys (tls-context-ticket-keys context)))))
     (cond ((null keys) 0)
           ((zerop new-p) (take-ticket keys name start cipher mac))
           (t (make-ticket keys name start cipher mac)))))

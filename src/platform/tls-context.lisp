@@ -6,6 +6,38 @@
 ;;;; has the structure may use the pointers in it, without a lock.  An SSL object counts as a user of the
 ;;;; SSL_CTX that it has, for OpenSSL, but of no other.
 
+;;; Keys for session tickets (RFC 5077, section 4), vectors of 80 octets.
+
+(defconstant +ticket-key-octets+ 80)    ; a name of 16, 32 for the MAC, 32 for the cipher
+
+(defparameter *ticket-key-milliseconds* (* 24 60 60 1000)
+  "For how long tickets are made with a random key; for as long after that they are still taken.")
+
+(defstruct (ticket-keys (:include opaque) (:constructor make-ticket-keys (state))
+                        (:copier nil))
+  "What contexts of one acceptor, one after the other, make and take session tickets with."
+  ;; One list, so that it changes at once: when the first key, a random one, was made, in
+  ;; MILLISECONDS, or NIL where keys are not replaced; then the keys, the one for new tickets first.
+  (state '() :type list))
+
+(defun make-random-ticket-keys ()
+  "Keys for tickets of which only this process knows, and which are replaced."
+  (make-ticket-keys (list (milliseconds) (random-octets +ticket-key-octets+))))
+
+(defun valid-ticket-keys (ticket-keys)
+  "The keys of TICKET-KEYS, a list: tickets are made with the first, and taken with any.  A random one
+that is too old is replaced before."
+  (let* ((state (ticket-keys-state ticket-keys))
+         (made (first state))
+         (now (milliseconds)))
+    (when (and made (> (- now made) *ticket-key-milliseconds*))
+      (let ((old (and (<= (- now made) (* 2 *ticket-key-milliseconds*))
+                      (list (second state)))))
+        ;; Where another thread is faster, its key counts.
+        (compare-and-set (ticket-keys-state ticket-keys) state
+                         (list* now (random-octets +ticket-key-octets+) old))))
+    (rest (ticket-keys-state ticket-keys))))
+
 (define-record (tls-context (:include opaque)
                             (:constructor %make-tls-context (id handles ciphers ticket-keys)))
   "What TLS connections are made of: certificates, keys and settings; see MAKE-TLS-CONTEXT.  It is not
@@ -15,9 +47,9 @@ certificates for other names."
   (handles '() :type list :read-only t) ; pointers to SSL_CTX, the default one first
   (ciphers "" :type string :read-only t
               :documentation "The ciphers for TLS 1.2 of a context, a string as OpenSSL has them.")
-  (ticket-keys '() :type list :read-only t
-                   :documentation "The keys of a context for session tickets (RFC 5077, section 4), a
-list of vectors of 80 octets: tickets are made with the first, and taken with any."))
+  (ticket-keys nil :read-only t
+                   :documentation "What a context makes and takes session tickets with; for
+MAKE-TLS-CONTEXT of the one that succeeds it."))
 
 (defun tls-context-handle (context)
   "OpenSSL's SSL_CTX for a new connection under CONTEXT, a foreign pointer that may be used as long as

@@ -102,15 +102,20 @@ verified again, see SSL_CTX_set_session_id_context(3)."
 (defun check-ticket-keys (keys)
   "Checks that this Lisp can answer OpenSSL which of KEYS is a ticket's, where there are several."
   (declare (ignorable keys))
-  ;; There the callback ends the process, within EVP_MAC_CTX_set_params.
   #+abcl (when (rest keys)
            (tls-mistaken :ticket-key-files nil nil "can be one file only on ABCL")))
 
-(defun set-ticket-keys (context keys)
-  "Has CONTEXT, an SSL_CTX, make and take session tickets by KEYS."
+(defun ticket-keys-replaceable-p ()
+  "True when OpenSSL can ask us for the key of each ticket: version 3.0 does.  On ABCL the callback
+would end the process, within EVP_MAC_CTX_set_params."
+  #+abcl nil
+  #-abcl (and (cffi:foreign-symbol-pointer "SSL_CTX_set_tlsext_ticket_key_evp_cb") t))
+
+(defun set-ticket-keys (context ticket-keys &aux (keys (valid-ticket-keys ticket-keys)))
+  "Has CONTEXT, an SSL_CTX, make and take session tickets by TICKET-KEYS."
   (check-ticket-keys keys)
-  (if (rest keys)
-      ;; OpenSSL 3.0 has it, and only who gives several keys needs it.
+  (if (or (rest keys)                   ; which needs OpenSSL 3.0
+          (and (first (ticket-keys-state ticket-keys)) (ticket-keys-replaceable-p)))
       (cffi:foreign-funcall "SSL_CTX_set_tlsext_ticket_key_evp_cb" :pointer context
                             :pointer (cffi:callback choose-ticket-key) :int)
       (cffi:with-foreign-object (pointer :uint8 +ticket-key-octets+)
@@ -188,7 +193,8 @@ CLIENT-CA-FILE: the certificates of who issues those of clients, in PEM.
 TICKET-KEY-FILES: files of 80 octets that nobody knows, by which sessions are resumed (RFC 5077): new tickets
 are made by the first, and those by the others are still taken.  With the same files, several processes
 resume each other's sessions.  More than one needs OpenSSL 3.0.
-TICKET-KEYS: in their place such keys, see TLS-CONTEXT-TICKET-KEYS; by default a random one.
+TICKET-KEYS: in their place those of another context, see TLS-CONTEXT-TICKET-KEYS; by default a random
+one, which is replaced daily where OpenSSL 3.0 asks for it, and is still taken for another day.
 KERNEL-TLS: true where the kernel may encrypt, if it can.
 READ-AHEAD: false where OpenSSL is to read no more of a socket than the record at hand.
 
@@ -199,9 +205,11 @@ Signals TLS-MISTAKE."
         (handler-case
             (build-context certificates
                            (or ciphers *default-tls-ciphers*)
-                           (or (mapcar #'read-ticket-key ticket-key-files)
-                               ticket-keys
-                               (list (random-octets +ticket-key-octets+)))
+                           (cond (ticket-key-files
+                                  (make-ticket-keys
+                                   (list* nil (mapcar #'read-ticket-key ticket-key-files))))
+                                 (ticket-keys)
+                                 (t (make-random-ticket-keys)))
                            (list :minimum-protocol minimum-protocol
                                  :cipher-suites (or cipher-suites *default-tls-cipher-suites*)
                                  :client-ca-file client-ca-file

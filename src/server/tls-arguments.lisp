@@ -29,8 +29,7 @@ the way to it."
       (and (search "ermission denied" (princ-to-string condition)) t))))
 
 (defparameter *forbidden-words*
-  "may not be read by this process: see the mode and the owner of the file, and of the folders above
-it"
+  "may not be read by this process: see mode and owner of the file and of the folders above it"
   "What is wrong with a file that FORBIDDEN-P is true for.")
 
 (defun check-pem-file (name pathname wanted)

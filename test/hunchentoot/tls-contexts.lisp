@@ -218,6 +218,43 @@ one of them."
       (is (eq *server* (recycling:reload-certificates *server*)))
       (is-true (session-resumed-p directory version) "~A" version))))
 
+(defun age-ticket-keys (hours)
+  "Makes the random key by which *SERVER* makes tickets HOURS older."
+  (decf (first (platform::ticket-keys-state
+                (platform:tls-context-ticket-keys (recycling::acceptor-tls-context *server*))))
+        (* hours 60 60 1000)))
+
+(define-server-test (a-random-ticket-key-is-replaced-daily :needs (:our-engine :several-ticket-keys))
+  (serving-https (directory)
+    (dolist (version '("-tls1_2" "-tls1_3"))
+      (begin-session directory version)
+      (age-ticket-keys 25)
+      (recycling:reload-certificates *server*)
+      (is-true (session-resumed-p directory version) "~A: by the key of yesterday" version)
+      (begin-session directory version)
+      (is-true (session-resumed-p directory version) "~A: by that of today" version)
+      (age-ticket-keys 49)
+      (is (not (session-resumed-p directory version)) "~A: that was the day before" version)
+      (is-true (served-p (talk-by-openssl "-sess_in" (session-file directory) version))))))
+
+(test ticket-keys-are-two-at-most
+  (if (unmet-need :several-ticket-keys)
+      (skip "~A" (unmet-need :several-ticket-keys))
+      (let ((keys (platform::make-random-ticket-keys)))
+      (flet ((keys-after (hours)
+               (setf (first (platform::ticket-keys-state keys))
+                     (- (platform:milliseconds) (* hours 60 60 1000)))
+               (platform::valid-ticket-keys keys)))
+        (let* ((first (keys-after 23))
+               (second (keys-after 25))
+               (third (keys-after 25)))
+          (is (= 1 (length first)))
+          (is (= 2 (length second)))
+          (is (eq (first first) (second second)) "The old one is taken.")
+          (is (= 2 (length third)))
+          (is (eq (first second) (second third)))
+          (is (= 1 (length (keys-after 49))) "Its tickets have all expired."))))))
+
 (define-server-test (servers-with-the-same-ticket-keys-resume-each-others-sessions :needs :our-engine)
   (with-directory (clients)
     (let ((keys (list (ticket-key clients "one"))))
