@@ -34,7 +34,8 @@
      :message-octets 4000
      :on-open (lambda (socket)
                 (recycling:subscribe *everybody* socket)
-                (tell-everybody "~A came; here are ~D now." name (recycling:channel-size *everybody*)))
+                (tell-everybody "~A came; ~D ~:*~[~;is~:;are~] here now." name
+                                (recycling:channel-size *everybody*)))
      :on-text (lambda (socket text)
                 (declare (ignore socket))
                 (when (plusp (length (short text 500)))
@@ -61,6 +62,7 @@
 <div id=\"log\" aria-live=\"polite\"></div>
 <form id=\"form\"><input id=\"text\" autocomplete=\"off\" aria-label=\"what you say\" placeholder=\"Say something\">
 <button>Send</button></form>
+<p><a href=\"/\">Home</a></p>
 <script>
  const name = new URLSearchParams(location.search).get('name') || 'Guest ' + Math.floor(Math.random() * 1000);
  const show = (id, text) => document.getElementById(id).textContent = text;
@@ -91,4 +93,6 @@
 
 ;; The demo loads this file for its handlers only.
 (unless (find-package '#:hunchentoot-recycling-taskmaster-demo)
+  (hunchentoot:define-easy-handler (front-page :uri "/") ()
+    (hunchentoot:redirect "/chat"))
   (serve))

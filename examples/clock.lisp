@@ -64,6 +64,7 @@
 <h1>The server's time</h1>
 <p id=\"time\">&ndash;</p>
 <p class=\"by\" id=\"state\">Not connected.</p>
+<p><a href=\"/\">Home</a></p>
 <script>
  const show = (id, text) => document.getElementById(id).textContent = text;
  const events = new EventSource('/clock/seconds');
@@ -85,4 +86,6 @@
 
 ;; The demo loads this file for its handlers only.
 (unless (find-package '#:hunchentoot-recycling-taskmaster-demo)
+  (hunchentoot:define-easy-handler (front-page :uri "/") ()
+    (hunchentoot:redirect "/clock"))
   (serve))

@@ -98,6 +98,7 @@
 <h2>By a timer</h2><pre id=\"timer\">waiting</pre>
 <h2>By a pool of threads</h2><pre id=\"primes\">waiting</pre>
 <h2>By another server</h2><pre id=\"fetch\">waiting</pre>
+<p><a href=\"/\">Home</a></p>
 <script>
  for (const id of ['timer', 'primes', 'fetch']) {
    const show = text => document.getElementById(id).textContent = text;
@@ -115,4 +116,6 @@
 
 ;; The demo loads this file for its handlers only.
 (unless (find-package '#:hunchentoot-recycling-taskmaster-demo)
+  (hunchentoot:define-easy-handler (front-page :uri "/") ()
+    (hunchentoot:redirect "/later"))
   (serve))

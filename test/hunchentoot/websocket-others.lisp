@@ -131,7 +131,7 @@ ws.onclose = event => fetch('/heard', { method: 'POST', body: heard + event.code
          (is (= 200 (response-status (ask target))))))
      (is (search "1,709,600,813" (ask-text "/later/primes")))
      (with-talk (talk :handshake '(:target "/chat/socket?name=Ann"))
-       (is (string= "Ann came; here are 1 now." (hear-text talk)))
+       (is (string= "Ann came; 1 is here now." (hear-text talk)))
        (tell talk " Is anybody here? ")
        (is (string= "Ann: Is anybody here?" (hear-text talk)))
        (is (end-talk talk)))

@@ -220,7 +220,7 @@ values were compared."
   (with-directory (directory)
     (with-globals ((hunchentoot::*easy-handler-alist* '()))
       (let* ((packages (list-all-packages))
-             (*package* (make-package (gensym "GUIDE") :use '(#:common-lisp)))
+             (*package* (make-package (gensym "GUIDE") :use (package-use-list '#:cl-user)))
              (*folder* directory)
              (*example-values* '())
              (*printed* nil)
