@@ -286,6 +286,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "reply-context")
                  (:file "deferred-replies") ; replies that any thread has, later
                  (:file "outgoing-streams") ; replies that any thread writes, later
+                 (:file "departures")   ; of clients: no errors of the program
                  (:file "event-streams") ; server-sent events
                  (:file "channels")     ; to many clients at once
                  (:file "heartbeats")   ; of silent event streams

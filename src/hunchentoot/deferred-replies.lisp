@@ -163,7 +163,7 @@ of these objects at a time, or one and the handler, they have to agree on."
             (pathname (call-as-handler (lambda () (hunchentoot:handle-static-file content))))
             (function (call-as-handler content))
             (t content)))
-      (error (condition)
+      ((or error storage-condition) (condition)
         (values nil condition)))))
 
 ;;; Where the handler has returned

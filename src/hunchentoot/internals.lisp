@@ -220,13 +220,16 @@ were uploaded meanwhile.  Returns what THUNK does."
 
 (defun call-handler (acceptor request)
   "Calls the handler for REQUEST.  Returns its value, or NIL, the condition that it signalled
-and a backtrace; and last whether it was left by a throw."
+and a backtrace, if there was room for one; and last whether it was left by a throw."
   (let ((left-p t))
     (flet ((handle ()
              (multiple-value-prog1 (values (hunchentoot:handle-request acceptor request))
                (setf left-p nil))))
       (declare (dynamic-extent #'handle))
-      (multiple-value-bind (content condition backtrace) (call-as-handler #'handle)
+      (multiple-value-bind (content condition backtrace)
+          ;; Hunchentoot catches errors; the stack is exhausted until it is left.
+          (handler-case (call-as-handler #'handle)
+            (storage-condition (condition) (values nil condition nil)))
         (values content condition backtrace left-p)))))
 
 (defun call-as-handler (thunk)

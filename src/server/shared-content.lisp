@@ -2,17 +2,18 @@
 
 ;;;; Content that several threads may read: that of a request whose reply is deferred.
 ;;;;
-;;;; The handler's thread shares it before any other thread can know of the deferral, and receives then what has
-;;;; yet to come, so that nobody who reads it touches the connection:
+;;;; The handler's thread shares it before any other thread can know of the deferral, and then
+;;;; receives what has yet to come, so that a thread that reads it touches no connection:
 ;;;;
-;;;;   what has yet to come                        is taken from the connection by
-;;;;   no more than the limit                      SHARE-CONTENT: threads find it in memory, or in a file
-;;;;   more; or the client waits to be asked       the handler's thread, as it reads, until the handler returns;
-;;;;   for it                                      others get CONTENT-LEFT
-;;;;   either, when the handler has returned       the owner of the connection, which drops it
+;;;;   what has yet to come                  is taken from the connection by
+;;;;   no more than the limit                SHARE-CONTENT, to memory or a file
+;;;;   more; or the client waits to be       the handler's thread, as it reads, until the handler
+;;;;   asked for it                          returns; other threads get CONTENT-LEFT
+;;;;   either, when the handler has          the owner of the connection, which drops it
+;;;;   returned
 ;;;;
-;;;; Threads that read it take turns.  When its request is over it is released: at once, or by the thread that
-;;;; reads at that moment, when its turn ends.
+;;;; Threads that read it take turns.  When its request is over it is released: at once, or by the
+;;;; thread that reads at that moment, when its turn ends.
 
 (defstruct (sharing (:include opaque) (:constructor make-sharing (taker)) (:copier nil))
   "Who may read content, and who does."
@@ -23,7 +24,7 @@
   (over-p nil))                         ; its request is over
 
 (defun others-content-p (content)
-  "True when CONTENT has still to be taken from its connection, and the current thread may not do that."
+  "True when CONTENT has still to be taken from its connection, and the current thread may not."
   (let ((sharing (content-sharing content)))
     (and sharing
          (not (eq (bt:current-thread) (sharing-taker sharing)))
@@ -33,7 +34,7 @@
 ;;; Turns
 
 (defun release-now (content)
-  "Gives back all that CONTENT, of which it is the current thread's turn, has in memory and in files."
+  "Gives back all that CONTENT has in memory and in files; it is the current thread's turn."
   (uninterruptibly
     (lose-rest content)
     (drop-spooled content)
@@ -71,7 +72,7 @@
           (funcall function)))))
 
 (defun release-shared (content)
-  "Releases CONTENT, whose request is over; where another thread reads it, that does so at the end of its turn."
+  "Releases CONTENT, whose request is over; a thread that reads it does so when its turn ends."
   (let ((sharing (content-sharing content)))
     (uninterruptibly
       (when (with-lock-briefly ((sharing-lock sharing))
@@ -82,15 +83,15 @@
 ;;; Receiving the rest
 
 (defgeneric octets-due (content)
-  (:documentation "How many octets of CONTENT, which has not been received whole, are still to come at least.")
+  (:documentation "How many octets of CONTENT, not all of which was received, are to come.")
   (:method ((content content-stream))
     (content-awaited content))
   (:method ((content chunked-content))
     (body-octets-due (content-decoder content))))
 
 (defun prepare-spool (content)
-  "Gives CONTENT a spool to which octets can be appended; one with room for just all of it, where it is short: its reader
-gets that vector then."
+  "Gives CONTENT a spool to which octets can be appended.  Where CONTENT is short the spool has room
+for just all of it: the reader gets that vector then."
   (let ((spool (content-spool content))
         (size (content-size content)))
     (cond (spool (compact-spool spool))
@@ -101,8 +102,8 @@ gets that vector then."
              (memory-made-p spool size))))))
 
 (defun rest-received-p (content most)
-  "Receives what has yet to come of CONTENT to its spool, waiting for it.  NIL when that is more than MOST octets, or
-there is no room for them, nor in a file; or its end is missing."
+  "Receives what has yet to come of CONTENT to its spool, waiting for it.  NIL when that is more
+than MOST octets, an integer or NIL for no limit, or there is no room for them, nor in a file."
   (loop
     (let ((room (if most (- (1+ most) (spooled-octets content)) +input-size+)))
       (cond ((all-received-p content) (return t))
@@ -113,8 +114,8 @@ there is no room for them, nor in a file; or its end is missing."
             ((not (receive-some content room)) (return (all-received-p content)))))))
 
 (defun receive-rest (content most)
-  "Receives what has yet to come of CONTENT, so that it can be read without its source.  Leaves there what
-is more than MOST octets.  A failure is signalled to whoever reads up to it."
+  "Receives what has yet to come of CONTENT, so that it can be read without its source, which keeps
+what is more than MOST octets.  A failure is signalled to whoever reads up to it."
   (prepare-spool content)
   (flet ((receive-it ()
            (handler-case (and (rest-received-p content most)
@@ -127,8 +128,8 @@ is more than MOST octets.  A failure is signalled to whoever reads up to it."
     (call-taking-content content #'receive-it)))
 
 (defun share-content (content most)
-  "Lets any thread read CONTENT from now on, after it has come: no more than MOST octets, an integer or NIL for no
-limit.  The rest is the current thread's to take, see END-TAKING."
+  "Lets any thread read CONTENT from now on, after it has come: no more than MOST octets, an integer
+or NIL for no limit.  The rest is the current thread's to take, see END-TAKING.  Waits for the client."
   (let ((size (content-size content)))
     (when (and (content-intact-p content)
                (null (content-invite content))
@@ -138,8 +139,8 @@ limit.  The rest is the current thread's to take, see END-TAKING."
   (setf (content-sharing content) (make-sharing (bt:current-thread))))
 
 (defun end-taking (content)
-  "Lets no thread that reads CONTENT, which is shared, take more of it from its connection: who reads is told that the rest
-is lost, and the owner of the connection drops it."
+  "Lets no thread that reads CONTENT, which is shared, take more of it from its connection: a thread
+that reads is told that the rest is lost, and the owner of the connection drops it."
   (unless (or (content-refusal content) (all-received-p content))
     (setf (content-lost-p content) t)))
 

@@ -104,7 +104,10 @@
   (record (fake-refusals service) (engine:connection-socket connection)))
 
 (defmethod engine:note ((service fake-service) level control &rest arguments)
-  (record (fake-notes service) (cons level (apply #'format nil control arguments))))
+  (let ((notes (fake-notes service)))
+    (if (functionp notes)               ; which fails
+        (funcall notes)
+        (record notes (cons level (apply #'format nil control arguments))))))
 
 (defmethod engine:make-worker-thread :before ((service fake-service) thunk number)
   (declare (ignore thunk))

@@ -123,6 +123,21 @@
     (is (closed-p (connect-fake *listener*)))
     (wait-for-statistic engine :failed 4)))
 
+(define-server-test what-is-exhausted-is-no-more-than-an-error
+  (let ((making-p t))
+    (with-running-engine (engine (lambda (socket)
+                                   (declare (ignore socket))
+                                   (error 'storage-condition))
+                                 :making (lambda (number)
+                                           (when (and (> number 1) making-p)
+                                             (setf making-p nil)
+                                             (error 'storage-condition))))
+      (setf (slot-value *service* 'notes) (lambda () (error 'storage-condition)))
+      (is (closed-p (connect-fake *listener*)))
+      (is (closed-p (connect-fake *listener*)))
+      (wait-for-statistic engine :open 0)
+      (is (<= 4 (statistic engine :failed))))))
+
 (define-server-test a-handler-that-kills-its-thread-is-replaced
   (with-running-engine (engine (lambda (socket)
                                  (if (plusp (fake-requests socket))

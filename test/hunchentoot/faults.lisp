@@ -50,6 +50,14 @@ still serves."
   (surviving (("/error" (error "Broken.")))
     (is (= 500 (response-status (ask "/error"))))))
 
+(define-server-test (a-handler-that-exhausts-the-stack-is-answered :needs :our-http)
+  ;; Signalled and not done: threads of SBCL that take over the stack of one that has done so may end the process.
+  (surviving (("/" (error 'storage-condition))
+              ("/later" (recycling:defer-reply (reply)
+                          (recycling:complete-reply reply (lambda () (error 'storage-condition))))))
+    (is (= 500 (response-status (ask "/"))))
+    (is (= 500 (response-status (ask "/later"))))))
+
 (define-server-test (destroyed-threads-are-replaced :needs (:our-engine :destroyed-accepts))
   (surviving ()
     (let ((victims (remove-if-not (lambda (thread)

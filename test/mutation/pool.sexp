@@ -198,7 +198,7 @@
   ("admit" "(append (engine-queue engine) (list connection))" "(cons connection (engine-queue engine))")
   ("admit" "(engine-overloaded-p engine) t)" "(engine-overloaded-p engine) nil)")
   ("admit" "(incf (engine-refused engine))" "")
-  ("refuse-and-close" "(error () (count-failure engine))" "(error () nil)")
+  ("refuse-and-close" "((or error storage-condition) () (count-failure engine))" "((or error storage-condition) () nil)")
   ("refuse-and-close" "(close-unread (connection-handle connection))" "nil")
   ("accept-one" "(:late (close-socket socket) nil)" "(:late nil)")
   ("accept-one" "(:refused (refuse-and-close engine connection) nil)" "(:refused connection)")

@@ -114,7 +114,7 @@ its own place up; but the limit may be lower by now.  Under the lock."
 (defun refuse-and-close (engine connection)
   (unwind-protect
        (handler-case (refuse (engine-service engine) connection)
-         (error () (count-failure engine)))
+         ((or error storage-condition) () (count-failure engine)))
     (close-unread (connection-handle connection))))
 
 (defmethod acquire-resources ((engine blocking-engine))

@@ -54,7 +54,7 @@
       (loop for outcome = (interruptibly (serve (engine-service engine) connection))
             unless (and (eq outcome :park) (next-request-p engine worker connection))
               return (if (eq outcome :park) :close outcome))
-    (error (condition)
+    ((or error storage-condition) (condition)
       (count-failure engine)
       (log-message engine :error "Serving a connection failed: ~A" condition)
       (or (given-away-outcome connection) :close))))

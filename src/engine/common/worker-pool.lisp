@@ -145,7 +145,7 @@ the lock.")
 (defun release-connection (engine connection)
   "Lets the service RELEASE CONNECTION of ENGINE; a failure of that is only counted."
   (handler-case (release (engine-service engine) connection)
-    (error () (count-failure engine))))
+    ((or error storage-condition) () (count-failure engine))))
 
 (defun expecting-more-p (engine connection)
   "True when the peer of CONNECTION, whose last answer was sent, may send more before it sees that, and
@@ -169,11 +169,12 @@ ENGINE has the time to wait for it."
 failure of it is only counted."
   (let ((service (engine-service engine)))
     (handler-case (call-noting engine (lambda () (apply #'note service level control arguments)))
-      (error ()
+      ((or error storage-condition) ()
         (count-failure engine)
         ;; What has failed may be the report of a condition, and nobody would learn of that.
         (when (some (lambda (argument) (typep argument 'condition)) arguments)
-          (ignore-errors (apply #'note service level control (without-reports arguments))))))))
+          (handler-case (apply #'note service level control (without-reports arguments))
+            ((or error storage-condition) () nil)))))))
 
 (defmacro surviving-interrupts ((engine) &body body)
   "Evaluates BODY, where the current thread, one of ENGINE, can be interrupted although it serves nobody, and returns its
@@ -218,7 +219,7 @@ reservation is given back, and the sentinel will try again.  Never under the loc
         (call-making-thread (lambda ()
                               (make-worker-thread (engine-service engine) (lambda () (run-worker worker))
                                                   (worker-number worker))))
-      (error (condition)
+      ((or error storage-condition) (condition)
         (note-thread-trouble engine condition)
         (with-engine (engine)
           (retire worker))

@@ -75,7 +75,7 @@ it, or, when that is T, for another worker who may; NIL when all workers serve."
     (incf (engine-refused engine)))
   (let ((told-p nil))
     (unwind-protect (progn (handler-case (refuse (engine-service engine) connection)
-                             (error () (count-failure engine)))
+                             ((or error storage-condition) () (count-failure engine)))
                            (setf told-p t))
       (if told-p
           (close-gracefully engine connection)

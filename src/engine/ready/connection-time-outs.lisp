@@ -152,7 +152,7 @@ it where it was: it is not called for that again."
 
 (defun notice-given-p (engine connection)
   (handler-case (give-notice (engine-service engine) connection)
-    (error ()
+    ((or error storage-condition) ()
       (count-failure engine)
       nil)))
 

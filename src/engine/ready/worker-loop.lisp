@@ -248,7 +248,7 @@ left by a non-local exit."
 (defmacro noting-failure ((engine connection) &body body)
   "The value of BODY, which serves CONNECTION of ENGINE; or what becomes of that after an error."
   `(handler-case (progn ,@body)
-     (error (condition)
+     ((or error storage-condition) (condition)
        (count-failure ,engine)
        (log-message ,engine :error "Serving a connection failed: ~A" condition)
        (or (given-away-outcome ,connection) :close))))
