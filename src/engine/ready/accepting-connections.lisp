@@ -6,8 +6,8 @@
 ;;;; gets it sees to it that all of them are accepted:
 ;;;;
 ;;;;   having accepted one connection, a worker finds    and does, before it serves that
-;;;;   nobody waits                                      queues the listener
-;;;;   somebody waits, and there is a second one         parks that, queues the listener
+;;;;   nobody waits                                      queues the listener, first
+;;;;   somebody waits, and there is a second one         parks that, queues the listener, first
 ;;;;   somebody waits, and there is none                 nothing: the next one makes an event
 ;;;;   it has accepted many since it asked the poller    arms the listener anew: its event comes after all
 ;;;;                                                     that is ready now
@@ -191,7 +191,8 @@ of which no event will come."
 (defun requeue-listener (engine worker)
   "Lets somebody else look whether connections wait."
   (if (< (incf (ready-worker-accepted worker)) +accept-batch+)
-      (queue-events engine (list (engine-listener-descriptor engine)))
+      ;; Behind connections that never pause, one would be accepted in each of their rounds.
+      (queue-first engine (engine-listener-descriptor engine))
       (rearm-listener engine)))
 
 (defun rearm-listener (engine)

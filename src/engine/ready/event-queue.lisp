@@ -48,6 +48,13 @@ and answered together.")
                                    (list tokens))))
   (wake-one-if-somebody-waits engine))
 
+(defun queue-first (engine token)
+  "Queues TOKEN before those of ENGINE."
+  (loop for before = (engine-event-queue engine)
+        until (compare-and-set (engine-event-queue engine) before
+                               (cons (cons token (car before)) (cdr before))))
+  (wake-one-if-somebody-waits engine))
+
 (defun queued-events (engine)
   "What is queued in ENGINE, a list in no order."
   (let ((queue (engine-event-queue engine)))
