@@ -202,6 +202,7 @@
                  (:file "forms")
                  (:file "limits")
                  (:file "form-limits")
+                 (:file "client-input")
                  (:file "small-heaps")
                  (:file "stalled")
                  (:file "early-content")

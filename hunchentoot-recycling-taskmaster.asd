@@ -279,6 +279,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "constructors")
                  (:file "parameters")   ; of a request: its query and its cookies
                  (:file "requests")     ; making request objects
+                 (:file "guards")       ; what programs ask of them
                  (:file "connection")
                  (:file "request-processing") ; by our own code, from octets to octets
                  (:file "reply")

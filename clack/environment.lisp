@@ -24,7 +24,8 @@
   "The host and the port, an integer, that HOST, of a header Host, names; the port DEFAULT where it names none."
   (let ((start (port-start host)))
     (cond (start
-           (list host (subseq host 0 (1- start)) (parse-integer host :start start)))
+           (list host (subseq host 0 (1- start))
+                 (decimal-number host start (length host) +most-port-digits+)))
           (t
            ;; A colon may have nothing behind it.
            (list host (string-right-trim ":" host) default)))))
@@ -64,7 +65,7 @@
   "The environment of the request of EXCHANGE, which came over LINK, with BODY, a stream."
   (let* ((head (exchange-head exchange))
          (uri (head-uri head)))
-    (multiple-value-bind (path-start path-end) (target-path head)
+    (multiple-value-bind (path-start path-end) (uri-path uri)
       (multiple-value-bind (name port) (server-name-and-port server head link)
         (list :request-method (head-method head)
               :script-name ""

@@ -76,6 +76,56 @@
                                                 (hot-files))))
         "~A" text)))
 
+;;; What a client sends is not interned, meets no regular expression, and no parser without a limit
+
+(defparameter *risky-operators*
+  '("intern" "find-symbol" "make-symbol" "read-from-string" "parse-integer" "parse-number" "as-keyword"
+    "make-keyword" "string-to-symbol" "cl-ppcre:" "ppcre:" "rfc2388:" "parse-content-type" "read-token"
+    "read-name-value-pair" "eval" "split-sequence")
+  "What is not to be given what a client has sent: names of operators, or with a colon, of packages.")
+
+(defparameter *allowed-risks*
+  '(("src/base/records.lisp" "(intern" "names of accessors, where records are defined")
+    ("src/http/words.lisp" "(intern" "names of methods and fields that this library knows, when it is loaded")
+    ("src/http/names.lisp" "(find-symbol" "makes no symbol")
+    ("src/platform/listeners-sbcl.lisp" "(parse-integer" "what systemd says in the environment")
+    ("src/platform/processors-sbcl.lisp" "(parse-integer" "what the kernel says of processors")
+    ("src/hunchentoot/internals.lisp" "(find-symbol" "a constant of Hunchentoot's, when the library is loaded")
+    ("src/hunchentoot/tls.lisp" "(find-symbol" "names of slots, from names in this library")
+    ("src/hunchentoot/requests.lisp" "(find-symbol" "a name that this library has made up")
+    ("src/hunchentoot/guards.lisp" "(find-symbol" "makes no symbol")
+    ("src/hunchentoot/reply.lisp" "(cl-ppcre:" "values of headers that a program sends; linear")
+    ("clack/responses.lisp" "(find-symbol" "makes no symbol")
+    ("clack/responses.lisp" "(parse-integer" "what an application sends")
+    ("src/platform/abcl.lisp" "(eval" "NIL")
+    ("clack/socket.lisp" "(eval" "definitions of this library, when it is loaded")
+    ("clack/socket.lisp" "(find-symbol" "names of operators of clack.socket"))
+  "Files, what they say, and why that is given nothing that a client has sent, or does no harm to it.")
+
+(defun risks-of (file)
+  "Which of *RISKY-OPERATORS* FILE calls, or names as functions."
+  (let ((text (source-text file)))
+    (loop for operator in *risky-operators*
+          for package-p = (char= #\: (char operator (1- (length operator))))
+          when (loop for before in '("(" "#'")
+                       thereis (loop for after in (if package-p '("") '(" " ")" (#\Newline)))
+                                     thereis (search (format nil "~A~A~A" before operator
+                                                             (if (consp after) (coerce after 'string) after))
+                                                     text :test #'char-equal)))
+            collect (format nil "(~A" operator))))
+
+(test what-clients-send-is-read-by-no-risky-operator
+  (let ((found (loop for file in (source-files)
+                     append (loop for risk in (risks-of file)
+                                  collect (list (source-name file) risk)))))
+    (flet ((allowed-p (risk)
+             (find risk *allowed-risks* :test #'equal :key (lambda (allowed) (subseq allowed 0 2)))))
+      (dolist (risk found)
+        (is-true (allowed-p risk) "~{~A has ~A~}: may a client's characters reach it?" risk)))
+    (dolist (allowed *allowed-risks*)
+      (is-true (find (subseq allowed 0 2) found :test #'equal)
+               "~A has no ~A any more." (first allowed) (second allowed)))))
+
 ;;; Functions that check nothing, and the document that says why they need not
 
 (defun hot-functions (file)

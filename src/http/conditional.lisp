@@ -56,16 +56,11 @@ which last changed at DATE, a string or NIL if that is too recent to tell (RFC 9
           ((find #\" validator) (and (not (tag-weak-p tag)) (string= tag validator)))
           (t (equal date validator)))))
 
-(defconstant +most-range-digits+ 18
-  "The most digits of a position that mean anything: each such number is a CONTENT-SIZE.  To read the
-digits of a longer one takes time with their square, and no content is that large.")
-
 (defun range-position (value start end)
   "The number whose digits VALUE has from START to END, or one beyond all content."
   (let ((start (or (position #\0 value :start start :end end :test #'char/=) (1- end))))
-    (if (> (- end start) +most-range-digits+)
-        +most-content+
-        (parse-integer value :start start :end end))))
+    (or (decimal-number value start end +most-integer-digits+)
+        +most-content+)))
 
 (defun parse-range (value size)
   "The first and the last octet that VALUE, the text of Range, asks for, of content of SIZE octets;

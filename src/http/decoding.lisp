@@ -82,8 +82,9 @@ U+FFFD."
     (declare (type index fill))
     (loop while (< start end)
           do (cond ((percent-encoding-p text start end)
-                    (setf (aref octets fill) (parse-integer text :start (+ start 1) :end (+ start 3)
-                                                                 :radix 16))
+                    (setf (aref octets fill)
+                          (+ (* 16 (digit-char-p (schar text (+ start 1)) 16))
+                             (digit-char-p (schar text (+ start 2)) 16)))
                     (incf start 3))
                    (t
                     (setf (aref octets fill) (logand 255 (char-code (schar text start))))
@@ -110,14 +111,15 @@ as UTF-8: a string, TEXT itself where that is the same."
 
 ;;; The parts of a request's target
 
-(defun target-path (head)
-  "Where in HEAD-URI of HEAD the path begins, and where it ends: at the query or at the end of all (RFC 9112,
-section 3.2)."
-  (declare (type head head) #.*plain-policy*)
-  (let* ((uri (head-uri head))
-         (size (length uri))
-         (query (text-position #\? uri 0 size)))
-    (declare (type text uri))
-    (if (eq :absolute (head-target-form head))
-        (values (text-position #\/ uri (authority-start uri) query) query)
+(defun uri-path (uri)
+  "Where in the string URI, a request target, the path begins, and where it ends: at the query or at the end
+of all (RFC 9112, section 3.2)."
+  (declare (type text uri) #.*plain-policy*)
+  (let* ((size (length uri))
+         (query (text-position #\? uri 0 size))
+         (authority (and (plusp size)
+                         (char/= #\/ (schar uri 0))
+                         (authority-start uri))))
+    (if authority
+        (values (text-position #\/ uri (min authority query) query) query)
         (values 0 query))))

@@ -1,33 +1,116 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; The media type of content: token "/" token, with parameters (RFC 9110, section 8.3.1), as far as their
-;;; values are tokens.
+;;; The media type of content: token "/" token, with parameters (RFC 9110, section 8.3.1).  What follows a
+;;; type and is no parameter means nothing, as it does to Hunchentoot: one function decides for both, or
+;;; content of a type that only one of them takes for a form would escape the limits of forms.
 
-(defun parameters-end (text start)
-  "Where the parameters end that TEXT has from START, each as in section 5.6.6 of RFC 9110."
-  (declare (type text text) (type index start) #.*plain-policy*)
-  (let ((size (length text)))
-    (labels ((word (position)
-               (let ((end (text-run-end text position size +token+)))
-                 (and (> end position) end)))
-             (char-then-word (char position)
-               (and position
-                    (< position size)
-                    (char= char (schar text position))
-                    (word (text-run-end text (1+ position) size
-                                        (if (char= char #\;) +whitespace+ 0))))))
-      (loop for end = start then next
-            for next = (char-then-word #\= (char-then-word #\; (text-run-end text end size +whitespace+)))
-            while next
-            finally (return end)))))
+(define-condition malformed-media-type (recycling-error)
+  ()
+  (:report "A Content-Type is malformed.")
+  (:documentation "The value of a Content-Type is not acceptable (RFC 9110, section 8.3.1)."))
 
-(defun parse-media-type (text)
-  "Where the type ends in TEXT, the value of a Content-Type, all Latin-1: at its slash; and true when
-parameters follow the subtype.  NIL for what is malformed, or has a parameter that is no token."
+(defun media-type-end (text)
+  "Where the type ends in TEXT, a Content-Type, and where its slash is; NIL where it has none."
   (declare (type text text) #.*plain-policy*)
   (let* ((size (length text))
          (slash (text-run-end text 0 size +token+)))
-    (when (and (< 0 slash size) (char= #\/ (schar text slash)))
-      (let ((end (text-run-end text (1+ slash) size +token+)))
-        (when (and (> end (1+ slash)) (= size (parameters-end text end)))
-          (values slash (< end size)))))))
+    (when (= (1+ slash) size)
+      ;; It ends in what cannot begin a subtype.
+      (when (char= #\/ (schar text slash)) (error 'malformed-media-type)))
+    (when (zerop size)
+      (error 'malformed-media-type))
+    (and (< slash size)
+         (char= #\/ (schar text slash))
+         (values (text-run-end text (1+ slash) size +token+) slash))))
+
+(defun quoted-end (text start lenient-p)
+  "Where the quoted string whose first quote is before START of TEXT has its last; if LENIENT-P, the end of TEXT
+where it has none."
+  (declare (type text text) (type index start) #.*plain-policy*)
+  ;; RFC 9110, section 5.6.4
+  (loop with size of-type index = (length text)
+        with position of-type index = start
+        while (< position size)
+        do (case (schar text position)
+             (#\" (return position))
+             (#\\ (incf position)))
+           (incf position)
+        finally (return (if lenient-p size (error 'malformed-media-type)))))
+
+(defun parameter-value-end (text start)
+  "Where the value of a parameter, no quoted string, that begins TEXT at START ends."
+  (declare (type text text) (type index start) #.*plain-policy*)
+  ;; RFC 9110, section 5.6.6, has a token; boundaries come with other characters, too.
+  (loop for position of-type index from start below (length text)
+        until (let ((char (schar text position)))
+                (or (char= char #\;) (char= char #\Space) (char= char #\Tab)))
+        finally (return position)))
+
+(defun parameter-range (text start name lenient-p)
+  "From where to where in TEXT, whose parameters begin at START, the value of the first one called NAME is,
+without its quotes; third, whether it has these.  NIL where there is none.  Signals MALFORMED-MEDIA-TYPE for a
+parameter without value, or stops there if LENIENT-P."
+  (declare (type text text name) (type index start) #.*plain-policy*)
+  (let ((size (length text)) (position start) (from nil) (to 0) (quoted nil))
+    (declare (type index position to))
+    (flet ((skip (start)
+             (setf position (text-run-end text start size +whitespace+))
+             (and (< position size)
+                  (schar text position))))
+      (loop
+        (unless (and (eql #\; (skip position))
+                     (skip (1+ position)))
+          (return (and from (values from to quoted))))
+        (let* ((name-start position)
+               (name-end (text-run-end text name-start size +token+)))
+          (unless (and (eql #\= (skip name-end))
+                       (skip (1+ position)))
+            (when lenient-p
+              (return (and from (values from to quoted))))
+            (error 'malformed-media-type))
+          (let* ((quote-p (char= #\" (schar text position)))
+                 (value (if quote-p (1+ position) position))
+                 (end (if quote-p (quoted-end text value lenient-p) (parameter-value-end text value))))
+            (declare (type index value end))
+            (when (and (null from) (string-equal name text :start2 name-start :end2 name-end))
+              (setf from value to end quoted quote-p))
+            (setf position (if quote-p (min size (1+ end)) end))))))))
+
+(defun unescaped (text start end)
+  "A fresh string of TEXT from START below END without the backslashes of quoted pairs."
+  (with-output-to-string (output)
+    (loop with position = start
+          while (< position end)
+          do (when (and (char= #\\ (char text position)) (< (1+ position) end))
+               (incf position))
+             (write-char (char text position) output)
+             (incf position))))
+
+(defun parameter-value (text start end quoted)
+  "The value that TEXT has from START below END, which were in quotes if QUOTED."
+  (if quoted
+      (unescaped text start end)
+      (text-part text start end)))
+
+(defun media-type-p (type text)
+  "True when the string TEXT, the value of a Content-Type, names the media type TYPE, a string, whatever
+follows it (RFC 9110, section 8.3.1)."
+  (let* ((text (coerce text 'text))
+         (end (handler-case (media-type-end text)
+                (malformed-media-type () nil))))
+    (and end
+         (= end (length type))
+         (string-equal type text :end2 end))))
+
+(defun media-type-parameter (name text &optional (kind nil))
+  "The value of the parameter NAME, a string in lower case, in the string TEXT, the value of a Content-Type:
+a fresh string, or NIL where it has none, or where KIND is a string and not what stands before the slash.
+Signals MALFORMED-MEDIA-TYPE for what is none (RFC 9110, section 8.3.1)."
+  (let ((text (coerce text 'text)) (name (coerce name 'text)))
+    (multiple-value-bind (type-end slash) (media-type-end text)
+      (when type-end
+        (multiple-value-bind (start end quoted) (parameter-range text type-end name nil)
+          (and start
+               (or (null kind)
+                   (string-equal kind text :end2 slash))
+               (parameter-value text start end quoted)))))))

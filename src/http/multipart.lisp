@@ -195,3 +195,67 @@ Signals MALFORMED-MULTIPART when the head of a part is too large (RFC 2046, sect
         (when (or event (eq phase (multipart-phase parser)))
           (return (values event from to next)))
         (setf start next)))))
+
+;;; What the head of a part says (RFC 7578, section 4.2)
+
+(defun head-lines (text)
+  "The lines of TEXT, the head of a part, as fresh strings; one that is continued is one (RFC 5322, section
+2.2.3)."
+  (declare (type text text) #.*plain-policy*)
+  (let ((start 0) (size (length text)) (lines '()))
+    (declare (type index start size))
+    (flet ((line-end (position)
+             (or (search #.(coerce '(#\Return #\Linefeed) 'string) text :start2 position) size)))
+      (loop while (< start size)
+            do (let ((end (line-end start)))
+                 (declare (type index end))
+                 (loop while (and (< (+ end 2) size)
+                                  (octet-in-class-p (logand 255 (char-code (schar text (+ end 2))))
+                                                    +whitespace+))
+                       do (fill text #\Space :start end :end (+ end 2))
+                          (setf end (line-end end)))
+                 (push (text-part text start end) lines)
+                 (setf start (min size (+ end 2))))))
+    (nreverse lines)))
+
+(defun line-value (line name)
+  "From where to where in LINE the value is that it gives the field NAME, without parameters; NIL where it is
+another's."
+  (declare (type text line name) #.*plain-policy*)
+  (let ((size (length name)))
+    (and (< size (length line))
+         (char= #\: (schar line size))
+         (string-equal name line :end2 size)
+         (let ((start (text-run-end line (1+ size) (length line) +whitespace+)))
+           (values start (parameter-value-end line start))))))
+
+(defun field-of-part (lines name &optional value)
+  "The first of LINES, of the head of a part, that gives the field NAME a value, or VALUE; with where the value
+begins and ends.  NIL where none does."
+  (dolist (line lines)
+    (declare (type text line))
+    (multiple-value-bind (start end) (line-value line (coerce name 'text))
+      (when (and start
+                 (or (null value) (string-equal value line :start2 start :end2 end)))
+        (return (values line start end))))))
+
+(defun part-facts (octets start end)
+  "What the head of a part, which is OCTETS from START below END, says: three strings of characters whose codes
+are octets, or NIL.  The name of the field, the name of the file, and its type without parameters, RFC 7578,
+sections 4.2 and 4.4.  It takes time with the number of octets, and nothing in it is an error."
+  (declare (type octets octets) (type index start end) #.*plain-policy*)
+  (check-range octets start end)
+  (let ((lines (head-lines (latin-1-text octets start end))))
+    (multiple-value-bind (line from to) (field-of-part lines "content-disposition" "form-data")
+      (declare (ignore from))
+      (flet ((parameter (name)
+               (and line
+                    (multiple-value-bind (start end quoted)
+                        (parameter-range line to (coerce name 'text) t)
+                      (and start
+                           (parameter-value line start end quoted))))))
+        (values (parameter "name")
+                (parameter "filename")
+                (multiple-value-bind (line from to) (field-of-part lines "content-type")
+                  (and line
+                       (text-part line from to))))))))

@@ -12,6 +12,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:limits #:content-size #:make-limits #:limits-request-line-octets #:limits-header-octets
    #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets
    #:limits-trailer-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
+   #:limits-file-count
    #:limits-early-octets #:limits-content-rate #:limits-content-grace #:limits-content-seconds #:limits-reply-rate #:limits-reply-grace
    ;; request heads
    #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
@@ -20,7 +21,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:head-headers #:head-header #:head-host #:head-framing #:head-keep-alive-p
    #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
    #:head-expect-100-continue-p #:*spelling-kept-p*
-   #:target-path #:field-spelling
+   #:uri-path #:field-spelling
    ;; whether a connection may be used again
    #:protocol-state #:next-state #:state-after-head #:reusable-p #:persists-p #:last-request-read-p
    #:client-side #:our-side #:illegal-event #:illegal-event-event #:illegal-event-state
@@ -29,8 +30,9 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    ;; multipart bodies
    #:multipart-parser #:make-multipart-parser #:parse-multipart #:multipart-closed-p
    #:multipart-done-p #:boundary-p #:malformed-multipart #:+part-head-octets+ #:+boundary-octets+
+   #:part-facts
    ;; media types
-   #:parse-media-type
+   #:media-type-p #:media-type-parameter #:malformed-media-type
    ;; conditional and range requests
    #:entity-tag #:precondition #:range-current-p #:parse-range
    ;; replies
@@ -45,6 +47,8 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:reason-phrase #:media-type-of-file #:body-allowed-p #:imf-fixdate #:rendered-second
    ;; lists and words in header fields
    #:list-elements #:token-p
+   ;; numbers
+   #:decimal-number #:+most-port-digits+ #:+most-integer-digits+
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text #:octet-count
    #:utf-8-text #:utf-8-code #:utf-8-size-by-first #:put-code-point #:percent-decoded

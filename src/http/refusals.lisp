@@ -131,6 +131,8 @@ for the client, by the rule in SECTION of an RFC."
   "The form is larger than this server takes.")
 (define-refusal :too-many-fields 413 "RFC 9110, section 15.5.14"
   "The form has more fields than this server takes.")
+(define-refusal :too-many-files 413 "RFC 9110, section 15.5.14"
+  "The form has more files than this server takes.")
 (define-refusal :no-memory 503 "RFC 9110, section 15.6.4"
   "There is no memory for the request now.")
 (define-refusal :connect-not-served 501 "RFC 9110, section 9.3.6"

@@ -55,14 +55,17 @@ on average while it is waited for, NIL for no bound.")
    :documentation "After how many seconds REPLY-RATE of these LIMITS counts.")
   (field-count 10000 :type (or null content-size) :read-only t
    :documentation "The most fields of a form of these LIMITS, files among them, NIL for no
-bound; beyond it 413 (RFC 9110, section 15.5.14)."))
+bound; beyond it 413 (RFC 9110, section 15.5.14).")
+  (file-count 100 :type (or null content-size) :read-only t
+   :documentation "The most files in a form of these LIMITS, NIL for no bound; beyond it 413
+(RFC 9110, section 15.5.14)."))
 
 (setf (documentation 'make-limits 'function)
       "New LIMITS; each keyword is one of its slots: :REQUEST-LINE-OCTETS (16 KiB),
 :HEADER-OCTETS (32 KiB), :HEADER-COUNT (128), :BODY-OCTETS (NIL), :CHUNK-EXTENSION-OCTETS
 (16 KiB), :TRAILER-OCTETS (8 KiB), :RAW-OCTETS (64 MiB), :FORM-OCTETS (2 MiB), :EARLY-OCTETS
 (1 GiB), :CONTENT-RATE (1024), :CONTENT-GRACE (10), :CONTENT-SECONDS (NIL), :REPLY-RATE
-(1024), :REPLY-GRACE (30), :FIELD-COUNT (10,000).")
+(1024), :REPLY-GRACE (30), :FIELD-COUNT (10,000), :FILE-COUNT (100).")
 
 (defparameter *default-limits* (make-limits)
   "The limits of a parser that was given none.")

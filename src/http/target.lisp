@@ -4,21 +4,34 @@
 
 (declaim (ftype (function (text index index) index) reg-name-end ip-literal-end host-end))
 
-(defun digits-value (text start end)
-  "The number that the digits TEXT has from START below END, at most five, are."
-  (declare (type text text) (type index start end) #.*plain-policy*)
-  (loop with value of-type (unsigned-byte 32) = 0
-        for position of-type index from start below end
-        do (setf value (+ (* 10 value) (- (char-code (schar text position)) (char-code #\0))))
-        finally (return value)))
+(defconstant +most-port-digits+ 5
+  "The most digits of a port (RFC 9110, section 4.2.1; a port of TCP has 16 bits).")
+
+(defconstant +most-integer-digits+ 18
+  "The most digits of any other number that a client sends: such a number is a CONTENT-SIZE, and to read it
+costs little.  To read the digits of a longer one would take time with their square.")
+
+(defun decimal-number (text start end most)
+  "The integer that TEXT, a string, from START below END is in ASCII digits; NIL where that is none, or has
+more than MOST digits, an integer up to +MOST-INTEGER-DIGITS+."
+  (declare (type string text) (type index start end) (type (integer 1 #.+most-integer-digits+) most)
+           #.*plain-policy*)
+  (and (< start end)
+       (<= (- end start) most)
+       (loop with value of-type (unsigned-byte 60) = 0
+             for position of-type index from start below end
+             for digit = (- (char-code (char text position)) (char-code #\0))
+             unless (<= 0 digit 9)
+               return nil
+             do (setf value (+ (* 10 value) digit))
+             finally (return value))))
 
 (defun port-p (text start end)
   "True if TEXT from START to END is a port: empty or a number up to 65535."
   (declare (type text text) (type index start end) #.*plain-policy*)
-  (and (= end (text-run-end text start end +digit+))
-       (or (< (- end start) 5)
-           (and (= (- end start) 5)
-                (<= (digits-value text start end) 65535)))))
+  (or (= start end)
+      (let ((number (decimal-number text start end +most-port-digits+)))
+        (and number (<= number 65535)))))
 
 (defun percent-encoding-p (text start end)
   "True if TEXT from START below END begins with a percent sign and two digits."

@@ -78,25 +78,50 @@ STOP does, that no further request is to be read.  True then, for one caller onl
        (hunchentoot:log-message* :error "Error when creating REQUEST object: ~A" condition)
        (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+))))
 
-(defun decoded-alist (text external-format ascii-p)
-  "The alist that Hunchentoot makes of the string TEXT, URL-encoded in EXTERNAL-FORMAT, which has
-ASCII in it if ASCII-P."
-  (let ((alist (if ascii-p (query-alist text external-format) :irregular)))
-    (if (eq alist :irregular)
-        (hunchentoot::form-url-encoded-list-to-alist (cl-ppcre:split "&" text) external-format)
-        alist)))
+(defun taken-over-p (function qualifiers new)
+  "Makes Hunchentoot's method of the generic FUNCTION with QUALIFIERS for its requests one of the generic
+function NEW; NIL where that was done before."
+  (let ((specializers (list (find-class 'hunchentoot:request))))
+    (unless (find-method new qualifiers specializers nil)
+      (let ((method (find-method function qualifiers specializers)))
+        (remove-method function method)
+        (add-method new method)))))
 
-(defun parameters-of (query)
-  "The alist that Hunchentoot makes of the string QUERY, in UTF-8."
-  (let ((flexi-streams:*substitution-char* #\?))
-    (decoded-alist query hunchentoot::+utf-8+ t)))
+(defgeneric hunchentoots-filling (request &rest initargs)
+  (:documentation "What Hunchentoot does with a REQUEST that was made, and we do in requests.lisp."))
 
-(defun cookies-of (header)
-  "The alist that Hunchentoot makes of HEADER, the value of Cookie."
-  (let ((alist (cookie-alist header)))
-    (if (eq alist :irregular)
-        (hunchentoot::cookies-to-alist (cl-ppcre:split "\\s*[,;]\\s*" header))
-        alist)))
+(taken-over-p #'initialize-instance '(:after) #'hunchentoots-filling)
+
+(defgeneric hunchentoots-session (request)
+  (:documentation "The session that REQUEST names, as Hunchentoot finds it."))
+
+(taken-over-p #'hunchentoot:session-verify '() #'hunchentoots-session)
+
+(defvar *uri-format* hunchentoot::+utf-8+
+  "The external format of what a request's target says.")
+
+(defvar *for-paths* (list nil)
+  "What URL-DECODE is given besides text and format for a path, since 1.3.0: that a plus stays.")
+
+(defparameter *plus-kept-p*
+  (handler-case (equal "+" (apply 'hunchentoot:url-decode "+" *uri-format* *for-paths*))
+    (error () nil))
+  "True where a plus in a path stays; before 1.3.0 it is a space.")
+
+(defun url-decoded (text external-format plus-p)
+  "What the string TEXT, URL-encoded in EXTERNAL-FORMAT, is.  A plus is a space if PLUS-P."
+  (apply 'hunchentoot:url-decode text external-format (if plus-p '() *for-paths*)))
+
+(defun warn-of-charset (charset)
+  (hunchentoot::hunchentoot-warn "Invalid character set ~S in request has been ignored." charset))
+
+;;; What programs ask of a request, see guards.lisp
+
+(wrap-function 'hunchentoot:real-remote-addr 'forwarded-address)
+(wrap-function 'hunchentoot::keep-alive-p 'client-keeps-p)
+(wrap-function 'hunchentoot::external-format-from-content-type 'guarded-format)
+(wrap-function 'hunchentoot::convert-parameter 'converted-parameter)
+(wrap-function 'hunchentoot::compute-array-parameter 'array-parameter)
 
 ;;; Content, see content.lisp
 
@@ -108,28 +133,6 @@ known."
 (defun wrap-content-reader (wrapper)
   "Makes WRAPPER, see WRAP-FUNCTION, what gives a request its raw post data."
   (wrap-function 'hunchentoot::get-post-data wrapper))
-
-(defun external-format-of-type (hunchentoots type)
-  "The external format of content of TYPE, the value of a Content-Type or NIL; by HUNCHENTOOTS, a function of
-TYPE that reads a character at a time, unless there is none."
-  (if (or (null type) (without-charset-p type))
-      nil
-      (funcall hunchentoots type)))
-
-(wrap-function 'hunchentoot::external-format-from-content-type 'external-format-of-type)
-
-(defun external-format-of-form (request)
-  "That of the parameters in the content of REQUEST: of its charset, if it names one that is known,
-else the default."
-  (let* ((type (hunchentoot:header-in :content-type request))
-         (charset (and (not (without-charset-p type))
-                       (nth-value 2 (hunchentoot::parse-content-type type)))))
-    (or (and charset
-             (handler-case (flexi-streams:make-external-format charset :eol-style :lf)
-               (error ()
-                 (hunchentoot::hunchentoot-warn
-                  "Ignoring unknown character set ~A in request content type." charset))))
-        hunchentoot:*hunchentoot-default-external-format*)))
 
 (defmacro or-bad-request (&body body)
   "Evaluates BODY; an error in it ends the request, unless it is that of content that was refused before, or the handler
@@ -145,11 +148,16 @@ runs in another thread."
 
 ;;; Forms with files, see uploads.lisp
 
-(defun wrap-form-parser (wrapper)
-  "Makes WRAPPER, see WRAP-FUNCTION, what parses the content of a request as multipart/form-data."
-  (wrap-function 'hunchentoot::parse-multipart-form-data wrapper))
-
 (defun request-content (request) (hunchentoot::content-stream request))
+
+(defparameter *usual-folder* "/tmp/hunchentoot/"
+  "The folder that Hunchentoot has for uploads where no program chooses another.")
+
+(defun upload-folder ()
+  "The folder for uploads: that which the program has chosen, or one that nobody else may use."
+  (or (and (equal *usual-folder* hunchentoot:*tmp-directory*)
+           (private-folder))
+      hunchentoot:*tmp-directory*))
 
 (defun temporary-pathname (&optional (tries 10))
   "The pathname of a file for an upload, which is deleted at the end of the request; of TRIES at most."
@@ -162,7 +170,8 @@ runs in another thread."
                                        ;; It has no name yet: it is not the program's hook that fails.
                                        (eq files hunchentoot::*tmp-files*))
                               (return-from temporary-pathname (temporary-pathname (1- tries)))))))
-      (hunchentoot::make-tmp-file-name))))
+      (let ((hunchentoot:*tmp-directory* (upload-folder)))
+        (hunchentoot::make-tmp-file-name)))))
 
 (defun disown-temporary-pathname (pathname)
   "Leaves the file PATHNAME, of TEMPORARY-PATHNAME, alone at the end of the request: it is another's."

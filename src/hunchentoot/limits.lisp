@@ -6,12 +6,12 @@
     ((acceptor parallel-acceptor) slot-names
      &rest initargs &key max-request-line-octets max-header-octets max-header-count
                       max-body-octets max-chunk-extension-octets max-trailer-octets
-                      max-raw-octets max-form-octets max-field-count
+                      max-raw-octets max-form-octets max-field-count max-file-count
                       max-early-octets min-content-rate content-grace content-timeout
                       min-reply-rate reply-grace)
   (declare (ignore slot-names max-request-line-octets max-header-octets max-header-count
                    max-body-octets max-chunk-extension-octets max-trailer-octets
-                   max-raw-octets max-form-octets max-field-count
+                   max-raw-octets max-form-octets max-field-count max-file-count
                    max-early-octets min-content-rate content-grace content-timeout
                    min-reply-rate reply-grace))
   (setf (acceptor-limits acceptor)

@@ -60,14 +60,11 @@ it is none of ours, or just its stream is wanted."
 
 (defparameter *form-type* "application/x-www-form-urlencoded")
 
-(defun names-type-p (type name)
-  "True when TYPE, the text of a Content-Type or NIL, is NAME, whatever its parameters."
-  (let ((end (length name)))
-    (and (<= end (length type))
-         (string-equal name type :end2 end)
-         (or (= end (length type))
-             (find (char type end) #(#\; #\Space #\Tab)))
-         t)))
+(defun content-of-type-p (request type)
+  "True when the Content-Type of REQUEST names the media type TYPE, whatever follows that."
+  (let ((header (hunchentoot:header-in :content-type request)))
+    (and header
+         (media-type-p type header))))
 
 (defun method-with-parameters-p (request)
   "True when REQUEST has one of the methods with which a form may come."
@@ -79,7 +76,7 @@ parameters: because nobody has read it, or, if FORCE, once more."
   (let ((read (content-asked-for-p request)))
     (and (or (null read) (and force (typep read 'octets)))
          (method-with-parameters-p request)
-         (names-type-p (hunchentoot:header-in :content-type request) *form-type*))))
+         (content-of-type-p request *form-type*))))
 
 (defun field-counter (content limit)
   "A function of octets of a form, a start and an end, that refuses CONTENT when there are more than
@@ -114,29 +111,30 @@ and as one of a name or value.")
 
 (defun read-form (request content external-format)
   "Gives REQUEST, which has a form as its CONTENT, the parameters in that, in EXTERNAL-FORMAT or, if
-that is NIL, in that of the form."
+that is NIL, in Hunchentoot's default."
   (let* ((octets (form-octets request content))
-         (own-format (external-format-of-form request))
-         (ascii-p (and (null external-format) (encoding-of own-format))))
+         (default hunchentoot:*hunchentoot-default-external-format*)
+         (ascii-p (and (null external-format) (encoding-of default) t)))
     (declare (type octets octets))
     (reserve-memory content (* +octets-for-decoding+ (length octets)))
     (setf (slot-value request 'hunchentoot:post-parameters)
-          (decoded-alist (latin-1-text octets 0 (length octets)) (or external-format own-format)
-                         ascii-p))))
+          (query-alist (latin-1-text octets 0 (length octets)) (or external-format default)
+                       ascii-p))))
 
 (defun read-parameters (hunchentoots &rest arguments
                         &key (request hunchentoot:*request*) force external-format)
   "Sees to it that the parameters in the content of REQUEST are known; by HUNCHENTOOTS, a function of
-ARGUMENTS, where it is no form, or none of ours."
+ARGUMENTS, where that is none of ours."
   (declare (dynamic-extent arguments))
   (let ((content (own-content request)))
     ;; Most requests are asked, and have none.
-    (unless (and content (form-read-p request content force external-format))
-      (apply hunchentoots arguments))))
+    (if content
+        (form-read-p request content force external-format)
+        (apply hunchentoots arguments))))
 
 (defun form-read-p (request content &optional force external-format)
   "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT or, if that is NIL, in
-that of the form; NIL where it has none, or, unless FORCE, it was read."
+Hunchentoot's default; NIL where it has none, or, unless FORCE, it was read."
   (with-content-turn (content)
     (if (form-wanted-p request force)
         (progn (or-bad-request (read-form request content external-format))
@@ -155,8 +153,9 @@ that of the form; NIL where it has none, or, unless FORCE, it was read."
 LIMITS: no more than the handler could have as a whole, for more is refused, or read as a stream.  Files of a form have no
 limit of their own."
   (let ((most (limits-early-octets limits))
-        (whole (cond ((names-type-p type "multipart/form-data") nil)
-                     ((names-type-p type *form-type*) (limits-form-octets limits))
+        (whole (cond ((null type) (limits-raw-octets limits))
+                     ((media-type-p "multipart/form-data" type) nil)
+                     ((media-type-p *form-type* type) (limits-form-octets limits))
                      (t (limits-raw-octets limits)))))
     (if whole (min most whole) most)))
 

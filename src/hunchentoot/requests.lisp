@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Making request objects.  What Hunchentoot does in an :AFTER method of INITIALIZE-INSTANCE is
-;;;; done here for requests with simple targets; see constructors.lisp for whose.
+;;;; Making request objects.  What Hunchentoot does in an :AFTER method of INITIALIZE-INSTANCE is done here in
+;;;; its place, for all requests, however they are made; see constructors.lisp for that.
 
 ;;; Names of header fields that no keyword has.  Chunga, which reads heads for Hunchentoot, interned
 ;;; them; since 1.1.9 they stay strings, spelled as the client has sent them.
@@ -68,55 +68,46 @@ arguments, and the others their initial ones, save the hidden ones.")
                     hunchentoot:session nil
                     hunchentoot:raw-post-data nil)))))
 
-(defgeneric fill-parameters (request headers uri path-end)
-  (:documentation "Gives the slots of REQUEST that Hunchentoot computes from HEADERS and URI, whose
-path up to PATH-END is the script name as it is, their values, and finds its session.")
-  (:method ((request hunchentoot:request) headers uri path-end)
-    (declare (type text uri) (type index path-end))
-    (with-bad-request
-      (let ((cookies (cdr (assoc :cookie headers :test #'eq))))
-        (setf (slot-value request 'hunchentoot:script-name) (text-part uri 0 path-end))
+(defgeneric fill-parameters (request headers uri)
+  (:documentation "Gives the slots of REQUEST that Hunchentoot computes from HEADERS and URI, a text, their
+values, and finds its session.")
+  (:method ((request hunchentoot:request) headers uri)
+    (declare (type text uri))
+    (let* ((external-format (or (external-format-of-type (cdr (assoc :content-type headers :test #'eq)))
+                                *uri-format*))
+           (ascii-p (and (encoding-of external-format) t))
+           (cookies (cdr (assoc :cookie headers :test #'eq))))
+      (multiple-value-bind (path-start path-end) (uri-path uri)
+        (setf (slot-value request 'hunchentoot:script-name)
+              (decoded uri path-start path-end external-format ascii-p (not *plus-kept-p*)))
         (when (< path-end (length uri))
-          (let ((query (text-part uri (1+ path-end) (length uri))))
+          (let ((query (text-part uri (1+ path-end) (length uri)))
+                (flexi-streams:*substitution-char* #\?))
             (setf (slot-value request 'hunchentoot:query-string) query
-                  (slot-value request 'hunchentoot:get-parameters) (parameters-of query))))
-        (when cookies
-          (setf (slot-value request 'hunchentoot:cookies-in)
-                ;; Hunchentoot joins repeated fields to a string of base characters.
-                (cookies-of (coerce cookies 'text))))
-        (setf hunchentoot:*session* (hunchentoot:session-verify request)
-              (slot-value request 'hunchentoot:session) hunchentoot:*session*)))))
+                  (slot-value request 'hunchentoot:get-parameters)
+                  (query-alist query external-format ascii-p)))))
+      (when cookies
+        (setf (slot-value request 'hunchentoot:cookies-in)
+              ;; Hunchentoot joins repeated fields to a string of base characters.
+              (cookie-alist (coerce cookies 'text))))
+      (setf hunchentoot:*session* (hunchentoot:session-verify request)
+            (slot-value request 'hunchentoot:session) hunchentoot:*session*))))
 
-(defun without-charset-p (type)
-  "True when TYPE, the value of a Content-Type, is well-formed, and names no charset that Hunchentoot heeds:
-it does those of texts."
-  (and (typep type 'text)
-       (multiple-value-bind (end parameters-p) (parse-media-type type)
-         (and end
-              (not (and parameters-p
-                        (string-equal "text" type :end2 end)))))))
-
-(defun simple-p (uri path-end headers)
-  "True when URI up to PATH-END is the script name as it is: nothing to be decoded, no host; and
-HEADERS tell of no charset, which would rule the parameters too."
-  (and (plusp path-end)
-       (char= #\/ (schar (the text uri) 0))
-       (literal-p uri 0 path-end)
-       (let ((type (cdr (assoc :content-type headers :test #'eq))))
-         (or (null type) (without-charset-p type)))))
+(defmethod initialize-instance :after ((request hunchentoot:request) &rest initargs)
+  (declare (ignore initargs))
+  (with-bad-request
+    (fill-parameters request (hunchentoot:headers-in request)
+                     (coerce (hunchentoot:request-uri request) 'text))))
 
 (defun make-request (acceptor link headers method uri protocol content)
   "An instance of the request class of ACCEPTOR for a request that came over LINK."
   (let* ((class (hunchentoot:acceptor-request-class acceptor))
-         (path-end (and (typep uri 'text) (text-position #\? uri 0 (length uri))))
-         (request (and path-end
-                       (simple-p uri path-end headers)
-                       (allocated-instance
-                        class (load-time-value (find-class 'hunchentoot:request))))))
+         (request (allocated-instance class (load-time-value (find-class 'hunchentoot:request)))))
     (cond (request
            (fill-request request acceptor link headers method protocol)
            (fill-hidden-slots request uri content)
-           (fill-parameters request headers uri path-end)
+           (with-bad-request
+             (fill-parameters request headers (coerce uri 'text)))
            request)
           (t
            (make-request-by-class class acceptor link headers method uri protocol content)))))

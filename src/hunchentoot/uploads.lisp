@@ -2,11 +2,11 @@
 
 ;;;; Forms with files (multipart/form-data, RFC 7578), octets and not characters.
 ;;;;
-;;;; Hunchentoot has rfc2388 read them, a character at a time, and as many as come.  Where the content
-;;;; of a request is one of our own streams, that function of Hunchentoot's is wrapped, and the form is
-;;;; taken apart here, within limits; everywhere else Hunchentoot's runs.
-;;;; What is a form, when it is read, and what a header line of a part means is still decided by
-;;;; Hunchentoot and rfc2388.
+;;;; Hunchentoot has rfc2388 read them, a character at a time, and as many as come, with a warning for
+;;;; whatever is odd.  Where the content of a request is one of our own streams, the form is taken apart here, within limits; everywhere else Hunchentoot's runs.
+;;;;
+;;;; The content of a small file is held in memory until its form has come to its end, so that a form with more
+;;;; files than are taken makes none.
 
 (defconstant +form-buffer-size+ (* 64 1024)
   "How many octets of a form are read at once; more than a part's head may have.")
@@ -22,6 +22,8 @@ FIELDS parts were found, KEPT octets of which are in memory."
   (parser nil :type multipart-parser :read-only t)
   (limits nil :type limits :read-only t)
   (fields 0 :type index)
+  (files 0 :type index)                 ; of the parts
+  (held 0 :type index)                  ; octets of files in memory
   (kept 0 :type content-size)
   (unreserved 0 :type content-size)     ; of those kept
   (octets (make-octets +form-buffer-size+) :type octets :read-only t)
@@ -71,6 +73,12 @@ of the form.  Signals END-OF-FILE where that is missing."
     (when (and most (> (incf (form-reader-fields reader)) most))
       (refuse-content (form-reader-content reader) :too-many-fields))))
 
+(defun note-file (reader)
+  "Counts a part of the form that is a file."
+  (let ((most (limits-file-count (form-reader-limits reader))))
+    (when (and most (> (incf (form-reader-files reader)) most))
+      (refuse-content (form-reader-content reader) :too-many-files))))
+
 (defun note-kept (reader count)
   "Counts COUNT octets more of the form that are to be kept in memory."
   (let ((most (limits-form-octets (form-reader-limits reader)))
@@ -82,29 +90,48 @@ of the form.  Signals END-OF-FILE where that is missing."
       (reserve-memory content (* +octets-for-keeping+
                                  (shiftf (form-reader-unreserved reader) 0))))))
 
-(defun contents-written-p (reader pathname)
-  "Writes the content of the current part to the new file PATHNAME; NIL when there is one already."
+(defun file-written-p (pathname pieces rest)
+  "Writes PIECES, a list of octets, to the new file PATHNAME, and what the function REST calls another with:
+octets, a start and an end; NIL when there is a file of that name already."
   (with-open-file (file pathname :direction :output :if-exists nil
                                  :element-type '(unsigned-byte 8))
     (when file
-      (do-contents (lambda (octets start end)
-                     (write-sequence octets file :start start :end end))
-                   reader)
+      (dolist (piece pieces)
+        (write-sequence piece file))
+      (funcall rest (lambda (octets start end)
+                      (write-sequence octets file :start start :end end)))
       t)))
 
 (defparameter *most-names-tried* 100
   "How many names of temporary files are tried for a part of a form.")
 
-(defun contents-in-file (reader)
-  "The pathname of a temporary file with the content of the current part."
+(defun new-file (pieces &optional (rest (constantly nil)))
+  "The pathname of a temporary file with what FILE-WRITTEN-P writes of PIECES and REST."
   ;; Hunchentoot looks whether there is a file, and counts without a lock: other threads, and other
   ;; processes, may make the same one meanwhile.
   (loop for pathname = (ensure-directories-exist (temporary-pathname))
         repeat *most-names-tried*
-        when (contents-written-p reader pathname)
+        when (file-written-p pathname pieces rest)
           return pathname
         do (disown-temporary-pathname pathname)
         finally (error "There is no name for a temporary file like ~A." pathname)))
+
+(defconstant +most-held+ +form-buffer-size+
+  "How many octets of all files of a form together are held in memory.")
+
+(defun file-contents (reader)
+  "The content of the current part, a file: the pathname of a temporary one, or a list of octets, in order, that
+are still to be written to one."
+  (let ((pieces '()))
+    (loop
+      (multiple-value-bind (event from to) (next-event reader)
+        (when (eq event :end)
+          (return (nreverse pieces)))
+        (push (subseq (form-reader-octets reader) from to) pieces)
+        (when (> (incf (form-reader-held reader) (- to from)) +most-held+)
+          (decf (form-reader-held reader) (reduce #'+ pieces :key #'length))
+          (return (new-file (nreverse pieces)
+                            (lambda (write) (do-contents write reader)))))))))
 
 (defun contents-in-memory (reader)
   "The octets of the content of the current part."
@@ -121,50 +148,55 @@ of the form.  Signals END-OF-FILE where that is missing."
             (decf position (length piece))
             (replace whole (the octets piece) :start1 position))))))
 
-(defun part-headers (octets start end)
-  "The header lines of a part, which are OCTETS from START to END, as rfc2388 understands them."
-  (with-input-from-string (lines (map 'string #'code-char (subseq octets start end)))
-    (loop for header = (rfc2388:parse-header lines)
-          while header collect header)))
+(defstruct (form-part (:include opaque) (:constructor make-form-part (name file-name type content)))
+  "A part of a form: a field, or with FILE-NAME a file.  The strings are of characters whose codes are octets."
+  (name nil :type (or null string) :read-only t)
+  (file-name nil :type (or null string) :read-only t)
+  (type nil :type (or null string) :read-only t)
+  (content nil))                        ; octets; or of a file, see FILE-CONTENTS
 
 (defun read-part (reader from to)
-  "The headers of the part whose head is the octets of READER from FROM to TO, and its content: the
-pathname of a file where it has a file name, else octets; as a list."
+  "The part whose head is the octets of READER from FROM to TO, with its content."
   (note-field reader)
   (note-kept reader (- to from))
-  (let ((headers (part-headers (form-reader-octets reader) from to)))
-    (list headers
-          (if (rfc2388:get-file-name headers)
-              (contents-in-file reader)
-              (contents-in-memory reader)))))
+  (multiple-value-bind (name file-name type) (part-facts (form-reader-octets reader) from to)
+    (when file-name
+      (note-file reader))
+    (make-form-part name file-name type
+                    (if file-name
+                        (file-contents reader)
+                        (contents-in-memory reader)))))
+
+(defun write-held-file (part)
+  "Writes the content of PART to a temporary file, where it is one and that was not done before."
+  (when (and (form-part-file-name part)
+             (listp (form-part-content part)))
+    (setf (form-part-content part) (new-file (form-part-content part)))))
 
 (defun form-parts (reader)
-  "A list of all parts of the form, as READ-PART returns them."
-  (loop for (event from to) = (multiple-value-list (next-event reader))
-        while event
-        collect (read-part reader from to)))
+  "A list of all parts of the form."
+  (let ((parts (loop for (event from to) = (multiple-value-list (next-event reader))
+                     while event
+                     collect (read-part reader from to))))
+    (mapc #'write-held-file parts)))
 
 (defun form-text (octets external-format)
   "The string that OCTETS, or the characters with these codes, are in EXTERNAL-FORMAT."
   (flexi-streams:octets-to-string (if (stringp octets) (map 'octets #'char-code octets) octets)
                                   :external-format external-format))
 
-(defun part-parameter (headers content external-format)
-  "What a part with HEADERS and CONTENT adds to the parameters of the request, a list."
-  (let* ((disposition (rfc2388:find-content-disposition-header headers))
-         (name (and disposition
-                    (cdr (rfc2388:find-parameter
-                          "NAME" (rfc2388:header-parameters disposition)))))
-         (file-name (rfc2388:get-file-name headers))
-         (type (rfc2388:find-header "CONTENT-TYPE" headers)))
+(defun part-parameter (part external-format)
+  "What PART adds to the parameters of the request, a list."
+  (let ((name (form-part-name part))
+        (file-name (form-part-file-name part)))
     ;; Who chose no file sends one without a name.
     (when (and name (not (equal "" file-name)))
       (list (cons (form-text name external-format)
-                  (if (pathnamep content)
-                      (list content
+                  (if file-name
+                      (list (form-part-content part)
                             (form-text file-name external-format)
-                            (or (and type (rfc2388:header-value type)) ""))
-                      (form-text content external-format)))))))
+                            (or (form-part-type part) ""))
+                      (form-text (form-part-content part) external-format)))))))
 
 (defun stray-octets (reader)
   "Reads what follows the form; returns how many octets those are."
@@ -179,16 +211,18 @@ pathname of a file where it has a file name, else octets; as a list."
   "The alist of the parameters of the form with BOUNDARY that CONTENT has, under LIMITS."
   (let* ((reader (make-form-reader content (make-multipart-parser boundary) limits))
          (parts (form-parts reader)))
-    (prog1 (loop for (headers content) in parts
-                 append (part-parameter headers content external-format))
+    (prog1 (loop for part in parts
+                 append (part-parameter part external-format))
       (let ((stray (stray-octets reader)))
         (when (plusp stray)
           (warn-of-stray-octets stray))))))
 
 (defun boundary-of (request)
   "The boundary of the form that REQUEST has, or NIL."
-  (let ((header (rfc2388:parse-header (hunchentoot:header-in :content-type request) :value)))
-    (cdr (rfc2388:find-parameter "BOUNDARY" (rfc2388:header-parameters header)))))
+  (let ((boundary (media-type-parameter "boundary" (hunchentoot:header-in :content-type request))))
+    (and boundary
+         (boundary-p boundary)
+         boundary)))
 
 (defun parse-own-form (content boundary external-format)
   "The alist of the parameters of the form with BOUNDARY that CONTENT, which is ours, has, in EXTERNAL-FORMAT.
@@ -199,28 +233,19 @@ NIL, and a line in the log, for malformed ones."
       (or-log-form-error
         (form-parameters content boundary external-format (content-limits content))))))
 
-(defun parse-form (hunchentoots request external-format)
-  "Like PARSE-OWN-FORM; by HUNCHENTOOTS, a function, where its octets are not ours to read, or no boundary is known."
-  (let* ((content (own-content request))
-         (boundary (and content (boundary-of request))))
-    (if boundary
-        (parse-own-form content boundary external-format)
-        (funcall hunchentoots request external-format))))
-
-(wrap-form-parser 'parse-form)
-
 (defun unread-boundary (request)
   "The boundary of the form with files that REQUEST, which has content of ours, has and nobody has read; else NIL."
   (and (null (content-asked-for-p request))
        (method-with-parameters-p request)
-       (names-type-p (hunchentoot:header-in :content-type request) "multipart/form-data")
+       (content-of-type-p request "multipart/form-data")
        (boundary-of request)))
 
 (defun read-multipart (request content boundary external-format)
   "Gives REQUEST, which has a form with BOUNDARY as its CONTENT, the parameters in that, in EXTERNAL-FORMAT or, if that is
-NIL, in that of the form.  It cannot be read once more."
+NIL, in Hunchentoot's default.  It cannot be read once more."
   (setf (slot-value request 'hunchentoot:post-parameters)
-        (parse-own-form content boundary (or external-format (external-format-of-form request)))
+        (parse-own-form content boundary
+                        (or external-format hunchentoot:*hunchentoot-default-external-format*))
         (raw-post-data* request) t))
 
 ;;; Where functions cannot be wrapped, a form is read before Hunchentoot would

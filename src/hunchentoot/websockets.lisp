@@ -7,16 +7,17 @@
   (if (string-equal "https" scheme) 443 80))
 
 (defun host-and-port (authority default)
-  "The host, in lower case, and the port of AUTHORITY, a string; DEFAULT where it names none."
+  "The host, in lower case, and the port of AUTHORITY, a string: DEFAULT where it names none, NIL where what
+it names is none."
   (let* ((colon (position #\: authority :from-end t))
          (colon (and colon               ; of an address of IPv6 the last one may be part
                      (null (position #\] authority :start colon))
                      colon))
-         (digits (and colon (subseq authority (1+ colon)))))
+         (port-start (and colon (1+ colon))))
     (list (string-downcase (subseq authority 0 colon))
-          (if (and digits (plusp (length digits)) (every #'digit-char-p digits))
-              (parse-integer digits)
-              default))))
+          (if (member port-start (list nil (length authority)))
+              default
+              (decimal-number authority port-start (length authority) +most-port-digits+)))))
 
 (defun same-origin-p (origin request)
   "True when the host and port of ORIGIN, a serialised one (RFC 6454, section 6.2), are those that REQUEST was sent to.

@@ -128,6 +128,29 @@ error number."
             (system-call "unlink" sb-alien:int (sb-sys:system-area-pointer sap)))
           file)))))
 
+(defconstant +folders-tried+ 100
+  "How many names for a private folder are tried.")
+
+(defun private-folder-p (name)
+  "True when the string NAME names a folder of this user that nobody else may use; makes it where there is
+nothing of that name."
+  (sb-unix:unix-mkdir name #o700)
+  (multiple-value-bind (found-p device inode mode links user) (sb-unix:unix-lstat name)
+    (declare (ignore device inode links))
+    (and found-p
+         (= user (sb-unix:unix-getuid))
+         (= #o040000 (logand #o170077 mode)))))
+
+(defun private-folder ()
+  "The pathname of a folder for temporary files, in that which the environment names, that only this user's
+processes may use; it is made when it is not there.  Signals an error where that cannot be."
+  (loop with beginning = (format nil "~A/hunchentoot-~D" (temporary-directory) (sb-unix:unix-getuid))
+        for number below +folders-tried+
+        for name = (format nil "~A~[~:;-~:*~D~]" beginning number)
+        when (private-folder-p name)
+          return (sb-ext:parse-native-namestring name nil *default-pathname-defaults* :as-directory t)
+        finally (error "There can be no private folder like ~A." beginning)))
+
 (defun broken-pipes-ignored-p ()
   "True when the process ignores SIGPIPE, as SBCL has it begin."
   ;; struct sigaction begins with the handler; SIG_IGN is 1.

@@ -30,6 +30,10 @@
   (declare (ignore result))
   nil)
 
+(defun private-folder ()
+  "NIL: folders are made as others are."
+  nil)
+
 (defun open-temporary-file ()
   "Minus an error number, ENOSYS: this platform has no files as descriptors."
   -38)

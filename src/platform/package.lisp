@@ -64,8 +64,8 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:tls-on-descriptor-p #:adopt-tls-stream #:follow-tls-stream
    ;; files as descriptors
    #:fill-standard-descriptors #:native-name #:open-file #:file-facts #:read-file-octets
-#:write-file-octets #:send-file
-   #:open-temporary-file
+   #:write-file-octets #:send-file
+   #:open-temporary-file #:private-folder
    ;; threads as the system sees them, and the sentinel's tick
    #:thread-identity #:open-thread-status #:thread-state #:thread-run-time
    #:schedule-as-batch #:let-timers-be-late #:nap

@@ -33,6 +33,7 @@ follows the name in a sentence."
     (:max-raw-octets :raw-octets limits-raw-octets)
     (:max-form-octets :form-octets limits-form-octets)
     (:max-field-count :field-count limits-field-count)
+    (:max-file-count :file-count limits-file-count)
     (:max-early-octets :early-octets limits-early-octets)
     (:min-content-rate :content-rate limits-content-rate)
     (:content-grace :content-grace limits-content-grace)
@@ -42,7 +43,7 @@ follows the name in a sentence."
   "What an application calls each limit, what MAKE-LIMITS calls it, and its reader.")
 
 (defparameter *limits-of-content*
-  '(:max-body-octets :max-raw-octets :max-form-octets :max-field-count)
+  '(:max-body-octets :max-raw-octets :max-form-octets :max-field-count :max-file-count)
   "The limits that may be larger than any memory, or NIL.")
 
 (defconstant +thousand-years+ (* 1000 366 24 60 60)

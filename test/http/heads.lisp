@@ -44,7 +44,7 @@
                                     collect refusal))))
 
 (defparameter *refusals-of-no-head*
-  '(:request-timeout :form-too-large :too-many-fields :no-memory :connect-not-served
+  '(:request-timeout :form-too-large :too-many-fields :too-many-files :no-memory :connect-not-served
     :plain-http-to-tls :tls-to-plain-http :content-of-handshake)
   "The names of the refusals that storeys above decide about.")
 
@@ -79,7 +79,8 @@
                                     (http:limits-body-octets nil)
                                     (http:limits-chunk-extension-octets 16384)
                                     (http:limits-trailer-octets 8192) (http:limits-raw-octets 67108864)
-                                    (http:limits-form-octets 2097152) (http:limits-field-count 10000))
+                                    (http:limits-form-octets 2097152) (http:limits-field-count 10000)
+                                    (http:limits-file-count 100))
           do (is (eql default (funcall reader limits)) "~S is ~S." reader (funcall reader limits)))))
 
 (defun request-octets-of (&rest lines)

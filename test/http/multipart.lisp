@@ -162,3 +162,32 @@ mean something, but not yet."
   (let ((parser (http:make-multipart-parser "b")))
     (signals error (http:parse-multipart parser (octets "abc") 0 4))
     (signals error (http:parse-multipart parser "abc" 0 3))))
+
+;;; The heads of parts
+
+(defun facts-of (&rest lines)
+  "What the head of a part with LINES says, as a list."
+  (let ((octets (apply #'request-octets-of (append lines '("")))))
+    (multiple-value-list (http:part-facts octets 0 (length octets)))))
+
+(test heads-of-parts-say-what-they-mean
+  (loop for (facts . lines)
+          in '((("a" nil nil) "Content-Disposition: form-data; name=\"a\"")
+               (("a" "f" "b/c") "Content-Disposition: form-data; name=\"a\"; filename=\"f\"" "Content-Type: b/c; d=e")
+               (("a" "" nil) "CONTENT-disposition:FORM-DATA;NAME=a;FileName=\"\"")
+               (("a;b" "c\"d\\e" nil) "Content-Disposition: form-data; filename=\"c\\\"d\\\\e\"; name=\"a;b\"")
+               (("a" nil nil) "Content-Disposition: form-data;" "  name=\"a\"")
+               (("a" nil "b") "Content-Type: b;" "^I charset=iso-8859-1" "Content-Disposition: form-data; name=a")
+               (("a" nil nil) "Content-Disposition: form-data; name=\"a\"; filename")
+               (("a" nil nil) "Content-Disposition: form-data; name=\"a")
+               ((nil nil nil) "Content-Disposition: attachment; name=\"a\"")
+               ((nil nil nil) "Content-Disposition: form-data; name")
+               ((nil nil nil) "Content-Disposition") ((nil nil nil) "X: y") ((nil nil nil)))
+        do (is (equal facts (apply #'facts-of lines)) "~S" lines)))
+
+(test heads-of-parts-with-stray-returns-are-read-without-a-word
+  (let ((octets (concatenate 'base:octets (request-octets-of "Content-Disposition: form-data; name=a")
+                             (as-octets (loop repeat 4000 collect 13 collect 120))
+                             (request-octets-of "" ""))))
+    (handler-bind ((warning (lambda (warning) (fail "~A" warning))))
+      (is (equal "a" (http:part-facts octets 0 (length octets)))))))

@@ -73,6 +73,18 @@ many octets of content /raw gets, and serves /next; what they take, RUNS records
                  (ask-text "/form" :method :post :content-type *urlencoded*
                                    :content (repeated "a=b&" (* 4 9999)))))))
 
+(define-server-test (forms-whose-type-is-followed-by-anything-have-limits-too :needs :our-engine)
+  (serving-forms ()
+    (dolist (rest (list "" "; charset=utf-8" ",x" "=x" "\"x" "(x)" "," (format nil ",~A" *urlencoded*)))
+      (let ((type (list *urlencoded* rest)))
+        (is (= 413 (form-status (repeated "a=b&" 100000) :type type)) "~A" rest)
+        (is (= 413 (form-status (octets "a=" (repeated "b" 3000000)) :type type)) "~A" rest)
+        (is (= 200 (form-status (octets "a=b") :type type)) "~A" rest)))
+    (is (= 413 (form-status (repeated "a=b&" 100000)
+                            :type (list *urlencoded* :crlf "Content-Type: " *urlencoded*))))
+    (dolist (type (list "text/plain" (format nil "~A-x" *urlencoded*) (format nil "x ~A" *urlencoded*)))
+      (is (= 200 (form-status (repeated "a=b&" 100000) :type type)) "~A" type))))
+
 (define-server-test (limits-on-forms-can-be-left-out :needs :our-engine)
   (serving-forms (:max-form-octets nil :max-field-count nil)
     (is (= 200 (form-status (repeated "a=b&" 60000))))
@@ -248,3 +260,45 @@ many octets of content /raw gets, and serves /next; what they take, RUNS records
       (send connection (upgrading-post *urlencoded* "Content-Length: 3") "a=b" (request-octets "/next"))
       (is (string= (shown 1) (response-text (read-response connection))))
       (is (string= "next" (response-text (read-response connection)))))))
+
+;;; Files
+
+(defun many-files (count)
+  "A form with COUNT files of an octet each."
+  (apply #'multipart (loop repeat count collect (file-part :contents (octets "x")))))
+
+(defun status-of-files (count)
+  (form-status (many-files count) :type (multipart-type)))
+
+(define-server-test (files-of-forms-are-counted-before-they-are-made :needs :our-content)
+  (let ((made (make-recorder)))
+    (with-function (hunchentoot::make-tmp-file-name (original &rest arguments)
+                     (record made :file)
+                     (apply original arguments))
+      (with-directory (directory)
+        (with-globals ((hunchentoot:*tmp-directory* directory))
+          (serving-forms (:max-file-count 2)
+            (is (= 413 (status-of-files 3)))
+            (is (= 0 (recorded-count made)))
+            (is (= 200 (status-of-files 2)))
+            (is (= 2 (recorded-count made))))
+          (serving-forms ()
+            (is (= 413 (status-of-files 101)))
+            (is (= 2 (recorded-count made)))
+            (is (= 200 (status-of-files 100))))
+          (serving-forms (:max-file-count nil)
+            (is (= 200 (status-of-files 101)))))))))
+
+(define-server-test (large-files-of-forms-are-counted-too :needs :our-content)
+  (with-directory (directory)
+    (with-globals ((hunchentoot:*tmp-directory* directory))
+      (serving-forms (:max-file-count 2)
+        (flet ((status (count)
+                 (form-status (apply #'multipart
+                                     (loop repeat count
+                                           collect (file-part :contents (test-octets 100000))))
+                              :type (multipart-type))))
+          (is (= 413 (status 3)))
+          (is (= 200 (status 2)))
+          (eventually ("the files to be deleted")
+            (null (directory (merge-pathnames "hunchentoot-*" directory)))))))))

@@ -12,7 +12,7 @@
   ("percent-decoded" "(ascii-p text start end)" "t" :suites (http-decoding clack/environments)
    :equivalent "No target has octets beyond ASCII.")
   ("encoded-octets" "(incf start 3)" "(incf start 1)")
-  ("target-path" "(authority-start uri)" "0" :suites (clack/environments))))
+  ("uri-path" "(authority-start uri)" "0" :suites (clack/environments))))
 
 (:file "clack/environment.lisp" :suites (clack/environments)
  :mutants

@@ -28,9 +28,7 @@
  :suites (exchanges conformance/request-bodies conformance/parameters limits form-limits
           content-that-does-not-come forms conformance/connections)
  :mutants
- (("names-type-p" "(find (char type end) #(#\\; #\\Space #\\Tab))" "t")
-  ("names-type-p" "string-equal" "string=")
-  ("form-wanted-p" "(or (null read) (and force (typep read 'octets)))" "(null read)")
+ (("form-wanted-p" "(or (null read) (and force (typep read 'octets)))" "(null read)")
   ("field-counter" "(> fields limit)" "(>= fields limit)")
   ("field-counter" "(incf fields" "(setf fields")
   ("form-octets" "(and most (> (length read) most))" "nil")
@@ -84,8 +82,10 @@
   ("refill" "(form-reader-start reader) 0" "")
   ("next-event" "((multipart-closed-p (form-reader-parser reader)) (return nil))" "")
   ("next-event" "(error 'end-of-file :stream (form-reader-content reader))" "(return nil)")
-  ("contents-written-p" ":if-exists nil" ":if-exists :supersede")
-  ("contents-in-file" "(disown-temporary-pathname pathname)" "nil")
+  ("file-written-p" ":if-exists nil" ":if-exists :supersede")
+  ("new-file" "(disown-temporary-pathname pathname)" "nil")
+  ("note-file" "(> (incf (form-reader-files reader)) most)" "(> (form-reader-files reader) most)"
+   :suites (form-limits))
   ("part-parameter" "(not (equal \"\" file-name))" "t")
   ("stray-octets" "(incf count more)" "")))
 
@@ -105,17 +105,22 @@
  :mutants
  (("literal-p" "(char= char #\\+)" "nil")
   ("literal-p" "(char> char #\\~)" "nil")
-  ("decoded-ascii" "(#\\+ (setf char #\\Space))" "")
+  ("decoded-ascii" "(when plus-p (setf char #\\Space))" "(setf char #\\Space)")
   ("decoded-ascii" "(incf position 2)" "")
   ("decoded-ascii" "(< (char-code char) 128)" "t")
   ("decoded-ascii" "(and (< position end)" "(and t")
-  ("trimmed-p" "(white-p (schar text (1- (length text))))" "nil")
   ("query-alist" "(min end (1+ equals))" "(1+ equals)")
-  ("cookie-end" "(char= char #\\,)" "nil")
-  ("cookie-alist" "(= start equals)" "nil")
-  ("cookie-alist" "(white-p (schar cookies (1- equals)))" "nil")
-  ("cookie-alist" "(and (< (1+ equals) end) (white-p (schar cookies (1+ equals))))" "nil")
+  ("query-alist" "(or (position #\\& query :test #'char/= :from-end t) -1)" "(1- (length query))")
+  ("end-of-list" "(white-start text 0 (1- start))" "(1- start)")
+  ("map-list-elements" "(if (= stop size) size (white-start text start stop))" "stop")
+  ("map-list-elements" "(char= char other)" "nil")
   ("cookie-alist" "(min end (1+ equals))" "(1+ equals)")))
+
+(:file "src/hunchentoot/guards.lisp" :suites (client-input)
+ :mutants
+ (("element-index" "(< index +most-array-elements+)" "t")
+  ("element-index" "(string= array-name name :end2 start)" "t")
+  ("converted-parameter" "(> (length argument) +most-integer-characters+)" "nil")))
 
 (:file "src/hunchentoot/reply.lisp"
  :suites (exchanges conformance/content conformance/errors conformance/connections
@@ -166,11 +171,7 @@
 
 (:file "src/hunchentoot/requests.lisp" :suites (requests conformance/request-facts conformance/sessions)
  :mutants
- (("simple-p" "(literal-p uri 0 path-end)" "t")
-  ("without-charset-p" "(string-equal \"text\" type :end2 end)" "nil")
-  ("simple-p" "(or (null type) (without-charset-p type))" "t"
-   :suites (requests conformance/parameters conformance/request-bodies forms))
-  ("fill-parameters" "(slot-value request 'hunchentoot:session) hunchentoot:*session*" "")
+ (("fill-parameters" "(slot-value request 'hunchentoot:session) hunchentoot:*session*" "")
   ("fill-parameters" "(< path-end (length uri))" "t")))
 
 (:file "src/hunchentoot/access-line.lisp" :suites (access-log conformance/logs)

@@ -89,6 +89,12 @@
  :why "RFC 9112, section 3.2."
  :cases ("target without slash" "target * of GET")
  :differs ((:status :any 400) (:connection :kept :closed)))
+(:name "a fragment in a target"
+ :stock "Takes it for a part of the path or the query."
+ :ours "400."
+ :why "RFC 9112, section 3.2: no form of target has one."
+ :cases ("query a=b#c" "path /echo#fragment")
+ :differs ((:status 200 400) (:status 404 400) (:connection :kept :closed)))
 (:name "the host of an absolute target"
  :stock "The program sees the Host header."
  :ours "The program sees the host of the target in its place."
@@ -217,6 +223,18 @@ connection is closed; 417 for any other expectation."
  :cases ("connection close of the program" "connection Close of the program"
          "connection close of the program, kept alive")
  :differs ((:connection :kept :closed) (:header "Keep-Alive")))
+(:name "unknown charsets"
+ :stock "Are warned of once more when parameters are asked for, whatever the content is."
+ :ours "Are warned of once."
+ :why "Only forms are looked at for parameters."
+ :cases ("form of type text/plain; charset=nonsense")
+ :differs ((:messages)))
+(:name "quotes in the names of uploads"
+ :stock "Loses the name of a part, or of its file, that has an escaped quote."
+ :ours "Takes a backslash for what it is."
+ :why "RFC 9110, section 5.6.4: a backslash quotes the next character."
+ :cases ("upload with name=\"f\"; filename=\"a\\\"b\"")
+ :differs ((:header "Content-Length") (:body) (:log) (:messages)))
 (:name "an upload whose end is missing"
  :stock "Before 1.3.0 waits for the read timeout."
  :ours "Takes what is there."

@@ -1,0 +1,92 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; Functions by which programs ask Hunchentoot for what a client has sent, and which would intern it, match it
+;;;; by a regular expression that backtracks, or read a number of any length.  These are wrapped: whatever a
+;;;; client sends, they answer in time with its length, and make no symbols.
+
+;;; Sessions
+
+(defconstant +most-session-octets+ 512
+  "The longest name of a session that is looked up: Hunchentoot's are far shorter, and begin with a number.")
+
+(defun session-name (request)
+  "What REQUEST names as its session, as it came, or NIL."
+  (let ((name (hunchentoot:session-cookie-name hunchentoot:*acceptor*)))
+    (or (hunchentoot:cookie-in name request)
+        (hunchentoot:get-parameter name request))))
+
+(defmethod hunchentoot:session-verify ((request hunchentoot:request))
+  (let ((name (session-name request)))
+    (and name
+         (<= (length name) +most-session-octets+)
+         (hunchentoots-session request))))
+
+;;; Lists in header fields
+
+(defun forwarded-address (hunchentoots &optional (request hunchentoot:*request*))
+  "As REAL-REMOTE-ADDR for REQUEST; HUNCHENTOOTS is that function."
+  (declare (ignore hunchentoots))
+  (let ((forwarded (hunchentoot:header-in :x-forwarded-for request)))
+    (if forwarded
+        (let ((addresses (list-of-elements forwarded)))
+          (values (first addresses) addresses))
+        (hunchentoot:remote-addr request))))
+
+(defun client-keeps-p (hunchentoots request)
+  "As Hunchentoot's function KEEP-ALIVE-P for REQUEST; HUNCHENTOOTS is that function."
+  (declare (ignore hunchentoots))
+  (let ((options (list-of-elements (or (hunchentoot:header-in :connection request) ""))))
+    (flet ((option-p (option)
+             (member option options :test #'string-equal)))
+      (let ((wanted-p (option-p "keep-alive")))
+        (values (and (hunchentoot:acceptor-persistent-connections-p hunchentoot:*acceptor*)
+                     (case (hunchentoot:server-protocol request)
+                       (:http/1.1 (not (option-p "close")))
+                       (:http/1.0 wanted-p)))
+                wanted-p)))))
+
+;;; Charsets
+
+(defun guarded-format (hunchentoots type)
+  "As EXTERNAL-FORMAT-OF-TYPE for TYPE; HUNCHENTOOTS is Hunchentoot's function for that, which interns."
+  (declare (ignore hunchentoots))
+  (external-format-of-type type))
+
+;;; Parameters of easy handlers
+
+(defconstant +most-integer-characters+ 100
+  "The longest text that is taken for an integer.")
+
+(defun converted-parameter (hunchentoots argument type)
+  "As HUNCHENTOOTS, a function, converts the parameter ARGUMENT to TYPE; but no keyword is made that is not
+there already, and nothing that is too long is an integer: NIL."
+  (cond ((not (stringp argument))
+         (funcall hunchentoots argument type))
+        ((eq type 'keyword)
+         (values (find-symbol (string-upcase argument) '#:keyword)))
+        ((and (eq type 'integer) (> (length argument) +most-integer-characters+))
+         nil)
+        (t
+         (funcall hunchentoots argument type))))
+
+(defconstant +most-array-elements+ 10000
+  "How many elements an array of parameters may have: clients say how many.")
+
+(defun element-index (name array-name)
+  "Which element of the array of parameters ARRAY-NAME the parameter NAME is; NIL where it is none, or beyond
++MOST-ARRAY-ELEMENTS+."
+  (let ((start (length array-name)) (end (1- (length name))))
+    (and (< start end)
+         (char= #\[ (char name start))
+         (char= #\] (char name end))
+         (string= array-name name :end2 start)
+         (let ((index (decimal-number name (1+ start) end +most-integer-digits+)))
+           (and index
+                (< index +most-array-elements+)
+                index)))))
+
+(defun array-parameter (hunchentoots name type parameters)
+  "As HUNCHENTOOTS, a function, makes an array called NAME of PARAMETERS converted to TYPE; without elements
+that would make it too large."
+  (funcall hunchentoots name type
+           (remove-if-not (lambda (parameter) (element-index (car parameter) name)) parameters)))
