@@ -42,12 +42,6 @@
  :why "RFC 9110, section 2.5: a later minor version is read as the latest that is known."
  :if other-versions-refused-p
  :cases ("version HTTP/1.2") :differs ((:status 505 200) (:connection :closed :kept)))
-(:name "a fragment in the target"
- :stock "Takes it as a part of the path or of the query."
- :ours "400."
- :why "RFC 9112, section 3.2: a request target has no fragment."
- :cases ("query a=b#c" "path /echo#fragment")
- :differs ((:status :any 400) (:connection :kept :closed)))
 (:name "reason phrases"
  :stock "\"No reason phrase known\" for statuses that came after RFC 2616."
  :ours "The phrase that is registered."
