@@ -243,6 +243,7 @@
                  (:file "websocket-flow")
                  (:file "websocket-bursts")
                  (:file "websocket-handshakes")
+                 (:file "websocket-memory")
                  (:file "websocket-others")))
    (:module "clack-sockets"             ; by the client of WebSockets
     :pathname "clack/"

@@ -223,6 +223,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "request-content")
                  (:file "detaching")    ; connections that programs take away
                  (:file "continuation") ; what goes on without a worker
+                 (:file "memory-account") ; of one connection, of the budget of all clients
                  (:file "outbox")       ; what any thread has for a client
                  (:file "deferral")     ; replies that come later
                  (:file "kept-deferral")

@@ -16,9 +16,9 @@
 (defvar *answered* nil
   "The exchange of the request that an application is called with in the current thread, or NIL.")
 
-(defparameter *websocket-octets* (* 16 1024 1024)
-  "How many octets a message of a WebSocket may have that an application reads by :CLACK.IO, an integer.  Who sends
-more is told 1009, and its connection is closed.")
+(defparameter *websocket-octets* (* 1024 1024)
+  "How many octets a message of a WebSocket may have that an application reads by :CLACK.IO, an integer.  A client that
+sends more is told 1009, and its connection is closed.")
 
 (defparameter *websocket-ping-seconds* 30
   "After how many seconds, a real, without anything from the client of a WebSocket it is sent a ping; NIL for never.")

@@ -90,7 +90,8 @@ gently, or stops amid a message, ON-CLOSE may be called by who stops it.
 
 SUBPROTOCOLS are strings, in the order of preference.  ORIGINS says of which origins pages may connect: :SAME, those of
 the host that they ask; :ANY; a list of strings such as \"https://example.org\"; or a function of such a string.  A
-message may have MESSAGE-OCTETS, an integer; NIL for 16 MiB.  When nothing has come for PING-SECONDS, a real or NIL, a
+message may have MESSAGE-OCTETS, an integer, or 1 MiB where that is NIL; a larger one ends the WebSocket with code 1009, and
+one for which there is no memory, since messages of other clients have it, with code 1013.  When nothing has come for PING-SECONDS, a real or NIL, a
 ping is sent; when nothing has come for IDLE-SECONDS, likewise, the client counts as gone.  HIGH-WATER-MARK is how many
 octets may wait for a client that does not take them.  Signals CANNOT-DEFER where there is no request whose reply is still
 to be made."

@@ -9,6 +9,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
   (:import-from #:hunchentoot-recycling-taskmaster.websocket
                 #:make-message-decoder #:decode-message #:encode-frame #:encode-close #:+abnormal-end+ #:+going-away+
                 #:frame-extent #:frame-payload-size #:whole-frame-p #:control-frame-p #:continuation-frame-p
+                #:final-frame-p #:text-frame-p
                 #:close-frame-payload #:close-payload #:close-payload-code #:client-close-frame #:failure-code-p
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)

@@ -6,6 +6,7 @@
 ;;;;   a frame that is not whole               keeps what has come
 ;;;;   a frame                                 calls the program with it
 ;;;;   a frame, or a message, that is too long sends a close frame with code 1009, and takes no more
+;;;;   no memory for it                        likewise with code 1013
 ;;;;   a close frame                           calls the program with it, once it has noted it; the connection ends when
 ;;;;                                           the program has answered, or after *CLOSE-ANSWER-SECONDS*
 ;;;;   that the engine stops                   sends a close frame with code 1001
@@ -25,34 +26,37 @@
   "True when a frame, or a message, of SIZE octets of payload is longer than SOCKET takes."
   (> size (program-socket-most-octets socket)))
 
-(defun refuse-long-input (socket wire)
-  "Ends SOCKET, whose client sends more at a time over WIRE than it takes."
+(defun refuse-input (socket wire code reason)
+  "Ends SOCKET with CODE and REASON, since what its client sends over WIRE is not taken."
   (setf (wire-start wire) (wire-end wire)
         (program-socket-held socket) nil
         (program-socket-fill socket) 0)
+  (reduce-account (websocket-memory socket) 0)
   (with-websocket (socket)
     (when (eq :open (websocket-state socket))
       (step-websocket socket :fail)
       (step-websocket socket :send-close)
-      (setf (websocket-code socket) 1009
-            (websocket-reason socket) "A message is larger than this server takes.")
-      (put-in-outbox (program-socket-outbox socket)
-                     (encode-close 1009 (websocket-reason socket))
-                     :however-full)))
+      (setf (websocket-code socket) code
+            (websocket-reason socket) reason)
+      (put-in-outbox (program-socket-outbox socket) (encode-close code reason) :however-full)))
   (close-outbox (program-socket-outbox socket)))
 
 (defun hold-input (socket wire extent exact-p)
-  "Moves what WIRE has of a frame of EXTENT octets, or more unless EXACT-P, to what is HELD of SOCKET."
+  "Moves what WIRE has of a frame of EXTENT octets, or more unless EXACT-P, to what is HELD of SOCKET.  NIL where there is
+no memory."
   (let* ((fill (program-socket-fill socket))
          (held (program-socket-held socket))
          (count (min (- extent fill) (- (wire-end wire) (wire-start wire))))
          (size (+ fill count)))
     (when (or (null held) (< (length held) size))
-      (let ((grown (make-octets (if exact-p (min extent (max 64 (* 2 size))) 14))))
-        (when held
-          (replace grown held :end2 fill))
-        (setf held grown
-              (program-socket-held socket) grown)))
+      (let ((grown-size (if exact-p (min extent (max 64 (* 2 size))) 14)))
+        (unless (reserve-for-account (websocket-memory socket) (- grown-size (length held)) *waiting-share*)
+          (return-from hold-input nil))
+        (let ((grown (make-octets grown-size)))
+          (when held
+            (replace grown held :end2 fill))
+          (setf held grown
+                (program-socket-held socket) grown))))
     (copy-input wire held fill size)
     (setf (program-socket-fill socket) size)))
 
@@ -63,8 +67,8 @@
     (if (= extent (length held)) held (subseq held 0 extent))))
 
 (defun take-frame (socket wire)
-  "The next frame of SOCKET, in a vector of its own, if it has come whole; NIL if it has not, and :TOO-LONG if it will not be
-taken."
+  "The next frame of SOCKET, in a vector of its own, if it has come whole; NIL if it has not, and :TOO-LONG or :NO-MEMORY if
+it will not be taken."
   (loop
     (multiple-value-bind (extent exact-p head)
         (if (program-socket-held socket)
@@ -80,16 +84,39 @@ taken."
                (copy-input wire frame 0 extent)
                (return frame)))
             ((= (wire-start wire) (wire-end wire)) (return nil))
-            (t (hold-input socket wire extent exact-p))))))
+            ((not (hold-input socket wire extent exact-p)) (return :no-memory))))))
 
-(defun message-too-long-p (socket frame)
-  "Counts FRAME as one of the message that SOCKET receives; true when that is too long now."
-  (unless (control-frame-p frame)
-    (setf (program-socket-message-size socket)
-          (if (continuation-frame-p frame)
-              (+ (program-socket-message-size socket) (frame-payload-size frame))
-              (frame-payload-size frame)))
-    (too-long-p socket (program-socket-message-size socket))))
+(defun count-in-message (socket frame)
+  "Counts FRAME as one of the message that SOCKET receives, unless it is a control frame."
+  (cond ((control-frame-p frame))
+        ((continuation-frame-p frame)
+         (incf (program-socket-message-size socket) (frame-payload-size frame)))
+        (t
+         (setf (program-socket-message-size socket) (frame-payload-size frame)
+               (program-socket-text-p socket) (text-frame-p frame)))))
+
+(defun memory-for-frame (socket frame)
+  "How much memory is to be reserved for SOCKET while its program has FRAME, in octets: for what libraries keep of a message
+that has not ended, and for what they make of one that has."
+  (let ((size (program-socket-message-size socket))
+        (memory (websocket-memory socket)))
+    (cond ((control-frame-p frame) 0)
+          ((not (final-frame-p frame)) size)
+          ((zerop (account-size memory)) 0) ; it came whole, as most do
+          ((program-socket-text-p socket) (* 5 size)) ; and a string
+          (t (* 2 size)))))
+
+(defun reserve-for-frame (socket frame)
+  "Reserves memory for what the program of SOCKET does with FRAME.  NIL where there is none."
+  (let ((more (- (memory-for-frame socket frame) (account-size (websocket-memory socket)))))
+    (or (not (plusp more))
+        (reserve-for-account (websocket-memory socket) more (if (final-frame-p frame) 1 *waiting-share*)))))
+
+(defun release-for-frame (socket frame)
+  "Releases what was reserved for SOCKET, whose program was called with FRAME, but for a message that has not ended."
+  (when (and (final-frame-p frame) (not (control-frame-p frame)))
+    (setf (program-socket-message-size socket) 0))
+  (reduce-account (websocket-memory socket) (program-socket-message-size socket)))
 
 ;;; Calling the program
 
@@ -127,17 +154,35 @@ taken."
   (when (over-p (websocket-state socket))
     (close-outbox (program-socket-outbox socket))))
 
+(defun hand-frame-over (socket wire frame)
+  "Calls the program of SOCKET with FRAME, that has come over WIRE."
+  (unwind-protect
+       (let ((payload (close-frame-payload frame)))
+         (if payload
+             (hand-close-over socket wire frame payload)
+             (hand-to-program socket wire frame)))
+    (release-for-frame socket frame)))
+
+(defun handle-frame (socket wire frame)
+  "Handles FRAME, of TAKE-FRAME of SOCKET and WIRE, but not NIL."
+  (flet ((refuse-as-too-long ()
+           (refuse-input socket wire 1009 "A message is larger than this server takes."))
+         (refuse-for-memory ()
+           (refuse-input socket wire 1013 "There is no memory for the message now.")))
+    (case frame
+      (:too-long (refuse-as-too-long))
+      (:no-memory (refuse-for-memory))
+      (t
+       (count-in-message socket frame)
+       (cond ((too-long-p socket (program-socket-message-size socket)) (refuse-as-too-long))
+             ((not (reserve-for-frame socket frame)) (refuse-for-memory))
+             (t (hand-frame-over socket wire frame)))))))
+
 (defmethod handle-input ((socket program-socket) wire)
   (if (program-socket-frames-p socket)
       (let ((frame (take-frame socket wire)))
-        (cond ((null frame))
-              ((or (eq :too-long frame) (message-too-long-p socket frame))
-               (refuse-long-input socket wire))
-              (t
-               (let ((payload (close-frame-payload frame)))
-                 (if payload
-                     (hand-close-over socket wire frame payload)
-                     (hand-to-program socket wire frame))))))
+        (when frame
+          (handle-frame socket wire frame)))
       (let ((octets (make-octets (- (wire-end wire) (wire-start wire)))))
         (copy-input wire octets 0 (length octets))
         (hand-to-program socket wire octets))))
@@ -222,4 +267,5 @@ taken."
   (unwind-protect (end-with-program socket)
     (end-websocket socket)              ; where the program has ended the thread
     (setf (program-socket-reader socket) nil
-          (program-socket-held socket) nil)))
+          (program-socket-held socket) nil)
+    (close-account (websocket-memory socket))))

@@ -39,6 +39,7 @@
   (held nil :type (or null octets))     ; of a frame that has not come whole, FILL octets
   (fill 0 :type index)
   (message-size 0 :type unsigned-byte)  ; octets of payload of a message that has not ended
+  (text-p nil)                          ; it is a text
   (buffered '() :type list)             ; what was written and is to be sent later, the last first
   (put 0 :type unsigned-byte)
   (written '() :type list)              ; of functions that are to be called: lists of position, kind and function
@@ -63,7 +64,7 @@ it cannot take over, or not any more."))
 (setf (documentation 'program-socket-over-socket 'function)
       "The PROGRAM-SOCKET of a PROGRAM-SOCKET-OVER; NIL where the connection cannot become one.")
 
-(defun make-program-socket (exchange frames-p &key (most-octets (* 16 1024 1024)) ping-seconds idle-seconds)
+(defun make-program-socket (exchange frames-p &key (most-octets (* 1024 1024)) ping-seconds idle-seconds)
   "A PROGRAM-SOCKET over the connection of EXCHANGE, which the program speaks over from now on: the WebSocket protocol if
 FRAMES-P.  A message may have MOST-OCTETS then, an integer.  PING-SECONDS is after how many without anything from the
 client a ping is sent, and IDLE-SECONDS after how many it counts as gone, reals; NIL for never."

@@ -106,7 +106,8 @@ of the client's half may have come with the last of it, and no event of its own.
       (:ping (put-in-websocket socket (encode-frame :pong value)))
       ((:text :binary)
        (send-waiting socket wire)
-       (call-on-message socket wire kind value))
+       (unwind-protect (call-on-message socket wire kind value)
+         (reduce-account (websocket-memory socket) 0)))
       (:close (note-close socket :receive-close value more))
       (:failure (note-close socket :fail value more)))))
 
@@ -120,6 +121,7 @@ of the client's half may have come with the last of it, and no event of its own.
 
 (defun note-close (socket step code reason)
   "Notes STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, of SOCKET, and answers with a close frame if one is owed."
+  (reduce-account (websocket-memory socket) 0)
   (with-websocket (socket)
     (when (eq :open (websocket-state socket))
       (setf (websocket-code socket) code
@@ -195,6 +197,7 @@ takes."
   (when (websocket-begun-p socket)
     (say-farewell socket))
   (end-websocket socket)
+  (close-account (websocket-memory socket))
   (let ((function (with-websocket (socket)
                     (shiftf (websocket-on-close socket) nil))))
     (when function

@@ -19,12 +19,13 @@
 
 (define-record (websocket (:include continuation)
                           (:constructor %make-websocket
-                              (application engine connection outbox decoder on-message on-close
+                              (application engine connection outbox memory decoder on-message on-close
                                ping-milliseconds idle-milliseconds heard))
                           (:copier nil))
   "A WebSocket.  STATE is guarded by the lock; HEARD, PINGED and DECODER are its owner's alone."
   (outbox nil :read-only t
    :documentation "The outbox of WEBSOCKET.")
+  (memory (make-memory-account) :read-only t) ; of a message that has not come whole, or is being handled
   (decoder nil :read-only t)
   (on-message nil :read-only t)
   (on-close nil)
@@ -50,6 +51,14 @@
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
 
+(defun make-decoder-with-account (account message-octets)
+  "A decoder of messages of MESSAGE-OCTETS at most, or NIL for the usual limit, whose memory is that of ACCOUNT."
+  (flet ((reserve (octets whole-p)
+           (reserve-for-account account octets (if whole-p 1 *waiting-share*))))
+    (if message-octets
+        (make-message-decoder :message-octets message-octets :reserve #'reserve)
+        (make-message-decoder :reserve #'reserve))))
+
 (defun make-websocket (exchange on-message on-close
                        &key (high-water-mark *high-water-mark*) message-octets ping-seconds idle-seconds)
   "A WebSocket over the connection of EXCHANGE, whose opening handshake is about to be answered.  ON-MESSAGE is a
@@ -57,13 +66,13 @@ function of the WebSocket, :TEXT or :BINARY, and a string or a vector of octets;
 of the end and its reason; both are called by workers.  HIGH-WATER-MARK is how many octets may wait for the client,
 MESSAGE-OCTETS how many a message may have, PING-SECONDS after how many without anything from the client a ping is
 sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
-  (%make-websocket (exchange-application exchange) (exchange-engine exchange) (exchange-connection exchange)
-                   (make-outbox high-water-mark :engine (exchange-engine exchange))
-                   (if message-octets
-                       (make-message-decoder :message-octets message-octets)
-                       (make-message-decoder))
-                   on-message on-close
-                   (as-milliseconds ping-seconds) (as-milliseconds idle-seconds) (milliseconds)))
+  (let ((memory (make-memory-account)))
+    (%make-websocket (exchange-application exchange) (exchange-engine exchange) (exchange-connection exchange)
+                     (make-outbox high-water-mark :engine (exchange-engine exchange))
+                     memory
+                     (make-decoder-with-account memory message-octets)
+                     on-message on-close
+                     (as-milliseconds ping-seconds) (as-milliseconds idle-seconds) (milliseconds))))
 
 (defmacro with-websocket ((socket) &body body)
   "Evaluates BODY, which is short and waits for nothing, while no other thread touches the state of SOCKET."

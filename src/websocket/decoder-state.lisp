@@ -14,16 +14,17 @@
 (defparameter *no-octets* (make-octets 0)
   "What is held of nothing.")
 
-(defconstant +usual-limit+ (* 16 1024 1024)
+(defconstant +usual-limit+ (* 1024 1024)
   "The most octets that a message may have if nobody says otherwise.")
 
 (defstruct (message-decoder (:include opaque) (:copier nil) (:predicate nil) (:conc-name decoder-)
                             (:constructor %make-message-decoder
-                                (masked-p most-frame-octets most-message-octets)))
+                                (masked-p most-frame-octets most-message-octets reserve)))
   "Finds the messages in what a connection receives; see DECODE-MESSAGE."
   (masked-p t :type boolean :read-only t) ; frames have to be masked
   (most-frame-octets 0 :type index :read-only t)
   (most-message-octets 0 :type index :read-only t)
+  (reserve nil :type (or null function) :read-only t)
   (phase 'read-first-octet :type symbol)
   ;; The frame
   (final-p nil :type boolean)
@@ -38,18 +39,22 @@
   (kind nil :type (member nil :text :binary))
   (held *no-octets* :type octets)
   (fill 0 :type index)
+  (reserved-p nil :type boolean)        ; memory was reserved for it
   (text-state +between-characters+ :type utf-8-state)
   (characters 0 :type index))
 
 (defun make-message-decoder (&key (role :server) (message-octets +usual-limit+)
-                               (frame-octets message-octets))
+                               (frame-octets message-octets) reserve)
   "A decoder of what a client sends, or if ROLE is :CLIENT, and not :SERVER, of what a server sends.
 No message may have more than MESSAGE-OCTETS, and no frame of one more than FRAME-OCTETS, integers
-(RFC 6455, section 10.4)."
+(RFC 6455, section 10.4).  RESERVE, unless it is NIL, is called before memory is taken for a message of
+which not all has come: with a number of octets, and whether that is to hand over a whole message.
+Where it returns NIL, the message is a failure."
   (check-type role (member :server :client))
   (check-type message-octets index)
   (check-type frame-octets index)
-  (%make-message-decoder (eq :server role) frame-octets message-octets))
+  (check-type reserve (or null function))
+  (%make-message-decoder (eq :server role) frame-octets message-octets reserve))
 
 (defun decoder-idle-p (decoder)
   "True if DECODER has seen no octet of a frame, nor of a message, that has not ended."
@@ -66,10 +71,18 @@ No message may have more than MESSAGE-OCTETS, and no frame of one more than FRAM
   "Makes DECODER hold nothing, between two messages."
   (setf (decoder-fill decoder) 0
         (decoder-held decoder) *no-octets*
+        (decoder-reserved-p decoder) nil
         (decoder-kind decoder) nil
         (decoder-text-state decoder) +between-characters+
         (decoder-characters decoder) 0
         (decoder-control decoder) nil))
+
+(defun reserve-for-message (decoder octets whole-p)
+  "Reserves OCTETS for the message of DECODER, which is whole if WHOLE-P.  NIL where there is no memory."
+  (let ((reserve (decoder-reserve decoder)))
+    (or (null reserve)
+        (progn (setf (decoder-reserved-p decoder) t)
+               (funcall reserve octets whole-p)))))
 
 (defun end-decoding (decoder)
   "Makes DECODER skip whatever comes."

@@ -55,6 +55,14 @@ most 2^64 and 14.  The second value is true when it has no more; the third is ho
   "True when FRAME, a vector of octets, goes on with a message (RFC 6455, section 5.4)."
   (zerop (logand 15 (aref frame 0))))
 
+(defun final-frame-p (frame)
+  "True when FRAME, a vector of octets, is the last of a message, or a control frame (RFC 6455, section 5.2)."
+  (logtest #x80 (aref frame 0)))
+
+(defun text-frame-p (frame)
+  "True when FRAME, a vector of octets, begins a message that is a text (RFC 6455, section 5.6)."
+  (= 1 (logand 15 (aref frame 0))))
+
 (defun close-frame-payload (octets)
   "The payload, a fresh vector of octets, unmasked, of the close frame that OCTETS are; NIL where they are none (RFC 6455,
 section 5.5.1)."

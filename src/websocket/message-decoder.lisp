@@ -149,10 +149,11 @@ what more is to be said of it."
          (next (+ position count))
          (control (decoder-control decoder)))
     (declare (type index remaining count next))
-    (if control
-        (unmask-octets octets position next control (- (length control) remaining)
-                       (decoder-mask decoder))
-        (take-data decoder octets position next))
+    (cond (control
+           (unmask-octets octets position next control (- (length control) remaining)
+                          (decoder-mask decoder)))
+          ((not (take-data decoder octets position next))
+           (return-from take-payload (fail decoder end :no-memory))))
     (setf (decoder-mask decoder) (turned-mask (decoder-mask decoder) count)
           (decoder-remaining decoder) (- remaining count))
     (cond ((= +not-utf-8+ (decoder-text-state decoder)) (fail decoder end :text-not-utf-8))
@@ -167,22 +168,24 @@ what more is to be said of it."
             (ldb (byte 32 0) (ash mask (- 32 shift))))))
 
 (defun take-data (decoder octets start end)
-  "Adds OCTETS from START below END to the message, and judges them if that is a text."
+  "Adds OCTETS from START below END to the message, and judges them if that is a text.  NIL where there is no memory."
   (declare (type message-decoder decoder) (type octets octets) (type index start end) #.*plain-policy*)
   (let* ((fill (decoder-fill decoder))
          (after (+ fill (- end start)))
          (held (room-for decoder after)))
-    (declare (type index fill after) (type octets held))
-    (unmask-octets octets start end held fill (decoder-mask decoder))
-    (when (eq :text (decoder-kind decoder))
-      (multiple-value-bind (state characters)
-          (check-utf-8 held fill after (decoder-text-state decoder))
-        (setf (decoder-text-state decoder) state)
-        (incf (decoder-characters decoder) characters)))
-    (setf (decoder-fill decoder) after)))
+    (declare (type index fill after) (type (or null octets) held))
+    (when held
+      (unmask-octets octets start end held fill (decoder-mask decoder))
+      (when (eq :text (decoder-kind decoder))
+        (multiple-value-bind (state characters)
+            (check-utf-8 held fill after (decoder-text-state decoder))
+          (setf (decoder-text-state decoder) state)
+          (incf (decoder-characters decoder) characters)))
+      (setf (decoder-fill decoder) after)
+      t)))
 
 (defun room-for (decoder size)
-  "The vector of DECODER, with room for SIZE octets, which have come."
+  "The vector of DECODER, with room for SIZE octets, which have come; NIL where there is no memory."
   (let* ((held (decoder-held decoder))
          (room (length held)))
     (if (<= size room)
@@ -190,9 +193,13 @@ what more is to be said of it."
         (let* ((twice (max size (* 2 room)))
                (whole (+ (decoder-fill decoder) (decoder-remaining decoder)))
                ;; The last frame tells how large the message is: no more is needed.
-               (grown (make-octets (if (decoder-final-p decoder) (min twice whole) twice))))
-          (unmask-octets held 0 (decoder-fill decoder) grown 0 0) ; copies by words in every Lisp
-          (setf (decoder-held decoder) grown)))))
+               (grown-size (if (decoder-final-p decoder) (min twice whole) twice)))
+          ;; Most messages come whole, are handed over at once, and take no account.
+          (when (or (and (zerop room) (decoder-final-p decoder) (= size whole))
+                    (reserve-for-message decoder (- grown-size room) nil))
+            (let ((grown (make-octets grown-size)))
+              (unmask-octets held 0 (decoder-fill decoder) grown 0 0) ; copies by words in every Lisp
+              (setf (decoder-held decoder) grown)))))))
 
 ;;; The end of a frame
 
@@ -209,6 +216,17 @@ what more is to be said of it."
                    (end-message decoder position)
                    position)))))
 
+(defconstant +character-octets+ 4
+  "How many octets a character of a string takes, or fewer.")
+
+(defun reserve-whole (decoder kind fill characters)
+  "Reserves memory for what is made of the message of DECODER, of KIND, with FILL octets that are so many CHARACTERS, if
+there is an account of it.  NIL where there is no memory."
+  (cond ((not (decoder-reserved-p decoder)) t)
+        ((eq :text kind) (reserve-for-message decoder (* +character-octets+ characters) t))
+        ((= fill (length (decoder-held decoder))) t)
+        (t (reserve-for-message decoder fill t))))
+
 (defun end-message (decoder position)
   "What a step returns that has read the last octet of a message before POSITION."
   (declare (type message-decoder decoder) #.*plain-policy*)
@@ -218,6 +236,8 @@ what more is to be said of it."
         (characters (decoder-characters decoder)))
     (cond ((/= +between-characters+ (decoder-text-state decoder))
            (fail decoder position :text-not-utf-8))
+          ((not (reserve-whole decoder kind fill characters))
+           (fail decoder position :no-memory))
           (t
            (drop-message decoder)
            (values position kind
@@ -252,7 +272,7 @@ on the kind:
   :PING     its payload, at most 125 octets, to be sent back as :PONG, unless close was sent
   :PONG     its payload, likewise octets; often nobody has asked for it
   :CLOSE    the client's code, or +NO-CLOSE-CODE+; and its reason, a string, often empty
-  :FAILURE  the code to close with, 1002, 1007 or 1009; and why, a sentence for the client
+  :FAILURE  the code to close with, 1002, 1007, 1009 or 1013; and why, a sentence for the client
   NIL       nothing: END has come before the next event, and more octets are awaited.
 All octets up to the second value are done, and nothing refers to OCTETS, which is not changed.  After
 :CLOSE and :FAILURE, DECODER takes whatever comes, and finds no event any more (RFC 6455, sections 5

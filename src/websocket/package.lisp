@@ -18,6 +18,7 @@ clock.")
    #:encode-frame #:encode-close #:encode-frame-head
    ;; where frames end
    #:frame-extent #:frame-payload-size #:whole-frame-p #:control-frame-p #:continuation-frame-p
+   #:final-frame-p #:text-frame-p
    #:close-frame-payload #:close-payload #:close-payload-code #:client-close-frame #:failure-code-p
    ;; codes of close frames
    #:close-code-p #:+no-close-code+ #:+going-away+ #:+abnormal-end+

@@ -49,7 +49,8 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
 (defun frame-told (frame)
   "What a client's FRAME is: a list as HEAR returns it."
   (multiple-value-bind (kind end value more)
-      (websocket:decode-message (websocket:make-message-decoder) frame 0 (length frame))
+      (websocket:decode-message (websocket:make-message-decoder :message-octets (length frame))
+                                frame 0 (length frame))
     (declare (ignore end))
     (list* kind value (and (eq :close kind) (list more)))))
 
@@ -117,7 +118,8 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
   (let ((socket (server::%make-program-socket nil nil nil nil t 100000 nil nil 0))
         (wire (server::make-wire nil))
         (frames '()))
-    (dolist (piece pieces (reverse frames))
+    (dolist (piece pieces (progn (server::close-account (server::websocket-memory socket))
+                                 (reverse frames)))
       (setf (server::wire-input wire) piece
             (server::wire-start wire) 0
             (server::wire-end wire) (length piece))
@@ -138,14 +140,20 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
                 always (equalp frames (frames-taken (list (piece 0 cut) (piece cut nil)))))))))
 
 (define-server-test large-frames-are-handed-over-whole
-  (with-echoing ()
-    (let* ((count (if (platform:readiness-supported-p) 3000000 200000)) ; elsewhere octets are moved one by one
-           (octets (test-octets count)))
-      (with-talk (talk)
-        (tell talk (frame :binary octets))
-        (let ((head (receive-many (talk-connection talk) 10)))
-          (is (equalp (websocket:encode-frame-head :binary count) head)))
-        (is (null (octet-difference octets (receive-many (talk-connection talk) count))))))))
+  (with-globals ((handler:*websocket-octets* 3000000))
+    (with-echoing ()
+      (let* ((count (if (platform:readiness-supported-p) 3000000 200000)) ; elsewhere octets are moved one by one
+             (octets (test-octets count)))
+        (with-talk (talk)
+          (tell talk (frame :binary octets))
+          (let ((head (receive-many (talk-connection talk) 10)))
+            (is (equalp (websocket:encode-frame-head :binary count) head)))
+          (is (null (octet-difference octets (receive-many (talk-connection talk) count)))))))))
+
+(define-server-test what-does-not-fit-in-memory-ends-its-websocket
+  (with-memory-for-all (80000)
+    (with-echoing ()
+      (check-messages-in-memory))))
 
 (define-server-test what-is-too-long-is-refused-before-it-has-come
   (with-globals ((handler:*websocket-octets* 1000))

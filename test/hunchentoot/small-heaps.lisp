@@ -46,3 +46,37 @@
          (< (- (child-heap port) before) (* 8 *mebibyte*)))))
    :megabytes 256
    :forms "(answer-at \"/large\" (lambda () (make-array 8000000 :element-type '(unsigned-byte 8) :initial-element 1)))"))
+
+(defun send-large-texts (port target count)
+  "Sends texts of 16 MiB over COUNT WebSockets at TARGET of the child on PORT, all at once, as far as it takes them."
+  (let ((head (websocket:encode-frame-head :text (* 16 *mebibyte*) :mask 0))
+        (piece (make-array *mebibyte* :element-type '(unsigned-byte 8) :initial-element 97))
+        (connections '()))
+    (unwind-protect
+         (progn
+           (loop repeat count
+                 do (push (connect port) connections)
+                    (open-talk (first connections) :handshake (list :target target))
+                    (try-to-send (first connections) head))
+           (loop repeat 16
+                 do (dolist (connection connections)
+                      (try-to-send connection piece))
+                    (is-true (child-answers-p port) "~A" target)))
+      (mapc #'disconnect connections))))
+
+(define-server-test (messages-of-websockets-fill-no-heap :needs :parking)
+  (call-with-child-server
+   (lambda (port)
+     (let ((before (child-heap port)))
+       (send-large-texts port "/usual" 43)
+       (send-large-texts port "/large" 20)
+       (eventually ("the memory to be given back")
+         (< (- (child-heap port) before) (* 8 *mebibyte*)))))
+   :forms "(defun count-characters (socket text)
+             (hunchentoot-recycling-taskmaster:send-text socket (princ-to-string (length text))))
+           (answer-at \"/usual\" (lambda ()
+                                   (hunchentoot-recycling-taskmaster:upgrade-to-websocket
+                                    :on-text 'count-characters)))
+           (answer-at \"/large\" (lambda ()
+                                   (hunchentoot-recycling-taskmaster:upgrade-to-websocket
+                                    :message-octets (* 16 1024 1024) :on-text 'count-characters)))"))

@@ -79,7 +79,7 @@
 
 (defun silent-websocket (ping idle)
   "A WebSocket without a connection that was heard at 0, with PING and IDLE, in milliseconds or NIL."
-  (server::%make-websocket nil nil nil (server::make-outbox 100) nil nil nil ping idle 0))
+  (server::%make-websocket nil nil nil (server::make-outbox 100) nil nil nil nil ping idle 0))
 
 (test who-is-pinged-late-has-the-time-that-others-have-from-when-the-ping-has-left
   (let ((socket (silent-websocket 100 500))

@@ -232,14 +232,16 @@
  :mutants
  (("too-long-p" "(> size (program-socket-most-octets socket))" "nil")
   ("take-frame" "(too-long-p socket (- extent head))" "(too-long-p socket extent)" :suites (clack/socket-mishaps))
-  ("message-too-long-p" "(+ (program-socket-message-size socket) (frame-payload-size frame))"
-                        "(+ (program-socket-message-size socket) (length frame))" :suites (clack/socket-mishaps))
+  ("count-in-message" "(incf (program-socket-message-size socket) (frame-payload-size frame))"
+                      "(incf (program-socket-message-size socket) (length frame))" :suites (clack/socket-mishaps))
   ("hold-input" "(min (- extent fill) (- (wire-end wire) (wire-start wire)))" "(- (wire-end wire) (wire-start wire))")
   ("take-held" "(if (= extent (length held)) held (subseq held 0 extent))" "held")
   ("take-frame" "(= extent (program-socket-fill socket))" "t")
-  ("message-too-long-p" "(unless (control-frame-p frame)" "(progn")
-  ("message-too-long-p" "(if (continuation-frame-p frame)" "(if t")
-  ("message-too-long-p" "(if (continuation-frame-p frame)" "(if nil")
+  ("count-in-message" "((control-frame-p frame))" "")
+  ("count-in-message" "((continuation-frame-p frame)" "(t")
+  ("count-in-message" "((continuation-frame-p frame)" "(nil")
+  ("memory-for-frame" "((zerop (account-size memory)) 0)" "" :equivalent "It only counts more.")
+  ("release-for-frame" "(not (control-frame-p frame))" "t")
   ("tell-program" "(not (program-socket-finished-p socket))" "t")
   ("tell-program" "(not (program-socket-failed-p socket))" "t")
   ("hand-to-program" "(lend-no-buffers wire)" "nil" :equivalent "It costs memory only.")

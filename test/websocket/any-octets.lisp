@@ -128,7 +128,8 @@
                     finally (return failures))))))
 
 (test strange-octets-break-every-rule-but-those-of-servers
-  (let ((dice (make-dice 24)) (missing (remove :masked-frame (mapcar #'first websocket::*failures*))))
+  (let ((dice (make-dice 24))
+        (missing (set-difference (mapcar #'first websocket::*failures*) '(:masked-frame :no-memory))))
     (loop repeat 100000
           while missing
           do (dolist (event (events-of-whole (strange-octets dice) :message-octets 60 :frame-octets 50))

@@ -33,15 +33,19 @@
                  collect part
                  do (setf start end)))))
 
+(defun events-of-large (octets)
+  "Like EVENTS-OF-WHOLE, where messages may be as large as the largest that is tried."
+  (events-of-whole octets :message-octets *largest-message*))
+
 (test large-messages-arrive-in-one-frame
   "9.1 and 9.2."
   (loop for size = (* 64 1024) then (* 4 size)
         while (<= size *largest-message*)
         do (let ((text (large-text size)) (octets (test-octets size)))
              (is (equalp (list (list :text text))
-                         (events-of-whole (websocket:encode-frame :text text :mask #xDEADBEEF))))
+                         (events-of-large (websocket:encode-frame :text text :mask #xDEADBEEF))))
              (is (equalp (list (list :binary octets))
-                         (events-of-whole (websocket:encode-frame :binary octets :mask #xDEADBEEF)))))))
+                         (events-of-large (websocket:encode-frame :binary octets :mask #xDEADBEEF)))))))
 
 (test large-messages-arrive-in-frames-of-any-size
   "9.3 and 9.4."
@@ -50,8 +54,8 @@
          (octets (test-octets size)))
     (loop for frame = 256 then (* 4 frame)
           while (<= frame size)
-          do (is (equalp (list (list :text text)) (events-of-whole (fragmented :text text frame))) "~D" frame)
-             (is (equalp (list (list :binary octets)) (events-of-whole (fragmented :binary octets frame)))
+          do (is (equalp (list (list :text text)) (events-of-large (fragmented :text text frame))) "~D" frame)
+             (is (equalp (list (list :binary octets)) (events-of-large (fragmented :binary octets frame)))
                  "~D" frame))))
 
 (test large-messages-arrive-in-pieces-of-any-size
@@ -63,10 +67,12 @@
          (frame (websocket:encode-frame :binary octets :mask #xFFFFFFFF)))
     (dolist (piece '(64 128 256 512 1024 2048 65536))
       (is (equalp (list (list :text text))
-                  (events-in-pieces text-frame (equal-pieces (length text-frame) piece)))
+                  (events-in-pieces text-frame (equal-pieces (length text-frame) piece)
+                                    :message-octets size))
           "~D" piece)
       (is (equalp (list (list :binary octets))
-                  (events-in-pieces frame (equal-pieces (length frame) piece)))
+                  (events-in-pieces frame (equal-pieces (length frame) piece)
+                                    :message-octets size))
           "~D" piece))))
 
 (test many-messages-follow-each-other
@@ -128,6 +134,30 @@
           (wrong (make-frame 3 (octets))))
       (is (eq :failure (websocket:decode-message decoder wrong 0 (length wrong))))
       (is (zerop (websocket:octets-held decoder)) "a failure"))))
+
+(defun reservations (octets granted &rest limits)
+  "What a decoder that gets OCTETS in pieces of 1000 reserves before GRANTED octets are reserved in all: lists of a number
+of octets and whether they are for the whole message; and as second value its events."
+  (let ((asked '()) (left granted))
+    (let ((events (apply #'events-in-pieces octets (equal-pieces (length octets) 1000)
+                         :reserve (lambda (octets whole-p)
+                                    (push (list octets whole-p) asked)
+                                    (>= (decf left octets) 0))
+                         limits)))
+      (values (nreverse asked) events))))
+
+(test memory-is-reserved-before-it-is-taken
+  (let* ((text (large-text 10000))
+         (frame (websocket:encode-frame :text text :mask 5)))
+    (multiple-value-bind (asked events) (reservations frame 1000000)
+      (is (equalp (list (list :text text)) events))
+      (is (= 10000 (loop for (octets whole-p) in asked unless whole-p sum octets)) "The payload, as it has come.")
+      (is (loop for (octets whole-p) in (butlast asked) never whole-p))
+      (is (eq t (second (first (last asked)))) "At last, for the string.")
+      (is (<= 9000 (first (first (last asked))) 40000)))
+    (dolist (granted '(0 5000 9999 10001))
+      (is (equalp '((:failure 1013 :no-memory)) (nth-value 1 (reservations frame granted))) "~D" granted)))
+  (is (null (reservations (websocket:encode-frame :text (large-text 900) :mask 5) 0)) "It comes whole."))
 
 (test a-decoder-is-idle-between-messages-only
   (flet ((idle-p (&rest parts)
