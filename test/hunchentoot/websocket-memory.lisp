@@ -5,7 +5,8 @@
 ;;; Messages that have not come whole, and the memory of all clients together.
 
 (defmacro with-memory-for-all ((octets) &body body)
-  "Evaluates BODY where all clients together may have OCTETS in memory; skips the test where the heap's size is not known."
+  "Evaluates BODY where all clients together may have OCTETS in memory; skips the test where the size of
+the heap is not known."
   `(if (platform:heap-octets)
        (with-globals ((engine:*client-memory-share* (/ ,octets (platform:heap-octets))))
          (eventually ("servers of other tests to give memory back")
@@ -14,8 +15,8 @@
        (skip "The size of the heap is not known here.")))
 
 (defun check-messages-in-memory ()
-  "Checks that *SERVER*, which echoes at /ws, keeps parts of messages within a budget of 80000 octets, of which half is for
-those that have not come whole, and gives the memory back."
+  "Checks that *SERVER*, which echoes at /ws, keeps parts of messages within a budget of 80000 octets, of
+which half is for those that have not come whole, and gives the memory back."
   (let* ((before (engine:client-memory-reserved))
          (octets (test-octets 30000))
          (frame (frame :binary octets)))
@@ -33,7 +34,9 @@ those that have not come whole, and gives the memory back."
         (eventually ("the first to give its memory back") (zerop (reserved))))
       (with-talk (fragments)
         (dotimes (i 5)
-          (tell fragments (make-frame (if (zerop i) 1 0) (make-array 10000 :initial-element 97) :fin nil)))
+          (tell fragments (make-frame (if (zerop i) 1 0)
+                                      (make-array 10000 :initial-element 97)
+                                      :fin nil)))
         (is (eql 1013 (hear-close fragments))))
       (with-talk (leaving)
         (tell leaving (subseq frame 0 10000))
