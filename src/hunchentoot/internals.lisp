@@ -134,12 +134,23 @@ known."
   "Makes WRAPPER, see WRAP-FUNCTION, what gives a request its raw post data."
   (wrap-function 'hunchentoot::get-post-data wrapper))
 
+(define-condition upload-not-stored (recycling-error)
+  ((cause :initarg :cause))
+  (:report (lambda (condition stream)
+             (format stream "The file of an upload cannot be made or written: ~A"
+                     (slot-value condition 'cause))))
+  (:documentation "No file can be made or written: the form is right, and the server is at fault."))
+
+(deftype not-of-form ()
+  "The errors of reading a form that do not say that the form is malformed."
+  '(or protocol-error content-left upload-not-stored))
+
 (defmacro or-bad-request (&body body)
-  "Evaluates BODY; an error in it ends the request, unless it is that of content that was refused before, or the handler
-runs in another thread."
+  "Evaluates BODY; an error in it ends the request with 400, unless it is NOT-OF-FORM, or the
+handler runs in another thread."
   `(hunchentoot::handler-case* (progn ,@body)
      (error (condition)
-       (when (or (null *exchange*) (typep condition 'protocol-error))
+       (when (or (null *exchange*) (typep condition 'not-of-form))
          (error condition))
        (hunchentoot:log-message* :error "Error when reading POST parameters from body: ~A"
                                  condition)
@@ -160,15 +171,16 @@ runs in another thread."
       hunchentoot:*tmp-directory*))
 
 (defun temporary-pathname (&optional (tries 10))
-  "The pathname of a file for an upload, which is deleted at the end of the request; of TRIES at most."
+  "The pathname of a file for an upload, which is deleted at the end of the request; of TRIES at most.
+Signals UPLOAD-NOT-STORED where there can be none."
   ;; Hunchentoot looks whether there is a file, another's, which may go meanwhile: then PROBE-FILE of SBCL
   ;; signals an error.  The next name is another one.
   (let ((files hunchentoot::*tmp-files*))
     (handler-bind ((error (lambda (condition)
-                            (declare (ignore condition))
-                            (when (and (> tries 1)
-                                       ;; It has no name yet: it is not the program's hook that fails.
-                                       (eq files hunchentoot::*tmp-files*))
+                            ;; It has no name yet: it is not the program's hook that fails.
+                            (when (eq files hunchentoot::*tmp-files*)
+                              (when (= tries 1)
+                                (error 'upload-not-stored :cause condition))
                               (return-from temporary-pathname (temporary-pathname (1- tries)))))))
       (let ((hunchentoot:*tmp-directory* (upload-folder)))
         (hunchentoot::make-tmp-file-name)))))
@@ -178,10 +190,10 @@ runs in another thread."
   (setf hunchentoot::*tmp-files* (remove pathname hunchentoot::*tmp-files*)))
 
 (defmacro or-log-form-error (&body body)
-  "Evaluates BODY; an error in it is logged, and the form has no parameters, unless it was refused."
+  "Evaluates BODY; an error in it is logged, and the form has no parameters, unless it is NOT-OF-FORM."
   `(hunchentoot::handler-case* (progn ,@body)
      (error (condition)
-       (when (typep condition 'protocol-error)
+       (when (typep condition 'not-of-form)
          (error condition))
        (hunchentoot:log-message* :error "While parsing multipart/form-data parameters: ~A" condition)
        nil)))

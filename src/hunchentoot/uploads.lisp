@@ -90,16 +90,29 @@ of the form.  Signals END-OF-FILE where that is missing."
       (reserve-memory content (* +octets-for-keeping+
                                  (shiftf (form-reader-unreserved reader) 0))))))
 
+(defmacro storing-upload (&body body)
+  "Evaluates BODY, which makes or writes the file of an upload; signals UPLOAD-NOT-STORED for an error."
+  `(handler-case (progn ,@body)
+     (error (condition)
+       (error 'upload-not-stored :cause condition))))
+
+(defun open-new-file (pathname)
+  "A stream of octets to the new file PATHNAME; NIL when there is a file of that name already."
+  (ensure-directories-exist pathname)
+  (open pathname :direction :output :if-exists nil :element-type '(unsigned-byte 8)))
+
 (defun file-written-p (pathname pieces rest)
-  "Writes PIECES, a list of octets, to the new file PATHNAME, and what the function REST calls another with:
-octets, a start and an end; NIL when there is a file of that name already."
-  (with-open-file (file pathname :direction :output :if-exists nil
-                                 :element-type '(unsigned-byte 8))
+  "Writes PIECES, a list of octets, to the new file PATHNAME, and the octets from a start to an end
+with which the function REST calls the function that it is given.  NIL when there is a file of that
+name already.  Signals UPLOAD-NOT-STORED where the file cannot be made or written."
+  (let ((file (storing-upload (open-new-file pathname))))
     (when file
-      (dolist (piece pieces)
-        (write-sequence piece file))
-      (funcall rest (lambda (octets start end)
-                      (write-sequence octets file :start start :end end)))
+      (with-open-stream (file file)     ; what REST signals is about the content
+        (flet ((store (octets &optional (start 0) end)
+                 (storing-upload (write-sequence octets file :start start :end end))))
+          (mapc #'store pieces)
+          (funcall rest #'store)
+          (storing-upload (finish-output file))))
       t)))
 
 (defparameter *most-names-tried* 100
@@ -109,12 +122,13 @@ octets, a start and an end; NIL when there is a file of that name already."
   "The pathname of a temporary file with what FILE-WRITTEN-P writes of PIECES and REST."
   ;; Hunchentoot looks whether there is a file, and counts without a lock: other threads, and other
   ;; processes, may make the same one meanwhile.
-  (loop for pathname = (ensure-directories-exist (temporary-pathname))
+  (loop for pathname = (temporary-pathname)
         repeat *most-names-tried*
         when (file-written-p pathname pieces rest)
           return pathname
         do (disown-temporary-pathname pathname)
-        finally (error "There is no name for a temporary file like ~A." pathname)))
+        finally (error 'upload-not-stored
+                       :cause (format nil "There is no name like ~A." pathname))))
 
 (defconstant +most-held+ +form-buffer-size+
   "How many octets of all files of a form together are held in memory.")
@@ -226,7 +240,8 @@ are still to be written to one."
 
 (defun parse-own-form (content boundary external-format)
   "The alist of the parameters of the form with BOUNDARY that CONTENT, which is ours, has, in EXTERNAL-FORMAT.
-NIL, and a line in the log, for malformed ones."
+NIL, and a line in the log, for malformed ones.  Signals UPLOAD-NOT-STORED where a file of a well-formed
+one cannot be made or written."
   (with-content-turn (content)
     (check-content content)
     (keeping-content (content)          ; a malformed form has not left it

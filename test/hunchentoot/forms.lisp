@@ -279,8 +279,93 @@
   (let ((log (make-string-output-stream)))
     (with-function (hunchentoot::make-tmp-file-name (original &rest arguments) (error "There is none."))
       (serving (:message-log-destination log) (("/" (shown (hunchentoot:post-parameter "file"))))
-        (is (string= (shown nil) (response-text (upload "/" (file-part)))))))
+        (is (= 500 (response-status (upload "/" (file-part)))))))
     (is (search "There is none." (get-output-stream-string log)))))
+
+;;; Files that cannot be stored are no fault of the client's
+
+(defun files-of-sizes ()
+  "Files that are written when their form has come to its end, and while it comes."
+  (list (file-part :contents (octets "small"))
+        (file-part)
+        (file-part :contents (test-octets 150000))))
+
+(defmacro serving-without-uploads ((runs log directory) &body body)
+  "Evaluates BODY while uploads go to DIRECTORY, requests for / and /twice ask for parameters, RUNS
+records what follows that, and the stream LOG has the messages."
+  `(let ((,runs (make-recorder)) (,log (make-string-output-stream)))
+     (with-globals ((hunchentoot:*tmp-directory* ,directory))
+       (serving (:message-log-destination ,log)
+           (("/" (hunchentoot:post-parameters*) (record ,runs :handler) "taken")
+            ("/twice" (ignore-errors (hunchentoot:post-parameters*))
+                      (hunchentoot:post-parameters*)
+                      (record ,runs :handler)
+                      "taken")
+            ("/word" "word"))
+         ,@body))))
+
+(defun check-that-none-is-stored (target)
+  "Checks that forms with files for TARGET are answered 500, and that the connection is kept after it."
+  (dolist (file (files-of-sizes))
+    (with-connection (connection)
+      (let ((form (multipart (form-part "a" "1") file (form-part "b" "2"))))
+        (is (= 500 (response-status (exchange connection target
+                                              :method :post :content-type (multipart-type)
+                                              :content form))))
+        (is (string= "word" (exchange-text connection "/word")))))))
+
+(define-server-test (uploads-to-a-folder-that-cannot-be-made-are-answered-500 :needs :our-content)
+  (with-directory (directory)
+    (let ((file (merge-pathnames "file" directory)))
+      (alexandria:write-string-into-file "no folder" file)
+      (serving-without-uploads (runs log (uiop:ensure-directory-pathname
+                                          (format nil "~A/folder" (uiop:native-namestring file))))
+        (check-that-none-is-stored "/")
+        (check-that-none-is-stored "/twice")
+        (is (= 0 (recorded-count runs)))
+        (is (search "cannot be made or written" (get-output-stream-string log)))))))
+
+(define-server-test (uploads-without-a-folder-for-temporary-files-are-answered-500 :needs :parking)
+  (with-directory (directory)
+    (let ((path nil) (folder (uiop:native-namestring directory)))
+      (serving () (("/" (setf path (first (hunchentoot:post-parameter "file")))
+                        "taken"))
+        (flet ((status (folder)
+                 (with-environment (("TMPDIR" folder))
+                   (response-status (upload "/" (file-part))))))
+          (is (= 200 (status folder)))
+          (is (uiop:subpathp path (truename directory)))
+          (is (= 500 (status (format nil "~Anowhere" folder))))
+          (is (= 200 (status ""))))))))
+
+(defclass full-disk (trivial-gray-streams:fundamental-binary-output-stream
+                     trivial-gray-streams:trivial-gray-stream-mixin)
+  ((room :initarg :room :documentation "How many octets are taken before the next write fails."))
+  (:documentation "Fails as a stream to a file on a full disk: when its buffer is written."))
+
+(defmethod trivial-gray-streams:stream-write-sequence ((stream full-disk) sequence start end &key)
+  (when (minusp (decf (slot-value stream 'room) (- (or end (length sequence)) (or start 0))))
+    (error "No space left on device."))
+  sequence)
+
+(defmethod trivial-gray-streams:stream-finish-output ((stream full-disk))
+  (error "No space left on device, in the end."))
+
+(define-server-test (uploads-to-a-full-disk-are-answered-500 :needs :our-content)
+  (dolist (room '(0 1000 100000 1000000))
+    (with-function (recycling::open-new-file (original pathname) (make-instance 'full-disk :room room))
+      (with-directory (directory)
+        (serving-without-uploads (runs log directory)
+          (check-that-none-is-stored "/")
+          (is (= 0 (recorded-count runs)))
+          (is (search "No space left on device" (get-output-stream-string log))))))))
+
+(define-server-test (a-form-that-breaks-off-amid-a-file-is-none-that-was-not-stored :needs :our-content)
+  (let ((log (make-string-output-stream)) (form (multipart (file-part :contents (test-octets 100000)))))
+    (serving (:message-log-destination log) (("/" (shown (hunchentoot:post-parameters*))))
+      (is (= 200 (response-status (ask "/" :method :post :content-type (multipart-type)
+                                           :content (subseq form 0 90000))))))
+    (is (not (search "cannot be made or written" (get-output-stream-string log))))))
 
 (define-server-test (a-hook-that-refuses-an-upload-costs-no-connection :needs :our-content)
   (with-globals ((hunchentoot:*file-upload-hook* (lambda (path)

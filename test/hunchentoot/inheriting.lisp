@@ -129,14 +129,6 @@ and PORT to where."
    (is (cannot-start-p (make-test-acceptor :address nil :listen-fd 1)))
    (is (cannot-start-p (make-test-acceptor :address nil :listen-fd 19999)))))
 
-(defmacro with-environment ((&rest settings) &body body)
-  "Evaluates BODY with environment variables set as SETTINGS, a list of (name value), say, and
-unsets them."
-  `(unwind-protect (progn (setf ,@(loop for (name value) in settings
-                                        append `((uiop:getenv ,name) ,value)))
-                          ,@body)
-     (setf ,@(loop for (name) in settings append `((uiop:getenv ,name) "")))))
-
 (define-server-test (the-first-descriptor-of-systemd-is-served :needs :our-engine)
   (with-inherited (descriptor port)
     (with-globals ((platform::*first-inherited-descriptor* descriptor)

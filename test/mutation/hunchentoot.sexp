@@ -82,7 +82,7 @@
   ("refill" "(form-reader-start reader) 0" "")
   ("next-event" "((multipart-closed-p (form-reader-parser reader)) (return nil))" "")
   ("next-event" "(error 'end-of-file :stream (form-reader-content reader))" "(return nil)")
-  ("file-written-p" ":if-exists nil" ":if-exists :supersede")
+  ("open-new-file" ":if-exists nil" ":if-exists :supersede")
   ("new-file" "(disown-temporary-pathname pathname)" "nil")
   ("note-file" "(> (incf (form-reader-files reader)) most)" "(> (form-reader-files reader) most)"
    :suites (form-limits))

@@ -310,3 +310,13 @@ where the Lisp would enter its debugger."
                when (uiop:string-prefix-p "Max open files" line)
                  return (parse-integer line :start 14 :junk-allowed t))))
       1024))
+
+(defmacro with-environment ((&rest settings) &body body)
+  "Evaluates BODY with environment variables set as SETTINGS, a list of (name value), say; afterwards
+they have the values that they had, or the empty one."
+  (let ((before (gensym "BEFORE")))
+    `(let ((,before (list ,@(loop for (name) in settings collect `(or (uiop:getenv ,name) "")))))
+       (unwind-protect (progn (setf ,@(loop for (name value) in settings
+                                            append `((uiop:getenv ,name) ,value)))
+                              ,@body)
+         (setf ,@(loop for (name) in settings append `((uiop:getenv ,name) (pop ,before))))))))
