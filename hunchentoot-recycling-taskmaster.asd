@@ -236,6 +236,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "reply-stream") ; what handlers write themselves
                  (:file "lines")
                  (:file "messages")     ; for people who run a server
+                 (:file "turns")        ; one writer to a destination at a time
                  (:file "journal")      ; lines of logs, written behind the requests' backs
                  (:file "journal-thread")))))
 

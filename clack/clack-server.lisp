@@ -39,12 +39,22 @@ responses.")
                   :documentation "From when on garbage may be collected for that, in MILLISECONDS.")
    (collects-older-from :initform 0 :accessor server-collects-older-from
                         :documentation "From when on older garbage may be, too.")
-   (output-lock :initform (bt:make-recursive-lock "clack log") :reader server-output-lock
-                :documentation "Held while something is told.  A program's stream may tell something itself meanwhile.")
+   (journal :accessor server-journal
+            :documentation "Writes what is told to ERROR-OUTPUT, by a thread of its own while the
+server runs: a stream that takes nothing costs lines, which are counted, and never a response or a
+worker.")
+   (throttle :initform (make-throttle) :reader server-throttle
+             :documentation "How often was told what clients can cause.")
    (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
                :documentation "The text of a header Host, and the name and the port in it, a list that is
 replaced whole."))
   (:documentation "A server of one Clack application; see RUN."))
+
+(defmethod initialize-instance :after ((server clack-server) &key)
+  (setf (server-journal server)
+        (make-journal (server-error-output server) "clack log"
+                      (lambda (&rest complaint)
+                        (apply #'tell server complaint)))))
 
 (defgeneric server-address (server)
   (:documentation "The address on which SERVER listens, a string; of a Unix-domain socket \"unix:\" and its path.")
@@ -58,11 +68,12 @@ replaced whole."))
 
 (defgeneric server-statistics (server)
   (:documentation "A plist of what SERVER did and does, as HUNCHENTOOT-RECYCLING-TASKMASTER:STATS explains it for
-acceptors, but for what is counted of rejected requests, handshakes and logs.")
+acceptors, but for what is counted of rejected requests and handshakes.")
   (:method ((server clack-server))
-    (if (server-engine server)
-        (engine-statistics (server-engine server))
-        (no-statistics))))
+    (append (if (server-engine server)
+                (engine-statistics (server-engine server))
+                (no-statistics))
+            (list :log-dropped (journal-unwritten (server-journal server))))))
 
 ;;; What the storey below asks
 
@@ -111,11 +122,14 @@ acceptors, but for what is counted of rejected requests, handshakes and logs.")
                once often reason))
 
 (defmethod note ((server clack-server) level control &rest arguments)
-  (let ((text (apply #'format nil control arguments))
-        (stream (server-error-output server)))
-    (bt:with-recursive-lock-held ((server-output-lock server))
-      (format stream "~&[~A] ~A~%" level text)
-      (finish-output stream))))
+  "Whatever is told, a client may have caused."
+  (let ((text (if (equal control *rare-control*)
+                  (message-text control arguments)
+                  (counted-text (server-throttle server) control arguments #'report-text))))
+    (when text
+      (append-line (server-journal server)
+                   (encoded-message (format nil "[~A] " level) text)
+                   t))))
 
 (defmethod note-rejected ((server clack-server) link refusal &optional method uri protocol)
   (declare (ignore link method uri protocol))

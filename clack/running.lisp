@@ -60,6 +60,7 @@
 (defun start-server (server)
   "Starts SERVER: returns when it accepts connections.  Signals why it cannot."
   (listen-for server)
+  (start-journal (server-journal server))
   (setf (server-engine server) (make-engine-for server))
   (start-engine (server-engine server)))
 
@@ -67,11 +68,12 @@
   "For how long, in seconds, the requests that run are waited for when a server is stopped.")
 
 (defun stop-server (server soft-p seconds)
-  "Stops SERVER, gently if SOFT-P, and frees its port, which takes up to SECONDS; returns what was left behind, as STOP-ENGINE
-does."
+  "Stops SERVER, gently if SOFT-P, and frees its port, which takes up to SECONDS, and some more where
+what it has told is not taken; returns what was left behind, as STOP-ENGINE does."
   (prog1 (and (server-engine server)
               (stop-engine (server-engine server) :soft soft-p :timeout seconds))
     (stop-listening server)
+    (end-journal (server-journal server))
     (bt:with-lock-held ((server-lock server))
       (setf (server-stopped-p server) t)
       (bt:condition-notify (server-stopped server)))))

@@ -5,11 +5,7 @@
 ;;;; The lines for a destination are written by a journal, one for both logs where these go to the
 ;;;; same.  It has a thread, which lives while the acceptor runs: a destination that takes nothing,
 ;;;; a full disk or the pipe of a reader who has stopped, costs lines, which are counted, and never
-;;;; a reply or a worker.  Only a string stream is written to at once, by whoever has the line: it
-;;;; always takes it, and may not be used by two threads.
-
-(defparameter *log-patience* 5
-  "For how many seconds STOP waits for the last lines of a log to be written.")
+;;;; a reply or a worker.
 
 (defun log-destination (acceptor log)
   "Where the LOG of ACCEPTOR, :ACCESS or :MESSAGES, goes: a pathname designator, a stream, or NIL."
@@ -68,18 +64,12 @@ has is still written.  Returns the journal."
           (unless (member journal (all-journals acceptor))
             (setf predecessor journal)))))
     (when predecessor
-      (end-journal acceptor predecessor)
+      (end-journal predecessor)
       ;; What it could not write at the end nobody will.
       (let ((lost (journal-unwritten predecessor)))
         (bt:with-lock-held ((journal-lock acceptor))
           (incf (acceptor-lines-lost acceptor) lost))))
     (log-journal acceptor log)))
-
-(defun end-journal (acceptor journal)
-  "Stops JOURNAL, of ACCEPTOR, and tells when it takes too long."
-  (unless (stop-journal journal *log-patience*)
-    (complain acceptor :warning "~A still takes the last lines of a log; they were left to it."
-              (journal-destination journal))))
 
 (defun journal-for (acceptor log destination)
   "The journal of the LOG of ACCEPTOR, :ACCESS or :MESSAGES, which writes to DESTINATION."
@@ -111,11 +101,8 @@ destination for them.")
     nil)                                ; it has none
   (:method ((acceptor parallel-acceptor))
     (let ((wanted (and (hunchentoot:started-p acceptor) (journals-wanted acceptor))))
-      (dolist (journal wanted)
-        (unless (typep (journal-destination journal) 'string-stream)
-          (start-journal journal)))
-      (dolist (journal (set-difference (all-journals acceptor) wanted))
-        (end-journal acceptor journal)))))
+      (mapc #'start-journal wanted)
+      (mapc #'end-journal (set-difference (all-journals acceptor) wanted)))))
 
 (defmethod (setf hunchentoot:acceptor-access-log-destination) :after
     (destination (acceptor parallel-acceptor))

@@ -44,10 +44,7 @@ kind; NIL where it is one too many of those that clients can cause."
   (multiple-value-bind (client-caused-p treat) (client-caused control)
     (if (or client-caused-p
             (and *ours-to-tell-p* (not (equal control *rare-control*))))
-        (let ((count (count-message (acceptor-throttle acceptor) control arguments)))
-          (when count
-            (format nil "~@[~D since the last message; the last one: ~]~A" (and (> count 1) count)
-                    (message-text control arguments (or treat #'report-text)))))
+        (counted-text (acceptor-throttle acceptor) control arguments (or treat #'report-text))
         (message-text control arguments))))
 
 (defun write-message (acceptor level control arguments)

@@ -37,16 +37,27 @@ says: what is left then is for the next start."
   (bt:condition-notify (journal-done journal))
   t)
 
-(defun keep-journal (journal)
+(defun survive-interrupts (journal function)
+  "Calls FUNCTION in the thread of JOURNAL where that can be interrupted, and returns its value.  An
+error of an interrupt is told, and ends no more than that: NIL then."
+  (handler-case (interruptibly (funcall function))
+    (serious-condition (condition)
+      (funcall (journal-complain journal) :error "An interrupt of the thread of a log failed: ~A"
+               condition)
+      nil)))
+
+(defun keep-journal (journal &aux (ended-p nil))
   "The life of the thread of JOURNAL."
-  (let ((ended-p nil))
+  (deferring-interrupts
     (unwind-protect-whole
         (progn
           (with-journal (journal)
             (setf (journal-thread journal) (bt:current-thread))
             (bt:condition-notify (journal-done journal)))
-          (loop do (await-lines journal)
-                until (end-when-asked journal (flush-journal journal)))
+          (loop do (survive-interrupts journal (lambda () (await-lines journal)))
+                until (end-when-asked
+                       journal
+                       (survive-interrupts journal (lambda () (flush-journal journal)))))
           (setf ended-p t)
           (tell-what-is-left journal))
       (unless ended-p                   ; destroyed, as all threads are when a Lisp exits
@@ -54,15 +65,17 @@ says: what is left then is for the next start."
           (leave-journal journal))
         ;; Where it was destroyed amid a write, the destination may be one that takes nothing.
         (unless (journal-broken-p journal)
-          (flush-journal journal))))))
+          (survive-interrupts journal (lambda () (flush-journal journal))))))))
 
 (defun start-journal (journal)
   "Lets a thread write the lines of JOURNAL.  Does nothing when there is one; where none can be
-made, lines are written by who appends them."
-  (when (with-journal (journal)
-          (when (eq :off (shiftf (journal-phase journal) :running))
-            (setf (journal-thread journal) nil) ; one that was destroyed, or was not waited for
-            t))
+made, lines are written by who appends them; and so are those for a string stream, which always
+takes them, and may not be used by two threads."
+  (when (and (not (typep (journal-sink journal) 'string-stream))
+             (with-journal (journal)
+               (when (eq :off (shiftf (journal-phase journal) :running))
+                 (setf (journal-thread journal) nil) ; one that was destroyed, or not waited for
+                 t)))
     (handler-case (call-making-thread (lambda ()
                                         (bt:make-thread (lambda () (keep-journal journal))
                                                         :name (journal-name journal))))
@@ -91,3 +104,13 @@ SECONDS, a real.  NIL when it takes longer: it will end later.  Does nothing whe
             (eq thread (bt:current-thread))
             ;; One that was destroyed still writes what is left.
             (join-thread thread (/ (milliseconds-left end) 1000)))))))
+
+(defparameter *log-patience* 5
+  "For how many seconds, a real, END-JOURNAL waits for the last lines to be written.")
+
+(defun end-journal (journal)
+  "Stops JOURNAL as STOP-JOURNAL does, and complains when its destination takes too long."
+  (unless (stop-journal journal *log-patience*)
+    (funcall (journal-complain journal) :warning
+             "~A still takes the last lines of a log; they were left to it."
+             (journal-destination journal))))

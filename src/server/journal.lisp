@@ -15,15 +15,11 @@
 ;;;; A file is opened for each batch and closed after it: a file that was renamed gets nothing more
 ;;;; from the next batch on.
 ;;;;
-;;;; Who writes a batch has the turn, which one thread has at a time.  Invariants:
-;;;; - GATHERED, LINES, KEPT, LOST, UNMADE-P, URGENT-P, PHASE and WRITER change under the lock,
-;;;; which
-;;;;   is held for a few instructions.
-;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to who has the turn.
+;;;; A batch is written by the thread that has the turn; see turns.lisp.  Invariants:
+;;;; - GATHERED, LINES, KEPT, LOST, UNMADE-P, URGENT-P and PHASE change under the lock, which is
+;;;;   held for a few instructions.
+;;;; - BATCH, BATCH-LINES, BROKEN-P and TROUBLE-P belong to the thread that has the turn.
 ;;;; - The lines of BATCH are older than those of GATHERED, and both are whole lines.
-
-(defparameter *flush-seconds* 1/2
-  "After how many seconds, a real, what has gathered is written.")
 
 (defparameter *batch-octets* (* 64 1024)
   "How many octets may gather before they are written without waiting for that.")
@@ -39,9 +35,10 @@ level, a control string and its arguments, tells people what went wrong, and mus
   (destination nil :read-only t)        ; a pathname designator or a stream of characters
   (name "" :type string :read-only t)
   (complain nil :type function :read-only t)
+  (sink (sink-of destination) :read-only t) ; for which it has its turn
   (lock (bt:make-lock "journal") :read-only t)
   (wanted (bt:make-condition-variable) :read-only t) ; its thread has something to do
-  (done (bt:make-condition-variable) :read-only t)   ; the turn, or the phase, has ended
+  (done (bt:make-condition-variable) :read-only t)   ; the phase has ended
   (phase :off :type (member :off :running :ending))
   (thread nil)
   (gathered (make-output) :type output)
@@ -50,7 +47,6 @@ level, a control string and its arguments, tells people what went wrong, and mus
   (lost 0 :type integer)                ; lines that nobody will write
   (unmade-p nil)                        ; a line could not be made, and that was told
   (urgent-p nil)                        ; a line in GATHERED is not to wait for more
-  (writer nil)                          ; the thread that has the turn
   (batch (make-output) :type output)
   (batch-lines 0 :type fixnum)
   (broken-p nil)                        ; the last line of the file may lack its end
@@ -131,27 +127,7 @@ started again, or gets another line, and its destination takes them then."
     (+ (journal-lost journal)
        (if (eq :off (journal-phase journal)) (journal-kept journal) 0))))
 
-;;; Taking turns
-
-(defun take-turn (journal)
-  "True when nobody wrote for JOURNAL, and now the caller does."
-  (with-journal (journal)
-    (unless (journal-writer journal)
-      (setf (journal-writer journal) (bt:current-thread)))))
-
-(defun end-turn (journal)
-  (with-journal (journal)
-    (setf (journal-writer journal) nil)
-    (bt:condition-notify (journal-done journal))))
-
-(defun call-with-turn (journal function)
-  "Calls FUNCTION while no other thread writes for JOURNAL."
-  (loop
-    (with-acquired (taken-p (take-turn journal) (when taken-p (end-turn journal)))
-      (when taken-p
-        (return (funcall function)))
-      (await-journal journal (journal-done journal) nil
-                     (lambda () (null (journal-writer journal)))))))
+;;; Batches
 
 (defun take-batch (journal)
   "Makes what has gathered the batch, unless there is one left that could not be written.  True
@@ -246,13 +222,16 @@ not written twice."
     (funcall (journal-complain journal) :warning "~A is written again; lines lost so far: ~D."
              (journal-destination journal) (journal-lost journal))))
 
+(defvar *written-journals* '()
+  "The journals for which the current thread writes, a list.")
+
 (defun flush-journal (journal)
   "Writes the lines that JOURNAL was given so far.  True when all could be written.  Waits for the
 destination.  Does nothing where the caller writes for JOURNAL already, as a complaint about
 its destination does."
-  (unless (eq (journal-writer journal) (bt:current-thread))
-    (call-with-turn journal
-                    (lambda ()
+  (unless (member journal *written-journals*)
+    (call-with-turn (journal-sink journal)
+                    (lambda (&aux (*written-journals* (cons journal *written-journals*)))
                       ;; A batch that was left, and what has gathered since.
                       (loop repeat 2
                             always (or (not (take-batch journal))

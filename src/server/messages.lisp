@@ -51,6 +51,14 @@ condition, and then its type is told."
         (text (mapcar #'type-alone arguments))
         (format nil "A message could not be made of ~S." control))))
 
+(defun counted-text (throttle control arguments treat)
+  "The text of a message as MESSAGE-TEXT makes it of CONTROL, ARGUMENTS and TREAT, after how many
+there were of its kind since the last one; NIL where THROTTLE says that it is one too many."
+  (let ((count (count-message throttle control arguments)))
+    (when count
+      (format nil "~@[~D since the last message; the last one: ~]~A" (and (> count 1) count)
+              (message-text control arguments treat)))))
+
 (defun encode-message (line head text)
   "Appends HEAD and TEXT, strings, to LINE, an OUTPUT, with the end of the line.  Each further line
 of TEXT begins with two spaces, so that none looks like a message of its own; control characters

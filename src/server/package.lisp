@@ -97,6 +97,6 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:content-too-long
    ;; lines
    #:with-line #:encode-escaped #:encode-printed #:encode-json #:end-line
-   #:client-text #:report-text #:message-text #:encoded-message
+   #:client-text #:report-text #:message-text #:counted-text #:encoded-message
    #:make-journal #:journal-destination #:journal-lost #:journal-unwritten
-   #:start-journal #:stop-journal #:flush-journal #:append-line #:lose-line))
+   #:start-journal #:stop-journal #:end-journal #:flush-journal #:append-line #:lose-line))

@@ -101,3 +101,85 @@
                                     (text-response "x")))
       (is (cl-ppcre:scan "^HTTP/1.1 400 " (decode (ask-raw "GET / HTTP/1.1" :crlf "Host: a b" :crlf :crlf))))
       (is (null called)))))
+
+;;; What is told
+
+(define-condition told-report (error)
+  ((text :initarg :text :reader told-text))
+  (:report (lambda (condition stream) (write-string (told-text condition) stream))))
+
+(define-server-test an-error-cannot-forge-what-is-told
+  (with-clack (environment (error 'told-report
+                                  :text (format nil "No.~C~%[ERROR] forged~C"
+                                                #\Return (code-char 155))))
+    (is (= 500 (response-status (ask "/"))))
+    (is (equal (format nil "[ERROR] No.\\x0D~%  [ERROR] forged\\x9B~%") (clack-log)))))
+
+(define-server-test no-client-floods-the-stream-for-errors
+  (with-globals ((server::*message-burst* 3) (server::*warning-milliseconds* 1000000))
+    (with-clack (environment (error "It failed."))
+      (with-connection (connection)
+        (dotimes (i 50)
+          (is (= 500 (response-status (exchange connection "/"))))))
+      (is (= 3 (length (log-lines (clack-log))))))))
+
+(define-server-test what-is-told-says-how-often-it-was-not
+  (let* ((log (make-string-output-stream))
+         (server (let ((*error-output* log))
+                   (handler::make-clack-server 'hello '()))))
+    (with-globals ((server::*message-burst* 1))
+      (dotimes (i 3) (engine:note server :error "It failed."))
+      (setf (server:unsaid-silent-until
+             (server::throttle-entry (handler::server-throttle server) (list "It failed.")))
+            nil)                        ; time passes
+      (engine:note server :error "It failed."))
+    (is (equal '("[ERROR] It failed." "[ERROR] 3 since the last message; the last one: It failed.")
+               (log-lines (get-output-stream-string log))))))
+
+(define-server-test a-stream-for-errors-that-nobody-reads-holds-up-nobody
+  (let* ((stream (make-instance 'stalled-stream)) (*clack-stream* stream))
+    (unwind-protect
+         (with-clack (environment (if (equal "/fine" (getf environment :path-info))
+                                      (text-response "fine")
+                                      (error "It failed."))
+                                  :worker-num 2)
+           (with-connection (connection)
+             (dotimes (i 40)
+               (is (= 500 (response-status (exchange connection "/")))))
+             (await (entered stream))
+             (is (equal "fine" (exchange-text connection "/fine"))))
+           (open-gate (stream-gate stream)))
+      (open-gate (stream-gate stream)))
+    (is (plusp (recorded-count (written-text stream)))
+        "It is written when the server has stopped.")))
+
+(define-server-test a-stop-waits-for-a-stream-that-nobody-reads-a-while-only
+  (with-globals ((server::*log-patience* 1/100))
+    (let* ((stream (make-instance 'stalled-stream)) (*clack-stream* stream))
+      (unwind-protect
+           (progn
+             (with-clack (environment (error "It failed."))
+               (is (= 500 (response-status (ask "/"))))
+               (await (entered stream)))
+             (is (zerop (recorded-count (written-text stream)))))
+        (open-gate (stream-gate stream)))
+      (eventually ("the rest to be written")
+        (search "It failed." (apply #'concatenate 'string (recorded (written-text stream))))))))
+
+(define-server-test what-a-stream-for-errors-does-not-take-is-counted
+  (let ((*clack-stream* (make-instance 'broken-stream)) (server nil))
+    (with-clack (environment (error "It failed."))
+      (setf server *server*)
+      (with-connection (connection)
+        (dotimes (i 5)
+          (is (= 500 (response-status (exchange connection "/")))))))
+    (is (plusp (getf (handler:server-statistics server) :log-dropped)))))
+
+(define-server-test what-is-told-is-written-before-long
+  (with-globals ((server::*flush-seconds* *patience*))
+    (let* ((stream (make-instance 'stalled-stream)) (*clack-stream* stream))
+      (open-gate (stream-gate stream))
+      (with-clack (environment (error "It failed."))
+        (is (= 500 (response-status (ask "/"))))
+        (eventually ("the message" :patience (/ *patience* 2))
+          (plusp (recorded-count (written-text stream))))))))

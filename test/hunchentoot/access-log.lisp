@@ -278,7 +278,7 @@ stream, after a request whose line is written when GATE is opened."
 
 (define-server-test (a-stop-that-leaves-lines-to-their-thread-tells-so
                      :needs (:our-engine :calls-by-name))
-  (with-globals ((recycling::*log-patience* 1/100))
+  (with-globals ((server::*log-patience* 1/100))
     (with-log-held-up (gate file messages)
       (hunchentoot:stop *server*)
       (is (search "still takes the last lines" (get-output-stream-string messages)))

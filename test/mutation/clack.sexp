@@ -178,10 +178,18 @@
   ("tls-wanted-p" "(or (getf arguments :ssl-cert-file) (getf arguments :ssl-key-file))" "nil"
    :suites (clack/tls))))
 
+(:file "clack/clack-server.lisp" :suites (clack/failures)
+ :mutants
+ (("note ((server clack-server)" "(equal control *rare-control*)" "t")
+  ("note ((server clack-server)" "(when text" "(progn")
+  ("server-statistics" "(journal-unwritten (server-journal server))" "0")))
+
 (:file "clack/running.lisp" :suites (clack/running)
  :mutants
  (("open-clack-listener" "(tell-where address port condition)" "nil")
   ("stop-server" "(stop-listening server)" "nil")
+  ("stop-server" "(end-journal (server-journal server))" "" :suites (clack/failures))
+  ("start-server" "(start-journal (server-journal server))" "" :suites (clack/failures))
   ("run" "(stop server)" "nil")
   ("run" "(uninterruptibly" "(progn")
   ("make-engine-for" "(getf (server-place server) :parking t)" "t" :equivalent "It is all the same for clients.")))

@@ -186,6 +186,17 @@
   ("busy-reply" "(length body)" "(1+ (length body))" :suites (taskmaster rejections))
   ("busy-reply" "(\"Retry-After\" ,*retry-seconds*)" "" :suites (taskmaster))))
 
+(:file "src/server/turns.lisp" :suites (journal)
+ :mutants
+ (("take-turn" "(setf (turn-writer turn) (bt:current-thread))" "t")
+  ("end-turn" "(setf (turn-writer turn) nil)" "")
+  ("end-turn" "(bt:condition-notify (turn-ended turn))" ""
+   :equivalent "Who waits looks every *FLUSH-SECONDS*, too.")
+  ("join-turn" "(incf (turn-users turn))" "")
+  ("leave-turn" "(setf *turns* (remove turn *turns*))" "nil")
+  ("sink-of" "(setf destination (symbol-value symbol))" "(return destination)")
+  ("call-with-turn" "(eq (turn-writer turn) (bt:current-thread))" "nil")))
+
 (:file "src/server/journal.lisp" :suites (journal)
  :mutants
  (("gather" "(incf (journal-lost journal))" "")
@@ -193,10 +204,7 @@
   ("append-line" "(flush-journal journal)" "nil")
   ("lose-line" "(incf (journal-lost journal))" "")
   ("lose-line" "(shiftf (journal-unmade-p journal) t)" "nil")
-  ("take-turn" "(setf (journal-writer journal) (bt:current-thread))" "t")
-  ("end-turn" "(setf (journal-writer journal) nil)" "")
-  ("end-turn" "(bt:condition-notify (journal-done journal))" ""
-   :equivalent "Who waits looks every *FLUSH-SECONDS*, too.")
+  ("flush-journal" "(unless (member journal *written-journals*)" "(progn" :suites (clack/running))
   ("take-batch" "(when (zerop (journal-batch-lines journal))" "(progn")
   ("take-batch" "(rotatef (journal-lines journal) (journal-batch-lines journal))" "(setf (journal-batch-lines journal) (journal-lines journal))")
   ("drop-batch" "(reset-output (journal-batch journal))" "")
@@ -218,7 +226,13 @@
   ("end-when-asked" "(or (not written-p) (zerop (journal-lines journal)))" "t")
   ("end-when-asked" "(or (not written-p)" "(or nil")
   ("leave-journal" "(setf (journal-phase journal) :off)" "")
+  ("survive-interrupts" "serious-condition" "end-of-file")
   ("start-journal" "(setf (journal-thread journal) nil)" "nil")
+  ("start-journal" "(not (typep (journal-sink journal) 'string-stream))" "t" :suites (access-log))
+  ("end-journal" "(unless (stop-journal journal *log-patience*)"
+   "(when (null (stop-journal journal 0))" :suites (access-log))
+  ("end-journal" "(unless (stop-journal journal *log-patience*)"
+   "(unless (or (stop-journal journal *log-patience*) t)" :suites (access-log))
   ("stop-journal" "(setf (journal-phase journal) :ending)" "")
   ("stop-journal" "(join-thread thread (/ (milliseconds-left end) 1000))" "(join-thread thread nil)")))
 
@@ -525,6 +539,10 @@
   ("blame" "(plusp index)" "nil")
   ("context-of-settings" "(and ssl-client-ca-file :required)" "nil" :suites (tls-contexts))
   ("context-of-settings" ":ticket-keys ticket-keys" ":ticket-keys nil" :suites (tls-contexts))))
+
+(:file "src/server/messages.lisp" :suites (message-log)
+ :mutants
+ (("counted-text" "(> count 1)" "t")))
 
 (:file "src/server/rare-messages.lisp" :suites (rejections)
  :mutants

@@ -278,6 +278,68 @@ writes to it."))
         (server:start-journal journal)
         (is (bt:thread-alive-p (server::journal-thread journal)) "It has begun.")))))
 
+(define-server-test (an-error-of-an-interrupt-costs-no-line-and-no-thread :needs :deferred-ends)
+  (with-log-file (file)
+    (with-journal-running (journal file)
+      (let ((thread (server::journal-thread journal)))
+        (dotimes (i 3)
+          (bt:interrupt-thread thread (lambda () (error "Of an interrupt.")))
+          (eventually ("a complaint") (= (1+ i) (recorded-count *complaints*)))
+          (note-line journal "one")
+          (eventually ("the line to be written") (= (1+ i) (length (lines-of file)))))
+        (is (search "Of an interrupt." (second (first (recorded *complaints*)))))
+        (is (eq thread (server::journal-thread journal)))
+        (is (bt:thread-alive-p thread))))))
+
+;;; Several journals of one destination
+
+(defclass entered-stream (stalled-stream)
+  ((entries :initform (make-recorder) :reader stream-entries))
+  (:documentation "A stream that tells how often it was written to."))
+
+(defmethod trivial-gray-streams:stream-write-string :before
+    ((stream entered-stream) string &optional start end)
+  (declare (ignore string start end))
+  (record (stream-entries stream) t))
+
+(defvar *entered-stream*)
+
+(define-server-test journals-of-one-stream-write-one-after-the-other
+  (let ((stream (make-instance 'entered-stream)))
+    (setf *entered-stream* stream)
+    (unwind-protect
+         (with-journal-running (one stream)
+           (with-journal-running (two (make-synonym-stream '*entered-stream*))
+             (with-journal-running (three (make-two-way-stream (make-string-input-stream "")
+                                                               stream))
+               (unwind-protect
+                    (progn
+                      (note-line one "from one")
+                      (await (entered stream))
+                      (note-line two "from two")
+                      (note-line three "from three")
+                      (is (not (poll (lambda ()
+                                       (> (recorded-count (stream-entries stream)) 1))
+                                     1))))
+                 (open-gate (stream-gate stream))))))
+      (makunbound '*entered-stream*))
+    (is (equal '("from one" "from three" "from two")
+               (sort (mapcar (lambda (text) (string-right-trim '(#\Newline) text))
+                             (recorded (written-text stream)))
+                     #'string<)))
+    (is (null server::*turns*))))
+
+(define-server-test a-stream-may-have-something-for-another-journal-of-its-own
+  (let* ((stream (make-instance 'echoing-stream :left 1))
+         (journal (journal stream)))
+    (open-gate (stream-gate stream))
+    (setf (echoing-journal stream) (journal stream))
+    (note-line journal "first")
+    (is (equal '("echo" "first")
+               (sort (mapcar (lambda (text) (string-right-trim '(#\Newline) text))
+                             (recorded (written-text stream)))
+                     #'string<)))))
+
 ;;; The end, and what is left then
 
 (define-server-test lines-that-could-not-be-written-at-the-end-are-counted-and-told
@@ -422,28 +484,27 @@ so many times."))
       (is (= 1 (recorded-count *complaints*)))
       (is (search "no line" (princ-to-string (recorded *complaints*)))))))
 
-(define-server-test one-thread-writes-for-a-journal-at-a-time
+(define-server-test one-thread-writes-to-a-destination-at-a-time
   (with-log-file (file)
-    (let* ((journal (journal file))
-           (inside (make-gate "a thread to have the turn"))
+    (let* ((inside (make-gate "a thread to have the turn"))
            (release (make-gate))
            (order (make-recorder))
            (first (in-background ("first")
-                    (server::call-with-turn journal (lambda ()
-                                                      (open-gate inside)
-                                                      (await release)
-                                                      (record order 1)))))
+                    (server::call-with-turn file (lambda ()
+                                                   (open-gate inside)
+                                                   (await release)
+                                                   (record order 1)))))
            (others (progn
                      (await inside)
                      (loop repeat 3
                            collect (in-background ("other")
-                                     (server::call-with-turn journal
+                                     (server::call-with-turn file
                                                              (lambda () (record order 2))))))))
       (is (not (poll (lambda () (plusp (recorded-count order))) 1/10)))
       (open-gate release)
       (mapc #'task-result (cons first others))
       (is (equal '(1 2 2 2) (recorded order)))
-      (is (not (server::journal-writer journal))))))
+      (is (null server::*turns*)))))
 
 (test printed-values-stay-on-their-line
   (loop for (value text) in `(("" "") ("plain" "plain") ("Grüße" "Grüße") (200 "200") (:get "GET")

@@ -8,6 +8,9 @@
 (defvar *clack-log* nil
   "What the server that WITH-CLACK has started tells people: a stream.")
 
+(defvar *clack-stream* nil
+  "The stream that is to be *CLACK-LOG*; NIL for a new string stream.")
+
 (defun clack-log ()
   "All that the server has told people since this was called last."
   (get-output-stream-string *clack-log*))
@@ -32,7 +35,7 @@ does when it fails."
 
 (defun call-with-clack (app arguments function)
   "Calls FUNCTION while a server of APP, made with ARGUMENTS, runs."
-  (let ((*clack-log* (make-string-output-stream)))
+  (let ((*clack-log* (or *clack-stream* (make-string-output-stream))))
     (multiple-value-bind (*server* task) (start-clack app arguments)
       (unwind-protect (funcall function)
         (handler:stop *server*)
