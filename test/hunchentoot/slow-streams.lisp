@@ -8,16 +8,15 @@
 (defun stream-large-answer ()
   "A handler that streams *LARGE-ANSWER* in pieces."
   (loop with stream = (hunchentoot:send-headers)
-        for start from 0 below *large-size* by 50000
+        for start from 0 below *large-size* by *paced-octets*
         do (write-sequence *large-answer* stream
-                           :start start :end (min *large-size* (+ start 50000)))
+                           :start start :end (min *large-size* (+ start *paced-octets*)))
            (finish-output stream)))
 
-(defun large-stream-p (connection &optional (seconds 0))
-  "Whether the next reply that CONNECTION reads is *LARGE-ANSWER* in chunks, after each of which it waits
-for SECONDS."
+(defun large-stream-p (connection &optional (pause (constantly nil)))
+  "Whether the next reply that CONNECTION reads is *LARGE-ANSWER* in chunks, before each of which it calls PAUSE."
   (flet ((next-chunk ()
-           (poll (constantly nil) seconds)
+           (funcall pause)
            (read-chunk connection)))
     (and (chunked-p (read-head connection))
          (loop for start = 0 then end
@@ -49,11 +48,13 @@ for SECONDS."
 
 (define-server-test (who-reads-a-stream-slowly-gets-all-of-it :needs :our-http)
   (with-routes (("/stream" (stream-large-answer)))
-    (with-acceptor (acceptor :write-timeout 1/2 :read-timeout 1/2)
-      (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port acceptor)))
-        (send-request connection "/stream")
-        ;; It takes several times the write timeout.
-        (is (large-stream-p connection 1/30))))))
+    (is-true (call-at-pace
+              (lambda (seconds pause)   ; four times the write timeout, in all
+                (with-acceptor (acceptor :write-timeout seconds :read-timeout seconds)
+                  (with-open-connection (connection (connect-with-small-buffer
+                                                     (hunchentoot:acceptor-port acceptor)))
+                    (send-request connection "/stream")
+                    (large-stream-p connection pause))))))))
 
 (define-server-test (what-is-left-of-a-stream-holds-no-thread :needs :parking)
   (with-globals ((recycling:*high-water-mark* (* 2 *large-size*)))
