@@ -53,18 +53,18 @@
 ;;; Time
 
 (defun seconds-of (function argument)
-  "The least time, in seconds, that FUNCTION takes for ARGUMENT, of several measurements of many calls."
+  "The least time of the processor, in seconds, that FUNCTION takes for ARGUMENT, of several measurements of many calls."
   (let ((calls 1))
     (flet ((measured ()
-             (let ((start (get-internal-real-time)))
+             (let ((start (get-internal-run-time)))
                (loop repeat calls do (funcall function argument))
-               (/ (- (get-internal-real-time) start) internal-time-units-per-second))))
+               (/ (- (get-internal-run-time) start) internal-time-units-per-second))))
       (loop while (< (measured) 1/50) do (setf calls (* 2 calls)))
       (/ (loop repeat 7 minimize (measured)) calls))))
 
 (defun linear-p (function make size)
   "True when FUNCTION takes, for what the function MAKE makes of twice SIZE, no more than three times as long as
-for SIZE; measured up to three times, since others use the processor."
+for SIZE; measured up to three times, since other threads of this process, and collections, use the processor as well."
   (loop repeat 3
           thereis (<= (seconds-of function (funcall make (* 2 size)))
                       (* 3 (seconds-of function (funcall make size))))))
