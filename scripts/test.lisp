@@ -32,8 +32,8 @@ true if nothing failed.  Gives up when there is no SUITE."
            :processors (and processors (parse-integer processors))
            (when suite (list :suite suite)))))
 
-;; ABCL compiles what it runs often only while it runs.
-(limit-run (parse-integer (setting "TEST_MINUTES" #+abcl "30" #-abcl "15")))
+;; A run takes a quarter of an hour at most where nothing else uses the processors, and several times that where much does.
+(limit-run (parse-integer (setting "TEST_MINUTES" "60")))
 (let ((passed (run-tests (setting "SUITE") (setting "PROCESSORS"))))
   (finish-output)
   (finish-output *error-output*)

@@ -60,7 +60,7 @@
                (loop repeat calls do (funcall function argument))
                (/ (- (get-internal-run-time) start) internal-time-units-per-second))))
       (loop while (< (measured) 1/50) do (setf calls (* 2 calls)))
-      (/ (loop repeat 7 minimize (measured)) calls))))
+      (/ (loop repeat 3 minimize (measured)) calls))))
 
 (defun linear-p (function make size)
   "True when FUNCTION takes, for what the function MAKE makes of twice SIZE, no more than three times as long as

@@ -53,7 +53,7 @@ string, define with ANSWER-AT."
       (let ((process (launch-child program megabytes)))
         (unwind-protect
              (progn
-               (eventually ("a child to serve" :patience 120)
+               (eventually ("a child to serve" :patience (* 30 *patience*)) ; it loads all first
                  (or (listening-p port) (not (uiop:process-alive-p process))))
                (funcall function port)
                (is-true (uiop:process-alive-p process) "The server has ended."))
