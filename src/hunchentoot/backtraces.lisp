@@ -13,9 +13,10 @@
 
 (defun short-backtrace (hunchentoots)
   "A backtrace of the caller, a string: what HUNCHENTOOTS, a function, returns where the acceptor is
-not ours, else one with no more than a part of long sequences."
+not ours, else one with no more than a part of long sequences, and without the frames of the server
+below the handler."
   (if (typep hunchentoot:*acceptor* 'parallel-acceptor)
-      (call-for-backtrace hunchentoots *backtrace-print-length*)
+      (call-for-backtrace hunchentoots *backtrace-print-length* 'call-as-handler)
       (funcall hunchentoots)))
 
 (wrap-backtrace-maker 'short-backtrace)

@@ -69,16 +69,32 @@ nothing the second time."
                           (declare (dynamic-extent arguments))
                           (apply wrapper function arguments)))))
 
-(defun call-for-backtrace (function length)
-  "A backtrace of the caller as a string, with no more than LENGTH elements of any list and none of
-vectors that are no strings; FUNCTION, of another library, would return it with all of them."
+(defun frames-above (caller)
+  "The frame where a backtrace begins, and how many there are up to that of the function named CALLER,
+which does not count; all of them where there is none."
+  (let ((first nil) (count 0))
+    (sb-debug::map-backtrace
+     (lambda (frame)
+       (when (eq caller (sb-di:debug-fun-name (sb-di:frame-debug-fun frame)))
+         (return-from frames-above (values first count)))
+       (unless first
+         (setf first frame))
+       (incf count))
+     :count most-positive-fixnum)
+    (values first count)))
+
+(defun call-for-backtrace (function length caller)
+  "A backtrace of the caller as a string, without the function named CALLER, a symbol, and those that
+called it, with no more than LENGTH elements of any list and none of vectors that are no strings;
+FUNCTION, of another library, would return it with all of them."
   (declare (ignore function))
   (handler-case
       (with-output-to-string (stream)
         (let ((sb-debug:*debug-print-variable-alist*
                 (list* (cons '*print-length* length) (cons '*print-array* nil)
                        sb-debug:*debug-print-variable-alist*)))
-          (sb-debug:print-backtrace :stream stream :count most-positive-fixnum
-                                    :emergency-best-effort t)))
+          (multiple-value-bind (frame count) (frames-above caller)
+            (sb-debug:print-backtrace :stream stream :from frame :count count
+                                      :emergency-best-effort t))))
     (error (condition)
       (format nil "Could not generate backtrace: ~A." condition))))

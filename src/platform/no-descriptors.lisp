@@ -170,7 +170,7 @@
   (declare (ignore wrapper))
   name)
 
-(defun call-for-backtrace (function length)
+(defun call-for-backtrace (function length caller)
   "The backtrace that FUNCTION returns."
-  (declare (ignore length))
+  (declare (ignore length caller))
   (funcall function))

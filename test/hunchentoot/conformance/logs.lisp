@@ -99,6 +99,14 @@ DESTINATION while BODY is evaluated."
      (is (search "0 0 0 ...)" log))
      (is (< (length log) 50000)))))
 
+(define-server-test (a-backtrace-ends-where-the-handler-was-called :needs :our-engine)
+  (where-supported
+   (let ((log (logged (:message-log-destination) (("/" (list (fail-with '() (list 1 2 3)))))
+                (ask "/"))))
+     (is (search "HANDLE-REQUEST" log))
+     (is (not (search "PROCESS-REQUEST" log)))
+     (is (> 25 (length (log-lines log)))))))
+
 (define-server-test a-backtrace-of-a-stock-acceptor-is-left-as-it-is
   (where-supported
    (let* ((*acceptor-class* 'hunchentoot:easy-acceptor)
