@@ -239,23 +239,54 @@ begins and ends.  NIL where none does."
                  (or (null value) (string-equal value line :start2 start :end2 end)))
         (return (values line start end))))))
 
+(defun extended-value (text)
+  "The octets, as characters with these codes, that TEXT, an ext-value, has, and their charset
+(RFC 8187, section 3.2.1).  TEXT itself and NIL where it is none, or its charset is neither UTF-8 nor
+ISO-8859-1."
+  (let* ((first (position #\' text))
+         (second (and first (position #\' text :start (1+ first))))
+         (charset (and second
+                       (find (subseq text 0 first) '("utf-8" "iso-8859-1") :test #'string-equal))))
+    (if charset
+        (multiple-value-bind (octets count)
+            (encoded-octets (coerce text 'text) (1+ second) (length text))
+          (values (latin-1-text octets 0 count) charset))
+        (values text nil))))
+
+(defun file-name-in (parameter)
+  "The name of a file, as characters whose codes are octets, or NIL; and its charset, where that is
+told.  PARAMETER is a function that returns the value of the parameter of a name, or NIL."
+  (let* ((plain (funcall parameter "filename"))
+         ;; RFC 7578, section 4.2, has clients not send it; those that do mean a file.
+         (extended (and (null plain) (funcall parameter "filename*"))))
+    (if extended
+        (extended-value extended)
+        (values plain nil))))
+
 (defun part-facts (octets start end)
   "What the head of a part, which is OCTETS from START below END, says: three strings of characters whose codes
 are octets, or NIL.  The name of the field, the name of the file, and its type without parameters, RFC 7578,
-sections 4.2 and 4.4.  It takes time with the number of octets, and nothing in it is an error."
+sections 4.2 and 4.4.  Fourth, the charset, a string or NIL: of a file that of its name (RFC 8187),
+else that of the content (RFC 7578, section 5.1.2).  It takes time with the number of octets, and
+nothing in it is an error."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (let ((lines (head-lines (latin-1-text octets start end))))
-    (multiple-value-bind (line from to) (field-of-part lines "content-disposition" "form-data")
-      (declare (ignore from))
-      (flet ((parameter (name)
-               (and line
-                    (multiple-value-bind (start end quoted)
-                        (parameter-range line to (coerce name 'text) t)
-                      (and start
-                           (parameter-value line start end quoted))))))
-        (values (parameter "name")
-                (parameter "filename")
-                (multiple-value-bind (line from to) (field-of-part lines "content-type")
-                  (and line
-                       (text-part line from to))))))))
+    (flet ((parameter-in (line to name)
+             (and line
+                  (multiple-value-bind (start end quoted)
+                      (parameter-range line to (coerce name 'text) t)
+                    (and start
+                         (parameter-value line start end quoted))))))
+      (multiple-value-bind (line from to) (field-of-part lines "content-disposition" "form-data")
+        (declare (ignore from))
+        (multiple-value-bind (type-line type-start type-end) (field-of-part lines "content-type")
+          (multiple-value-bind (file-name charset)
+              (file-name-in (lambda (name) (parameter-in line to name)))
+            (values (parameter-in line to "name")
+                    file-name
+                    (and type-line
+                         (text-part type-line type-start type-end))
+                    (if file-name
+                        charset
+                        (parameter-in type-line type-end "charset")))))))))

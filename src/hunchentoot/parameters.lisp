@@ -139,12 +139,16 @@ Empty elements count, but not at the end."
 
 ;;; The charset of content
 
-(defun known-format (charset)
+(defun format-named (charset)
   "The external format that CHARSET, a string, names, or NIL; nothing that a client sends is interned."
   (handler-case (flexi-streams:make-external-format charset :eol-style :lf)
-    (error ()
-      (warn-of-charset (beginning-of charset))
-      nil)))
+    (error () nil)))
+
+(defun known-format (charset)
+  "What FORMAT-NAMED returns for CHARSET; with a warning where that is NIL."
+  (or (format-named charset)
+      (progn (warn-of-charset (beginning-of charset))
+             nil)))
 
 (defconstant +most-told+ 40
   "How many characters of what a client sent are told where it means nothing to us.")

@@ -162,21 +162,24 @@ are still to be written to one."
             (decf position (length piece))
             (replace whole (the octets piece) :start1 position))))))
 
-(defstruct (form-part (:include opaque) (:constructor make-form-part (name file-name type content)))
+(defstruct (form-part (:include opaque)
+                      (:constructor make-form-part (name file-name type charset content)))
   "A part of a form: a field, or with FILE-NAME a file.  The strings are of characters whose codes are octets."
   (name nil :type (or null string) :read-only t)
   (file-name nil :type (or null string) :read-only t)
   (type nil :type (or null string) :read-only t)
+  (charset nil :type (or null string) :read-only t) ; of the file's name, or of the field's content
   (content nil))                        ; octets; or of a file, see FILE-CONTENTS
 
 (defun read-part (reader from to)
   "The part whose head is the octets of READER from FROM to TO, with its content."
   (note-field reader)
   (note-kept reader (- to from))
-  (multiple-value-bind (name file-name type) (part-facts (form-reader-octets reader) from to)
+  (multiple-value-bind (name file-name type charset)
+      (part-facts (form-reader-octets reader) from to)
     (when file-name
       (note-file reader))
-    (make-form-part name file-name type
+    (make-form-part name file-name type charset
                     (if file-name
                         (file-contents reader)
                         (contents-in-memory reader)))))
@@ -199,18 +202,33 @@ are still to be written to one."
   (flexi-streams:octets-to-string (if (stringp octets) (map 'octets #'char-code octets) octets)
                                   :external-format external-format))
 
+(defun text-in-charset (octets charset external-format)
+  "As FORM-TEXT; but in CHARSET, the name of one, if that is not NIL.  Where the name is not known, or
+OCTETS are no text in it, in EXTERNAL-FORMAT, and where they are none in that either, in Latin-1: a
+charset that a client gets wrong costs no form."
+  (flet ((text-in (format)
+           (handler-case (form-text octets format)
+             (error () nil))))
+    (if charset
+        (or (let ((format (format-named charset)))
+              (and format (text-in format)))
+            (text-in external-format)
+            (form-text octets :latin-1))
+        (form-text octets external-format))))
+
 (defun part-parameter (part external-format)
   "What PART adds to the parameters of the request, a list."
   (let ((name (form-part-name part))
-        (file-name (form-part-file-name part)))
+        (file-name (form-part-file-name part))
+        (charset (form-part-charset part)))
     ;; Who chose no file sends one without a name.
     (when (and name (not (equal "" file-name)))
       (list (cons (form-text name external-format)
                   (if file-name
                       (list (form-part-content part)
-                            (form-text file-name external-format)
+                            (text-in-charset file-name charset external-format)
                             (or (form-part-type part) ""))
-                      (form-text (form-part-content part) external-format)))))))
+                      (text-in-charset (form-part-content part) charset external-format)))))))
 
 (defun stray-octets (reader)
   "Reads what follows the form; returns how many octets those are."

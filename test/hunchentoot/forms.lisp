@@ -174,6 +174,37 @@
                                   "" "1" "--b--"))))
     (is (string= "" text))))
 
+(defun form-of-types (&rest types-and-texts)
+  "The octets of a form of fields with a Content-Type and a content each."
+  (octets (loop for (type text) in types-and-texts
+                collect (form-lines "--b" (disposition "name=\"ä\"") (list "Content-Type: " type) "" text))
+          (form-lines "--b--")))
+
+(define-server-test (fields-of-forms-are-texts-in-their-charsets :needs :our-content)
+  (let ((latin (as-octets '(65 228 66)))
+        (greek (as-octets '(225))))
+    (loop for (type text expected)
+            in `(("text/plain; charset=iso-8859-1" ,latin "AäB")
+                 ("text/plain; charset=\"ISO-8859-7\"" ,greek "α")
+                 ("text/plain; charset=utf-8" "ä€" "ä€")
+                 ("text/plain" "ä€" "ä€")
+                 ("text/plain; charset=utf-8" ,latin "AäB") ; a client that gets it wrong
+                 ("text/plain; charset=us-ascii" "ä€" "ä€")
+                 ("text/plain; charset=unheard-of" "ä€" "ä€")
+                 ("text/plain; charset=unheard-of" ,latin "AäB")
+                 ("text/plain; charset=\"\"" ,latin "AäB"))
+          for seen = (our-form (form-of-types (list type text) '("text/plain" "after")))
+          do (is (string= (shown (list "ä" expected) '("ä" "after")) seen) "~A" type))))
+
+(define-server-test (a-file-may-have-an-extended-name-alone :needs :our-content)
+  (loop for (parameter name) in '(("filename*=UTF-8''%e2%82%ac%20x.txt" "€ x.txt")
+                                  ("filename*=iso-8859-1'en'%A3.txt" "£.txt")
+                                  ("filename*=utf-8''%A3" "£")
+                                  ("filename*=other''%41" "other''%41")
+                                  ("filename*=UTF-8''a; filename=\"b\"" "b"))
+        for seen = (our-form (form-lines "--b" (disposition (format nil "name=f; ~A" parameter)) "" "text" "--b--"))
+        do (is (string= (shown (list "f" "text" name "")) seen) "~A" parameter)))
+
 ;;; Large ones
 
 (defun large-form (size)
