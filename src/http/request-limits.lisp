@@ -36,7 +36,7 @@ no bound; beyond it 413 (RFC 9110, section 15.5.14).")
   (form-octets (* 2 1024 1024) :type (or null content-size) :read-only t
    :documentation "The most octets of a form that are kept of these LIMITS, files apart,
 NIL for no bound; beyond it 413 (RFC 9110, section 15.5.14).")
-  (early-octets (* 1024 1024 1024) :type index :read-only t
+  (early-octets (* 1024 1024 1024) :type content-size :read-only t
    :documentation "The most octets of content of these LIMITS that are received before the
 request is served; 0 for none.")
   (content-rate 1024 :type (or null (and index (integer 1))) :read-only t

@@ -54,7 +54,7 @@ follows the name in a sentence."
   `(integer 0 ,+thousand-years+))
 
 (defparameter *limits-of-time*
-  '((:max-early-octets index "an integer of octets, not negative")
+  '((:max-early-octets content-size "an integer of octets, not negative")
     (:min-content-rate (or null (and index (integer 1)))
      "an integer of octets a second above 0, or NIL for no limit")
     (:content-grace whole-seconds "an integer of seconds, not negative, and within reason")

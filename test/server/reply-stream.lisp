@@ -344,11 +344,13 @@ then the last, with CONTENT bound to what was read."
   "Evaluates BODY while nobody has to wait for a client to take octets: the time passes at once, as CLOCK, a
 variable with milliseconds, tells, without room for more.  The kernel holds as many octets as STEPS say, one
 after the other, whenever it is asked.  Then there is room."
-  (let ((left (gensym "STEPS")))
-    `(let ((,clock 1000)
-           (,left (append ,@steps)))
+  (let ((left (gensym "STEPS")) (held (gensym "HELD")))
+    `(let* ((,clock 1000)
+            (,left (append ,@steps))
+            (,held 0))
        (with-function (platform:milliseconds (original) ,clock)
-         (with-function (platform:unsent-octets (original descriptor) (pop ,left))
+         (with-function (platform:unsent-octets (original descriptor)
+                          (if ,left (setf ,held (pop ,left)) ,held))
            (with-function (platform:await-descriptor (original descriptor direction &rest more)
                             (setf ,clock (getf more :until))
                             (null ,left))
