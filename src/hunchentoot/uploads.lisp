@@ -56,8 +56,9 @@ of the form.  Signals END-OF-FILE where that is missing."
             ;; RFC 2046, section 5.1.1: the line end after the last delimiter may be missing.
             ((multipart-closed-p (form-reader-parser reader))
              (return nil))
+            ;; All of the content has come: END-OF-FILE would mean that the client has left.
             (t
-             (error 'end-of-file :stream (form-reader-content reader)))))))
+             (error 'malformed-multipart))))))
 
 (defun do-contents (function reader)
   "Calls FUNCTION with the octets of READER, a start and an end, for all content of the current part."

@@ -41,13 +41,13 @@ function TREAT, if any, has it.  Never signals an error: what fails is most ofte
 condition, and then its type is told."
   (flet ((text (arguments)
            (handler-case (apply #'format nil control arguments)
-             (error () nil)))
+             (serious-condition () nil)))
          (treated (argument)
            (if treat (funcall treat argument) argument))
          (type-alone (argument)
            (if (typep argument 'condition) (type-of argument) argument)))
     (or (handler-case (text (mapcar #'treated arguments))
-          (error () nil))
+          (serious-condition () nil))
         (text (mapcar #'type-alone arguments))
         (format nil "A message could not be made of ~S." control))))
 
