@@ -407,3 +407,23 @@ CONNECTION; NIL when it does not within two minutes."
       (engine::time-out-if-due engine connection now)
       (is (= 1 (getf (statistic engine :expired-by) :body)))
       (is (closed-by-server-p client)))))
+
+(define-server-test (output-that-finds-no-room-counts-all-the-same :needs :parking)
+  (with-connections-at-rest (engine connections clients 2)
+    (let ((filling (floor (* engine::*waiting-share* (or (engine:client-memory-budget) 0)))))
+      (when (plusp filling)
+        (engine:reserve-client-memory filling nil)
+        (unwind-protect
+             (destructuring-bind (first second) connections
+               (flet ((leave-output (connection)
+                        (setf (engine:connection-output connection)
+                              (list (engine:make-octets-part (engine::make-octets 1000))))
+                        (engine::reserve-output engine connection)))
+                 (leave-output first)
+                 (is (= 1000 (engine::connection-reserved first)))
+                 (engine::leave-to-poller engine first)
+                 (leave-output second)
+                 (is (= 1000 (engine::connection-reserved second)))
+                 (is (zerop (engine::connection-reserved first)) "It gave way to the next.")
+                 (engine::release-output second)))
+          (engine:release-client-memory filling))))))

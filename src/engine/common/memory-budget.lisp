@@ -29,13 +29,15 @@ nothing is limited."
 
 (defun reserve-client-memory (octets &optional (share 1))
   "Reserves OCTETS, an integer of 0 or more.  True when no more than SHARE of the budget, a rational, is reserved then;
-otherwise NIL, and nothing was reserved.  SHARE is *WAITING-SHARE* for what waits for a client.  Any thread may call it; the caller releases as many octets later, and is not to be interrupted before it
-has noted that."
+otherwise NIL, and nothing was reserved.  SHARE is *WAITING-SHARE* for what waits for a client; NIL reserves whatever the
+budget is, for memory that is in use already.  Any thread may call it; the caller releases as many octets later, and is not
+to be interrupted before it has noted that."
   (let ((budget (client-memory-budget)))
     (or (null budget)
         (uninterruptibly
           (counter-add *client-memory* octets)
-          (or (<= (counter-count *client-memory*) (floor (* share budget)))
+          (or (null share)
+              (<= (counter-count *client-memory*) (floor (* share budget)))
               (progn (counter-add *client-memory* (- octets))
                      nil))))))
 

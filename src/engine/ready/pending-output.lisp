@@ -62,15 +62,19 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
 (defun reserve-output (engine connection)
   "Reserves memory for the output of CONNECTION, which the caller owns, and whose peer takes no more now; but not for that of a
 stream, which has a mark of its own.  Where there is no room, those are ended whose peers are the furthest behind.  If there
-are no others, CONNECTION keeps its output all the same: its service has it in memory already."
+are no others, CONNECTION keeps its output all the same, since its service has it in memory already; it counts beyond the
+budget then, and is the one to be ended for the next."
   (when (and (zerop (connection-reserved connection))
              (not (eq :deferred (connection-outcome connection))))
     (let ((octets (octets-held (connection-output connection))))
-      (loop until (uninterruptibly
-                    (when (reserve-client-memory octets *waiting-share*)
-                      (setf (connection-reserved connection) octets)
-                      t))
-            while (evict-slow-takers engine)))))
+      (flet ((reserved-p (share)
+               (uninterruptibly
+                 (when (reserve-client-memory octets share)
+                   (setf (connection-reserved connection) octets)
+                   t))))
+        (loop until (or (reserved-p *waiting-share*)
+                        (and (not (evict-slow-takers engine))
+                             (reserved-p nil))))))))
 
 (defun release-output (connection)
   "Releases what is reserved for output of CONNECTION, which the caller owns."
