@@ -45,7 +45,7 @@
        (eventually ("the memory to be given back")
          (< (- (child-heap port) before) (* 8 *mebibyte*)))))
    :megabytes 256
-   :forms "(answer-at \"/large\" (lambda () (make-array 8000000 :element-type '(unsigned-byte 8) :initial-element 1)))"))
+   :forms "(answer-at \"/large\" (lambda () (make-array 2000000 :element-type '(unsigned-byte 8) :initial-element 1)))"))
 
 (defun send-large-texts (port target count)
   "Sends texts of 16 MiB over COUNT WebSockets at TARGET of the child on PORT, all at once, as far as it takes them."
