@@ -368,7 +368,8 @@ variable, and answers /word and ROUTES."
                    (is (zerop (recorded-count served)) "Nobody is there for the next reply."))))
       (is (zerop (figure :failed))))))
 
-(define-server-test (who-leaves-while-the-rest-of-his-request-is-awaited-is-told-of :needs :our-engine)
+(define-server-test (who-leaves-while-the-rest-of-his-request-is-awaited-is-told-of
+                     :needs (:our-engine :noticed-leaving))
   (let ((replies (make-recorder)) (told (make-recorder)) (entered (make-gate)))
     (serving (:max-early-octets 0)
         (("/" (open-gate entered)

@@ -304,7 +304,7 @@ writes to it."))
 
 (defvar *entered-stream*)
 
-(define-server-test journals-of-one-stream-write-one-after-the-other
+(define-server-test (journals-of-one-stream-write-one-after-the-other :needs :streams-on-gray-streams)
   (let ((stream (make-instance 'entered-stream)))
     (setf *entered-stream* stream)
     (unwind-protect
