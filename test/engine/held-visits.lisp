@@ -129,7 +129,7 @@
     (await-input-at-rest (first connections))
     (engine::become-owner (first connections) nil) ; the kernel has reported that
     (visit-each engine (last connections))
-    (is (equal (list (engine::connection-token (first connections))) (engine::engine-event-queue engine)))
+    (is (equal (list (engine::connection-token (first connections))) (engine::queued-events engine)))
     (serve-queued engine worker)
     (engine::send-held-output engine worker)
     (is (equal "va" (decode (read-octets (first clients) 2))))))

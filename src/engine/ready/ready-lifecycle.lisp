@@ -83,7 +83,7 @@ at.  Asks as its owner: else the descriptor might be another's by then."
            (park-again engine connection)))))
 
 (defmethod unanswered-connections ((engine ready-engine))
-  (let ((waiting (remove-if-not #'connection-p (engine-event-queue engine))))
+  (let ((waiting (remove-if-not #'connection-p (queued-events engine))))
     (map-connections (lambda (connection)
                        (when (octets-unseen-p engine connection)
                          (push connection waiting)))
