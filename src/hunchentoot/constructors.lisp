@@ -69,11 +69,14 @@ meanwhile."
       (push class *watched-classes*)
       (call-when-redefined 'forget-recipes class))))
 
-(defparameter *known-makings*
-  (loop for name in '(hunchentoot:request hunchentoot:reply)
-        for class = (find-class name)
-        collect (cons class (class-making class)))
-  "An alist of Hunchentoot's classes and how it makes them, NIL where that cannot be known.")
+(defvar *known-makings* '()
+  "An alist of Hunchentoot's classes and how they are made, NIL where that cannot be known.")
+
+(defun know-making (name)
+  "Takes how the class NAME, of Hunchentoot, is made now for what our own code does in its place."
+  (let ((class (find-class name)))
+    (setf *known-makings* (acons class (class-making class)
+                                 (remove class *known-makings* :key #'car)))))
 
 (defun compiled-allocator (class)
   "A function that allocates an instance of CLASS, which is built in."
@@ -126,6 +129,8 @@ filled; NIL when it is not to be made so."
         instance))))
 
 ;;; Replies
+
+(know-making 'hunchentoot:reply)
 
 (defun make-reply (acceptor)
   "An instance of the reply class of ACCEPTOR."

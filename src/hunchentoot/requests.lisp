@@ -99,6 +99,8 @@ values, and finds its session.")
     (fill-parameters request (hunchentoot:headers-in request)
                      (coerce (hunchentoot:request-uri request) 'text))))
 
+(know-making 'hunchentoot:request)      ; with the method above
+
 (defun make-request (acceptor link headers method uri protocol content)
   "An instance of the request class of ACCEPTOR for a request that came over LINK."
   (let* ((class (hunchentoot:acceptor-request-class acceptor))

@@ -227,6 +227,12 @@
                 (funcall thunk))
       (setf (fdefinition name) former))))
 
+(test hunchentoots-own-classes-are-made-without-make-instance
+  (dolist (name '(hunchentoot:request hunchentoot:reply))
+    (let ((class (find-class name)))
+      (is (eq (and (platform:class-making class) t)
+              (and (recycling::allocated-instance name class) t))))))
+
 (test a-recipe-that-was-made-while-its-class-changed-is-not-remembered
   (with-request-class (restless-request)
     (flet ((make-recipe ()
