@@ -111,7 +111,6 @@
                  (:file "ready-sentinel")
                  (:file "latency-probe")
                  (:file "timers")
-                 (:file "collecting-at-rest")
                  (:file "worker-sample")
                  (:file "interrupts")
                  (:file "processors")

@@ -146,7 +146,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "worker")     ; its states
                    (:file "timer-heap") ; timers that wait for their moment
                    (:file "engine")     ; its phases
-                   (:file "heap-watch") ; who makes garbage
+                   (:file "engines")    ; all of this Lisp
                    (:file "memory-budget") ; of what clients make us keep
                    (:file "worker-pool") ; how workers come and go
                    (:file "sentinel")   ; the housekeeping thread
@@ -183,7 +183,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "accepting-connections")
                    (:file "worker-sample") ; what the sentinel sees of the workers
                    (:file "pool-sizing") ; how many workers are awake: all decisions
-                   (:file "collecting-at-rest") ; garbage
                    (:file "ready-sentinel")
                    (:file "connection-time-outs")
                    (:file "ready-lifecycle")

@@ -12,7 +12,6 @@
    (persistent-p :initarg :persistent-p :reader server-persistent-p)
    (batch-scheduling-p :initarg :batch-scheduling-p :reader batch-scheduling-p)
    (calls-together-p :initarg :calls-together-p :reader calls-together-p)
-   (collects-at-rest-p :initarg :collects-at-rest-p :reader collects-at-rest-p)
    (tls-context :initarg :tls-context :initform nil :reader handshake-context)
    (place :initarg :place :reader server-place
           :documentation "Where to listen: a plist of arguments.")

@@ -77,7 +77,6 @@ does."
                  :persistent-p (getf arguments :persistent-connections-p t)
                  :batch-scheduling-p (getf arguments :batch-scheduling t)
                  :calls-together-p (getf arguments :io-uring t)
-                 :collects-at-rest-p (getf arguments :collect-at-rest t)
                  :tls-context (tls-context-for arguments)
                  :place arguments
                  :threads (thread-counts arguments)))

@@ -43,10 +43,6 @@ the platform can do that.")
     :initarg :io-uring
     :reader calls-together-p
     :documentation "True when several calls of the system may be made by one, by io_uring.")
-   (collect-at-rest
-    :initarg :collect-at-rest
-    :reader collects-at-rest-p
-    :documentation "True when garbage may be collected while there is nothing else to do.")
    (rejections
     :initform (make-rejections)
     :accessor taskmaster-rejections
@@ -76,7 +72,6 @@ earlier one had to leave behind cannot disturb it."))
    :parking *parking-by-default*
    :batch-scheduling t
    :io-uring t
-   :collect-at-rest t
    :worker-thread-name-format *default-worker-thread-name-format*)
   (:documentation "A taskmaster whose threads share the acceptor's connections and are
 recycled: one that has served a connection serves another, and how many there are follows
@@ -103,9 +98,6 @@ the need.
                               both.  NIL: as the process is scheduled
   :IO-URING                   true, the default: where connections are parked, and the system can, several
                               calls on sockets are made by one, io_uring(7).  NIL: each by itself
-  :COLLECT-AT-REST            true, the default: where connections are parked, young garbage is collected while
-                              nobody is served, if half as much has come together as the Lisp waits for; so
-                              that requests wait less for collections.  NIL: the Lisp collects when it likes
 
 Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
 :STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT it is a fixed pool."))

@@ -10,10 +10,6 @@
   "How many octets of the heap are in use, those of garbage that was not collected included."
   (sb-kernel:dynamic-usage))
 
-(defun octets-between-collections ()
-  "How many octets of the heap are made until garbage is collected by itself, an integer."
-  (sb-ext:bytes-consed-between-gcs))
-
 (defun collect-garbage ()
   "Collects all garbage there is.  All threads wait for that."
   (sb-ext:gc :full t))

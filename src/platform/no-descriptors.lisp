@@ -118,10 +118,6 @@
   "NIL: how much of the heap is in use is not known."
   nil)
 
-(defun octets-between-collections ()
-  "NIL: when garbage is collected is not known."
-  nil)
-
 (defun collect-garbage ()
   "Does nothing: the Lisp knows best."
   nil)

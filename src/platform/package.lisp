@@ -46,7 +46,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; octets by machine words
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
-   #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used #:octets-between-collections
+   #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
    #:collect-garbage #:call-when-forgotten
    #:keeping #:make-weak-reference #:forgotten-p #:weak-getter #:collection-mark #:garbage-told-p #:collect-young-garbage
    #:collect-older-garbage

@@ -167,10 +167,8 @@
       (is (search "without" text)))))
 
 (define-server-test what-the-engine-may-do-is-the-programs-to-say-with-clack
-  (loop for (ask argument) in '((engine:calls-together-p :io-uring)
-                                (engine:collects-at-rest-p :collect-at-rest))
-        do (is-true (funcall ask (handler::make-clack-server 'hello '())))
-           (is-false (funcall ask (handler::make-clack-server 'hello (list argument nil))))))
+  (is-true (engine:calls-together-p (handler::make-clack-server 'hello '())))
+  (is-false (engine:calls-together-p (handler::make-clack-server 'hello '(:io-uring nil)))))
 
 (define-server-test too-many-connections-are-answered-503
   (let ((gate (make-gate "leave to answer")) (begun (make-gate "a request to begin")))

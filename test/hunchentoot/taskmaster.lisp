@@ -241,10 +241,6 @@
   (is-true (engine:calls-together-p (taskmaster :io-uring t)))
   (is-false (engine:calls-together-p (taskmaster :io-uring nil))))
 
-(define-server-test whether-garbage-is-collected-at-rest-is-the-programs-to-say
-  (is-true (engine:collects-at-rest-p (taskmaster)))
-  (is-false (engine:collects-at-rest-p (taskmaster :collect-at-rest nil))))
-
 ;;; How the system schedules them
 
 (defun scheduling-of-this-thread ()

@@ -11,7 +11,6 @@
   ("idle-wait-seconds" "(engine-accept-again-p engine)" "nil")
   ("idle-wait-seconds" "(engine-thread-trouble-p engine)" "nil")
   ("idle-wait-seconds" "(not (running-p engine))" "nil")
-  ("idle-wait-seconds" "(pool-state-garbage-due-p (engine-pool-state engine))" "nil" :suites (collecting-at-rest))
   ("idle-wait-seconds" "(min *idle-tick* (/ (- deadline now) 1000))" "*idle-tick*")
   ("idle-wait-seconds" "(/ (- (next-housekeeping housekeeping) now) 1000)" "0")
   ("idle-wait" "(pool-state-sentinel-idle-p pool) t)" ")")
@@ -37,38 +36,6 @@
    "(pause-after-failure engine)")
   ("request-sentinel ((engine ready-engine))" "(setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)" "")
   ("request-sentinel ((engine ready-engine))" "(wake-one (engine-poller engine))" "nil" :suites (sentinels ready acceptor-faults))))
-
-(:file "src/engine/common/heap-watch.lisp" :suites (collecting-at-rest)
- :mutants
- (("forget-heap-of" "(remove engine (heap-watch-engines watch) :test #'eq)" "(heap-watch-engines watch)")))
-
-(:file "src/engine/ready/collecting-at-rest.lisp" :suites (collecting-at-rest)
- :mutants
- (("recently-p" "(< -1 (- now moment) milliseconds)" "(< (- now moment) milliseconds)")
-  ("note-heap" "(setf (heap-watch-base watch) used)" "")
-  ("note-heap" "(setf (heap-watch-used watch) used)" "")
-  ("quiet-p" "(= work (shiftf (heap-watch-work watch) work))" "t")
-  ("quiet-p" "(<= (- (heap-watch-used watch) used) *quiet-octets*)" "t")
-  ("timer-soon-p" "(* 2 (heap-watch-took watch))" "0")
-  ("timer-soon-p" "*undisturbed-milliseconds*" "0")
-  ("disturbed-p" "(- (busy-count engine) (worker-count engine :keep-alive))" "0")
-  ("disturbed-p" "(if (worker-of engine) 1 0)" "0")
-  ("collect-for-rest" "(with-heap-watch (watch) (undisturbed-p watch))" "t")
-  ("disturbed-p" "(timer-soon-p engine watch)" "nil")
-  ("collects-p" "(collects-at-rest-p (engine-service engine))" "t")
-  ("look-at-heap" "(setf (heap-watch-looked-at watch) now)" ""
-   :equivalent "It looks more often than needed.")
-  ("look-at-heap" "(setf (heap-watch-collecting-since watch) now)" "nil")
-  ("collect-for-rest" "(setf (heap-watch-took watch) (- (milliseconds) start))" ""
-   :equivalent "The next timer may have to wait for a collection that takes long.")
-  ("collect-for-rest" "(setf (heap-watch-collecting-since watch) nil)" "")
-  ("collect-for-rest" "unwind-protect" "progn")
-  ("collect-for-rest" "(note-heap watch)" "")
-  ("collect-at-rest" "(not (recently-p (heap-watch-looked-at watch) *quiet-milliseconds* now))" "t"
-   :equivalent "It is looked at once more under the lock.")
-  ("collect-at-rest" "(not (recently-p (heap-watch-collecting-since watch) *most-collecting-milliseconds* now))" "t")
-  ("spares-worker-p" "(< 1 limit)" "t")
-  ("collect-at-rest" "(and due-p (not collect-p))" "(not collect-p)")))
 
 (:file "src/engine/ready/pool-sizing.lisp" :suites (pool-sizing processors sentinels)
  :mutants

@@ -330,7 +330,7 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
 (defun wake-for-exit ()
   "Makes the workers of all engines look around, since their threads are about to be ended with the process: an interrupt
 that comes just before a worker waits in the system does not cut that wait short.  An exit hook."
-  (dolist (engine (heap-watch-engines *heap-watch*))
+  (dolist (engine *engines*)
     (handler-case (call-while-accepting engine (lambda ()
                                                  (end-accepting engine)
                                                  (wake-workers engine)))

@@ -64,7 +64,7 @@ notes that, unless it failed the last time as well."
           (bt:condition-notify (engine-changed engine)))
         (handler-case (sentinel-began (engine-service engine) (bt:current-thread))
           (error () (count-failure engine)))
-        (watch-heap-for engine)
+        (list-engine engine)
         (sentinel-loop engine))
     (when (with-engine (engine)
             (setf (engine-sentinel-lost-p engine) (not (eq (engine-phase engine) :stopped))))

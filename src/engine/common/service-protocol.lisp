@@ -134,12 +134,6 @@ can do that: see BATCH-OF.")
   (:method ((service service))
     t))
 
-(defgeneric collects-at-rest-p (service)
-  (:documentation "True when garbage may be collected while nobody asks SERVICE for anything, which it would be a little
-later else.")
-  (:method ((service service))
-    t))
-
 (defgeneric make-worker-thread (service thunk number)
   (:documentation "Makes the thread of worker NUMBER, an integer, of SERVICE, in which THUNK, a function
 without arguments, is called.  Returns that thread, or anything else where it is not known.  Signals an

@@ -115,7 +115,7 @@ the lock.")
                    (not (alarm-in-use-p engine)))
           (values t (shiftf (engine-resources-held-p engine) nil))))
     (when empty-p
-      (forget-heap-of engine))          ; also for a sentinel that has begun too late
+      (unlist-engine engine))           ; also for a sentinel that has begun too late
     (when held-p
       (release-resources engine))))
 

@@ -39,7 +39,6 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (target 1 :type fixnum)               ; how many workers may wait
   (excess 0 :type fixnum)               ; how many should be suspended; who is counts it down
   (calm-p nil)                          ; nobody was stuck for long
-  (garbage-due-p nil)                   ; so much that it had better be collected soon
   (sentinel-idle-p nil)                 ; the sentinel is to be woken when nobody waits
   (waiting (make-counter) :read-only t)) ; how many workers wait
 

@@ -33,8 +33,7 @@
 (defun idle-wait-seconds (engine housekeeping)
   "How long the sentinel of ENGINE may wait idly, whose last HOUSEKEEPING was then, in MILLISECONDS: until the next
 deadline, but not less than until the next housekeeping nor longer than *IDLE-TICK*."
-  (if (or (engine-accept-again-p engine) (engine-thread-trouble-p engine) (not (running-p engine))
-          (pool-state-garbage-due-p (engine-pool-state engine)))
+  (if (or (engine-accept-again-p engine) (engine-thread-trouble-p engine) (not (running-p engine)))
       *tick*
       (let ((deadline (next-deadline engine))
             (now (milliseconds)))
@@ -127,14 +126,12 @@ each sample would wake a thread."
   (check-thread-states engine)
   (let ((controller (make-engine-controller engine)))
     (flet ((housekeep () (housekeep-when-due engine controller))
-           (collect () (collect-at-rest engine))
            (see-to-workers ()
              (send-late-output engine)
              (rest-after-sample engine controller (adjust-pool engine controller))))
-      (declare (dynamic-extent #'housekeep #'collect #'see-to-workers)) ; two thousand times a second
+      (declare (dynamic-extent #'housekeep #'see-to-workers)) ; two thousand times a second
       (loop until (eq (engine-phase engine) :stopped)
             do (call-surviving engine :housekeeping #'housekeep)
-               (call-surviving engine :garbage #'collect)
                (clear-stack)            ; while it rests, it keeps none alive that it has looked at
             unless (call-surviving engine :pool-size #'see-to-workers)
               ;; ADJUST-POOL may have failed before it set the clock.
