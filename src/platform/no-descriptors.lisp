@@ -106,6 +106,12 @@
   "Adds DELTA to COUNTER.  Atomic only where it is needed."
   (incf (counter-value counter) delta))
 
+(defun counter-add-up-to (counter delta most)
+  "Adds DELTA to COUNTER, and returns true; NIL where that would be more than MOST.  Atomic only where it is needed."
+  (when (<= (+ (counter-value counter) delta) most)
+    (incf (counter-value counter) delta)
+    t))
+
 (defun counter-count (counter)
   "The value of COUNTER."
   (counter-value counter))

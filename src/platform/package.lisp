@@ -77,7 +77,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; locks, and atomics
    #:with-lock-briefly
    #:set-published #:compare-and-set #:order-memory #:order-reads #:order-writes
-   #:make-counter #:counter-add #:counter-count))
+   #:make-counter #:counter-add #:counter-add-up-to #:counter-count))
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 

@@ -124,3 +124,17 @@ was written before, is seen by whoever finds NEW; what is read afterwards, is re
 (defun counter-count (counter)
   "The value of COUNTER."
   (the (unsigned-byte 61) (counter-value counter)))
+
+(defun counter-add-up-to (counter delta most)
+  "Adds DELTA, an integer of 0 or more, to COUNTER, at once, and returns true; NIL, and COUNTER is as it was at every
+moment, where that would be more than MOST, an integer."
+  (declare (type (unsigned-byte 60) delta) (type (integer 0) most))
+  (loop
+    (let* ((old (counter-count counter))
+           (new (+ old delta)))
+      (declare (type (unsigned-byte 61) old))
+      (cond ((> new most)
+             (return nil))
+            ((= old (sb-ext:compare-and-swap (counter-value counter) old new))
+             (order-reads)
+             (return t))))))

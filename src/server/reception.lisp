@@ -199,12 +199,8 @@ cannot wait."
 (defun place-taken-p (content)
   "True when the request whose CONTENT has come in part may be served: it has one of the few places then."
   (uninterruptibly
-    (counter-add *unfinished* 1)
-    (cond ((<= (counter-count *unfinished*) *most-unfinished*)
-           (setf (content-place-p content) t))
-          (t
-           (counter-add *unfinished* -1)
-           nil))))
+    (when (counter-add-up-to *unfinished* 1 *most-unfinished*)
+      (setf (content-place-p content) t))))
 
 (defun give-place-up (content)
   (uninterruptibly

@@ -84,10 +84,7 @@ no room for it."
 
 (defun reserve-file-octets (count)
   "Reserves COUNT octets of those that may be in files; NIL when they may not."
-  (counter-add *octets-in-files* count)
-  (or (<= (counter-count *octets-in-files*) *most-octets-in-files*)
-      (progn (counter-add *octets-in-files* (- count))
-             nil)))
+  (counter-add-up-to *octets-in-files* count *most-octets-in-files*))
 
 (defun write-reserving (file position octets start end)
   "Writes OCTETS from START to END to FILE at POSITION; NIL when that cannot be, or may not."

@@ -24,6 +24,21 @@
         (engine:release-client-memory 1000)
         (is (= before (engine:client-memory-reserved)))))))
 
+(test what-does-not-fit-hinders-nobody-else
+  (when (engine:client-memory-budget)
+    (with-budget (1000)
+      (let* ((over-p nil)
+             (task (in-background ("asking for too much")
+                     (loop until over-p
+                           never (engine:reserve-client-memory 1001)))))
+        (unwind-protect
+             (is (zerop (loop repeat 100000
+                              count (not (engine:reserve-client-memory 500))
+                              do (engine:release-client-memory 500)))
+                 "There was room for it at every moment.")
+          (setf over-p t))
+        (is-true (task-result task))))))
+
 (test what-waits-leaves-memory-to-what-is-served
   (when (engine:client-memory-budget)
     (with-function (engine:client-memory-budget (original) 1000)

@@ -389,7 +389,7 @@
   ("receive-ahead" "(unless (plusp room)" "(when nil")
   ("receive-ahead" "(setf (reception-touched reception) (milliseconds))" "")
   ("memory-left-p" "(move-to-file spool)" "t")
-  ("place-taken-p" "(<= (counter-count *unfinished*) *most-unfinished*)" "t")
+  ("place-taken-p" "1 *most-unfinished*" "1 most-positive-fixnum")
   ("give-place-up" "(counter-add *unfinished* -1)" "")
   ("pause-end" "(floor idle 2)" "idle")
   ("unfinished-served-p" "(<= (pause-end reception idle) (milliseconds))" "t")

@@ -33,13 +33,10 @@ otherwise NIL, and nothing was reserved.  SHARE is *WAITING-SHARE* for what wait
 budget is, for memory that is in use already.  Any thread may call it; the caller releases as many octets later, and is not
 to be interrupted before it has noted that."
   (let ((budget (client-memory-budget)))
-    (or (null budget)
-        (uninterruptibly
-          (counter-add *client-memory* octets)
-          (or (null share)
-              (<= (counter-count *client-memory*) (floor (* share budget)))
-              (progn (counter-add *client-memory* (- octets))
-                     nil))))))
+    (cond ((null budget) t)
+          (share (counter-add-up-to *client-memory* octets (floor (* share budget))))
+          (t (counter-add *client-memory* octets)
+             t))))
 
 (defun release-client-memory (octets)
   "Releases OCTETS, an integer of 0 or more, that RESERVE-CLIENT-MEMORY has reserved.  What it returns does not matter."
