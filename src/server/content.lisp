@@ -38,7 +38,7 @@ reads on, or NIL.")
    (refusal :initform nil :accessor content-refusal
             :documentation "The condition, a PROTOCOL-ERROR most often, that is behind what SPOOL has, or NIL.")
    (place-p :initform nil :accessor content-place-p
-            :documentation "True while it counts as unfinished.")
+            :documentation "True while it counts as unfinished: from when its request is served until all has come.")
    (memory :initform 0 :accessor content-memory
            :documentation "How many octets are reserved for it; see RESERVE-MEMORY."))
   (:documentation "The content of one request as a stream of octets, which ends where that ends."))
@@ -164,7 +164,9 @@ LOST."
   "Like CALL-TAKING-CONTENT, for a program.  Signals the failure of CONTENT."
   (with-content-turn (content)
     (check-content content)
-    (call-taking-content content function)))
+    (prog1 (call-taking-content content function)
+      (when (and (content-place-p content) (all-received-p content))
+        (give-place-up content)))))
 
 (defmethod trivial-gray-streams:stream-read-byte :around ((stream content))
   (call-reading-content stream #'call-next-method))

@@ -60,7 +60,8 @@ program has taken the connection away."
     (note-event exchange (if (and (not taken-p)
                                   (drop-rest application link content))
                              :request-end
-                             :request-fault))))
+                             :request-fault))
+    (give-place-up content)))           ; the reply may come much later
 
 ;;; Received early
 
