@@ -79,7 +79,7 @@ worker's, it happens here, under a deadline.  Signals PEER-GONE where nobody is 
 handshake failed, which was told."
   (let ((socket-stream (socket-octet-stream socket))
         (link (link-to-socket application socket)))
-    (settle-wire link socket-stream
+    (settle-wire link connection socket-stream
                  (call-with-deadline connection :handshake (idle-seconds application)
                                      (lambda ()
                                        (shaken-stream application socket-stream))))

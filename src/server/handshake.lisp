@@ -65,7 +65,7 @@ speaks plain HTTP."
 (defun put-program-stream (application connection link)
   "Has the program make what it likes of the stream of LINK, whose handshake is done."
   (let ((socket-stream (wire-stream (link-base link))))
-    (settle-wire link socket-stream
+    (settle-wire link connection socket-stream
                  (call-with-deadline connection :handshake (idle-seconds application)
                                      (lambda ()
                                        (program-stream application socket-stream))))))

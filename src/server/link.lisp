@@ -65,14 +65,15 @@ nobody is there any more."
   "True when reading LINK waits for the peer, so that a request is not to be read before it has come."
   (wire-waits-p (link-wire link)))
 
-(defun settle-wire (link socket-stream stream)
-  "Gives LINK its wire for STREAM, which PROGRAM-STREAM has made of SOCKET-STREAM."
+(defun settle-wire (link connection socket-stream stream)
+  "Gives LINK, of CONNECTION, its wire for STREAM, which PROGRAM-STREAM has made of SOCKET-STREAM."
   (let* ((base (link-base link))
          (encrypted (and base (wire-encrypted base)))
          (wire (cond ((and base (eq stream socket-stream)) base)
                      ((and encrypted (eq stream (wire-stream encrypted))) encrypted)
                      (t (make-transport-wire (transport-for stream base))))))
-    (setf (link-wire link) wire
+    (setf (wire-connection (wire-base wire)) connection
+          (link-wire link) wire
           (link-stream link) (if (wire-waits-p wire) stream (wire-stream wire)))))
 
 (defun abandon-reception (link)

@@ -21,6 +21,7 @@
   (transport nil)
   (stream nil)                          ; of which this is the wire
   (encrypted nil)                       ; the wire that TLS carries on this one, see ENCRYPT-WIRE
+  (connection nil)                      ; the engine's, whose client is the peer; NIL where there is none, or not yet
   ;; Who closes the descriptor: the :ENGINE, which watches it, so that CLOSE only ends it; the engine,
   ;; which is :CLOSING the connection, so that CLOSE leaves it alone; the :STREAM; or LENT, whose
   ;; descriptor it is then.
@@ -158,22 +159,32 @@ reading or writing gets it anew."
                  ((wire-pace wire) (await-input-at-pace wire))
                  (t (await-input-within wire (wait-limit (wire-base wire) :input))))))
     (declare (dynamic-extent #'wait))
-    (if (or (wire-talked-on-p wire) (not (eq :engine (wire-owner (wire-base wire)))))
-        (wait)
-        (await-among-others wire direction #'wait))))
+    (await-among-others wire direction #'wait)))
 
 (defun await-among-others (wire direction wait)
   "Calls WAIT, a function that waits for the peer of WIRE in DIRECTION, unless too many wait for faster ones; see
-WAIT-FOR-CLIENT."
-  (let* ((base (wire-base wire))
-         (began (milliseconds))
-         (moved (+ (wire-taken base)
-                   (max 0 (- (wire-received wire) (wire-received-before wire))))))
-    (unless (wait-for-client direction moved (wire-waited base) wait)
-      (if (eq :output direction)
-          (give-up-taker base)
-          (error 'stream-timeout :stream (wire-stream base))))
-    (incf (wire-waited base) (- (milliseconds) began))))
+WAIT-FOR-CLIENT.  A program that has the connection may wait as it likes."
+  (let ((base (wire-base wire)))
+    (if (or (wire-talked-on-p wire) (not (eq :engine (wire-owner base))))
+        (funcall wait)
+        (let ((began (milliseconds))
+              (moved (+ (wire-taken base)
+                        (max 0 (- (wire-received wire) (wire-received-before wire))))))
+          (unless (wait-for-client (wire-connection base) direction moved (wire-waited base) wait)
+            (if (eq :output direction)
+                (give-up-taker base)
+                (error 'stream-timeout :stream (wire-stream base))))
+          (incf (wire-waited base) (- (milliseconds) began))))))
+
+(defun call-transport (wire direction function)
+  "What FUNCTION, a function of the transport of WIRE, which reads or writes that in DIRECTION, returns, a number.  Where the
+transport waits for the peer by itself, and not by way of another wire, that is one of the waits of AWAIT-AMONG-OTHERS."
+  (let ((transport (wire-transport wire)))
+    (if (and (null (transport-base transport)) (transport-waits-p transport))
+        (let ((result 0))
+          (await-among-others wire direction (lambda () (setf result (funcall function transport))))
+          result)
+        (funcall function transport))))
 
 (defun begin-request-on (wire)
   "Notes that what is received and sent over WIRE from now on is of another request."

@@ -78,13 +78,13 @@ wait begins."
   (:documentation "Shuts CONNECTION of ENGINE down, if a worker still has it, in DIRECTION, :INPUT, so that the client can
 still be told why, or :OUTPUT, which ends both halves: who waits for it wakes.  What it returns does not matter."))
 
-(defun wait-for-client (direction octets milliseconds function)
-  "Calls FUNCTION, which waits for the client of the current worker in DIRECTION, :INPUT or :OUTPUT, and returns true unless
-that client was given up, before or meanwhile, since too many are waited for.  OCTETS, an integer, have come from this client,
-or were taken by it, in MILLISECONDS for which it was waited for before.  Other threads than workers wait without a limit."
-  (let* ((worker *worker*)
-         (connection (and worker (worker-connection worker))))
-    (cond ((null connection)
+(defun wait-for-client (connection direction octets milliseconds function)
+  "Calls FUNCTION, which waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT, and returns true unless that
+client was given up, before or meanwhile, since too many are waited for.  OCTETS, an integer, have come from this client, or
+were taken by it, in MILLISECONDS for which it was waited for before.  Other threads than workers wait without a limit, and so
+does a worker where CONNECTION is NIL."
+  (let ((worker *worker*))
+    (cond ((or (null worker) (null connection))
            (funcall function)
            t)
           (t
