@@ -243,6 +243,7 @@
                  (:file "websocket-bursts")
                  (:file "websocket-handshakes")
                  (:file "websocket-memory")
+                 (:file "giving-way")   ; to new clients
                  (:file "websocket-others")))
    (:module "clack-sockets"             ; by the client of WebSockets
     :pathname "clack/"

@@ -230,6 +230,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "websocket-connection")
                  (:file "program-socket") ; connections over which programs speak by themselves
                  (:file "program-input")
+                 (:file "giving-way")   ; memory for what waits, to others
                  (:file "connection-life") ; from the engine to the application and back
                  (:file "known-files")  ; what is known of files that are sent
                  (:file "reply-stream") ; what handlers write themselves

@@ -236,16 +236,16 @@ asked nothing, and is told nothing."
 (defun reject-late (application connection link)
   "Counts and logs the request that came in part over LINK, of CONNECTION, which is late, or evicted; returns its refusal, or
 NIL when there is none."
-  (let ((parser (link-parser link)))
+  (let ((parser (link-parser link))
+        (refusal (make-refusal (if (eq :evicted (connection-deadline-kind connection))
+                                   :no-memory
+                                   :request-timeout))))
     (cond ((link-reception link)
-           (reject-reception application link))
+           (reject-reception application link refusal))
           ((and parser (parser-begun-p parser))
-           (let ((refusal (make-refusal (if (eq :evicted (connection-deadline-kind connection))
-                                            :no-memory
-                                            :request-timeout))))
-             (multiple-value-call #'note-rejected application link refusal
-               (request-line-so-far link parser))
-             refusal)))))
+           (multiple-value-call #'note-rejected application link refusal
+             (request-line-so-far link parser))
+           refusal))))
 
 (defmethod more-may-come-p ((application http-service) connection)
   (let ((link (connection-data connection)))

@@ -81,6 +81,7 @@ nobody is there any more."
   (when (or (link-reception link) (link-content link))
     (uninterruptibly                    ; or who is destroyed amid it would leave some to nobody
       (when (link-reception link)
-        (drop-reception (shiftf (link-reception link) nil)))
+        (drop-reception (shiftf (link-reception link) nil))
+        (release-input (link-wire link)))
       (when (link-content link)
         (release-content (shiftf (link-content link) nil))))))

@@ -7,7 +7,8 @@
 
 (defstruct (memory-account (:include opaque) (:conc-name account-) (:constructor make-memory-account ()) (:copier nil))
   "Memory that is reserved for what comes over one connection."
-  (octets 0))                           ; NIL when it was closed
+  (octets 0)                            ; NIL when it was closed
+  (since 0 :type fixnum))               ; when it last had none, in MILLISECONDS
 
 (defun account-open-p (account)
   "True until ACCOUNT was closed."
@@ -30,6 +31,8 @@ closed."
 closed; the caller gives up what ACCOUNT is for then."
   (and (account-open-p account)
        (uninterruptibly
+         (when (zerop (account-size account))
+           (setf (account-since account) (milliseconds)))
          (when (reserve-client-memory octets share)
            (or (change-account account octets)
                (progn (release-client-memory octets)

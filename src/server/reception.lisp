@@ -21,11 +21,22 @@
 ;;;; It is too late when nothing came for the read timeout, when all of it has taken longer than
 ;;;; it may, or when after a grace less came than the least rate wants.
 
+(defun head-memory (head)
+  "How many octets of memory the strings of HEAD take, about."
+  (flet ((string-memory (string)
+           (if (stringp string)
+               (+ 32 (* 4 (length string)))
+               0)))
+    (loop for (name . value) in (head-headers head)
+          sum (+ 32 (string-memory name) (string-memory value)) into sum
+          finally (return (+ 256 sum (string-memory (head-uri head)))))))
+
 (defstruct (reception (:include opaque) (:constructor make-reception (head content most)) (:copier nil))
   "A request with HEAD whose CONTENT is received before it is served, MOST octets of it."
   (head nil :read-only t)
   (content nil :read-only t)
   (most 0 :type index :read-only t)
+  (memory nil)                          ; how many octets HEAD takes, once that was asked
   (began (milliseconds) :type fixnum :read-only t)
   (touched (milliseconds) :type fixnum)) ; when octets came last
 
@@ -195,6 +206,19 @@ cannot wait."
     (or (account-for-memory spool)
         (and (or (spool-file spool) (move-to-file spool))
              (account-for-memory spool)))))
+
+(defun memory-received (reception)
+  "How many octets of memory are reserved for the content that RECEPTION has received."
+  (let ((spool (content-spool (reception-content reception))))
+    (if spool (spool-accounted spool) 0)))
+
+(defun received-to-file-p (reception)
+  "Moves what RECEPTION has received to a file, and releases the memory for it; NIL when that cannot be."
+  (let ((spool (content-spool (reception-content reception))))
+    (and spool
+         (null (spool-file spool))
+         (move-to-file spool)
+         (account-for-memory spool))))
 
 (defun place-taken-p (content)
   "True when the request whose CONTENT has come in part may be served: it has one of the few places then."

@@ -112,15 +112,22 @@ received before that is served."
 (defparameter *held-milliseconds* 250
   "For how long a request whose client waits for 100 (Continue) is held while as many threads wait for clients as may.")
 
+(defun reception-kept-p (link)
+  "Keeps what came over LINK of a request that waits for the rest.  NIL where there is no memory for it."
+  (let ((reception (link-reception link)))
+    (input-kept-p (worker-engine *worker*) (link-wire link)
+                  (or (reception-memory reception)
+                      (setf (reception-memory reception) (head-memory (reception-head reception)))))))
+
 (defun held-request (connection link)
   "The head of the request of CONNECTION that came over LINK, whose client waits for 100 (Continue), once it was held for
 *HELD-MILLISECONDS*; until then :NONE.  Its thread would wait, and another client be given up for it: clients that are silent
 after 100 (Continue), and come again, would otherwise make threads do nothing else."
   (let* ((reception (link-reception link))
          (end (+ (reception-began reception) *held-milliseconds*)))
-    (cond ((< (milliseconds) end)
+    (cond ((and (< (milliseconds) end)
+                (reception-kept-p link))
            (set-deadline-at connection :pause end)
-           (lend-no-buffers (link-wire link))
            :none)
           (t
            (abandon-reception link)
@@ -147,6 +154,7 @@ WHOLE-REQUEST does."
            ;; At each moment LINK has one of them: whoever releases it gives back what that has.
            (setf (link-content link) (reception-content reception)
                  (link-reception link) nil)
+           (release-input (link-wire link))
            (reception-head reception))
           (t
            (await-rest application connection link reception idle)))))
@@ -159,20 +167,24 @@ late, answers the request, and returns :END.  IDLE is for how many milliseconds 
          (look (next-look reception idle now)))
     (cond ((and deadline (<= deadline now))
            (count-late (worker-engine *worker*) :body)
-           (send-refusal (wire-stream (link-wire link)) (reject-reception application link))
-           (abandon-reception link)
-           :end)
+           (refuse-reception application link :request-timeout))
+          ((not (reception-kept-p link))
+           (refuse-reception application link :no-memory))
           (t
            (if (or (null deadline) (< look deadline))
                (set-deadline-at connection :pause look)
                (set-deadline-at connection :body deadline))
-           (lend-no-buffers (link-wire link))
            :none))))
 
-(defun reject-reception (application link)
-  "Counts and logs the request whose content did not come over LINK in time; returns its refusal."
-  (let ((head (reception-head (link-reception link)))
-        (refusal (make-refusal :request-timeout)))
+(defun refuse-reception (application link reason)
+  "Answers the request of which not all content has come over LINK with the refusal that REASON, a keyword, names; returns :END."
+  (send-refusal (wire-stream (link-wire link)) (reject-reception application link (make-refusal reason)))
+  (abandon-reception link)
+  :end)
+
+(defun reject-reception (application link refusal)
+  "Counts and logs the request of which not all content has come over LINK; returns REFUSAL, which is why it is not served."
+  (let ((head (reception-head (link-reception link))))
     (note-rejected application link refusal
                     (head-method head) (head-uri head) (head-protocol head))
     refusal))

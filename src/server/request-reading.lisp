@@ -126,14 +126,14 @@ them."
         (t
          (forget-head parser)
          (setf (link-parser link) parser)))
-  (input-kept-p (link-wire link)))
+  (input-kept-p (worker-engine *worker*) (link-wire link)))
 
-(defun input-kept-p (wire)
-  "Keeps what WIRE has received and not read, as KEEP-INPUT does.  Where there is no memory for it, ends those connections
-first that have waited for longest for the rest of a head, so that new clients get in."
-  (or (keep-input wire)
-      (and (evict-oldest (worker-engine *worker*) :head)
-           (keep-input wire))))
+(defun input-kept-p (engine wire &optional (more 0))
+  "Keeps what WIRE, of a connection of ENGINE, has received and not read, as KEEP-INPUT does; MORE is as there.  Where there is
+no memory for it, others that have kept some for longest give way first, so that new clients get in."
+  (or (keep-input wire more)
+      (and (evict-oldest engine)
+           (keep-input wire more))))
 
 (defun awaited-of (connection parser)
   "What CONNECTION, whose PARSER has no whole head, waits for: the kind of its deadline."

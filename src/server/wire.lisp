@@ -46,6 +46,7 @@
   (kept 0 :type index)                  ; so many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
   (reserved 0 :type index)              ; octets of the budget of all clients, for INPUT that waits
+  (reserved-since 0 :type fixnum)       ; when there were none, in MILLISECONDS
   (early-p nil)                         ; its input was received by the engine, for what goes on over it, and not read
   (left '() :type list)
   (output nil :type (or null octets))
@@ -265,16 +266,19 @@ vector that is full is doubled, an octet is copied once or twice, however slowly
                 (wire-end wire) size)))
       (return-buffer :input input))))
 
-(defun keep-input (wire)
+(defun keep-input (wire &optional (more 0))
   "Gives the buffers of WIRE back, whose connection waits for its client without a worker, save what was received and not
-read: that is kept in memory of about its size, which is reserved.  NIL where there is none."
+read: that is kept in memory of about its size, which is reserved, as are MORE octets, of what was made of what was read.
+NIL where there is no memory."
   (lend-no-buffers wire)
   (shrink-input wire)
-  (let ((size (if (wire-input wire) (length (the octets (wire-input wire))) 0)))
+  (let ((size (+ more (if (wire-input wire) (length (the octets (wire-input wire))) 0))))
     (cond ((<= size (wire-reserved wire))
            (release-input wire size)
            t)
           (t
+           (when (zerop (wire-reserved wire))
+             (setf (wire-reserved-since wire) (milliseconds)))
            (uninterruptibly
              (when (reserve-client-memory (- size (wire-reserved wire)) *waiting-share*)
                (setf (wire-reserved wire) size)

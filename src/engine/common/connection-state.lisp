@@ -54,6 +54,7 @@ where it returned none.")
   (write-began nil :type (or null fixnum)) ; since when its output waits for its peer, likewise
   (write-owed 0 :type fixnum)           ; how many octets its peer had yet to take then
   (reserved 0 :type index)              ; octets of the budget of all clients, for output that its peer does not take
+  (reserved-since 0 :type fixnum)       ; when there were none, in MILLISECONDS
   ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
   ;; come, and are dropped.
   (linger-octets nil :type (or null fixnum)))

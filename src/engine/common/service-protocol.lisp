@@ -122,6 +122,19 @@ owns CONNECTION meanwhile, so it must not wait: what the system does not take at
     (declare (ignore connection))
     nil))
 
+(defgeneric input-kept-since (service connection)
+  (:documentation "Since when SERVICE has memory of the budget of all clients for what has come over CONNECTION, which is
+parked, in MILLISECONDS; NIL when it has none.  Called by any thread: where that does not own CONNECTION, the answer may be
+of another moment.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    nil))
+
+(defgeneric release-kept-input (service connection)
+  (:documentation "Has SERVICE release the memory for which INPUT-KEPT-SINCE was true, since others want it, now or when
+CONNECTION is closed.  Returns :PARK when CONNECTION goes on waiting, :CLOSE when it is to be closed after GIVE-NOTICE, or
+:BROKEN.  Called by any thread, which owns CONNECTION meanwhile and must not wait for its peer."))
+
 (defgeneric batch-scheduling-p (service)
   (:documentation "True when the threads that work for SERVICE, and those that its handlers make, had
 better not interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.")

@@ -226,34 +226,68 @@ wait amid a request, whose deadlines come soon although they do not idle."
              (count-expired engine :evicted))
            (drop-connection engine connection)))))
 
-(defun evict-oldest (engine kind)
-  "Ends some of the parked connections of ENGINE, if it is a ready engine, whose deadline is of KIND, a keyword as for
-SET-DEADLINE: those first that have waited for longest, with notice.  True when it has ended any.  The caller owns none of
-them."
-  (let ((waiting (and (typep engine 'ready-engine)
-                      (longest-first (remove kind (parked-connections (engine-table engine))
-                                             :key #'connection-deadline-kind :test-not #'eq))))
+(defun memory-kept-since (engine connection)
+  "Since when CONNECTION of ENGINE, which is parked or the caller's, has memory of the budget of all clients, in MILLISECONDS;
+NIL when it has none."
+  (if (plusp (connection-reserved connection))
+      (connection-reserved-since connection)
+      (input-kept-since (engine-service engine) connection)))
+
+(defun longest-kept (engine)
+  "The parked connections of ENGINE that have memory, those first that have it for longest."
+  (let ((keepers '()))
+    (map-connections (lambda (connection)
+                       (let ((since (and (parked-p connection)
+                                         (memory-kept-since engine connection))))
+                         (when since
+                           (push (cons since connection) keepers))))
+                     (engine-table engine))
+    (mapcar #'cdr (sort keepers #'< :key #'car))))
+
+(defun evict-oldest (engine)
+  "Takes memory back from an eighth of the parked connections of ENGINE that have some, if it is a ready engine: from those
+that have it for longest, be it for what they have sent or for output that they do not take.  True when it got any.  The
+caller owns none of them."
+  (let ((keepers (and (typep engine 'ready-engine) (longest-kept engine)))
         (evicted-p nil))
-    ;; An eighth of them, or each octet that comes would have them all looked through again.
-    (loop repeat (ceiling (length waiting) 8)
-          for connection in waiting
+    ;; Not one at a time, or each octet that comes would have them all looked through again.
+    (loop repeat (ceiling (length keepers) 8)
+          for connection in keepers
           do (uninterruptibly
-               (when (evict engine connection kind)
+               (when (evict engine connection)
                  (setf evicted-p t))))
     evicted-p))
 
-(defun evict (engine connection kind)
-  "Ends CONNECTION with notice if it still waits, and its deadline is of KIND; true then."
+(defun evict (engine connection)
+  "Takes the memory of CONNECTION back if it is still parked, and has some; true then."
   (when (claim-parked connection)
-    (cond ((and (eq kind (connection-deadline-kind connection))
-                (not (unfinished-p connection)))
+    (cond ((plusp (connection-reserved connection))
+           (release-output connection)
            (setf (connection-deadline-kind connection) :evicted)
-           (count-time-out engine connection)
-           (end-with-notice engine connection (milliseconds))
+           (have-worker-end engine connection)
+           t)
+          ((memory-kept-since engine connection)
+           (give-input-back engine connection)
            t)
           (t
            (park-again engine connection)
            nil))))
+
+(defun give-input-back (engine connection)
+  "Takes back the memory for what has come over CONNECTION, which the caller owns."
+  (let ((outcome (handler-case (release-kept-input (engine-service engine) connection)
+                   ((or error storage-condition) ()
+                     (count-failure engine)
+                     :broken))))
+    (cond ((eq :park outcome)
+           (park-again engine connection))
+          (t
+           (setf (connection-deadline-kind connection) :evicted)
+           (cond ((eq :broken outcome)
+                  (have-worker-end engine connection))
+                 (t
+                  (count-time-out engine connection)
+                  (end-with-notice engine connection (milliseconds))))))))
 
 (defun close-status-descriptors (engine)
   (gather-status-descriptors engine)

@@ -61,8 +61,8 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
 
 (defun reserve-output (engine connection)
   "Reserves memory for the output of CONNECTION, which the caller owns, and whose peer takes no more now; but not for that of a
-stream, which has a mark of its own.  Where there is no room, those are ended whose peers are the furthest behind.  If there
-are no others, CONNECTION keeps its output all the same, since its service has it in memory already; it counts beyond the
+stream, which has a mark of its own.  Where there is no room, others that have memory for longest give way.  If there are no
+others, CONNECTION keeps its output all the same, since its service has it in memory already; it counts beyond the
 budget then, and is the one to be ended for the next."
   (when (and (zerop (connection-reserved connection))
              (not (eq :deferred (connection-outcome connection))))
@@ -70,10 +70,11 @@ budget then, and is the one to be ended for the next."
       (flet ((reserved-p (share)
                (uninterruptibly
                  (when (reserve-client-memory octets share)
-                   (setf (connection-reserved connection) octets)
+                   (setf (connection-reserved connection) octets
+                         (connection-reserved-since connection) (milliseconds))
                    t))))
         (loop until (or (reserved-p *waiting-share*)
-                        (and (not (evict-slow-takers engine))
+                        (and (not (evict-oldest engine))
                              (reserved-p nil))))))))
 
 (defun release-output (connection)
@@ -81,28 +82,6 @@ budget then, and is the one to be ended for the next."
   (when (plusp (connection-reserved connection))
     (uninterruptibly
       (release-client-memory (shiftf (connection-reserved connection) 0)))))
-
-(defun evict-slow-takers (engine)
-  "Has workers close an eighth of the parked connections of ENGINE for whose output memory is reserved: those that are to take
-some of it soonest.  True when there were any."
-  (let ((takers '())
-        (evicted-p nil))
-    (map-connections (lambda (connection)
-                       (when (and (parked-p connection) (plusp (connection-reserved connection)))
-                         (push (cons (or (connection-write-end connection) 0) connection) takers)))
-                     (engine-table engine))
-    (loop repeat (ceiling (length takers) 8)
-          for (nil . connection) in (sort takers #'< :key #'car)
-          do (uninterruptibly
-               (when (claim-parked connection)
-                 (cond ((plusp (connection-reserved connection))
-                        (release-output connection)
-                        (setf (connection-deadline-kind connection) :evicted
-                              evicted-p t)
-                        (have-worker-end engine connection))
-                       (t
-                        (park-again engine connection))))))
-    evicted-p))
 
 (defconstant +write-looks+ 16
   "How often within the time that a peer has to take octets it is looked whether it does.")

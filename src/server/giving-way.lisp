@@ -1,0 +1,65 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; Memory that is reserved for what a connection has sent, and that waits for more without a worker.  When there is no
+;;;; memory left for the next one, the engine takes some back from those that have it for longest:
+;;;;
+;;;;   the connection waits with                     and then
+;;;;   a part of a head                              is answered 503, and closed
+;;;;   a part of content in memory                   has it in a file; where there can be none, or the head has more, is
+;;;;                                                 answered 503, and closed
+;;;;   requests behind one whose reply comes later   loses them, and is closed after that reply
+;;;;   a part of a message of a WebSocket            is closed
+
+(defgeneric continuation-keeps-since (continuation wire)
+  (:documentation "Since when memory is reserved for what has come for CONTINUATION, or NIL, over WIRE, in MILLISECONDS; NIL
+when none is.")
+  (:method (continuation wire)
+    (declare (ignore continuation))
+    (and (plusp (wire-reserved wire))
+         (wire-reserved-since wire)))
+  (:method ((socket websocket) wire)
+    (let ((account (websocket-memory socket)))
+      (if (plusp (account-size account))
+          (account-since account)
+          (call-next-method)))))
+
+(defmethod input-kept-since ((application http-service) connection)
+  (let* ((link (connection-data connection))
+         (wire (and link (link-wire link)))
+         (reception (and link (link-reception link))))
+    (cond ((null wire) nil)
+          ((and reception (plusp (memory-received reception)))
+           (reception-began reception))
+          (t
+           (continuation-keeps-since (link-continuation link) wire)))))
+
+(defun drop-kept-input (wire)
+  "Drops what WIRE has received and not read, and releases the memory that is reserved for it."
+  (setf (wire-kept wire) 0
+        (wire-start wire) (wire-end wire))
+  (lend-no-buffers wire)
+  (release-input wire))
+
+(defgeneric give-input-up (continuation wire)
+  (:documentation "Releases the memory that is reserved for what has come for CONTINUATION over WIRE.  Returns what
+RELEASE-KEPT-INPUT does.")
+  (:method (continuation wire)
+    (declare (ignore continuation wire))
+    :close)                             ; what was read of the head is told, and then released
+  (:method ((socket websocket) wire)
+    (close-account (websocket-memory socket))
+    (drop-kept-input wire)
+    :broken)
+  (:method ((deferral deferral) wire)
+    (drop-kept-input wire)
+    (note-event (deferral-exchange deferral) :close) ; the next request has lost its beginning
+    :park))
+
+(defmethod release-kept-input ((application http-service) connection)
+  (let* ((link (connection-data connection))
+         (reception (link-reception link)))
+    (if (and reception
+             (>= (memory-received reception) (wire-reserved (link-wire link)))
+             (received-to-file-p reception))
+        :park
+        (give-input-up (link-continuation link) (link-wire link)))))
