@@ -31,13 +31,6 @@ one; else NIL.")
    (output :initform *standard-output* :reader server-output)
    (error-output :initform *error-output* :reader server-error-output)
    (unsaid :initform (make-all-unsaid) :reader server-unsaid)
-   (looks :initform '() :accessor server-looks
-          :documentation "When it is looked for responses that are forgotten: lists of a tail of *LOOKS*, and the
-responses.")
-   (collects-from :initform 0 :accessor server-collects-from
-                  :documentation "From when on garbage may be collected for that, in MILLISECONDS.")
-   (collects-older-from :initform 0 :accessor server-collects-older-from
-                        :documentation "From when on older garbage may be, too.")
    (journal :accessor server-journal
             :documentation "Writes what is told to ERROR-OUTPUT, by a thread of its own while the
 server runs: a stream that takes nothing costs lines, which are counted, and never a response or a

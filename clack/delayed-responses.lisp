@@ -23,7 +23,7 @@
 ;;;;   by an error or a throw, it has not                                500 is sent
 ;;;;   the connection was taken over                                     see socket.lisp
 ;;;;
-;;;; Where nobody has answered when its time is over, 504 is sent; where nobody can any more, 500.
+;;;; Where nobody has answered when its time is over, 504 is sent.
 
 (define-condition response-over (recycling-error)
   ()
@@ -39,11 +39,7 @@
   (deferral nil :read-only t)
   (thread (bt:current-thread))          ; that is in the function; NIL when this has returned
   (written nil)                         ; a WRITTEN-RESPONSE that it has begun; or, later, anybody
-  (elsewhere-p nil)                     ; it was answered or written otherwise than by the function, in its call
-  (born (collection-mark) :read-only t)
-  (aged-p nil)                          ; garbage was collected while its function ran: what that had is young no more
-  (watched 0 :type fixnum)              ; when it went on after the call, in MILLISECONDS
-  (mark nil))                           ; the COLLECTION-MARK when it was looked for the last time
+  (elsewhere-p nil))                    ; it was answered or written otherwise than by the function, in its call
 
 (defun delayed-side (delayed)
   (our-side (exchange-protocol (delayed-exchange delayed))))
@@ -74,14 +70,9 @@
   (unless (typep (third response) '(or list pathname (vector octet)))
     (error 'unfit-response :response response)))
 
-(defun answered-by-p (delayed holder answer)
-  "Makes ANSWER, a response or a WRITTEN-RESPONSE with its writer in a list, that to DELAYED, by the responder HOLDER.
-True when somebody waits for it."
-  (handler-case (call-to-answer (delayed-deferral delayed) holder
-                                (lambda ()
-                                  (if (to-be-written-p (first answer))
-                                      (values (first answer) (second answer))
-                                      answer)))
+(defun answer-delayed (delayed answer)
+  "Makes ANSWER, a response or a WRITTEN-RESPONSE, that to DELAYED.  True when somebody waits for it."
+  (handler-case (answer-deferral (delayed-deferral delayed) t answer)
     (already-answered () (error 'response-over))))
 
 (defun send-taken (delayed)
@@ -125,31 +116,29 @@ it may be answered once more.  That the client is gone is no failure: it is the 
             (t
              (cut-delayed delayed written))))))
 
-(defun give-response (delayed responder response)
-  "Gives RESPONSE to DELAYED by RESPONDER.  Returns a writer where it has no body."
+(defun give-response (delayed response)
+  "Gives RESPONSE to DELAYED.  Returns a writer where it has no body."
   (check-response response)
   (let* ((within-p (within-function-p delayed))
          (written (and (null (cddr response))
-                       (make-written delayed (first response) (second response) within-p)))
-         (writer (and written (make-writer written))))
+                       (make-written delayed (first response) (second response) within-p))))
     (unless written
       (check-body response))
     (when (and within-p (not (eq :idle (delayed-side delayed))))
       (error 'response-over))           ; its connection may have been taken over
     (unless within-p
       (setf (delayed-elsewhere-p delayed) t))
-    (cond ((not (answered-by-p delayed responder (if written (list written writer) response)))
+    (cond ((not (answer-delayed delayed (or written response)))
            (when written
              (drop-written written)))
           (within-p
            (send-within-function delayed written)))
-    writer))
+    (and written (make-writer written))))
 
 (defun make-responder (delayed)
-  "The function by which an application answers DELAYED: when the last of them has forgotten it, nobody can."
-  (let ((responder nil))
-    (setf responder (lambda (response)
-                      (give-response delayed responder response)))))
+  "The function by which an application answers DELAYED."
+  (lambda (response)
+    (give-response delayed response)))
 
 ;;; When the function has returned
 
@@ -172,20 +161,19 @@ read that, and BODY can be read in any thread."
     (end-reading body)
     (end-content (delayed-server delayed) exchange (exchange-link exchange) (delayed-content delayed) nil)))
 
-(defun leave-response (delayed responder)
-  "Leaves DELAYED, which RESPONDER answers, to whoever answers or writes it."
+(defun leave-response (delayed)
+  "Leaves DELAYED to whoever answers or writes it."
   (take-rest-of-content delayed)
-  (hold-deferral (delayed-deferral delayed) responder)
-  (watch-forgotten delayed)
+  (limit-unused-writer delayed)
   (setf (link-continuation (exchange-link (delayed-exchange delayed))) (delayed-deferral delayed)))
 
-(defun settle-delayed (delayed responder)
+(defun settle-delayed (delayed)
   "Does what is left to be done for DELAYED when its function has returned."
   (ecase (delayed-side delayed)
-    (:idle (leave-response delayed responder))
+    (:idle (leave-response delayed))
     (:body (if (written-to-end-p (delayed-written delayed))
                (end-within (delayed-written delayed))
-               (leave-response delayed responder)))
+               (leave-response delayed)))
     ((:done :switched :error)           ; perhaps by other means than the responder
      (withdraw-response delayed))))
 
@@ -209,14 +197,13 @@ read that, and BODY can be read in any thread."
 (defun respond-later (server exchange content body function)
   "Has FUNCTION, which an application of SERVER has returned for the request of EXCHANGE, with CONTENT, which is BODY for
 the application, answer by the responder that it is called with.  The response may come later."
-  (let* ((delayed (begin-delayed server exchange content body))
-         (responder (make-responder delayed)))
+  (let ((delayed (begin-delayed server exchange content body)))
     (unless-returned (progn
-                       (funcall function responder)
+                       (funcall function (make-responder delayed))
                        (setf (delayed-thread delayed) nil)
                        (when (delayed-written delayed)
                          (end-turns (delayed-written delayed)))
-                       (settle-delayed delayed responder))
+                       (settle-delayed delayed))
       (setf (delayed-thread delayed) nil)
       (give-up-delayed delayed))))
 

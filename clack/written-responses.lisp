@@ -18,7 +18,6 @@
 ;;;; that has not all come, who sends has the body's turn, too, since a wire's two directions may be one (of TLS).
 ;;;; Who writes amid its own turn, or that of the body, as a handler of a time limit does, does not send: that leaves with
 ;;;; the turn, or with what is written next, or when the function has returned, however full the outbox is.
-;;;; Nothing that sends refers to the writer, so that it is garbage when the application has forgotten it.
 
 (define-condition client-left (recycling-error)
   ((within-p :initarg :within-p :initform nil :reader client-left-within-p
@@ -301,8 +300,6 @@ take to come.  True when there is some."
   (values))
 
 (defun make-writer (written)
-  "The function by which an application writes WRITTEN: when the last of them has forgotten it, nobody can."
-  (let ((writer nil))
-    (setf writer (lambda (chunk &key (start 0) end close)
-                   (keeping (writer)    ; its caller may have forgotten it by then
-                     (write-piece written chunk start end close))))))
+  "The function by which an application writes WRITTEN."
+  (lambda (chunk &key (start 0) end close)
+    (write-piece written chunk start end close)))

@@ -152,6 +152,14 @@ RESPONDER and ENVIRONMENT bound in a function that the application returns; valu
 
 ;;; Nobody answers
 
+(define-server-test a-response-that-everybody-has-forgotten-is-504-when-its-time-is-over
+  (with-later (given :response-timeout 1/10) nil
+    (with-connection (connection)
+      (loop repeat 2
+            do (is (= 504 (response-status (exchange connection "/"))))
+               (is (equal "word" (exchange-text connection "/word")) "The connection is used again."))
+      (is (= 2 (getf (server-figure :expired-by) :deferred)) "Each counts once."))))
+
 (define-server-test who-is-not-answered-in-time-gets-504
   (with-later (given :response-timeout 1/10) responder
     (with-connection (connection)

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite clack/written-responses :in clack
-  :description "Responses that are written by any thread: framing, slow clients, clients that leave, forgotten writers.")
+  :description "Responses that are written by any thread: framing, slow clients, clients that leave, writers left open.")
 
 (in-suite clack/written-responses)
 
@@ -328,40 +328,43 @@
         (handler:stop *server*)
         (signals handler:client-left (funcall writer "late"))))))
 
-;;; Writers that nobody has
+;;; Writers that are left open
 
-(define-server-test who-writes-elsewhere-and-forgets-cuts-the-response
-  (if (not (platform:garbage-told-p))
-      (skip "Only SBCL has garbage that tells.")
-      (with-later (given) (let ((writer (funcall responder '(200 ()))))
-                            (elsewhere writer "one")
-                            nil)
-        (with-connections (connections 10)
-          (dolist (connection connections)
-            (send-request connection "/")
-            (read-head connection)
-            (is (equal "one" (chunk-text connection))))
-          (eventually ("writers to be forgotten")
-            (platform:collect-garbage)
-            (some #'readable-p connections))
-          (dolist (connection (remove-if-not #'readable-p connections))
-            (is-true (closed-by-server-p connection)))))))
+(define-server-test a-writer-that-was-used-elsewhere-stays-open
+  (with-later (given :response-timeout 1/10) (let ((writer (funcall responder '(200 ()))))
+                                               (elsewhere writer "one")
+                                               writer)
+    (with-connection (connection)
+      (send-request connection "/")
+      (read-head connection)
+      (is (equal "one" (chunk-text connection)))
+      (is (not (readable-p connection 1/2)))
+      (funcall (nth-given given) "two" :close t)
+      (is (equal "two" (chunk-text connection)))
+      (is (null (read-chunk connection))))))
 
-;; What a writer is called with may be long, and encoding it fill the heap.
-(define-server-test a-writer-is-not-forgotten-while-it-is-called
-  (let ((lost (make-recorder)))
-    (with-function (handler::close-written (original written)
-                     (platform:collect-garbage)
-                     (when (server::deferral-lost-p (handler::delayed-deferral (handler::written-delayed written)))
-                       (record lost t))
-                     (funcall original written))
-      (with-later (given) (progn (handler:run-after 1/1000 (lambda ()
-                                                             (funcall (funcall responder '(200 ())) "text" :close t)))
-                                 nil)
-        (with-connection (connection)
-          (loop repeat 20
-                do (is (equal "text" (exchange-text connection "/")))))))
-    (is (zerop (recorded-count lost)))))
+(define-server-test without-a-timeout-a-writer-stays-open
+  (with-later (given :response-timeout nil) (let ((writer (funcall responder '(200 ()))))
+                                              (funcall writer "one")
+                                              writer)
+    (with-connection (connection)
+      (send-request connection "/")
+      (read-head connection)
+      (is (equal "one" (chunk-text connection)))
+      (is (not (readable-p connection 1/2)))
+      (funcall (nth-given given) nil :close t)
+      (is (null (read-chunk connection))))))
+
+(define-server-test a-writer-that-was-closed-in-time-leaves-no-timer
+  (with-later (given) (funcall responder '(200 ()))
+    (with-connection (connection)
+      (send-request connection "/")
+      (let ((writer (nth-given given)))
+        (await-pending)
+        (is (= 1 (getf (server-figure :timers) :pending)))
+        (funcall writer nil :close t))
+      (read-response connection)
+      (eventually ("the timer to be cancelled") (zerop (getf (server-figure :timers) :pending))))))
 
 ;;; Timers
 

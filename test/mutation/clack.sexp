@@ -127,30 +127,12 @@
  (("drop-deferred" "(release-body (delayed-body delayed))" "nil" :suites (clack/response-mishaps clack/raw-bodies))
   ("resume" "(error (condition) (drop-answer answer)" "(error (condition)" :suites (clack/response-mishaps))
   ("conclude-delayed" "(release-body (delayed-body delayed))" "nil")
-  ("stream-forgotten" "(delayed-elsewhere-p delayed)" "nil")
-  ("watch-forgotten" "(look-later server (list delayed) *looks*)" "nil")
-  ("look" "(uninterruptibly (plan-looks server looks))" "(plan-looks server looks)")
-  ("look-later" "(uninterruptibly" "(progn")
-  ("plan-looks" "(remove-if #'young-p unused)" "unused")
-  ("plan-looks" "(look-later server young looks)" "nil")
-  ("plan-next-look" "(some #'uncollected-p old)" "t")
-  ("plan-next-look" "(look-later server old looks seconds)" "nil")
-  ("plan-next-look" "(look-later server old (rest looks))" "nil")
-  ("plan-next-look" "(mark-collected old)" "nil")
-  ("seconds-to" "(plusp early)" "nil")
-  ("seconds-to" "(setf (slot-value server slot) (+ now rest))" "nil")
-  ("watch-forgotten" "(not (eq (delayed-born delayed) (delayed-mark delayed)))" "nil")
-  ("plan-next-older-look" "(and last-p aged (seconds-to-older-collection server))" "nil")
-  ("look" "#'collect-older-garbage" "#'collect-young-garbage")
-  ("collect-for" "(funcall collect)" "nil")
-  ("collect-for" "(min *most-rest-milliseconds* " "(max 0 ")
-  ("collect-for" "(min *most-rest-milliseconds* (* *rest-after-collecting* (- end start)))" "0")
-  ("collect-for" "(max (server-collects-older-from server) (+ end (* *rest-after-collecting* (- end start))))"
-                 "(server-collects-older-from server)")
-  ("collect-for" "(mark-collected delayed-list)" "nil")
-  ("watch-forgotten" "(delayed-watched delayed) (milliseconds)" "")
-  ("watch-forgotten" "(delayed-mark delayed) (collection-mark)" ""
-   :equivalent "Then it is looked a second later for what a collection at the first look would have told.")))
+  ("limit-unused-writer" "(when (used-by-function-only-p delayed) (close-written written))" "nil"
+                         :suites (clack/delayed-responses))
+  ("limit-unused-writer" "(when (used-by-function-only-p delayed) (close-written written))"
+                         "(close-written written)" :suites (clack/written-responses))
+  ("limit-unused-writer" "(call-when-over (written-outbox written) (lambda () (cancel timer)))" "nil"
+                         :suites (clack/written-responses))))
 
 (:file "clack/requests-served.lisp" :suites (clack/failures clack/raw-bodies clack/delayed-responses clack/later-responses)
  :mutants
