@@ -14,8 +14,8 @@
     :serial t
     :components ((:file "system")
                  (:file "patience")
-                 (:file "threads")
                  (:file "functions")
+                 (:file "threads")
                  (:file "leaks")
                  (:file "octets")
                  (:file "files")

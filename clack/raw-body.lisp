@@ -91,10 +91,9 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
     (error "The content of the request is being read by this thread."))
   (error (with-acquired (taken (list nil) (when (first taken) (end-reading-turn body)))
            (wait-until (lambda ()
-                         (uninterruptibly
-                           (unless (raw-body-turn body)
-                             (setf (first taken) t
-                                   (raw-body-turn body) (bt:current-thread)))))
+                         (unless (raw-body-turn body)
+                           (setf (first taken) t
+                                 (raw-body-turn body) (bt:current-thread))))
                        (raw-body-turn-ended body) (raw-body-lock body) nil 1/4)
            ;; A time limit of the program's own is no error, and may have a restart to read on.
            (handler-case (return-from call-in-reading-turn (funcall function))

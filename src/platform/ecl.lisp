@@ -59,17 +59,29 @@ interrupted where the caller can."
   "How many processors the system has online, at least 1."
   (max 1 (ffi:c-inline () () :long "sysconf(_SC_NPROCESSORS_ONLN)" :one-liner t)))
 
+(defmacro with-lock-except-in-waits ((lock) &body body)
+  "Evaluates BODY while the current thread holds LOCK and defers interrupts.  In BODY, (WAITING FORM) evaluates
+FORM, a call of WAIT-ON, in which the thread can be interrupted where the caller can."
+  (let ((mutex (gensym "MUTEX")))
+    `(let ((,mutex ,lock))
+       (mp:without-interrupts
+         (macrolet ((waiting (form) `(mp:allow-with-interrupts ,form)))
+           (mp:get-lock ,mutex)
+           (unwind-protect (progn ,@body)
+             (mp:giveup-lock ,mutex)))))))
+
 (defun wait-on (condition-variable lock seconds)
   "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
 CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
-for."
+for.  Interrupts that the caller allows run where LOCK is not held."
   ;; ECL has no timed wait, and Bordeaux Threads would make a thread for each, to interrupt
   ;; it.  So this looks again every few milliseconds.
   (declare (ignore condition-variable))
   (mp:giveup-lock lock)
   (unwind-protect
-       (ffi:c-inline ((min 5000 (ceiling (* 1000000 (or seconds 1))))) (:int) :void "usleep(#0)"
-                     :one-liner t)
+       (mp:with-interrupts
+         (ffi:c-inline ((min 5000 (ceiling (* 1000000 (or seconds 1))))) (:int) :void "usleep(#0)"
+                       :one-liner t))
     (mp:get-lock lock)))
 
 (defun %descriptor (usocket)

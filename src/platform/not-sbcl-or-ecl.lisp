@@ -23,6 +23,13 @@ left, the form RELEASE."
      (unwind-protect-whole (progn ,@body)
        ,release)))
 
+(defmacro with-lock-except-in-waits ((lock) &body body)
+  "Evaluates BODY while the current thread holds LOCK.  In BODY, (WAITING FORM) evaluates FORM, a call of
+WAIT-ON."
+  `(macrolet ((waiting (form) form))
+     (bt:with-lock-held (,lock)
+       ,@body)))
+
 (defmacro set-published (place value)
   "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
   `(setf ,place ,value))

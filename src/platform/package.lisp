@@ -8,7 +8,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    ;; clock, machine, threads
    #:milliseconds #:as-milliseconds #:microseconds #:processor-count
    #:uninterruptibly #:deferring-interrupts #:interruptibly #:interrupt-pending-p #:with-acquired
-   #:end-after #:milliseconds-left #:wait-on #:wait-until
+   #:end-after #:milliseconds-left #:wait-until #:wait-once
    #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period* #:heed-destruction
    #:call-making-thread #:process-exits-p #:process-exits #:call-at-exit
    ;; listeners

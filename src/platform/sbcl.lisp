@@ -71,10 +71,23 @@ every processor that we know reads the object after the pointer to it."
             (sb-alien:extern-alien "sysconf" (function sb-alien:long sb-alien:int))
             sc-nprocessors-onln))))
 
+(defmacro with-lock-except-in-waits ((lock) &body body)
+  "Evaluates BODY while the current thread holds LOCK and defers interrupts.  In BODY, (WAITING FORM) evaluates
+FORM, a call of WAIT-ON, in which the thread can be interrupted where the caller can."
+  (let ((mutex (gensym "MUTEX")))
+    `(let ((,mutex ,lock))
+       (sb-sys:without-interrupts
+         (macrolet ((waiting (form) `(sb-sys:allow-with-interrupts ,form)))
+           (unwind-protect (progn (sb-thread:grab-mutex ,mutex)
+                                  ,@body)
+             ;; An interrupt that left WAIT-ON may have done so without it: then this does nothing.
+             (sb-thread:release-mutex ,mutex)))))))
+
 (defun wait-on (condition-variable lock seconds)
   "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
 CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
-for."
+for.  Interrupts that the caller allows run where LOCK is not held."
+  ;; SBCL defers interrupts itself, save in the system's waits for the notification and for LOCK.
   (bt:condition-wait condition-variable lock :timeout seconds))
 
 (defun join-thread (thread seconds)

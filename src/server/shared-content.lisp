@@ -65,9 +65,8 @@
         (funcall function)
         (with-acquired (taken (list nil) (when (first taken) (end-content-turn content sharing)))
           (wait-until (lambda ()
-                        (uninterruptibly
-                          (when (content-turn-begun-p sharing)
-                            (setf (first taken) t))))
+                        (when (content-turn-begun-p sharing)
+                          (setf (first taken) t)))
                       (sharing-ended sharing) (sharing-lock sharing) nil 1/4)
           (funcall function)))))
 

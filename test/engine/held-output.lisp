@@ -280,7 +280,7 @@
 (defun waits-idly-p (engine)
   "True when the sentinel of ENGINE would wait in IDLE-WAIT."
   (let ((waits-p nil))
-    (with-function (engine::wait-on (original condition-variable lock seconds) (setf waits-p t))
+    (with-function (platform::wait-on (original condition-variable lock seconds) (setf waits-p t))
       (engine::idle-wait engine 0))
     waits-p))
 

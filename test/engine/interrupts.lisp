@@ -83,6 +83,50 @@
       (is (= 2 (length (engine::engine-workers engine))))
       (forget-workers engine))))
 
+;;; Threads that wait
+
+(defmacro with-brief-ticks (&body body)
+  `(with-globals ((engine::*tick* 1/50) (engine::*idle-tick* 1/50))
+     ,@body))
+
+(define-server-test (no-interrupt-of-a-sentinel-runs-under-the-lock :needs :calls-by-name)
+  (with-brief-ticks
+    (let* (*listener* *service*
+           (engine (make-engine (constantly :close)))
+           (lock (engine::engine-lock engine)))
+      (is (equal '(nil) (found-by-interrupts lock (lambda () (engine::wait-a-tick engine)))))
+      (is (equal '(nil) (found-by-interrupts lock (lambda () (engine::pause-after-failure engine))))))))
+
+(define-server-test (nor-while-the-sentinel-waits-idly :needs (:parking :calls-by-name))
+  (with-brief-ticks
+    (with-still-pool (engine controller)
+      (pretend-to-wait engine)
+      (is (equal '(nil) (found-by-interrupts (engine::engine-lock engine)
+                                             (lambda ()
+                                               (engine::idle-wait engine (platform:milliseconds)))))))))
+
+(define-server-test (nor-while-a-worker-is-suspended :needs (:parking :calls-by-name))
+  (with-still-pool (engine controller)
+    (let ((worker (first (pretend-workers engine 1 :suspended))) (resumed-p nil))
+      (setf (engine::engine-suspended engine) (list worker))
+      (is (equal '(nil) (found-by-interrupts (engine::engine-lock engine)
+                                             (lambda ()
+                                               (platform:deferring-interrupts
+                                                 (setf resumed-p (engine::await-resume engine worker))))
+                                             (lambda () (engine::resume-workers engine 1)))))
+      (is-true resumed-p)
+      (engine::with-engine (engine) (engine::retire worker))
+      (is (not (engine::await-resume engine worker)) "It has left the pool.")
+      (forget-workers engine))))
+
+(define-server-test (nor-while-a-thread-waits-for-an-alarm :needs :calls-by-name)
+  (let ((timers (engine::make-timers)))
+    (setf (engine::timers-alarm timers) (+ (platform:microseconds) 100000))
+    (is (equal '(nil) (found-by-interrupts (engine::timers-lock timers)
+                                           (lambda () (engine::await-alarm timers)))))
+    (is-true (engine::take-alarm timers))
+    (is (not (engine::take-alarm timers)) "It rings for one thread.")))
+
 ;;; Clients that never pause
 
 (define-server-test (who-never-pauses-lets-others-and-timers-have-their-turn :needs :parking)

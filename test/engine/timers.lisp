@@ -505,6 +505,18 @@ descriptors."
         (is (null (task-result stopping)))
         (is-true ended)))))
 
+(define-server-test (an-error-of-an-interrupt-costs-no-timer :needs :calls-by-name)
+  (let ((first-p t) (gate (make-gate)))
+    (with-function (engine::await-alarm (original timers)
+                     (prog1 (funcall original timers)
+                       (when (shiftf first-p nil)
+                         (error "Of an interrupt."))))
+      (with-running-engine (engine (constantly :close))
+        (engine:schedule engine 1/50 (lambda () (open-gate gate)))
+        (is-true (await gate))
+        (is (not first-p))
+        (is (= 1 (statistic engine :failed)))))))
+
 (test a-thread-for-timers-is-noted-by-who-made-it-only-until-it-begins
   (let* (*listener* *service* (engine (make-engine (constantly :close)))
          (mine (thread-that-never-began)) (other (bt:current-thread)))

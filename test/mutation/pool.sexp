@@ -16,7 +16,6 @@
   ("idle-wait" "(pool-state-sentinel-idle-p pool) t)" ")")
   ("idle-wait" "(pool-state-clock-stopped-p pool) t" "")
   ("idle-wait" "(and (pool-state-sentinel-idle-p pool)" "(and t")
-  ("idle-wait" "(not (eq (engine-phase engine) :stopped))" "t")
   ("idle-wait" "(somebody-waits-p engine)" "t")
   ("idle-wait" "(not (answers-held-p engine))" "t")
   ("idle-wait" "(setf (pool-state-sentinel-idle-p pool) nil)" "")
@@ -182,8 +181,7 @@
 
 (:file "src/engine/blocking/blocking-worker.lisp" :suites (blocking faults)
  :mutants
- (("back-off" "(wait-on (engine-changed engine) (engine-lock engine) *tick*)" "")
-  ("back-off" "(bt:condition-notify (engine-changed engine))" "nil")
+ (("back-off" "(wait-for-change engine *tick* (lambda () (not (engine-accepting-p engine))))" "nil")
   ("accept-or-back-off" "(engine-accepting-p engine)" "t")
   ("accept-or-back-off" "(not (typep condition 'network-trouble))" "t")
   ("accept-or-back-off" "(back-off engine)" "")
@@ -324,7 +322,8 @@
   ("call-surviving" "(count-failure engine)" "")
   ("call-surviving" "(push part (engine-failing-parts engine))" "")
   ("call-surviving" "(remove part (engine-failing-parts engine))" "(engine-failing-parts engine)")
-  ("pause-after-failure" "(wait-on (engine-sentinel-wakeup engine) (engine-lock engine) *tick*)" "nil")
+  ("rest-until-woken" "(eq (engine-phase engine) :stopped)" "nil" :suites (pool-sizing))
+  ("pause-after-failure" "(rest-until-woken engine *tick*)" "nil")
   ("run-sentinel" "(bt:condition-notify (engine-changed engine))" ""
    :equivalent "Who waits for it looks at each tick, too.")
   ("run-sentinel" "(error () (count-failure engine))" "(error () nil)")

@@ -13,9 +13,10 @@
                     (unwind-protect
                          (handler-bind ((serious-condition (lambda (condition)
                                                              (push condition signalled))))
-                           (bt:with-lock-held (lock)
-                             (setf waiting-p t)
-                             (loop (platform:wait-on never lock *patience*))))
+                           (platform:wait-until (lambda ()
+                                                  (setf waiting-p t)
+                                                  nil)
+                                                never lock (* 2 *patience*) nil))
                       (setf left-p t)))
                   :name "waiting")))
     (eventually ("it to wait") (bt:with-lock-held (lock) waiting-p))
@@ -24,6 +25,61 @@
     (is-true left-p)
     (is (null signalled))
     (is-true (bt:acquire-lock lock nil) "It has given the lock back.")))
+
+;;; Interrupts may last, as where one brings up a debugger.
+
+(test an-interrupt-of-a-thread-that-waits-finds-the-lock-free
+  (dolist (period (list nil 1/100 (constantly 1/100)))
+    (let* ((lock (bt:make-lock "waiting")) (changed (bt:make-condition-variable))
+           (first-p t) (over-p nil) (found (make-recorder))
+           (task (in-background ("waiter")
+                   (platform:wait-until (lambda ()
+                                          (when (shiftf first-p nil)
+                                            (interrupt-this-thread
+                                             (lambda () (record found (lock-held-p lock)))))
+                                          over-p)
+                                        changed lock nil period))))
+      (eventually ("the interrupt") (recorded found))
+      (bt:with-lock-held (lock)
+        (setf over-p t)
+        (bt:condition-notify changed))
+      (is-true (task-result task))
+      (is (equal '(nil) (recorded found))))))
+
+(test an-interrupt-may-leave-a-wait
+  (let* ((lock (bt:make-lock "waiting")) (first-p t)
+         (task (in-background ("waiter")
+                 (catch 'left
+                   (platform:wait-until (lambda ()
+                                          (when (shiftf first-p nil)
+                                            (interrupt-this-thread (lambda () (throw 'left :left))))
+                                          nil)
+                                        (bt:make-condition-variable) lock nil nil)))))
+    (is (eq :left (task-result task)))
+    (is (not (lock-held-p lock)))))
+
+(test a-wait-looks-as-often-as-it-is-told-each-time
+  (let ((periods (list 1/100 1/50 600)) (lock (bt:make-lock "waiting")) (looks 0))
+    (is (eql 3 (platform:wait-until (lambda () (and (= 3 (incf looks)) looks))
+                                    (bt:make-condition-variable) lock nil
+                                    (lambda () (pop periods)))))
+    (is (equal '(600) periods))))
+
+(test who-waits-once-looks-at-the-rest-itself
+  (let ((lock (bt:make-lock "waiting")) (changed (bt:make-condition-variable)))
+    (is (eq :needed (platform:wait-once (constantly :needed) changed lock 600)))
+    (platform:wait-once (constantly nil) changed lock 1/100)
+    (let* ((waiting-p nil)
+           (task (in-background ("waiter")
+                   (platform:wait-once (lambda ()
+                                         (setf waiting-p t)
+                                         nil)
+                                       changed lock 600))))
+      (eventually ("it to wait") (bt:with-lock-held (lock) waiting-p))
+      (bt:with-lock-held (lock)
+        (bt:condition-notify changed))
+      (task-result task)
+      (pass))))
 
 #+sbcl
 (test a-programs-deadline-keeps-nobody-from-what-is-not-to-be-interrupted

@@ -539,6 +539,16 @@ so many times."))
              (parse-json (line-text #'server:encode-json
                                     '(:status 200 :user-agent "a\"b" :referer nil))))))
 
+(define-server-test (no-interrupt-runs-under-the-lock-while-lines-are-awaited :needs :calls-by-name)
+  (let ((journal (journal (make-string-output-stream))))
+    (is (equal '(nil) (found-by-interrupts (server::journal-lock journal)
+                                           (lambda () (server::await-lines journal))
+                                           (lambda ()
+                                             (server::with-journal (journal)
+                                               (setf (server::journal-phase journal) :ending)
+                                               (bt:condition-notify
+                                                (server::journal-wanted journal)))))))))
+
 (define-server-test (a-journal-without-lines-wakes-nobody :needs :quiet-waits)
   (with-log-file (file)
     (let ((others (task-identities)))

@@ -82,11 +82,9 @@ Under the lock."
            (not (running-p engine)))))
 
 (defun wait-a-tick (engine)
-  (bt:with-lock-held ((engine-lock engine))
-    (unless (or (eq (engine-phase engine) :stopped)
-                (plusp (missing-workers engine)))
-      (wait-on (engine-sentinel-wakeup engine) (engine-lock engine)
-               (if (nothing-under-way-p engine) *idle-tick* *tick*)))))
+  (rest-until-woken engine
+                    (lambda () (if (nothing-under-way-p engine) *idle-tick* *tick*))
+                    (lambda () (plusp (missing-workers engine)))))
 
 (defmethod sentinel-loop ((engine blocking-engine))
   (loop until (eq (engine-phase engine) :stopped)

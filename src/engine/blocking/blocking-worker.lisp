@@ -3,12 +3,8 @@
 ;;;; The life of a worker of the blocking engine: it accepts, and serves what it accepted.
 
 (defun back-off (engine)
-  "Waits for a tick, or until ENGINE stops."
-  (bt:with-lock-held ((engine-lock engine))
-    (when (engine-accepting-p engine)
-      (wait-on (engine-changed engine) (engine-lock engine) *tick*)
-      ;; Pass on what may have been meant for another who waits.
-      (bt:condition-notify (engine-changed engine)))))
+  "Waits for a tick, or until ENGINE accepts nothing more."
+  (wait-for-change engine *tick* (lambda () (not (engine-accepting-p engine)))))
 
 (defmethod accept-rest ((engine blocking-engine) seconds)
   ;; Its workers accept, and make siblings for it.

@@ -39,11 +39,17 @@ notes that, unless it failed the last time as well."
         (setf (engine-failing-parts engine) (remove part (engine-failing-parts engine))))
       t)))
 
+(defun rest-until-woken (engine period &optional (needed-p (constantly nil)))
+  "Has the sentinel of ENGINE wait until it is woken, for PERIOD, as for WAIT-UNTIL, at most; or not at all
+where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
+  (wait-once (lambda ()
+               (or (eq (engine-phase engine) :stopped)
+                   (funcall needed-p)))
+             (engine-sentinel-wakeup engine) (engine-lock engine) period))
+
 (defun pause-after-failure (engine)
   (surviving-interrupts (engine)
-    (bt:with-lock-held ((engine-lock engine))
-      (unless (eq (engine-phase engine) :stopped)
-        (wait-on (engine-sentinel-wakeup engine) (engine-lock engine) *tick*)))))
+    (rest-until-woken engine *tick*)))
 
 ;;; Its thread
 ;;;

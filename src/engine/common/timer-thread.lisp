@@ -77,20 +77,24 @@ it is destroyed before that, somebody has to find out."
   "How long to wait, at NOW, for ALARM."
   (if (= alarm +never+)
       *longest-alarm-wait*
-      (min *longest-alarm-wait* (/ (- alarm now) 1000000))))
+      (max 0 (min *longest-alarm-wait* (/ (- alarm now) 1000000)))))
+
+(defun alarm-rings-p (timers)
+  "True when the alarm of TIMERS rings.  Under the lock."
+  (<= (timers-alarm timers) (microseconds)))
 
 (defun await-alarm (timers)
-  "Waits until the alarm of TIMERS rings.  True then; NIL when they are closed."
-  (bt:with-lock-held ((timers-lock timers))
-    (loop until (timers-closed-p timers)
-          do (let ((now (microseconds)))
-               (when (<= (timers-alarm timers) now)
-                 ;; It rings once, as a timer descriptor does: who is called then sees to the next time.
-                 (setf (timers-alarm timers) +never+)
-                 (return t))
-               (interruptibly
-                 (wait-on (timers-changed timers) (timers-lock timers)
-                          (alarm-seconds (timers-alarm timers) now)))))))
+  "Waits until the alarm of TIMERS rings, or they are closed."
+  (wait-until (lambda () (or (timers-closed-p timers) (alarm-rings-p timers)))
+              (timers-changed timers) (timers-lock timers)
+              nil (lambda () (alarm-seconds (timers-alarm timers) (microseconds)))))
+
+(defun take-alarm (timers)
+  "True when the alarm of TIMERS, which are not closed, rings; for one caller, as with a timer descriptor: that
+caller sees to the next time."
+  (with-timers (timers)
+    (when (and (not (timers-closed-p timers)) (alarm-rings-p timers))
+      (setf (timers-alarm timers) +never+))))
 
 (defun begin-timer-thread (engine)
   "Makes the current thread the timer thread of ENGINE, to whom the alarm rings at once: one that died may
@@ -117,10 +121,13 @@ makes another."
     (unwind-protect-whole
         (deferring-interrupts
           (begin-timer-thread engine)
-          (loop until (timers-closed-p (engine-timers engine))
-                when (surviving-interrupts (engine)
-                       (deferring-interrupts (await-alarm (engine-timers engine))))
-                  do (attend-timers engine)))
+          (loop with timers = (engine-timers engine)
+                until (timers-closed-p timers)
+                do (surviving-interrupts (engine)
+                     (await-alarm timers))
+                   ;; Not in there: an error of an interrupt must not cost an alarm.
+                   (when (take-alarm timers)
+                     (attend-timers engine))))
       (end-timer-thread engine))))
 
 ;;; The end of the timers

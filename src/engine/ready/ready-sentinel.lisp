@@ -56,13 +56,12 @@ HOUSEKEEPING.  True when a worker of ENGINE woke it, because nobody waits any mo
            ;; and who holds an answer reads CLOCK-STOPPED-P before it handles something else.
            (order-memory)
            (let ((seconds (idle-wait-seconds engine housekeeping)))
-             (bt:with-lock-held ((engine-lock engine))
-               (when (and (pool-state-sentinel-idle-p pool) ; nobody has woken it by now
-                          (not (eq (engine-phase engine) :stopped))
-                          (somebody-waits-p engine)
-                          (not (answers-held-p engine)))
-                 (wait-on (engine-sentinel-wakeup engine) (engine-lock engine) seconds))
-               (not (pool-state-sentinel-idle-p pool)))))
+             (rest-until-woken engine seconds
+                               (lambda ()
+                                 (not (and (pool-state-sentinel-idle-p pool) ; nobody has woken it by now
+                                           (somebody-waits-p engine)
+                                           (not (answers-held-p engine))))))
+             (not (pool-state-sentinel-idle-p pool))))
       (setf (pool-state-sentinel-idle-p pool) nil)
       (resume-clock pool))))
 

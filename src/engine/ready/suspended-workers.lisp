@@ -42,7 +42,7 @@ its thread can be destroyed only where it waits, when the cleanup form takes it 
   (clear-stack)                         ; for long it may keep alive what was served last
   (unwind-protect (progn
                     (begin-suspension engine worker)
-                    (await-resume-surviving engine worker))
+                    (await-resume engine worker))
     (end-suspension engine worker)))
 
 (defun begin-suspension (engine worker)
@@ -57,28 +57,22 @@ its thread can be destroyed only where it waits, when the cleanup form takes it 
           (ready-worker-poll-milliseconds worker) *poll-milliseconds*
           (ready-worker-away worker) 0)))
 
-(defun await-resume-surviving (engine worker)
-  "What AWAIT-RESUME does, also where an interrupt has signalled an error amid the wait."
-  (loop with result = nil
-        until (surviving-interrupts (engine)
-                ;; Only where it waits can it be interrupted.
-                (deferring-interrupts
-                  (setf result (await-resume engine worker))
-                  t))
-        finally (return result)))
-
 (defun await-resume (engine worker)
-  (bt:with-lock-held ((engine-lock engine))
-    (loop
-      (cond ((eq (worker-state worker) :active)
-             (return t))
-            ((or (not (serving-p engine)) (dispensable-p engine worker))
-             (retire worker)
-             (return nil))
-            (t
-             (interruptibly
-              (wait-on (ready-worker-resumed worker) (engine-lock engine)
-                       (suspension-seconds engine))))))))
+  "Waits until WORKER, which is suspended, is resumed: true then; or may leave the pool, and has: NIL then."
+  (flet ((outcome ()
+           (case (worker-state worker)
+             (:active :resumed)
+             (:ended :retired)          ; an interrupt signalled an error when that was seen last
+             (t (when (or (not (serving-p engine)) (dispensable-p engine worker))
+                  (retire worker)
+                  :retired))))
+         (period () (suspension-seconds engine)))
+    (declare (dynamic-extent #'outcome #'period))
+    (loop for outcome = (surviving-interrupts (engine)
+                          (wait-until #'outcome (ready-worker-resumed worker) (engine-lock engine)
+                                      nil #'period))
+          until outcome
+          finally (return (eq :resumed outcome)))))
 
 (defun suspension-seconds (engine)
   "How long a worker waits before it looks whether it is dispensable; NIL for ever: the pool grows only
