@@ -108,6 +108,24 @@
         (is (closed-by-server-p idle))
         (is (null (task-result stop)))))))
 
+;;; The end of the process
+
+(define-server-test at-the-exit-of-the-process-workers-end-that-have-nothing-to-finish
+  (dolist (drains-p '(nil t))
+    (with-globals ((engine::*drain-seconds* 1000))
+      (with-gated-engine (engine gate connections 1 :standby 3)
+        (send (first connections) "w")
+        (wait-for-statistic engine :busy 1)
+        (let ((stop (and drains-p (stop-softly engine))))
+          (when stop
+            (eventually ("it to accept nothing more") (not (engine::engine-accepting-p engine))))
+          (engine::stop-for-exit)
+          (is-true (wait-for-statistic engine :threads 1) "~A" drains-p)
+          (open-gate gate)
+          (is (equal "w" (decode (read-octets (first connections) 1))))
+          (when stop
+            (task-result stop)))))))
+
 (define-server-test an-engine-that-drains-ends-without-waiting-where-nothing-is-open
   (with-ready-engine (engine (constantly nil))
     (with-globals ((engine::*drain-seconds* 1000))

@@ -209,16 +209,20 @@ True when it is."
     (with-engine (engine)
       (work-finished-p engine))))
 
+(defun begin-nothing-more (engine)
+  "Makes ENGINE begin nothing more, and has the workers end that have nothing to finish.  True for the first caller."
+  (prog1 (uninterruptibly               ; or suspended workers would never learn of it
+           (when (advance-phase engine :stopping)
+             (wake-workers engine)
+             t))
+    ;; Also by a thread that comes second: else the listener might be closed before the first one
+    ;; has done it.
+    (call-while-accepting engine (lambda () (end-accepting engine)))))
+
 (defun end-work (engine seconds)
   "Makes ENGINE begin nothing more, and the workers end that have nothing to finish: waits for them up to
 SECONDS, a real or NIL for no limit."
-  (let ((first-p (uninterruptibly       ; or suspended workers would never learn of it
-                   (when (advance-phase engine :stopping)
-                     (wake-workers engine)
-                     t))))
-    ;; Also by a thread that comes second: else the listener might be closed before the first one
-    ;; has done it.
-    (call-while-accepting engine (lambda () (end-accepting engine)))
+  (let ((first-p (begin-nothing-more engine)))
     (close-timers (engine-timers engine))
     (when first-p
       (end-input engine :keep-alive)))
@@ -327,13 +331,12 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
 
 ;;; The end of the process
 
-(defun wake-for-exit ()
-  "Makes the workers of all engines look around, since their threads are about to be ended with the process: an interrupt
-that comes just before a worker waits in the system does not cut that wait short.  An exit hook."
+(defun stop-for-exit ()
+  "Has the workers of all engines end that have nothing to finish, also of those that drain: an interrupt of the Lisp's exit
+that comes just before a worker waits in the system does not cut that wait short, and a worker that was woken and does not
+end would not wait any more, but ask the system again and again.  An exit hook, which waits for nobody."
   (dolist (engine *engines*)
-    (handler-case (call-while-accepting engine (lambda ()
-                                                 (end-accepting engine)
-                                                 (wake-workers engine)))
+    (handler-case (begin-nothing-more engine)
       (error () (count-failure engine)))))
 
-(call-at-exit 'wake-for-exit)
+(call-at-exit 'stop-for-exit)
