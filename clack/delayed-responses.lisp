@@ -72,7 +72,7 @@
 
 (defun answer-delayed (delayed answer)
   "Makes ANSWER, a response or a WRITTEN-RESPONSE, that to DELAYED.  True when somebody waits for it."
-  (handler-case (answer-deferral (delayed-deferral delayed) t answer)
+  (handler-case (answer-deferral (delayed-deferral delayed) answer)
     (already-answered () (error 'response-over))))
 
 (defun send-taken (delayed)

@@ -7,7 +7,7 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; what the storey above implements
-   #:service #:serve #:serve-visitor #:serve-at #:visit-connection #:visit-together #:gather-output #:answer-lost-p #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
+   #:service #:serve #:serve-visitor #:serve-at #:visit-connection #:visit-together #:gather-output #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
    #:idle-seconds #:write-seconds #:write-rate #:give-notice #:input-kept-since #:release-kept-input
    #:batch-scheduling-p #:calls-together-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker
    #:note

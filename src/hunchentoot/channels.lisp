@@ -8,8 +8,8 @@
 ;;;;   a WebSocket              as a text, its data only              :SKIP  it does not get this message
 ;;;;
 ;;;; Invariants: all subscribers get messages in the order in which they were published: they are put into the
-;;;; outboxes under the lock of the channel, and sent after it was given up.  A channel keeps its subscribers; their
-;;;; connections keep neither them nor the channel, so that streams on which nobody can publish any more are forgotten.
+;;;; outboxes under the lock of the channel, and sent after it was given up.  A subscriber leaves the channel when its
+;;;; connection ends, at the latest; nothing global refers to either of them.
 
 (defstruct (channel (:include opaque) (:constructor %make-channel (when-full)) (:copier nil))
   "Subscribers, and what becomes of the slow ones."
@@ -71,20 +71,10 @@ PUT-IN-OUTBOX does.")
 
 ;;; Subscribers
 
-(defun function-of-end (channel subscriber)
-  "A function that unsubscribes SUBSCRIBER from CHANNEL, and keeps neither of them."
-  (let ((channel (weak-getter channel))
-        (subscriber (weak-getter subscriber)))
-    (lambda ()
-      (let ((channel (funcall channel))
-            (subscriber (funcall subscriber)))
-        (when (and channel subscriber)
-          (unsubscribe channel subscriber))))))
-
 (defun subscribe (channel subscriber)
   "Lets SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, get what is published on CHANNEL, until it ends or is
 UNSUBSCRIBEd.  Returns SUBSCRIBER."
-  (let ((function (function-of-end channel subscriber))
+  (let ((function (lambda () (unsubscribe channel subscriber)))
         (outbox (subscriber-outbox subscriber)))
     (uninterruptibly                    ; who is destroyed amid it would leave one of the two for ever
       ;; Others may unsubscribe SUBSCRIBER as soon as CHANNEL has it, and then forget the function.

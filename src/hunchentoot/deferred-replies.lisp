@@ -15,7 +15,7 @@
   "How many seconds, a real or NIL for ever, a deferred reply may take: the default of DEFER-REPLY's :TIMEOUT.")
 
 (defstruct (deferred-reply (:include opaque) (:constructor make-deferred-reply (deferral)) (:copier nil))
-  "A reply that comes later, as programs know it: when the last of them forgets it, nobody can complete it."
+  "A reply that comes later, as programs know it."
   (deferral nil :read-only t))
 
 (setf (documentation 'deferred-reply-p 'function)
@@ -55,23 +55,20 @@ handler then returns; what it returns is not sent.
 
 TIMEOUT is for how many seconds, a real, the reply may take before the client gets status 504; NIL for ever.
 ON-ABANDON is NIL, or a function without arguments that is called once, in any thread, when the client leaves before
-its reply was sent; it must not wait, nor want a lock of who waits for room in a stream, and REPLY is not forgotten while it
-refers to that.  Whatever of the request's content the handler has not read is received before BODY is evaluated, so that
+its reply was sent; it must not wait, nor want a lock of who waits for room in a stream.  Whatever of the request's content the handler has not read is received before BODY is evaluated, so that
 any thread can read it in the context of REPLY.  What is more than :MAX-RAW-OCTETS, or is held back by a client that waits
 to be asked for it (RFC 9110, section 10.1.1), the handler alone can read; others get an error.
 
-A handler that signals an error, or is left by a throw, before its reply is complete is answered with status 500.  So
-is a client whose reply everybody has forgotten (on SBCL; elsewhere its time runs out).  Returns what BODY returns.
+A handler that signals an error, or is left by a throw, before its reply is complete is answered with status 500.  A reply
+that everybody has forgotten ends by its TIMEOUT, as any other does.  Returns what BODY returns.
 Signals CANNOT-DEFER where there is no request whose reply is still to be made."
   `(call-deferring (lambda (,reply) ,@body) ,timeout ,on-abandon))
 
 (defun call-deferring (function timeout on-abandon)
   "What DEFER-REPLY does: FUNCTION, of the reply, is its body."
-  (let* ((deferral (begin-deferral timeout on-abandon))
-         (reply (make-deferred-reply deferral)))
-    (multiple-value-prog1 (unless-returned (funcall function reply)
-                            (withdraw-deferral deferral))
-      (hold-deferral deferral reply))))
+  (let ((deferral (begin-deferral timeout on-abandon)))
+    (unless-returned (funcall function (make-deferred-reply deferral))
+      (withdraw-deferral deferral))))
 
 (defun check-deferrable ()
   "Signals CANNOT-DEFER unless the reply to the current request can be deferred."
@@ -107,13 +104,13 @@ are set in the reply where they are not NIL; whatever the handler has set stays.
 
 May be called in any thread.  True when somebody still waits for the reply; NIL when its client has gone, or its time
 has run out.  Signals ALREADY-ANSWERED when REPLY was completed before."
-  (answer-deferral (deferred-reply-deferral reply) reply
+  (answer-deferral (deferred-reply-deferral reply)
                    (make-completion content status headers content-type)))
 
 (defun fail-reply (reply &optional (reason "The reply failed."))
   "Completes REPLY as a handler does that fails: with status 500; REASON, a condition or a string, is logged, and told
 where Hunchentoot tells errors.  Returns and signals what COMPLETE-REPLY does."
-  (answer-deferral (deferred-reply-deferral reply) reply
+  (answer-deferral (deferred-reply-deferral reply)
                    (make-completion (failure reason) nil '() nil)))
 
 (defun failure (reason)
@@ -264,15 +261,12 @@ reply is to come later."
               (and outbox (deferral-outbox deferral))))))
 
 (defun send-deferred (context answer)
-  "Sends ANSWER, a COMPLETION, :EXPIRED or :FORGOTTEN, in CONTEXT."
+  "Sends ANSWER, a COMPLETION or :EXPIRED, in CONTEXT."
   (flet ((late-content ()
            (completed-content
-            (case answer
-              (:expired
-               (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil))
-              (:forgotten
-               (make-completion (failure "A deferred reply was forgotten before it was complete.") nil '() nil))
-              (t answer)))))
+            (if (eq :expired answer)
+                (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil)
+                answer))))
     (declare (dynamic-extent #'late-content))
     (answer-by #'late-content
                (reply-context-acceptor context) (reply-context-request context) (reply-context-head context))))

@@ -19,16 +19,11 @@ time earlier.  NIL for any time.  Counts from the next stream on, or the next co
   (channel (make-channel :when-full :skip) :read-only t)
   (engine nil))                         ; the one whose timer is pending; guarded by the lock of the channel
 
-(defun twin-of (stream)
-  "A stream by which STREAM gets comments, and which does not keep it from being forgotten: programs have the other one."
-  (make-outgoing-stream (outgoing-stream-deferral stream) (outgoing-stream-outbox stream)
-                        (outgoing-stream-framing stream) (outgoing-stream-format stream)))
-
 (defun begin-heartbeat (taskmaster stream)
   "Has comments sent to STREAM, one of events of TASKMASTER, now and then."
   (let ((heart (taskmaster-heart taskmaster))
         (engine (taskmaster-engine taskmaster)))
-    (subscribe (heart-channel heart) (twin-of stream))
+    (subscribe (heart-channel heart) stream)
     (uninterruptibly                    ; what has begun, and has no timer, would keep others from beginning
       (unless (eq engine (with-channel ((heart-channel heart))
                            (shiftf (heart-engine heart) engine)))

@@ -34,15 +34,15 @@ or to one that was closed, or has ended."))
   "Makes REPLY, which DEFER-REPLY has deferred, a stream, and returns that, an OUTGOING-STREAM: WRITE-OUTGOING writes
 to it, and CLOSE-OUTGOING ends it, in any thread.  STATUS, HEADERS and CONTENT-TYPE are as COMPLETE-REPLY takes them.
 HIGH-WATER-MARK is how many octets, an integer, may wait for a client that does not take them.  The deadline of REPLY
-ends with this; status and Content-Length are not to be changed afterwards.  A stream that is forgotten before it was
-closed ends with the connection (on SBCL).  NIL when nobody waits for REPLY any more.  Signals ALREADY-ANSWERED."
+ends with this; status and Content-Length are not to be changed afterwards.  A stream that nobody closes stays open until
+its client leaves or the server stops.  NIL when nobody waits for REPLY any more.  Signals ALREADY-ANSWERED."
   (let ((deferral (deferred-reply-deferral reply))
         (completion (make-completion nil status headers content-type))
         (stream nil))
-    (and (call-to-answer deferral reply
+    (and (call-to-answer deferral
                          (lambda ()
                            (setf stream (make-outgoing deferral completion high-water-mark))
-                           (values (make-outgoing-start completion (outgoing-stream-outbox stream) stream) stream)))
+                           (make-outgoing-start completion (outgoing-stream-outbox stream) stream)))
          stream)))
 
 (defun draft-of (reply completion)

@@ -26,11 +26,6 @@
     (and (connection-continuation connection)
          (call-with-borrowed-kit #'continue-it))))
 
-(defmethod answer-lost-p ((application http-service) connection)
-  (let ((continuation (connection-continuation connection)))
-    (and (typep continuation 'deferral)
-         (deferral-lost-p continuation))))
-
 (defmethod output-unwanted-p ((application http-service) connection)
   (let ((continuation (connection-continuation connection)))
     (and continuation (over-at-once-p continuation))))

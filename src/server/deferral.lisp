@@ -5,7 +5,6 @@
 ;;;;   state        event                                    becomes      and
 ;;;;   :PENDING     ANSWER-DEFERRAL                          :ANSWERED    the connection is visited
 ;;;;                its deadline has passed (owner)          :EXPIRED     the owner answers that it came too late
-;;;;                its holder is garbage (owner)            :EXPIRED     the owner answers that it was forgotten
 ;;;;                the connection is closed                 :GONE        its client counts as gone
 ;;;;                its handler has failed                   :EXPIRED     the handler's worker answers that
 ;;;;   :ANSWERED    an owner comes                           :DONE        the owner sends the answer
@@ -37,13 +36,12 @@ was answered; at the end it is one that does nothing, since the other may refer 
   (state :pending :type (member :pending :answered :done :expired :gone))
   (answer nil
    :documentation "What RESUME gets for DEFERRAL; NIL before there is an answer, and after that was begun.")
-  (answerer nil)                        ; the holder by which somebody has called ANSWER-DEFERRAL, or NIL
+  (claimed-p nil)                       ; somebody has called ANSWER-DEFERRAL, or is calling it
   (awaited-p nil)                       ; an owner of the connection has looked for the answer, in vain
   (left-p nil
    :documentation "True when the client of DEFERRAL has left, as far as that is known.")
   (keeper nil)                          ; a condition variable, where a worker keeps the connection
   (visited-p nil)                       ; and has something to do
-  (holder nil)                          ; a weak reference to what programs answer it by, or NIL
   (outbox nil
    :documentation "The outbox of DEFERRAL; NIL unless its answer is a stream.")
   (endless-p nil
@@ -85,67 +83,51 @@ before.")
 
 ;;; Who has the answer
 
-(defun hold-deferral (deferral object)
-  "Lets OBJECT be what programs answer DEFERRAL by, while that is pending: when it is garbage, nobody can."
-  (when (deferral-pending-p deferral)   ; else it was answered within its handler
-    (with-deferral (deferral)
-      (when (eq :pending (deferral-state deferral))
-        (setf (deferral-holder deferral) (make-weak-reference object))))))
-
-(defun answer-deferral (deferral holder answer)
-  "Makes ANSWER, which RESUME understands, that of DEFERRAL, which its HOLDER answers, and has it sent.  True when
-somebody still waits for it.  Signals ALREADY-ANSWERED."
+(defun answer-deferral (deferral answer)
+  "Makes ANSWER, which RESUME understands, that of DEFERRAL, and has it sent.  True when somebody still
+waits for it.  Signals ALREADY-ANSWERED."
   (flet ((answer () answer))
     (declare (dynamic-extent #'answer))
-    (call-to-answer deferral holder #'answer)))
+    (call-to-answer deferral #'answer)))
 
-(defun call-to-answer (deferral holder function)
-  "Like ANSWER-DEFERRAL, by HOLDER; the answer is what FUNCTION returns, which is called only where there was none
-before; a second value is what programs go on by, if anything.  If it is left by a non-local exit, DEFERRAL can be
-answered once more."
-  (let ((answer nil) (successor nil) (returned-p nil) (awaited-p nil))
-    ;; Who is destroyed between two of these steps would leave DEFERRAL to nobody.
-    (with-acquired (claimed-p (claim-deferral deferral holder)
+(defun call-to-answer (deferral function)
+  "Like ANSWER-DEFERRAL; the answer is what FUNCTION returns, which is called only where there was none
+before.  If FUNCTION exits non-locally, DEFERRAL can be answered once more."
+  (let ((answer nil) (returned-p nil) (awaited-p nil))
+    ;; A thread that is destroyed between two of these steps would leave DEFERRAL to nobody.
+    (with-acquired (claimed-p (claim-deferral deferral)
                               (cond ((not claimed-p))
-                                    (returned-p (setf awaited-p (give-and-visit deferral answer successor)))
-                                    (t (setf (deferral-answerer deferral) nil))))
+                                    (returned-p (setf awaited-p (give-and-visit deferral answer)))
+                                    (t (setf (deferral-claimed-p deferral) nil))))
       (unless claimed-p
         (error 'already-answered))
-      (setf (values answer successor) (funcall function)
+      (setf answer (funcall function)
             returned-p t))
     awaited-p))
 
-(defun claim-deferral (deferral holder)
-  "Makes HOLDER, which is not garbage meanwhile, the one by which DEFERRAL is answered.  NIL where it is by another, or was."
+(defun claim-deferral (deferral)
+  "Lets the caller alone answer DEFERRAL.  NIL where it is answered, or another thread does that."
   (with-deferral (deferral)
-    (unless (deferral-answerer deferral)
-      (setf (deferral-answerer deferral) holder))))
+    (unless (deferral-claimed-p deferral)
+      (setf (deferral-claimed-p deferral) t))))
 
-(defun give-and-visit (deferral answer successor)
+(defun give-and-visit (deferral answer)
   "Does what GIVE-ANSWER does, and has the answer sent.  True when somebody still waits for it."
-  (ecase (give-answer deferral answer successor)
+  (ecase (give-answer deferral answer)
     (:awaited (visit deferral) t)
     (:early t)
     (:late nil)))
 
-(defun give-answer (deferral answer successor)
-  "Makes ANSWER that of DEFERRAL, and SUCCESSOR its holder, if it is pending.  Returns :AWAITED if its connection waits for
-that; :EARLY where its owner has yet to look; :LATE where nobody will."
+(defun give-answer (deferral answer)
+  "Makes ANSWER that of DEFERRAL, if it is pending.  Returns :AWAITED if its connection waits for that;
+:EARLY where its owner has yet to look; :LATE where nobody will."
   (with-deferral (deferral)
     (cond ((not (eq :pending (deferral-state deferral)))
            :late)
           (t
            (setf (deferral-answer deferral) answer
-                 (deferral-holder deferral) (and successor (make-weak-reference successor))
                  (deferral-state deferral) :answered)
            (if (deferral-awaited-p deferral) :awaited :early)))))
-
-(defun deferral-lost-p (deferral)
-  "True when nobody can complete DEFERRAL any more, whether it is pending or a stream."
-  (and (forgotten-p (deferral-holder deferral))
-       (or (deferral-pending-p deferral)
-           (let ((outbox (deferral-outbox deferral)))
-             (and outbox (not (outbox-over-p outbox)))))))
 
 (defun withdraw-deferral (deferral)
   "Makes DEFERRAL one that nobody waits for, unless it has an answer.  True when it had none."
@@ -234,21 +216,12 @@ DEFERRAL."
 
 (defgeneric resume (application exchange deferral answer)
   (:documentation "Has APPLICATION send ANSWER, the reply of EXCHANGE, which DEFERRAL was waiting for: as it was given,
-or :EXPIRED when none has come in time, or :FORGOTTEN when none can come.  Does not wait.  Returns what SERVE does; :DEFERRED, and as second value an
-OUTBOX, when the answer is a stream whose head was written."))
+or :EXPIRED when none has come in time.  Does not wait.  Returns what SERVE does; :DEFERRED, and
+as second value an OUTBOX, when the answer is a stream whose head was written."))
 
 (defgeneric end-stream (application exchange deferral)
   (:documentation "Has APPLICATION end the reply of EXCHANGE, a stream all of which was sent, and which DEFERRAL was.
 Returns what SERVE does."))
-
-(defgeneric stream-forgotten (application deferral)
-  (:documentation "Has APPLICATION end the outbox of DEFERRAL, or close it, since nobody is left who could write to that.  What
-it returns does not matter.")
-  (:method (application deferral)
-    "Something may be missing, so the client is to see that."
-    (declare (ignore application))
-    (log-message (continuation-engine deferral) :error "An outgoing stream was forgotten before it was closed.")
-    (end-outbox (deferral-outbox deferral))))
 
 (defgeneric drop-deferred (application deferral)
   (:documentation "Has APPLICATION let go of what it keeps for DEFERRAL, whose connection is about to be closed.")
@@ -265,14 +238,12 @@ takes it may be destroyed before."
        (setf (deferral-state deferral) :done)
        (values (deferral-answer deferral) t))
       (:pending
-       (let ((reason (cond ((forgotten-p (deferral-holder deferral)) :forgotten)
-                           ((late-p deferral) :expired))))
-         (cond (reason
-                (setf (deferral-state deferral) :expired)
-                (values reason t))
-               (t
-                (setf (deferral-awaited-p deferral) t)
-                nil)))))))
+       (cond ((late-p deferral)
+              (setf (deferral-state deferral) :expired)
+              (values :expired t))
+             (t
+              (setf (deferral-awaited-p deferral) t)
+              nil))))))
 
 (defun reopen-deferral (deferral)
   "Lets DEFERRAL be answered once more, whose answer the current thread has taken, and could not send.  What it returns does
@@ -281,8 +252,7 @@ not matter."
     (when (eq :done (deferral-state deferral))
       (setf (deferral-state deferral) :pending
             (deferral-answer deferral) nil
-            (deferral-answerer deferral) nil
-            (deferral-holder deferral) nil))))
+            (deferral-claimed-p deferral) nil))))
 
 (defun late-p (deferral)
   "True when the deadline of DEFERRAL has passed."
@@ -334,7 +304,7 @@ its half."
       (resume (continuation-application deferral) (deferral-exchange deferral) deferral answer)
     (cond (outbox
            (setf (deferral-outbox deferral) outbox
-                 (deferral-answer deferral) nil) ; else who writes would not be forgotten
+                 (deferral-answer deferral) nil) ; it is begun
            (continue-stream deferral outbox link))
           (t
            (setf (link-continuation link) nil)
@@ -353,8 +323,6 @@ its half."
     (if (deferral-on-leaving deferral)
         (note-leaving deferral)
         (break-stream deferral outbox))) ; nobody else would end it
-  (when (deferral-lost-p deferral)
-    (stream-forgotten (continuation-application deferral) deferral))
   (when (ends-with-engine-p deferral)
     (close-outbox outbox))
   (let ((sent-p (and (not (outbox-broken-p outbox))

@@ -58,9 +58,9 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:link-continuation #:continuation #:continuation-application #:continuation-engine #:continuation-connection
    #:continue-over #:abandon #:visit #:peer-left-p
    #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-endless-p #:deferral-left-p
-   #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:deferral-answered-whole-p #:hold-deferral #:deferral-answer #:deferral-on-leaving
+   #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:deferral-answered-whole-p #:deferral-answer #:deferral-on-leaving
    #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer #:reopen-deferral
-   #:already-answered #:resume #:end-stream #:stream-forgotten #:outbox-of-answer #:drop-deferred
+   #:already-answered #:resume #:end-stream #:outbox-of-answer #:drop-deferred
    #:keep-continuation
    #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket

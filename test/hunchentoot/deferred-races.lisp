@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* deferred-races :in acceptors
-  :description "Deferred replies at random: completion races with the deadline, the client's leaving, stop, and the
-collection of garbage; each request has one answer, or its connection ends.")
+  :description "Deferred replies at random: completion races with the deadline, the client's leaving, and stop; each
+request has one answer, or its connection ends.")
 
 (defvar *race-requests* (parse-integer (or (uiop:getenv "RACES")
                                            (if (uiop:featurep :sbcl) "8000" "2000"))) ; others take minutes
@@ -19,7 +19,7 @@ collection of garbage; each request has one answer, or its connection ends.")
 ;;;   :stream    has another thread write it                     200
 ;;;   :error     fails when another thread may have completed    200, 500
 ;;;   :fail      has it failed by another thread                 500
-;;;   :forget    forgets it, seldom                              500, 504
+;;;   :forget    forgets it, seldom                              504
 ;;; At the end of a burst of requests the client may leave, or send no more.
 
 (defstruct (race (:constructor make-race (number action)))
@@ -79,7 +79,7 @@ collection of garbage; each request has one answer, or its connection ends.")
 (defun run-race (race)
   (recycling:defer-reply (reply :timeout (ecase (race-action race)
                                            (:deadline (/ (random 3) 1000))
-                                           (:forget 5)
+                                           (:forget 1/5)
                                            ((:inside :pool :both :stream :error :fail) 60))
                                 :on-abandon (lambda () (incf (race-told race))))
     (setf (race-deferral race) (recycling::deferred-reply-deferral reply))
@@ -160,7 +160,7 @@ the function STOPPING-P is true by then."
     (:deadline '(200 504))
     (:error '(200 500))
     (:fail '(500))
-    (:forget '(500 504))))
+    (:forget '(504))))
 
 (defun race-fault (race stopped-p)
   "What is wrong with RACE, which is over, a string; NIL when nothing is.  STOPPED-P tells that its acceptor may have been
@@ -189,13 +189,9 @@ stopped before it was."
   (hunchentoot:stop acceptor :soft (zerop (random 2 state))))
 
 (defun call-with-pool (function)
-  "Calls FUNCTION while threads complete what is handed over to them, and garbage is collected; returns when they have
-completed all."
+  "Calls FUNCTION while threads complete what is handed over to them; returns when they have completed all."
   (let* ((pool (setf *pool* (make-pool)))
-         (threads (append (loop repeat 2 collect (in-background ("pool") (work-for-pool pool)))
-                          (list (in-background ("garbage")
-                                  (loop until (poll (lambda () (pool-over-p pool)) 1)
-                                        do (platform:collect-garbage)))))))
+         (threads (loop repeat 2 collect (in-background ("pool") (work-for-pool pool)))))
     (unwind-protect (funcall function)
       (setf (pool-over-p pool) t)
       (dolist (thread threads)

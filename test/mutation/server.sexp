@@ -583,9 +583,9 @@
 
 (:file "src/server/deferral.lisp" :suites (deferred-replies outgoing-streams)
  :mutants
- (("call-to-answer" "(setf (deferral-answerer deferral) nil)" "nil")
-  ("call-to-answer" "(setf awaited-p (give-and-visit deferral answer successor))" "nil")
-  ("claim-deferral" "(unless (deferral-answerer deferral)" "(progn")
+ (("call-to-answer" "(setf (deferral-claimed-p deferral) nil)" "nil")
+  ("call-to-answer" "(setf awaited-p (give-and-visit deferral answer))" "nil")
+  ("claim-deferral" "(unless (deferral-claimed-p deferral)" "(progn")
   ("take-on-leaving" "(shiftf (deferral-left-p deferral) t)" "(deferral-left-p deferral)")
   ("end-deferral" "(abandon deferral)" "nil")
   ("continue-stream" "(note-leaving deferral)" "nil")

@@ -31,13 +31,6 @@ closed.")
     (declare (ignore connection))
     nil))
 
-(defgeneric answer-lost-p (service connection)
-  (:documentation "True when SERVICE knows that nobody is left who could have the answer for which CONNECTION waits since
-SERVE returned :DEFERRED: it is served again then.  Called by the sentinel after a collection of garbage, so it must not wait.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
-
 (defgeneric output-unwanted-p (service connection)
   (:documentation "True when SERVICE wants CONNECTION ended at once, although its peer has not taken all output.  Called by
 its owner, so it must not wait.")

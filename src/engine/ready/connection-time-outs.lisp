@@ -173,25 +173,12 @@ it where it was: it is not called for that again."
       (note-idle-seconds engine)
       (map-connections (lambda (connection) (time-out-if-due engine connection now))
                        (engine-table engine))
-      (let ((mark (collection-mark)))
-        (unless (eq mark (shiftf (controller-last-collection controller) mark))
-          (requeue-lost-answers engine)))
       (close-status-descriptors engine)
       (count-processors engine controller now)
       (sample-wait-when-busy engine controller)
       (when (engine-accept-again-p engine)
         (accept-again engine))
       (maintain-pool engine))))
-
-(defun requeue-lost-answers (engine)
-  "Has the connections of ENGINE served for which nobody can have an answer any more."
-  (map-connections (lambda (connection)
-                     (when (and (connection-deferred-p connection)
-                                (answer-lost-p (engine-service engine) connection))
-                       (uninterruptibly
-                         (when (claim-parked connection)
-                           (requeue-connection engine connection)))))
-                   (engine-table engine)))
 
 (defun longest-first (connections)
   "CONNECTIONS, a fresh list, those first that have waited for longest."

@@ -55,7 +55,6 @@
   (ticks-without-stuck 0 :type fixnum)  ; since somebody was stuck
   (idle-naps 0 :type fixnum)            ; since somebody was stuck, or nobody waited
   (last-housekeeping 0 :type fixnum)    ; of deadlines, in MILLISECONDS
-  (last-collection nil)                 ; of garbage, its COLLECTION-MARK
   (last-processor-count 0 :type fixnum) ; of processors, likewise
   (work-done 0 :type integer)           ; see SAMPLE-WAIT-WHEN-BUSY
   (decisions nil :type (simple-array fixnum (*)) :read-only t)) ; counters, see pool-sizing.lisp
