@@ -19,38 +19,6 @@
 more."
   (sb-ext:finalize object function :dont-save t))
 
-(defun make-weak-reference (object)
-  "A reference to OBJECT that does not keep it from being collected as garbage, for FORGOTTEN-P."
-  (sb-ext:make-weak-pointer object))
-
-(defun forgotten-p (reference)
-  "True when the object of REFERENCE, of MAKE-WEAK-REFERENCE or NIL, was collected as garbage."
-  (and reference
-       (null (sb-ext:weak-pointer-value reference))))
-
-(defun weak-getter (object)
-  "A function without arguments that returns OBJECT, and does not keep it from being collected as garbage: then it returns
-NIL."
-  (let ((pointer (sb-ext:make-weak-pointer object)))
-    (lambda ()
-      (sb-ext:weak-pointer-value pointer))))
-
-(defun garbage-told-p ()
-  "True: FORGOTTEN-P tells of garbage."
-  t)
-
-(defun collect-young-garbage ()
-  "Collects what has become garbage soon after it was made.  All threads wait for that: for some milliseconds."
-  (sb-ext:gc))
-
-(defun collect-older-garbage ()
-  "Collects also what has become garbage after it had outlived a collection or two, but not what is old."
-  (sb-ext:gc :gen 2))                   ; of the generations below that
-
-(defun collection-mark ()
-  "An object that is another one after each collection of garbage."
-  sb-kernel::*gc-epoch*)
-
 (defun functions-can-be-wrapped-p ()
   "True: WRAP-FUNCTION has an effect."
   t)

@@ -133,36 +133,6 @@
   (declare (ignore object function))
   nil)
 
-(defun make-weak-reference (object)
-  "NIL: nobody is told of garbage here."
-  (declare (ignore object))
-  nil)
-
-(defun forgotten-p (reference)
-  "NIL, whatever REFERENCE is."
-  (declare (ignore reference))
-  nil)
-
-(defun weak-getter (object)
-  "A function without arguments that returns OBJECT.  It keeps that: nobody is told of garbage here."
-  (constantly object))
-
-(defun garbage-told-p ()
-  "NIL: nobody is told of garbage here."
-  nil)
-
-(defun collect-young-garbage ()
-  "Does nothing: nobody is told of garbage here."
-  nil)
-
-(defun collect-older-garbage ()
-  "Does nothing: nobody is told of garbage here."
-  nil)
-
-(defun collection-mark ()
-  "NIL."
-  nil)
-
 (defun functions-can-be-wrapped-p ()
   "NIL: WRAP-FUNCTION has no effect."
   nil)

@@ -47,9 +47,7 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
    #:functions-can-be-wrapped-p #:wrap-function #:call-for-backtrace #:heap-octets #:heap-used
-   #:collect-garbage #:call-when-forgotten
-   #:keeping #:make-weak-reference #:forgotten-p #:weak-getter #:collection-mark #:garbage-told-p #:collect-young-garbage
-   #:collect-older-garbage
+   #:collect-garbage #:call-when-forgotten #:keeping
    ;; TLS: certificates, keys and settings
    #:tls-context #:make-tls-context #:tls-context-handle #:tls-context-ciphers
    #:tls-context-ticket-keys #:make-tls-stream
