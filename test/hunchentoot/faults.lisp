@@ -146,7 +146,8 @@ still serves."
 
 (define-server-test (our-taskmaster-keeps-the-timeouts-of-a-foreign-acceptor :needs :our-engine)
   (let ((*acceptor-class* 'hunchentoot:easy-acceptor))
-    (serving (:taskmaster (taskmaster) :read-timeout 1/2 :write-timeout 1/2) (("/" "body"))
+    (serving (:taskmaster (taskmaster) :read-timeout (/ *patience* 20) :write-timeout (/ *patience* 20))
+        (("/" "body"))
       (with-connections (connections 3)
         (destructuring-bind (silent half idle) connections
           (declare (ignorable silent))

@@ -81,7 +81,7 @@
 
 (define-server-test (a-head-that-was-received-in-part-has-a-deadline :needs (:our-http :parking))
   (receiving-early ()
-    (serving (:read-timeout 1/2) (("/" "word"))
+    (serving (:read-timeout (/ *patience* 20)) (("/" "word"))
       (with-connection (connection)
         (is (string= "word" (exchange-text connection "/")))
         (send connection (subseq (request-octets "/") 0 10))

@@ -104,11 +104,12 @@
         (is (eq :gone (server::websocket-state socket)))))))
 
 (define-server-test (who-had-no-chance-to-answer-a-ping-is-not-gone :needs :parking)
-  (let ((ends (make-recorder)))
-    (serving-pushes (socket (:ping-seconds 1/4 :idle-seconds 5/4 :on-text 'echo-text :on-close (record-end ends)))
+  (let ((ends (make-recorder)) (idle (/ *patience* 8))) ; nine tenths of it are the client's, to answer
+    (serving-pushes (socket (:ping-seconds (/ idle 10) :idle-seconds idle
+                             :on-text 'echo-text :on-close (record-end ends)))
       (with-talk (talk)
         (recycling:send-binary (socket) *large-answer*)
-        (poll (constantly nil) 3/2)     ; longer than it may be idle, if it were
+        (poll (constantly nil) (+ idle 1/4)) ; longer than it may be idle, if it were
         (is (= (+ 10 *large-size*) (length (receive-many (talk-connection talk) (+ 10 *large-size*)))))
         (is (eq :ping (first (hear talk))))
         (tell talk (frame :pong ""))
@@ -140,7 +141,7 @@
     (serving-websocket (:high-water-mark 100000
                         :on-text (lambda (socket text)
                                    (dotimes (i 200) (recycling:send-text socket message :wait t))
-                                   (recycling:send-text socket text :wait 5)))
+                                   (recycling:send-text socket text :wait *patience*)))
         ()
       (with-talk (talk)
         (tell talk "end")

@@ -85,7 +85,8 @@
 
 (define-server-test (a-connection-that-was-read-before-ends-with-its-time :needs :our-http)
   (with-globals ((*proxy-lines* (make-recorder)))
-    (serving (:mixin 'behind-a-proxy :read-timeout 1/2 :write-timeout 1/2) (("/" "body"))
+    (serving (:mixin 'behind-a-proxy :read-timeout (/ *patience* 20) :write-timeout (/ *patience* 20))
+        (("/" "body"))
       (with-connection (connection)
         (send connection *proxy-line* :crlf (request-octets "/"))
         (is (string= "body" (response-text (read-response connection))))

@@ -67,8 +67,12 @@ DESTINATION while BODY is evaluated."
           (("/" (hunchentoot:log-message* :info "A message.") "body"))
         (ask "/")
         (ask "/"))
-      (is (= 2 (length (uiop:read-file-lines access))))
-      (is (= 2 (length (uiop:read-file-lines messages)))))))
+      ;; A worker that a busy machine leaves behind writes its line after the server has stopped.
+      (dolist (file (list access messages))
+        (eventually ((format nil "two lines in ~A" file))
+          (and (probe-file file)
+               (= 2 (length (uiop:read-file-lines file)))))
+        (pass)))))
 
 ;;; The message log
 
