@@ -452,8 +452,7 @@ likes."
 
 ;;; Clients that are slow
 
-(define-server-test (who-sends-content-slowly-holds-a-share-of-the-threads-of-clack
-                     :needs :given-up-through-clack)
+(define-server-test who-sends-content-slowly-holds-a-share-of-the-threads-of-clack
   (with-clack (environment (progn (read-octets-of (getf environment :raw-body) 50000)
                                   (text-response "read"))
                            :worker-num 6 :max-thread-count 6 :max-early-octets 0 :read-timeout 60)

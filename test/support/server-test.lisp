@@ -60,9 +60,6 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
     (:streams-on-gray-streams
      (when (uiop:featurep :abcl)
        "ABCL makes no stream that stands for a Gray stream."))
-    (:given-up-through-clack
-     (when (uiop:featurep :ecl)
-       "On ECL a slow client of Clack's handler was not given up in time."))
     (:calls-by-name
      (when (uiop:featurep :ecl)
        "On this Lisp a function that its own file calls cannot be replaced."))))
