@@ -114,7 +114,8 @@ port.  ARGUMENTS are keywords and values; unknown ones are ignored.
   :READ-TIMEOUT      for how many seconds nothing may come from a client, a real, or NIL; default 20
   :WRITE-TIMEOUT     for how many a client may take nothing; default 20
   :RESPONSE-TIMEOUT  for how many seconds a responder may wait to be called after APP has returned, until 504 is sent;
-                     default 60
+                     and for how many a writer stays open that only the function in its call has used; default
+                     60; NIL for ever
   :PERSISTENT-CONNECTIONS-P  NIL: each connection is for one request; default true
   :PARKING           NIL: connections between two requests keep their threads; default true
   :BATCH-SCHEDULING  NIL: threads are scheduled as the process is; default true
