@@ -38,7 +38,7 @@
 (defun stop-listening (server)
   "Frees the port of SERVER."
   (uninterruptibly                      ; a listener that was taken is nobody else's to close
-    (let ((listener (bt:with-lock-held ((server-lock server))
+    (let ((listener (with-lock-briefly ((server-lock server))
                       (shiftf (server-listener server) nil))))
       (when listener
         (close-listener listener)))))
@@ -74,7 +74,7 @@ what it has told is not taken; returns what was left behind, as STOP-ENGINE does
               (stop-engine (server-engine server) :soft soft-p :timeout seconds))
     (stop-listening server)
     (end-journal (server-journal server))
-    (bt:with-lock-held ((server-lock server))
+    (with-lock-briefly ((server-lock server))
       (setf (server-stopped-p server) t)
       (bt:condition-notify (server-stopped server)))))
 

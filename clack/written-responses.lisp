@@ -138,7 +138,7 @@ WITHIN-P."
 
 (defun take-turn (written)
   "Gives the turn to the current thread: :TAKEN; :BUSY where somebody else has it; :OVER when the function has returned."
-  (bt:with-lock-held ((written-lock written))
+  (with-lock-briefly ((written-lock written))
     (cond ((eq :over (written-turn written)) :over)
           ((written-turn written) :busy)
           (t

@@ -54,7 +54,7 @@
   "Makes the journal of the LOG of ACCEPTOR, unless it is, one for DESTINATION; what the last one
 has is still written.  Returns the journal."
   (let ((predecessor nil))
-    (bt:with-lock-held ((journal-lock acceptor))
+    (with-lock-briefly ((journal-lock acceptor))
       (let ((journal (log-journal acceptor log)))
         (unless (writes-to-p journal destination)
           (setf (log-journal acceptor log)
@@ -67,7 +67,7 @@ has is still written.  Returns the journal."
       (end-journal predecessor)
       ;; What it could not write at the end nobody will.
       (let ((lost (journal-unwritten predecessor)))
-        (bt:with-lock-held ((journal-lock acceptor))
+        (with-lock-briefly ((journal-lock acceptor))
           (incf (acceptor-lines-lost acceptor) lost))))
     (log-journal acceptor log)))
 

@@ -31,7 +31,7 @@
 (defun add-files (context files)
   "Has FILES deleted at the end of the reply of CONTEXT, or now, when that has come."
   (when (and files
-             (bt:with-lock-held ((reply-context-lock context))
+             (with-lock-briefly ((reply-context-lock context))
                (cond ((eq :deleted (reply-context-files context)) t)
                      (t (setf (reply-context-files context) (append files (reply-context-files context)))
                         nil))))

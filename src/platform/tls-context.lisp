@@ -70,12 +70,12 @@ somebody has CONTEXT."
   "Held while these are changed.")
 
 (defun new-context-id ()
-  (bt:with-lock-held (*tls-contexts-lock*)
+  (with-lock-briefly (*tls-contexts-lock*)
     (incf *last-tls-context*)))
 
 (defun make-findable (context)
   "Lets callbacks find CONTEXT, as long as somebody has it."
-  (bt:with-lock-held (*tls-contexts-lock*)
+  (with-lock-briefly (*tls-contexts-lock*)
     (set-published *tls-contexts*
              (acons (tls-context-id context) (trivial-garbage:make-weak-pointer context)
                     (remove-if-not #'trivial-garbage:weak-pointer-value *tls-contexts* :key #'cdr)))))
