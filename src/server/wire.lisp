@@ -67,8 +67,12 @@
   (print-unreadable-object (wire stream :type t :identity t)
     (princ (wire-descriptor wire) stream)))
 
-(defconstant +input-size+ (* 16 1024))
-(defconstant +output-size+ (* 32 1024))
+(eval-when (:compile-toplevel :load-toplevel :execute)
+  (defconstant +vector-header-octets+ 16
+    "How many octets of SBCL's heap a vector takes before its elements.  The heap consists of pages of 32 KiB; a
+vector of 16 KiB with its header takes one by itself, and half of it is lost."))
+(defconstant +input-size+ (- (* 16 1024) +vector-header-octets+))
+(defconstant +output-size+ (- (* 32 1024) +vector-header-octets+))
 
 ;; A wire takes a buffer in one thread, and often gives it back in another.  So a kit has one of each kind at most, and all
 ;; others are on a rack that all threads share: wherever they flow, the number that exists stays about what is in use.

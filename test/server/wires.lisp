@@ -103,6 +103,11 @@
     (send-and-fill wire client (test-octets (- server::+input-size+ 100)))
     (is (not (server:wire-drained-p wire)))))
 
+(test two-buffers-for-input-and-one-for-output-fit-in-a-page-of-the-heap
+  (loop for (count size) in (list (list 2 server::+input-size+) (list 1 (* 2 server::+input-size+))
+                                  (list 1 server::+output-size+))
+        do (is (<= (* count (+ size server::+vector-header-octets+)) (* 32 1024)))))
+
 (define-server-test input-moves-to-the-front-and-then-grows
   (with-wire (wire stream client)
     (let ((first (test-octets server::+input-size+))
