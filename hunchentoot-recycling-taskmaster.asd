@@ -78,6 +78,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "functions-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "io-uring-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
+                 (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))
                  (:file "tls-library" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-mistakes" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-failures" :if-feature (:not :hunchentoot-no-ssl))
@@ -90,8 +91,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                   :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                  (:file "tls-sbcl"
                   :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
-                 (:file "processors-sbcl" :if-feature (:and :sbcl :linux))
-                 (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))))
+                 (:file "processors-sbcl" :if-feature (:and :sbcl :linux))))
    (:module "http"                      ; HTTP/1.1 without I/O
     :serial t
     :components ((:file "package")
