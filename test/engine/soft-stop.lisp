@@ -110,7 +110,7 @@
 
 ;;; The end of the process
 
-(define-server-test at-the-exit-of-the-process-workers-end-that-have-nothing-to-finish
+(define-server-test at-the-exit-of-the-process-all-workers-end
   (dolist (drains-p '(nil t))
     (with-globals ((engine::*drain-seconds* 1000))
       (with-gated-engine (engine gate connections 1 :standby 3)
@@ -120,9 +120,9 @@
           (when stop
             (eventually ("it to accept nothing more") (not (engine::engine-accepting-p engine))))
           (engine::stop-for-exit)
-          (is-true (wait-for-statistic engine :threads 1) "~A" drains-p)
+          (is-true (wait-for-statistic engine :threads 0) "~A" drains-p)
+          (is (closed-by-server-p (first connections)))
           (open-gate gate)
-          (is (equal "w" (decode (read-octets (first connections) 1))))
           (when stop
             (task-result stop)))))))
 

@@ -41,6 +41,9 @@
   (defer-reply (reply)
     (send-event (start-event-stream reply) "hello")))
 
+(hunchentoot:define-easy-handler (making :uri "/making") ()
+  (loop (bt:join-thread (bt:make-thread (lambda () nil)))))
+
 (hunchentoot:define-easy-handler (leave-now :uri "/handler") ()
   (leave))
 
@@ -67,6 +70,7 @@
          (port (hunchentoot:acceptor-port acceptor))
          (connections (append (loop repeat 5 collect (ask port "/events"))
                               (loop repeat 30 collect (ask port "/sleeping"))
+                              (loop repeat 4 collect (ask port "/making"))
                               (loop repeat 10 collect (ask port "/brief" 100)))))
     (ecase place
       (:main (leave))

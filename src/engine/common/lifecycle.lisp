@@ -331,12 +331,34 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
 
 ;;; The end of the process
 
+(defparameter *exit-seconds* 1
+  "How many seconds the exit of the process waits for workers that it has cut short.")
+
+(defun cut-workers-short (engine)
+  "Destroys the threads of ENGINE that serve, but not the current one."
+  (dolist (thread (with-engine (engine)
+                    (mapcar #'worker-thread (remove-if #'resting-p (engine-workers engine)))))
+    (when (and (bt:threadp thread)
+               (not (eq thread (bt:current-thread))))
+      (handler-case (destroy-thread thread)
+        (error () nil)))))              ; it ended by itself
+
 (defun stop-for-exit ()
-  "Has the workers of all engines end that have nothing to finish, also of those that drain: an interrupt of the Lisp's exit
-that comes just before a worker waits in the system does not cut that wait short, and a worker that was woken and does not
-end would not wait any more, but ask the system again and again.  An exit hook, which waits for nobody."
-  (dolist (engine *engines*)
-    (handler-case (begin-nothing-more engine)
-      (error () (count-failure engine)))))
+  "Has the workers of all engines end.  An exit hook.  Those that have nothing to finish end by themselves: an interrupt of the
+Lisp's exit that comes just before a worker waits in the system does not cut that wait short, and a worker that was woken and
+does not end would not wait any more, but ask the system again and again.  The others are destroyed now, as the Lisp would do
+later: then it has the lock that a handler needs to make a thread, and that handler would never end."
+  (let ((left (countdown *exit-seconds*)))
+    (flet ((for-all-engines (function)
+             (dolist (engine *engines*)
+               (handler-case (funcall function engine)
+                 (error () (count-failure engine))))))
+      (for-all-engines #'begin-nothing-more)
+      (for-all-engines #'cut-workers-short)
+      (for-all-engines (lambda (engine)
+                         (wait-for-change engine (funcall left)
+                                          (lambda ()
+                                            (<= (pool-size engine)
+                                                (if (inside-worker-p engine) 1 0)))))))))
 
 (call-at-exit 'stop-for-exit)
