@@ -89,7 +89,7 @@
   `(with-globals ((engine::*tick* 1/50) (engine::*idle-tick* 1/50))
      ,@body))
 
-(define-server-test (no-interrupt-of-a-sentinel-runs-under-the-lock :needs :calls-by-name)
+(define-server-test (no-interrupt-of-a-sentinel-runs-under-the-lock :needs :deferred-ends)
   (with-brief-ticks
     (let* (*listener* *service*
            (engine (make-engine (constantly :close)))
@@ -119,7 +119,7 @@
       (is (not (engine::await-resume engine worker)) "It has left the pool.")
       (forget-workers engine))))
 
-(define-server-test (nor-while-a-thread-waits-for-an-alarm :needs :calls-by-name)
+(define-server-test (nor-while-a-thread-waits-for-an-alarm :needs :deferred-ends)
   (let ((timers (engine::make-timers)))
     (setf (engine::timers-alarm timers) (+ (platform:microseconds) 100000))
     (is (equal '(nil) (found-by-interrupts (engine::timers-lock timers)

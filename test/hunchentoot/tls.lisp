@@ -106,7 +106,7 @@
           (is (search "Hey!" (read-until stream "Hey!")))
           (close stream))))))
 
-(define-server-test (a-thread-that-waits-in-a-handshake-can-be-destroyed :needs :our-engine)
+(define-server-test (a-thread-that-waits-in-a-handshake-can-be-destroyed :needs (:our-engine :ends-amid-c))
   (let ((before (sessions-of-openssl)))
     (serving-tls (:read-timeout 60)
       (with-connection (stalled)

@@ -52,6 +52,9 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
      ;; ECL ends a thread wherever a handler is left, and ABCL where something is evaluated.
      (unless (uiop:featurep :sbcl)
        "This Lisp ends threads that are to be destroyed although they have deferred that."))
+    (:ends-amid-c
+     (when (uiop:featurep :ecl)
+       "ECL ends a thread also amid a call of C, whose locks are then lost: malloc's, say."))
     (:destroyed-accepts
      (why-accepting-threads-survive))
     (:noticed-leaving
