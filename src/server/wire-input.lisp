@@ -2,20 +2,11 @@
 
 ;;;; What a wire receives.
 
-(defun receive-by-transport (wire octets start end wanted)
-  "Like RECEIVE, from the transport of WIRE.  Who waits for a line waits for a request, most often."
-  (flet ((receive-it (transport)
-           (transport-receive transport octets start end wanted)))
-    (declare (dynamic-extent #'receive-it))
-    (if wanted
-        (call-transport wire :input #'receive-it)
-        (receive-it (wire-transport wire)))))
-
 (declaim (inline receive))
 (defun receive (wire octets start end wanted)
   "Like RECEIVE-OCTETS, from what carries WIRE; see TRANSPORT-RECEIVE for WANTED."
   (cond ((wire-transport wire)
-         (receive-by-transport wire octets start end wanted))
+         (transport-receive (wire-transport wire) octets start end wanted))
         ((wire-lent wire)
          (receive-beside-lent wire octets start end))
         (t

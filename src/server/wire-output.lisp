@@ -25,18 +25,11 @@ ends the connection."
            (whole-or-broken (,wire) (,it))
            (uninterruptibly (,it))))))
 
-(defun send-by-transport (wire octets start end)
-  "Like SEND-OCTETS, to the transport of WIRE."
-  (flet ((send-it (transport)
-           (transport-send transport octets start end)))
-    (declare (dynamic-extent #'send-it))
-    (call-transport wire :output #'send-it)))
-
 (declaim (inline send))
 (defun send (wire octets start end)
   "Like SEND-OCTETS, to what carries WIRE."
   (if (wire-transport wire)
-      (send-by-transport wire octets start end)
+      (transport-send (wire-transport wire) octets start end)
       (send-octets (open-descriptor wire) octets start end)))
 
 (defun send-all (wire octets start end)
@@ -75,10 +68,10 @@ file, by way of a buffer, or each would be a record of TLS, and a call of the sy
 
 (defun wire-sender (wire)
   "A function that sends parts to WIRE, for SEND-PARTS; NIL where the descriptor does."
-  (and (wire-transport wire)
-       (lambda (parts)
-         (call-transport wire :output (lambda (transport)
-                                        (transport-send-parts transport parts))))))
+  (let ((transport (wire-transport wire)))
+    (and transport
+         (lambda (parts)
+           (transport-send-parts transport parts)))))
 
 (defun drop-left (wire)
   (drop-parts (shiftf (wire-left wire) '())))

@@ -181,16 +181,6 @@ WAIT-FOR-CLIENT.  A program that has the connection may wait as it likes."
                 (error 'stream-timeout :stream (wire-stream base))))
           (incf (wire-waited base) (- (milliseconds) began))))))
 
-(defun call-transport (wire direction function)
-  "What FUNCTION, a function of the transport of WIRE, which reads or writes that in DIRECTION, returns, a number.  Where the
-transport waits for the peer by itself, and not by way of another wire, that is one of the waits of AWAIT-AMONG-OTHERS."
-  (let ((transport (wire-transport wire)))
-    (if (and (null (transport-base transport)) (transport-waits-p transport))
-        (let ((result 0))
-          (await-among-others wire direction (lambda () (setf result (funcall function transport))))
-          result)
-        (funcall function transport))))
-
 (defun begin-request-on (wire)
   "Notes that what is received and sent over WIRE from now on is of another request."
   (let ((base (wire-base wire)))

@@ -161,7 +161,7 @@ likes."
           (check-large-body content :chunks (list (subseq content 0 70000) (subseq content 70000)))))
       (skip "On this Lisp there are no temporary files.")))
 
-(define-server-test (what-could-not-be-kept-cannot-be-read-again :needs :calls-by-name)
+(define-server-test (what-could-not-be-kept-cannot-be-read-again :needs (:calls-by-name :our-http))
   (unless (platform:readiness-supported-p)
     (with-globals ((handler:*raw-body-memory* 5000))
       (with-clack (environment (let ((body (getf environment :raw-body)))
@@ -452,7 +452,8 @@ likes."
 
 ;;; Clients that are slow
 
-(define-server-test who-sends-content-slowly-holds-a-share-of-the-threads-of-clack
+(define-server-test (who-sends-content-slowly-holds-a-share-of-the-threads-of-clack
+                     :needs :counted-waits)
   (with-clack (environment (progn (read-octets-of (getf environment :raw-body) 50000)
                                   (text-response "read"))
                            :worker-num 6 :max-thread-count 6 :max-early-octets 0 :read-timeout 60)

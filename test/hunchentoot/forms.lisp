@@ -91,11 +91,17 @@
       (or (equal hunchentoots ours)
           (format t "~&~S~%~S~%" hunchentoots ours)))))
 
+(defparameter *forms-that-hunchentoot-loses* '("parts that are no fields")
+  "Forms of which Hunchentoot's own code has nothing: it fails at a part without Content-Disposition.")
+
 (define-server-test forms-mean-what-they-mean-to-hunchentoot
   (loop for (name . parts) in *forms*
         for body = (octets parts (form-lines "--b--"))
-        for same = (same-form-p "multipart/form-data; boundary=b" body)
-        do (is-true same "~A" name)))
+        ;; Where its functions can be wrapped, its acceptors have ours as well.
+        unless (and (member name *forms-that-hunchentoot-loses* :test #'string=)
+                    (not (platform:functions-can-be-wrapped-p)))
+          do (let ((same (same-form-p "multipart/form-data; boundary=b" body)))
+               (is-true same "~A" name))))
 
 (defparameter *long-boundary* (make-string 80 :initial-element #\x)
   "Longer than RFC 2046 allows; Hunchentoot takes it.")

@@ -28,7 +28,7 @@
 
 ;;; Interrupts may last, as where one brings up a debugger.
 
-(test an-interrupt-of-a-thread-that-waits-finds-the-lock-free
+(define-server-test (an-interrupt-of-a-thread-that-waits-finds-the-lock-free :needs :deferred-ends)
   (dolist (period (list nil 1/100 (constantly 1/100)))
     (let* ((lock (bt:make-lock "waiting")) (changed (bt:make-condition-variable))
            (first-p t) (over-p nil) (found (make-recorder))

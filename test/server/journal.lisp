@@ -541,7 +541,7 @@ so many times."))
              (parse-json (line-text #'server:encode-json
                                     '(:status 200 :user-agent "a\"b" :referer nil))))))
 
-(define-server-test (no-interrupt-runs-under-the-lock-while-lines-are-awaited :needs :calls-by-name)
+(define-server-test (no-interrupt-runs-under-the-lock-while-lines-are-awaited :needs :deferred-ends)
   (let ((journal (journal (make-string-output-stream))))
     (is (equal '(nil) (found-by-interrupts (server::journal-lock journal)
                                            (lambda () (server::await-lines journal))

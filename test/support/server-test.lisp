@@ -63,6 +63,9 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
     (:streams-on-gray-streams
      (when (uiop:featurep :abcl)
        "ABCL makes no stream that stands for a Gray stream."))
+    (:counted-waits
+     (when (uiop:featurep :ecl)
+       "On ECL a stream that waits by itself does not count among the waits for clients."))
     (:calls-by-name
      (when (uiop:featurep :ecl)
        "On this Lisp a function that its own file calls cannot be replaced."))))
