@@ -69,7 +69,7 @@
    (lambda (port)
      (let ((before (child-heap port)))
        (send-large-texts port "/usual" 43)
-       (send-large-texts port "/large" 20)
+       (send-large-texts port "/large" 6)
        (eventually ("the memory to be given back")
          (< (- (child-heap port) before) (* 8 *mebibyte*)))))
    :forms "(defun count-characters (socket text)

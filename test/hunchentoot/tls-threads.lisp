@@ -85,7 +85,8 @@
     (let ((before (sessions-of-others)))
       (with-routes (("/forget" (hunchentoot:detach-socket hunchentoot:*acceptor*)
                                "forgotten"))
-        (serving-tls ()
+        ;; One worker, since another that was suspended might keep the connection on its stack.
+        (serving-tls (:taskmaster (taskmaster :max-thread-count 1))
           (with-connection (connection)
             (let ((stream (cl+ssl:make-ssl-client-stream (connection-stream connection) :verify nil)))
               (send-encrypted stream "/forget")
