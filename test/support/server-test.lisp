@@ -64,8 +64,8 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
      (when (uiop:featurep :abcl)
        "ABCL makes no stream that stands for a Gray stream."))
     (:counted-waits
-     (when (uiop:featurep :ecl)
-       "On ECL a stream that waits by itself does not count among the waits for clients."))
+     (unless (uiop:featurep :sbcl)
+       "On this Lisp streams wait by themselves, and do not count among the waits for clients."))
     (:calls-by-name
      (when (uiop:featurep :ecl)
        "On this Lisp a function that its own file calls cannot be replaced."))))
