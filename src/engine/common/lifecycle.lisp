@@ -310,6 +310,14 @@ ended."
 (defparameter *abandon-seconds* 5
   "How many seconds ABANDON-ENGINE waits for the end of threads that it has destroyed.")
 
+(defun destroy-threads (threads)
+  "Destroys those of THREADS that are any, but not the current one."
+  (dolist (thread threads)
+    (when (and (bt:threadp thread)
+               (not (eq thread (bt:current-thread))))
+      (handler-case (destroy-thread thread)
+        (error () nil)))))              ; it ended by itself
+
 (defun abandon-engine (engine)
   "Destroys the threads of ENGINE, whatever they do, and waits up to *ABANDON-SECONDS* for their end.
 Signals STOP-FROM-WORKER in a worker of ENGINE."
@@ -318,12 +326,9 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
   ;; Who only waits leaves by itself: a thread that is destroyed while it comes or goes might
   ;; take a lock with it.
   (end-work engine 5)
-  (dolist (thread (with-engine (engine)
-                    (remove-if-not #'bt:threadp
-                                   (cons (engine-timer-thread engine)
-                                         (mapcar #'worker-thread (engine-workers engine))))))
-    (handler-case (destroy-thread thread)
-      (error () nil)))                  ; it ended by itself
+  (destroy-threads (with-engine (engine)
+                     (cons (engine-timer-thread engine)
+                           (mapcar #'worker-thread (engine-workers engine)))))
   (drop-queue engine)
   (end-input engine :keep-alive :writing)
   (await-empty-pool engine *abandon-seconds*)
@@ -336,12 +341,8 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
 
 (defun cut-workers-short (engine)
   "Destroys the threads of ENGINE that serve, but not the current one."
-  (dolist (thread (with-engine (engine)
-                    (mapcar #'worker-thread (remove-if #'resting-p (engine-workers engine)))))
-    (when (and (bt:threadp thread)
-               (not (eq thread (bt:current-thread))))
-      (handler-case (destroy-thread thread)
-        (error () nil)))))              ; it ended by itself
+  (destroy-threads (with-engine (engine)
+                     (mapcar #'worker-thread (remove-if #'resting-p (engine-workers engine))))))
 
 (defun stop-for-exit ()
   "Has the workers of all engines end.  An exit hook.  Those that have nothing to finish end by themselves: an interrupt of the
