@@ -71,7 +71,8 @@ as that is known; not when the peer has only ended its half.  Asks the system."
   (let ((wire (link-wire link)))
     (handler-case
         (let ((outcome (continue-over (link-continuation link) link visitor-p)))
-          (if (or (not (member outcome '(:deferred :again))) (input-kept-p (continuation-engine (link-continuation link)) wire))
+          (if (or (not (member outcome '(:deferred :again)))
+                  (input-kept-p (continuation-engine (link-continuation link)) wire))
               outcome
               :broken))
       ;; DESCRIPTOR-BROKEN and STREAM-TIMEOUT; or what the Lisp's own streams signal.

@@ -60,6 +60,6 @@ RELEASE-KEPT-INPUT does.")
          (reception (link-reception link)))
     (if (and reception
              (>= (memory-received reception) (wire-reserved (link-wire link)))
-             (received-to-file-p reception))
+             (move-received-to-file reception))
         :park
         (give-input-up (link-continuation link) (link-wire link)))))

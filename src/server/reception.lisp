@@ -212,7 +212,7 @@ cannot wait."
   (let ((spool (content-spool (reception-content reception))))
     (if spool (spool-accounted spool) 0)))
 
-(defun received-to-file-p (reception)
+(defun move-received-to-file (reception)
   "Moves what RECEPTION has received to a file, and releases the memory for it; NIL when that cannot be."
   (let ((spool (content-spool (reception-content reception))))
     (and spool

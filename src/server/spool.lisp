@@ -9,9 +9,8 @@
 ;;;;   for who reads.
 ;;;; - ACCOUNTED octets of the budget of all clients are reserved for this spool.
 
-(defparameter *spool-memory* (- (* 64 1024) 16)
-  "How many octets a spool has in memory; more go to a temporary file, unless memory is plentiful.  With the
-header of a vector they fill whole pages of SBCL's collector: with more, a third of their pages would be empty.")
+(defparameter *spool-memory* (- (* 64 1024) +vector-header-octets+)
+  "How many octets a spool has in memory; more go to a temporary file, unless memory is plentiful.")
 
 (defparameter *most-spool-memory* (* 4 1024 1024)
   "How many octets a spool has in memory at most, however plentiful that is; more go to a temporary file.")

@@ -149,12 +149,6 @@ memory would be the end of the process."
   (setf (timer-number timer) (incf (timers-made timers)))
   (rise timers (1- (incf (timers-count timers))) deadline timer))
 
-(defun first-deadline (timers)
-  "When the first of TIMERS is due, a MOMENT; NIL where none is pending."
-  (with-timers (timers)
-    (and (plusp (timers-count timers))
-         (aref (timers-deadlines timers) 0))))
-
 ;;; The alarm.  Under the lock, too: who is told to set it does that outside; see SET-ALARM.
 
 (defun alarm-moment (deadline)
