@@ -55,9 +55,10 @@ handler then returns; what it returns is not sent.
 
 TIMEOUT is for how many seconds, a real, the reply may take before the client gets status 504; NIL for ever.
 ON-ABANDON is NIL, or a function without arguments that is called once, in any thread, when the client leaves before
-its reply was sent; it must not wait, nor want a lock of who waits for room in a stream.  Whatever of the request's content the handler has not read is received before BODY is evaluated, so that
-any thread can read it in the context of REPLY.  What is more than :MAX-RAW-OCTETS, or is held back by a client that waits
-to be asked for it (RFC 9110, section 10.1.1), the handler alone can read; others get an error.
+its reply was sent; it must not wait, nor want a lock of who waits for room in a stream.  Whatever of the
+request's content the handler has not read is received before BODY is evaluated, so that any thread can read it
+in the context of REPLY.  What is more than :MAX-RAW-OCTETS, or is held back by a client that waits to be asked
+for it (RFC 9110, section 10.1.1), the handler alone can read; others get an error.
 
 A handler that signals an error, or is left by a throw, before its reply is complete is answered with status 500.  A reply
 that everybody has forgotten ends by its TIMEOUT, as any other does.  Returns what BODY returns.

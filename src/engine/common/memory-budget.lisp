@@ -45,8 +45,9 @@ to be interrupted before it has noted that."
 
 ;;; The heap itself, garbage included
 
-;; With a heap of 256 MiB, 3/4 and 5/8 were tried against 20 to 100 WebSockets that send texts of 2 to 16 MiB all at once, 30
-;; processes each: none died, and as many messages were served.
+;; With a heap of 256 MiB, 3/4 and 5/8 were tried against 20 to 100 WebSockets that send texts of 2 to 16 MiB
+;; all at once, 30 processes each: none died, and as many messages were served.  Beside a load one died later
+;; with 3/4: several threads may find the same room before one of them has taken it.
 (defparameter *most-used* 3/4
   "The share of the heap that may be in use, garbage included, when memory is taken for a client.")
 
