@@ -330,15 +330,19 @@
 
 ;;; Writers that are left open
 
+(defun check-writer-stays-open (connection)
+  "Checks that a request over CONNECTION is answered by one chunk, \"one\", and that its response goes on after half a second."
+  (send-request connection "/")
+  (read-head connection)
+  (is (equal "one" (chunk-text connection)))
+  (is (not (readable-p connection 1/2))))
+
 (define-server-test a-writer-that-was-used-elsewhere-stays-open
   (with-later (given :response-timeout 1/10) (let ((writer (funcall responder '(200 ()))))
                                                (elsewhere writer "one")
                                                writer)
     (with-connection (connection)
-      (send-request connection "/")
-      (read-head connection)
-      (is (equal "one" (chunk-text connection)))
-      (is (not (readable-p connection 1/2)))
+      (check-writer-stays-open connection)
       (funcall (nth-given given) "two" :close t)
       (is (equal "two" (chunk-text connection)))
       (is (null (read-chunk connection))))))
@@ -348,10 +352,7 @@
                                               (funcall writer "one")
                                               writer)
     (with-connection (connection)
-      (send-request connection "/")
-      (read-head connection)
-      (is (equal "one" (chunk-text connection)))
-      (is (not (readable-p connection 1/2)))
+      (check-writer-stays-open connection)
       (funcall (nth-given given) nil :close t)
       (is (null (read-chunk connection))))))
 

@@ -112,19 +112,26 @@
 
 (define-server-test at-the-exit-of-the-process-all-workers-end
   (dolist (drains-p '(nil t))
-    (with-globals ((engine::*drain-seconds* 1000))
-      (with-gated-engine (engine gate connections 1 :standby 3)
-        (send (first connections) "w")
-        (wait-for-statistic engine :busy 1)
-        (let ((stop (and drains-p (stop-softly engine))))
-          (when stop
-            (eventually ("it to accept nothing more") (not (engine::engine-accepting-p engine))))
-          (engine::stop-for-exit)
-          (is-true (wait-for-statistic engine :threads 0) "~A" drains-p)
-          (is (closed-by-server-p (first connections)))
-          (open-gate gate)
-          (when stop
-            (task-result stop)))))))
+    (let ((begun (make-gate)) (gate (make-gate)))
+      (with-globals ((engine::*drain-seconds* 1000))
+        (with-ready-engine (engine (lambda (char)
+                                     (declare (ignore char))
+                                     (open-gate begun) ; it was read: what is not would reset the connection
+                                     (await gate)
+                                     nil)
+                                   :standby 3)
+          (with-connection (connection *port*)
+            (send connection "w")
+            (await begun)
+            (let ((stop (and drains-p (stop-softly engine))))
+              (when stop
+                (eventually ("it to accept nothing more") (not (engine::engine-accepting-p engine))))
+              (engine::stop-for-exit)
+              (is-true (wait-for-statistic engine :threads 0) "~A" drains-p)
+              (is (closed-by-server-p connection))
+              (open-gate gate)
+              (when stop
+                (task-result stop)))))))))
 
 (define-server-test an-engine-that-drains-ends-without-waiting-where-nothing-is-open
   (with-ready-engine (engine (constantly nil))
