@@ -11,6 +11,7 @@
   "The most digits of any other number that a client sends: such a number is a CONTENT-SIZE, and to read it
 costs little.  To read the digits of a longer one would take time with their square.")
 
+(declaim (inline decimal-number))       ; so that PORT-P, which every request calls, knows the type of its text
 (defun decimal-number (text start end most)
   "The integer that TEXT, a string, from START below END is in ASCII digits; NIL where that is none, or has
 more than MOST digits, an integer up to +MOST-INTEGER-DIGITS+."

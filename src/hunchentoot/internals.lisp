@@ -98,7 +98,7 @@ function NEW; NIL where that was done before."
 (taken-over-p #'hunchentoot:session-verify '() #'hunchentoots-session)
 
 (defvar *uri-format* hunchentoot::+utf-8+
-  "The external format of what a request's target says.")
+  "The external format of what a request's target says, which has ASCII in it.")
 
 (defvar *for-paths* (list nil)
   "What URL-DECODE is given besides text and format for a path, since 1.3.0: that a plus stays.")

@@ -143,6 +143,7 @@ it is closed."
   (or (wire-descriptor wire)
       (fail-as-broken wire +ebadf+)))
 
+(declaim (inline wire-base))
 (defun wire-base (wire)
   "The wire whose descriptor is beneath WIRE: itself where nothing else carries it, or has no descriptor."
   (let ((transport (wire-transport wire)))

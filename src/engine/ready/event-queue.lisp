@@ -30,14 +30,15 @@ and answered together.")
   "The token that was queued first in ENGINE, and is the caller's now; NIL when there is none."
   (loop for queue = (engine-event-queue engine)
         while queue
-        do (destructuring-bind (first . behind) queue
-             (let* ((tokens (or first (reverse behind)))
-                    (left (and (or (rest tokens) (and first behind))
-                               (cons (rest tokens) (and first behind)))))
-               (when (compare-and-set (engine-event-queue engine) queue left)
-                 (when left
-                   (wake-one-if-somebody-waits engine))
-                 (return (first tokens)))))))
+        do (let* ((first (car queue))
+                  (behind (cdr queue))
+                  (tokens (or first (reverse behind)))
+                  (left (and (or (rest tokens) (and first behind))
+                             (cons (rest tokens) (and first behind)))))
+             (when (compare-and-set (engine-event-queue engine) queue left)
+               (when left
+                 (wake-one-if-somebody-waits engine))
+               (return (first tokens))))))
 
 (defun queue-events (engine tokens)
   "Queues TOKENS, a list and not empty, which nobody changes any more, behind those of ENGINE."
