@@ -191,6 +191,18 @@
       (eventually ("the connections to be closed") (zerop (figure :open))))
     (is (= before (platform:tls-session-count)))))
 
+(define-server-test (a-worker-destroyed-before-it-ends-a-session-leaves-none-open :needs (:parking :tls-client :deferred-ends))
+  (let ((before (platform:tls-session-count)) (first-p t))
+    (with-function (engine::release-connection (original engine connection)
+                     (when (shiftf first-p nil)
+                       (destroy-here (bt:current-thread)))
+                     (funcall original engine connection))
+      (serving-tls ()
+        (is (search "Hey!" (ask-tls)))
+        (eventually ("the connection to be closed") (zerop (figure :open)))
+        (is (not first-p))
+        (is (= before (platform:tls-session-count)))))))
+
 ;;; The kernel's TLS
 
 (defun kernel-tls-p ()

@@ -45,7 +45,8 @@ closes CONNECTION, also after an error, which is counted."))
 
 (defgeneric release (service connection)
   (:documentation "Lets go of what SERVICE keeps for CONNECTION, flushing what is to be
-flushed: the engine is about to close its socket.  What it returns does not matter; an error is counted.")
+flushed: the engine is about to close its socket.  Called once more where it was left by a non-local exit.  What it returns
+does not matter; an error is counted.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))

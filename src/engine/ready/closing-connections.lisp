@@ -21,13 +21,14 @@
   (drop-connection engine connection))
 
 (defun release-owned (engine connection)
-  "Lets the service of ENGINE release CONNECTION, which the caller owns.  Where that is left by a non-local exit, as by a
-program that ends its thread, CONNECTION is closed, or nobody would do it.  In a worker it can be
-interrupted, as SERVE can: functions of programs run there."
+  "Lets the service of ENGINE release CONNECTION, which the caller owns.  In a worker that can be interrupted, as SERVE can:
+functions of programs run there.  Where it is left by a non-local exit, as when the thread is destroyed, CONNECTION is
+released once more, which the service may not have begun to do, and closed, or nobody would do it."
   (unless-returned (if (working-p engine)
                        (interruptibly (release-connection engine connection))
                        (release-connection engine connection))
-    (close-owned engine connection)))
+    (unwind-protect (release-connection engine connection)
+      (close-owned engine connection))))
 
 (defun working-p (engine)
   "True when the current thread is a worker of ENGINE that has not left its pool."
