@@ -77,7 +77,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "files-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "functions-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "threads-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "io-uring-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
                  (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))
                  (:file "tls-library" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-mistakes" :if-feature (:not :hunchentoot-no-ssl))
@@ -167,7 +166,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :components ((:file "ownership")  ; who may touch a connection
                    (:file "connection-table") ; by descriptor
                    (:file "latency-probe") ; how long what is ready waits
-                   (:file "output-batch") ; answers that are sent together
                    (:file "ready-engine") ; who does what
                    (:file "event-queue") ; events for whoever is free next
                    (:file "ready-timers") ; those that are due
@@ -175,11 +173,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "pending-output") ; slow readers
                    (:file "closing-connections")
                    (:file "worker-loop")
-                   (:file "early-input") ; what several connections have sent
-                   (:file "closing-together") ; several connections
-                   (:file "held-output") ; who holds answers, and for how long
                    (:file "visitors")   ; answers that come later
-                   (:file "visiting-together") ; many connections
                    (:file "accepting-connections")
                    (:file "worker-sample") ; what the sentinel sees of the workers
                    (:file "pool-sizing") ; how many workers are awake: all decisions

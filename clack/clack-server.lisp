@@ -11,7 +11,6 @@
    (response-timeout :initarg :response-timeout :reader server-response-timeout)
    (persistent-p :initarg :persistent-p :reader server-persistent-p)
    (batch-scheduling-p :initarg :batch-scheduling-p :reader batch-scheduling-p)
-   (calls-together-p :initarg :calls-together-p :reader calls-together-p)
    (tls-context :initarg :tls-context :initform nil :reader handshake-context)
    (place :initarg :place :reader server-place
           :documentation "Where to listen: a plist of arguments.")

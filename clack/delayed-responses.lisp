@@ -51,11 +51,6 @@
   "True in the function that is to answer DELAYED, while it runs."
   (eq (bt:current-thread) (delayed-thread delayed)))
 
-(defun over-when-sent-p (delayed)
-  "True when DELAYED is over once its answer, which was taken, is sent: its function does not go on."
-  (and (null (delayed-thread delayed))
-       (deferral-answered-whole-p (delayed-deferral delayed))))
-
 (defun begin-delayed (server exchange content body)
   "The response to EXCHANGE, pending from now on."
   (let ((deferral (make-deferral server (exchange-engine exchange) (exchange-connection exchange) exchange

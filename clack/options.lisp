@@ -76,7 +76,6 @@ does."
                  :response-timeout (getf arguments :response-timeout 60)
                  :persistent-p (getf arguments :persistent-connections-p t)
                  :batch-scheduling-p (getf arguments :batch-scheduling t)
-                 :calls-together-p (getf arguments :io-uring t)
                  :tls-context (tls-context-for arguments)
                  :place arguments
                  :threads (thread-counts arguments)))

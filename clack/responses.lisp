@@ -118,19 +118,6 @@ there are clients that look for one only when they have sent all."
 
 ;;; Whole responses
 
-(defun nothing-follows-p (exchange)
-  "True when the response to EXCHANGE is the last of what its connection and its worker have to do with it."
-  (and (let ((deferral (exchange-deferral exchange)))
-         (or (null deferral) (over-when-sent-p (deferral-context deferral))))
-       (eq :done (client-side (exchange-protocol exchange)))))
-
-(defun send-whole-on (exchange reply body)
-  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to the client of EXCHANGE."
-  (let ((wire (link-wire (exchange-link exchange))))
-    (if (and (null body) (nothing-follows-p exchange))
-        (send-last-reply wire reply (exchange-connection exchange))
-        (send-reply-on wire reply body))))
-
 (defun send-whole (server exchange content status headers length append)
   "Sends the response with STATUS and HEADERS, and a content of LENGTH octets, to the request of EXCHANGE with
 CONTENT.  APPEND, a function of the OUTPUT that it is made in, appends the content, or returns what is to be sent
@@ -142,7 +129,7 @@ after it."
       (encode-response-head reply server exchange status headers event length)
       (let ((body (and (content-wanted-p head status) (funcall append reply))))
         (note-event exchange event)
-        (send-whole-on exchange reply body)
+        (send-reply-on (link-wire (exchange-link exchange)) reply body)
         (note-event exchange :reply-end)))))
 
 (defun announced-length (headers)

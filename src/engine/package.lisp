@@ -7,9 +7,9 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; what the storey above implements
-   #:service #:serve #:serve-visitor #:serve-at #:visit-connection #:visit-together #:gather-output #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
+   #:service #:serve #:serve-visitor #:serve-at #:visit-connection #:call-for-all #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
    #:idle-seconds #:write-seconds #:write-rate #:give-notice #:input-kept-since #:release-kept-input
-   #:batch-scheduling-p #:calls-together-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker
+   #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker
    #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
@@ -18,7 +18,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:connection-outcome #:peer-ended-p
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
-   #:connection-output #:hold-output #:note-input-missed #:receives-first-p #:take-input #:send-parts #:drop-parts
+   #:connection-output #:note-input-missed #:send-parts #:drop-parts
    #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets #:make-step-part
    #:file-part-p #:gather-octets
    #:open-file-part #:file-part-file

@@ -137,7 +137,7 @@ waits for nothing, is true; returns how many got it."
       (when reached
         (call-with-spare-kit
          (lambda ()
-           (visit-together (outbox-engine (subscriber-outbox (first reached))) #'go-on-with reached))))
+           (call-for-all #'go-on-with reached))))
       (length reached))))
 
 (defun put-in-all (channel encoder wanted-p)

@@ -306,27 +306,8 @@ sent after it."
       (let ((body (and (body-wanted-p request status) (funcall append reply))))
         (begin-reply acceptor status event)
         (take-what-was-not-read request head)
-        (send-whole-on request reply body)
+        (send-reply-on (link-wire (current-link)) reply body)
         (note-event *exchange* :reply-end)))))
-
-(defun nothing-follows-p (request exchange)
-  "True when nobody does anything for REQUEST, of EXCHANGE, after its reply: neither methods of the program, nor whoever
-speaks on over the connection."
-  (and (eq :own (exchange-kind exchange))
-       (eq :done (client-side (exchange-protocol exchange)))
-       (let ((deferral (exchange-deferral exchange)))
-         (or (null deferral) (deferral-answered-whole-p deferral)))
-       (null (exchange-successor exchange))
-       ;; The connection's acceptor: a method of the program may have REQUEST processed as one to another.
-       (let ((acceptor (hunchentoot:taskmaster-acceptor (exchange-application exchange))))
-         (eq (class-of request) (surroundings-last-request-class (surroundings-of acceptor))))))
-
-(defun send-whole-on (request reply body)
-  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to the client of REQUEST."
-  (let ((wire (link-wire (current-link))))
-    (if (and (null body) (nothing-follows-p request *exchange*))
-        (send-last-reply wire reply (exchange-connection *exchange*))
-        (send-reply-on wire reply body))))
 
 (defun body-wanted-p (request status)
   (and (body-allowed-p status)

@@ -18,13 +18,12 @@
 
 (defstruct (surroundings (:include opaque)
                          (:constructor make-surroundings
-                             (redefinitions kind loggers streams last-request-class)))
+                             (redefinitions kind loggers streams)))
   "What methods a program has beside ours."
   (redefinitions 0 :read-only t)        ; *REDEFINITIONS* when this was found out
   (kind :own :type (member :own :wrapped :foreign) :read-only t)
   (loggers '() :type list :read-only t) ; of ACCEPTOR-LOG-ACCESS, after ours
-  (streams nil :read-only t)            ; of INITIALIZE-CONNECTION-STREAM, see STREAM-SURROUNDINGS
-  (last-request-class nil :read-only t)) ; see there
+  (streams nil :read-only t))           ; of INITIALIZE-CONNECTION-STREAM, see STREAM-SURROUNDINGS
 
 (defvar *redefinitions* 0
   "Counts what may have changed the methods of an acceptor, where that can be watched.")
@@ -97,38 +96,6 @@ program's, and Hunchentoot's."
            :wrapped)
           (t :own))))
 
-;;; What runs after a reply
-
-(defparameter *any-stream* (make-descriptor-stream nil)
-  "Stands for the streams of connections where methods are looked for.")
-
-(defun alone-p (function arguments)
-  "True when the program has no method of FUNCTION for ARGUMENTS, nor, on whatever class, one that runs after ours."
-  (and (null (methods-of-program function arguments))
-       (notany (lambda (method)
-                 (equal '(:after) (method-qualifiers method)))
-               (compute-applicable-methods function arguments))))
-
-(defun only-ours-p (request)
-  "True when PROCESS-REQUEST has no method for REQUEST but ours, and Hunchentoot's, which that hides."
-  (flet ((method-on (class)
-           (find-method #'hunchentoot:process-request '() (list (find-class class)) nil)))
-    (null (set-difference (compute-applicable-methods #'hunchentoot:process-request (list request))
-                          (list (method-on 'hunchentoot:request) (method-on t))))))
-
-(defun class-of-requests (acceptor)
-  "The class of the requests to ACCEPTOR; NIL where there is none of that name."
-  (find-class (hunchentoot:acceptor-request-class acceptor) nil))
-
-(defun last-request-class (acceptor)
-  "The class of requests to ACCEPTOR after whose replies no method of the program runs; NIL where one may."
-  (let ((class (class-of-requests acceptor)))
-    (and class
-         (alone-p #'hunchentoot:process-connection (list acceptor *any-socket*))
-         (alone-p #'hunchentoot:reset-connection-stream (list acceptor *any-stream*))
-         (only-ours-p (allocate-instance class))
-         class)))
-
 (defgeneric stream-surroundings (acceptor)
   (:documentation "What methods the program has that make the streams of ACCEPTOR's connections, where we
 have one.")
@@ -141,17 +108,13 @@ have one.")
   (let ((redefinitions *redefinitions*)) ; before looking: what is redefined meanwhile counts again
     (watch-redefinitions (list* #'hunchentoot:process-connection #'hunchentoot:acceptor-log-access
                                 #'hunchentoot:initialize-connection-stream
-                                #'hunchentoot:process-request #'hunchentoot:reset-connection-stream
-                                (append (superclasses (class-of acceptor))
-                                        (superclasses (or (class-of-requests acceptor)
-                                                          (find-class 'hunchentoot:request))))))
+                                (superclasses (class-of acceptor))))
     (setf (acceptor-surroundings acceptor)
           (make-surroundings
            redefinitions
            (process-connection-kind acceptor)
            (primaries-after-ours #'hunchentoot:acceptor-log-access (list acceptor))
-           (stream-surroundings acceptor)
-           (last-request-class acceptor)))))
+           (stream-surroundings acceptor)))))
 
 (defun surroundings-of (acceptor)
   (let ((known (acceptor-surroundings acceptor)))

@@ -39,10 +39,6 @@ the platform can do that.")
     :initarg :batch-scheduling
     :reader batch-scheduling-p
     :documentation "True when threads run under SCHED_BATCH, with coarse timers.")
-   (io-uring
-    :initarg :io-uring
-    :reader calls-together-p
-    :documentation "True when several calls of the system may be made by one, by io_uring.")
    (rejections
     :initform (make-rejections)
     :accessor taskmaster-rejections
@@ -71,7 +67,6 @@ earlier one had to leave behind cannot disturb it."))
    :max-waiting-count :half
    :parking *parking-by-default*
    :batch-scheduling t
-   :io-uring t
    :worker-thread-name-format *default-worker-thread-name-format*)
   (:documentation "A taskmaster whose threads share the acceptor's connections and are
 recycled: one that has served a connection serves another, and how many there are follows

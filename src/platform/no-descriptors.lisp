@@ -5,15 +5,6 @@
 
 (deftype descriptor () 'fixnum)
 (deftype token () 'integer)
-(deftype ring-results () 'simple-vector)
-(deftype ring-positions () 'simple-vector)
-(deftype ring-descriptors () 'simple-vector)
-
-(defconstant +ring-size+ 1
-  "How many calls a ring would take at once.")
-
-(defconstant +not-made+ nil
-  "What would say that a call was not made.")
 
 (defconstant +most-dropped+ 1
   "The most octets that DROP-OCTETS would drop.")
@@ -73,7 +64,6 @@
                native-name open-file file-facts read-file-octets write-file-octets send-file
                make-poller close-poller watch rearm unwatch wake-all send-probe wake-one
                await-ready make-timer-descriptor arm-timer-descriptor
-               make-ring close-ring send-through-ring receive-through-ring close-through-ring
                thread-identity open-thread-status thread-state thread-run-time
                schedule-as-batch let-timers-be-late nap))
 

@@ -40,9 +40,6 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:poller #:make-poller #:close-poller #:watch #:rearm #:unwatch #:wake-all #:send-probe
    #:wake-one #:await-ready #:token-hangup-p #:plain-token
    #:make-timer-descriptor #:arm-timer-descriptor
-   ;; several calls by one
-   #:+ring-size+ #:+not-made+ #:ring-results #:ring-positions #:ring-descriptors
-   #:make-ring #:close-ring #:send-through-ring #:receive-through-ring #:close-through-ring
    ;; octets by machine words
    #:+group-size+ #:octet-group
    ;; functions of other libraries, and the heap
@@ -79,6 +76,6 @@ descriptors.  One file for each Lisp defines the few operators that differ
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-(defparameter *hot-files* '("octets-sbcl" "descriptors-sbcl" "epoll-sbcl" "io-uring-sbcl")
+(defparameter *hot-files* '("octets-sbcl" "descriptors-sbcl" "epoll-sbcl")
   "The files of src/platform/ that may say *HOT-POLICY*.  Their functions trust their arguments;
 every caller has checked types and bounds.")

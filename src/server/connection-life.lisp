@@ -194,23 +194,6 @@ or :END where it fails."
              (wire-drained-p (link-wire link))
              (wire-all-read-p (link-wire link))))))
 
-(defmethod receives-first-p ((application http-service) connection)
-  (let ((link (connection-data connection)))
-    (and link
-         (not (link-shaking-p link))
-         (null (link-reception link))
-         (wire-receives-p (link-wire link))
-         (if (link-continuation link)
-             (reads-first-p (link-continuation link) (link-wire link))
-             (eq :own (reading-kind application))))))
-
-(defmethod take-input ((application http-service) connection octets start end all-p)
-  (let* ((link (connection-data connection))
-         (wire (link-wire link)))
-    (put-input wire octets start end all-p)
-    ;; Who reads a request looks at all that has come.
-    (setf (wire-early-p wire) (and (link-continuation link) t))))
-
 (defmethod note-input-missed ((application http-service) connection)
   (let* ((link (connection-data connection))
          (wire (and link (link-wire link)))) ; none before the handshake

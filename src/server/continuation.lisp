@@ -32,12 +32,6 @@ SERVE does: :DEFERRED as long as more is to come.  When VISITOR-P, the thread ma
   (:method ((continuation continuation))
     (visit-connection (continuation-engine continuation) (continuation-connection continuation))))
 
-(defgeneric reads-first-p (continuation wire)
-  (:documentation "True when what is done for CONTINUATION after an event of input is to read what WIRE has.")
-  (:method (continuation wire)
-    (declare (ignore continuation wire))
-    nil))
-
 (defgeneric keep-continuation (continuation link)
   (:documentation "Goes on, in the current worker, with CONTINUATION over LINK to its end, waiting for whatever it has to;
 returns what SERVE does."))
@@ -80,12 +74,9 @@ as that is known; not when the peer has only ended its half.  Asks the system."
 
 (defun continue-after-event (link)
   "Like CONTINUE-LINK, for a worker that has got an event: if that was one of input there will be no other, so whoever
-reads next has to look; unless the engine has just done that."
-  (let ((wire (link-wire link)))
-    (unless (wire-early-p wire)
-      (setf (wire-drained-p wire) nil))
-    (multiple-value-prog1 (continue-link link nil)
-      (setf (wire-early-p wire) nil)))) ; the next event is another one
+reads next has to look."
+  (setf (wire-drained-p (link-wire link)) nil)
+  (continue-link link nil))
 
 (defun abandon-continuation (link)
   "Ends what goes on over LINK, if anything does."

@@ -72,11 +72,6 @@ before.")
   "True while the answer of DEFERRAL is still to come, or to be sent."
   (and (member (deferral-state deferral) '(:pending :answered)) t))
 
-(defun deferral-answered-whole-p (deferral)
-  "True when the answer of DEFERRAL, no stream, was taken to be sent: nothing will come after that."
-  (and (eq :done (deferral-state deferral))
-       (null (deferral-outbox deferral))))
-
 (defun deferral-over-p (deferral)
   "True when nobody waits for the answer of DEFERRAL any more, and it has none."
   (and (member (deferral-state deferral) '(:expired :gone)) t))
@@ -326,7 +321,7 @@ its half."
   (when (ends-with-engine-p deferral)
     (close-outbox outbox))
   (let ((sent-p (and (not (outbox-broken-p outbox))
-                     (send-queued outbox (link-wire link) :connection (continuation-connection deferral)))))
+                     (send-queued outbox (link-wire link)))))
     (cond ((outbox-broken-p outbox) :broken) ; perhaps by now; who closes the connection abandons DEFERRAL
           ((not sent-p) :deferred)
           (t

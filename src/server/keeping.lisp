@@ -88,13 +88,6 @@ longer, or takes them more slowly than it may, it is given up; see GIVE-UP-TAKER
     (and (eq :engine (wire-owner base))
          (null (wire-lent base)))))
 
-(defun sends-plainly-p (wire)
-  "True when what WIRE sends next its descriptor sends as it is, and nothing else is to leave before it."
-  (and (eq :engine (wire-owner wire))
-       (null (wire-transport wire))
-       (null (wire-lent wire))
-       (null (wire-left wire))))
-
 (defun octets-left (wire)
   "How many octets are LEFT of WIRE."
   (loop for part in (wire-left wire)

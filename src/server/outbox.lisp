@@ -191,14 +191,6 @@ by now."
     (dolist (octets queue size)
       (incf size (length (the octets octets))))))
 
-(defun octets-of-queue (queue)
-  "The octets of QUEUE, vectors of which the last is first, in one vector; NIL where that would copy more than is joined."
-  (if (null (rest queue))
-      (first queue)
-      (let ((count (queue-size queue)))
-        (when (<= count +most-joined+)
-          (joined-octets (reverse queue) count)))))
-
 (defun parts-of-queue (queue)
   "Parts of the octets of QUEUE, vectors of which the last is first, in the order in which they leave: small ones
 together."
@@ -246,32 +238,9 @@ woken that waits for it.  Under the lock."
     (and (null (outbox-queue outbox))
          (not (eq :open (outbox-phase outbox))))))
 
-(defun gathered-p (wire octets engine connection)
-  "Has ENGINE gather OCTETS, all that is to be sent to WIRE, of CONNECTION, if its visitor does that; true then.  NIL where
-CONNECTION is NIL."
-  (and connection
-       (sends-plainly-p wire)
-       (zerop (wire-fill wire))
-       (gather-output engine connection octets 0 (length (the octets octets)))))
-
-(defun send-taken-queue (queue wire last-p more-p engine connection)
-  "Sends what the peer of WIRE takes now of QUEUE, of TAKE-QUEUED with LAST-P; the rest is LEFT.  MORE-P and CONNECTION, of
-ENGINE, are as in SEND-QUEUED."
-  (let ((octets (octets-of-queue queue)))
-    ;; What the caller sends behind the last must not overtake it.
-    (unless (and octets
-                 (not last-p)
-                 (gathered-p wire octets engine connection))
-      (send-parts-now wire
-                      (append (wire-left wire)
-                              (if octets
-                                  (list (make-octets-part octets))
-                                  (parts-of-queue queue)))
-                      more-p))))
-
-(defun send-taken (outbox wire more-p connection)
-  "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is LEFT.  MORE-P and
-CONNECTION as in SEND-QUEUED.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
+(defun send-taken (outbox wire more-p)
+  "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is LEFT.  MORE-P is as in
+SEND-PARTS-NOW.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
   ;; What was taken, and is not sent or LEFT, nobody has.
   (cond ((not (queued-p outbox))        ; who is interrupted there breaks nothing
          (sent-to-the-end-p outbox))
@@ -279,7 +248,7 @@ CONNECTION as in SEND-QUEUED.  True when nothing will follow.  Signals DESCRIPTO
          (sending-wholly (wire)
            (multiple-value-bind (queue last-p) (take-queued outbox)
              (when queue
-               (send-taken-queue queue wire last-p more-p (outbox-engine outbox) connection))
+               (send-parts-now wire (append (wire-left wire) (parts-of-queue queue)) more-p))
              last-p)))
         (t                              ; whose stream waits, or is a program's
          (whole-or-broken (wire)
@@ -295,12 +264,11 @@ afterwards."
        (not (queued-p outbox))          ; nor a vector without octets
        (zerop (outbox-size outbox))))
 
-(defun send-queued (outbox wire &key more-p connection)
-  "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P as in SEND-PARTS-NOW.
-CONNECTION is that of WIRE where the caller sends nothing more for now unless this is true, so that its visitor may gather
-it; else NIL.  True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
+(defun send-queued (outbox wire &key more-p)
+  "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P is as in SEND-PARTS-NOW.
+True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
   (unless (nothing-to-send-p outbox)
-    (let ((last-p (send-taken outbox wire more-p connection))
+    (let ((last-p (send-taken outbox wire more-p))
           (count (octets-left wire)))
       (note-unsent outbox count)
       (and last-p (zerop count)))))

@@ -58,7 +58,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:link-continuation #:continuation #:continuation-application #:continuation-engine #:continuation-connection
    #:continue-over #:abandon #:visit #:peer-left-p
    #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-endless-p #:deferral-left-p
-   #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:deferral-answered-whole-p #:deferral-answer #:deferral-on-leaving
+   #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:deferral-answer #:deferral-on-leaving
    #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer #:reopen-deferral
    #:already-answered #:resume #:end-stream #:outbox-of-answer #:drop-deferred
    #:keep-continuation
@@ -84,7 +84,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:reception-deadline #:unfinished-served-p #:pause-end #:drop-reception
    #:make-content-stream #:*no-content* #:make-chunked-content
    ;; replies
-   #:with-reply #:send-reply-on #:send-last-reply #:send-refusal #:send-refusal-at-once #:send-continue
+   #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second
    #:keep-alive-of #:says-close-p #:connection-headers #:*retry-seconds* #:send-busy
    ;; files

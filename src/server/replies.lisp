@@ -18,20 +18,6 @@
   (:method ((stream descriptor-stream) reply)
     (send-reply-on (stream-wire stream) reply nil)))
 
-(defun held-p (wire reply connection)
-  "Has the engine hold REPLY, an OUTPUT, all that its worker has to send to WIRE, of CONNECTION, if it wants to; true
-then."
-  (and (sends-plainly-p wire)
-       (not (input-left-p wire))        ; else the next answer follows at once
-       (hold-output connection (output-octets reply) 0 (output-fill reply))))
-
-(defun send-last-reply (wire reply connection)
-  "Sends REPLY, an OUTPUT, to WIRE, of CONNECTION, or lets the engine do so soon; only where nothing is done for its
-request after that."
-  (send-output wire)
-  (unless (held-p wire reply connection)
-    (send-reply-on wire reply nil)))
-
 (defun send-reply-on (wire reply body)
   "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to WIRE, without waiting: what
 its descriptor does not take is LEFT to the engine, so that nobody may change BODY afterwards; the

@@ -30,8 +30,7 @@
          (more-p (and (not visitor-p)
                       (prog1 (receive-messages socket wire)
                         (keep-time socket now))))
-         (ended-p (send-queued (websocket-outbox socket) wire
-                               :connection (and visitor-p (continuation-connection socket)))))
+         (ended-p (send-queued (websocket-outbox socket) wire)))
     (send-held socket wire)
     (note-ping-sent socket wire)
     (cond (ended-p :close)
@@ -50,8 +49,7 @@
     (loop while (and (reads-on-p socket) (null (wire-left wire)))
           do (when (minusp (decf turns))
                (return t))
-             (let ((new-p (or (shiftf (wire-early-p wire) nil)
-                              (= (wire-start wire) (wire-end wire)))))
+             (let ((new-p (= (wire-start wire) (wire-end wire))))
                (when new-p
                  (send-waiting socket wire)
                  (send-held socket wire))
@@ -71,10 +69,6 @@
   (:documentation "True when what comes for SOCKET is to be read.")
   (:method ((socket websocket))
     (receiving-p (websocket-state socket))))
-
-(defmethod reads-first-p ((socket websocket) wire)
-  (and (reads-on-p socket)
-       (null (wire-left wire))))
 
 (defgeneric note-end-of-input (socket)
   (:documentation "Notes that the client of SOCKET will send no more.")

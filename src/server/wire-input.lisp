@@ -58,27 +58,6 @@ Returns what FILL-INPUT does."
             (wire-end wire) count))
     outcome))
 
-(defun wire-receives-p (wire)
-  "True when nothing but the descriptor of WIRE has what it receives next."
-  (and (null (wire-transport wire))
-       (null (wire-lent wire))
-       (wire-descriptor wire)
-       (= (wire-start wire) (wire-end wire))))
-
-(defun put-input (wire octets start end all-p)
-  "Makes a copy of OCTETS from START to END what WIRE has received, for which WIRE-RECEIVES-P is true; no more had come
-if ALL-P."
-  (let* ((count (- end start))
-         ;; Buffers go back to the worker that serves, not to the one that receives: who has given all of his away
-         ;; would make new ones, and each is larger than most requests.
-         (buffer (if all-p (make-octets count) (empty-input-buffer wire))))
-    (replace (the octets buffer) (the octets octets) :start2 start :end2 end)
-    (setf (wire-input wire) buffer
-          (wire-start wire) 0
-          (wire-end wire) count
-          (wire-drained-p wire) all-p)
-    (incf (wire-received wire) count)))
-
 (defun fill-more-input (wire)
   "Receives more than WIRE has already; returns what FILL-INPUT does.  Waits for the next line where its
 transport does."

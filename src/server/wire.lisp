@@ -47,7 +47,6 @@
   (drained-p nil)
   (reserved 0 :type index)              ; octets of the budget of all clients, for INPUT that waits
   (reserved-since 0 :type fixnum)       ; when there were none, in MILLISECONDS
-  (early-p nil)                         ; its input was received by the engine, for what goes on over it, and not read
   (left '() :type list)
   (output nil :type (or null octets))
   (fill 0 :type index))

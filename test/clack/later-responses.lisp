@@ -92,13 +92,6 @@ RESPONDER and ENVIRONMENT bound in a function that the application returns; valu
       (loop repeat 2 do (is (equal "early" (exchange-text connection "/"))))
       (is (equal '(nil nil) (recorded given))))))
 
-(define-server-test (a-response-is-held-when-its-function-has-returned :needs :parking)
-  (flet ((offered-p (function)
-           (with-later (given) (funcall function responder (text-response "word"))
-             (offered-while (is (equal "word" (ask-text "/")))))))
-    (is-true (offered-p #'elsewhere))
-    (is-false (offered-p #'funcall) "The function may go on for long.")))
-
 (define-server-test a-response-is-given-once-whoever-gives-it
   (with-later (given) responder
     (with-connection (connection)

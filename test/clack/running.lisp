@@ -166,10 +166,6 @@
       (is (search "within" text))
       (is (search "without" text)))))
 
-(define-server-test what-the-engine-may-do-is-the-programs-to-say-with-clack
-  (is-true (engine:calls-together-p (handler::make-clack-server 'hello '())))
-  (is-false (engine:calls-together-p (handler::make-clack-server 'hello '(:io-uring nil)))))
-
 (define-server-test too-many-connections-are-answered-503
   (let ((gate (make-gate "leave to answer")) (begun (make-gate "a request to begin")))
     (with-clack (environment (progn (open-gate begun)

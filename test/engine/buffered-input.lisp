@@ -4,7 +4,7 @@
   :description "Nothing that came waits unseen where a part of it is in a buffer, and some answers come later.")
 
 ;;; An exhaustive search, as in ownership-model.lisp, of what can happen to one connection whose requests are all
-;;; answered later: two workers get its events, alone or with others; another thread answers, as a visitor; somebody visits
+;;; answered later: two workers get its events; another thread answers, as a visitor; somebody visits
 ;;; it for nothing, and the sentinel claims it once.  The client sends requests, several at once or one by one, and ends
 ;;; its half.
 ;;;
@@ -20,7 +20,7 @@
       (:to-send 2) (:to-end 1)          ; what the client still does
       (:socket 2) (:ended 1)            ; what has come, and was not received
       (:watched 1) (:pending 1)         ; as epoll(7) describes edge-triggered watching
-      (:tokens 2) (:entries 1)          ; in the engine's queue; an entry is owned by the queue
+      (:tokens 2)                       ; in the engine's queue
       (:buffer 2) (:drained 1)          ; the service's
       (:waits 2)                        ; for an answer: 0, no; 1, yes; 2, there is one
       (:awaited 1)                      ; who answers has to visit
@@ -31,7 +31,7 @@
     "Names and sizes in bits; together a fixnum.")
 
   (defparameter *buffer-places*
-    '(:idle :found :found-over :early :early-over :early-owned
+    '(:idle :found :found-over
       :serve :read :handle :visit :visiting :settle :look :look-for-end :watch :park :again :leave :give-up :queue :close)
     "Where a thread can be."))
 
@@ -178,21 +178,6 @@
      (one-of (if (ownable-p (ownership-event (if (eq place :found) :ready :ready-over)))
                  (go-to :serve)
                  (end-turn))))
-    ;; Got with other events: it is queued as owned, or received early; or, where an answer may come, parked again.
-    ((:early :early-over)
-     (one-of (if (ownable-p (ownership-event (if (eq place :early) :ready :ready-over)))
-                 (go-to :early-owned)
-                 (end-turn))))
-    (:early-owned
-     (if (plusp (buffer-field :waits))
-         (one-of (progn (miss-input :early)
-                        (go-to :give-up)))
-         (one-of (progn (incf (buffer-field :entries))
-                        (end-turn))
-                 (when (and (zerop (buffer-field :buffer)) (plusp (buffer-field :socket)))
-                   (receive-all)
-                   (incf (buffer-field :entries))
-                   (end-turn)))))
     (:serve (one-of (cond ((plusp (buffer-field :waits))
                            (setf (buffer-field :drained) 0) ; it was woken by an event, perhaps
                            (look-for-answer))
@@ -226,13 +211,9 @@
 
 (defun idle-worker-choices ()
   (one-of (take-kernel-event :found :found-over)
-          (take-kernel-event :early :early-over)
           (when (plusp (buffer-field :tokens))
             (decf (buffer-field :tokens))
-            (go-to :found))
-          (when (plusp (buffer-field :entries))
-            (decf (buffer-field :entries))
-            (go-to :serve))))
+            (go-to :found))))
 
 (defun idle-answerer-choices ()
   (one-of (when (= 1 (buffer-field :waits))
@@ -333,7 +314,6 @@ came to be."
 (test the-search-notices-who-does-not-tell-of-missed-input-or-looks-twice
   (if (platform:readiness-supported-p)
       (loop for (mistake requests end-p) in '((:leave 3 nil) ; a visitor, or the sentinel
-                                              (:early 2 t)   ; who got the event of the end with others
                                               (:look 2 t))   ; who looks for the end after he has looked for events
             do (let ((*omission* mistake))
                  (is (stringp (search-buffer-worlds requests end-p)) "~A" mistake)))

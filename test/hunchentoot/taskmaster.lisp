@@ -234,13 +234,6 @@
           (is (equal "quick" (exchange-text connection "/quick"))))
         (is (equal "quick" (ask-text "/quick")))))))
 
-;;; How they call the system
-
-(define-server-test whether-calls-are-made-together-is-the-programs-to-say
-  (is-true (engine:calls-together-p (taskmaster)))
-  (is-true (engine:calls-together-p (taskmaster :io-uring t)))
-  (is-false (engine:calls-together-p (taskmaster :io-uring nil))))
-
 ;;; How the system schedules them
 
 (defun scheduling-of-this-thread ()

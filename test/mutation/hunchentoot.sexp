@@ -81,7 +81,6 @@
  (("refill" "(replace octets octets :start2 (form-reader-start reader) :end2 (form-reader-end reader))" "")
   ("refill" "(form-reader-start reader) 0" "")
   ("next-event" "((multipart-closed-p (form-reader-parser reader)) (return nil))" "")
-  ("next-event" "(error 'end-of-file :stream (form-reader-content reader))" "(return nil)")
   ("open-new-file" ":if-exists nil" ":if-exists :supersede")
   ("new-file" "(disown-temporary-pathname pathname)" "nil")
   ("note-file" "(> (incf (form-reader-files reader)) most)" "(> (form-reader-files reader) most)"
@@ -153,7 +152,6 @@
   ("settle-head" "(and (body-allowed-p status) length)" "length" :suites (own-output))
   ("content-kind (content-type external-format)" "(eq (content-kind-content-type kind) content-type)" "t")
   ("content-kind (content-type external-format)" "(eq (content-kind-external-format kind) external-format)" "t")
-  ("own-reason" "(unless (equal reason (reason-phrase status))" "(unless t")
   ("encode-reply-head" "(setf (cdr header) (unfolded (cdr header)))" "nil")
   ("send-reply-with" "(begin-reply acceptor status event)" "")
   ("send-reply-with" "(note-event *exchange* :reply-end)" "")
@@ -240,8 +238,6 @@
   ("reinitialize-instance :before" "(check-arguments" "(list")
   ("reinitialize-instance :after" "(fill-defaults taskmaster)" "")
   ("reinitialize-instance :after" "(resize-engine taskmaster)" "")
-  ("reinitialize-instance :after"
-   "(setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster))" "")
   ("resize-engine" ":standby (taskmaster-standby-thread-count taskmaster)" ":standby 1")
   ("setf taskmaster-standby-thread-count" "(resize-engine taskmaster)" "")
   ("setf taskmaster-standby-thread-count" "(resize-engine taskmaster) count" "(resize-engine taskmaster) nil")
@@ -277,7 +273,6 @@
   ("forget-server-name" "(setf *server-name* (list nil))" "nil" :suites (requests))
   ("temporary-pathname" "(eq files hunchentoot::*tmp-files*)" "t" :suites (forms))
   ("temporary-pathname" "(eq files hunchentoot::*tmp-files*)" "nil" :suites (forms))
-  ("temporary-pathname" "(> tries 1)" "nil" :suites (forms))
   ("delete-files" "(when (pathnamep path)" "(when (and (pathnamep path) (probe-file path))" :suites (forms))
   ("note-what-hunchentoot-did" "(eq :idle (our-side (exchange-protocol exchange)))" "nil")
   ("call-with-connection-stream" "(reusable-p :park)" "(t :park)")))
@@ -344,8 +339,6 @@
   ("hunchentoot:start" "(note-engine acceptor nil)" "" :suites (mistakes))
   ("hunchentoot:start" "(unless was-listening (check-access-log-function" "(progn (check-access-log-function"
    :suites (starting-twice-is-refused-and-harmless mistakes changing))
-  ("hunchentoot:start" "(unless was-listening (stop-listening" "(progn (stop-listening"
-   :suites (starting-twice-is-refused-and-harmless mistakes))
   ("hunchentoot:start" "(stop-listening acceptor (acceptor-listener acceptor))" ""
    :suites (start-without-threads-leaves-the-port-free))
   ("hunchentoot:start" "(multiple-value-prog1 (call-next-method) (settle-logs acceptor)"
@@ -539,7 +532,6 @@
  (("subscribe" "(lambda () (unsubscribe channel subscriber))" "(lambda ())")
   ("subscribe" "(forget-when-over outbox function)" "nil")
   ("subscribe" "(call-when-over outbox function)" "nil")
-  ("subscribe" "((outbox-broken-p outbox) (unsubscribe channel subscriber))" "")
   ("unsubscribe" "(forget-when-over (subscriber-outbox subscriber) function)" "nil")
   ("publish-encoded" "(drop-subscriber subscriber)" "nil")
   ("publish-encoded" "(unsubscribe channel subscriber)" "nil")

@@ -17,7 +17,6 @@
   ("idle-wait" "(pool-state-clock-stopped-p pool) t" "")
   ("idle-wait" "(and (pool-state-sentinel-idle-p pool)" "(and t")
   ("idle-wait" "(somebody-waits-p engine)" "t")
-  ("idle-wait" "(not (answers-held-p engine))" "t")
   ("idle-wait" "(setf (pool-state-sentinel-idle-p pool) nil)" "")
   ("idle-wait" "(resume-clock pool)" "")
   ("wait-idly" "(resume-fast-sampling controller)" "")
@@ -271,7 +270,6 @@
   ("accounting-problems" "(unless (zerop (open-count engine))" "(when nil")
   ("accounting-problems" "(or (eq state :ended) (= count listed))" "t")
   ("abandon-engine" "(when (inside-worker-p engine)" "(when nil")
-  ("abandon-engine" "(destroy-thread thread)" "nil")
   ("abandon-engine" "(drop-queue engine)" "")
   ("abandon-engine" "(end-input engine :keep-alive :writing)" "")))
 

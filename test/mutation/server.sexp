@@ -143,9 +143,7 @@
   ("buffered-whole" "(zerop (spooled-octets content))" "t")
   ("read-unknown-content" "(1+ limit)" "limit")
   ("read-unknown-content" "(> position limit)" "(>= position limit)")
-  ("read-unknown-content" "(first-octets content octets position)" "octets")
-  ("read-all-content" "(> size limit)" "(>= size limit)")
-  ("read-all-content" "((and limit (> size limit)) (refuse-content content refusal))" "")))
+  ("read-unknown-content" "(first-octets content octets position)" "octets")))
 
 (:file "src/server/chunks.lisp" :suites (contents)
  :mutants
@@ -408,7 +406,6 @@
   ("abandon-reception" "(drop-reception (shiftf (link-reception link) nil))" ""
    :suites (early-content))))
 
-
 (:file "src/server/handshake.lisp" :suites (handshakes)
  :mutants
  (("handshake-begins-p" "(eql +tls-handshake-record+ (first-octet (connection-descriptor connection)))" "nil")
@@ -526,7 +523,6 @@
  (("pem-labels" "(length mark)" "0")
   ("existing-file-p" "(pathname-name found)" "t")
   ("existing-file-p" "(ignore-errors (probe-file pathname))" "(probe-file pathname)")
-  ("check-pem-file" "(file-error () (refuse-it \"cannot be read\"))" "")
   ("check-pem-file" "(null labels)" "nil")
   ("check-pem-file" "(notany" "(notevery")
   ("check-pem-file" "(string-right-trim '(#\\- #\\Return) label)" "label")
@@ -572,8 +568,6 @@
   ("note-unsent" "(not (full-p outbox))" "t")
   ("call-when-room" "(push function (outbox-on-room outbox))" "(setf (outbox-on-room outbox) (list function))")
   ("forget-when-over" "(remove function (outbox-on-end outbox) :test #'eq)" "(outbox-on-end outbox)" :suites (channels))
-  ("send-taken-queue" "(not last-p)" "t" :suites (channels))
-  ("octets-of-queue" "(<= count +most-joined+)" "t" :suites (websockets))
   ("parts-of-queue" "(> (+ count (length octets)) +most-joined+)" "nil" :suites (websockets))
   ("joined-octets" ":start1 fill" ":start1 0" :suites (websockets))
   ("note-unsent" "(<= (outbox-size outbox) (ash (outbox-mark outbox) -1))" "nil")

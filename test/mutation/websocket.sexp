@@ -26,7 +26,6 @@
  :mutants
  (("check-request-line" "(eq :get method)" "t")
   ("check-request-line" "(eq :http/1.1 protocol)" "t")
-  ("check-no-content" "transfer-encoding\n" "nil\n")
   ("check-no-content" "(find #\\0 content-length :test #'char/=)" "t")
   ("element-p" ":test #'string-equal" ":test #'string=")
   ("check-upgrade" "(element-p \"upgrade\" connection)" "t")

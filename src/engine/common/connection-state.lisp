@@ -38,7 +38,6 @@ does.")
 where it returned none.")
   (ownership 1 :type fixnum)            ; :OWNED; see ownership.lisp
   (watched-p nil)                       ; the poller knows it
-  (held nil)                            ; NIL unless its owner holds an answer for it; see held-output.lisp
   (outcome :park :type keyword
    :documentation "What is to become of CONNECTION when its output is sent: :PARK, :CLOSE, :DETACHED or
 :BROKEN.  A service that gives its socket away sets one of the last two at once.")

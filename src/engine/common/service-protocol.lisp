@@ -58,21 +58,6 @@ in a buffer of SERVICE: the socket may then never become readable.")
     (declare (ignore connection))
     nil))
 
-(defgeneric receives-first-p (service connection)
-  (:documentation "True when SERVE of SERVICE would begin by receiving what the descriptor of CONNECTION has, and may be given
-that by TAKE-INPUT instead.  Called by the owner of CONNECTION, so it must not wait.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
-
-(defgeneric take-input (service connection octets start end all-p)
-  (:documentation "Gives SERVICE what was received of CONNECTION, for which RECEIVES-FIRST-P is true: OCTETS, a vector, from START
-to END, integers, which are others' afterwards.  ALL-P is true when that was all that had come.  Called by the owner
-of CONNECTION, who will call SERVE.  What it returns does not matter.")
-  (:method ((service service) connection octets start end all-p)
-    (declare (ignore connection octets start end all-p))
-    nil))
-
 (defgeneric note-input-missed (service connection)
   (:documentation "Tells SERVICE that the engine may have got events of input of CONNECTION, or may get some before SERVICE is
 called next, of which it will not tell: SERVICE does not know any more whether it has read all.  Called by the owner of
@@ -132,12 +117,6 @@ CONNECTION is closed.  Returns :PARK when CONNECTION goes on waiting, :CLOSE whe
 (defgeneric batch-scheduling-p (service)
   (:documentation "True when the threads that work for SERVICE, and those that its handlers make, had
 better not interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.")
-  (:method ((service service))
-    t))
-
-(defgeneric calls-together-p (service)
-  (:documentation "True when several calls of the system for connections of SERVICE may be made by one, where the system
-can do that: see BATCH-OF.")
   (:method ((service service))
     t))
 
@@ -202,14 +181,6 @@ in MILLISECONDS, or a little later; NIL for never.  What it returns does not mat
   (:method (engine connection time)
     (declare (ignore engine))
     (set-deadline-at connection :deferred time)))
-
-(defgeneric visit-together (engine function visits)
-  (:documentation "Calls FUNCTION with each element of VISITS, a list: it visits a connection, most often of ENGINE, and does
-not wait.  What several of them get may leave together, no later than when this returns.  Also those are visited that come
-behind one for which FUNCTION is left by a non-local exit.  What it returns does not matter.")
-  (:method (engine function visits)
-    (declare (ignore engine))
-    (call-for-all function visits)))
 
 (defgeneric visit-deferred (engine)
   (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED served: the phase of

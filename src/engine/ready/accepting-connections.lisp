@@ -47,8 +47,7 @@ descriptor might be another's by then."
 (defun busy-or-readable-count (engine most)
   "How many connections of ENGINE are served, or have something to be read, which no worker is free for; MOST
 where they are more."
-  (let ((count (+ (with-engine (engine) (busy-count engine))
-                  (count-if #'connection-p (queued-events engine)))))
+  (let ((count (with-engine (engine) (busy-count engine))))
     (block counting
       (map-connections (lambda (connection)
                          (when (>= count most)

@@ -20,8 +20,7 @@
 ;;;; to take a token where thousands are there.
 
 (defconstant +event-batch+ 16
-  "How many events a worker that waits alone takes at a time, while nobody was stuck lately: as many as are received
-and answered together.")
+  "How many events a worker that waits alone takes at a time, while nobody was stuck lately.")
 
 (defconstant +small-event-batch+ 4
   "How many it takes otherwise.  Whoever waits for a processor before it has queued the others holds them up.")
@@ -55,11 +54,6 @@ and answered together.")
         until (compare-and-set (engine-event-queue engine) before
                                (cons (cons token (car before)) (cdr before))))
   (wake-one-if-somebody-waits engine))
-
-(defun queued-events (engine)
-  "What is queued in ENGINE, a list in no order."
-  (let ((queue (engine-event-queue engine)))
-    (append (car queue) (cdr queue))))
 
 (defun wake-one-if-somebody-waits (engine)
   (when (and (somebody-waits-p engine)

@@ -88,8 +88,6 @@ STAMP tells."
   (accepted 0 :type fixnum)             ; connections, since it asked the poller last
   (timers-run 0 :type fixnum)           ; likewise
   (taken 0 :type fixnum)                ; events off the queue, likewise
-  (batch nil :type (or null (eql :none) output-batch)) ; NIL until it is wanted; see held-output.lisp
-  (input-batch nil)                     ; made with it; see early-input.lisp
   (identity nil)                        ; of its thread, for the system
   (status nil)                          ; descriptor that tells whether its thread is blocked, or NIL
   (resumed (bt:make-condition-variable) :read-only t)) ; notified when it is resumed

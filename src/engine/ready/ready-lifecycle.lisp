@@ -48,9 +48,6 @@
   (recheck-workers engine))
 
 (defmethod end-input ((engine ready-engine) &rest states)
-  ;; Workers that block take nothing off the queue.
-  (unless (serving-p engine)
-    (uninterruptibly (abandon-events engine)))
   (map-connections (lambda (connection)
                      ;; What was claimed is closed, even if the caller is destroyed.
                      (uninterruptibly
@@ -83,7 +80,7 @@ at.  Asks as its owner: else the descriptor might be another's by then."
            (park-again engine connection)))))
 
 (defmethod unanswered-connections ((engine ready-engine))
-  (let ((waiting (remove-if-not #'connection-p (queued-events engine))))
+  (let ((waiting '()))
     (map-connections (lambda (connection)
                        (when (octets-unseen-p engine connection)
                          (push connection waiting)))

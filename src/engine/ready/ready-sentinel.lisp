@@ -52,15 +52,13 @@ HOUSEKEEPING.  True when a worker of ENGINE woke it, because nobody waits any mo
            (setf (pool-state-clock-stopped-p pool) t
                  (pool-state-sentinel-idle-p pool) t)
            ;; The last worker that waits counts itself off, and then reads SENTINEL-IDLE-P; so that must be seen by all before
-           ;; the count is read here, or each might miss what the other wrote.  Likewise who sets a deadline that comes soon;
-           ;; and who holds an answer reads CLOCK-STOPPED-P before it handles something else.
+           ;; the count is read here, or each might miss what the other wrote.  Likewise who sets a deadline that comes soon.
            (order-memory)
            (let ((seconds (idle-wait-seconds engine housekeeping)))
              (rest-until-woken engine seconds
                                (lambda ()
                                  (not (and (pool-state-sentinel-idle-p pool) ; nobody has woken it by now
-                                           (somebody-waits-p engine)
-                                           (not (answers-held-p engine))))))
+                                           (somebody-waits-p engine)))))
              (not (pool-state-sentinel-idle-p pool))))
       (setf (pool-state-sentinel-idle-p pool) nil)
       (resume-clock pool))))
@@ -126,7 +124,6 @@ each sample would wake a thread."
   (let ((controller (make-engine-controller engine)))
     (flet ((housekeep () (housekeep-when-due engine controller))
            (see-to-workers ()
-             (send-late-output engine)
              (rest-after-sample engine controller (adjust-pool engine controller))))
       (declare (dynamic-extent #'housekeep #'see-to-workers)) ; two thousand times a second
       (loop until (eq (engine-phase engine) :stopped)
@@ -137,9 +134,7 @@ each sample would wake a thread."
               do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
                  (pause-after-failure engine)
                  (resume-clock (engine-pool-state engine)))))
-  ;; Nobody ticks from now on, nor looks at what those hold who were left behind.
-  (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
-  (call-surviving engine :pool-size (lambda () (send-late-output engine :all-p t))))
+  (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)) ; no tick follows
 
 (defmethod request-sentinel ((engine ready-engine))
   ;; As long as nobody ticks, deadlines must not count from the last tick.

@@ -77,7 +77,6 @@ if one takes long."
   (loop with called-p = nil
         do (when (>= (ready-worker-timers-run worker) +timer-batch+)
              (return (ring-again engine)))
-           (send-output-held-long engine worker) ; a program may leave that, so no function is taken yet
            (multiple-value-bind (function more-p) (next-due-function engine (microseconds))
              (unless function
                (return))

@@ -20,12 +20,9 @@
   "True when WORKER, which is free, should wait for something to do; it may be suspended
 until then.  NIL when it should end; it has left the pool."
   (cond ((not (serving-p engine))
-         (send-held-output engine worker)
-         (abandon-events engine)        ; whoever waits for the last worker finds nobody's connections
          (with-engine (engine) (retire worker))
          nil)
         ((or (target-met-p pool) (one-of-excess-p pool))
-         (send-held-output engine worker)
          (suspend-worker engine worker))
         (t t)))
 

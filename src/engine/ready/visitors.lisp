@@ -27,26 +27,20 @@
   "Does what VISIT-CONNECTION does for CONNECTION, which the current thread owns, and which cannot be interrupted."
   (let ((*worker* (worker-of engine))
         (*visitors-served* (engine-visitors-served engine))
-        (*visited* connection)
         (result nil))                   ; stays so when a program leaves it by a non-local exit
     (unwind-protect (setf result (serve-visit engine connection))
-      (unwind-protect (end-visit engine connection result)
-        (when *worker*
-          (send-visits-held-long engine *worker*))))))
+      (end-visit engine connection result))))
 
 (defun end-visit (engine connection result)
   "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of SERVE-VISIT says; NIL after a
 non-local exit."
   (case result
-    (:held)                             ; what it is held for may be another's by now
     (:parked (end-visited-too-late engine connection))
     (t (end-owned-visit engine connection (or result (given-away-outcome connection) :broken)))))
 
 (defun end-owned-visit (engine connection outcome)
   "Does with CONNECTION, which the caller owns, what OUTCOME of its visit says."
-  (cond ((and (connection-held connection) ; for all that has failed since, it is in a batch
-              (left-to-sender-p connection outcome)))
-        ((eq outcome :again) (leave-to-worker engine connection))
+  (cond ((eq outcome :again) (leave-to-worker engine connection))
         ((and (member outcome '(:close :broken)) (not (gone-p connection)))
          (leave-end-to-worker engine connection outcome))
         (t (end-service engine connection outcome))))
@@ -111,30 +105,3 @@ work for workers."
     (if outcome
         (settle-outcome engine connection outcome served)
         :again)))
-
-;;; What is sent amid a function of a program
-
-(defun end-sent-visit (engine connection batch place)
-  "Ends the visit of CONNECTION, to which answer PLACE of BATCH was sent."
-  (let ((result nil))                   ; stays so after a non-local exit
-    (setf (connection-held connection) nil)
-    (unwind-protect (setf result (noting-failure (engine connection)
-                                   (settle-sent engine connection batch place)))
-      (end-visit engine connection result))))
-
-(defun end-sent-visits (engine batch)
-  "Ends the visits of those to whom the answers of BATCH, of the current thread, were sent."
-  (unwind-protect (call-for-answers (lambda (connection place)
-                                      (if (eq :serving (connection-held connection))
-                                          (pass-on-answer engine connection batch place) ; an outer visit's
-                                          (end-sent-visit engine connection batch place)))
-                                    batch)
-    (empty-sent-batch batch)))
-
-(defun send-visits-held-long (engine worker)
-  "Does what SEND-OUTPUT-HELD-LONG does, for WORKER, whose thread this is, amid a function of a program: that may have locks,
-so whoever is to be closed is left to workers."
-  (let ((batch (batch-with-answers worker)))
-    (when (and batch (output-due-p engine batch) (batch-locked-p batch))
-      (send-and-unlock batch)
-      (end-sent-visits engine batch))))

@@ -6,7 +6,7 @@
 
 (defun next-event (engine worker)
   "What WORKER should follow next; anything but an integer when it is time to look around."
-  (loop for token = (or (take-event-holding engine worker) (await-event engine worker))
+  (loop for token = (or (take-event-in-turn engine worker) (await-event engine worker))
         unless (eq token :wakeup)
           return token
         do (clear-wakeup engine)
@@ -23,14 +23,12 @@ is AWAY."
                     (ensure-sentinel engine))
     (setf (ready-worker-away worker) 0)))
 
-(defun take-event-holding (engine worker)
-  "Like TAKE-EVENT, for WORKER, who may hold answers meanwhile, but not while it waits."
-  (send-output-held-long engine worker)
+(defun take-event-in-turn (engine worker)
+  "Like TAKE-EVENT, for WORKER; NIL also when it is the turn of those that wait in the kernel."
   (unless (poll-due-p worker)
     (let ((event (take-event engine)))
-      (if event
-          (incf (ready-worker-taken worker))
-          (send-held-output engine worker))
+      (when event
+        (incf (ready-worker-taken worker)))
       event)))
 
 (defun poll-due-p (worker)
@@ -48,9 +46,9 @@ their turn."
         (if look-p
             (await-ready (engine-poller engine) 0 +event-batch+)
             (wait-for-events engine worker))
-      (if others
-          (first-of-events engine worker token others)
-          token))))
+      (when others
+        (queue-other-events engine others))
+      token)))
 
 (defun events-wanted (engine)
   "How many events a worker of ENGINE that is about to wait takes: one beside others who wait."
@@ -72,14 +70,6 @@ returns to it, two values."
             (if token *poll-milliseconds* (idle-poll-milliseconds (engine-pool-state engine))))
       (values token others))))
 
-(defun first-of-events (engine worker token others)
-  "The first of TOKEN and OTHERS, of events that came at once, as WORKER is to handle it; NIL where nothing is left for it.
-The others are queued."
-  (let ((entries (receive-early engine worker (cons token others))))
-    (when (rest entries)
-      (queue-other-events engine (rest entries)))
-    (first entries)))
-
 (defun queue-other-events (engine others)
   "Queues OTHERS, tokens that came with the one that the caller handles, for who is free next.  A
 wakeup among them woke nobody who waits, so its mark is cleared first, and another one sent: for them, or
@@ -90,7 +80,7 @@ for what was queued already."
     (when (and (null others) (engine-event-queue engine))
       (wake-one-if-somebody-waits engine)))
   (when others
-    (queue-owned engine others))
+    (queue-events engine others))
   (when (engine-sentinel-lost-p engine) ; the wakeup may have been its
     (wake-one (engine-poller engine))))
 
@@ -147,17 +137,15 @@ several others.  Does nothing where the service of ENGINE wants it otherwise."
     (prepare-thread engine *worker-slack-microseconds*)
     (setf (ready-worker-identity worker) (thread-identity))
     (become-active engine worker)
-    (unwind-protect
-         (loop while (keep-working-p engine worker (engine-pool-state engine))
-               unless (handle-next-event engine worker)
-                 do (clear-stack))      ; it may keep alive what was served last
-      (end-holding engine worker))))
+    (loop while (keep-working-p engine worker (engine-pool-state engine))
+          unless (handle-next-event engine worker)
+            do (clear-stack))))         ; it may keep alive what was served last
 
 (defun handle-next-event (engine worker)
   "Handles what comes next for WORKER.  NIL when that was nothing."
   (let* ((pool (engine-pool-state engine))
          (token (next-event engine worker)))
-    (cond ((or (integerp token) (typep token 'connection))
+    (cond ((integerp token)
            (stamp-worker worker)
            (wake-sentinel-if-nobody-waits engine pool)
            (unwind-protect (handle-event engine worker token)
@@ -170,16 +158,8 @@ several others.  Does nothing where the service of ENGINE wants it otherwise."
            (look-around engine worker)
            nil))))
 
-(defun connection-token-p (engine token)
-  "True when TOKEN is of a connection of ENGINE."
-  (and (integerp token)
-       (/= token (engine-listener-descriptor engine))
-       (/= token +timer-token+)))
-
 (defun handle-event (engine worker token)
-  (cond ((typep token 'connection)
-         (handle-ready-connection engine worker token))
-        ((= token (engine-listener-descriptor engine))
+  (cond ((= token (engine-listener-descriptor engine))
          (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
            (accept-connections engine worker)))
         ((= token +timer-token+)
@@ -191,9 +171,7 @@ several others.  Does nothing where the service of ENGINE wants it otherwise."
 
 (defun attend-timers-in (engine worker)
   "Runs the timers of ENGINE that are due in WORKER, which has got the event of the alarm."
-  (unless-returned (progn
-                     (send-held-output engine worker) ; which may call a program, as functions of timers do
-                     (run-due-timers engine worker))
+  (unless-returned (run-due-timers engine worker)
     (call-for-timers engine)))          ; that event will not come again
 
 (defun own-connection (engine token)
@@ -227,9 +205,6 @@ left by a non-local exit."
          (end-if-parked-too-late engine connection))
         ((eq outcome :later)
          (queue-for-next-turn engine connection))
-        ((eq outcome :held))
-        ((connection-held connection)   ; who serves it was left after it gave its answer
-         (end-held-service engine connection (or outcome :broken)))
         ((gone-p connection))           ; it was given away before its service was done with it
         (t
          (ecase (or outcome (given-away-outcome connection))
@@ -243,7 +218,7 @@ left by a non-local exit."
   (let ((worker (worker-of engine)))
     (when worker                        ; it asks the poller first
       (setf (ready-worker-taken worker) +event-batch+)))
-  (queue-owned engine (list connection)))
+  (requeue-connection engine connection))
 
 (defmacro noting-failure ((engine connection) &body body)
   "The value of BODY, which serves CONNECTION of ENGINE; or what becomes of that after an error."
@@ -258,7 +233,7 @@ left by a non-local exit."
 does not keep its worker, nor timers and other clients waiting.")
 
 (defun serve-until-parked (engine connection)
-  "Serves what has come of CONNECTION; returns :PARKED, :HELD, :CLOSE, :DETACHED or :BROKEN; :LATER when its turn is over, and
+  "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN; :LATER when its turn is over, and
 more has come."
   (noting-failure (engine connection)
     (loop repeat +turn+
@@ -293,10 +268,6 @@ after what else is ready; else what became of it, :PARKED, or is to become of it
 had been answered before, an integer, or NIL for fewer than now.  Returns what SERVE-ONCE does."
   (let ((service (engine-service engine)))
     (cond ((gone-p connection) :detached)
-          ((and (connection-held connection) (member outcome '(:park :close :deferred))
-                (left-to-sender-p connection outcome))
-           :held)
-          ((connection-verdict connection)) ; who has sent its answer has found that its peer is gone
           ((connection-output connection)
            ;; When all of it is sent, the connection is served again anyway.
            (setf (connection-outcome connection) (if (eq outcome :again) :deferred outcome))

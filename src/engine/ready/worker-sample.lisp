@@ -204,6 +204,11 @@ about.  Time in which the system let the thread wait for a processor does not co
 
 ;;; Shares
 
+(defun share-with (share found-p weight)
+  "SHARE, of those of which something was found lately, with another one of which it was if FOUND-P."
+  (declare (type single-float share weight))
+  (+ (* (- 1.0 weight) share) (if found-p weight 0.0)))
+
 (defun estimated-blocked (engine controller sample)
   "How many workers of ENGINE are blocked that are no suspects yet in SAMPLE, after one more of them was
 asked about.  0 while somebody waits: there is no need to know then."
