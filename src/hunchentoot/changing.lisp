@@ -1,12 +1,11 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Instances whose class changes: by CHANGE-CLASS, or because a program's class is redefined in a
-;;;; live image, from a subclass of one of Hunchentoot's acceptors to one of ours or back.
+;;;; Acceptors whose class a program redefines in a live image, from a subclass of one of Hunchentoot's acceptors to one of
+;;;; ours or back.
 ;;;;
-;;;;   from           to             that is stopped                that is started
+;;;;   from           to             an acceptor that is stopped    one that is started
 ;;;;   Hunchentoot's  ours           gets our taskmaster at once    gets it at the next START
-;;;;   ours           Hunchentoot's  gets Hunchentoot's at once     CHANGE-CLASS is refused; where the
-;;;;                                                                class is redefined, keeps ours
+;;;;   ours           Hunchentoot's  gets Hunchentoot's at once     keeps ours
 ;;;;
 ;;;; A taskmaster that a program chose, of a class of its own, stays.  What MAKE-INSTANCE would have
 ;;;; filled by default initargs is filled by them.
@@ -56,11 +55,6 @@ it was started with another one."
           (t
            (replace-taskmaster acceptor taskmaster)))))
 
-(defmethod update-instance-for-different-class :after
-    ((previous hunchentoot:acceptor) (current parallel-acceptor) &key)
-  (unless (typep previous 'parallel-acceptor)
-    (become-ours current)))
-
 (defmethod update-instance-for-redefined-class :after
     ((acceptor parallel-acceptor) added discarded values &key)
   (declare (ignore discarded values))
@@ -70,25 +64,12 @@ it was started with another one."
 
 ;;; Away from them
 
-(defmethod change-class :before ((acceptor parallel-acceptor) (class class) &key)
-  (when (and (hunchentoot:started-p acceptor)
-             (not (subtypep class 'parallel-acceptor)))
-    (hunchentoot:parameter-error
-     "~A is started, and its connections are served as those of a PARALLEL-ACCEPTOR: stop it before ~
-      it becomes an instance of ~S."
-     acceptor (class-name class))))
-
 (defun become-foreign (acceptor)
   "Gives ACCEPTOR, which was an instance of our class, a taskmaster of its own kind."
   (unless (hunchentoot:started-p acceptor)
     (let ((taskmaster (default-taskmaster acceptor)))
       (when taskmaster
         (replace-taskmaster acceptor taskmaster)))))
-
-(defmethod update-instance-for-different-class :after
-    ((previous parallel-acceptor) (current hunchentoot:acceptor) &key)
-  (unless (typep current 'parallel-acceptor)
-    (become-foreign current)))
 
 (defmethod update-instance-for-redefined-class :after
     ((acceptor hunchentoot:acceptor) added discarded values &key)
@@ -99,16 +80,3 @@ it was started with another one."
         (when journal
           (stop-journal journal 0))))   ; it will end by itself
     (become-foreign acceptor)))
-
-;;; Taskmasters whose own class changes
-
-(defmethod update-instance-for-different-class :after
-    ((previous hunchentoot:taskmaster) (current recycling-taskmaster) &key)
-  (apply #'shared-initialize current '() (missing-arguments current))
-  (fill-defaults current))
-
-(defmethod update-instance-for-redefined-class :after
-    ((taskmaster recycling-taskmaster) added discarded values &key)
-  (declare (ignore added discarded values))
-  (apply #'shared-initialize taskmaster '() (missing-arguments taskmaster))
-  (fill-defaults taskmaster))

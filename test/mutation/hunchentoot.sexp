@@ -495,25 +495,13 @@
   ("become-ours" "(or (default-taskmaster acceptor) (make-instance 'recycling-taskmaster))"
    "(make-instance 'recycling-taskmaster)")
   ("become-ours" "(hunchentoot:started-p acceptor)" "nil")
-  ("update-instance-for-different-class :after ((previous hunchentoot:acceptor)"
-   "(unless (typep previous 'parallel-acceptor)" "(progn")
   ("update-instance-for-redefined-class :after ((acceptor parallel-acceptor)"
    "(member 'limits added)" "t")
   ("update-instance-for-redefined-class :after ((acceptor parallel-acceptor)"
    "(apply #'shared-initialize acceptor '() (missing-arguments acceptor))" "nil")
-  ("change-class :before" "(not (subtypep class 'parallel-acceptor))" "t")
-  ("change-class :before" "(hunchentoot:started-p acceptor)" "t")
   ("become-foreign" "(unless (hunchentoot:started-p acceptor)" "(progn")
-  ("update-instance-for-different-class :after ((previous parallel-acceptor)"
-   "(unless (typep current 'parallel-acceptor)" "(progn")
   ("update-instance-for-redefined-class :after ((acceptor hunchentoot:acceptor)"
-   "(stop-journal journal 0)" "nil")
-  ("update-instance-for-different-class :after ((previous hunchentoot:taskmaster)"
-   "(fill-defaults current)" "")
-  ("update-instance-for-redefined-class :after ((taskmaster recycling-taskmaster)"
-   "(apply #'shared-initialize taskmaster '() (missing-arguments taskmaster))" "")
-  ("update-instance-for-redefined-class :after ((taskmaster recycling-taskmaster)"
-   "(fill-defaults taskmaster)" "")))
+   "(stop-journal journal 0)" "nil")))
 
 (:file "src/hunchentoot/arguments.lisp" :suites (arguments)
  :mutants
