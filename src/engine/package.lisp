@@ -8,7 +8,7 @@ subclasses SERVICE and is called through its generic functions.")
   (:export
    ;; what the storey above implements
    #:service #:serve #:serve-visitor #:serve-at #:visit-connection #:call-for-all #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
-   #:idle-seconds #:write-seconds #:write-rate #:give-notice #:input-kept-since #:release-kept-input
+   #:idle-seconds #:write-seconds #:write-rate #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
    #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker
    #:note
    ;; connections

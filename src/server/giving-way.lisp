@@ -5,6 +5,7 @@
 ;;;;
 ;;;;   the connection waits with                     and then
 ;;;;   a part of a head                              is answered 503, and closed
+;;;;   requests of its next turn                     is closed
 ;;;;   a part of content in memory                   has it in a file; where there can be none, or the head has more, is
 ;;;;                                                 answered 503, and closed
 ;;;;   requests behind one whose reply comes later   loses them, and is closed after that reply
@@ -22,6 +23,11 @@ when none is.")
       (if (plusp (account-size account))
           (account-since account)
           (call-next-method)))))
+
+(defmethod keep-unread-input ((application http-service) connection)
+  (let ((link (connection-data connection)))
+    (or (null link)
+        (input-kept-p (worker-engine *worker*) (link-wire link)))))
 
 (defmethod input-kept-since ((application http-service) connection)
   (let* ((link (connection-data connection))

@@ -153,6 +153,22 @@
             (eventually ("both to have their turn") (= 2 (recorded-count turns)))
             (is (> 900 (reduce #'max (recorded turns))) "The first one was not done yet.")))))))
 
+(define-server-test (who-waits-for-its-next-turn-is-not-idle :needs :parking)
+  (with-connections-at-rest (engine connections clients 1)
+    (let ((connection (first connections)))
+      (flet ((check ()
+               (is-true (engine::parked-p connection))
+               (is (equal (list (engine::connection-token connection)) (take-all engine)))))
+        (engine::queue-for-next-turn engine connection)
+        (check)
+        (engine::evict-idle-connections engine)
+        (with-function (engine::drain-over-p (original engine now) t)
+          (engine::time-out-if-due engine connection (platform:milliseconds)))
+        (engine::end-input engine :keep-alive)
+        (is-true (engine::parked-p connection))
+        (is-true (find :queued (engine::unanswered-connections engine)
+                       :key (lambda (plist) (getf plist :state))))))))
+
 (define-server-test what-is-queued-by-thousands-takes-no-longer
   (with-resting-engine (engine)
     (loop for number below 100000

@@ -46,6 +46,28 @@
         (is (closed-by-server-p (first connections)) "The request behind the oldest one was dropped.")
         (is (string= "word" (response-text (read-response (sixth connections)))) "And no other.")))))
 
+(define-server-test (requests-of-the-next-turn-count-as-memory-of-clients :needs :parking)
+  (let ((busy (make-gate)) (leave (make-gate)) (held (make-gate)) (go-on (make-gate)))
+    (serving (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1))
+        (("/word" "word")
+         ("/busy" (progn (open-gate busy) (await leave) "busy"))
+         ("/held" (progn (open-gate held) (await go-on) "held")))
+      (with-connections (connections 3)
+        (destructuring-bind (before flood after) connections
+          (send-request before "/busy")
+          (await busy)
+          (apply #'send flood (loop repeat 100 collect (padded-request 20)))
+          (send-request after "/held")
+          (open-gate leave)
+          (await held)                  ; the first turn of FLOOD is over
+          (is (plusp (engine:client-memory-reserved)))
+          (engine::evict-idle-connections (recycling::engine-of (recycling::acceptor-taskmaster* *server*)))
+          (open-gate go-on)
+          (loop repeat 100 do (unless (string= "word" (response-text (read-response flood))) (fail "Another answer.")))
+          (dolist (other (list before after))
+            (is (= 200 (response-status (read-response other))))))))
+    (is (zerop (engine:client-memory-reserved)))))
+
 (define-server-test (content-that-comes-in-parts-gives-way-to-files :needs :parking)
   (with-memory-for-all (100000)
     (with-globals ((server::*most-unfinished* 0))

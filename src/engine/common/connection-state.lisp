@@ -43,6 +43,7 @@ where it returned none.")
 :BROKEN.  A service that gives its socket away sets one of the last two at once.")
   (verdict nil :type (member nil :close :broken)) ; what a visitor, or the sentinel, has left a worker to do with it
   (deferred-p nil)                      ; it is parked, or about to be, until somebody has an answer for it
+  (turn-over-p nil)                     ; it is queued for its next turn, with requests that have come
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
   ;; :PARKED from when it is parked until a worker begins to look at what has come, and :LEFT when the
   ;; sentinel left that to the workers meanwhile; else NIL.  See connection-time-outs.lisp.
@@ -129,4 +130,5 @@ its socket away before; else NIL."
   "True when the peer of CONNECTION may not have got its answer yet."
   (or (connection-output connection)
       (connection-lingering-p connection)
-      (connection-deferred-p connection)))
+      (connection-deferred-p connection)
+      (connection-turn-over-p connection)))

@@ -101,6 +101,13 @@ owns CONNECTION meanwhile, so it must not wait: what the system does not take at
     (declare (ignore connection))
     nil))
 
+(defgeneric keep-unread-input (service connection)
+  (:documentation "Reserves memory for what SERVICE has read of CONNECTION and not served, which waits for its next turn.  NIL
+when there is none: CONNECTION is closed then.  Called by the worker that owns CONNECTION.")
+  (:method ((service service) connection)
+    (declare (ignore connection))
+    t))
+
 (defgeneric input-kept-since (service connection)
   (:documentation "Since when SERVICE has memory of the budget of all clients for what has come over CONNECTION, which is
 parked, in MILLISECONDS; NIL when it has none.  Called by any thread: where that does not own CONNECTION, the answer may be

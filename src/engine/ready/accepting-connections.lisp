@@ -41,7 +41,8 @@ closed."
   "True when CONNECTION of ENGINE is parked and has something to be read.  Asks as its owner: else the
 descriptor might be another's by then."
   (and (claim-parked connection)
-       (prog1 (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
+       (prog1 (or (connection-turn-over-p connection)
+                  (await-descriptor (connection-descriptor connection) :input :until (milliseconds)))
          (park-again engine connection))))
 
 (defun busy-or-readable-count (engine most)

@@ -75,8 +75,9 @@ these, has its owner read nothing more."
 at.  Asks as its owner: else the descriptor might be another's by then."
   (uninterruptibly
     (and (claim-parked connection)
-         (prog1 (and (not (unfinished-p connection))
-                     (first-octet (connection-descriptor connection)))
+         (prog1 (or (connection-turn-over-p connection)
+                    (and (not (unfinished-p connection))
+                         (first-octet (connection-descriptor connection))))
            (park-again engine connection)))))
 
 (defmethod unanswered-connections ((engine ready-engine))

@@ -23,6 +23,7 @@
   (cond ((connection-lingering-p connection) :draining)
         ((connection-output connection) :writing)
         (worker :active)
+        ((connection-turn-over-p connection) :queued)
         ((connection-deferred-p connection) :deferred)
         ((zerop (connection-served connection)) :new)
         (t :parked)))

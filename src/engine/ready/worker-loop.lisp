@@ -218,7 +218,18 @@ left by a non-local exit."
   (let ((worker (worker-of engine)))
     (when worker                        ; it asks the poller first
       (setf (ready-worker-taken worker) +event-batch+)))
-  (requeue-connection engine connection))
+  (cond ((unread-input-kept-p engine connection)
+         (setf (connection-turn-over-p connection) t)
+         (requeue-connection engine connection))
+        (t
+         (close-gracefully engine connection))))
+
+(defun unread-input-kept-p (engine connection)
+  "True when the service of ENGINE has memory for what it has of CONNECTION and has not served."
+  (handler-case (keep-unread-input (engine-service engine) connection)
+    ((or error storage-condition) ()
+      (count-failure engine)
+      nil)))
 
 (defmacro noting-failure ((engine connection) &body body)
   "The value of BODY, which serves CONNECTION of ENGINE; or what becomes of that after an error."
@@ -261,7 +272,8 @@ after what else is ready; else what became of it, :PARKED, or is to become of it
   (setf (connection-deadline connection) nil)
   (order-writes)                        ; see OWNER-MAY-WAIT-P
   (setf (connection-untouched connection) nil
-        (connection-deferred-p connection) nil))
+        (connection-deferred-p connection) nil
+        (connection-turn-over-p connection) nil))
 
 (defun settle-outcome (engine connection outcome served)
   "Does for CONNECTION, which the caller owns, what OUTCOME says that the service returned; SERVED requests of it
