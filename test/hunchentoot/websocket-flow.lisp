@@ -142,7 +142,7 @@
                         :on-text (lambda (socket text)
                                    (dotimes (i 120) (recycling:send-text socket message :wait t))
                                    (recycling:send-text socket text :wait *patience*)))
-        (:write-timeout 600)            ; on a slow Lisp it takes the client long to read all of that
+        (:read-timeout 600 :write-timeout 600) ; on a slow Lisp it takes the client long to read all of that
       (with-talk (talk)
         (tell talk "end")
         (loop repeat 120 do (unless (string= message (hear-text talk)) (fail "Another message came.")))
