@@ -153,21 +153,28 @@
             (eventually ("both to have their turn") (= 2 (recorded-count turns)))
             (is (> 900 (reduce #'max (recorded turns))) "The first one was not done yet.")))))))
 
-(define-server-test (who-waits-for-its-next-turn-is-not-idle :needs :parking)
+(defun check-queued-is-not-idle (queue)
+  "Checks that a connection that QUEUE, a function of an engine and the connection, leaves to workers is parked, and not taken
+for idle."
   (with-connections-at-rest (engine connections clients 1)
     (let ((connection (first connections)))
-      (flet ((check ()
-               (is-true (engine::parked-p connection))
-               (is (equal (list (engine::connection-token connection)) (take-all engine)))))
-        (engine::queue-for-next-turn engine connection)
-        (check)
-        (engine::evict-idle-connections engine)
-        (with-function (engine::drain-over-p (original engine now) t)
-          (engine::time-out-if-due engine connection (platform:milliseconds)))
-        (engine::end-input engine :keep-alive)
-        (is-true (engine::parked-p connection))
-        (is-true (find :queued (engine::unanswered-connections engine)
-                       :key (lambda (plist) (getf plist :state))))))))
+      (funcall queue engine connection)
+      (is-true (engine::parked-p connection))
+      (is (equal (list (engine::connection-token connection)) (take-all engine)))
+      (engine::evict-idle-connections engine)
+      (with-function (engine::drain-over-p (original engine now) t)
+        (engine::time-out-if-due engine connection (platform:milliseconds)))
+      (engine::end-input engine :keep-alive)
+      (is-true (engine::parked-p connection))
+      (is-true (find :queued (engine::unanswered-connections engine)
+                     :key (lambda (plist) (getf plist :state)))))))
+
+(define-server-test (who-waits-for-its-next-turn-is-not-idle :needs :parking)
+  (check-queued-is-not-idle #'engine::queue-for-next-turn))
+
+(define-server-test (who-is-left-to-workers-by-a-visitor-is-not-idle :needs :parking)
+  (check-queued-is-not-idle (lambda (engine connection)
+                              (engine::end-visit engine connection :again))))
 
 (define-server-test what-is-queued-by-thousands-takes-no-longer
   (with-resting-engine (engine)

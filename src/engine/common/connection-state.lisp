@@ -43,7 +43,7 @@ where it returned none.")
 :BROKEN.  A service that gives its socket away sets one of the last two at once.")
   (verdict nil :type (member nil :close :broken)) ; what a visitor, or the sentinel, has left a worker to do with it
   (deferred-p nil)                      ; it is parked, or about to be, until somebody has an answer for it
-  (turn-over-p nil)                     ; it is queued for its next turn, with requests that have come
+  (turn-over-p nil)                     ; it is queued for a worker, with requests that may have come
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
   ;; :PARKED from when it is parked until a worker begins to look at what has come, and :LEFT when the
   ;; sentinel left that to the workers meanwhile; else NIL.  See connection-time-outs.lisp.

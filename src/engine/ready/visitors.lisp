@@ -40,7 +40,9 @@ non-local exit."
 
 (defun end-owned-visit (engine connection outcome)
   "Does with CONNECTION, which the caller owns, what OUTCOME of its visit says."
-  (cond ((eq outcome :again) (leave-to-worker engine connection))
+  (cond ((eq outcome :again)
+         (setf (connection-turn-over-p connection) t)
+         (leave-to-worker engine connection))
         ((and (member outcome '(:close :broken)) (not (gone-p connection)))
          (leave-end-to-worker engine connection outcome))
         (t (end-service engine connection outcome))))
