@@ -183,56 +183,68 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "ready-statistics")))))
    (:module "server"                    ; a connection's life
     :serial t
-    :components ((:file "package")
-                 (:file "kit")          ; what a worker lends to the connection it serves
-                 (:file "transport")    ; what carries octets
-                 (:file "wire")
-                 (:file "wire-input")
-                 (:file "wire-output")
-                 (:file "keeping")      ; what a slow client does not take of a streamed reply
-                 (:file "stream")
-                 (:file "stream-transport")
-                 (:file "tls-transport"
-                  :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
-                 (:file "lending")      ; streams of the Lisp's own beside ours
-                 (:file "head-input")   ; heads of requests
-                 (:file "spool")        ; octets in memory or a temporary file
-                 (:file "content")      ; of a request, whole or in pieces
-                 (:file "content-stream") ; with a length
-                 (:file "chunks")
-                 (:file "reception")    ; of content before its request is served
-                 (:file "shared-content") ; of a deferred reply
-                 (:file "replies")
-                 (:file "application")  ; what is served
-                 (:file "unfit-arguments") ; of applications
-                 (:file "tls-arguments" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "listeners")    ; why nobody can listen
-                 (:file "link")         ; what is kept for a connection
-                 (:file "exchange")     ; one request and its reply
-                 (:file "request-reading")
-                 (:file "handshake-failures") ; by kind
-                 (:file "rare-messages") ; what is told seldom, however often it happens
-                 (:file "handshake")    ; of TLS, without a worker
-                 (:file "request-content")
-                 (:file "detaching")    ; connections that programs take away
-                 (:file "continuation") ; what goes on without a worker
-                 (:file "memory-account") ; of one connection, of the budget of all clients
-                 (:file "outbox")       ; what any thread has for a client
-                 (:file "deferral")     ; replies that come later
-                 (:file "kept-deferral")
-                 (:file "websocket-sending")
-                 (:file "websocket-connection")
-                 (:file "program-socket") ; connections over which programs speak by themselves
-                 (:file "program-input")
-                 (:file "giving-way")   ; memory for what waits, to others
-                 (:file "connection-life") ; from the engine to the application and back
-                 (:file "known-files")  ; what is known of files that are sent
-                 (:file "reply-stream") ; what handlers write themselves
-                 (:file "lines")
-                 (:file "messages")     ; for people who run a server
-                 (:file "turns")        ; one writer to a destination at a time
-                 (:file "journal")      ; lines of logs, written behind the requests' backs
-                 (:file "journal-thread")))))
+    :components
+    ((:file "package")
+     (:module "logs"                    ; what is told to people who run a server
+      :serial t
+      :components ((:file "rare-messages") ; what is told seldom, however often it happens
+                   (:file "lines")
+                   (:file "messages")   ; for people who run a server
+                   (:file "turns")      ; one writer to a destination at a time
+                   (:file "journal")    ; lines of logs, written behind the requests' backs
+                   (:file "journal-thread")))
+     (:file "application")              ; what is served
+     (:file "unfit-arguments")          ; of applications
+     (:file "tls-arguments"
+      :if-feature (:not :hunchentoot-no-ssl))
+     (:file "listeners")                ; why nobody can listen
+     (:module "connection"              ; its input, and what carries its octets
+      :serial t
+      :components ((:file "kit")        ; what a worker lends to the connection it serves
+                   (:file "transport")  ; what carries octets
+                   (:file "wire")
+                   (:file "wire-input")
+                   (:file "wire-output")
+                   (:file "keeping")    ; what a slow client does not take of a streamed reply
+                   (:file "stream")
+                   (:file "stream-transport")
+                   (:file "tls-transport"
+                    :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
+                   (:file "lending")    ; streams of the Lisp's own beside ours
+                   (:file "link")       ; what is kept for a connection
+                   (:file "memory-account") ; of one connection, of the budget of all clients
+                   (:file "handshake-failures") ; by kind
+                   (:file "handshake"))) ; of TLS, without a worker
+     (:module "request"                 ; head and content
+      :serial t
+      :components ((:file "head-input") ; heads of requests
+                   (:file "spool")      ; octets in memory or a temporary file
+                   (:file "content")    ; of a request, whole or in pieces
+                   (:file "content-stream") ; with a length
+                   (:file "chunks")
+                   (:file "reception")  ; of content before its request is served
+                   (:file "shared-content") ; of a deferred reply
+                   (:file "exchange")   ; one request and its reply
+                   (:file "request-reading")
+                   (:file "request-content")))
+     (:module "response"                ; whole, streamed, of a file, or later
+      :serial t
+      :components ((:file "replies")
+                   (:file "known-files") ; what is known of files that are sent
+                   (:file "reply-stream") ; what handlers write themselves
+                   (:file "continuation") ; what goes on without a worker
+                   (:file "outbox")     ; what any thread has for a client
+                   (:file "deferral")   ; replies that come later
+                   (:file "kept-deferral")))
+     (:module "upgrade"                 ; WebSockets, and connections that programs take over
+      :serial t
+      :components ((:file "detaching")  ; connections that programs take away
+                   (:file "websocket-sending")
+                   (:file "websocket-connection")
+                   (:file "program-socket") ; connections over which programs speak by themselves
+                   (:file "program-input")))
+     (:file "giving-way")               ; memory for what waits, to others
+     (:file "connection-life")))))      ; from the engine to the application and back
 
 (defsystem "hunchentoot-recycling-taskmaster"
   :description "A drop-in engine for Hunchentoot: connections wait together, threads are recycled."

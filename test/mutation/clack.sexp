@@ -192,7 +192,7 @@
   ("fresh-octets" "(replace (make-octets (length octets)) octets)" "octets")
   ("join-clack-socket" "(eval definition)" "definition")))
 
-(:file "src/server/program-socket.lisp" :suites (clack/sockets)
+(:file "src/server/upgrade/program-socket.lisp" :suites (clack/sockets)
  :mutants
  (("due-p" "(<= position (- (program-socket-put socket) (outbox-size outbox)))" "t")
   ("due-p" "(:data (not ended-p))" "(:data t)")
@@ -218,7 +218,7 @@
   ("finish-program-socket" "(flush-program-socket socket)" "nil")
   ("listen-to-program-socket" "(setf (program-socket-worker-wanted-p socket) t)" "nil")))
 
-(:file "src/server/program-input.lisp" :suites (clack/sockets)
+(:file "src/server/upgrade/program-input.lisp" :suites (clack/sockets)
  :mutants
  (("too-long-p" "(> size (program-socket-most-octets socket))" "nil")
   ("take-frame" "(too-long-p socket (- extent head))" "(too-long-p socket extent)" :suites (clack/socket-mishaps))

@@ -1,6 +1,6 @@
 ;;;; Octets between a descriptor and a request.  See mutants.lisp for the form.
 
-(:file "src/server/wire-input.lisp" :suites (wires wire-output contents)
+(:file "src/server/connection/wire-input.lisp" :suites (wires wire-output contents)
  :mutants
  (("note-received" "(< count room)" "(<= count room)")
   ("note-received" "(< count room)" "nil")
@@ -32,7 +32,7 @@
   ("drop-input" "(min count +most-dropped+)" "+most-dropped+")
   ("drop-input" "(incf (wire-start wire) buffered)" "")))
 
-(:file "src/server/wire-output.lisp" :suites (wires wire-output contents)
+(:file "src/server/connection/wire-output.lisp" :suites (wires wire-output contents)
  :mutants
  (("send-all" "(incf start count)" "(setf start end)")
   ("send-all" "((would-block-p count) (await-peer wire :output))" "")
@@ -55,7 +55,7 @@
   ("buffer-output" ":start1 fill" "")
   ("write-directly" "(send-output wire)" "")))
 
-(:file "src/server/wire.lisp" :suites (wires wire-output contents)
+(:file "src/server/connection/wire.lisp" :suites (wires wire-output contents)
  :mutants
  (("return-buffer" "(/= (length (the octets buffer)) +input-size+)" "nil")
   ("await-input-within" "(minusp limit)" "t")
@@ -74,7 +74,7 @@
   ("drop-descriptor" "(wire-fill wire) 0" "")
   ("drop-descriptor" "(wire-descriptor wire) nil" "")))
 
-(:file "src/server/stream.lisp" :suites (wires wire-output contents)
+(:file "src/server/connection/stream.lisp" :suites (wires wire-output contents)
  :mutants
  (("limit-waits" "(or (as-milliseconds seconds) -1)" "-1")
   ("close ((stream descriptor-stream)" "(unless abort (send-output wire))" "nil")
@@ -97,14 +97,14 @@
    "(send-all wire sequence start end)")
   ("trivial-gray-streams:stream-clear-output" "(setf (wire-fill (stream-wire stream)) 0)" "")))
 
-(:file "src/server/head-input.lisp" :suites (wires wire-output contents)
+(:file "src/server/request/head-input.lisp" :suites (wires wire-output contents)
  :mutants
  (("take-parser" "(reset-parser parser limits)" "parser")
   ("take-parser" "(shiftf (kit-parser *kit*) nil)" "(kit-parser *kit*)")
   ("read-head" "(setf (wire-start wire) position)" "(setf (wire-start wire) (wire-end wire))")
   ("read-head" "(when (< (wire-start wire) (wire-end wire))" "(when nil")))
 
-(:file "src/server/content-stream.lisp" :suites (wires wire-output contents)
+(:file "src/server/request/content-stream.lisp" :suites (wires wire-output contents)
  :mutants
  (("trivial-gray-streams:stream-read-byte" "(error 'end-of-file :stream stream)" "octet")
   ("trivial-gray-streams:stream-read-byte" "(decf (content-remaining stream))" "")
@@ -117,7 +117,7 @@
   ("drop-content" "(error 'end-of-file :stream content)" "(return t)")
   ("drop-content" "(decf (content-remaining content) count)" "(setf (content-remaining content) 0)")))
 
-(:file "src/server/content.lisp" :suites (contents)
+(:file "src/server/request/content.lisp" :suites (contents)
  :mutants
  (("keep-reply-from" "(setf (content-turn-down content) (constantly nil))" "nil" :suites (deferred-replies))
   ("call-taking-content" "(setf (content-failure content) (make-condition 'content-left :stream content))" "nil"
@@ -145,7 +145,7 @@
   ("read-unknown-content" "(> position limit)" "(>= position limit)")
   ("read-unknown-content" "(first-octets content octets position)" "octets")))
 
-(:file "src/server/chunks.lisp" :suites (contents)
+(:file "src/server/request/chunks.lisp" :suites (contents)
  :mutants
  (("content-over-p" "(content-failure content)" "nil")
   ("content-over-p" "(zerop (content-ready content))" "t"
@@ -164,7 +164,7 @@
   ("drop-content ((content chunked-content)" "(ceiling limit (length octets))" "most-positive-fixnum")
   ("drop-content ((content chunked-content)" "(content-over-p content) (null (content-failure content))" "t")))
 
-(:file "src/server/replies.lisp" :suites (wires wire-output)
+(:file "src/server/response/replies.lisp" :suites (wires wire-output)
  :mutants
  (("with-reply" "(reset-output (if *kit* (kit-reply *kit*) (make-output)))"
    "(if *kit* (kit-reply *kit*) (make-output))")
@@ -184,7 +184,7 @@
   ("busy-reply" "(length body)" "(1+ (length body))" :suites (taskmaster rejections))
   ("busy-reply" "(\"Retry-After\" ,*retry-seconds*)" "" :suites (taskmaster))))
 
-(:file "src/server/turns.lisp" :suites (journal)
+(:file "src/server/logs/turns.lisp" :suites (journal)
  :mutants
  (("take-turn" "(setf (turn-writer turn) (bt:current-thread))" "t")
   ("end-turn" "(setf (turn-writer turn) nil)" "")
@@ -195,7 +195,7 @@
   ("sink-of" "(setf destination (symbol-value symbol))" "(return destination)")
   ("call-with-turn" "(eq (turn-writer turn) (bt:current-thread))" "nil")))
 
-(:file "src/server/journal.lisp" :suites (journal)
+(:file "src/server/logs/journal.lisp" :suites (journal)
  :mutants
  (("gather" "(incf (journal-lost journal))" "")
   ("gather" "(incf (journal-lines journal))" "")
@@ -217,7 +217,7 @@
   ("note-trouble" "(shiftf (journal-trouble-p journal) t)" "nil")
   ("note-recovery" "(shiftf (journal-trouble-p journal) nil)" "(journal-trouble-p journal)")))
 
-(:file "src/server/journal-thread.lisp" :suites (journal)
+(:file "src/server/logs/journal-thread.lisp" :suites (journal)
  :mutants
  (("await-lines" "(zerop (journal-batch-lines journal))" "t")
   ("await-lines" "(journal-urgent-p journal)" "nil" :suites (message-log))
@@ -234,7 +234,7 @@
   ("stop-journal" "(setf (journal-phase journal) :ending)" "")
   ("stop-journal" "(join-thread thread (/ (milliseconds-left end) 1000))" "(join-thread thread nil)")))
 
-(:file "src/server/lending.lisp" :suites (lending conformance/libraries conformance/detaching)
+(:file "src/server/connection/lending.lisp" :suites (lending conformance/libraries conformance/detaching)
  :mutants
  (("accompany" "(lisp-stream-milliseconds stream) (wire-milliseconds wire)" "")
   ("hand-octets-over" "(send-output wire)" "nil")
@@ -255,7 +255,7 @@
    :equivalent "The descriptor is shut before LENT closes it.")
   ("leave-to-lent" "(set-blocking (wire-descriptor wire))" "nil")))
 
-(:file "src/server/lines.lisp" :suites (journal access-log)
+(:file "src/server/logs/lines.lisp" :suites (journal access-log)
  :mutants
  (("with-line" "(reset-output (if *kit* (kit-line *kit*) (make-output)))"
    "(if *kit* (kit-line *kit*) (make-output))")
@@ -282,7 +282,7 @@
   ("encode-json" "(integer (encode-printed line value))" "")
   ("encode-json" "(string (encode-json-string line value))" "(string (encode-printed line value))")))
 
-(:file "src/server/keeping.lisp" :suites (reply-streams wires wire-output)
+(:file "src/server/connection/keeping.lisp" :suites (reply-streams wires wire-output)
  :mutants
  (("limit-writes" "(or (as-milliseconds seconds) -1)" "-1")
   ("await-taker" "(wait-limit wire :output)" "(wait-limit wire :input)")
@@ -314,7 +314,7 @@
   ("large-p" "(>= (- end start) +output-size+)" "t" :equivalent "A matter of speed.")
   ("write-keeping" "(check-range sequence start end)" "")))
 
-(:file "src/server/reply-stream.lisp" :suites (reply-streams)
+(:file "src/server/response/reply-stream.lisp" :suites (reply-streams)
  :mutants
  (("last-chunk" "(= fill (reply-content-chunk-end content))" "t")
   ("last-chunk" "(plusp (reply-content-chunk-size content))" "t")
@@ -343,19 +343,19 @@
   ("close ((stream reply-stream)" "(end-reply stream)" "nil")
   ("close ((stream reply-stream)" ":abort abort" "")))
 
-(:file "src/server/stream-transport.lisp" :suites (transports)
+(:file "src/server/connection/stream-transport.lisp" :suites (transports)
  :mutants
  (("read-line-octets" "(= octet line-feed)" "nil")
   ("read-line-octets" "(when (= position start) (error condition))" "(error condition)")
   ("transport-receive ((transport stream-transport)" "(min end (+ start wanted))" "end")
   ("transport-ready-p ((transport stream-transport))" "(error () t)" "(error () nil)")))
 
-(:file "src/server/tls-transport.lisp" :suites (tls)
+(:file "src/server/connection/tls-transport.lisp" :suites (tls)
  :mutants
  (("transport-for ((stream cl+ssl::ssl-stream)" "(and base (tls-on-descriptor-p stream (wire-descriptor base)))" "nil"
    :equivalent "A stream that waits carries the same octets.")))
 
-(:file "src/server/spool.lisp" :suites (spools)
+(:file "src/server/request/spool.lisp" :suites (spools)
  :mutants
  (("spool-left" "(- (spool-size spool) (spool-position spool))" "0")
   ("larger-memory" "(spool-memory spool) :end2 (spool-fill spool)" "(spool-memory spool) :end2 0")
@@ -376,7 +376,7 @@
   ("clear-spool" "(account-for-memory spool)" "")
   ("account-for-memory" "(setf (spool-accounted spool) size)" "")))
 
-(:file "src/server/reception.lisp" :suites (early-content)
+(:file "src/server/request/reception.lisp" :suites (early-content)
  :mutants
  (("all-come-p" "(<= size (floor +input-size+ 2))" "nil" :equivalent "The system is asked in place of that.")
   ("all-come-p" "(<= size (come-octets content))" "nil" :equivalent "RECEIVE-MORE looks, too.")
@@ -395,7 +395,7 @@
   ("reception-deadline" "(* 1000 (limits-content-grace limits))" "0")
   ("reception-deadline" "(floor (* 1000 received) rate)" "0")))
 
-(:file "src/server/link.lisp"
+(:file "src/server/connection/link.lisp"
  :suites (acceptor-faults conformance/connections conformance/detaching conformance/libraries conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
  :mutants
  (("connection-usocket" "(or (connection-socket connection)" "(or nil")
@@ -406,7 +406,7 @@
   ("abandon-reception" "(drop-reception (shiftf (link-reception link) nil))" ""
    :suites (early-content))))
 
-(:file "src/server/handshake.lisp" :suites (handshakes)
+(:file "src/server/connection/handshake.lisp" :suites (handshakes)
  :mutants
  (("handshake-begins-p" "(eql +tls-handshake-record+ (first-octet (connection-descriptor connection)))" "nil")
   ("begin-handshake" "(link-shaking-p link) t" "")
@@ -432,7 +432,7 @@
   ("release" "(drop-descriptor wire)" "nil")
   ("release" "(finish-output socket-stream)" "nil")))
 
-(:file "src/server/request-reading.lisp"
+(:file "src/server/request/request-reading.lisp"
  :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
  :mutants
  (("waiting-request" "(shiftf (link-parser link) nil)" "(link-parser link)")
@@ -447,7 +447,7 @@
   ("settle-head-deadline" "(eq kind (link-awaited link))" "t")
   ("settle-head-deadline" "(connection-deadline connection) (link-head-deadline link)))" "))")))
 
-(:file "src/server/shared-content.lisp"
+(:file "src/server/request/shared-content.lisp"
  :suites (contents shared-content)
  :mutants
  (("end-taking" "(setf (content-lost-p content) t)" "nil")
@@ -456,7 +456,7 @@
   ("others-content-p" "(not (eq (bt:current-thread) (sharing-taker sharing)))" "t")
   ("receive-rest" "(prepare-spool content)" "")))
 
-(:file "src/server/request-content.lisp"
+(:file "src/server/request/request-content.lisp"
  :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
  :mutants
  (("drop-rest" "(drop-content content *unread-limit*)" "t")
@@ -480,11 +480,11 @@
    :equivalent "The connection of a client that still waits is closed, whatever it may have sent.")
   ("end-content" "(not taken-p)" "t" :suites (early-content))))
 
-(:file "src/server/detaching.lisp" :suites (tls-threads)
+(:file "src/server/upgrade/detaching.lisp" :suites (tls-threads)
  :mutants
  (("give-away" "(end-when-forgotten base)" "t")))
 
-(:file "src/server/known-files.lisp" :suites (sent-files conformance/static-files)
+(:file "src/server/response/known-files.lisp" :suites (sent-files conformance/static-files)
  :mutants
  (("known-file (pathname)" "(equal pathname (known-file-pathname known))" "t")
   ("known-file (pathname)" "(<= (length name) *known-name-limit*)" "t"
@@ -536,11 +536,11 @@
   ("context-of-settings" "(and ssl-client-ca-file :required)" "nil" :suites (tls-contexts))
   ("context-of-settings" ":ticket-keys ticket-keys" ":ticket-keys nil" :suites (tls-contexts))))
 
-(:file "src/server/messages.lisp" :suites (message-log)
+(:file "src/server/logs/messages.lisp" :suites (message-log)
  :mutants
  (("counted-text" "(> count 1)" "t")))
 
-(:file "src/server/rare-messages.lisp" :suites (rejections)
+(:file "src/server/logs/rare-messages.lisp" :suites (rejections)
  :mutants
  (("count-unsaid" "(unless (< now" "(unless (<= now")
   ("count-unsaid" "(max now until)" "now")
@@ -554,7 +554,7 @@
   ("sole-name" "\"0.0.0.0\"" "" :suites (listening conformance/request-facts))
   ("sole-name" "\"::\"" "" :suites (listening conformance/request-facts))))
 
-(:file "src/server/outbox.lisp" :suites (outgoing-streams)
+(:file "src/server/response/outbox.lisp" :suites (outgoing-streams)
  :mutants
  (("put-in-outbox" "((and (full-p outbox) (not however-full-p)) :refused)" "")
   ("put-in-outbox" "(> (length octets) (outbox-announced outbox))" "(>= (length octets) (outbox-announced outbox))")
@@ -575,7 +575,7 @@
   ("nothing-to-send-p" "(not (queued-p outbox))" "t" :suites (websockets))
   ("nothing-to-send-p" "(zerop (outbox-size outbox))" "t")))
 
-(:file "src/server/deferral.lisp" :suites (deferred-replies outgoing-streams)
+(:file "src/server/response/deferral.lisp" :suites (deferred-replies outgoing-streams)
  :mutants
  (("call-to-answer" "(setf (deferral-claimed-p deferral) nil)" "nil")
   ("call-to-answer" "(setf awaited-p (give-and-visit deferral answer))" "nil")
@@ -590,7 +590,7 @@
   ("abandon ((deferral deferral))" "(not taken-p)" "t")
   ("continue-stream" "(end-stream (continuation-application deferral) (deferral-exchange deferral) deferral)" ":close")))
 
-(:file "src/server/websocket-sending.lisp" :suites (websockets)
+(:file "src/server/upgrade/websocket-sending.lisp" :suites (websockets)
  :mutants
  (("relayed-p" "(compare-and-set (websocket-relay socket) :taken :free)" "")
   ("send-for-websocket" "(owned-websocket-p socket)" "t")
