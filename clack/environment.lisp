@@ -12,33 +12,12 @@
 
 ;;; Whom the request is for
 
-(defun port-start (host)
-  "Where in HOST, of a header Host, the port begins that it names; NIL where it names none."
-  (let ((colon (position #\: host :from-end t)))
-    (and colon
-         (< (1+ colon) (length host))
-         (null (find #\] host :start colon)) ; of an IPv6 address
-         (1+ colon))))
-
-(defun host-and-port (host default)
-  "The host and the port, an integer, that HOST, of a header Host, names; the port DEFAULT where it names none."
-  (let ((start (port-start host)))
-    (cond (start
-           (list host (subseq host 0 (1- start))
-                 (decimal-number host start (length host) +most-port-digits+)))
-          (t
-           ;; A colon may have nothing behind it.
-           (list host (string-right-trim ":" host) default)))))
-
 (defun same-host-p (host other)
   "True when HOST and OTHER are the same text.  Most clients of a server name the same."
   (declare (type text host other))
   (and (= (length host) (length other))
        (loop for index of-type index below (length host)
              always (char= (schar host index) (schar other index)))))
-
-(defun default-port (server)
-  (if (encrypted-p server) 443 80))
 
 (defun server-name-and-port (server head link)
   "The host and the port that the request HEAD, which came over LINK, is for."
@@ -49,7 +28,8 @@
           ((same-host-p host (first known))
            (values (second known) (third known)))
           (t
-           (setf known (host-and-port host (default-port server)))
+           (setf known (cons host (multiple-value-list
+                             (host-and-port host (default-port (encrypted-p server))))))
            (set-published (server-known-host server) known)
            (values (second known) (third known))))))
 

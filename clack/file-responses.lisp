@@ -13,17 +13,6 @@
     (add :accept-ranges "bytes")
     headers))
 
-(defun decision-of (head headers)
-  "What the request HEAD wants of a file whose response has HEADERS: :PROCEED, :NOT-MODIFIED or :FAILED (RFC 9110,
-section 13.2.2)."
-  (multiple-value-bind (decision date-p) (precondition head (header :etag headers))
-    (if (and (eq :proceed decision)
-             date-p
-             (member (head-method head) '(:get :head))
-             (equal (header :last-modified headers) (head-header head :if-modified-since)))
-        :not-modified
-        decision)))
-
 (defun send-part-of-file (server exchange content status headers part)
   "Sends PART, of a file, as the content of a response with STATUS and HEADERS."
   (flet ((append-it (reply)
@@ -32,43 +21,30 @@ section 13.2.2)."
     (send-whole server exchange content status headers
                 (- (part-end part) (part-position part)) #'append-it)))
 
-(defun send-range (server exchange content headers part size first last)
-  "Sends the octets from FIRST to LAST of the file of PART, which has SIZE octets, if it has as many."
-  (cond ((<= first last (1- size))
-         (setf (part-position part) first
-               (part-end part) (1+ last))
-         (send-part-of-file server exchange content 206
-                            (list* :content-range (format nil "bytes ~D-~D/~D" first last size) headers)
-                            part))
-        (t
-         (send-text server exchange content 416 "The file has no such range."
-                    (list :content-range (format nil "bytes */~D" size))))))
-
 (defun send-version (server exchange content status headers part version)
   "Sends what the client wants of PART, the VERSION of a file."
   (let* ((head (exchange-head exchange))
          (headers (version-headers headers version))
-         (decision (if (= 200 status) (decision-of head headers) :proceed)))
-    (setf (part-end part) (version-size version))
-    (ecase decision
+         (tag (header :etag headers)))
+    (ecase (if (= 200 status)
+               (precondition head tag (header :last-modified headers))
+               :proceed)
       (:not-modified (send-nothing server exchange content 304 headers))
       (:failed (send-text server exchange content 412 "The file is not as the request wants it."))
       (:proceed
-       (multiple-value-bind (first last)
-           (and (= 200 status) (range-of-file head (header :etag headers) version))
-         (if first
-             (send-range server exchange content headers part (version-size version) first last)
-             (send-part-of-file server exchange content status headers part)))))))
+       (multiple-value-bind (status range) (settle-range part version head status tag)
+         (if (and range (= 416 status))
+             (send-text server exchange content status "The file has no such range."
+                        (list :content-range range))
+             (send-part-of-file server exchange content status
+                                (if range (list* :content-range range headers) headers)
+                                part)))))))
 
 (defun sent-from-descriptor-p (server exchange content status headers pathname)
   "Sends the file PATHNAME by its descriptor; NIL where that is no regular file that can be read."
-  (let ((name (known-file-name (known-file pathname))))
-    (with-acquired (part (and name (open-file-part name))
-                         (close-unless-left part (exchange-link exchange)))
-      (let ((version (and part (version-of (known-file pathname) (file-part-file part)))))
-        (when version
-          (send-version server exchange content status headers part version)
-          t)))))
+  (call-with-file pathname (exchange-link exchange)
+                  (lambda (part version)
+                    (send-version server exchange content status headers part version))))
 
 ;;; Where files are not descriptors
 

@@ -31,22 +31,19 @@ weak one (RFC 9110, section 8.8.3.2)."
                                           :start2 (opaque-tag-start other)))
               (return t)))))))
 
-(defun precondition (head tag)
-  "What the request HEAD wants for content with the entity TAG: :PROCEED, :NOT-MODIFIED (304) or
-:FAILED (412); second, whether If-Modified-Since is to be looked at.  RFC 9110, section 13.2.2,
-without its dates."
+(defun precondition (head tag date)
+  "What the request HEAD wants of content with the entity TAG, which last changed at DATE, a string: :PROCEED,
+:NOT-MODIFIED (304) or :FAILED (412) (RFC 9110, section 13.2.2)."
   (let ((if-match (head-header head :if-match))
-        (if-none-match (head-header head :if-none-match)))
+        (if-none-match (head-header head :if-none-match))
+        (retrieval-p (member (head-method head) '(:get :head))))
     (cond ((and if-match (not (tag-listed-p tag if-match t)))
-           (values :failed nil))
-          ((null if-none-match)
-           (values :proceed t))
-          ((not (tag-listed-p tag if-none-match nil))
-           (values :proceed nil))
-          ((member (head-method head) '(:get :head))
-           (values :not-modified nil))
-          (t
-           (values :failed nil)))))
+           :failed)
+          ((if if-none-match
+               (tag-listed-p tag if-none-match nil)
+               (and retrieval-p (equal date (head-header head :if-modified-since))))
+           (if retrieval-p :not-modified :failed))
+          (t :proceed))))
 
 (defun range-current-p (head tag date)
   "True unless the request HEAD wants its range only of other content than that with the entity TAG,

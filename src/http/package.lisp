@@ -21,7 +21,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:head-headers #:head-header #:head-host #:head-framing #:head-keep-alive-p
    #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
    #:head-expect-100-continue-p #:*spelling-kept-p*
-   #:uri-path #:field-spelling
+   #:uri-path #:host-and-port #:default-port #:field-spelling
    ;; whether a connection may be used again
    #:protocol-state #:next-state #:state-after-head #:reusable-p #:persists-p #:last-request-read-p
    #:client-side #:our-side #:illegal-event #:illegal-event-event #:illegal-event-state
@@ -48,7 +48,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    ;; lists and words in header fields
    #:list-elements #:token-p
    ;; numbers
-   #:decimal-number #:+most-port-digits+ #:+most-integer-digits+
+   #:decimal-number #:+most-integer-digits+
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text #:octet-count
    #:utf-8-text #:utf-8-code #:utf-8-size-by-first #:put-code-point #:percent-decoded

@@ -126,3 +126,20 @@ The second value is where the host ends."
            (let ((start (or (authority-start uri) (refuse :unknown-target-form))))
              (setf (head-target-form head) :absolute
                    (head-host head) (target-authority uri start)))))))
+
+(defun host-and-port (authority default)
+  "The host, a string, and the port, an integer, that AUTHORITY, a string, names; the port is DEFAULT where it
+names none, and NIL where what it names is none (RFC 3986, section 3.2)."
+  (let* ((colon (position #\: authority :from-end t))
+         (colon (and colon
+                     (null (find #\] authority :start colon)) ; of an address of IPv6
+                     colon))
+         (start (and colon (1+ colon))))
+    (values (subseq authority 0 colon)
+            (if (member start (list nil (length authority)))
+                default
+                (decimal-number authority start (length authority) +most-port-digits+)))))
+
+(defun default-port (tls-p)
+  "The port of https if TLS-P, else that of http (RFC 9110, section 4.2)."
+  (if tls-p 443 80))

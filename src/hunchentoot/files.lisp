@@ -28,91 +28,57 @@ where there is no better way."
 (defun send-regular-file (pathname &optional content-type callback)
   "Replies with the file PATHNAME if that is a regular file that can be read; else NIL.  CALLBACK, a
 function, is called when all is decided, as Hunchentoot does since 1.3."
-  (let* ((known (known-file pathname))
-         (name (known-file-name known)))
-    (with-acquired (part (and name (open-file-part name)) (close-unless-left part (current-link)))
-      (let ((version (and part (version-of known (file-part-file part))))
-            (content-type (or content-type
-                              (hunchentoot:mime-type pathname) ; which knows no newer ones
-                              (media-type-of-file pathname))))
-        (when version
-          (settle-file-headers content-type (version-date version))
-          (settle-conditions version)
-          (when callback
-            (funcall callback pathname content-type))
-          (settle-range part version)
-          (send-part-of-file part)
-          t)))))
+  (call-with-file pathname (current-link)
+                  (lambda (part version)
+                    (let ((content-type (or content-type
+                                            (hunchentoot:mime-type pathname) ; knows no newer ones
+                                            (media-type-of-file pathname))))
+                      (settle-file-headers content-type version)
+                      (settle-conditions version)
+                      (when callback
+                        (funcall callback pathname content-type))
+                      (send-version part version)))))
 
-;;; The head of the reply
-
-(defun settle-file-headers (content-type date)
+(defun settle-file-headers (content-type version)
+  "Sets what the reply says of the VERSION of a file with CONTENT-TYPE, and its entity tag unless the
+program has."
   (setf (hunchentoot:content-type*)
         (if content-type
             (content-kind-header
              (content-kind content-type (hunchentoot:reply-external-format*)))
             "application/octet-stream")
-        (hunchentoot:header-out :last-modified) date
-        (hunchentoot:header-out :accept-ranges) "bytes"))
-
-(defun conditional-p ()
-  "RFC 9110, section 13.2.1: conditions are for what would be a 200 without them, not for the page of
-an error."
-  (eql (hunchentoot:return-code*) hunchentoot:+http-ok+))
+        (hunchentoot:header-out :last-modified) (version-date version)
+        (hunchentoot:header-out :accept-ranges) "bytes")
+  (unless (hunchentoot:header-out :etag)
+    (setf (hunchentoot:header-out :etag) (version-tag version))))
 
 (defun settle-conditions (version)
-  "Sets the entity tag of the VERSION of a file, unless the program has, and leaves the handler where
-the client has that already, or wants another."
-  (unless (hunchentoot:header-out :etag)
-    (setf (hunchentoot:header-out :etag) (version-tag version)))
-  (when (conditional-p)
-    (multiple-value-bind (decision date-p)
-        (precondition (current-head) (hunchentoot:header-out :etag))
-      (case decision
-        (:proceed (when (and date-p (hunchentoot:header-in* :if-modified-since))
-                    (hunchentoot:handle-if-modified-since (version-seconds version))))
-        (:not-modified (leave-with hunchentoot:+http-not-modified+))
-        (:failed (leave-with hunchentoot:+http-precondition-failed+))))))
+  "Leaves the handler where the client has the VERSION of a file already, or wants another; but
+conditions are not for the page of an error (RFC 9110, section 13.2.1)."
+  (when (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
+    (case (precondition (current-head) (hunchentoot:header-out :etag) (version-date version))
+      (:not-modified (leave-with hunchentoot:+http-not-modified+))
+      (:failed (leave-with hunchentoot:+http-precondition-failed+)))))
 
-(defun leave-with (status)
-  "Leaves the handler; the reply has STATUS and what Hunchentoot says to that."
+(defun leave-with (status &optional content)
+  "Leaves the handler; the reply has STATUS and CONTENT, or what Hunchentoot says to that."
   (setf (hunchentoot:return-code*) status)
-  (hunchentoot:abort-request-handler))
+  (hunchentoot:abort-request-handler content))
 
-(defun wanted-range (version)
-  "The first and the last octet of VERSION that the client asks for; NIL when that is all."
-  (and (conditional-p)
-       (range-of-file (current-head) (hunchentoot:header-out :etag) version)))
-
-(defun settle-range (part version)
-  "Makes PART what is to be sent of VERSION."
-  (let ((size (version-size version)))
-    (multiple-value-bind (first last) (wanted-range version)
-      (cond ((null first)
-             (setf (part-end part) size))
-            ((<= first last (1- size))
-             (setf (hunchentoot:return-code*) hunchentoot:+http-partial-content+
-                   (hunchentoot:header-out :content-range)
-                   (format nil "bytes ~D-~D/~D" first last size)
-                   (part-position part) first
-                   (part-end part) (1+ last)))
-            (t
-             (refuse-range first last size))))))
-
-(defun refuse-range (first last size)
-  "Leaves the handler with what Hunchentoot answers to a range beyond a file of SIZE octets, but for
-the header (RFC 9110, section 14.4)."
-  (setf (hunchentoot:return-code*) hunchentoot:+http-requested-range-not-satisfiable+
-        (hunchentoot:header-out :content-range) (format nil "bytes */~D" size))
-  (hunchentoot:abort-request-handler
-   (format nil "invalid request range (requested ~D-~D, accepted 0-~D)" first last (1- size))))
-
-;;; The reply
-
-(defun send-part-of-file (part)
-  "Sends the reply with PART as its content."
-  (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* (current-head) (hunchentoot:return-code*)
-                   nil (- (part-end part) (part-position part))
+(defun send-version (part version)
+  "Sends what the client wants of PART, the VERSION of a file; or leaves the handler with what
+Hunchentoot answers to a range beyond it, but for the header."
+  (multiple-value-bind (status range first last)
+      (settle-range part version (current-head)
+                    (hunchentoot:return-code*) (hunchentoot:header-out :etag))
+    (when range
+      (setf (hunchentoot:header-out :content-range) range
+            (hunchentoot:return-code*) status)
+      (when (= hunchentoot:+http-requested-range-not-satisfiable+ status)
+        (leave-with status (format nil "invalid request range (requested ~D-~D, accepted 0-~D)"
+                                   first last (1- (version-size version)))))))
+  (send-reply-with hunchentoot:*acceptor* hunchentoot:*request* (current-head)
+                   (hunchentoot:return-code*) nil (- (part-end part) (part-position part))
                    (lambda (reply)
                      (append-file reply part)))
   (when (eq (hunchentoot:request-method*) :head)

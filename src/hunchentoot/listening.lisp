@@ -50,7 +50,7 @@ that it shares; PARALLEL-ACCEPTOR explains how."))
 nobody can see."
   (or (hunchentoot:acceptor-address acceptor)
       (not (member (hunchentoot:acceptor-port acceptor)
-                   (list 0 (if (hunchentoot:acceptor-ssl-p acceptor) 443 80))))))
+                   (list 0 (default-port (hunchentoot:acceptor-ssl-p acceptor)))))))
 
 (defun check-place (acceptor name)
   "Checks that NAME alone says where ACCEPTOR listens."

@@ -3,21 +3,10 @@
 ;;;; WebSockets (RFC 6455) for Hunchentoot's handlers.  A handler calls UPGRADE-TO-WEBSOCKET, and returns; from then on
 ;;;; workers call its functions, for one message of a connection after the other, and any thread sends.
 
-(defun default-port (scheme)
-  (if (string-equal "https" scheme) 443 80))
-
-(defun host-and-port (authority default)
-  "The host, in lower case, and the port of AUTHORITY, a string: DEFAULT where it names none, NIL where what
-it names is none."
-  (let* ((colon (position #\: authority :from-end t))
-         (colon (and colon               ; of an address of IPv6 the last one may be part
-                     (null (position #\] authority :start colon))
-                     colon))
-         (port-start (and colon (1+ colon))))
-    (list (string-downcase (subseq authority 0 colon))
-          (if (member port-start (list nil (length authority)))
-              default
-              (decimal-number authority port-start (length authority) +most-port-digits+)))))
+(defun place-of-authority (authority default)
+  "Host and port of AUTHORITY, a string, or the DEFAULT port: EQUAL where two name the same place."
+  (multiple-value-bind (host port) (host-and-port authority default)
+    (cons (string-downcase host) port)))
 
 (defun same-origin-p (origin request)
   "True when the host and port of ORIGIN, a serialised one (RFC 6454, section 6.2), are those that REQUEST was sent to.
@@ -25,11 +14,10 @@ What stands before the server may have taken TLS off, so that the scheme counts 
   (let ((end (search "://" origin))
         (host (hunchentoot:host request)))
     (and end host
-         (let ((default (default-port (subseq origin 0 end))))
-           (equal (host-and-port (subseq origin (+ 3 end)) default)
-                  (host-and-port host (if (hunchentoot:ssl-p (hunchentoot:request-acceptor request))
-                                          (default-port "https")
-                                          default)))))))
+         (let ((https-p (string-equal "https" (subseq origin 0 end)))
+               (tls-p (hunchentoot:ssl-p (hunchentoot:request-acceptor request))))
+           (equal (place-of-authority (subseq origin (+ 3 end)) (default-port https-p))
+                  (place-of-authority host (default-port (or tls-p https-p))))))))
 
 (defun origin-allowed-p (origins request)
   "True when a page of the origin that REQUEST tells may open a WebSocket; ORIGINS are as UPGRADE-TO-WEBSOCKET takes

@@ -88,9 +88,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:current-second
    #:keep-alive-of #:says-close-p #:connection-headers #:*retry-seconds* #:send-busy
    ;; files
-   #:known-file #:known-file-name #:*known-files* #:*settled-seconds* #:version-of
-   #:version-size #:version-seconds #:version-date #:version-tag #:version-settled-p
-   #:close-unless-left #:append-file #:range-of-file
+   #:*known-files* #:*settled-seconds* #:version-size #:version-date #:version-tag
+   #:call-with-file #:append-file #:settle-range
    ;; replies that handlers stream
    #:reply-stream #:note-sent-beside #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
    #:whole-or-broken

@@ -121,7 +121,8 @@
 
 (:file "src/http/target.lisp" :suites (http)
  :mutants
- (("port-p" "(= start end)" "nil")
+ (("default-port" "443" "80" :suites (tls clack/tls))
+  ("port-p" "(= start end)" "nil")
   ("decimal-number" "(<= (- end start) most)" "t")
   ("decimal-number" "(<= 0 digit 9)" "(<= digit 9)")
   ("percent-encoding-p" "(digit-char-p (schar text (+ start 2)) 16)" "t")
@@ -173,7 +174,7 @@
   ("opaque-tag-start" "(if (tag-weak-p tag) 2 0)" "0")
   ("precondition" "'(:get :head)" "'(:get)")
   ("precondition" "(tag-listed-p tag if-match t)" "(tag-listed-p tag if-match nil)")
-  ("precondition" "(values :proceed nil)" "(values :proceed t)")
+  ("precondition" "(and retrieval-p" "(and t")
   ("range-current-p" "(not (tag-weak-p tag))" "t")
   ("range-current-p" "(equal date validator)" "t")
   ("parse-range" "(> dash 6)" "t")

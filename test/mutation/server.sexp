@@ -498,7 +498,12 @@
    :equivalent "A matter of speed, and of memory.")
   ("range-of-file" "(plusp (version-size version))" "t")
   ("range-of-file" "(eq (head-method head) :get)" "t")
-  ("range-of-file" "(version-settled-p version)" "t")))
+  ("range-of-file" "(version-settled-p version)" "t")
+  ("settle-range" "(and (eql 200 status)" "(and t")
+  ("settle-range" "(<= first last (1- size))" "(<= first last size)")
+  ("settle-range" "(<= first last (1- size))" "(<= last (1- size))")
+  ("settle-range" "(1+ last)" "last")
+  ("settle-range" "(part-position part) first" "")))
 
 (:file "src/server/unfit-arguments.lisp" :suites (arguments)
  :mutants

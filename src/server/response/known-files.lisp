@@ -28,18 +28,12 @@ files stands still for milliseconds at a time.")
   (name nil :type (or null string) :read-only t) ; the system's
   (version nil :type (or null version))) ; when it was sent last, if that had settled
 
-(setf (documentation 'known-file-name 'function)
-      "The name of KNOWN-FILE as the system knows it, a string; NIL where that has none."
-      (documentation 'version-size 'function)
+(setf (documentation 'version-size 'function)
       "How many octets VERSION, the state in which a file was found, has."
-      (documentation 'version-seconds 'function)
-      "When VERSION was written, a universal time."
       (documentation 'version-date 'function)
       "When VERSION was written, a string as HTTP has it (RFC 9110, section 5.6.7)."
       (documentation 'version-tag 'function)
-      "The entity tag of VERSION, a string (RFC 9110, section 8.8.3)."
-      (documentation 'version-settled-p 'function)
-      "True when the next change of the file of VERSION will have another time.")
+      "The entity tag of VERSION, a string (RFC 9110, section 8.8.3).")
 
 (defparameter *known-name-limit* 1024
   "Files with longer names are not remembered.")
@@ -93,6 +87,17 @@ files stands still for milliseconds at a time.")
               (member part (wire-left (link-wire link))))
     (drop-parts (list part))))
 
+(defun call-with-file (pathname link function)
+  "Calls FUNCTION of the file PATHNAME, a FILE-PART that is sent over LINK, and of its VERSION.  NIL where that is
+no regular file that can be read."
+  (let* ((known (known-file pathname))
+         (name (known-file-name known)))
+    (with-acquired (part (and name (open-file-part name)) (close-unless-left part link))
+      (let ((version (and part (version-of known (file-part-file part)))))
+        (when version
+          (funcall function part version)
+          t)))))
+
 (defun append-file (reply part)
   "Appends PART, of a file, to REPLY where it is small; else returns it, to be sent by itself.  Signals
 an error when the file has not as many octets any more."
@@ -115,3 +120,19 @@ when that is all (RFC 9110, section 14.2)."
          (eq (head-method head) :get)
          (range-current-p head tag (and (version-settled-p version) (version-date version)))
          (parse-range range (version-size version)))))
+
+(defun settle-range (part version head status tag)
+  "Makes PART what the request HEAD wants of the VERSION of its file, with the entity TAG, where the reply has
+STATUS otherwise.  Returns the status; and, where that is now 206, or 416 as there is no such range, the text of
+Content-Range and the first and the last octet (RFC 9110, section 14)."
+  (let ((size (version-size version)))
+    (multiple-value-bind (first last) (and (eql 200 status) (range-of-file head tag version))
+      (cond ((null first)
+             (setf (part-end part) size)
+             status)
+            ((<= first last (1- size))
+             (setf (part-position part) first
+                   (part-end part) (1+ last))
+             (values 206 (format nil "bytes ~D-~D/~D" first last size) first last))
+            (t
+             (values 416 (format nil "bytes */~D" size) first last))))))
