@@ -60,8 +60,7 @@ content unless ALLOWED-P.  True when Server is among them."
   "Appends the head with STATUS and HEADERS of the response to EXCHANGE to REPLY, an empty OUTPUT.  EVENT is what
 it will be to send that.  FRAMING is the number of octets of content, :CHUNKED, or NIL to say nothing of it.
 Signals INVALID-HEADER."
-  (let* ((allowed-p (body-allowed-p status))
-         (state (next-state (exchange-protocol exchange) event)))
+  (let ((allowed-p (body-allowed-p status)))
     (encode-status-line reply status)
     (unless (encode-own-headers reply headers allowed-p)
       (encode-octets reply *server-line*))
@@ -71,12 +70,12 @@ Signals INVALID-HEADER."
         (:chunked (encode-header reply :transfer-encoding "chunked"))
         (t (encode-header reply :content-length framing))))
     (multiple-value-bind (connection keep-alive)
-        (connection-headers (exchange-head exchange) state (idle-seconds server))
+        (connection-headers exchange event (idle-seconds server))
       (when connection
         (encode-header reply :connection connection))
       (when keep-alive
         (encode-header reply :keep-alive keep-alive)))
-    (when (eq :switched (our-side state))
+    (when (eq :switch event)
       (encode-header reply :connection (or (header :connection headers) "upgrade")))
     (encode-date reply (current-second))
     (encode-end-of-head reply)))
@@ -88,13 +87,6 @@ Signals INVALID-HEADER."
   (and (server-persistent-p server)
        (not (winding-down-p (exchange-engine exchange)))
        (not (says-close-p (header :connection headers)))))
-
-(defun response-event (server exchange status headers framed-p)
-  "What it is for the connection of EXCHANGE to send a response with STATUS and HEADERS, an event that NEXT-STATE
-knows; the client will know where its content ends if FRAMED-P."
-  (cond ((= 101 status) :switch)
-        ((and framed-p (kept-p server exchange headers)) :reply)
-        (t :last-reply)))
 
 (defun too-much-unread-p (content)
   "True when more is announced of CONTENT, and has yet to come, than is taken for an application that has not read it."
@@ -111,11 +103,6 @@ there are clients that look for one only when they have sent all."
                     :request-end
                     :request-fault))))
 
-(defun content-wanted-p (head status)
-  "True when the client of the request HEAD gets the content of a response with STATUS."
-  (and (not (eq :head (head-method head)))
-       (body-allowed-p status)))
-
 ;;; Whole responses
 
 (defun send-whole (server exchange content status headers length append)
@@ -124,10 +111,10 @@ CONTENT.  APPEND, a function of the OUTPUT that it is made in, appends the conte
 after it."
   (drop-unread exchange content)
   (let ((head (exchange-head exchange))
-        (event (response-event server exchange status headers t)))
+        (event (reply-event status (kept-p server exchange headers))))
     (with-reply (reply)
       (encode-response-head reply server exchange status headers event length)
-      (let ((body (and (content-wanted-p head status) (funcall append reply))))
+      (let ((body (and (content-wanted-p (head-method head) status) (funcall append reply))))
         (note-event exchange event)
         (send-reply-on (link-wire (exchange-link exchange)) reply body)
         (note-event exchange :reply-end)))))

@@ -27,12 +27,13 @@
 anything for the :WRITE-TIMEOUT, or the server was stopped."))
 
 (defstruct (written-response (:include opaque) (:conc-name written-)
-                             (:constructor make-written-response (delayed status headers framing outbox turn)))
-  "The response to DELAYED with STATUS and HEADERS, framed as MAKE-REPLY-STREAM has it."
+                             (:constructor make-written-response (delayed status headers framing said outbox turn)))
+  "The response to DELAYED with STATUS and HEADERS; FRAMING and what is SAID of it are as FRAMING-OF-STREAM has them."
   (delayed nil :read-only t)
   (status nil :read-only t)
   (headers nil :read-only t)
   (framing nil :read-only t)
+  (said nil :read-only t)
   (outbox nil :read-only t)
   (lock (bt:make-lock "written response") :read-only t) ; held while TURN changes
   (turn nil)
@@ -54,34 +55,18 @@ anything for the :WRITE-TIMEOUT, or the server was stopped."))
 
 ;;; How it is framed
 
-(defun framing-of-stream (head status headers)
-  "How the content of a response with STATUS and HEADERS, of which nobody knows the end, is framed: as
-MAKE-REPLY-STREAM has it."
-  (cond ((= 101 status) :plain)
-        ((not (content-wanted-p head status)) :none)
-        ((announced-length headers))
-        ((eq :http/1.1 (head-protocol head)) :chunked)
-        (t :plain)))
-
-(defun said-framing (framing head status headers)
-  "What the head of a response says of its FRAMING, as ENCODE-RESPONSE-HEAD has it."
-  (case framing
-    (:plain nil)
-    (:none (or (announced-length headers)
-               (and (body-allowed-p status)
-                    (eq :http/1.1 (head-protocol head))
-                    :chunked)))
-    (t framing)))
-
 (defun make-written (delayed status headers within-p)
   "The response to DELAYED, to be written, with STATUS and HEADERS; the function of the application has begun it if
 WITHIN-P."
-  (let ((framing (framing-of-stream (exchange-head (delayed-exchange delayed)) status headers)))
-    (make-written-response delayed status headers framing
-                           (make-outbox *high-water-mark*
-                                        :engine (continuation-engine (delayed-deferral delayed))
-                                        :announced (and (integerp framing) framing))
-                           (if within-p nil :over))))
+  (let ((head (exchange-head (delayed-exchange delayed))))
+    (multiple-value-bind (framing said)
+        (framing-of-stream (head-method head) status (announced-length headers)
+                           (eq :http/1.1 (head-protocol head)))
+      (make-written-response delayed status headers framing said
+                             (make-outbox *high-water-mark*
+                                          :engine (continuation-engine (delayed-deferral delayed))
+                                          :announced (and (integerp framing) framing))
+                             (if within-p nil :over)))))
 
 ;;; Head and end, by who owns the connection
 
@@ -94,10 +79,11 @@ WITHIN-P."
          (status (written-status written))
          (headers (written-headers written))
          (framing (written-framing written))
-         (event (response-event server exchange status headers (not (eq :plain framing)))))
+         (event (reply-event status (and (not (eq :plain framing))
+                                         (kept-p server exchange headers)))))
     (with-reply (reply)
       (encode-response-head reply server exchange status headers event
-                            (said-framing framing (exchange-head exchange) status headers))
+                            (written-said written))
       (whole-or-broken (wire)
         (note-event exchange event)
         (write-encoded wire reply)))

@@ -27,7 +27,7 @@
 
 (defun content-octets (request reply status)
   "How many octets of content the reply to REQUEST has; NIL when nobody knows beforehand."
-  (if (body-wanted-p request status)
+  (if (content-wanted-p (hunchentoot:request-method request) status)
       (hunchentoot:content-length reply)
       0))
 

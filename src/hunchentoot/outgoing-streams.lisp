@@ -70,10 +70,6 @@ its client leaves or the server stops.  NIL when nobody waits for REPLY any more
                             framing
                             (hunchentoot:reply-external-format reply)))))
 
-(defun current-framing ()
-  "How the content of the current reply is framed if it becomes a stream now."
-  (values (framing-of-stream hunchentoot:*acceptor* hunchentoot:*request* (hunchentoot:return-code*))))
-
 (defun end-with-head (deferral start)
   "Lets nothing follow the head of the stream that DEFERRAL was to become by START: it is over, and nobody is told of its
 client's leaving."

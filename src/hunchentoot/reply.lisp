@@ -125,16 +125,11 @@ it would be a second framing (RFC 9112, section 6.1)."
       (drop-header :transfer-encoding) ; or the reply that tells of it would have it too
       (error 'invalid-header :name :transfer-encoding :value coding))))
 
-(defun reply-event (acceptor request head status framed-p)
-  "What it is for the connection, an event that NEXT-STATE knows, that REQUEST, with HEAD, is answered with
-STATUS, and with content whose end the client will know if FRAMED-P."
-  (cond ((eql status hunchentoot:+http-switching-protocols+) :switch)
-        ((and framed-p
-              (hunchentoot:acceptor-persistent-connections-p acceptor)
-              (not (says-close-p (hunchentoot:header-out :connection)))
-              (not (too-much-unasked-p request head)))
-         :reply)
-        (t :last-reply)))
+(defun kept-p (acceptor request head)
+  "True when the connection of REQUEST, with HEAD, may be used again as far as ACCEPTOR and the program say."
+  (and (hunchentoot:acceptor-persistent-connections-p acceptor)
+       (not (says-close-p (hunchentoot:header-out :connection)))
+       (not (too-much-unasked-p request head))))
 
 (defgeneric settle-headers
     (reply coding server connection keep-alive content-type content-length)
@@ -273,19 +268,20 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
       (declare (dynamic-extent #'append-it))
       (send-reply-with acceptor request head status content-type length #'append-it))))
 
-(defun settle-head (acceptor request head status framed-p coding content-type length)
+(defun settle-head (acceptor request head status framed-p said content-type)
   "Decides which headers the reply with STATUS to REQUEST, with HEAD, has.  The client will know where its
-content ends if FRAMED-P; CODING is as SETTLE-HEADERS has it; CONTENT-TYPE is the header, or NIL to leave
-that as it is; LENGTH is the number of octets, or NIL.  Returns the event that it will be to send that head."
+content ends if FRAMED-P; SAID is as FRAMING-OF-STREAM has it; CONTENT-TYPE is the header, or NIL to leave
+that as it is.  Returns the event that it will be to send that head."
   (unless (body-allowed-p status)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
-  (let ((event (reply-event acceptor request head status framed-p)))
+  (let ((event (reply-event status (and framed-p (kept-p acceptor request head)))))
     (multiple-value-bind (connection keep-alive)
-        (connection-headers head (next-state (exchange-protocol *exchange*) event)
-                            (hunchentoot:acceptor-read-timeout acceptor))
-      (settle-headers hunchentoot:*reply* coding (server-name-of acceptor) connection keep-alive
+        (connection-headers *exchange* event (hunchentoot:acceptor-read-timeout acceptor))
+      (settle-headers hunchentoot:*reply*
+                      (case said (:chunked "chunked") ((nil) :any))
+                      (server-name-of acceptor) connection keep-alive
                       (and (null (exchange-successor *exchange*)) content-type)
-                      (and (body-allowed-p status) length)))
+                      (and (integerp said) (body-allowed-p status) said)))
     event))
 
 (defun begin-reply (acceptor status event)
@@ -300,18 +296,15 @@ that as it is; LENGTH is the number of octets, or NIL.  Returns the event that i
   "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is as SETTLE-HEAD has it.
 APPEND, a function of the OUTPUT that the reply is made in, appends the content, or returns what is to be
 sent after it."
-  (let ((event (settle-head acceptor request head status t nil content-type length)))
+  (let ((event (settle-head acceptor request head status t length content-type)))
     (with-reply (reply)
       (encode-reply-head reply status)  ; may signal INVALID-HEADER
-      (let ((body (and (body-wanted-p request status) (funcall append reply))))
+      (let ((body (and (content-wanted-p (hunchentoot:request-method request) status)
+                       (funcall append reply))))
         (begin-reply acceptor status event)
         (take-what-was-not-read request head)
         (send-reply-on (link-wire (current-link)) reply body)
         (note-event *exchange* :reply-end)))))
-
-(defun body-wanted-p (request status)
-  (and (body-allowed-p status)
-       (not (eq (hunchentoot:request-method request) :head))))
 
 (defun append-content (reply content encoding length)
   "Appends CONTENT, LENGTH octets or a string that is as many in ENCODING, to REPLY; or returns the

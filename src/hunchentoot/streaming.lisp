@@ -29,31 +29,15 @@ these, where that is not ours to do."
   (and (ours-to-send-p)
        (bare-p (current-stream) (link-stream (current-link)))))
 
-(defun announced-length ()
-  "The Content-Length that the program has set, or NIL.  Signals INVALID-HEADER for one that nothing has."
+(defun current-framing ()
+  "How the content of the current reply is framed if its handler writes that itself; values as FRAMING-OF-STREAM
+has them.  Signals INVALID-HEADER for a Content-Length that nothing has."
   (let ((length (hunchentoot:content-length*)))
     (unless (typep length '(or null content-size))
       (error 'invalid-header :name :content-length :value length))
-    length))
-
-(defun framing-of-stream (acceptor request status)
-  "How the content that a handler writes itself is framed in a reply with STATUS to REQUEST, as
-reply-stream.lisp has it, and which transfer coding the head names, as SETTLE-HEADERS has it."
-  (let ((length (announced-length)))
-    (cond ((eql status hunchentoot:+http-switching-protocols+)
-           (values :plain nil))
-          ((not (body-allowed-p status))
-           (values :none nil))
-          (t
-           (multiple-value-bind (framing coding)
-               (cond (length
-                      (values length nil))
-                     ((and (hunchentoot:acceptor-output-chunking-p acceptor)
-                           (eq :http/1.1 (hunchentoot:server-protocol request)))
-                      (values :chunked "chunked"))
-                     (t
-                      (values :plain :any)))
-             (values (if (body-wanted-p request status) framing :none) coding))))))
+    (framing-of-stream (hunchentoot:request-method*) (hunchentoot:return-code*) length
+                       (and (hunchentoot:acceptor-output-chunking-p hunchentoot:*acceptor*)
+                            (eq :http/1.1 (hunchentoot:server-protocol*))))))
 
 (defun encode-streamed-head (reply status)
   ;; The page that tells of a header that cannot be sent has no coding.
@@ -65,10 +49,9 @@ reply-stream.lisp has it, and which transfer coding the head names, as SETTLE-HE
 (defun start-streaming (acceptor request head status)
   "Sends the head of the reply with STATUS to REQUEST, with HEAD; returns the stream for its content.  Does
 not return where there can be none because of the request's method."
-  (multiple-value-bind (framing coding) (framing-of-stream acceptor request status)
+  (multiple-value-bind (framing said) (current-framing)
     (let ((wire (link-wire (current-link)))
-          (event (settle-head acceptor request head status (not (eq :plain framing)) coding nil
-                              (hunchentoot:content-length*))))
+          (event (settle-head acceptor request head status (not (eq :plain framing)) said nil)))
       (with-reply (reply)
         (encode-streamed-head reply status)
         (whole-or-broken (wire)

@@ -86,12 +86,13 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; replies
    #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second
-   #:keep-alive-of #:says-close-p #:connection-headers #:*retry-seconds* #:send-busy
+   #:keep-alive-of #:says-close-p #:reply-event #:connection-headers #:content-wanted-p
+   #:*retry-seconds* #:send-busy
    ;; files
    #:*known-files* #:*settled-seconds* #:version-size #:version-date #:version-tag
    #:call-with-file #:append-file #:settle-range
    ;; replies that handlers stream
-   #:reply-stream #:note-sent-beside #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
+   #:reply-stream #:note-sent-beside #:framing-of-stream #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
    #:whole-or-broken
    #:content-too-long
    ;; lines

@@ -53,8 +53,6 @@
   ("kept-p" "(not (says-close-p (header :connection headers)))" "t")
   ("drop-unread" ":request-fault" ":request-end" :suites (clack/responses clack/raw-bodies)
    :equivalent "END-CONTENT drops the rest, or fails.")
-  ("content-wanted-p" "(not (eq :head (head-method head)))" "t")
-  ("content-wanted-p" "(body-allowed-p status)" "t")
   ("send-nothing" "(announced-length headers)" "nil")
   ("with-content-type" "(header :content-type headers)" "nil")
   ("send-list" "(some #'stringp elements)" "t")
@@ -93,10 +91,7 @@
 (:file "clack/written-responses.lisp"
  :suites (clack/delayed-responses clack/written-responses clack/later-responses)
  :mutants
- (("framing-of-stream" "((not (content-wanted-p head status)) :none)" "")
-  ("framing-of-stream" "((announced-length headers))" "")
-  ("framing-of-stream" "((eq :http/1.1 (head-protocol head)) :chunked)" "(t :chunked)")
-  ("begin-written" "(not (eq :plain framing))" "t")
+ (("begin-written" "(not (eq :plain framing))" "t")
   ("end-written" "(if (end-reply stream) :reply-end :reply-cut)" "(progn (end-reply stream) :reply-end)")
   ("end-written" "(note-sent-beside stream announced)" "nil")
   ("written-to-end-p" "(eq :none (written-framing written))" "nil")

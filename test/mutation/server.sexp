@@ -177,7 +177,10 @@
   ("says-close-p" "(string-trim '(#\\Space #\\Tab) part)" "part" :suites (conformance/connections))
   ("connection-headers" "(not (persists-p state))" "nil"
    :suites (exchanges conformance/connections))
-  ("connection-headers" "(eq :switched (our-side state))" "nil" :suites (own-output))
+  ("reply-event" "((eql 101 status) :switch)" "" :suites (own-output))
+  ("content-wanted-p" "(not (eq :head method))" "t" :suites (conformance/methods clack/responses))
+  ("content-wanted-p" "(body-allowed-p status)" "t" :suites (own-output clack/responses))
+  ("connection-headers" "(eq :switch event)" "nil" :suites (own-output))
   ("connection-headers" "(not (eq (head-protocol head) :http/1.1))" "nil"
    :equivalent "Connections of HTTP/1.0 are kept only where that was asked for.")
   ("busy-reply" "(\"Connection\" \"close\")" "" :suites (taskmaster))
@@ -316,7 +319,11 @@
 
 (:file "src/server/response/reply-stream.lisp" :suites (reply-streams)
  :mutants
- (("last-chunk" "(= fill (reply-content-chunk-end content))" "t")
+ (("framing-of-stream" "((eql 101 status) :plain)" "" :suites (own-output))
+  ("framing-of-stream" "((not (content-wanted-p method status)) :none)" ""
+   :suites (own-output clack/written-responses))
+  ("framing-of-stream" "(and (body-allowed-p status)" "(progn" :suites (own-output))
+  ("last-chunk" "(= fill (reply-content-chunk-end content))" "t")
   ("last-chunk" "(plusp (reply-content-chunk-size content))" "t")
   ("await-room-in-chunk" "(empty-output (reply-content-wire content))" "")
   ("lengthen-last-chunk" "(reply-content-chunk-start content) start" "")

@@ -88,20 +88,35 @@ sent.  True when some of it was."
                      (string-equal option (string-trim '(#\Space #\Tab) part))))
        t))
 
-(defun connection-headers (head state seconds)
-  "The values of the headers Connection and Keep-Alive, strings or NIL, that the reply to a request with HEAD,
-which leaves the connection in STATE, a PROTOCOL-STATE, should have if it has none.  SECONDS is for how long
-the connection is kept, a real, or NIL for no limit."
-  (cond ((eq :switched (our-side state))
-         (values nil nil))              ; what is to be said of the new protocol, the program says
-        ((not (persists-p state))
-         (values "Close" nil))
-        ((and seconds
-              (or (head-keep-alive-requested-p head)
-                  (not (eq (head-protocol head) :http/1.1))))
-         (values "Keep-Alive" (keep-alive-of seconds)))
-        (t
-         (values nil nil))))
+(defun reply-event (status kept-p)
+  "What it is for the connection, an event that NEXT-STATE knows, to send a reply with STATUS, after which the
+connection may be used again if KEPT-P."
+  (cond ((eql 101 status) :switch)
+        (kept-p :reply)
+        (t :last-reply)))
+
+(defun connection-headers (exchange event seconds)
+  "The values of the headers Connection and Keep-Alive, strings or NIL, that the reply of EXCHANGE, whose
+sending is EVENT, should have if it has none.  SECONDS is for how long the connection is kept, a real, or NIL
+for no limit."
+  (let ((state (next-state (exchange-protocol exchange) event))
+        (head (exchange-head exchange)))
+    (cond ((eq :switch event)
+           (values nil nil))            ; what is to be said of the new protocol, the program says
+          ((not (persists-p state))
+           (values "Close" nil))
+          ((and seconds
+                (or (head-keep-alive-requested-p head)
+                    (not (eq (head-protocol head) :http/1.1))))
+           (values "Keep-Alive" (keep-alive-of seconds)))
+          (t
+           (values nil nil)))))
+
+(defun content-wanted-p (method status)
+  "True when a client that has asked by METHOD, a keyword or a string, gets the content of a reply with STATUS
+(RFC 9110, section 6.4.1)."
+  (and (body-allowed-p status)
+       (not (eq :head method))))
 
 ;;; Overload
 

@@ -46,6 +46,20 @@
   (:report "More was written than the Content-Length of the reply has announced.")
   (:documentation "A handler has written more than it has announced; what was announced is sent."))
 
+;;; Framing
+
+(defun framing-of-stream (method status length chunked-p)
+  "How the content is framed that is written piece by piece for a reply with STATUS to a request by METHOD: as
+MAKE-REPLY-STREAM has it; and what the head says of it, a number of octets, :CHUNKED, or NIL for nothing.
+LENGTH is the number of octets, or NIL where nobody knows; CHUNKED-P says whether it may come in chunks then
+(RFC 9112, section 6)."
+  (let ((said (and (body-allowed-p status)
+                   (or length (and chunked-p :chunked)))))
+    (values (cond ((eql 101 status) :plain)
+                  ((not (content-wanted-p method status)) :none)
+                  (t (or said :plain)))
+            said)))
+
 ;;; Chunks
 
 (declaim (inline last-chunk))
