@@ -28,7 +28,7 @@ connection from another one."
              (hand-over ()
                (give-away (application-of acceptor exchange) connection link))
              (left ()
-               (setf (exchange-outcome exchange) (hand-over))))
+               (setf (connection-outcome connection) (hand-over))))
       (declare (dynamic-extent #'process-it #'left))
       (multiple-value-bind (outcome stream)
           (call-with-connection-stream (link-stream link) #'process-it #'left)
@@ -93,7 +93,8 @@ where a method of the program expects that; otherwise all of them, as Hunchentoo
                                                         (list acceptor socket)))
                              #'hunchentoot:process-connection (acceptor socket))
     (if *exchange*
-        (setf (exchange-outcome *exchange*) :close ; if this fails
-              (exchange-outcome *exchange*)
-              (serve-connection acceptor socket *exchange*))
+        (let ((connection (exchange-connection *exchange*)))
+          ;; It is noted there, since methods of programs need not pass values on.
+          (setf (connection-outcome connection) :close ; if this fails
+                (connection-outcome connection) (serve-connection acceptor socket *exchange*)))
         (hunchentoots))))

@@ -80,9 +80,8 @@ parked, in a worker's thread, before there is a request object.")
              ;; What Hunchentoot does when it accepts: a method of the program may read before ours.
              (limit-waits socket (hunchentoot:acceptor-read-timeout acceptor)))
            (hunchentoot:handle-incoming-connection taskmaster socket)))
-    (if (eq :unknown (exchange-outcome exchange))
-        (outcome-without-us acceptor connection (exchange-kind exchange) socket)
-        (exchange-outcome exchange))))
+    (or (connection-outcome connection)
+        (outcome-without-us acceptor connection (exchange-kind exchange) socket))))
 
 (defun outcome-without-us (acceptor connection kind socket)
   "What is to become of CONNECTION, of KIND and with SOCKET, where our own method of

@@ -53,7 +53,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:next-request-missing #:end-content
    ;; exchanges
    #:exchange #:make-exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine #:exchange-kind #:exchange-head
-   #:exchange-protocol #:note-event #:exchange-access #:exchange-outcome #:exchange-deferral
+   #:exchange-protocol #:note-event #:exchange-access #:exchange-deferral
    ;; what goes on without a worker
    #:link-continuation #:continuation #:continuation-application #:continuation-engine #:continuation-connection
    #:continue-over #:abandon #:visit #:peer-left-p

@@ -44,10 +44,15 @@
                (with-engine (engine)
                  (set-worker-state worker :serving)))))))
 
+(defun call-service (engine connection)
+  "What SERVE returns for CONNECTION."
+  (setf (connection-outcome connection) nil)
+  (interruptibly (serve (engine-service engine) connection)))
+
 (defun serve-to-the-end (engine worker connection)
   "Serves the requests of CONNECTION; returns :CLOSE, :DETACHED or :BROKEN."
   (handler-case
-      (loop for outcome = (interruptibly (serve (engine-service engine) connection))
+      (loop for outcome = (call-service engine connection)
             unless (and (eq outcome :park) (next-request-p engine worker connection))
               return (if (eq outcome :park) :close outcome))
     ((or error storage-condition) (condition)

@@ -38,10 +38,10 @@ does.")
 where it returned none.")
   (ownership 1 :type fixnum)            ; :OWNED; see ownership.lisp
   (watched-p nil)                       ; the poller knows it
-  (outcome :park :type keyword
-   :documentation "What is to become of CONNECTION when its output is sent: :PARK, :CLOSE, :DETACHED or
-:BROKEN.  A service that gives its socket away sets one of the last two at once.")
-  (verdict nil :type (member nil :close :broken)) ; what a visitor, or the sentinel, has left a worker to do with it
+  (outcome nil :type symbol
+   :documentation "What is to become of CONNECTION, as SERVE returns it; NIL while SERVE has not decided.  It
+waits here until the output is sent, and for a worker where a visitor or the sentinel may not end CONNECTION.
+A service that gives the socket away sets :DETACHED or :BROKEN at once.")
   (deferred-p nil)                      ; it is parked, or about to be, until somebody has an answer for it
   (turn-over-p nil)                     ; it is queued for a worker, with requests that may have come
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
@@ -125,6 +125,12 @@ keyword, says what was waited for."
   "What is to become of CONNECTION, :DETACHED or :BROKEN, though its service failed, when that had given
 its socket away before; else NIL."
   (find (connection-outcome connection) '(:detached :broken)))
+
+(defun end-left-to-worker (connection)
+  "What a visitor or the sentinel has left a worker to do with CONNECTION, :CLOSE or :BROKEN; else NIL."
+  (case (connection-outcome connection)
+    (:broken :broken)
+    (:close (and (null (connection-output connection)) :close))))
 
 (defun unfinished-p (connection)
   "True when the peer of CONNECTION may not have got its answer yet."

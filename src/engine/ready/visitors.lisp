@@ -10,7 +10,7 @@
 ;;;;   after that the connection            is
 ;;;;   waits for its next answer            parked as before
 ;;;;   may have a request to be read        queued: workers read, and visitors never do
-;;;;   is done with                         queued, with its verdict: workers close it, since what a program wants
+;;;;   is done with                         queued, with its outcome: workers close it, since what a program wants
 ;;;;                                        done then may wait, or want a lock that the visitor has
 ;;;;   was parked as the engine stops       closed by STOP, which looks once more; by the visitor only where that
 ;;;;                                        has been
@@ -64,9 +64,9 @@ when it looks last, and a visitor had better not."
        (eq engine (worker-engine *worker*))
        *worker*))
 
-(defun leave-end-to-worker (engine connection verdict)
-  "Has a worker do with CONNECTION, which the caller owns, what VERDICT says, :CLOSE or :BROKEN."
-  (setf (connection-verdict connection) verdict)
+(defun leave-end-to-worker (engine connection outcome)
+  "Has a worker do with CONNECTION, which the caller owns, what OUTCOME says, :CLOSE or :BROKEN."
+  (setf (connection-outcome connection) outcome)
   (leave-to-worker engine connection))
 
 (defmethod visit-deferred ((engine ready-engine))
@@ -83,7 +83,7 @@ when it looks last, and a visitor had better not."
   "Does what a visitor can for CONNECTION, which it owns; returns what SERVE-ONCE does, :AGAIN when there may be
 work for workers."
   (noting-failure (engine connection)
-    (cond ((or (connection-lingering-p connection) (connection-verdict connection)) :again)
+    (cond ((or (connection-lingering-p connection) (end-left-to-worker connection)) :again)
           ((connection-output connection)
            (let ((result (send-pending-output engine connection)))
              ;; Also where others have come meanwhile, what is left goes first.

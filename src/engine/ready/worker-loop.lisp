@@ -255,7 +255,7 @@ more has come."
 
 (defun serve-further (engine connection)
   "Does the next thing for CONNECTION, which the caller owns; returns what SERVE-ONCE does."
-  (cond ((connection-verdict connection))
+  (cond ((end-left-to-worker connection))
         ((connection-output connection) (send-pending-output engine connection))
         (t (serve-once engine connection))))
 
@@ -272,6 +272,7 @@ after what else is ready; else what became of it, :PARKED, or is to become of it
   (setf (connection-deadline connection) nil)
   (order-writes)                        ; see OWNER-MAY-WAIT-P
   (setf (connection-untouched connection) nil
+        (connection-outcome connection) nil
         (connection-deferred-p connection) nil
         (connection-turn-over-p connection) nil))
 

@@ -26,11 +26,7 @@ connection may be used again.")
    :documentation "The DEFERRAL of the reply of EXCHANGE; NIL unless it is to come later.")
   (successor nil
    :documentation "What the application is to make of the connection of EXCHANGE when its reply with status 101 was
-sent; NIL for nothing.")
-  ;; The application sets it where methods of programs need not pass values on.
-  (outcome :unknown :type keyword
-   :documentation "What is to become of the connection of EXCHANGE, as RESPOND returns it; :UNKNOWN at
-first."))
+sent; NIL for nothing."))
 
 (setf (documentation 'make-exchange 'function)
       "A new EXCHANGE of APPLICATION on CONNECTION; :KIND and :HEAD as their readers return them.")
