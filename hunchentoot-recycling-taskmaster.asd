@@ -231,9 +231,9 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :serial t
       :components ((:file "replies")
                    (:file "known-files") ; what is known of files that are sent
+                   (:file "outbox")     ; what any thread has for a client
                    (:file "reply-stream") ; what handlers write themselves
                    (:file "continuation") ; what goes on without a worker
-                   (:file "outbox")     ; what any thread has for a client
                    (:file "deferral")   ; replies that come later
                    (:file "kept-deferral")))
      (:module "upgrade"                 ; WebSockets, and connections that programs take over

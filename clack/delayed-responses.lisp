@@ -53,8 +53,7 @@
 
 (defun begin-delayed (server exchange content body)
   "The response to EXCHANGE, pending from now on."
-  (let ((deferral (make-deferral server (exchange-engine exchange) (exchange-connection exchange) exchange
-                                 (end-after (server-response-timeout server)) nil)))
+  (let ((deferral (make-deferral exchange (end-after (server-response-timeout server)) nil)))
     (prog1 (setf (deferral-context deferral) (make-delayed server exchange content body deferral))
       (setf (exchange-deferral exchange) deferral)))) ; whose context is asked for at its end
 
@@ -74,7 +73,7 @@
   "Sends what DELAYED was answered, within the function."
   (multiple-value-bind (answer come-p) (take-answer (delayed-deferral delayed))
     (when come-p
-      (cond ((to-be-written-p answer)
+      (cond ((typep answer 'streamed-answer)
              (with-reading-turn ((delayed-body delayed)) ; others may read it
                (send-answer delayed answer)))
             (t
@@ -85,7 +84,7 @@
 
 (defun send-answer (delayed answer)
   "Sends ANSWER, a response with a body, or a WRITTEN-RESPONSE, of which that is the head."
-  (if (to-be-written-p answer)
+  (if (typep answer 'streamed-answer)
       (begin-written answer)
       (send-response (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed) answer)))
 
@@ -179,7 +178,7 @@ read that, and BODY can be read in any thread."
 
 (defun drop-answer (answer)
   "Drops ANSWER, of a deferral, or NIL: who writes it, if it is written, is told."
-  (when (to-be-written-p answer)
+  (when (typep answer 'streamed-answer)
     (drop-written answer)))
 
 (defun give-up-delayed (delayed)
@@ -201,9 +200,3 @@ the application, answer by the responder that it is called with.  The response m
                        (settle-delayed delayed))
       (setf (delayed-thread delayed) nil)
       (give-up-delayed delayed))))
-
-(defun later-p (exchange)
-  "True when the response to EXCHANGE, or the rest of it, is to come later."
-  (let ((deferral (exchange-deferral exchange)))
-    (and deferral
-         (eq deferral (link-continuation (exchange-link exchange))))))

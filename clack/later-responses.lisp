@@ -7,22 +7,21 @@
 ;;;;   the writer was used in the function's call only        what was written is all
 ;;;;   the writer was used elsewhere, or later                it stays open until it is closed, or the client leaves
 
-(defmethod resume ((server clack-server) exchange deferral answer)
-  (let* ((delayed (deferral-context deferral))
-         (written (and (written-response-p answer) answer)))
+(defmethod resume ((server clack-server) deferral answer)
+  (let ((delayed (deferral-context deferral)))
     (handler-case (send-late delayed answer)
       ((or descriptor-broken stream-timeout) (condition)
         (error condition))              ; who abandons the connection drops ANSWER
       (error (condition)
         (drop-answer answer)
-        (report-failure server exchange (delayed-content delayed) condition)))
+        (report-failure server (delayed-exchange delayed) (delayed-content delayed) condition)))
     (cond ((not (eq :body (delayed-side delayed)))
            (conclude-delayed delayed))
-          ((eq :none (written-framing written))
-           (end-written written)
+          ((eq :none (written-framing answer))
+           (end-written answer)
            (conclude-delayed delayed))
           (t
-           (values :deferred (written-outbox written))))))
+           :deferred))))
 
 (defun send-late (delayed answer)
   "Sends ANSWER to DELAYED: a response, or :EXPIRED."
@@ -31,16 +30,11 @@
                  504 "Gateway Timeout")
       (send-answer delayed answer)))
 
-(defmethod end-stream ((server clack-server) exchange deferral)
-  (declare (ignore exchange))
+(defmethod end-stream ((server clack-server) deferral outbox)
+  (declare (ignore outbox))
   (let ((delayed (deferral-context deferral)))
-    (setf (deferral-outbox deferral) nil)
     (end-written (delayed-written delayed))
     (conclude-delayed delayed)))
-
-(defmethod outbox-of-answer ((server clack-server) answer)
-  (and (to-be-written-p answer)
-       (written-outbox answer)))
 
 (defmethod drop-deferred ((server clack-server) deferral)
   (let ((delayed (deferral-context deferral)))

@@ -141,7 +141,7 @@ which can go on with 500."
 
 (defun end-reading-unless-later (exchange body)
   "Lets no other thread read more of BODY, of the request of EXCHANGE, unless the response comes later."
-  (unless (later-p exchange)
+  (unless (deferred-p exchange)
     (end-reading body)))
 
 (defun answered-p (server exchange link content)
@@ -159,7 +159,7 @@ is gone."
                (handler-case (progn (answer-failure server exchange content body failure)
                                     (not (client-gone-p failure exchange body)))
                  ((or descriptor-broken stream-timeout) () nil))))
-      (unless (later-p exchange)
+      (unless (deferred-p exchange)
         (release-body body)))))
 
 (defun release-request (exchange content)
@@ -187,7 +187,7 @@ connection."
     (setf (exchange-protocol exchange)
           (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
     (let ((answered-p (answered-p server exchange link content)))
-      (cond ((later-p exchange)
+      (cond ((deferred-p exchange)
              (settle-takeover exchange)
              :deferred)
             ((not answered-p)
@@ -199,19 +199,12 @@ connection."
             (t
              (conclude-request server exchange content))))))
 
-(defun waits-alone-p (exchange link)
-  "True when the connection of EXCHANGE, with LINK, can go on without a worker."
-  (and (connection-parkable-p (exchange-connection exchange))
-       (not (link-waits-p link))
-       (engine-sends-p (link-wire link))))
-
 (defun outcome-of-request (server exchange)
   "Serves the request of EXCHANGE, whose head was read, and what goes on over its connection then if that needs the
 worker; returns what is to become of it."
-  (let ((outcome (serve-request server exchange))
-        (link (exchange-link exchange)))
-    (if (and (eq :deferred outcome) (not (waits-alone-p exchange link)))
-        (keep-continuation (link-continuation link) link)
+  (let ((outcome (serve-request server exchange)))
+    (if (eq :deferred outcome)
+        (leave-or-keep exchange)
         outcome)))
 
 (defmethod respond ((server clack-server) exchange)

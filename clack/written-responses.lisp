@@ -26,24 +26,20 @@
   (:documentation "Signalled to who calls a writer when nobody will get what is written: the client has left, did not take
 anything for the :WRITE-TIMEOUT, or the server was stopped."))
 
-(defstruct (written-response (:include opaque) (:conc-name written-)
-                             (:constructor make-written-response (delayed status headers framing said outbox turn)))
+(defstruct (written-response (:include streamed-answer) (:conc-name written-)
+                             (:constructor make-written-response
+                                 (deferral outbox delayed status headers framing said turn)))
   "The response to DELAYED with STATUS and HEADERS; FRAMING and what is SAID of it are as FRAMING-OF-STREAM has them."
   (delayed nil :read-only t)
   (status nil :read-only t)
   (headers nil :read-only t)
   (framing nil :read-only t)
   (said nil :read-only t)
-  (outbox nil :read-only t)
   (lock (bt:make-lock "written response") :read-only t) ; held while TURN changes
   (turn nil)
   (ended (bt:make-condition-variable) :read-only t) ; notified when a turn has ended
   (closed-p nil)                        ; the application has closed it
   (stream nil))                         ; a REPLY-STREAM, when the head was sent
-
-(defun to-be-written-p (answer)
-  "True when ANSWER, to a DELAYED, is a response that is written piece by piece."
-  (written-response-p answer))
 
 (defun tell-of-leaving (written)
   "Signals that nobody gets WRITTEN any more."
@@ -58,15 +54,16 @@ anything for the :WRITE-TIMEOUT, or the server was stopped."))
 (defun make-written (delayed status headers within-p)
   "The response to DELAYED, to be written, with STATUS and HEADERS; the function of the application has begun it if
 WITHIN-P."
-  (let ((head (exchange-head (delayed-exchange delayed))))
+  (let ((head (exchange-head (delayed-exchange delayed)))
+        (deferral (delayed-deferral delayed)))
     (multiple-value-bind (framing said)
         (framing-of-stream (head-method head) status (announced-length headers)
                            (eq :http/1.1 (head-protocol head)))
-      (make-written-response delayed status headers framing said
+      (make-written-response deferral
                              (make-outbox *high-water-mark*
-                                          :engine (continuation-engine (delayed-deferral delayed))
+                                          :engine (continuation-engine deferral)
                                           :announced (and (integerp framing) framing))
-                             (if within-p nil :over)))))
+                             delayed status headers framing said (if within-p nil :over)))))
 
 ;;; Head and end, by who owns the connection
 
@@ -93,15 +90,13 @@ WITHIN-P."
            (setf (written-closed-p written) t)
            (drop-written written))
           ((not (eq :none framing))
-           (setf (deferral-outbox (delayed-deferral delayed)) (written-outbox written))))
+           (setf (deferral-outbox (written-deferral written)) (written-outbox written))))
     (leave-output-to-engine wire)))
 
 (defun end-written (written)
   "Ends WRITTEN, all of which was sent, or is the engine's to send."
-  (let ((announced (outbox-announced (written-outbox written)))
-        (stream (written-stream written)))
-    (when announced
-      (note-sent-beside stream announced))
+  (let ((stream (written-stream written)))
+    (note-sent-beside stream (written-outbox written))
     (note-event (delayed-exchange (written-delayed written))
                 (if (end-reply stream) :reply-end :reply-cut))))
 
@@ -201,7 +196,7 @@ CLIENT-LEFT, when the turn has ended."
         (:taken (unless (queued-p (written-outbox written)) ; by who came while we had the turn
                   (return)))
         (:busy (return))
-        (:over (return (visit (delayed-deferral (written-delayed written)))))))))
+        (:over (return (visit (written-deferral written))))))))
 
 ;;; Writing
 
@@ -247,7 +242,7 @@ take to come.  True when there is some."
     (ecase (uninterruptibly             ; who is destroyed amid it would leave them unsent
              (let ((result (put-in-outbox outbox octets amid-turn-p)))
                (when (and (eq :over (written-turn written)) (member result '(:room :full)))
-                 (visit (delayed-deferral (written-delayed written))))
+                 (visit (written-deferral written)))
                result))
       (:room (send-within written))
       (:full (send-within written)
@@ -266,7 +261,7 @@ take to come.  True when there is some."
           (and (close-outbox (written-outbox written))
                (not (eq :none (written-framing written)))
                (or (not (eq :over (written-turn written)))
-                   (progn (visit (delayed-deferral (written-delayed written))) nil))))
+                   (progn (visit (written-deferral written)) nil))))
     (send-within written)))
 
 (defun write-piece (written chunk start end close-p)
@@ -280,7 +275,7 @@ take to come.  True when there is some."
            (refuse-piece written))
           ((or (zerop (length octets)) (eq :none (written-framing written))))
           (t
-           (put-piece written (if (eq :chunked (written-framing written)) (chunk-of octets) octets))))
+           (put-piece written (framed octets (written-framing written)))))
     (when close-p
       (close-written written)))
   (values))

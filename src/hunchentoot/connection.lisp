@@ -35,10 +35,7 @@ connection from another one."
         (unless (eq outcome :deferred)
           (setf (link-stream link) stream))
         (cond ((eq outcome :detached) (hand-over))
-              ((eq outcome :deferred)
-               (if (may-wait-alone-p exchange link)
-                   :deferred
-                   (keep-continuation (link-continuation link) link)))
+              ((eq outcome :deferred) (leave-or-keep exchange))
               ((and (link-base link) (not (settle-lent (link-base link)))) :close)
               (t outcome))))))
 

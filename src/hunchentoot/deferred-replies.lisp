@@ -28,12 +28,6 @@
   (headers '() :read-only t)
   (content-type nil :read-only t))
 
-(defstruct (outgoing-start (:include opaque) (:constructor make-outgoing-start (completion outbox stream)))
-  "What a deferred reply is answered with when it becomes a stream."
-  (completion nil :read-only t)         ; what is said of it besides its content
-  (outbox nil :read-only t)
-  (stream nil :read-only t))
-
 (define-condition cannot-defer (recycling-error)
   ((reason :initarg :reason :reader cannot-defer-reason))
   (:report (lambda (condition stream)
@@ -87,9 +81,7 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
     (when content
       (share-content content (limits-raw-octets (content-limits content)))))
   (setf (exchange-deferral *exchange*)
-        (let ((deferral (make-deferral (exchange-application *exchange*) (exchange-engine *exchange*)
-                                       (exchange-connection *exchange*) *exchange*
-                                       (end-after timeout) on-abandon)))
+        (let ((deferral (make-deferral *exchange* (end-after timeout) on-abandon)))
           (setf (deferral-context deferral)
                 (make-reply-context hunchentoot:*acceptor* hunchentoot:*request* hunchentoot:*reply*
                                     (current-head) (own-content hunchentoot:*request*) hunchentoot:*session*))
@@ -166,15 +158,6 @@ of these objects at a time, or one and the handler, they have to agree on."
 
 ;;; Where the handler has returned
 
-(defun deferred-p (exchange)
-  "True while the reply of EXCHANGE, or the rest of it, is still to come, and its connection waits for that."
-  (let ((deferral (exchange-deferral exchange)))
-    (and deferral
-         (eq deferral (link-continuation (exchange-link exchange)))
-         (or (deferral-unsent-p deferral)
-             (deferral-outbox deferral))
-         t)))
-
 (defun deferral-waits-p (deferral)
   "True when the handler that has deferred DEFERRAL has just returned, or was left."
   (null (reply-context-stream (deferral-context deferral))))
@@ -215,13 +198,6 @@ reply is to come later."
             (reply-context-stream context) (current-stream)
             (link-continuation (current-link)) deferral))))
 
-(defun may-wait-alone-p (exchange link)
-  "True when the connection of EXCHANGE, with LINK, can wait for a reply without a worker."
-  (and (connection-parkable-p (exchange-connection exchange))
-       (not (eq :foreign (exchange-kind exchange)))
-       (not (link-waits-p link))
-       (engine-sends-p (link-wire link))))
-
 ;;; Where it goes on
 
 (defun call-resuming (exchange context thunk)
@@ -250,16 +226,14 @@ reply is to come later."
          (prog1 (conclude-exchange acceptor exchange link (reply-context-content context))
            (count-request (exchange-connection exchange))))))
 
-(defmethod resume ((taskmaster recycling-taskmaster) exchange deferral answer)
-  (let* ((context (deferral-context deferral))
-         (outbox (and (outgoing-start-p answer) (outgoing-start-outbox answer))))
+(defmethod resume ((taskmaster recycling-taskmaster) deferral answer)
+  (let ((context (deferral-context deferral)))
     (flet ((send-it ()
-             (if outbox
+             (if (typep answer 'streamed-answer)
                  (begin-outgoing deferral context answer)
                  (send-deferred context answer))))
       (declare (dynamic-extent #'send-it))
-      (values (call-resuming exchange context #'send-it)
-              (and outbox (deferral-outbox deferral))))))
+      (call-resuming (deferral-exchange deferral) context #'send-it))))
 
 (defun send-deferred (context answer)
   "Sends ANSWER, a COMPLETION or :EXPIRED, in CONTEXT."
@@ -272,22 +246,16 @@ reply is to come later."
     (answer-by #'late-content
                (reply-context-acceptor context) (reply-context-request context) (reply-context-head context))))
 
-(defmethod end-stream ((taskmaster recycling-taskmaster) exchange deferral)
-  (let ((announced (outbox-announced (deferral-outbox deferral)))
+(defmethod end-stream ((taskmaster recycling-taskmaster) deferral outbox)
+  (let ((exchange (deferral-exchange deferral))
         (context (deferral-context deferral)))
-    (setf (deferral-outbox deferral) nil)
     (call-resuming exchange context
                    (lambda ()
-                     (let ((stream (reply-context-stream context)))
-                       (when (and announced (typep stream 'reply-stream))
-                         (note-sent-beside stream announced)))
+                     (when (typep (reply-context-stream context) 'reply-stream)
+                       (note-sent-beside (reply-context-stream context) outbox))
                      ;; Its head was sent in another context.
                      (when (persists-p (exchange-protocol exchange))
                        (keep-connection))))))
-
-(defmethod outbox-of-answer ((taskmaster recycling-taskmaster) answer)
-  (and (outgoing-start-p answer)
-       (outgoing-start-outbox answer)))
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferral)
   (forget-request (deferral-context deferral))

@@ -8,13 +8,13 @@
 ;;;;   :PLAIN        the end of the connection (HTTP/1.0)               octets
 ;;;;   :NONE         nothing: the request was a HEAD, or the like       nothing
 
-(defstruct (outgoing-stream (:include opaque) (:constructor make-outgoing-stream (deferral outbox framing format))
+(defstruct (outgoing-stream (:include streamed-answer)
+                            (:constructor make-outgoing-stream (deferral outbox framing format completion))
                             (:copier nil))
   "The content of a deferred reply, as any thread may write it.  Where its length was announced, OUTBOX counts."
-  (deferral nil :read-only t)
-  (outbox nil :read-only t)
   (framing :plain :type (or (member :chunked :plain :none) content-size) :read-only t)
-  (format nil :read-only t))            ; of strings
+  (format nil :read-only t)             ; of strings
+  (completion nil :read-only t))        ; what is said of the reply besides its content
 
 (setf (documentation 'outgoing-stream-p 'function)
       "True when the argument is a stream that START-STREAM has returned.")
@@ -41,8 +41,7 @@ its client leaves or the server stops.  NIL when nobody waits for REPLY any more
         (stream nil))
     (and (call-to-answer deferral
                          (lambda ()
-                           (setf stream (make-outgoing deferral completion high-water-mark))
-                           (make-outgoing-start completion (outgoing-stream-outbox stream) stream)))
+                           (setf stream (make-outgoing deferral completion high-water-mark))))
          stream)))
 
 (defun draft-of (reply completion)
@@ -68,40 +67,42 @@ its client leaves or the server stops.  NIL when nobody waits for REPLY any more
                             (make-outbox mark :engine (continuation-engine deferral)
                                               :announced (and (integerp framing) framing))
                             framing
-                            (hunchentoot:reply-external-format reply)))))
+                            (hunchentoot:reply-external-format reply)
+                            completion))))
 
-(defun end-with-head (deferral start)
-  "Lets nothing follow the head of the stream that DEFERRAL was to become by START: it is over, and nobody is told of its
-client's leaving."
+(defun end-with-head (deferral stream)
+  "Lets nothing follow the head of STREAM, which DEFERRAL was to become: it is over, and nobody is told of its client's
+leaving."
   (uninterruptibly                      ; who has one of the two only has it for ever
     (setf (deferral-outbox deferral) nil)
-    (end-outbox (outgoing-start-outbox start))))
+    (end-outbox (outgoing-stream-outbox stream))))
 
-(defun settle-start (start)
-  "Gives the current reply what START says of it.  Signals REPLY-FAILED."
-  (handler-case (settle-reply (outgoing-start-completion start))
+(defun settle-start (stream)
+  "Gives the current reply what was said of it when it became STREAM.  Signals REPLY-FAILED."
+  (handler-case (settle-reply (outgoing-stream-completion stream))
     (error (condition)
-      (error 'reply-failed :reason (princ-to-string condition)))))
+      (error 'reply-failed :reason (princ-to-string condition))))
+  (unless (eql (current-framing) (outgoing-stream-framing stream))
+    (error 'reply-failed :reason "Its status or length was changed after START-STREAM.")))
 
-(defun begin-outgoing (deferral context start)
-  "Writes the head of the stream that DEFERRAL becomes by START."
+(defun begin-outgoing (deferral context stream)
+  "Writes the head of STREAM, which DEFERRAL becomes."
   (let ((acceptor (reply-context-acceptor context))
-        (request (reply-context-request context)))
-    (setf (deferral-outbox deferral) (outgoing-start-outbox start)
+        (request (reply-context-request context))
+        (head (reply-context-head context)))
+    (setf (deferral-outbox deferral) (outgoing-stream-outbox stream)
           (deferral-answer deferral) nil) ; it is begun
     (handler-case
         (progn
-          (settle-start start)
-          (unless (eql (current-framing) (outgoing-stream-framing (outgoing-start-stream start)))
-            (error 'reply-failed :reason "Its status or length was changed after START-STREAM."))
+          (settle-start stream)
           (unwind-protect               ; HEAD requests are left by a throw
-               (start-streaming acceptor request (reply-context-head context) (hunchentoot:return-code*))
-            (when (eq :none (outgoing-stream-framing (outgoing-start-stream start)))
-              (end-with-head deferral start)))
+               (start-streaming acceptor request head (hunchentoot:return-code*))
+            (when (eq :none (outgoing-stream-framing stream))
+              (end-with-head deferral stream)))
           (leave-output-to-engine (link-wire (current-link))))
       ((or invalid-header reply-failed) (condition)
-        (end-with-head deferral start)
-        (report-error acceptor request (reply-context-head context) condition nil)))))
+        (end-with-head deferral stream)
+        (report-error acceptor request head condition nil)))))
 
 ;;; Octets
 
@@ -111,12 +112,6 @@ client's leaving."
               (flexi-streams:string-to-octets data :start start :end end :external-format format)
               (subseq data start end))
           'octets))
-
-(defun framed (stream octets)
-  "OCTETS as they leave in STREAM."
-  (if (eq :chunked (outgoing-stream-framing stream))
-      (chunk-of octets)
-      octets))
 
 (defun write-outgoing (stream data &key (start 0) end wait)
   "Writes DATA, a string or a vector of octets, from START to END, to STREAM, an OUTGOING-STREAM.  It leaves at once, as
@@ -138,7 +133,7 @@ is told of that once: then it returns NIL."
   (if (eq :none (outgoing-stream-framing stream))
       (or (not (outbox-over-p (outgoing-stream-outbox stream)))
           (refuse-octets stream))
-      (write-framed stream (framed stream octets) wait)))
+      (write-framed stream (framed octets (outgoing-stream-framing stream)) wait)))
 
 (defun left-and-told-p (stream)
   "True when the client of STREAM has left, and the :ON-ABANDON of its reply was told, or is being told."

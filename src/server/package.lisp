@@ -60,8 +60,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-endless-p #:deferral-left-p
    #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:deferral-answer #:deferral-on-leaving
    #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer #:reopen-deferral
-   #:already-answered #:resume #:end-stream #:outbox-of-answer #:drop-deferred
-   #:keep-continuation
+   #:already-answered #:streamed-answer #:resume #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
    #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
    #:exchange-successor
@@ -92,7 +91,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:*known-files* #:*settled-seconds* #:version-size #:version-date #:version-tag
    #:call-with-file #:append-file #:settle-range
    ;; replies that handlers stream
-   #:reply-stream #:note-sent-beside #:framing-of-stream #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
+   #:reply-stream #:note-sent-beside #:framed #:framing-of-stream #:make-reply-stream #:reply-stream-inner #:write-encoded #:push-output #:end-reply
    #:whole-or-broken
    #:content-too-long
    ;; lines

@@ -93,7 +93,7 @@
  :mutants
  (("begin-written" "(not (eq :plain framing))" "t")
   ("end-written" "(if (end-reply stream) :reply-end :reply-cut)" "(progn (end-reply stream) :reply-end)")
-  ("end-written" "(note-sent-beside stream announced)" "nil")
+  ("end-written" "(note-sent-beside stream (written-outbox written))" "nil")
   ("written-to-end-p" "(eq :none (written-framing written))" "nil")
   ("send-queued-in-turn" "(full-p outbox)" "nil")
   ("send-queued-in-turn" "(wire-left wire)" "nil")
@@ -101,7 +101,7 @@
   ("put-piece" "(unless amid-turn-p (await-room-in written))" "nil")
   ("put-piece" "(unless amid-turn-p (await-room-in written))" "(await-room-in written)")
   ("put-piece" "(put-in-outbox outbox octets amid-turn-p)" "(put-in-outbox outbox octets)")
-  ("put-piece" "(visit (delayed-deferral (written-delayed written)))" "nil")
+  ("put-piece" "(visit (written-deferral written))" "nil")
   ("write-piece" "(outbox-over-p (written-outbox written))" "nil" :equivalent "The outbox refuses it, too.")
   ("write-piece" "((and close-p (zerop (length octets))))" "")
   ("refuse-piece" "(written-closed-p written)" "nil")

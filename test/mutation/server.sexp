@@ -600,7 +600,7 @@
   ("break-stream" "(end-outbox outbox (lambda () (tell-of-leaving deferral (shiftf function nil))))" "(end-outbox outbox)")
   ("break-stream" "(shiftf function nil)" "function")
   ("abandon ((deferral deferral))" "(not taken-p)" "t")
-  ("continue-stream" "(end-stream (continuation-application deferral) (deferral-exchange deferral) deferral)" ":close")))
+  ("continue-stream" "(end-stream (continuation-application deferral) deferral outbox)" ":close")))
 
 (:file "src/server/upgrade/websocket-sending.lisp" :suites (websockets)
  :mutants

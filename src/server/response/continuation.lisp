@@ -83,3 +83,18 @@ reads next has to look."
   (let ((continuation (shiftf (link-continuation link) nil)))
     (when continuation
       (abandon continuation))))
+
+(defun waits-alone-p (exchange link)
+  "True when the connection of EXCHANGE, with LINK, can go on without a worker."
+  (and (connection-parkable-p (exchange-connection exchange))
+       (not (eq :foreign (exchange-kind exchange))) ; whose program reads it
+       (not (link-waits-p link))
+       (engine-sends-p (link-wire link))))
+
+(defun leave-or-keep (exchange)
+  "Lets the connection of EXCHANGE go on without a worker, or keeps it in the current one to the end of that; returns what
+SERVE does."
+  (let ((link (exchange-link exchange)))
+    (if (waits-alone-p exchange link)
+        :deferred
+        (keep-continuation (link-continuation link) link))))

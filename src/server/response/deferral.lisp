@@ -21,7 +21,10 @@
 
 (define-record (deferral (:include continuation)
                          (:constructor make-deferral
-                             (application engine connection exchange end on-leaving))
+                             (exchange end on-leaving
+                              &aux (application (exchange-application exchange))
+                                (engine (exchange-engine exchange))
+                                (connection (exchange-connection exchange))))
                          (:copier nil))
   "A reply that comes later."
   (exchange nil :read-only t
@@ -50,9 +53,15 @@ was answered; at the end it is one that does nothing, since the other may refer 
    :documentation "What the application keeps for DEFERRAL, any object; NIL at first."))
 
 (setf (documentation 'make-deferral 'function)
-      "A new deferral for EXCHANGE, of APPLICATION, on CONNECTION of ENGINE.  Its answer is to come by END, in
-MILLISECONDS, or NIL for never; ON-LEAVING, NIL or a function without arguments, is called once when its client leaves
+      "A new deferral for EXCHANGE: of its APPLICATION, on its CONNECTION of its ENGINE.  The answer is to come by END, in
+MILLISECONDS, or NIL for never; ON-LEAVING, NIL or a function without arguments, is called once when the client leaves
 before.")
+
+(define-record (streamed-answer (:include opaque) (:constructor nil) (:copier nil))
+  "An answer of a deferral that is a stream: what any thread may write."
+  (deferral nil :read-only t)
+  (outbox nil :read-only t
+   :documentation "The outbox that STREAMED-ANSWER leaves by."))
 
 (define-condition already-answered (recycling-error)
   ()
@@ -163,12 +172,6 @@ before.  If FUNCTION exits non-locally, DEFERRAL can be answered once more."
   (let ((outbox (deferral-outbox deferral)))
     (and outbox (outbox-broken-p outbox))))
 
-(defgeneric outbox-of-answer (application answer)
-  (:documentation "The OUTBOX that ANSWER, of a deferral of APPLICATION, or NIL, leaves by if it is a stream; else NIL.")
-  (:method (application answer)
-    (declare (ignore application answer))
-    nil))
-
 (defun break-stream (deferral outbox)
   "Ends OUTBOX, of DEFERRAL, whose client does not get all.  Who waits for room is woken, and may have a lock that who is
 told of the leaving wants; functions that wait for room are called when that one was told."
@@ -185,7 +188,7 @@ told of the leaving wants; functions that wait for room are called when that one
 (defmethod abandon ((deferral deferral))
   (multiple-value-bind (answer taken-p) (give-deferral-up deferral)
     (let ((outbox (or (deferral-outbox deferral)
-                      (outbox-of-answer (continuation-application deferral) answer))))
+                      (and (streamed-answer-p answer) (streamed-answer-outbox answer)))))
       (unwind-protect                   ; a program may end its thread amid that
            (cond (outbox (break-stream deferral outbox))
                  ((not taken-p) (note-leaving deferral)))
@@ -207,16 +210,27 @@ DEFERRAL."
       (abandon deferral)
       (finish-deferral deferral)))
 
+;;; Whether a reply comes later
+
+(defun deferred-p (exchange)
+  "True while the reply of EXCHANGE, or the rest of it, is still to come, and its connection waits for that."
+  (let ((deferral (exchange-deferral exchange)))
+    (and deferral
+         (eq deferral (link-continuation (exchange-link exchange)))
+         (or (deferral-unsent-p deferral)
+             (deferral-outbox deferral))
+         t)))
+
 ;;; Who owns the connection
 
-(defgeneric resume (application exchange deferral answer)
-  (:documentation "Has APPLICATION send ANSWER, the reply of EXCHANGE, which DEFERRAL was waiting for: as it was given,
-or :EXPIRED when none has come in time.  Does not wait.  Returns what SERVE does; :DEFERRED, and
-as second value an OUTBOX, when the answer is a stream whose head was written."))
+(defgeneric resume (application deferral answer)
+  (:documentation "Has APPLICATION send ANSWER, the reply of the exchange of DEFERRAL, which was waiting for it: as it was
+given, or :EXPIRED when none has come in time.  Does not wait.  Returns what SERVE does; :DEFERRED when the answer is a
+STREAMED-ANSWER whose head was written, and whose outbox is now that of DEFERRAL."))
 
-(defgeneric end-stream (application exchange deferral)
-  (:documentation "Has APPLICATION end the reply of EXCHANGE, a stream all of which was sent, and which DEFERRAL was.
-Returns what SERVE does."))
+(defgeneric end-stream (application deferral outbox)
+  (:documentation "Has APPLICATION end the reply of DEFERRAL, a stream all of which was sent from OUTBOX.  Returns what
+SERVE does."))
 
 (defgeneric drop-deferred (application deferral)
   (:documentation "Has APPLICATION let go of what it keeps for DEFERRAL, whose connection is about to be closed.")
@@ -295,12 +309,10 @@ its half."
   :deferred)
 
 (defun begin-answer (deferral link answer)
-  (multiple-value-bind (outcome outbox)
-      (resume (continuation-application deferral) (deferral-exchange deferral) deferral answer)
-    (cond (outbox
-           (setf (deferral-outbox deferral) outbox
-                 (deferral-answer deferral) nil) ; it is begun
-           (continue-stream deferral outbox link))
+  (let ((outcome (resume (continuation-application deferral) deferral answer)))
+    (cond ((deferral-outbox deferral)
+           (setf (deferral-answer deferral) nil) ; it is begun
+           (continue-stream deferral (deferral-outbox deferral) link))
           (t
            (setf (link-continuation link) nil)
            (finish-deferral deferral)
@@ -325,7 +337,8 @@ its half."
     (cond ((outbox-broken-p outbox) :broken) ; perhaps by now; who closes the connection abandons DEFERRAL
           ((not sent-p) :deferred)
           (t
-           (setf (link-continuation link) nil)
+           (setf (link-continuation link) nil
+                 (deferral-outbox deferral) nil)
            (finish-deferral deferral)
            (end-outbox outbox)
-           (end-stream (continuation-application deferral) (deferral-exchange deferral) deferral)))))
+           (end-stream (continuation-application deferral) deferral outbox)))))

@@ -197,9 +197,14 @@ the buffer, and where in it the caller is to put these."
 
 ;;; The end
 
-(defun note-sent-beside (stream left)
-  "Notes that all but LEFT octets of the content of STREAM, a REPLY-STREAM, were sent to its wire by somebody else."
-  (setf (reply-content-framing (reply-stream-content stream)) left))
+(defun note-sent-beside (stream outbox)
+  "Notes that the content of STREAM, a REPLY-STREAM, was sent to its wire from OUTBOX, as much of it as was put in."
+  (when (outbox-announced outbox)
+    (setf (reply-content-framing (reply-stream-content stream)) (outbox-announced outbox))))
+
+(defun framed (octets framing)
+  "OCTETS, which nobody changes any more, as they leave under FRAMING, that of a REPLY-STREAM."
+  (if (eq :chunked framing) (chunk-of octets) octets))
 
 (defun end-reply (stream)
   "Ends the content that was written to STREAM, a REPLY-STREAM, if it has not ended yet; what the peer does
