@@ -153,7 +153,7 @@ read that, and BODY can be read in any thread."
                (takable-p exchange (delayed-content delayed)))
       (take-rest body *most-unread*))
     (end-reading body)
-    (end-content (delayed-server delayed) exchange (exchange-link exchange) (delayed-content delayed) nil)))
+    (end-content (delayed-server delayed) exchange (delayed-content delayed) nil)))
 
 (defun leave-response (delayed)
   "Leaves DELAYED to whoever answers or writes it."

@@ -10,25 +10,6 @@
 ;;;; Where the response has begun it is cut, so that the client sees that the rest is missing.  Where the application has
 ;;;; taken the connection over (socket.lisp), that ends.
 
-(defun invitation (exchange)
-  "A function that tells the client of EXCHANGE to send its content, unless it has a response already; NIL where the
-client does not wait for that."
-  (when (head-expect-100-continue-p (exchange-head exchange))
-    (lambda ()
-      (when (eq :idle (our-side (exchange-protocol exchange)))
-        (note-event exchange :continue)
-        (send-continue (wire-stream (link-wire (exchange-link exchange))))))))
-
-(defun content-of-request (server exchange)
-  "The content of the request of EXCHANGE, a stream."
-  (let ((head (exchange-head exchange))
-        (link (exchange-link exchange)))
-    (if (eq :none (head-framing head))
-        (no-content link)
-        ;; Who releases LINK gives back what that has, also where the application has ended its thread.
-        (setf (link-content link)
-              (take-content server link head (invitation exchange))))))
-
 (defun body-of (exchange content)
   "CONTENT, of the request of EXCHANGE, as an application gets it."
   (if (eq :none (head-framing (exchange-head exchange)))
@@ -172,18 +153,18 @@ is gone."
 (defun conclude-request (server exchange content)
   "Ends the request of EXCHANGE, with CONTENT, whose response was sent, or cut; returns what is to become of the
 connection."
-  (let ((link (exchange-link exchange)))
-    (prog1 (cond ((eq :done (our-side (exchange-protocol exchange)))
-                  (end-content server exchange link content nil)
-                  (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange)))
-                  (if (reusable-p (exchange-protocol exchange)) :park :close))
-                 (t :close))
-      (release-request exchange content))))
+  (when (eq :done (our-side (exchange-protocol exchange)))
+    (end-content server exchange content nil))
+  (release-request exchange content)
+  (if (reusable-p (exchange-protocol exchange)) :park :close))
 
 (defun serve-request (server exchange)
   "Serves the request of EXCHANGE, whose head was read; returns what is to become of its connection."
   (let ((link (exchange-link exchange))
-        (content (content-of-request server exchange)))
+        (content (take-content server exchange)))
+    (unless (eq *no-content* content)
+      ;; Who releases LINK gives back what that has, also where the application has ended its thread.
+      (setf (link-content link) content))
     (setf (exchange-protocol exchange)
           (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
     (let ((answered-p (answered-p server exchange link content)))

@@ -4,15 +4,11 @@
 ;;;; octets: sent at once where a handler returns it whole (reply.lisp), else as the handler writes it
 ;;;; (streaming.lisp).
 
-(defun invitation (exchange stream)
-  "A function that tells the client of EXCHANGE, by STREAM, to send content, unless it has its reply
-already; NIL where the client does not wait for that."
-  (when (head-expect-100-continue-p (exchange-head exchange))
-    (lambda ()
-      (unless (headers-sent-p)
-        (note-event exchange :continue)
-        (copy-continue)
-        (send-continue stream)))))
+(defun announce-continue ()
+  "Copies to Hunchentoot's *HEADER-STREAM* that the client is told to send content; NIL where it has its reply already."
+  (unless (headers-sent-p)
+    (copy-continue)
+    t))
 
 (defun call-with-content (link content thunk)
   "Calls THUNK, which processes the request over LINK with CONTENT; what that has in memory counts as garbage
@@ -37,10 +33,7 @@ returning ends what the connection was to be."
   "Processes the request of EXCHANGE, which came over LINK, in the context of CALL-WITH-CONNECTION-
 STREAM.  True when the connection may be used for another one; :DEFERRED when the reply comes later."
   (let* ((head (exchange-head exchange))
-         (content (if (eq :none (head-framing head))
-                      (no-content link)
-                      (take-content (application-of acceptor exchange) link head
-                                    (invitation exchange (wire-stream (link-wire link)))))))
+         (content (take-content (application-of acceptor exchange) exchange #'announce-continue)))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
     (setf (exchange-deferral exchange) nil ; of one before, where a program has one exchange for all
           (exchange-successor exchange) nil)
@@ -56,7 +49,7 @@ STREAM.  True when the connection may be used for another one; :DEFERRED when th
         (declare (dynamic-extent #'process-it))
         (call-processing exchange link content #'process-it)))
     (cond ((deferred-p exchange)
-           (finish-content acceptor exchange link content)
+           (finish-content acceptor exchange content)
            :deferred)
           ((switch-protocols exchange link)
            (abandon-reception link)
@@ -68,19 +61,14 @@ STREAM.  True when the connection may be used for another one; :DEFERRED when th
 (defun conclude-exchange (acceptor exchange link content)
   "Completes the reply of EXCHANGE, which came over LINK with CONTENT.  True when the connection may be used for another
 one."
-  (if (eq :error (our-side (exchange-protocol exchange)))
-      (abandon-reply (link-stream link) (link-wire link))
-      (finish-exchange acceptor exchange link content)) ; waits for the rest of content
+  (cond ((eq :error (our-side (exchange-protocol exchange)))
+         (abandon-reply (link-stream link) (link-wire link)))
+        (t
+         (finish-request acceptor exchange (link-wire link))
+         (finish-content acceptor exchange content))) ; waits for the rest
   (abandon-reception link)              ; until here whoever releases LINK gives it back
   (reusable-p (exchange-protocol exchange)))
 
-(defun finish-exchange (acceptor exchange link content)
-  "Completes the reply of EXCHANGE, and sees to it that the next request over LINK begins where this one's
-CONTENT ends."
-  (finish-request acceptor exchange (link-wire link))
-  (finish-content acceptor exchange link content)
-  (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange))))
-
-(defun finish-content (acceptor exchange link content)
-  "Drops the rest of CONTENT of the request of EXCHANGE, which comes over LINK."
-  (end-content (application-of acceptor exchange) exchange link content (connection-taken-p)))
+(defun finish-content (acceptor exchange content)
+  "Drops the rest of CONTENT of the request of EXCHANGE."
+  (end-content (application-of acceptor exchange) exchange content (connection-taken-p)))

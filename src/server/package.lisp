@@ -48,7 +48,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:link-address #:link-waits-p #:link-of #:socket-wire #:connection-usocket
    #:exchange-link #:current-head #:current-link
    ;; a connection's life
-   #:await-request #:read-next-request #:no-content #:take-content #:drop-rest #:*unread-limit*
+   #:await-request #:read-next-request #:take-content #:drop-rest #:*unread-limit*
    #:give-away #:leave-to-program
    #:next-request-missing #:end-content
    ;; exchanges

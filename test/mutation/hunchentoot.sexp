@@ -4,15 +4,13 @@
  :suites (exchanges conformance/connections conformance/request-bodies limits
           content-that-does-not-come stray-octets rejections acceptor-faults conformance/streaming)
  :mutants
- (("invitation" "(unless (headers-sent-p)" "(progn")
-  ("invitation" "(note-event exchange :continue)" "")
+ (("announce-continue" "(unless (headers-sent-p)" "(progn"
+   :equivalent "The exchange knows it, too, where our own code has sent them.")
   ("process-head" "(setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))" "")
   ("conclude-exchange" "(eq :error (our-side (exchange-protocol exchange)))" "nil" :suites (exchanges conformance/streaming conformance/errors))
   ("conclude-exchange" "(reusable-p (exchange-protocol exchange))" "t")
   ("conclude-exchange" "(reusable-p (exchange-protocol exchange))" "(persists-p (exchange-protocol exchange))"
    :equivalent "Both sides have come to their ends by then.")
-  ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "nil" :suites (last-answers))
-  ("finish-exchange" "(last-request-read-p (exchange-protocol exchange))" "t" :suites (last-answers))
   ("call-with-content" "(release-octets content)" "nil")
   ("call-with-content" "(connection-taken-p)" "nil" :suites (early-content))
   ("process-head" "(abandon-reception link)" "nil" :suites (early-content))))

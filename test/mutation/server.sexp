@@ -485,7 +485,10 @@
    :suites (exchanges conformance/connections conformance/request-bodies))
   ("end-content" "'(:body :held)" "'(:body)"
    :equivalent "The connection of a client that still waits is closed, whatever it may have sent.")
-  ("end-content" "(not taken-p)" "t" :suites (early-content))))
+  ("end-content" "(not taken-p)" "t" :suites (early-content))
+  ("invitation" "(note-event exchange :continue)" "" :suites (content-that-does-not-come))
+  ("end-content" "(last-request-read-p (exchange-protocol exchange))" "nil" :suites (last-answers))
+  ("end-content" "(last-request-read-p (exchange-protocol exchange))" "t" :suites (last-answers))))
 
 (:file "src/server/upgrade/detaching.lisp" :suites (tls-threads)
  :mutants

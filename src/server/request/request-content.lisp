@@ -34,11 +34,24 @@ NIL, tells the client to send it."
           (setf (content-limits content) limits))
         content))))
 
-(defun take-content (application link head &optional invite)
-  "The content of the request HEAD to APPLICATION, which came over LINK, or follows on it: a stream.  INVITE,
-a function or NIL, tells the client to send it."
-  (or (link-content link)
-      (make-content application link head invite)))
+(defun invitation (exchange announce)
+  "A function that tells the client of EXCHANGE to send its content, unless it has a reply already; NIL where the client
+does not wait for that (RFC 9110, section 10.1.1).  ANNOUNCE is as in TAKE-CONTENT."
+  (when (head-expect-100-continue-p (exchange-head exchange))
+    (lambda ()
+      (when (and (eq :idle (our-side (exchange-protocol exchange)))
+                 (or (null announce) (funcall announce)))
+        (note-event exchange :continue)
+        (send-continue (wire-stream (link-wire (exchange-link exchange))))))))
+
+(defun take-content (application exchange &optional announce)
+  "The content of the request of EXCHANGE to APPLICATION, which came before, or is to follow: a stream.  ANNOUNCE, a
+function without arguments or NIL, is called before 100 (Continue) is sent, and returns NIL where that is not to be."
+  (let ((link (exchange-link exchange))
+        (head (exchange-head exchange)))
+    (cond ((eq :none (head-framing head)) (no-content link))
+          ((link-content link))
+          (t (make-content application link head (invitation exchange announce))))))
 
 (defparameter *unread-limit* (* 256 1024)
   "How many octets of content that was not read to its end are dropped after the reply, for the sake
@@ -53,15 +66,17 @@ cut off."
                       (end-of-file () nil))))
     (pace-wire (link-wire link) nil nil)))
 
-(defun end-content (application exchange link content taken-p)
-  "Drops the rest of CONTENT of the request of EXCHANGE, which comes over LINK for APPLICATION; unless TAKEN-P: a
-program has taken the connection away."
-  (when (member (client-side (exchange-protocol exchange)) '(:body :held))
-    (note-event exchange (if (and (not taken-p)
-                                  (drop-rest application link content))
-                             :request-end
-                             :request-fault))
-    (give-place-up content)))           ; the reply may come much later
+(defun end-content (application exchange content taken-p)
+  "Drops the rest of CONTENT of the request of EXCHANGE to APPLICATION; unless TAKEN-P: a program has taken the
+connection away."
+  (let ((link (exchange-link exchange)))
+    (when (member (client-side (exchange-protocol exchange)) '(:body :held))
+      (note-event exchange (if (and (not taken-p)
+                                    (drop-rest application link content))
+                               :request-end
+                               :request-fault))
+      (give-place-up content))          ; the reply may come much later
+    (setf (link-over-p link) (last-request-read-p (exchange-protocol exchange)))))
 
 ;;; Received early
 
