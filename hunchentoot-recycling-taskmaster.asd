@@ -42,55 +42,63 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                  (:file "records")      ; structures whose slots have docstrings
                  (:file "root-condition")
                  (:file "unwinding")))
-   (:module "platform"                  ; the door to the operating system
+   (:module "platform"                  ; the door to the operating system and to the Lisp
     :serial t
     :components ((:file "package")
                  (:file "conditions")
-                 (:file "sbcl" :if-feature :sbcl)
-                 (:file "ecl" :if-feature :ecl)
-                 (:file "abcl" :if-feature :abcl)
-                 (:file "other" :if-feature (:not (:or :sbcl :ecl :abcl)))
+                 (:file "sbcl/basics" :if-feature :sbcl)
+                 (:file "ecl/basics" :if-feature :ecl)
+                 (:file "abcl/basics" :if-feature :abcl)
+                 (:file "other/basics" :if-feature (:not (:or :sbcl :ecl :abcl)))
                  (:file "bsd-sockets" :if-feature (:or :sbcl :ecl))
-                 (:file "not-abcl" :if-feature (:not :abcl))
-                 (:file "not-sbcl-or-ecl" :if-feature (:not (:or :sbcl :ecl)))
+                 (:file "other/not-abcl" :if-feature (:not :abcl))
+                 (:file "other/not-sbcl-or-ecl" :if-feature (:not (:or :sbcl :ecl)))
                  (:file "waiting")      ; with an end that signals do not move
                  (:file "brief-locks")  ; that are held for a few instructions
                  (:file "thread-making") ; and when there is none any more
                  (:file "references")   ; to objects that are not to become garbage
-                 (:file "system-calls-sbcl" :if-feature :sbcl)
-                 (:file "octets-sbcl" :if-feature (:and :sbcl :64-bit :little-endian))
-                 (:file "octets" :if-feature (:not (:and :sbcl :64-bit :little-endian)))
-                 (:file "classes-sbcl" :if-feature :sbcl)
-                 (:file "classes" :if-feature (:not :sbcl))
+                 (:file "sbcl/system-calls" :if-feature :sbcl)
+                 (:file "sbcl/octets" :if-feature (:and :sbcl :64-bit :little-endian))
+                 (:file "other/octets" :if-feature (:not (:and :sbcl :64-bit :little-endian)))
+                 (:file "sbcl/classes" :if-feature :sbcl)
+                 (:file "other/classes" :if-feature (:not :sbcl))
                  (:file "default-initargs")
                  (:file "sockets")
-                 (:file "streams-ecl" :if-feature :ecl)
+                 (:file "ecl/streams" :if-feature :ecl)
                  ;; What the ready engine stands on.  Its tokens need 62 bits in one word, and it
                  ;; reads the system's structures as these processors lay them out.
-                 (:file "descriptors-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "streams-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "usockets-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "epoll-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "timerfd-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "listeners-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "arrivals-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "files-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "functions-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "threads-sbcl" :if-feature (:and :sbcl :linux :64-bit :little-endian))
-                 (:file "no-descriptors" :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))
-                 (:file "tls-library" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-mistakes" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-failures" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-context" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-callbacks" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-certificates" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-settings" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-facts" :if-feature (:not :hunchentoot-no-ssl))
-                 (:file "tls-session-sbcl"
-                  :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
-                 (:file "tls-sbcl"
-                  :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
-                 (:file "processors-sbcl" :if-feature (:and :sbcl :linux))))
+                 (:module "descriptors"
+                  :pathname "sbcl/"
+                  :if-feature (:and :sbcl :linux :64-bit :little-endian)
+                  :serial t
+                  :components ((:file "descriptors")
+                               (:file "streams")
+                               (:file "usockets")
+                               (:file "epoll")
+                               (:file "timerfd")
+                               (:file "listeners")
+                               (:file "arrivals")
+                               (:file "files")
+                               (:file "functions")
+                               (:file "threads")))
+                 (:file "other/no-descriptors"
+                  :if-feature (:not (:and :sbcl :linux :64-bit :little-endian)))
+                 (:module "openssl"     ; TLS
+                  :if-feature (:not :hunchentoot-no-ssl)
+                  :serial t
+                  :components ((:file "library")
+                               (:file "mistakes")
+                               (:file "tls-failures")
+                               (:file "context")
+                               (:file "callbacks")
+                               (:file "certificates")
+                               (:file "settings")
+                               (:file "facts")
+                               (:file "session"
+                                :if-feature (:and :sbcl :linux :64-bit :little-endian))
+                               (:file "cl+ssl-streams"
+                                :if-feature (:and :sbcl :linux :64-bit :little-endian))))
+                 (:file "sbcl/processors" :if-feature (:and :sbcl :linux))))
    (:module "http"                      ; HTTP/1.1 without I/O
     :serial t
     :components ((:file "package")

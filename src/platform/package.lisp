@@ -76,6 +76,6 @@ descriptors.  One file for each Lisp defines the few operators that differ
 
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-(defparameter *hot-files* '("octets-sbcl" "descriptors-sbcl" "epoll-sbcl")
+(defparameter *hot-files* '("sbcl/octets" "sbcl/descriptors" "sbcl/epoll")
   "The files of src/platform/ that may say *HOT-POLICY*.  Their functions trust their arguments;
 every caller has checked types and bounds.")

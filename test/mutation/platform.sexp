@@ -1,6 +1,6 @@
 ;;;; The system and the Lisp.  See mutants.lisp for the form.
 
-(:file "src/platform/epoll-sbcl.lisp" :suites (platform event-queue)
+(:file "src/platform/sbcl/epoll.lisp" :suites (platform event-queue)
  :mutants
  (("make-poller" "(unless (= 4 (length made))" "(when nil")
   ("make-poller" "(mapc #'close-descriptor made)" "")
@@ -22,7 +22,7 @@
   ("await-ready" "(sb-alien:int most)" "(sb-alien:int 16)")
   ("epoll-control" "(ldb (byte 32 32) token)" "0")))
 
-(:file "src/platform/descriptors-sbcl.lisp" :suites (platform)
+(:file "src/platform/sbcl/descriptors.lisp" :suites (platform)
  :mutants
  (("would-block-p" "(= result (- +eagain+))" "(minusp result)")
   ("would-block-p" "(= result (- +eagain+))" "(= result +eagain+)")
@@ -54,7 +54,7 @@
   ("integer-octets" "(- count position 1)" "position")
   ("queued-octets" "(minusp result) result count" "(minusp result) count count")))
 
-(:file "src/platform/system-calls-sbcl.lisp" :suites (platform)
+(:file "src/platform/sbcl/system-calls.lisp" :suites (platform)
  :mutants
  (("check-call" "(minusp result)" "nil")
   ("poll-once" "(:output #x4)" "(:output #x1)")
@@ -66,7 +66,7 @@
   ("await-descriptor" "(/= count (- +eintr+))" "t")
   ("limit-receiving" "(sb-alien:deref limit 0) seconds" "(sb-alien:deref limit 0) 0")))
 
-(:file "src/platform/files-sbcl.lisp" :suites (platform sent-files)
+(:file "src/platform/sbcl/files.lisp" :suites (platform sent-files)
  :mutants
  (("native-name" "(not (wild-pathname-p pathname))" "t")
   ("native-name" "(not (find (code-char 0) name))" "t")
@@ -85,7 +85,7 @@
   ("let-system-send-file" "(- end position)" "(1+ (- end position))")
   ("let-system-send-file" "(sb-alien:signed 64) position" "(sb-alien:signed 64) 0")))
 
-(:file "src/platform/listeners-sbcl.lisp" :suites (platform listening)
+(:file "src/platform/sbcl/listeners.lisp" :suites (platform listening)
  :mutants
  (("closing-unless-complete" "(unless ,complete" "(progn")
   ("closing-unless-complete" "(close-descriptor ,descriptor)" "nil")
@@ -131,7 +131,7 @@
   ("open-shared-port-listener" "(= (length octets) 16)" "nil")
   ("open-shared-port-listener" "(allow-sharing descriptor)" "")))
 
-(:file "src/platform/processors-sbcl.lisp" :suites (processors-of-the-platform platform)
+(:file "src/platform/sbcl/processors.lisp" :suites (processors-of-the-platform platform)
  :mutants
  (("affinity-count" "(reduce #'+ mask :key #'logcount)" "(count-if #'plusp mask)")
   ("affinity-count" "(zerop (system-call" "(plusp (system-call")
@@ -179,7 +179,7 @@
   ("close-unread" "(discard-available-input" "(list")
   ("close-after" "(close-socket socket)" "nil")))
 
-(:file "src/platform/sbcl.lisp" :suites (platform blocking lifecycle)
+(:file "src/platform/sbcl/basics.lisp" :suites (platform blocking lifecycle)
  :mutants
  (("milliseconds" "1000000)" "100000)")
   ("microseconds" "(floor nanoseconds 1000)" "(floor nanoseconds 1000000)")
@@ -200,7 +200,7 @@
   ("milliseconds-left" "(max 0" "(+ 0")
   ("wait-until" "until (or value (eql left 0))" "until value")))
 
-(:file "src/platform/streams-sbcl.lisp" :suites (platform conformance/detaching conformance/libraries wires)
+(:file "src/platform/sbcl/streams.lisp" :suites (platform conformance/detaching conformance/libraries wires)
  :mutants
  (("pushed-back-octets" "(setf (fill-pointer characters) 0)" "")
   ("pushed-back-octets" "reverse" "identity")
@@ -212,7 +212,7 @@
   ("(setf lisp-stream-milliseconds)" "1000.0" "1.0")
   ("duplicate-descriptor" "+f-dupfd-cloexec+" "0")))
 
-(:file "src/platform/threads-sbcl.lisp" :suites (platform pool-sizing)
+(:file "src/platform/sbcl/threads.lisp" :suites (platform pool-sizing)
  :mutants
  (("open-thread-status" "(unless (minusp result)" "(progn")
   ("open-thread-status" "(sb-alien:int +sock-cloexec+)" "(sb-alien:int 0)")
@@ -226,7 +226,7 @@
   ("compare-and-set" "(prog1 (eq ,expected" "(prog1 (not (eq ,expected" )
   ("counter-add" "counter) delta)" "counter) (- delta))")))
 
-(:file "src/platform/usockets-sbcl.lisp" :suites (conformance/detaching conformance/libraries conformance/request-facts)
+(:file "src/platform/sbcl/usockets.lisp" :suites (conformance/detaching conformance/libraries conformance/request-facts)
  :mutants
  (("lisp-socket" "(sb-ext:cancel-finalization socket)" "" :suites (conformance/detaching conformance/libraries listening))
   ("slot-unbound (class (instance descriptor-usocket)" "(unless descriptor" "(unless t")
@@ -243,7 +243,7 @@
   ("%prepare-listener" "(limit-receiving (usocket:socket listener) seconds)" "nil")
   ("%error-number" "(sb-bsd-sockets:socket-error (sb-bsd-sockets::socket-error-errno condition))" "")))
 
-(:file "src/platform/arrivals-sbcl.lisp" :suites (hand-over soft-stop lifecycle)
+(:file "src/platform/sbcl/arrivals.lisp" :suites (hand-over soft-stop lifecycle)
  :mutants
  (("stop-arrivals ((listener usocket:stream-server-usocket))" "(attach-filter (listener-descriptor listener) *no-first-segment*)" "")
   ("stop-arrivals ((listener usocket:stream-server-usocket))" "(defer-accepts listener 0)" "")
@@ -252,7 +252,7 @@
   ("filter-octets" "(* 8 (length program))" "(* 16 (length program))" :equivalent "Only as many instructions are read.")
   ("attach-filter" "(length program)" "4")))
 
-(:file "src/platform/classes-sbcl.lisp" :suites (requests conformance/subclasses conformance/connection-methods changing)
+(:file "src/platform/sbcl/classes.lisp" :suites (requests conformance/subclasses conformance/connection-methods changing)
  :mutants
  (("class-making" "(null (sb-mop:class-default-initargs class))" "t")
   ("class-making" "(eq (class-of class) (find-class 'standard-class))" "t")
@@ -263,7 +263,7 @@
   ("call-when-redefined" "(sb-mop:add-dependent metaobject" "(list metaobject")
   ("call-methods" "(rest methods)" "nil")))
 
-(:file "src/platform/tls-callbacks.lisp" :suites (tls-contexts)
+(:file "src/platform/openssl/callbacks.lisp" :suites (tls-contexts)
  :mutants
  (("context-for-name" "(list +no-wildcards+ 0)" "(list 0)")
   ("context-for-name" "(list +no-wildcards+ 0)" "(list +no-wildcards+)")
@@ -276,7 +276,7 @@
   ("take-ticket" "((null key) 0)" "((null key) -1)")
   ("take-ticket" "((eq key (first keys)) 1)" "(t 1)")))
 
-(:file "src/platform/tls-certificates.lisp" :suites (tls-mistakes tls-contexts)
+(:file "src/platform/openssl/certificates.lisp" :suites (tls-mistakes tls-contexts)
  :mutants
  (("call-with-password" "(or password \"\")" "\"\"")
   ("encrypted-key-p" "(search \"-----BEGIN ENCRYPTED\" line)" "nil")
@@ -289,7 +289,7 @@
   ("load-authorities" "(%set-authority-names context names)" "nil")
   ("set-verification" "(logior +verify-peer+ +verify-required+)" "+verify-peer+")))
 
-(:file "src/platform/tls-settings.lisp" :suites (tls-contexts tls-mistakes)
+(:file "src/platform/openssl/settings.lisp" :suites (tls-contexts tls-mistakes)
  :mutants
  (("set-behaviour" "(:tls-1.3 +tls-1.3+)" "(:tls-1.3 +tls-1.2+)")
   ("set-behaviour" "(%set-protocol-selector context (cffi:callback choose-protocol) (cffi:null-pointer))" "")
@@ -301,21 +301,21 @@
   ("build-context" "(free-when-forgotten context handles)" "" :suites (tls-reload))
   ("build-context" "(reverse handles)" "handles")))
 
-(:file "src/platform/tls-session-sbcl.lisp" :suites (tls-records)
+(:file "src/platform/openssl/session.lisp" :suites (tls-records)
  :mutants
  (("note-octets-read" "(tls-session-greedy-p session)" "t")
   ("note-octets-read" "(not amid-p)" "t")
   ("amid-record-p" "(/= 0 (openssl-of session \"SSL_has_pending\" sb-alien:int))" "nil")))
 
-(:file "src/platform/tls-context.lisp" :suites (tls-contexts tls-reload)
+(:file "src/platform/openssl/context.lisp" :suites (tls-contexts tls-reload)
  :mutants
  (("make-findable" "(remove-if-not #'trivial-garbage:weak-pointer-value *tls-contexts* :key #'cdr)" "'()")))
 
-(:file "src/platform/tls-session-sbcl.lisp" :suites (tls-threads)
+(:file "src/platform/openssl/session.lisp" :suites (tls-threads)
  :mutants
  (("owning-session" "(sb-thread:with-mutex ((tls-session-lock ,session))" "(progn")))
 
-(:file "src/platform/tls-facts.lisp" :suites (tls-facts)
+(:file "src/platform/openssl/facts.lisp" :suites (tls-facts)
  :mutants
  (("agreed-protocol" "(unless (zerop count)" "(progn")
   ("tls-facts" "(= 1 (%session-reused handle))" "t")

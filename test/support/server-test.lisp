@@ -28,7 +28,7 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
      (when (and (not (ours-p)) (files-of-forms-changed-p))
        "rfc2388 writes files as characters of the default encoding of this Lisp."))
     (:quiet-waits
-     ;; See WAIT-ON in src/platform/ecl.lisp.
+     ;; See WAIT-ON in src/platform/ecl/basics.lisp.
      (when (uiop:featurep :ecl)
        "A thread of ECL that waits looks again every few milliseconds."))
     (:systemd

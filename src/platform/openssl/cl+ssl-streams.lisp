@@ -3,7 +3,7 @@
 ;;;; TLS connections that CL+SSL has made, for SBCL on Linux: of acceptors that are none of ours, of programs,
 ;;;; and where a worker waits for the peer.
 ;;;;
-;;;; Invariant: no thread is interrupted while it is in OpenSSL; see tls-session-sbcl.lisp.
+;;;; Invariant: no thread is interrupted while it is in OpenSSL; see session.lisp.
 
 (defun tls-on-descriptor-p (stream descriptor)
   "True when STREAM, CL+SSL's, reads and writes DESCRIPTOR."

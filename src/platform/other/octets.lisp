@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Octets by groups that every Lisp has small numbers for; octets-sbcl.lisp has the same by machine
+;;;; Octets by groups that every Lisp has small numbers for; sbcl/octets.lisp has the same by machine
 ;;;; words.
 
 (defconstant +group-size+ 4
