@@ -148,7 +148,8 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :serial t
       :components ((:file "for-all")    ; what is done for several, whatever becomes of one
                    (:file "service-protocol") ; what an engine asks of the storey above
-                   (:file "output-parts") ; what a socket did not take yet
+                   (:file "send-queue") ; what a socket did not take yet
+                   (:file "slow-readers") ; when a peer takes too long for that
                    (:file "connection-state")
                    (:file "worker")     ; its states
                    (:file "timer-heap") ; timers that wait for their moment

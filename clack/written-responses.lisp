@@ -162,9 +162,9 @@ full, since that thread will be back; any other until all was taken."
          (within-p (within-function-p delayed)))
     (loop
       (send-queued outbox wire)
-      (unless (if within-p (full-p outbox) (wire-left wire))
+      (unless (if within-p (full-p outbox) (wire-unsent wire))
         (return))
-      (send-left wire))
+      (send-unsent wire))
     (when (and within-p (outbox-over-p outbox) (eq :body (delayed-side delayed)))
       (end-within written))))
 

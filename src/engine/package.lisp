@@ -13,12 +13,15 @@ subclasses SERVICE and is called through its generic functions.")
    #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
-   #:connection-descriptor #:connection-handle #:connection-peer #:connection-parkable-p #:connection-sender
+   #:connection-descriptor #:connection-handle #:connection-peer #:connection-parkable-p
    #:connection-deadline #:connection-deadline-kind
    #:connection-outcome #:peer-ended-p
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
-   #:connection-output #:note-input-missed #:send-parts #:drop-parts
+   #:send-queue #:make-send-queue #:send-queue-parts #:send-queue-sender #:send-queue-taken
+   #:connection-queue #:connection-output #:enqueue #:flush-queue #:clear-queue #:queued-octets
+   #:look-at-taker #:next-look-at-taker #:taker-given-up-p #:end-wait #:reset-taking #:earlier
+   #:note-input-missed #:drop-parts
    #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets #:make-step-part
    #:file-part-p #:gather-octets
    #:open-file-part #:file-part-file

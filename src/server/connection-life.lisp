@@ -4,7 +4,7 @@
 ;;;;
 ;;;;   the engine calls SERVE:  WAITING-INPUT reads a head, and content that is received early
 ;;;;                            RESPOND has the application answer, which writes to the wire
-;;;;                            OUTPUT-SETTLED-P leaves what the socket did not take to the engine
+;;;;                            what the socket did not take stays in the connection's queue
 ;;;;   and gets back            :CLOSE, :PARK, :DEFERRED, :DETACHED or :BROKEN
 ;;;;   or, after :DEFERRED,     CONTINUE-LINK goes on with what is to come later
 
@@ -232,16 +232,16 @@ NIL when there is none."
 ;;; After each request
 
 (defun output-settled-p (connection)
-  "Leaves it to the engine to send what the socket of CONNECTION did not take of the answer; where a worker
-keeps the connection, it waits for the peer.  NIL when that is gone, or takes none in time."
+  "True where the engine sends what the socket of CONNECTION did not take of the answer.  Where a
+worker keeps the connection, it waits for the peer: NIL when that is gone, or takes none in time."
   (let* ((link (connection-data connection))
          (wire (and link (link-wire link))))
-    (cond ((not (and wire (wire-left wire))) t)
+    (cond ((not (and wire (wire-unsent wire))) t)
           ((connection-parkable-p connection)
-           (leave-output connection wire)
+           (lend-no-buffers wire)
            t)
           (t
-           (left-sent-p wire)))))
+           (unsent-sent-p wire)))))
 
 (defun leave-reading-to-engine (connection)
   "Has the engine go on with CONNECTION, of which nothing has come, when its peer takes octets, where what
@@ -249,18 +249,10 @@ carries its wire has some of its own to send before it reads on."
   (let* ((link (connection-data connection))
          (wire (and link (link-wire link))))
     (when (and wire (wire-awaits-output-p wire) (null (connection-output connection)))
-      (setf (connection-output connection)
-            (list (make-step-part (lambda ()
-                                    (await-descriptor (connection-descriptor connection) :output
-                                                      :until (milliseconds)))))))))
-
-(defun leave-output (connection wire)
-  "Leaves it to the engine to send what is LEFT of WIRE, which is that of CONNECTION."
-  ;; With the parts go open files, which somebody has to close.
-  (uninterruptibly
-    (setf (connection-sender connection) (wire-sender wire)
-          (connection-output connection) (take-left wire)))
-  (lend-no-buffers wire))
+      (enqueue (connection-queue connection)
+               (list (make-step-part (lambda ()
+                                       (await-descriptor (connection-descriptor connection) :output
+                                                         :until (milliseconds)))))))))
 
 ;;; The end
 
@@ -276,6 +268,8 @@ carries its wire has some of its own to send before it reads on."
                  (release-input (link-wire link))
                  (abandon-continuation link)
                  (abandon-reception link))
+               (when (connection-parkable-p connection) ; the engine has sent what is to be sent
+                 (clear-queue (connection-queue connection)))
                (when (and link (not (eq (link-stream link) socket-stream)))
                  ;; TLS streams close what they are made of.
                  (when wire

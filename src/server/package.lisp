@@ -20,11 +20,11 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; wires
    #:make-transport-wire #:transport-for #:wire-tls-handle #:encrypted-stream
    #:handshake-failed #:handshake-failure-kind #:handshake-failure-kinds #:handshake-failure-telling
-   #:wire-open-p #:wire-waits-p #:wire-stream #:wire-sender
-   #:wire-descriptor #:wire-drained-p #:wire-left #:wire-all-read-p
+   #:wire-open-p #:wire-waits-p #:wire-stream #:wire-queue
+   #:wire-descriptor #:wire-drained-p #:wire-unsent #:wire-all-read-p
    #:fill-input #:input-waiting-p #:pace-wire
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over #:leave-end-to-engine
-   #:flushed-p #:take-left #:send-left
+   #:flushed-p #:flush-wire #:send-unsent
    #:engine-sends-p #:*high-water-mark* #:limit-writes #:wire-talked-on-p #:leave-output-to-engine
    ;; streams of the Lisp's own beside wires
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent

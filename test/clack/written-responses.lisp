@@ -214,7 +214,7 @@
 ;; As a handler of a time limit does.
 (define-server-test (who-writes-amid-a-write-of-his-own-thread-does-not-wait-for-himself :needs :our-http)
   (let ((nested '()))
-    (with-function (server:send-left (original wire)
+    (with-function (server:send-unsent (original wire)
                      (loop while nested
                            do (funcall (pop nested)))
                      (funcall original wire))

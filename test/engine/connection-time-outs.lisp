@@ -100,9 +100,14 @@ NOW."
     (is (= 1 (statistic engine :expired)))
     (is (closed-by-server-p client))))
 
+(defun leave-rest (connection)
+  "Puts octets into the send queue of CONNECTION."
+  (engine:enqueue (engine:connection-queue connection)
+                  (list (engine:make-octets-part (octets "rest")))))
+
 (define-server-test who-takes-none-of-its-answer-is-shut-down-though-a-worker-has-just-come-to-own-it
   (with-overdue-connection (engine connection client now)
-    (setf (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))
+    (leave-rest connection)
     (is (engine::become-owner connection nil))
     (engine::time-out-if-due engine connection now)
     (is (= 1 (statistic engine :expired)))))
@@ -115,9 +120,9 @@ NOW."
 
 (defun begin-to-write (engine connection seconds now)
   "Leaves octets of CONNECTION to ENGINE, whose peers have SECONDS to take some, at NOW."
-  (setf (slot-value (engine::engine-service engine) 'write-seconds) seconds
-        (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))
-  (engine::renew-write-deadline engine connection now)
+  (setf (slot-value (engine::engine-service engine) 'write-seconds) seconds)
+  (leave-rest connection)
+  (engine::look-at-output engine connection now)
   (is (eq :parked (engine::leave-to-poller engine connection))))
 
 (defun end-of-writing (engine connection now)
@@ -140,14 +145,11 @@ CONNECTION; NIL when it does not within two minutes."
 (define-server-test who-takes-an-octet-now-and-then-is-not-ended
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)) (looks 0))
-      (with-unsent-octets (unsent 1000)
+      (with-function (platform:unsent-octets (original descriptor)
+                       ;; It takes one every tenth time.
+                       (- 1000 (floor (incf looks) 10)))
         (begin-to-write engine connection 16 now)
-        (with-function (engine::peer-took-some-p (original connection)
-                         ;; It takes one every fourteenth time.
-                         (when (zerop (mod (incf looks) 14))
-                           (decf unsent))
-                         (funcall original connection))
-          (is (null (end-of-writing engine connection now))))))))
+        (is (null (end-of-writing engine connection now)))))))
 
 (define-server-test who-has-no-limit-of-time-is-never-ended
   (with-connection-at-rest (engine connection client)
@@ -172,7 +174,7 @@ CONNECTION; NIL when it does not within two minutes."
 
 (define-server-test who-takes-none-of-its-answer-is-closed-though-more-has-come
   (with-overdue-connection (engine connection client now)
-    (setf (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))
+    (leave-rest connection)
     (send client "x")
     (await-input-at-rest connection)
     (engine::time-out-if-due engine connection now)
@@ -197,7 +199,7 @@ CONNECTION; NIL when it does not within two minutes."
   (with-connection-at-rest (engine connection client)
     (let ((now (platform:milliseconds)))
       (give-notice-of engine "late")
-      (setf (engine:connection-output connection) (list (engine:make-octets-part (octets "rest"))))
+      (leave-rest connection)
       (is (eq :parked (engine::park engine connection)))
       (make-overdue connection now)
       (engine::time-out-if-due engine connection now)
@@ -338,7 +340,7 @@ CONNECTION; NIL when it does not within two minutes."
     (destructuring-bind (idle waiting slow lingering owned) connections
       (send (second clients) "x")
       (await-input-at-rest waiting)
-      (setf (engine:connection-output slow) (list (engine:make-octets-part (octets "rest"))))
+      (leave-rest slow)
       (engine::begin-to-linger lingering (platform:milliseconds))
       (dolist (connection (list idle waiting slow lingering))
         (is (eq :parked (engine::park engine connection))))
@@ -363,8 +365,7 @@ CONNECTION; NIL when it does not within two minutes."
                        (prog1 (funcall original engine)
                          ;; Meanwhile each sends a request, and is parked as it takes its answer.
                          (is (every #'engine::claim-parked connections))
-                         (setf (engine:connection-output slow)
-                               (list (engine:make-octets-part (octets "rest"))))
+                         (leave-rest slow)
                          (engine::begin-to-linger lingering (platform:milliseconds))
                          (is (every #'engine::give-up-ownership connections))))
         (engine::evict-idle-connections engine))
@@ -416,14 +417,16 @@ CONNECTION; NIL when it does not within two minutes."
         (unwind-protect
              (destructuring-bind (first second) connections
                (flet ((leave-output (connection)
-                        (setf (engine:connection-output connection)
-                              (list (engine:make-octets-part (engine::make-octets 1000))))
-                        (engine::reserve-output engine connection)))
+                        (engine:enqueue (engine:connection-queue connection)
+                                        (list (engine:make-octets-part (engine::make-octets 1000))))
+                        (engine::reserve-output engine connection))
+                      (reserved (connection)
+                        (engine::send-queue-reserved (engine:connection-queue connection))))
                  (leave-output first)
-                 (is (= 1000 (engine::connection-reserved first)))
+                 (is (= 1000 (reserved first)))
                  (engine::leave-to-poller engine first)
                  (leave-output second)
-                 (is (= 1000 (engine::connection-reserved second)))
-                 (is (zerop (engine::connection-reserved first)) "It gave way to the next.")
+                 (is (= 1000 (reserved second)))
+                 (is (zerop (reserved first)) "It gave way to the next.")
                  (engine::release-output second)))
           (engine:release-client-memory filling))))))

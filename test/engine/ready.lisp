@@ -49,8 +49,8 @@
                     (platform:send-octets descriptor buffer 0 1)
                     meaning)
                    (t
-                    (setf (engine:connection-output connection)
-                          (list (engine:make-octets-part meaning)))
+                    (engine:enqueue (engine:connection-queue connection)
+                                    (list (engine:make-octets-part meaning)))
                     outcome)))))))
 
 (defmethod engine:input-buffered-p ((service octet-service) connection)

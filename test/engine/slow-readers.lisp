@@ -161,6 +161,80 @@
       (is (null (engine:accounting-problems engine)))
       (is (cut-answer-p slow)))))
 
+;;; What is left when a service fails
+
+(defclass failing-service (octet-service)
+  ()
+  (:documentation "Fails when it has left an answer."))
+
+(defmethod engine:serve :after ((service failing-service) connection)
+  (when (engine:connection-output connection)
+    (error "This fails after the answer.")))
+
+(define-server-test an-answer-that-was-left-before-its-service-failed-arrives-whole
+  (with-ready-engine (engine #'large-answers :service-class 'failing-service)
+    (with-connection (slow *port*)
+      (send slow "L")
+      (wait-until-writing engine 1)
+      (is (= 1 (statistic engine :failed)))
+      (is (whole-answer-p slow))
+      (is (closed-by-server-p slow)))
+    (wait-for-statistic engine :open 0)))
+
+;;; The rule
+
+(defmacro with-taker ((look unsent queue) &body body)
+  "Evaluates BODY with QUEUE, a send queue of 1000 octets.  LOOK, a function of a time in
+milliseconds, looks what its peer has taken, which has 10 seconds for some, and has to take 100
+octets a second after 20, while the kernel holds UNSENT octets, at first 500; it returns true
+while the peer may go on."
+  `(where-supported
+    (let ((,unsent 500) (,queue (engine:make-send-queue)))
+      (engine:enqueue ,queue (list (engine:make-octets-part (test-octets 1000))))
+      (with-function (platform:unsent-octets (original descriptor) ,unsent)
+        (flet ((,look (now)
+                 (engine:look-at-taker ,queue -1 now 10000 100 20)
+                 (not (engine:taker-given-up-p ,queue now))))
+          ,@body)))))
+
+(define-server-test who-takes-nothing-has-its-time-and-who-takes-some-has-it-again
+  (with-taker (look unsent queue)
+    (is-true (look 0))
+    (is-true (look 9999))
+    (decf unsent)
+    (is-true (look 10000))
+    (is-true (look 19999))
+    (is-false (look 20000))))
+
+(define-server-test who-takes-fewer-octets-than-the-least-rate-is-given-up-after-a-time-of-grace
+  (with-taker (look unsent queue)
+    (loop for now from 0 to 19000 by 1000
+          do (is-true (look now))
+             (decf unsent))
+    (is-false (look 20200))))
+
+(define-server-test who-takes-what-was-put-behind-it-meanwhile-counts-as-one-who-takes
+  (with-taker (look unsent queue)
+    (loop for now from 0 to 100000 by 5000
+          do (is-true (look now))
+             (engine:enqueue queue (list (engine:make-octets-part (test-octets 1000))))
+             ;; The part before that leaves, and is taken.
+             (pop (engine:send-queue-parts queue)))))
+
+(define-server-test time-in-which-nobody-waits-does-not-count
+  (with-taker (look unsent queue)
+    (loop for now from 0 by 100000
+          repeat 5
+          do (is-true (look now))
+             (is-true (look (+ now 3000)))
+             (engine:end-wait queue))
+    (is-true (look 900000))
+    (is-true (look 903000))
+    (is-true (look 904999))
+    (is-false (look 905000) "It was waited for for 20 seconds by now.")
+    (engine:reset-taking queue)
+    (is-true (look 906000))))
+
 ;;; Visitors
 
 (defclass visited-service (octet-service)
@@ -197,7 +271,8 @@
       (send slow "L")
       (wait-until-writing engine 1)
       (let ((connection (last-visited *service*)))
-        (setf (engine:connection-sender connection) (visiting-sender engine connection))
+        (setf (engine:send-queue-sender (engine:connection-queue connection))
+              (visiting-sender engine connection))
         (engine:visit-connection engine connection))
       (is (whole-answer-p slow))
       (is (zerop (recorded-count (visits-too-early *service*)))))))

@@ -146,9 +146,11 @@ SOCKET, a function without arguments there, waits for the server's end of the We
   "Evaluates BODY while HELD, a recorder, gets the octets that the system may hold, and RELEASED a true value each time
 when it is to send them."
   `(let ((,held (make-recorder)) (,released (make-recorder)))
-     (with-function (server::send-before-more (original wire parts)
-                      (record ,held (engine:octets-part-octets (first parts)))
-                      (funcall original wire parts))
+     (with-function (engine:flush-queue (original queue descriptor &optional more-p)
+                      (when more-p
+                        (record ,held (engine:octets-part-octets
+                                       (first (engine:send-queue-parts queue)))))
+                      (funcall original queue descriptor more-p))
        (with-function (platform:send-held-octets (original descriptor)
                         (record ,released t)
                         (funcall original descriptor))

@@ -230,10 +230,10 @@
 
 (define-server-test (the-end-is-told-by-a-worker-whoever-finds-it :needs :parking)
   (let ((lock (bt:make-lock "the program's")) (ends (make-recorder)) (broken-p nil))
-    (with-function (engine::send-parts (original descriptor parts)
+    (with-function (engine:flush-queue (original &rest arguments)
                      (if (shiftf broken-p nil)
-                         (values '() nil 32) ; EPIPE
-                         (funcall original descriptor parts)))
+                         (values nil 32) ; EPIPE
+                         (apply original arguments)))
       (serving-pushes (socket (:on-close (lambda (socket code reason)
                                            (declare (ignore socket code reason))
                                            (bt:with-lock-held (lock)

@@ -96,7 +96,7 @@
   ("end-written" "(note-sent-beside stream (written-outbox written))" "nil")
   ("written-to-end-p" "(eq :none (written-framing written))" "nil")
   ("send-queued-in-turn" "(full-p outbox)" "nil")
-  ("send-queued-in-turn" "(wire-left wire)" "nil")
+  ("send-queued-in-turn" "(wire-unsent wire)" "nil")
   ("put-piece" "(:room (send-within written))" "(:room)")
   ("put-piece" "(unless amid-turn-p (await-room-in written))" "nil")
   ("put-piece" "(unless amid-turn-p (await-room-in written))" "(await-room-in written)")

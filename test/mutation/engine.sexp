@@ -81,8 +81,8 @@
    "t (time-out-parked-connection engine connection now)")
   ("time-out-connection" "(and (owner-may-wait-p connection) (overdue-p connection now)" "(and (owner-may-wait-p connection)")
   ("time-out-connection" "(and (owner-may-wait-p connection) (overdue-p connection now)" "(and (overdue-p connection now)")
-  ("time-out-connection" "(time-left-to-take-p connection now)" "nil")
-  ("time-out-connection" "(time-left-to-take-p connection now)" "t")
+  ("time-out-connection" "(output-in-time-p connection now)" "nil")
+  ("time-out-connection" "(output-in-time-p connection now)" "t")
   ("owner-may-wait-p" "(null (connection-untouched connection))" "nil")
   ("owner-may-wait-p" "(unfinished-p connection)" "nil")
   ("owner-may-wait-p" "(not (amid-request-p connection))" "t")
@@ -91,10 +91,7 @@
   ("time-out-owned-connection" "(count-time-out engine connection)" "")
   ("time-out-owned-connection" "(setf (connection-deadline connection) nil)" "")
   ("time-out-owned-connection" "(shut-descriptor (connection-descriptor connection) :io)" "")
-  ("time-out-parked-connection" "(still-fast-enough-p engine connection now)" "t")
-  ("time-out-parked-connection" "(still-fast-enough-p engine connection now)" "nil")
-  ("time-out-parked-connection" "(time-left-to-take-p connection now)" "nil")
-  ("time-out-parked-connection" "(time-left-to-take-p connection now)" "t")
+  ("time-out-parked-connection" "(taken-in-time-p engine connection now)" "nil")
   ("time-out-parked-connection" "(count-time-out engine connection)" "")
   ("time-out-parked-connection" "((left-to-workers-p engine connection now))" "")
   ("end-idle-parked-connection" "(left-to-workers-p engine connection now)" "nil")
@@ -121,18 +118,14 @@
 
 (:file "src/engine/ready/pending-output.lisp" :suites (slow-readers steps time-outs progress)
  :mutants
- (("send-wanted-output" "(setf (connection-output connection) left)" "")
-  ("send-wanted-output" "(error :broken)" "")
+ (("send-wanted-output" "(failure :broken)" "")
+  ("send-wanted-output" "(reset-taking queue)" "nil")
   ("send-wanted-output" "(or sent-p (null (connection-deadline connection)))" "t")
   ("send-wanted-output" "(or sent-p (null (connection-deadline connection)))"
    "(null (connection-deadline connection))")
   ("send-wanted-output" "(member (connection-outcome connection) '(:park :deferred))" "t")
-  ("peer-took-some-p" "(< -1 (unsent-octets (connection-descriptor connection)) unsent)"
-   "(<= -1 (unsent-octets (connection-descriptor connection)) unsent)")
-  ("time-left-to-take-p" "(peer-took-some-p connection)" "nil")
-  ("time-left-to-take-p" "(<= now end)" "t")
-  ("set-next-look" "(ceiling milliseconds +write-looks+)" "milliseconds")
-  ("set-next-look" "(- end now)" "milliseconds")
+  ("taken-in-time-p" "(not (taker-given-up-p queue now))" "t")
+  ("taken-in-time-p" "(send-queue-looked queue)" "t")
   ("park-until-writable" "(shiftf (connection-output-watched-p connection) t)"
    "(connection-output-watched-p connection)")
   ("park-until-writable" "(rearm-connection engine connection)" "")))
@@ -140,7 +133,7 @@
 (:file "src/engine/ready/closing-connections.lisp" :suites (ready steps time-outs slow-readers progress)
  :mutants
  (("release-owned" "(close-owned engine connection)" "nil" :suites (clack/socket-mishaps))
-  ("forget-owned" "(drop-parts (shiftf (connection-output connection) '()))" ""
+  ("forget-owned" "(clear-queue (connection-queue connection))" ""
    :suites (slow-readers sent-files))
   ("forget-owned" "(forget-connection (engine-table engine) connection)" "")
   ("forget-owned" "(counter-add (engine-open-count engine) -1)" "")
@@ -161,7 +154,7 @@
   ("give-up-unread" "(note-input-missed (engine-service engine) connection)" "nil" :suites (deferred-replies))
   ("queue-parked" "(queue-events engine (list (connection-token connection)))" "nil")))
 
-(:file "src/engine/common/output-parts.lisp" :suites (slow-readers wires wire-output sent-files)
+(:file "src/engine/common/send-queue.lisp" :suites (slow-readers wires wire-output sent-files)
  :mutants
  (("drop-parts" "(close-descriptor file)" "nil")
   ("drop-parts" "(shiftf (file-part-file part) nil)" "(file-part-file part)")
@@ -172,7 +165,29 @@
   ("send-parts" "(drop-parts (list (pop parts)))" "(pop parts)")
   ("send-parts" "((zerop count) (return (values parts sent-p +eio+)))" ""
    :equivalent "0 is taken for an error number then.")
-  ("send-parts" "+eio+" "nil")))
+  ("send-parts" "+eio+" "nil")
+  ("enqueue" "(append (send-queue-parts queue) parts)" "parts" :suites (reply-streams))
+  ("enqueue" "(incf (send-queue-owed queue) (count-octets parts))" "nil" :suites (time-outs))
+  ("count-octets" "(part-position part)" "0" :suites (reply-streams))
+  ("flush-queue" "(setf (send-queue-parts queue) left)" "")
+  ("clear-queue" "(drop-parts (shiftf (send-queue-parts queue) '()))" "nil" :suites (wire-output))))
+
+(:file "src/engine/common/slow-readers.lisp"
+ :suites (time-outs slow-readers reply-streams slow-streams)
+ :mutants
+ (("octets-owed" "(queued-octets queue)" "0")
+  ("octets-taken-since" "(- before owed)" "(- owed before)")
+  ("look-at-taker" "(+ now milliseconds)" "now")
+  ("look-at-taker" "(- (send-queue-waited queue))" "0")
+  ("look-at-taker" "(* 1000 grace)" "0")
+  ("look-at-taker" "(incf (send-queue-taken queue) taken)" "nil")
+  ("look-at-taker" "(plusp taken)" "nil")
+  ("look-at-taker" "(null looked)" "nil")
+  ("next-look-at-taker" "(ceiling milliseconds +looks+)" "milliseconds")
+  ("next-look-at-taker" "(send-queue-end queue) (and" "nil (and")
+  ("patience-left-p" "(not (taker-given-up-p queue now))" "nil")
+  ("patience-left-p" "(plusp (octets-taken-since queue (octets-owed queue descriptor)))" "nil")
+  ("end-wait" "(send-queue-looked queue) nil" "(send-queue-looked queue) 0")))
 
 (:file "src/engine/ready/accepting-connections.lisp" :suites (ready steps time-outs event-queue ready-faults)
  :mutants

@@ -96,8 +96,9 @@ returns the Lisp's own stream beside it, as a program that asks for that gets it
 (define-server-test what-is-left-of-a-reply-leaves-before-the-descriptor-is-given-to-lent
   (with-lending (lend wire stream client)
     (let ((lent (lend)) (large (test-octets 9000000)))
-      (server::send-parts-now wire (list (engine:make-octets-part large 0 (length large))))
-      (is (server::wire-left wire))
+      (engine:enqueue (server:wire-queue wire) (list (engine:make-octets-part large)))
+      (server:flush-wire wire)
+      (is (server:wire-unsent wire))
       (let ((task (in-background ("server")
                     (server:leave-to-lent wire)
                     (write-byte 1 lent)
@@ -105,7 +106,7 @@ returns the Lisp's own stream beside it, as a program that asks for that gets it
         (is (null (octet-difference large (receive-many client (length large)))))
         (task-result task)
         (is (eql 1 (next-octet client)))
-        (is (not (server::wire-left wire)))
+        (is (not (server:wire-unsent wire)))
         (is (blocking-p (server:wire-descriptor wire)))))))
 
 (define-server-test what-a-handler-streams-and-what-it-writes-to-lent-leaves-in-order

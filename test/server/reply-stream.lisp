@@ -121,7 +121,7 @@ then the last, with CONTENT bound to what was read."
     (with-function (server::await-taker (original wire) (throw 'leave :left))
       (is (eq :left (catch 'leave (write-sequence (test-octets 9000000) reply)))))
     (is (null (server:wire-descriptor wire)))
-    (is (null (server:wire-left wire)))
+    (is (null (server:wire-unsent wire)))
     (signals error (write-byte 1 reply) (finish-output reply))))
 
 ;;; Other framings
@@ -244,14 +244,14 @@ then the last, with CONTENT bound to what was read."
       (write-sequence octets reply :start 20)
       (finish-output reply)
       (server:end-reply reply)
-      (is (server:wire-left wire))
+      (is (server:wire-unsent wire))
       (is (server:flushed-p wire (server:reply-stream-inner reply)) "The engine sends the rest.")
       (while-read (content (progn (loop while (zerop (next-octet client)))
                                          ;; The first digit of the first chunk was read already.
                                          (read-response-line client)
                                          (octets (read-octets client 10) (progn (read-response-line client)
                                                                                 (chunked-content client)))))
-        (server::send-left wire)
+        (server:send-unsent wire)
         (is (null (octet-difference octets content)))))))
 
 (define-server-test a-handler-waits-when-more-than-the-mark-is-kept
@@ -259,10 +259,10 @@ then the last, with CONTENT bound to what was read."
     (with-reply-stream (reply :plain wire client)
       (fill-socket wire)
       (write-sequence (test-octets 90000) reply)
-      (is (<= 1 (server::octets-left wire) 100000))
+      (is (<= 1 (engine:queued-octets (server:wire-queue wire)) 100000))
       (let ((waited (make-recorder)))
         (with-function (server::await-taker (original wire)
-                         (record waited (server::octets-left wire))
+                         (record waited (engine:queued-octets (server:wire-queue wire)))
                          (throw 'leave :waited))
           (is (eq :waited (catch 'leave
                             (loop repeat 5 do (write-sequence (test-octets 9000) reply))))))
@@ -274,9 +274,9 @@ then the last, with CONTENT bound to what was read."
       (let ((octets (test-octets 9000000)))
         (while-read (content (receive-many client (length octets)))
           (write-sequence octets reply)
-          (is (>= 100000 (server::octets-left wire)))
+          (is (>= 100000 (engine:queued-octets (server:wire-queue wire))))
           (server:end-reply reply)
-          (server::send-left wire)
+          (server:send-unsent wire)
           (is (null (octet-difference octets content))))))))
 
 (define-server-test a-client-that-takes-nothing-is-waited-for-once
@@ -284,7 +284,7 @@ then the last, with CONTENT bound to what was read."
     (server:limit-writes wire 1/100)
     (signals server:stream-timeout (write-sequence (test-octets 9000000) reply))
     (is (null (server:wire-descriptor wire)))
-    (is (null (server:wire-left wire)))
+    (is (null (server:wire-unsent wire)))
     (with-function (server::await-taker (original wire) (error "Somebody waits again."))
       (signals server:descriptor-broken
         (write-byte 1 reply)
@@ -300,13 +300,14 @@ then the last, with CONTENT bound to what was read."
       (server:limit-writes wire 1/100)
       (signals server:stream-timeout (loop (write-byte 1 reply)))
       (is (null (server:wire-descriptor wire)))
-      (is (null (server:wire-left wire))))))
+      (is (null (server:wire-unsent wire))))))
 
 (define-server-test what-is-kept-leaves-before-what-is-written-after-it
   (with-reply-stream (reply :plain wire client)
     (let ((large (test-octets 100000)))
-      (setf (server:wire-left wire) (list (engine:make-octets-part (octets "xabcx") 1 4)))
-      (with-function (server::send-parts-now (original wire parts)) ; as if the socket took nothing
+      (engine:enqueue (server:wire-queue wire)
+                      (list (engine:make-octets-part (octets "xabcx") 1 4)))
+      (with-function (server:flush-wire (original wire)) ; as if the socket took nothing
         (write-sequence (octets "def") reply)
         (finish-output reply)
         (server::keep-buffered wire)
@@ -319,10 +320,11 @@ then the last, with CONTENT bound to what was read."
 
 (define-server-test what-is-kept-leaves-when-more-is-flushed
   (with-reply-stream (reply :plain wire client)
-    (setf (server:wire-left wire) (list (engine:make-octets-part (octets "xabcx") 1 4)))
-    (is (= 3 (server::octets-left wire)))
+    (engine:enqueue (server:wire-queue wire)
+                      (list (engine:make-octets-part (octets "xabcx") 1 4)))
+    (is (= 3 (engine:queued-octets (server:wire-queue wire))))
     (finish-output reply)
-    (is (null (server:wire-left wire)))
+    (is (null (server:wire-unsent wire)))
     (is (string= "abc" (decode (read-octets client 3))))))
 
 (define-server-test nothing-is-left-where-nobody-would-send-it
@@ -336,7 +338,7 @@ then the last, with CONTENT bound to what was read."
             (server::wire-owner wire) :stream)
       (write-sequence octets reply)
       (finish-output reply)
-      (is (null (server:wire-left wire)))
+      (is (null (server:wire-unsent wire)))
       (setf (server::wire-owner wire) :engine) ; it is the test's to close
       (is (null (octet-difference (subseq octets 1) (task-result reader)))))))
 

@@ -84,7 +84,7 @@
   (with-wire (wire stream client)
     (let ((large (test-octets 9000000)))
       (send-reply-of wire large)
-      (is (server:wire-left wire))
+      (is (server:wire-unsent wire))
       (let ((writer (in-background ("server") (finish-output stream))))
         (is (null (octet-difference large (receive-many client (length large)))))
         (task-result writer)))))
@@ -93,7 +93,7 @@
   (with-wire (wire stream client)
     (fill-socket wire)
     (send-reply-of wire (as-octets '(1 2 3)))
-    (is (server:wire-left wire))
+    (is (server:wire-unsent wire))
     (let ((reader (in-background ("client")
                     (loop while (zerop (next-octet client)))
                     (read-octets client 2))))
@@ -104,24 +104,14 @@
   (with-wire (wire stream client)
     (fill-socket wire)
     (let ((reply (send-large-reply wire 5000)))
-      (is (server:wire-left wire))
+      (is (server:wire-unsent wire))
       (write-byte 4 stream)
       (let ((reader (in-background ("client")
                       (loop while (zerop (next-octet client)))
                       (receive-many client (length reply)))))
         (finish-output stream)
-        (is (null (server:wire-left wire)))
+        (is (null (server:wire-unsent wire)))
         (is (equalp (octets (subseq reply 1) (as-octets '(4))) (task-result reader)))))))
-
-(define-server-test what-is-left-can-be-taken-over-and-then-the-poller-may-have-told
-  (with-wire (wire stream client)
-    (send-and-fill wire client "a")
-    (fill-socket wire)
-    (send-large-reply wire 5000)
-    (is (server:wire-drained-p wire))
-    (is (server:take-left wire))
-    (is (null (server:wire-left wire)))
-    (is (not (server:wire-drained-p wire)))))
 
 (define-server-test what-is-left-leaves-before-the-descriptor-is-given-away
   (with-wire (wire stream client)
@@ -131,7 +121,7 @@
                      (loop while (zerop (next-octet client)))
                      (receive-many client (1- (length reply))))))
       (is (server:hand-descriptor-over wire))
-      (is (null (server:wire-left wire)))
+      (is (null (server:wire-unsent wire)))
       (setf (server::wire-owner wire) :engine) ; it is the test's to close
       (is (equalp (subseq reply 1) (task-result reader))))))
 
@@ -145,9 +135,9 @@
           (server:with-reply (reply)
             (http:encode-octets reply (as-octets '(1 2 3)))
             (server:send-reply-on wire reply part))
-          (is (server:wire-left wire))
+          (is (server:wire-unsent wire))
           (server:drop-descriptor wire)
-          (is (null (server:wire-left wire))))))))
+          (is (null (server:wire-unsent wire))))))))
 
 (define-server-test a-file-is-let-go-of-once
   (where-supported
@@ -167,4 +157,4 @@
       (await-arrival wire)
       (ignore-errors (server:fill-input wire))
       (signals server:descriptor-broken (send-large-reply wire 5000))
-      (is (null (server:wire-left wire))))))
+      (is (null (server:wire-unsent wire))))))

@@ -25,12 +25,9 @@ first.")
    :documentation "True when CONNECTION can wait for input without a worker.")
   (descriptor -1 :type fixnum :read-only t
    :documentation "The descriptor of CONNECTION, an integer; -1 where there is only the socket.")
-  (output '() :type list
-   :documentation "The parts (see PART) of answers of CONNECTION that the socket did not take yet, a list
-in the order in which they leave.  Set by its service, which then returns from SERVE; sent by the engine.")
-  (sender nil :type (or null function)
-   :documentation "What SEND-PARTS sends the output of CONNECTION by, a function; NIL where its descriptor
-does.")
+  (queue (make-send-queue) :type send-queue
+   :documentation "The SEND-QUEUE of CONNECTION: what its socket did not take yet.  After its
+service has returned from SERVE, the engine sends that.")
   ;; In the ready engine only:
   (generation 0 :type fixnum :read-only t) ; see connection-table.lisp
   (peer nil :type (or null fixnum) :read-only t
@@ -49,12 +46,6 @@ A service that gives the socket away sets :DETACHED or :BROKEN at once.")
   ;; sentinel left that to the workers meanwhile; else NIL.  See connection-time-outs.lisp.
   (untouched nil :type (member nil :parked :left))
   (served-when-left nil :type (or null fixnum)) ; requests, when the sentinel did so last
-  (unsent nil :type (or null fixnum))   ; octets that the kernel held when asked, see pending-output.lisp
-  (write-end nil :type (or null fixnum)) ; by when its peer is to take some of them, in MILLISECONDS
-  (write-began nil :type (or null fixnum)) ; since when its output waits for its peer, likewise
-  (write-owed 0 :type fixnum)           ; how many octets its peer had yet to take then
-  (reserved 0 :type index)              ; octets of the budget of all clients, for output that its peer does not take
-  (reserved-since 0 :type fixnum)       ; when there were none, in MILLISECONDS
   ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
   ;; come, and are dropped.
   (linger-octets nil :type (or null fixnum)))
@@ -64,10 +55,10 @@ A service that gives the socket away sets :DETACHED or :BROKEN at once.")
   (let ((descriptor (connection-descriptor connection)))
     (if (minusp descriptor) (connection-socket connection) descriptor)))
 
-(defun send-connection-output (connection)
-  "Sends what the peer of CONNECTION takes now of its output; returns what SEND-PARTS does."
-  (send-parts (or (connection-sender connection) (connection-descriptor connection))
-              (connection-output connection)))
+(declaim (inline connection-output))
+(defun connection-output (connection)
+  "The parts of answers that CONNECTION has not sent, a list; see SEND-QUEUE-PARTS."
+  (send-queue-parts (connection-queue connection)))
 
 (defun connection-lingering-p (connection)
   "True when CONNECTION was answered for the last time, and waits for its peer's end."

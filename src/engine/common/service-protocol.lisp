@@ -16,9 +16,9 @@ become of the connection:
   :AGAIN     as :DEFERRED, but more has come than is served at a time: it is served again when what else is ready was;
   :DETACHED  forget it, somebody else owns its socket now;
   :BROKEN    close its descriptor at once: its peer is gone, or somebody else has another one.
-What the socket did not take of the answer may be left in CONNECTION-OUTPUT: the engine sends
-it, without a worker that waits, before the outcome counts.  It may get events of input meanwhile,
-so that SERVICE does not know any more whether it has read all.
+What the socket did not take of the answer is in CONNECTION-QUEUE: the engine sends it, without a
+worker that waits, before the outcome counts, unless that is :BROKEN or :DETACHED; see
+NOTE-INPUT-MISSED.
 Called by a worker, in its thread.  An error that gets out is counted and noted, and the
 connection closed."))
 
@@ -61,8 +61,7 @@ in a buffer of SERVICE: the socket may then never become readable.")
 (defgeneric note-input-missed (service connection)
   (:documentation "Tells SERVICE that the engine may have got events of input of CONNECTION, or may get some before SERVICE is
 called next, of which it will not tell: SERVICE does not know any more whether it has read all.  Called by the owner of
-CONNECTION; or by whoever has sent a part of an answer that was held, which may be the sentinel while the owner is still in
-SERVE, but receives nothing; so it must not wait.  What it returns does not matter.")
+CONNECTION; it must not wait.  What it returns does not matter.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))

@@ -4,7 +4,7 @@
 
 (defun forget-owned (engine connection)
   "Makes CONNECTION, which the caller owns, and whose descriptor is open, unknown to ENGINE."
-  (drop-parts (shiftf (connection-output connection) '()))
+  (clear-queue (connection-queue connection))
   (release-output connection)
   (forget-connection (engine-table engine) connection)
   (counter-add (engine-open-count engine) -1)

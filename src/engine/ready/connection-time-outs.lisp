@@ -3,9 +3,8 @@
 ;;;; What the sentinel of the ready engine looks after a few times a second: deadlines, above all.
 ;;;;
 ;;;;   a connection that is                and                            is
-;;;;   overdue, with output left           its peer took some of that     given as much time again; an owner
-;;;;                                                                      does so itself
-;;;;   overdue, with output left           its peer may take its time     looked at again, by its end
+;;;;   overdue, with output left           its peer is fast enough        looked at again, by its end;
+;;;;                                                                      an owner does so itself
 ;;;;   overdue, parked, with none left     something has come that no     left to the workers, however long
 ;;;;                                       worker has looked at           they are busy
 ;;;;   overdue, parked                     its service wanted it so       left to the workers; or visited, where
@@ -40,8 +39,7 @@
                               (lambda ()
                                 (when (and (owner-may-wait-p connection)
                                            (overdue-p connection now)
-                                           (not (and (connection-output connection)
-                                                     (time-left-to-take-p connection now))))
+                                           (not (output-in-time-p connection now)))
                                   (time-out-owned-connection engine connection)))))))
 
 (defun owner-may-wait-p (connection)
@@ -78,10 +76,7 @@ request is about to park."
 
 (defun time-out-parked-connection (engine connection now)
   "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress, or waits for us."
-  (cond ((and (connection-output connection) (still-fast-enough-p engine connection now))
-         (park-again engine connection))
-        ((and (connection-output connection) (time-left-to-take-p connection now))
-         (set-next-look engine connection now)
+  (cond ((taken-in-time-p engine connection now)
          (park-again engine connection))
         ((left-to-workers-p engine connection now))
         ((served-when-due-p connection)
@@ -216,9 +211,10 @@ wait amid a request, whose deadlines come soon although they do not idle."
 (defun memory-kept-since (engine connection)
   "Since when CONNECTION of ENGINE, which is parked or the caller's, has memory of the budget of all clients, in MILLISECONDS;
 NIL when it has none."
-  (if (plusp (connection-reserved connection))
-      (connection-reserved-since connection)
-      (input-kept-since (engine-service engine) connection)))
+  (let ((queue (connection-queue connection)))
+    (if (plusp (send-queue-reserved queue))
+        (send-queue-reserved-since queue)
+        (input-kept-since (engine-service engine) connection))))
 
 (defun longest-kept (engine)
   "The parked connections of ENGINE that have memory, those first that have it for longest."
@@ -248,7 +244,7 @@ caller owns none of them."
 (defun evict (engine connection)
   "Takes the memory of CONNECTION back if it is still parked, and has some; true then."
   (when (claim-parked connection)
-    (cond ((plusp (connection-reserved connection))
+    (cond ((plusp (send-queue-reserved (connection-queue connection)))
            (release-output connection)
            (setf (connection-deadline-kind connection) :evicted)
            (have-worker-end engine connection)

@@ -19,13 +19,8 @@
 ;;;; to an owner who only tries to send; that is why all is read again after the last octet
 ;;;; was taken, as if its event had come then.
 ;;;;
-;;;; A connection in this state is ended by the sentinel when nothing was taken for
-;;;; WRITE-SECONDS, and by a hard stop at once.  A soft stop waits for it.
-;;;;
-;;;; A peer may take octets long before the socket takes more of ours: the kernel waits until a third
-;;;; of its buffer, which may have megabytes, is free.  So the kernel is asked how much of what it holds is
-;;;; unsent, and a peer that took some of that since has as much time again.  What is on its way when the
-;;;; time begins arrives at once, and is taken by nobody yet: therefore it is asked often.
+;;;; A connection in this state is ended by the sentinel when its peer is too slow (see
+;;;; slow-readers.lisp), and by a hard stop at once.  A soft stop waits for it.
 
 (defun send-pending-output (engine connection)
   "Sends what CONNECTION, which the caller owns, has left of its output.  Returns :AGAIN when
@@ -35,21 +30,22 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
       (send-wanted-output engine connection)))
 
 (defun send-wanted-output (engine connection)
-  (multiple-value-bind (left sent-p error)
-      (send-connection-output connection)
-    (setf (connection-output connection) left)
-    (unless left
-      (release-output connection)
-      (setf (connection-write-began connection) nil))
-    (cond (error :broken)
-          (left
-           (when (or sent-p (null (connection-deadline connection)))
-             (renew-write-deadline engine connection (coarse-now (engine-pool-state engine))))
-           (reserve-output engine connection)
-           (park-until-writable engine connection))
-          ((and (member (connection-outcome connection) '(:park :deferred)) (serving-p engine))
-           :again)
-          (t :close))))
+  (let ((queue (connection-queue connection)))
+    (multiple-value-bind (sent-p failure)
+        (flush-queue queue (connection-descriptor connection))
+      (cond (failure :broken)
+            ((send-queue-parts queue)
+             (when (or sent-p (null (connection-deadline connection)))
+               (look-at-output engine connection (coarse-now (engine-pool-state engine)) sent-p))
+             (reserve-output engine connection)
+             (park-until-writable engine connection))
+            (t
+             (release-output connection)
+             (reset-taking queue)
+             (if (and (member (connection-outcome connection) '(:park :deferred))
+                      (serving-p engine))
+                 :again
+                 :close))))))
 
 ;;; Memory
 
@@ -64,92 +60,50 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
 stream, which has a mark of its own.  Where there is no room, others that have memory for longest give way.  If there are no
 others, CONNECTION keeps its output all the same, since its service has it in memory already; it counts beyond the
 budget then, and is the one to be ended for the next."
-  (when (and (zerop (connection-reserved connection))
-             (not (eq :deferred (connection-outcome connection))))
-    (let ((octets (octets-held (connection-output connection))))
-      (flet ((reserved-p (share)
-               (uninterruptibly
-                 (when (reserve-client-memory octets share)
-                   (setf (connection-reserved connection) octets
-                         (connection-reserved-since connection) (milliseconds))
-                   t))))
-        (loop until (or (reserved-p *waiting-share*)
-                        (and (not (evict-oldest engine))
-                             (reserved-p nil))))))))
+  (let ((queue (connection-queue connection)))
+    (when (and (zerop (send-queue-reserved queue))
+               (not (eq :deferred (connection-outcome connection))))
+      (let ((octets (octets-held (send-queue-parts queue))))
+        (flet ((reserved-p (share)
+                 (uninterruptibly
+                   (when (reserve-client-memory octets share)
+                     (setf (send-queue-reserved queue) octets
+                           (send-queue-reserved-since queue) (milliseconds))
+                     t))))
+          (loop until (or (reserved-p *waiting-share*)
+                          (and (not (evict-oldest engine))
+                               (reserved-p nil)))))))))
 
 (defun release-output (connection)
   "Releases what is reserved for output of CONNECTION, which the caller owns."
-  (when (plusp (connection-reserved connection))
-    (uninterruptibly
-      (release-client-memory (shiftf (connection-reserved connection) 0)))))
+  (let ((queue (connection-queue connection)))
+    (when (plusp (send-queue-reserved queue))
+      (uninterruptibly
+        (release-client-memory (shiftf (send-queue-reserved queue) 0))))))
 
-(defconstant +write-looks+ 16
-  "How often within the time that a peer has to take octets it is looked whether it does.")
+(defun look-at-output (engine connection now &optional sent-p)
+  "Looks at NOW what the peer of CONNECTION, which the caller owns, has taken of its output, and
+has the sentinel look soon whether it takes more.  SENT-P is as in LOOK-AT-TAKER."
+  (let ((service (engine-service engine))
+        (queue (connection-queue connection)))
+    (let ((milliseconds (as-milliseconds (write-seconds service))))
+      (multiple-value-bind (rate grace) (write-rate service)
+        (look-at-taker queue (connection-descriptor connection) now milliseconds rate grace sent-p))
+      (set-deadline-at connection :write (next-look-at-taker queue now milliseconds)))))
 
-(defun octets-owed (connection)
-  "How many octets of its output the peer of CONNECTION has yet to take, as far as the system tells."
-  (+ (max 0 (connection-unsent connection))
-     (loop for part in (connection-output connection)
-           sum (- (part-end part) (part-position part)))))
+(defun taken-in-time-p (engine connection now)
+  "True when the peer of CONNECTION, which the caller owns, has time NOW to take more of its
+output; the sentinel looks again then."
+  (let ((queue (connection-queue connection)))
+    (when (and (send-queue-parts queue) (send-queue-looked queue))
+      (look-at-output engine connection now)
+      (not (taker-given-up-p queue now)))))
 
-(defun write-rate-end (engine connection now)
-  "Until when the peer of CONNECTION, whose output waits for it NOW, was fast enough to have the rest of that wait, in
-MILLISECONDS, or NIL for ever."
-  (multiple-value-bind (rate grace) (write-rate (engine-service engine))
-    (when (and rate (<= 0 (connection-unsent connection)))
-      (let ((owed (octets-owed connection)))
-        (when (or (null (connection-write-began connection))
-                  (> owed (connection-write-owed connection))) ; more came meanwhile
-          (setf (connection-write-began connection) now
-                (connection-write-owed connection) owed))
-        (+ (connection-write-began connection)
-           (* 1000 grace)
-           (floor (* 1000 (- (connection-write-owed connection) owed)) rate))))))
-
-(defun renew-write-deadline (engine connection now)
-  "Gives the peer of CONNECTION, which the caller owns, the time that it has to take more: none where it has taken too few
-octets all in all."
-  (setf (connection-unsent connection) (unsent-octets (connection-descriptor connection)))
-  (let ((milliseconds (as-milliseconds (write-seconds (engine-service engine))))
-        (rate-end (write-rate-end engine connection now)))
-    (setf (connection-write-end connection)
-          (if (and milliseconds rate-end)
-              (min (+ now milliseconds) rate-end)
-              (or rate-end (and milliseconds (+ now milliseconds)))))
-    (set-next-look engine connection now)))
-
-(defun set-next-look (engine connection now)
-  "Has the sentinel look soon, and by the end of its time, whether the peer of CONNECTION, which the caller
-owns, takes octets."
-  (let ((milliseconds (as-milliseconds (write-seconds (engine-service engine))))
-        (end (connection-write-end connection)))
-    (set-deadline-in connection :write
-                     (and end
-                          (min (- end now)
-                               (if milliseconds (ceiling milliseconds +write-looks+) 1000)))
-                     now)))
-
-(defun still-fast-enough-p (engine connection now)
-  "True when the peer of CONNECTION, which has output left and is the caller's, took octets since its time was renewed, and
-has time to take more; that is renewed then."
-  (when (peer-took-some-p connection)
-    (renew-write-deadline engine connection now)
-    (or (null (connection-write-end connection))
-        (< now (connection-write-end connection)))))
-
-(defun time-left-to-take-p (connection now)
-  "True when the peer of CONNECTION, which has output left, has taken octets since it was looked, or has time
-left for that."
-  (or (peer-took-some-p connection)
-      (let ((end (connection-write-end connection)))
-        (and end (<= now end)))))
-
-(defun peer-took-some-p (connection)
-  "True when the peer of CONNECTION, which has output left and is not closed meanwhile, took octets since
-its time was renewed."
-  (let ((unsent (connection-unsent connection)))
-    (and unsent
-         (< -1 (unsent-octets (connection-descriptor connection)) unsent))))
+(defun output-in-time-p (connection now)
+  "What TAKEN-IN-TIME-P tells of CONNECTION, which another thread owns, and whose descriptor stays
+open."
+  (and (connection-output connection)
+       (patience-left-p (connection-queue connection) (connection-descriptor connection) now)))
 
 (defun park-until-writable (engine connection)
   "Like LEAVE-TO-POLLER, for CONNECTION that takes no more octets now: whoever owns it next sends on."

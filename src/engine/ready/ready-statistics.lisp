@@ -2,6 +2,11 @@
 
 ;;;; What the ready engine tells, of all connections together and of each.
 
+(defun writing-p (connection)
+  "True when CONNECTION waits, without a worker, for its peer to take output."
+  (and (connection-output connection)
+       (not (owned-p connection))))
+
 (defmethod parking-statistics ((engine ready-engine))
   (let ((probe (engine-probe engine)))
     (list :resumes (engine-resumes engine)
@@ -9,7 +14,7 @@
           :decisions (decision-counts (engine-decisions engine))
           :parked (length (parked-connections (engine-table engine)))
           :deferred (count-connections #'connection-deferred-p engine)
-          :writing (count-connections #'connection-output engine)
+          :writing (count-connections #'writing-p engine)
           :ready-wait (probe-wait probe)
           :ready-wait-sum (/ (probe-sum probe) 1000000.0)
           :ready-wait-count (probe-count probe))))
@@ -21,8 +26,8 @@
 
 (defun ready-state (connection worker)
   (cond ((connection-lingering-p connection) :draining)
-        ((connection-output connection) :writing)
         (worker :active)
+        ((connection-output connection) :writing)
         ((connection-turn-over-p connection) :queued)
         ((connection-deferred-p connection) :deferred)
         ((zerop (connection-served connection)) :new)

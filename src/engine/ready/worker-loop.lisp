@@ -232,12 +232,22 @@ left by a non-local exit."
       nil)))
 
 (defmacro noting-failure ((engine connection) &body body)
-  "The value of BODY, which serves CONNECTION of ENGINE; or what becomes of that after an error."
+  "The value of BODY, which serves CONNECTION of ENGINE as SERVE-ONCE does; also after an error."
   `(handler-case (progn ,@body)
      ((or error storage-condition) (condition)
        (count-failure ,engine)
        (log-message ,engine :error "Serving a connection failed: ~A" condition)
-       (or (given-away-outcome ,connection) :close))))
+       (failed-outcome ,connection))))
+
+(defun failed-outcome (connection)
+  "What SERVE-ONCE returns for CONNECTION, where that has failed: what its service has left is
+still sent."
+  (cond ((given-away-outcome connection))
+        ((and (connection-output connection)
+              (not (eq :close (connection-outcome connection))))
+         (setf (connection-outcome connection) :close)
+         :again)
+        (t :close)))
 
 (defconstant +turn+ 16
   "How many requests of one connection a worker serves before what else is ready has its turn: a client that never pauses
@@ -246,12 +256,12 @@ does not keep its worker, nor timers and other clients waiting.")
 (defun serve-until-parked (engine connection)
   "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN; :LATER when its turn is over, and
 more has come."
-  (noting-failure (engine connection)
-    (loop repeat +turn+
-          do (let ((result (serve-further engine connection)))
-               (unless (eq result :again)
-                 (return result)))
-          finally (return :later))))
+  (loop repeat +turn+
+        do (let ((result (noting-failure (engine connection)
+                           (serve-further engine connection))))
+             (unless (eq result :again)
+               (return result)))
+        finally (return :later)))
 
 (defun serve-further (engine connection)
   "Does the next thing for CONNECTION, which the caller owns; returns what SERVE-ONCE does."
@@ -281,8 +291,10 @@ after what else is ready; else what became of it, :PARKED, or is to become of it
 had been answered before, an integer, or NIL for fewer than now.  Returns what SERVE-ONCE does."
   (let ((service (engine-service engine)))
     (cond ((gone-p connection) :detached)
+          ((eq outcome :broken) :broken)
           ((connection-output connection)
            ;; When all of it is sent, the connection is served again anyway.
+           (note-input-missed service connection)
            (setf (connection-outcome connection) (if (eq outcome :again) :deferred outcome))
            :again)
           ((eq outcome :again) :later)

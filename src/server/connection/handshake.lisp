@@ -72,9 +72,9 @@ speaks plain HTTP."
 
 (defun leave-handshake-to-engine (connection transport)
   "Has the engine go on with the handshake of TRANSPORT, of CONNECTION, when its peer takes octets."
-  (setf (connection-output connection)
-        (list (make-step-part (lambda ()
-                                (not (eq :output (transport-handshake transport))))))))
+  (enqueue (connection-queue connection)
+           (list (make-step-part (lambda ()
+                                   (not (eq :output (transport-handshake transport))))))))
 
 ;;; Where a worker waits
 

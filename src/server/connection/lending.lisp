@@ -91,8 +91,9 @@ the program has closed that, and there is nothing to be read or written any more
 
 (defun leave-to-lent (wire)
   "Makes the descriptor of the stream beside WIRE that of WIRE, and lets programs have both, as they
-expect it: blocking.  Sends what is LEFT first.  The former descriptor is the caller's to close."
-  (send-left wire)
-  (setf (wire-descriptor wire) (lisp-stream-descriptor (wire-lent wire))
+expect it: blocking.  Sends what is unsent first.  The former descriptor is the caller's to close."
+  (send-unsent wire)
+  (setf (wire-queue wire) (make-send-queue) ; the other is the connection's
+        (wire-descriptor wire) (lisp-stream-descriptor (wire-lent wire))
         (wire-owner wire) :lent)
   (set-blocking (wire-descriptor wire)))

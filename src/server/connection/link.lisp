@@ -41,7 +41,8 @@ stream; NIL where nothing was, or the request was answered.")
   (or (connection-socket connection)
       (let ((descriptor (connection-descriptor connection)))
         (setf (connection-socket connection)
-              (descriptor-socket descriptor (make-descriptor-stream descriptor)
+              (descriptor-socket descriptor
+                                 (make-descriptor-stream descriptor (connection-queue connection))
                                  (connection-peer connection))))))
 
 (defun socket-wire (socket)
@@ -73,6 +74,7 @@ nobody is there any more."
                      ((and encrypted (eq stream (wire-stream encrypted))) encrypted)
                      (t (make-transport-wire (transport-for stream base))))))
     (setf (wire-connection (wire-base wire)) connection
+          (connection-queue connection) (wire-queue (wire-base wire)) ; not that of the socket
           (link-wire link) wire
           (link-stream link) (if (wire-waits-p wire) stream (wire-stream wire)))))
 

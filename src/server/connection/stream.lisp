@@ -16,14 +16,25 @@
   (declare (ignore stream))
   nil)
 
-(defun make-descriptor-stream (descriptor)
-  "A stream of octets on the open, non-blocking DESCRIPTOR."
-  (let ((wire (make-wire descriptor)))
+(defun make-descriptor-stream (descriptor &optional (queue (make-send-queue)))
+  "A stream of octets on the open, non-blocking DESCRIPTOR, whose connection has QUEUE, a
+SEND-QUEUE."
+  (let ((wire (make-wire descriptor nil queue)))
     (setf (wire-stream wire) (make-instance 'descriptor-stream :wire wire))))
+
+(defun queue-of-transport (transport)
+  "The send queue of a wire that TRANSPORT carries: that of the wire beneath, save where TRANSPORT
+waits, and the wire beneath sends meanwhile."
+  (let* ((base (transport-base transport))
+         (queue (if (and base (not (transport-waits-p transport)))
+                    (wire-queue base)
+                    (make-send-queue))))
+    (setf (send-queue-sender queue) (lambda (parts) (transport-send-parts transport parts)))
+    queue))
 
 (defun make-transport-wire (transport)
   "A wire that TRANSPORT carries, with its stream of octets."
-  (let ((wire (make-wire nil transport)))
+  (let ((wire (make-wire nil transport (queue-of-transport transport))))
     (setf (wire-stream wire) (make-instance 'descriptor-stream :wire wire))
     wire))
 

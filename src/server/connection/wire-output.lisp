@@ -66,65 +66,35 @@ file, by way of a buffer, or each would be a record of TLS, and a call of the sy
           (prog1 (if (plusp count) (send-repeatedly transport buffer count) 0)
             (return-buffer :output buffer))))))
 
-(defun wire-sender (wire)
-  "A function that sends parts to WIRE, for SEND-PARTS; NIL where the descriptor does."
-  (let ((transport (wire-transport wire)))
-    (and transport
-         (lambda (parts)
-           (transport-send-parts transport parts)))))
-
-(defun drop-left (wire)
-  (drop-parts (shiftf (wire-left wire) '())))
-
-(defun send-before-more (wire parts)
-  "Sends what the descriptor of WIRE takes now of the first of PARTS, of vectors, which others will follow soon.  Returns
-what SEND-OCTETS does."
-  (let ((part (first parts)))
-    (send-octets-before-more (open-descriptor wire) (octets-part-octets part) (part-position part) (part-end part))))
-
-(defun send-parts-now (wire parts &optional more-p)
-  "Sends what the descriptor of WIRE takes now of PARTS; what it does not take is LEFT.  Does
-not block.  If MORE-P, PARTS are of vectors, and the system may hold them, for others that follow soon, until
-SEND-HELD-OCTETS.  Signals DESCRIPTOR-BROKEN."
-  (let ((failure nil))
-    (flet ((hold (parts) (send-before-more wire parts)))
-      (declare (dynamic-extent #'hold))
-      (sending-wholly (wire)
-        (multiple-value-bind (left sent-p error)
-            (send-parts (cond ((wire-sender wire))
-                              (more-p #'hold)
-                              (t (open-descriptor wire)))
-                        parts)
-          (declare (ignore sent-p))
-          (setf (wire-left wire) left
-                failure error))))
+(defun flush-wire (wire &optional more-p)
+  "Sends what the peer of WIRE takes now of its queue.  Does not block.  If MORE-P, the system may
+hold that, for others that follow soon, until SEND-HELD-OCTETS.  Signals DESCRIPTOR-BROKEN."
+  (let ((queue (wire-queue wire))
+        (failure +ebadf+))
+    (sending-wholly (wire)
+      (when (wire-open-p wire)
+        (setf failure (nth-value 1 (flush-queue queue (wire-descriptor wire) more-p)))))
     (when failure
-      (drop-left wire)
+      (clear-queue queue)
       (fail-as-broken wire failure))))
 
-(defun send-left (wire)
-  "Sends what is LEFT of WIRE, waiting for its peer."
-  (loop while (wire-left wire)
+(defun send-unsent (wire)
+  "Sends what WIRE has in its queue, waiting for its peer."
+  (loop while (wire-unsent wire)
         do (await-peer wire :output)
-           (send-parts-now wire (wire-left wire))))
-
-(defun take-left (wire)
-  "What is LEFT of WIRE, a list of parts, which is the caller's to send now.  The poller may
-tell the caller of input until then, and not tell again."
-  (setf (wire-drained-p wire) nil)
-  (shiftf (wire-left wire) '()))
+           (flush-wire wire)))
 
 (defun flushed-p (wire stream)
   "True when nothing that was written to STREAM, which is WIRE's or was made of that, waits to be
-sent, save what is LEFT, which the engine will take over."
+sent, save what is in its queue, which the engine will send."
   (and (zerop (wire-fill wire))
        (or (eq stream (wire-stream wire))
-           (wire-left wire))))
+           (wire-unsent wire))))
 
 (defun send-output (wire)
   "Sends what was written to WIRE, and to the stream beside it."
-  (when (wire-left wire)
-    (send-left wire))
+  (when (wire-unsent wire)
+    (send-unsent wire))
   (when (wire-lent wire)
     (flush-lent wire))
   (let ((fill (wire-fill wire)))

@@ -7,14 +7,17 @@
 ;;;; request.  Invariants:
 ;;;; - INPUT is NIL, or its octets from START to END were received and not read.
 ;;;; - OUTPUT is NIL, or its octets from 0 to FILL were written and not sent.
-;;;; - LEFT is a list of parts (see the engine's output-parts.lisp) of a reply that was given whole, or that
-;;;;   a handler streams (see keeping.lisp), and not sent because the descriptor took no more.  They
-;;;;   leave before what OUTPUT has.  At the end of the request the engine takes them over; only who
-;;;;   writes or waits otherwise before that waits for them.
+;;;; - QUEUE, that of its connection, has the parts (see the engine's send-queue.lisp) of a reply
+;;;;   that was given whole, or that a handler streams (see keeping.lisp), and that the descriptor
+;;;;   did not take.  They leave before what OUTPUT has.  At the end of the request the engine
+;;;;   goes on with them; only a program that writes or waits otherwise before that waits for
+;;;;   them.
 ;;;; - DRAINED-P is true only if the last time the descriptor was read, less came than could
 ;;;;   have, so that the poller will tell of what comes next.
 
-(defstruct (wire (:include opaque) (:constructor make-wire (descriptor &optional transport)) (:copier nil))
+(defstruct (wire (:include opaque) (:copier nil)
+                 (:constructor make-wire
+                     (descriptor &optional transport (queue (make-send-queue)))))
   "A non-blocking descriptor and its buffers."
   ;; What it reads and writes: the descriptor, or TRANSPORT; both NIL when it was closed.
   (descriptor nil :type (or null descriptor))
@@ -35,19 +38,17 @@
   (received 0 :type fixnum)             ; octets in all
   (pace nil)                            ; the least rate at which octets have to come, or NIL
   (least-taken nil)                     ; and the least at which they have to be taken, a second
-  (taking-grace 0 :type fixnum)         ; after how many milliseconds that counts
-  ;; Of the current request, to know how fast its client is: octets RECEIVED before it, octets of the reply that were TAKEN
-  ;; while a worker waited, for how many milliseconds one waited for that, and for how many in all.
+  (taking-grace 0 :type fixnum)         ; after how many seconds that counts
+  ;; Of the current request, to know how fast its client is: octets RECEIVED before it, and for
+  ;; how many milliseconds a worker has waited.  What was taken of the reply QUEUE knows.
   (received-before 0 :type fixnum)
-  (taken 0 :type fixnum)
-  (taking 0 :type fixnum)
   (waited 0 :type fixnum)
   (talked-on-p nil)                     ; a program has it for another protocol, and may wait as it likes
   (kept 0 :type index)                  ; so many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
   (reserved 0 :type index)              ; octets of the budget of all clients, for INPUT that waits
   (reserved-since 0 :type fixnum)       ; when there were none, in MILLISECONDS
-  (left '() :type list)
+  (queue nil :type send-queue)
   (output nil :type (or null octets))
   (fill 0 :type index))
 
@@ -55,8 +56,8 @@
       "The descriptor of WIRE; NIL when it was closed, or something else carries WIRE."
       (documentation 'wire-stream 'function)
       "The stream of octets of which WIRE is the wire."
-      (documentation 'wire-left 'function)
-      "The parts (see PART) of a reply, a list, that were written to WIRE and not sent."
+      (documentation 'wire-queue 'function)
+      "The SEND-QUEUE of WIRE: what was written to it, and its descriptor did not take."
       (documentation 'wire-talked-on-p 'function)
       "True when a program talks another protocol over WIRE, so that its waits for the client have no share."
       (documentation 'wire-drained-p 'function)
@@ -120,7 +121,11 @@ vector of 16 KiB with its header takes one by itself, and half of it is lost."))
   "Signals that the descriptor of WIRE failed with the error NUMBER."
   (error 'descriptor-broken :stream (wire-stream wire) :number number))
 
-(declaim (inline wire-open-p wire-waits-p))
+(declaim (inline wire-unsent wire-open-p wire-waits-p))
+(defun wire-unsent (wire)
+  "The parts (see PART), a list, that were written to WIRE, and that its descriptor did not take."
+  (send-queue-parts (wire-queue wire)))
+
 (defun wire-open-p (wire)
   "True until WIRE is closed."
   (and (or (wire-descriptor wire) (wire-transport wire)) t))
@@ -160,7 +165,7 @@ it is closed."
 too long, or the peer is the slowest of too many for which workers wait.  The limit is one for each wait: who goes on
 reading or writing gets it anew."
   (flet ((wait ()
-           (cond ((eq :output direction) (await-taker (wire-base wire)))
+           (cond ((eq :output direction) (await-taker wire))
                  ((wire-pace wire) (await-input-at-pace wire))
                  (t (await-input-within wire (wait-limit (wire-base wire) :input))))))
     (declare (dynamic-extent #'wait))
@@ -173,7 +178,7 @@ WAIT-FOR-CLIENT.  A program that has the connection may wait as it likes."
     (if (or (wire-talked-on-p wire) (not (eq :engine (wire-owner base))))
         (funcall wait)
         (let ((began (milliseconds))
-              (moved (+ (wire-taken base)
+              (moved (+ (send-queue-taken (wire-queue base))
                         (max 0 (- (wire-received wire) (wire-received-before wire))))))
           (unless (wait-for-client (wire-connection base) direction moved (wire-waited base) wait)
             (if (eq :output direction)
@@ -184,9 +189,8 @@ WAIT-FOR-CLIENT.  A program that has the connection may wait as it likes."
 (defun begin-request-on (wire)
   "Notes that what is received and sent over WIRE from now on is of another request."
   (let ((base (wire-base wire)))
+    (reset-taking (wire-queue base))
     (setf (wire-received-before wire) (wire-received wire)
-          (wire-taken base) 0
-          (wire-taking base) 0
           (wire-waited base) 0)))
 
 (defun await-input-within (wire limit)
@@ -287,9 +291,9 @@ NIL where there is no memory."
         (release-client-memory more)))))
 
 (defun hand-descriptor-over (wire)
-  "Makes the descriptor of WIRE its stream's own, to be closed with that, after what is LEFT was
+  "Makes the descriptor of WIRE its stream's own, to be closed with that, after what is unsent was
 sent.  NIL when it was closed already."
-  (send-left wire)
+  (send-unsent wire)
   (setf (wire-owner wire) :stream)
   (and (wire-descriptor wire) t))
 
@@ -301,7 +305,7 @@ as they are: the engine is closing the connection, and may still drop what its p
 
 (defun drop-descriptor (wire)
   "Makes WIRE one that is closed; its descriptor is somebody else's to close."
-  (drop-left wire)
+  (clear-queue (wire-queue wire))
   (setf (wire-descriptor wire) nil
         (wire-transport wire) nil
         (wire-start wire) (wire-end wire)

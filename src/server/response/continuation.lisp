@@ -55,9 +55,10 @@ as that is known; not when the peer has only ended its half.  Asks the system."
   (let ((base (link-base (connection-data (continuation-connection continuation)))))
     (and base (wire-failed-p base))))
 
-(defun left-sent-p (wire)
-  "Sends what is LEFT of WIRE, waiting for its peer; NIL when that is gone, or takes none in time."
-  (handler-case (progn (send-left wire) t)
+(defun unsent-sent-p (wire)
+  "Sends what is unsent of WIRE, waiting for its peer; NIL when that is gone, or takes none in
+time."
+  (handler-case (progn (send-unsent wire) t)
     ((or descriptor-broken stream-timeout) () nil)))
 
 (defun continue-link (link visitor-p)

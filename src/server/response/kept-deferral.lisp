@@ -15,10 +15,10 @@ engine stops.")
         (let ((outcome (continue-link link nil)))
           (unless (eq :deferred outcome)
             (return outcome))
-          (cond ((null (wire-left (link-wire link)))
+          (cond ((null (wire-unsent (link-wire link)))
                  (unless (visited-in-time-p deferral)
                    (return :close)))
-                ((not (left-sent-p (link-wire link))) ; then who waits for room is told
+                ((not (unsent-sent-p (link-wire link))) ; then who waits for room is told
                  (return :broken)))))
     (abandon-continuation link)))
 

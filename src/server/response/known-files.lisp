@@ -84,7 +84,7 @@ files stands still for milliseconds at a time.")
 (defun close-unless-left (part link)
   "Closes the file of PART, if any, unless some of it is left to be sent over LINK: then it is the wire's."
   (unless (or (null part)
-              (member part (wire-left (link-wire link))))
+              (member part (wire-unsent (link-wire link))))
     (drop-parts (list part))))
 
 (defun call-with-file (pathname link function)

@@ -239,16 +239,17 @@ woken that waits for it.  Under the lock."
          (not (eq :open (outbox-phase outbox))))))
 
 (defun send-taken (outbox wire more-p)
-  "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is LEFT.  MORE-P is as in
-SEND-PARTS-NOW.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
-  ;; What was taken, and is not sent or LEFT, nobody has.
+  "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is
+queued.  MORE-P is as in FLUSH-WIRE.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
+  ;; What was taken, and is not sent or queued, nobody has.
   (cond ((not (queued-p outbox))        ; who is interrupted there breaks nothing
          (sent-to-the-end-p outbox))
         ((engine-sends-p wire)
          (sending-wholly (wire)
            (multiple-value-bind (queue last-p) (take-queued outbox)
              (when queue
-               (send-parts-now wire (append (wire-left wire) (parts-of-queue queue)) more-p))
+               (enqueue (wire-queue wire) (parts-of-queue queue))
+               (flush-wire wire more-p))
              last-p)))
         (t                              ; whose stream waits, or is a program's
          (whole-or-broken (wire)
@@ -265,10 +266,11 @@ afterwards."
        (zerop (outbox-size outbox))))
 
 (defun send-queued (outbox wire &key more-p)
-  "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is LEFT.  MORE-P is as in SEND-PARTS-NOW.
-True when all of it was sent, and nothing will follow.  Signals DESCRIPTOR-BROKEN."
+  "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is queued.  MORE-P
+is as in FLUSH-WIRE.  True when all of it was sent, and nothing will follow.  Signals
+DESCRIPTOR-BROKEN."
   (unless (nothing-to-send-p outbox)
     (let ((last-p (send-taken outbox wire more-p))
-          (count (octets-left wire)))
+          (count (queued-octets (wire-queue wire))))
       (note-unsent outbox count)
       (and last-p (zerop count)))))

@@ -20,8 +20,8 @@
 
 (defun send-reply-on (wire reply body)
   "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to WIRE, without waiting: what
-its descriptor does not take is LEFT to the engine, so that nobody may change BODY afterwards; the
-octets of REPLY are given away then."
+its descriptor does not take is queued, so that nobody may change BODY afterwards; the octets of
+REPLY are given away then."
   (send-output wire)                    ; what was written to it before
   (sending-wholly (wire)
     (let* ((fill (output-fill reply))
@@ -29,13 +29,14 @@ octets of REPLY are given away then."
                      0
                      (max 0 (send wire (output-octets reply) 0 fill)))))
       (unless (= sent fill)             ; as it is with almost every reply
-        (send-parts-now wire
-                        (cons (make-octets-part (output-octets reply) sent fill)
-                              (typecase body
-                                (null '())
-                                (part (list body))
-                                (t (list (make-octets-part body))))))
-        (when (wire-left wire)
+        (enqueue (wire-queue wire)
+                 (cons (make-octets-part (output-octets reply) sent fill)
+                       (typecase body
+                         (null '())
+                         (part (list body))
+                         (t (list (make-octets-part body))))))
+        (flush-wire wire)
+        (when (wire-unsent wire)
           (give-octets-away reply))))))
 
 (defun encode-refusal (reply refusal)

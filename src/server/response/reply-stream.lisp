@@ -208,7 +208,7 @@ the buffer, and where in it the caller is to put these."
 
 (defun end-reply (stream)
   "Ends the content that was written to STREAM, a REPLY-STREAM, if it has not ended yet; what the peer does
-not take now is LEFT.  True when it is whole: none is missing of what the head has announced."
+not take now is queued.  True when it is whole: none is missing of what the head has announced."
   (let* ((content (reply-stream-content stream))
          (wire (reply-content-wire content))
          (framing (reply-content-framing content)))

@@ -35,7 +35,7 @@
     (note-ping-sent socket wire)
     (cond (ended-p :close)
           ((eq :gone (websocket-state socket)) :broken)
-          ((and more-p (null (wire-left wire))) :again)
+          ((and more-p (null (wire-unsent wire))) :again)
           (t
            (settle-websocket-deadline socket wire)
            :deferred))))
@@ -46,7 +46,7 @@
 (defun receive-messages (socket wire)
   "Handles the messages of SOCKET that have come over WIRE.  True when more may have come, but its turn is over."
   (let ((turns +input-turn+))
-    (loop while (and (reads-on-p socket) (null (wire-left wire)))
+    (loop while (and (reads-on-p socket) (null (wire-unsent wire)))
           do (when (minusp (decf turns))
                (return t))
              (let ((new-p (= (wire-start wire) (wire-end wire))))
@@ -151,10 +151,6 @@ of the client's half may have come with the last of it, and no event of its own.
           ((integerp pinged) (max (+ heard idle) (+ pinged (- idle ping))))
           (t nil))))
 
-(defun earlier (moment other)
-  "The earlier one of MOMENT and OTHER, either of which may be NIL, for never."
-  (if (and moment other) (min moment other) (or moment other)))
-
 (defun end-moment (socket)
   "When SOCKET is to be closed, in MILLISECONDS; NIL for never."
   (earlier (websocket-closing-end socket) (idle-moment socket)))
@@ -171,15 +167,15 @@ of the client's half may have come with the last of it, and no event of its own.
 (defun note-ping-sent (socket wire)
   "Notes when a ping that was put into SOCKET has left over WIRE, if it has."
   (when (and (eq :put (websocket-pinged socket))
-             (null (wire-left wire))
+             (null (wire-unsent wire))
              (not (queued-p (websocket-outbox socket))))
     (setf (websocket-pinged socket) (milliseconds))))
 
 (defun settle-websocket-deadline (socket wire)
-  "Lets SOCKET be continued when something is due; but while something is LEFT of WIRE, its client has the time that it
-takes."
+  "Lets SOCKET be continued when something is due; but while something is unsent, its client has
+the time that it takes."
   (serve-at (continuation-engine socket) (continuation-connection socket)
-            (and (null (wire-left wire))
+            (and (null (wire-unsent wire))
                  (earlier (end-moment socket) (ping-moment socket)))))
 
 ;;; The end
@@ -206,8 +202,7 @@ would have to go before are left."
   (setf (websocket-owner socket) (bt:current-thread))
   (let ((wire (websocket-wire socket)))
     (when (and (wire-open-p wire)
-               (null (wire-left wire))
-               (null (connection-output (continuation-connection socket))))
+               (null (wire-unsent wire)))
       (say-going-away socket))))
 
 ;;; Where a worker keeps the connection
@@ -228,7 +223,7 @@ would have to go before are left."
           (let ((outcome (continue-after-event link)))
             (unless (member outcome '(:deferred :again))
               (return outcome)))
-          (unless (left-sent-p wire)
+          (unless (unsent-sent-p wire)
             (return :broken))
           (unless (serving-p (continuation-engine socket))
             (return :close))

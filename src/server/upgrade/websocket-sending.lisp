@@ -108,8 +108,8 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   (let ((wire (websocket-wire socket)))
     (handler-case
         (progn
-          (when (wire-left wire)
-            (send-parts-now wire (wire-left wire)))
+          (when (wire-unsent wire)
+            (flush-wire wire))
           (if (owned-websocket-p socket)
               (send-amid-burst socket wire)
               (send-queued (websocket-outbox socket) wire)))

@@ -1,7 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; What is left of an answer when the socket takes no more of it now: a list of parts, in the
-;;;; order in which they leave.
+;;;; The send queue of a connection: what its socket has not taken yet, a list of parts in the
+;;;; order in which they leave.  The owner of the connection adds parts and flushes the queue: a
+;;;; handler through its wire, while a request is served; the engine afterwards, whenever the
+;;;; socket takes more.
 ;;;;
 ;;;; Invariants: the octets of a part from POSITION to END were not sent, and nobody changes
 ;;;; them.  The open file of a part is that part's alone, and is closed when its last octet was
@@ -61,12 +63,12 @@ true when that is done, or NIL when the descriptor takes no more now.")
           (when file
             (close-descriptor file)))))))
 
-(defun send-part-to-descriptor (descriptor part last-p)
+(defun send-part-to-descriptor (descriptor part more-p)
   (let ((position (part-position part))
         (end (part-end part)))
     (etypecase part
       (octets-part
-       (funcall (if last-p #'send-octets #'send-octets-before-more)
+       (funcall (if more-p #'send-octets-before-more #'send-octets)
                 descriptor (octets-part-octets part) position end))
       (file-part
        (send-file descriptor (file-part-file part) position end)))))
@@ -89,13 +91,13 @@ only where there are no more, or something else has to be done before; 0 when a 
              (setf fill next))
         finally (return fill)))
 
-(defun send-first (destination parts)
+(defun send-first (destination parts more-p)
   "Sends what DESTINATION, see SEND-PARTS, takes now of the first of PARTS, a list, and perhaps of those
 after it.  Returns how many octets that were, 0 when a file ends too early, or minus an error number."
   (let ((part (first parts)))
     (cond ((step-part-p part) (if (funcall (step-part-function part)) 1 +would-block+))
           ((functionp destination) (funcall destination parts))
-          (t (send-part-to-descriptor destination part (null (rest parts)))))))
+          (t (send-part-to-descriptor destination part (or more-p (rest parts)))))))
 
 (defun skip-octets (parts count)
   "Notes that COUNT octets of PARTS, a list, were sent."
@@ -105,17 +107,19 @@ after it.  Returns how many octets that were, 0 when a file ends too early, or m
         do (incf (part-position part) sent)
            (decf count sent)))
 
-(defun send-parts (destination parts)
-  "Sends what DESTINATION takes now of PARTS, a list, one after the other.  DESTINATION is a descriptor, or
-a function that takes such a list, of which the first has octets left, and returns what SEND-OCTETS does: how
-many octets it has taken.  Returns three values: a list of those that are left, the first of them perhaps begun;
-true when anything was sent; and an error number, an integer, or NIL."
+(defun send-parts (destination parts &optional more-p)
+  "Sends what DESTINATION takes now of PARTS, a list, one after the other.  DESTINATION is a
+descriptor, or a function that takes such a list, of which the first has octets left, and returns
+what SEND-OCTETS does: how many octets it has taken.  If MORE-P, the system may hold what a
+descriptor takes, for others that follow soon.  Returns three values: a list of those that are
+left, the first of them perhaps begun; true when anything was sent; and an error number, an
+integer, or NIL."
   (loop with sent-p = nil
         while parts
         do (let ((part (first parts)))
              (if (= (part-position part) (part-end part))
                  (drop-parts (list (pop parts)))
-                 (let ((count (send-first destination parts)))
+                 (let ((count (send-first destination parts more-p)))
                    (cond ((plusp count)
                           (skip-octets parts count)
                           (setf sent-p t))
@@ -123,3 +127,55 @@ true when anything was sent; and an error number, an integer, or NIL."
                          ((zerop count) (return (values parts sent-p +eio+)))
                          (t (return (values parts sent-p (- count))))))))
         finally (return (values '() sent-p nil))))
+
+(defun count-octets (parts)
+  "How many octets PARTS, a list, have yet to send."
+  (loop for part in parts
+        sum (- (part-end part) (part-position part))))
+
+;;; The queue
+
+(define-record (send-queue (:include opaque) (:constructor make-send-queue ()) (:copier nil))
+  "What a connection has not sent.  Its owner alone writes the slots; other threads may look."
+  (parts '() :type list
+   :documentation "The parts (see PART) of SEND-QUEUE, a list in the order in which they leave.")
+  (sender nil :type (or null function)
+   :documentation "What SEND-PARTS sends SEND-QUEUE by, a function; NIL where a descriptor does.")
+  ;; Of a peer that takes its time, see slow-readers.lisp.
+  (looked nil :type (or null fixnum))   ; the last look, in MILLISECONDS; NIL while nobody waits
+  (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known
+  (end nil :type (or null fixnum))      ; by when it is to take some of them, in MILLISECONDS
+  (waited 0 :type fixnum)               ; for how many milliseconds it was waited for
+  (taken 0 :type fixnum
+   :documentation "How many octets the peer of SEND-QUEUE took while it was waited for, an
+integer.")
+  (reserved 0 :type index)              ; octets of the budget of all clients, for what it has
+  (reserved-since 0 :type fixnum))      ; when there were none, in MILLISECONDS
+
+(setf (documentation 'make-send-queue 'function)
+      "A new, empty SEND-QUEUE.")
+
+(defun queued-octets (queue)
+  "How many octets QUEUE, a SEND-QUEUE, has, an integer."
+  (count-octets (send-queue-parts queue)))
+
+(defun enqueue (queue parts)
+  "Adds PARTS, a list (see PART), to the end of QUEUE, a SEND-QUEUE, whose connection the caller
+owns."
+  (when (send-queue-owed queue)
+    (incf (send-queue-owed queue) (count-octets parts)))
+  (setf (send-queue-parts queue) (append (send-queue-parts queue) parts)))
+
+(defun flush-queue (queue descriptor &optional more-p)
+  "Sends what is taken now of QUEUE, a SEND-QUEUE, by its sender, or else by DESCRIPTOR; MORE-P is
+as in SEND-PARTS.  The caller owns its connection, and is not interrupted.  Returns true when
+anything was sent; and an error number, an integer, or NIL."
+  (multiple-value-bind (left sent-p failure)
+      (send-parts (or (send-queue-sender queue) descriptor) (send-queue-parts queue) more-p)
+    (setf (send-queue-parts queue) left)
+    (values sent-p failure)))
+
+(defun clear-queue (queue)
+  "Lets go of what QUEUE, a SEND-QUEUE, has: nobody will send it.  The caller owns its connection."
+  (drop-parts (shiftf (send-queue-parts queue) '()))
+  (reset-taking queue))
