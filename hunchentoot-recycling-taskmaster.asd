@@ -286,7 +286,6 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "journals")     ; who writes the logs
                  (:file "access-log")   ; which requests have a line, and when
                  (:file "message-log")
-                 (:file "unsaid")       ; what is told seldom, however often it happens
                  (:file "rejections")   ; requests of which no more is known
                  (:file "failed-handshakes")
                  (:file "tls" :if-feature (:not :hunchentoot-no-ssl))

@@ -22,14 +22,12 @@
               :documentation "Address and port, in a list, of our end of every connection, where there is but
 one; else NIL.")
    (listener :initform nil :accessor server-listener)
-   (engine :initform nil :accessor server-engine)
    (stopped-p :initform nil :accessor server-stopped-p)
    (lock :initform (bt:make-lock "clack server") :reader server-lock)
    (stopped :initform (bt:make-condition-variable) :reader server-stopped
             :documentation "Notified when STOPPED-P has become true.")
    (output :initform *standard-output* :reader server-output)
    (error-output :initform *error-output* :reader server-error-output)
-   (unsaid :initform (make-all-unsaid) :reader server-unsaid)
    (journal :accessor server-journal
             :documentation "Writes what is told to ERROR-OUTPUT, by a thread of its own while the
 server runs: a stream that takes nothing costs lines, which are counted, and never a response or a
@@ -61,8 +59,8 @@ replaced whole."))
   (:documentation "A plist of what SERVER did and does, as HUNCHENTOOT-RECYCLING-TASKMASTER:STATS explains it for
 acceptors, but for what is counted of rejected requests and handshakes.")
   (:method ((server clack-server))
-    (append (if (server-engine server)
-                (engine-statistics (server-engine server))
+    (append (if (application-engine server)
+                (engine-statistics (application-engine server))
                 (no-statistics))
             (list :log-dropped (journal-unwritten (server-journal server))))))
 
@@ -100,18 +98,6 @@ acceptors, but for what is counted of rejected requests and handshakes.")
 
 ;;; What is told
 
-(defun tell (server level control &rest arguments)
-  "Tells what CONTROL and ARGUMENTS, for FORMAT, say to the people who run SERVER.  Never signals."
-  (if (server-engine server)
-      (apply #'log-message (server-engine server) level control arguments)
-      (apply #'note server level control arguments)))
-
-(defun tell-seldom (server name level once often &optional reason)
-  "Like TELL-RARELY, of what has NAME among what SERVER tells seldom."
-  (tell-rarely (cdr (assoc name (server-unsaid server)))
-               (lambda (&rest arguments) (apply #'tell server level arguments))
-               once often reason))
-
 (defmethod note ((server clack-server) level control &rest arguments)
   "Whatever is told, a client may have caused."
   (let ((text (if (equal control *rare-control*)
@@ -122,23 +108,11 @@ acceptors, but for what is counted of rejected requests and handshakes.")
                    (encoded-message (format nil "[~A] " level) text)
                    t))))
 
-(defmethod note-rejected ((server clack-server) link refusal &optional method uri protocol)
-  (declare (ignore link method uri protocol))
-  (when (eq :tls-to-plain-http (protocol-error-refusal refusal))
-    (tell-seldom server :tls-to-plain-http :info
-                 "A client speaks TLS where plain HTTP is spoken"
-                 "clients spoke TLS where plain HTTP is spoken")))
-
 (defmethod note-failed-handshake ((server clack-server) condition)
-  (let ((kind (handshake-failure-kind condition)))
-    (case kind
-      ((nil) (tell server :error "~A" condition))
-      (:expired)                        ; by the sentinel, which has counted it
-      (t
-       (multiple-value-bind (level reason) (handshake-failure-telling condition)
-         (when level
-           (tell-seldom server kind level
-                        "A TLS handshake failed" "TLS handshakes failed" reason)))))))
+  (case (handshake-failure-kind condition)
+    ((nil) (tell server :error "~A" condition))
+    (:expired)                          ; by the sentinel, which has counted it
+    (t (tell-of-failed-handshake server condition))))
 
 ;;; What the engine asks
 
@@ -159,9 +133,7 @@ acceptors, but for what is counted of rejected requests and handshakes.")
     (call-with-kit thunk)))
 
 (defmethod refuse ((server clack-server) connection)
-  (tell-seldom server :refused :warning
-               "A connection was refused" "connections were refused"
-               (format nil "all ~A threads serve" (getf (server-threads server) :most)))
+  (tell-of-refusal server (getf (server-threads server) :most))
   ;; Under TLS nothing can be said before a handshake, for which we cannot wait here.
   (unless (encrypted-p server)
     (send-busy (connection-usocket connection))))

@@ -8,7 +8,7 @@
 (defun engine-for-timer (server)
   "The engine that runs timers of SERVER, or, where that is NIL, of the server that the current thread belongs to."
   (let ((engine (if server
-                    (and (typep server 'clack-server) (server-engine server))
+                    (and (typep server 'clack-server) (application-engine server))
                     (current-engine))))
     (when (or (null engine) (engine-stopped-p engine))
       (unfit :server ", ~S, must be a CLACK-SERVER that runs; in a thread that is none of a server's it must be given"

@@ -61,8 +61,8 @@
   "Starts SERVER: returns when it accepts connections.  Signals why it cannot."
   (listen-for server)
   (start-journal (server-journal server))
-  (setf (server-engine server) (make-engine-for server))
-  (start-engine (server-engine server)))
+  (setf (application-engine server) (make-engine-for server))
+  (start-engine (application-engine server)))
 
 (defparameter *stop-seconds* 1
   "For how long, in seconds, the requests that run are waited for when a server is stopped.")
@@ -70,8 +70,8 @@
 (defun stop-server (server soft-p seconds)
   "Stops SERVER, gently if SOFT-P, and frees its port, which takes up to SECONDS, and some more where
 what it has told is not taken; returns what was left behind, as STOP-ENGINE does."
-  (prog1 (and (server-engine server)
-              (stop-engine (server-engine server) :soft soft-p :timeout seconds))
+  (prog1 (and (application-engine server)
+              (stop-engine (application-engine server) :soft soft-p :timeout seconds))
     (stop-listening server)
     (end-journal (server-journal server))
     (with-lock-briefly ((server-lock server))

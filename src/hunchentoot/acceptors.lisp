@@ -209,9 +209,9 @@ Hunchentoot's."
   (:method ((acceptor hunchentoot:acceptor))
     (let ((taskmaster (acceptor-taskmaster* acceptor)))
       (and (typep taskmaster 'recycling-taskmaster)
-           (taskmaster-engine taskmaster)
+           (application-engine taskmaster)
            (eq acceptor (hunchentoot:taskmaster-acceptor taskmaster))
-           (taskmaster-engine taskmaster))))
+           (application-engine taskmaster))))
   (:method ((acceptor parallel-acceptor))
     (slot-value acceptor 'engine)))
 

@@ -12,13 +12,7 @@
   "What STATS tells of handshakes with ACCEPTOR that failed, a plist."
   (counted-statistics acceptor 'taskmaster-failed-handshakes :handshakes-failed :handshakes-failed-by))
 
-(defun tell-of-failed-handshake (taskmaster kind condition)
-  (multiple-value-bind (level reason) (handshake-failure-telling condition)
-    (when level
-      (tell-seldom taskmaster kind level
-                   "A TLS handshake failed" "TLS handshakes failed" reason))))
-
-(defun note-handshake (taskmaster condition)
+(defmethod note-failed-handshake ((taskmaster recycling-taskmaster) condition)
   "Counts, and tells, that CONDITION has ended a handshake of TASKMASTER."
   (let ((kind (handshake-failure-kind condition)))
     (case kind
@@ -29,4 +23,4 @@
       (:expired)                        ; by the sentinel, which has counted it
       (t
        (counter-add (cdr (assoc kind (taskmaster-failed-handshakes taskmaster))) 1)
-       (tell-of-failed-handshake taskmaster kind condition)))))
+       (tell-of-failed-handshake taskmaster condition)))))

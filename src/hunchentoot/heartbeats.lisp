@@ -22,7 +22,7 @@ time earlier.  NIL for any time.  Counts from the next stream on, or the next co
 (defun begin-heartbeat (taskmaster stream)
   "Has comments sent to STREAM, one of events of TASKMASTER, now and then."
   (let ((heart (taskmaster-heart taskmaster))
-        (engine (taskmaster-engine taskmaster)))
+        (engine (application-engine taskmaster)))
     (subscribe (heart-channel heart) stream)
     (uninterruptibly                    ; what has begun, and has no timer, would keep others from beginning
       (unless (eq engine (with-channel ((heart-channel heart))

@@ -20,9 +20,6 @@
 (defmethod name-of-our-end ((taskmaster recycling-taskmaster) socket)
   (our-end (hunchentoot:taskmaster-acceptor taskmaster) socket))
 
-(defmethod note-failed-handshake ((taskmaster recycling-taskmaster) condition)
-  (note-handshake taskmaster condition))
-
 (defmethod check-head ((taskmaster recycling-taskmaster) head)
   "Hunchentoot serves some methods only."
   (unless (method-served-p (head-method head))
@@ -52,11 +49,7 @@ parked, in a worker's thread, before there is a request object.")
 (defmethod note-rejected ((taskmaster recycling-taskmaster) link refusal
                           &optional method uri protocol)
   (note-rejection (hunchentoot:taskmaster-acceptor taskmaster)
-                  link refusal method uri protocol)
-  (when (eq :tls-to-plain-http (protocol-error-refusal refusal))
-    (tell-seldom taskmaster :tls-to-plain-http :info
-                 "A client speaks TLS where plain HTTP is spoken"
-                 "clients spoke TLS where plain HTTP is spoken")))
+                  link refusal method uri protocol))
 
 ;;; The one call for each request
 

@@ -47,19 +47,10 @@ the platform can do that.")
     :initform (make-heart)
     :reader taskmaster-heart
     :documentation "What sends comments to streams of events; see heartbeats.lisp.")
-   (unsaid
-    :initform (make-all-unsaid)
-    :reader taskmaster-unsaid
-    :documentation "What has happened and no message has told of; see unsaid.lisp.")
    (failed-handshakes
     :initform (make-failed-handshakes)
     :accessor taskmaster-failed-handshakes
-    :documentation "Counters of failed handshakes since the last start; see failed-handshakes.lisp.")
-   (engine
-    :initform nil
-    :accessor taskmaster-engine
-    :documentation "The engine of the last start; each start makes a new one, so that what an
-earlier one had to leave behind cannot disturb it."))
+    :documentation "Counters of failed handshakes since the last start; see failed-handshakes.lisp."))
   (:default-initargs
    :standby-thread-count nil
    :max-thread-count (default-max-thread-count)
@@ -196,14 +187,14 @@ of one argument, a string with address, port and number.")
 
 (defun resize-engine (taskmaster)
   "Lets the engine of TASKMASTER, if it has one, have as many threads as that says now."
-  (when (taskmaster-engine taskmaster)
-    (resize-pool (taskmaster-engine taskmaster)
+  (when (application-engine taskmaster)
+    (resize-pool (application-engine taskmaster)
                  :standby (taskmaster-standby-thread-count taskmaster)
                  :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster))))
 
 (defmethod reinitialize-instance :after ((taskmaster recycling-taskmaster) &key)
   (fill-defaults taskmaster)
-  (let ((engine (taskmaster-engine taskmaster)))
+  (let ((engine (application-engine taskmaster)))
     (when engine
       (setf (engine-accept-limit engine) (hunchentoot:taskmaster-max-accept-count taskmaster)
             (engine-waiting-limit engine) (taskmaster-max-waiting-count taskmaster))
@@ -243,8 +234,8 @@ of one argument, a string with address, port and number.")
 
 (defmethod (setf hunchentoot:taskmaster-max-accept-count) :after
     (value (taskmaster recycling-taskmaster))
-  (when (taskmaster-engine taskmaster)
-    (setf (engine-accept-limit (taskmaster-engine taskmaster)) value)))
+  (when (application-engine taskmaster)
+    (setf (engine-accept-limit (application-engine taskmaster)) value)))
 
 ;;; What Hunchentoot asks of a taskmaster
 
@@ -252,7 +243,7 @@ of one argument, a string with address, port and number.")
     (acceptor (taskmaster recycling-taskmaster))
   "START of ACCEPTOR, before anything else: the connections that the threads of TASKMASTER have
 are served by what is its acceptor."
-  (let ((engine (taskmaster-engine taskmaster)))
+  (let ((engine (application-engine taskmaster)))
     (when (and engine
                (not (engine-stopped-p engine))
                (not (eq acceptor (hunchentoot:taskmaster-acceptor taskmaster))))
@@ -285,7 +276,7 @@ are served by what is its acceptor."
     (setf (taskmaster-rejections taskmaster) (make-rejections)
           (taskmaster-failed-handshakes taskmaster) (make-failed-handshakes))
     ;; Before its first worker runs: handlers ask for it, and so does STOP.
-    (setf (taskmaster-engine taskmaster) engine)
+    (setf (application-engine taskmaster) engine)
     (note-engine acceptor engine)
     (start-engine engine)
     (setf (taskmaster-process taskmaster) (engine-sentinel engine))))
@@ -294,12 +285,12 @@ are served by what is its acceptor."
   (setf (taskmaster-process taskmaster) thread))
 
 (defmethod hunchentoot:shutdown ((taskmaster recycling-taskmaster))
-  (when (taskmaster-engine taskmaster)
-    (stop-engine (taskmaster-engine taskmaster)))
+  (when (application-engine taskmaster)
+    (stop-engine (application-engine taskmaster)))
   taskmaster)
 
 (defmethod hunchentoot:taskmaster-thread-count ((taskmaster recycling-taskmaster))
-  (let ((engine (taskmaster-engine taskmaster)))
+  (let ((engine (application-engine taskmaster)))
     (if engine
         (getf (engine-statistics engine) :threads)
         0)))
@@ -309,7 +300,4 @@ are served by what is its acceptor."
 
 (defmethod hunchentoot:too-many-taskmaster-requests ((taskmaster recycling-taskmaster) socket)
   (declare (ignore socket))
-  (tell-seldom taskmaster :refused :warning
-               "A connection was refused" "connections were refused"
-               (format nil "all ~A threads serve"
-                       (hunchentoot:taskmaster-max-thread-count taskmaster))))
+  (tell-of-refusal taskmaster (hunchentoot:taskmaster-max-thread-count taskmaster)))

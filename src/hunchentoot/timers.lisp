@@ -11,7 +11,7 @@
 (defun engine-of (taskmaster)
   "The engine of TASKMASTER, or of the acceptor that a program gave in its place."
   (let ((engine (typecase taskmaster
-                  (recycling-taskmaster (taskmaster-engine taskmaster))
+                  (recycling-taskmaster (application-engine taskmaster))
                   (hunchentoot:acceptor (acceptor-engine taskmaster))
                   (t (hunchentoot:parameter-error
                       "TASKMASTER must be a RECYCLING-TASKMASTER, or an acceptor that has one, not ~S."

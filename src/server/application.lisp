@@ -3,9 +3,15 @@
 ;;;; What the server asks of the application that it serves.
 
 (defclass http-service (service)
-  ()
+  ((engine :initform nil :accessor application-engine)
+   (unsaid :initform (make-all-unsaid) :reader application-unsaid
+           :documentation "What has happened, and no message has told of."))
   (:documentation "A service whose connections speak HTTP: it reads requests, has an application respond to
 them, and looks after the connections.  An abstract class; its subclass is the application."))
+
+(setf (documentation 'application-engine 'function)
+      "The engine that serves APPLICATION, of the last start: each makes a new one, so that what an earlier one had to leave
+behind cannot disturb it.  NIL before the first.")
 
 (defgeneric respond (application exchange)
   (:documentation "Has APPLICATION answer the request of EXCHANGE, whose head was read; or, when EXCHANGE
@@ -61,4 +67,46 @@ then signalled to who reads the content."))
 
 (defgeneric note-rejected (application link refusal &optional method uri protocol)
   (:documentation "Counts and logs a request to APPLICATION over LINK that the server answers because of REFUSAL, a
-PROTOCOL-ERROR, without a call of RESPOND; METHOD, URI and PROTOCOL are NIL where they are not known."))
+PROTOCOL-ERROR, without a call of RESPOND; METHOD, URI and PROTOCOL are NIL where they are not known.")
+  (:method (application link refusal &optional method uri protocol)
+    (declare (ignore application link refusal method uri protocol))
+    nil)
+  (:method :after ((application http-service) link refusal &optional method uri protocol)
+    (declare (ignore link method uri protocol))
+    (when (eq :tls-to-plain-http (protocol-error-refusal refusal))
+      (tell-seldom application :tls-to-plain-http :info
+                   "A client speaks TLS where plain HTTP is spoken"
+                   "clients spoke TLS where plain HTTP is spoken"))))
+
+;;; What is told to the people who run an application
+
+(defun tell (application level control &rest arguments)
+  "Tells what CONTROL and ARGUMENTS, for FORMAT, say to the people who run APPLICATION, at LEVEL.  Never signals."
+  (let ((engine (application-engine application)))
+    (if engine
+        (apply #'log-message engine level control arguments)
+        (apply #'note application level control arguments))))
+
+(defun unsaid-of (application name)
+  "What has happened to APPLICATION of what has NAME, a keyword, and was not told."
+  (cdr (assoc name (application-unsaid application))))
+
+(defun tell-seldom (application name level once often &optional reason)
+  "Like TELL-RARELY with ONCE, OFTEN and REASON, of what has NAME, a keyword, among what APPLICATION tells seldom, at
+LEVEL."
+  (tell-rarely (unsaid-of application name)
+               (lambda (&rest arguments) (apply #'tell application level arguments))
+               once often reason))
+
+(defun tell-of-refusal (application most)
+  "Tells that a connection to APPLICATION was refused, since all MOST threads serve."
+  (tell-seldom application :refused :warning
+               "A connection was refused" "connections were refused"
+               (format nil "all ~A threads serve" most)))
+
+(defun tell-of-failed-handshake (application condition)
+  "Tells that CONDITION has ended a TLS handshake with APPLICATION, if that is to be told."
+  (multiple-value-bind (level reason) (handshake-failure-telling condition)
+    (when level
+      (tell-seldom application (handshake-failure-kind condition) level
+                   "A TLS handshake failed" "TLS handshakes failed" reason))))

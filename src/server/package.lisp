@@ -19,7 +19,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:descriptor-stream #:make-descriptor-stream #:stream-wire
    ;; wires
    #:make-transport-wire #:transport-for #:wire-tls-handle #:encrypted-stream
-   #:handshake-failed #:handshake-failure-kind #:handshake-failure-kinds #:handshake-failure-telling
+   #:handshake-failed #:handshake-failure-kind #:handshake-failure-kinds
    #:wire-open-p #:wire-waits-p #:wire-stream #:wire-queue
    #:wire-descriptor #:wire-drained-p #:wire-unsent #:wire-all-read-p
    #:fill-input #:input-waiting-p #:pace-wire
@@ -30,7 +30,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
    ;; applications
-   #:http-service #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
+   #:http-service #:application-engine #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
    #:note-rejected
    ;; their arguments
@@ -41,7 +41,8 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; where they listen
    #:tell-where #:sole-name
    ;; what is told seldom, however often it happens
-   #:make-unsaid #:unsaid-silent-until #:make-all-unsaid #:count-unsaid #:tell-rarely
+   #:make-unsaid #:unsaid-silent-until #:count-unsaid #:tell-rarely
+   #:tell #:tell-of-refusal #:tell-of-failed-handshake
    #:*rare-control* #:make-throttle #:count-message
    ;; links
    #:link #:make-link #:link-base #:link-wire #:link-stream #:link-content #:link-over-p #:link-remote #:link-local

@@ -203,7 +203,7 @@ RESPONDER and ENVIRONMENT bound in a function that the application returns; valu
         (await-pending)
         (let ((stop (in-background ("stopping") (handler:stop *server* :soft t))))
           (eventually ("the stop to begin")
-            (handler::winding-down-p (handler::server-engine *server*)))
+            (handler::winding-down-p (handler::application-engine *server*)))
           (is (null (poll (lambda () (task-done-p stop)) 3/2)))
           (elsewhere responder (text-response "in time"))
           (let ((answer (read-response connection)))

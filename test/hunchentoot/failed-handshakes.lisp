@@ -29,7 +29,7 @@
 (test who-took-too-long-in-a-handshake-is-counted-elsewhere
   (is (eq :expired (server::handshake-failure-kind (make-condition 'server:stream-timeout :stream nil))))
   (let ((taskmaster (taskmaster)))
-    (recycling::note-handshake taskmaster (make-condition 'server:stream-timeout :stream nil))
+    (server:note-failed-handshake taskmaster (make-condition 'server:stream-timeout :stream nil))
     (is (every #'zerop (mapcar (lambda (entry) (platform:counter-count (cdr entry)))
                                (recycling::taskmaster-failed-handshakes taskmaster))))))
 
@@ -117,7 +117,7 @@ function that returns what was written to the message log so far."
     (serving-https (directory)
       (flet ((expire (kind)
                (setf (recycling::unsaid-silent-until
-                      (recycling::unsaid-of (hunchentoot::acceptor-taskmaster *server*) kind))
+                      (server::unsaid-of (hunchentoot::acceptor-taskmaster *server*) kind))
                      nil))
              (break-off ()
                (fails-as :protocol (ask-raw "nonsense" :crlf))))

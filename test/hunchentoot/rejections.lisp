@@ -219,7 +219,7 @@ arguments, returns the lines of its access log so far."
                             (loop repeat 3
                                   do (hunchentoot:too-many-taskmaster-requests taskmaster nil))
                             (setf (recycling::unsaid-silent-until
-                                   (recycling::unsaid-of taskmaster :refused))
+                                   (server::unsaid-of taskmaster :refused))
                                   nil)
                             (hunchentoot:too-many-taskmaster-requests taskmaster nil)))
     (is (equal '("A connection was refused: all 7 threads serve."

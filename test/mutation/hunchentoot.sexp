@@ -233,7 +233,7 @@
   ("setf hunchentoot:taskmaster-max-thread-count) :after"
    "(setf (slot-value taskmaster 'standby-thread-count) (standby-below value taskmaster))" "")
   ("setf hunchentoot:taskmaster-max-accept-count) :before" "(check-accept-count" "(list")
-  ("setf hunchentoot:taskmaster-max-accept-count) :after" "(when (taskmaster-engine taskmaster)" "(when nil")
+  ("setf hunchentoot:taskmaster-max-accept-count) :after" "(when (application-engine taskmaster)" "(when nil")
   ("setf hunchentoot:taskmaster-acceptor" "(not (engine-stopped-p engine))" "t" :suites (mistakes))
   ("setf hunchentoot:taskmaster-acceptor" "(not (eq acceptor (hunchentoot:taskmaster-acceptor taskmaster)))"
    "t" :suites (mistakes starting-twice-is-refused-and-harmless))
@@ -246,7 +246,7 @@
   ("hunchentoot:execute-acceptor" "(taskmaster-process taskmaster) (engine-sentinel engine)" ""
    :suites (acceptor-faults conformance/listener-thread))
   ("sentinel-began" "(setf (taskmaster-process taskmaster) thread)" "" :suites (acceptor-faults))
-  ("hunchentoot:shutdown" "(stop-engine (taskmaster-engine taskmaster))" "nil" :suites (acceptor-faults))
+  ("hunchentoot:shutdown" "(stop-engine (application-engine taskmaster))" "nil" :suites (acceptor-faults))
   ("hunchentoot:taskmaster-thread-count" "(if engine" "(if nil")
   ("hunchentoot:execute-acceptor" "(taskmaster-failed-handshakes taskmaster) (make-failed-handshakes)" ""
    :suites (failed-handshakes))))
@@ -302,8 +302,7 @@
 (:file "src/hunchentoot/failed-handshakes.lisp" :suites (failed-handshakes)
  :mutants
  (("handshake-statistics" "taskmaster-failed-handshakes" "taskmaster-rejections")
-  ("note-handshake" "(:expired)" "(:gone)")
-  ("tell-of-failed-handshake" "(when level" "(progn")))
+  ("note-failed-handshake" "(:expired)" "(:gone)")))
 
 (:file "src/hunchentoot/acceptors.lisp" :suites (mistakes arguments)
  :mutants
