@@ -19,13 +19,6 @@
 ;;;; Who writes amid its own turn, or that of the body, as a handler of a time limit does, does not send: that leaves with
 ;;;; the turn, or with what is written next, or when the function has returned, however full the outbox is.
 
-(define-condition client-left (recycling-error)
-  ((within-p :initarg :within-p :initform nil :reader client-left-within-p
-             :documentation "True when the function of the response's own request was told, by its own thread."))
-  (:report "The client has left, or takes nothing any more.")
-  (:documentation "Signalled to who calls a writer when nobody will get what is written: the client has left, did not take
-anything for the :WRITE-TIMEOUT, or the server was stopped."))
-
 (defstruct (written-response (:include streamed-answer) (:conc-name written-)
                              (:constructor make-written-response
                                  (deferral outbox delayed status headers framing said turn)))

@@ -84,13 +84,13 @@
   "The names of the initargs of CLASS that a slot or a default tells of."
   (append (mapcar #'first (platform:default-arguments class))
           (loop for (nil . names) in (platform::slots-filled class) append names)
-          (list* :parking (mapcar #'first recycling::*limit-initargs*))))
+          (list* :parking (mapcar #'first server::*limit-initargs*))))
 
 (defun own-arguments (class)
   "The names of initargs of CLASS that the guide must have."
   (append (mapcar #'first (platform:default-arguments class))
           (list :listen-path :listen-mode :listen-fd :reuse-port)
-          (mapcar #'first recycling::*limit-initargs*)))
+          (mapcar #'first server::*limit-initargs*)))
 
 (defun arguments-in-classes (function)
   "What FUNCTION returns for each of the classes, together."
@@ -110,7 +110,7 @@
 
 (defun default-of (name)
   "The value that the argument NAME, a keyword, has by default."
-  (let ((limit (assoc name recycling::*limit-initargs*))
+  (let ((limit (assoc name server::*limit-initargs*))
         (default (loop for class in (remove nil (mapcar #'finalized-class *configured-classes*))
                        thereis (assoc name (platform:default-arguments class)))))
     (cond (limit (funcall (third limit) (recycling::make-limits)))

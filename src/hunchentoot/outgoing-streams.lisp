@@ -19,12 +19,6 @@
 (setf (documentation 'outgoing-stream-p 'function)
       "True when the argument is a stream that START-STREAM has returned.")
 
-(define-condition client-left (recycling-error)
-  ()
-  (:report "Nobody takes it: the client has left, or has all that it gets.")
-  (:documentation "Signalled to who writes to a stream whose client has left, unless an :ON-ABANDON of its reply was told;
-or to one that was closed, or has ended."))
-
 (define-condition stream-full (recycling-error)
   ()
   (:report "More than its high-water mark is on its way to the client already.")

@@ -20,10 +20,10 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; wires
    #:make-transport-wire #:transport-for #:wire-tls-handle #:encrypted-stream
    #:handshake-failed #:handshake-failure-kind #:handshake-failure-kinds
-   #:wire-open-p #:wire-waits-p #:wire-stream #:wire-queue
+   #:wire-open-p #:wire-stream #:wire-queue
    #:wire-descriptor #:wire-drained-p #:wire-unsent #:wire-all-read-p
    #:fill-input #:input-waiting-p #:pace-wire
-   #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over #:leave-end-to-engine
+   #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
    #:flushed-p #:flush-wire #:send-unsent
    #:engine-sends-p #:*high-water-mark* #:limit-writes #:wire-talked-on-p #:leave-output-to-engine
    ;; streams of the Lisp's own beside wires
@@ -35,58 +35,54 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:note-rejected
    ;; their arguments
    #:unfit-argument #:unfit-argument-name #:unfit-argument-words #:unfit #:check-argument-types #:check-timer #:check-is-timer
-   #:port-number #:seconds #:address #:further-certificates #:list-of-files
-   #:*limit-initargs* #:changed-limits
+   #:port-number #:seconds #:address #:changed-limits
    #:*tls-argument-types* #:*tls-arguments* #:absolute-file #:context-of-settings
    ;; where they listen
    #:tell-where #:sole-name
    ;; what is told seldom, however often it happens
    #:make-unsaid #:unsaid-silent-until #:count-unsaid #:tell-rarely
    #:tell #:tell-of-refusal #:tell-of-failed-handshake
-   #:*rare-control* #:make-throttle #:count-message
+   #:*rare-control* #:make-throttle
    ;; links
-   #:link #:make-link #:link-base #:link-wire #:link-stream #:link-content #:link-over-p #:link-remote #:link-local
-   #:link-address #:link-waits-p #:link-of #:socket-wire #:connection-usocket
+   #:link #:make-link #:link-base #:link-wire #:link-stream #:link-content #:link-remote #:link-local
+   #:link-address #:socket-wire #:connection-usocket
    #:exchange-link #:current-head #:current-link
    ;; a connection's life
-   #:await-request #:read-next-request #:take-content #:drop-rest #:*unread-limit*
+   #:take-content #:*unread-limit*
    #:give-away #:leave-to-program
    #:next-request-missing #:end-content
    ;; exchanges
-   #:exchange #:make-exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine #:exchange-kind #:exchange-head
+   #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine #:exchange-kind #:exchange-head
    #:exchange-protocol #:note-event #:exchange-access #:exchange-deferral
    ;; what goes on without a worker
    #:link-continuation #:continuation #:continuation-application #:continuation-engine #:continuation-connection
-   #:continue-over #:abandon #:visit #:peer-left-p
+   #:abandon #:visit
    #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-endless-p #:deferral-left-p
-   #:deferral-pending-p #:deferral-unsent-p #:deferral-over-p #:deferral-answer #:deferral-on-leaving
+   #:deferral-unsent-p #:deferral-over-p #:deferral-answer #:deferral-on-leaving
    #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer #:reopen-deferral
-   #:already-answered #:streamed-answer #:resume #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
+   #:already-answered #:client-left #:client-left-within-p #:streamed-answer
+   #:resume #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
    #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
    #:exchange-successor
-   #:program-socket #:make-program-socket #:begin-to-speak #:take-sending-back #:end-websocket #:fail-program-socket
+   #:make-program-socket #:begin-to-speak #:take-sending-back #:end-websocket #:fail-program-socket
    #:program-socket-reader #:listen-to-program-socket #:program-socket-over #:program-socket-over-socket
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket #:finish-program-socket
    #:call-when-over #:forget-when-over #:outbox-ended-p #:outbox-announced #:silent-again-p
-   #:outbox #:make-outbox #:outbox-engine #:put-in-outbox #:full-p #:queued-p #:outbox-over-p #:outbox-shut-p #:outbox-broken-p #:close-outbox #:drop-outbox #:end-outbox
+   #:outbox #:make-outbox #:put-in-outbox #:full-p #:queued-p #:outbox-over-p #:outbox-shut-p #:outbox-broken-p #:close-outbox #:drop-outbox #:end-outbox
    #:call-when-room #:await-room #:send-queued
    ;; requests
-   #:take-parser #:return-parser #:read-head #:read-head-ahead #:drop-head #:begin-anew
-   #:input-left-p
+   #:take-parser #:return-parser #:read-head #:drop-head
    #:content #:content-wire #:content-size #:content-invite #:content-readable-p #:content-left #:check-content #:keeping-content #:lose-rest #:invite-content #:drop-content
    #:refuse-content #:keep-reply-from #:read-all-content
    #:reserve-memory #:reserve-plentiful-memory #:release-memory
    #:content-limits #:share-content #:content-shared-p #:end-taking #:with-content-turn
    #:release-octets #:leave-content #:abandon-reception #:content-awaited #:content-at-hand
-   ;; content that is received before its request is served
-   #:make-reception #:reception-head #:reception-content #:all-come-p #:receive-ahead
-   #:reception-deadline #:unfinished-served-p #:pause-end #:drop-reception
    #:make-content-stream #:*no-content* #:make-chunked-content
    ;; replies
    #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second
-   #:keep-alive-of #:says-close-p #:reply-event #:connection-headers #:content-wanted-p
+   #:says-close-p #:reply-event #:connection-headers #:content-wanted-p
    #:*retry-seconds* #:send-busy
    ;; files
    #:*known-files* #:*settled-seconds* #:version-size #:version-date #:version-tag

@@ -253,7 +253,7 @@ requests that were none."
 
 (test how-long-connections-are-kept-is-told-of-each-acceptor
   (is (equal '("timeout=5" "timeout=7" "timeout=7" "timeout=5")
-             (mapcar #'recycling::keep-alive-of '(5 7 7 5)))))
+             (mapcar #'server::keep-alive-of '(5 7 7 5)))))
 
 (define-server-test (content-that-was-held-back-and-not-asked-for-ends-the-connection :needs :our-http)
   (serving () (("/" "unwanted"))

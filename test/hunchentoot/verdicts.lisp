@@ -117,7 +117,7 @@
 (defun acceptor-limits (vector)
   "The initargs of an acceptor with the limits of VECTOR."
   (loop for (key value) on (getf vector :limits) by #'cddr
-        collect (first (find key recycling::*limit-initargs* :key #'second))
+        collect (first (find key server::*limit-initargs* :key #'second))
         collect value))
 
 (defun unservable-p (vector)

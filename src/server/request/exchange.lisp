@@ -28,9 +28,6 @@ connection may be used again.")
    :documentation "What the application is to make of the connection of EXCHANGE when its reply with status 101 was
 sent; NIL for nothing."))
 
-(setf (documentation 'make-exchange 'function)
-      "A new EXCHANGE of APPLICATION on CONNECTION; :KIND and :HEAD as their readers return them.")
-
 (defun note-event (exchange event)
   "Notes EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply.  Signals
 ILLEGAL-EVENT."

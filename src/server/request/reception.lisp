@@ -49,13 +49,6 @@
 (defvar *unfinished* (make-counter)
   "How many are.")
 
-(setf (documentation 'make-reception 'function)
-      "A RECEPTION of MOST octets, an integer, of CONTENT, which follows the HEAD of a request and of which nothing was read."
-      (documentation 'reception-head 'function)
-      "The HEAD of the request that RECEPTION is for."
-      (documentation 'reception-content 'function)
-      "The content, a stream, that RECEPTION receives.")
-
 (defun buffered-octets (content)
   "How many octets the wire of CONTENT has in its buffer."
   (let ((wire (content-wire content)))

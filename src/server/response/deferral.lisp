@@ -85,6 +85,17 @@ before.")
   "True when nobody waits for the answer of DEFERRAL any more, and it has none."
   (and (member (deferral-state deferral) '(:expired :gone)) t))
 
+(define-condition client-left (recycling-error)
+  ((within-p :initarg :within-p :initform nil :reader client-left-within-p
+             :documentation "True when the thread that serves the request of the client was told."))
+  (:report "Nobody takes it: the client has left, or has all that it gets.")
+  (:documentation "Signalled to the caller that writes what no client will get: the client has left or takes nothing in
+time, the server was stopped, or the stream was closed or has ended.  Where an :ON-ABANDON of the reply is told of the
+leaving, it is not signalled for that."))
+
+(setf (documentation 'client-left-within-p 'function)
+      "True when CLIENT-LEFT was signalled in the thread that serves the request of the client.")
+
 ;;; Who has the answer
 
 (defun answer-deferral (deferral answer)

@@ -31,8 +31,6 @@
 (setf (documentation 'make-outbox 'function)
       "A new, empty outbox in which MARK octets, an integer, may wait.  ANNOUNCED is how many may be put in altogether,
 an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a program's function is logged."
-      (documentation 'outbox-engine 'function)
-      "The engine of the connection over which OUTBOX leaves, or NIL where that is not known."
       (documentation 'outbox-announced 'function)
       "How many octets may still be put into OUTBOX, an integer; NIL for any number.")
 
