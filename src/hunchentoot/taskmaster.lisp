@@ -82,8 +82,6 @@ the need.
                               SCHED_BATCH (sched(7)) and their sleeps may last 0.25 ms longer, so that
                               they do not interrupt each other; threads that a handler makes inherit
                               both.  NIL: as the process is scheduled
-  :IO-URING                   true, the default: where connections are parked, and the system can, several
-                              calls on sockets are made by one, io_uring(7).  NIL: each by itself
 
 Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
 :STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT it is a fixed pool."))
