@@ -165,11 +165,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "lifecycle")  ; start, drain, stop
                    (:file "statistics")
                    (:file "connection-list")))
-     (:module "blocking"                ; a worker for each connection: every Lisp
-      :serial t
-      :components ((:file "blocking-engine") ; who accepts, who serves
-                   (:file "blocking-worker")
-                   (:file "blocking-sentinel")))
+     (:file "blocking-engine")           ; a worker for each connection: every Lisp
      (:module "ready"                   ; workers share a poller, connections are parked: epoll
       :serial t
       :components ((:file "ownership")  ; who may touch a connection

@@ -140,7 +140,7 @@
   ("probe-wait" "(if (zerop sent) nil" "(if t nil")
   ("probe-wait" "1000000.0" "1000.0")))
 
-(:file "src/engine/blocking/blocking-engine.lisp" :suites (blocking faults)
+(:file "src/engine/blocking-engine.lisp" :suites (blocking faults)
  :mutants
  (("next-step" "(not (eq (engine-phase engine) :stopping))" "t")
   ("next-step" "(may-serve-p engine worker)" "t")
@@ -178,7 +178,7 @@
   ("forget-accept-trouble" "(setf (engine-overloaded-p engine) nil)" "nil" :suites (steps ready-faults faults))
   ("forget-accept-trouble" "(engine-accept-again-p engine) nil)" ")" :suites (steps ready-faults faults))))
 
-(:file "src/engine/blocking/blocking-worker.lisp" :suites (blocking faults)
+(:file "src/engine/blocking-engine.lisp" :suites (blocking faults)
  :mutants
  (("back-off" "(wait-for-change engine *tick* (lambda () (not (engine-accepting-p engine))))" "nil")
   ("accept-or-back-off" "(engine-accepting-p engine)" "t")
@@ -201,7 +201,7 @@
   ("handle-connection" "(or outcome (given-away-outcome connection))" "outcome")
   ("attend-interrupts" "(ensure-sentinel engine)" "nil" :suites (blocking faults sentinels))))
 
-(:file "src/engine/blocking/blocking-sentinel.lisp" :suites (blocking faults)
+(:file "src/engine/blocking-engine.lisp" :suites (blocking faults)
  :mutants
  (("saturated-p" "(full-p engine)" "t")
   ("saturated-p" "(engine-queue engine)" "nil")
@@ -341,7 +341,7 @@
   ("ensure-sentinel" "(log-message engine :warning \"The sentinel died, and has a successor.\")" "nil")
   ("await-sentinel" "(setf (engine-sentinel-count engine) 0)" "nil")))
 
-(:file "src/engine/blocking/blocking-sentinel.lisp" :suites (blocking sentinels faults lifecycle ready-faults)
+(:file "src/engine/blocking-engine.lisp" :suites (blocking sentinels faults lifecycle ready-faults)
  :mutants
  (("end-connection" "(setf (connection-deadline (worker-connection worker)) nil)" "")
   ("end-connection" ":input :io" ":input :output")
@@ -379,7 +379,7 @@
   ("describe-connection" "(and worker (busy-seconds worker))" "0")
   ("describe-connection" "(and worker (worker-number worker))" "nil")))
 
-(:file "src/engine/blocking/blocking-engine.lisp" :suites (ownership connections-are-listed-with-what-they-do taskmaster slow-replies exchanges listening)
+(:file "src/engine/blocking-engine.lisp" :suites (ownership connections-are-listed-with-what-they-do taskmaster slow-replies exchanges listening)
  :mutants
  (("list-engine-connections ((engine blocking-engine))" "(eq (worker-state worker) :keep-alive) :idle" "(eq (worker-state worker) :serving) :idle" :parking nil)
   ("list-engine-connections ((engine blocking-engine))" ":queued" ":active" :parking nil)))

@@ -1,0 +1,362 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; The blocking engine: workers share ACCEPT, and the one that accepts serves.
+;;;;
+;;;;   a worker that ...           and finds that ...                    does
+;;;;   accepted a connection       nobody else waits, and it may         makes a sibling
+;;;;   accepted a connection       all that may serve do                 queues or refuses it
+;;;;   is done with a connection   a connection is queued, and no more   takes it
+;;;;                               serve than may
+;;;;   is done with a connection   enough siblings wait                  ends
+;;;;   is done with a connection   otherwise                             accepts again
+;;;;
+;;;; A connection keeps its worker between two requests.  So that nobody starves when all
+;;;; workers are kept, overload (a connection waits in the queue or in the kernel) makes connections
+;;;; end with their current request, and the sentinel ends idle ones.
+;;;;
+;;;; A connection that was accepted or taken off the queue is nobody else's to close or to count, so
+;;;; a thread that is to be destroyed dies only where it says INTERRUPTIBLY: while it has no
+;;;; connection, and while its connection is served, waited for or flushed, which
+;;;; HANDLE-CONNECTION and CLOSE-CONNECTION survive.  The waits in between are short.
+
+(defparameter *overload-idle-milliseconds* 250
+  "Milliseconds for which a connection may be idle while others wait for a worker.")
+
+(defstruct (blocking-engine (:include engine)
+                            (:constructor make-blocking-engine
+                                (service listener &key standby thread-limit accept-limit
+                                                       (waiting-limit :half)))
+                            (:conc-name engine-) (:copier nil))
+  "The engine for every platform: blocking accepts and blocking reads.")
+
+(setf (documentation 'make-blocking-engine 'function)
+      "An engine for SERVICE on LISTENER, not started.  STANDBY workers, an integer above 0, may wait;
+THREAD-LIMIT, an integer, may serve at a time, or any number when NIL; ACCEPT-LIMIT says what happens to
+others: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many may wait for clients: see ENGINE-WAITING-LIMIT.")
+
+;;; Taking a connection
+
+(defun next-step (engine worker)
+  "What WORKER, which has no connection, is to do: :ACCEPT, :END, or a queued connection to
+serve."
+  (with-engine (engine)
+    (cond ((and (engine-queue engine)
+                (not (eq (engine-phase engine) :stopping))
+                (may-serve-p engine worker))
+           (take-queued-connection engine worker))
+          ((or (not (engine-accepting-p engine)) (enough-waiting-p engine worker))
+           (retire worker)
+           :end)
+          (t
+           (unless (eq (worker-state worker) :waiting)
+             (set-worker-state worker :waiting)
+             (bt:condition-notify (engine-changed engine)))
+           :accept))))
+
+(defun may-serve-p (engine worker)
+  "True when WORKER, which has no connection, may serve one.  It may count as serving still, and then gives
+its own place up; but the limit may be lower by now.  Under the lock."
+  (let ((limit (engine-thread-limit engine))
+        (own (if (eq (worker-state worker) :serving) 1 0)))
+    (or (null limit) (< (- (busy-count engine) own) limit))))
+
+(defun enough-waiting-p (engine worker)
+  (>= (- (standby-count engine)
+         (if (member (worker-state worker) '(:starting :waiting)) 1 0))
+      (engine-standby engine)))
+
+(defun assign-connection (worker connection)
+  "Makes WORKER the one that serves CONNECTION, and returns it.  Under the lock."
+  (setf (worker-connection worker) connection)
+  (set-worker-state worker :serving)
+  connection)
+
+(defun take-queued-connection (engine worker)
+  "Makes WORKER the one that serves the oldest connection in the queue of ENGINE.  Under the lock."
+  (prog1 (assign-connection worker (pop (engine-queue engine)))
+    (when (unserved-queue-p engine)     ; another worker is missing as well
+      (bt:condition-notify (engine-sentinel-wakeup engine)))))
+
+(defmethod worker-needed-p ((engine blocking-engine))
+  (or (unserved-queue-p engine)
+      (and (engine-accepting-p engine)
+           (zerop (standby-count engine)))))
+
+(defun may-queue-p (engine)
+  "True when a connection of ENGINE, as many of which are served as may be, is to wait for a worker."
+  (let ((limit (engine-accept-limit engine)))
+    (cond ((eq limit :unlimited) t)     ; accepted by who waited when the thread limit changed, or to drain
+          (limit (< (open-count engine) limit)))))
+
+(defun admit (engine worker connection)
+  "Decides about CONNECTION, which WORKER accepted.  Returns :SERVE, :QUEUED, :REFUSED or
+:LATE, and a sibling to be launched or NIL."
+  (with-engine (engine)
+    (counter-add (engine-accept-count engine) 1)
+    (setf (engine-accept-trouble engine) nil
+          (engine-accept-again-p engine) nil)
+    (cond ((not (serving-p engine)) :late)
+          ((not (full-p engine))
+           (counter-add (engine-open-count engine) 1)
+           (assign-connection worker connection)
+           (when (full-p engine)        ; the sentinel may rest
+             (bt:condition-notify (engine-sentinel-wakeup engine)))
+           (values :serve
+                   (when (plusp (missing-workers engine)) (reserve-worker engine))))
+          ((may-queue-p engine)
+           (counter-add (engine-open-count engine) 1)
+           (setf (engine-queue engine) (append (engine-queue engine) (list connection))
+                 (engine-overloaded-p engine) t)
+           :queued)
+          (t
+           (incf (engine-refused engine))
+           :refused))))
+
+(defun refuse-and-close (engine connection)
+  (unwind-protect
+       (handler-case (refuse (engine-service engine) connection)
+         ((or error storage-condition) () (count-failure engine)))
+    (close-unread (connection-handle connection))))
+
+(defmethod acquire-resources ((engine blocking-engine))
+  (prepare-listener (engine-listener engine)))
+
+(defun accept-one (engine worker)
+  "Waits for a connection.  Returns the one that WORKER is to serve, or NIL."
+  (surviving-interrupts (engine))
+  (let ((socket (accept-connection (engine-listener engine))))
+    (when socket
+      (let ((connection (if (integerp socket)
+                            (make-connection nil :descriptor socket)
+                            (make-connection socket))))
+        (multiple-value-bind (decision sibling) (admit engine worker connection)
+          (ecase decision
+            (:serve
+             (when sibling (launch sibling))
+             connection)
+            (:queued nil)
+            (:refused (refuse-and-close engine connection) nil)
+            (:late (close-socket socket) nil)))))))
+
+;;; Its connections
+
+(defmethod list-engine-connections ((engine blocking-engine))
+  (append
+   (loop for (connection . worker) in (worker-connections engine)
+         collect (describe-connection connection
+                                      (if (eq (worker-state worker) :keep-alive) :idle :active)
+                                      worker))
+   (loop for connection in (with-engine (engine) (copy-list (engine-queue engine)))
+         collect (describe-connection connection :queued))))
+
+;;; The life of a worker: it accepts, and serves what it accepted
+
+(defun back-off (engine)
+  "Waits for a tick, or until ENGINE accepts nothing more."
+  (wait-for-change engine *tick* (lambda () (not (engine-accepting-p engine)))))
+
+(defmethod accept-rest ((engine blocking-engine) seconds)
+  ;; Its workers accept, and make siblings for it.
+  (loop with left = (countdown seconds)
+        while (and (engine-accepting-p engine)
+                   (pending-connection-p (engine-listener engine))
+                   (plusp (funcall left)))
+        do (await-kernel engine)))
+
+(defun accept-or-back-off (engine worker)
+  (handler-case (accept-one engine worker)
+    (accept-failed (condition)
+      (when (and (engine-accepting-p engine)
+                 ;; What befell one connection need not befall the next.
+                 (or (note-accept-trouble engine condition)
+                     (not (typep condition 'network-trouble))))
+        (back-off engine))
+      nil)))
+
+;;; Serving it
+
+(defun become-idle (engine worker)
+  "True when WORKER may wait for another request of its connection."
+  (with-engine (engine)
+    (when (and (serving-p engine) (not (drain-over-p engine (milliseconds))))
+      (set-worker-state worker :keep-alive)
+      t)))
+
+(defun next-request-p (engine worker connection)
+  "Waits until CONNECTION has another request, or the end of its input."
+  (let ((service (engine-service engine)))
+    (or (input-buffered-p service connection)
+        (and (become-idle engine worker)
+             (prog1 (interruptibly
+                      (await-input (connection-handle connection)
+                                   :until (end-after (idle-seconds service))))
+               (with-engine (engine)
+                 (set-worker-state worker :serving)))))))
+
+(defun call-service (engine connection)
+  "What SERVE returns for CONNECTION."
+  (setf (connection-outcome connection) nil)
+  (interruptibly (serve (engine-service engine) connection)))
+
+(defun serve-to-the-end (engine worker connection)
+  "Serves the requests of CONNECTION; returns :CLOSE, :DETACHED or :BROKEN."
+  (handler-case
+      (loop for outcome = (call-service engine connection)
+            unless (and (eq outcome :park) (next-request-p engine worker connection))
+              return (if (eq outcome :park) :close outcome))
+    ((or error storage-condition) (condition)
+      (count-failure engine)
+      (log-message engine :error "Serving a connection failed: ~A" condition)
+      (or (given-away-outcome connection) :close))))
+
+(defun close-connection (engine connection orderly)
+  "Closes CONNECTION; gently when it was served to an ORDERLY end."
+  (let ((socket (connection-handle connection)))
+    (unwind-protect-whole
+        (surviving-interrupts (engine)
+          (release-connection engine connection))
+      (if orderly
+          (close-gently socket (expecting-more-p engine connection))
+          (close-socket socket)))))
+
+(defmethod close-orphaned-connection ((engine blocking-engine) connection)
+  (with-engine (engine)
+    (counter-add (engine-open-count engine) -1))
+  (close-connection engine connection nil))
+
+(defmethod detach ((engine blocking-engine) connection)
+  (with-engine (engine)
+    (when (eq connection (worker-connection *worker*))
+      ;; From here on the sentinel does not touch the socket, so closing it is safe.
+      (setf (worker-connection *worker*) nil)
+      (counter-add (engine-open-count engine) -1))))
+
+(defun handle-connection (engine worker connection)
+  "Serves CONNECTION, which WORKER has taken up, and gives it up again."
+  (let ((outcome nil))
+    (unwind-protect-whole
+        (setf outcome (serve-to-the-end engine worker connection))
+      (detach engine connection)
+      ;; It may have been given away before the service was left by a non-local exit.
+      (unless (eq :detached (or outcome (given-away-outcome connection)))
+        (close-connection engine connection (eq outcome :close))))))
+
+(defun attend-interrupts (engine worker)
+  "Lets come what was to interrupt WORKER of ENGINE, which has no connection.  That may last, so it does not count as one
+that waits for a connection meanwhile; what it is next, NEXT-STEP says."
+  (when (interrupt-pending-p)
+    (with-engine (engine)
+      (set-worker-state worker :serving)
+      (bt:condition-notify (engine-sentinel-wakeup engine))))
+  (surviving-interrupts (engine)
+    (ensure-sentinel engine)))
+
+(defun work-on (engine worker)
+  "Does what WORKER of ENGINE is to do next; NIL when it should end."
+  (attend-interrupts engine worker)
+  (let* ((step (next-step engine worker))
+         (connection (case step
+                       (:end nil)
+                       (:accept (accept-or-back-off engine worker))
+                       (t step))))
+    (when connection
+      (handle-connection engine worker connection))
+    (not (eq step :end))))
+
+(defmethod worker-loop ((engine blocking-engine) worker)
+  (deferring-interrupts
+    (loop while (work-on engine worker)
+          ;; Who waits for a connection keeps nothing of the last one alive.
+          do (clear-stack))))
+
+;;; Deadlines, which the sentinel looks at in each tick
+
+(defun input-awaited-p (worker kind)
+  "True when WORKER, whose connection is to be ended because of KIND, only waits for input: it may still tell
+its peer why."
+  (or (eq (worker-state worker) :keep-alive)
+      (member kind '(:first-byte :head :idle))))
+
+(defun end-connection (engine worker kind)
+  "Ends what WORKER reads or writes, because of KIND; it will notice, and release the connection
+itself.  Under the lock, so that the socket cannot be closed, and its descriptor reused, meanwhile."
+  (count-expired engine kind)
+  (setf (connection-deadline (worker-connection worker)) nil)
+  (shut-down (connection-handle (worker-connection worker))
+             (if (input-awaited-p worker kind) :input :io)))
+
+(defun end-overdue-connections (engine)
+  "Ends the connections of ENGINE that are overdue.  One that is to be served then has a worker, which looks after the time
+itself, and may be late.  Under the lock."
+  (loop with now = (milliseconds)
+        for worker in (engine-workers engine)
+        for connection = (worker-connection worker)
+        when (and connection
+                  (not (served-when-due-p connection))
+                  (overdue-p connection now))
+          do (end-connection engine worker (connection-deadline-kind connection))))
+
+;;; Clients that are given up
+
+(defmethod wake-from-client ((engine blocking-engine) connection direction)
+  (with-engine (engine)
+    (when (find connection (engine-workers engine) :key #'worker-connection)
+      (shut-down (connection-handle connection) (if (eq :input direction) :input :io)))))
+
+;;; Overload, and the end of a drain
+
+(defun saturated-p (engine)
+  (and (running-p engine)
+       (full-p engine)
+       (or (engine-queue engine)
+           (pending-connection-p (engine-listener engine)))))
+
+(defun idle-too-long-p (worker)
+  (and (eq (worker-state worker) :keep-alive)
+       (> (worker-milliseconds worker) *overload-idle-milliseconds*)))
+
+(defun end-drained-connections (engine)
+  "Ends the connections of ENGINE that idle, when it has drained for long enough.  Under the lock."
+  (when (drain-over-p engine (milliseconds))
+    (dolist (worker (engine-workers engine))
+      (when (eq (worker-state worker) :keep-alive)
+        (shut-down (connection-handle (worker-connection worker)) :input)))))
+
+(defun end-idle-connections (engine)
+  "Ends the connections of ENGINE that are idle where its drain is over, or while others wait for a worker.
+Under the lock."
+  (end-drained-connections engine)
+  (when (setf (engine-overloaded-p engine) (and (saturated-p engine) t))
+    (dolist (worker (remove-if-not #'idle-too-long-p (engine-workers engine)))
+      (end-connection engine worker :evicted))))
+
+;;; Its loop
+
+(defun housekeep (engine)
+  "What the sentinel of ENGINE does at a tick.  True when all that was missing was made."
+  (with-engine (engine)
+    (end-overdue-connections engine)
+    (end-idle-connections engine))
+  (maintain-pool engine))
+
+(defun nothing-under-way-p (engine)
+  "True when nothing that the sentinel looks after is under way.  Under the lock."
+  (not (or (plusp (worker-count engine :starting :serving))
+           (full-p engine)
+           (engine-queue engine)
+           (engine-overloaded-p engine)
+           (engine-thread-trouble-p engine)
+           (not (running-p engine)))))
+
+(defun wait-a-tick (engine)
+  (rest-until-woken engine
+                    (lambda () (if (nothing-under-way-p engine) *idle-tick* *tick*))
+                    (lambda () (plusp (missing-workers engine)))))
+
+(defmethod sentinel-loop ((engine blocking-engine))
+  (loop until (eq (engine-phase engine) :stopped)
+        unless (call-surviving engine :housekeeping (lambda ()
+                                                      (housekeep engine)
+                                                      (clear-stack)
+                                                      (wait-a-tick engine)))
+          do (pause-after-failure engine)))
