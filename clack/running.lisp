@@ -119,7 +119,6 @@ port.  ARGUMENTS are keywords and values; unknown ones are ignored.
   :PERSISTENT-CONNECTIONS-P  NIL: each connection is for one request; default true
   :PARKING           NIL: connections between two requests keep their threads; default true
   :BATCH-SCHEDULING  NIL: threads are scheduled as the process is; default true
-  :IO-URING          NIL: each call on a socket is made by itself; default true: several by one, where the system can
   :ON-START          a function, called with the server once that accepts connections
   :SSL               true: the server speaks TLS, and so it does where this is not given, but a file below is
   :SSL-CERT-FILE, :SSL-KEY-FILE, :SSL-KEY-PASSWORD   certificate and key, PEM files, and the key's password
