@@ -84,7 +84,7 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
         (let ((deferral (make-deferral *exchange* (end-after timeout) on-abandon)))
           (setf (deferral-context deferral)
                 (make-reply-context hunchentoot:*acceptor* hunchentoot:*request* hunchentoot:*reply*
-                                    (current-head) (own-content hunchentoot:*request*) hunchentoot:*session*))
+                                    (own-content hunchentoot:*request*) hunchentoot:*session*))
           deferral)))
 
 ;;; In any thread
@@ -244,7 +244,7 @@ reply is to come later."
                 answer))))
     (declare (dynamic-extent #'late-content))
     (answer-by #'late-content
-               (reply-context-acceptor context) (reply-context-request context) (reply-context-head context))))
+               (reply-context-acceptor context) (reply-context-request context) (current-head))))
 
 (defmethod end-stream ((taskmaster recycling-taskmaster) deferral outbox)
   (let ((exchange (deferral-exchange deferral))

@@ -398,10 +398,13 @@ connection."
               (loop for (name . value) in (head-headers head)
                     collect (list (string-capitalize name) value))))))
 
-(defun copy-continue ()
-  "Copies what tells a client to send its content to Hunchentoot's *HEADER-STREAM*, if there is one."
-  (when hunchentoot:*header-stream*
-    (format hunchentoot:*header-stream* "HTTP/1.1 100 Continue~%")))
+(defun announce-continue ()
+  "Copies to Hunchentoot's *HEADER-STREAM*, if there is one, that the client is told to send its content; NIL where the
+reply has begun."
+  (unless (headers-sent-p)
+    (when hunchentoot:*header-stream*
+      (format hunchentoot:*header-stream* "HTTP/1.1 100 Continue~%"))
+    t))
 
 (defun rewrite-urls (content)
   "The string CONTENT with the session in its URLs where that is wanted."

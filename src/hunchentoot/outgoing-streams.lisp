@@ -83,7 +83,7 @@ leaving."
   "Writes the head of STREAM, which DEFERRAL becomes."
   (let ((acceptor (reply-context-acceptor context))
         (request (reply-context-request context))
-        (head (reply-context-head context)))
+        (head (current-head)))
     (setf (deferral-outbox deferral) (outgoing-stream-outbox stream)
           (deferral-answer deferral) nil) ; it is begun
     (handler-case

@@ -4,12 +4,11 @@
 ;;;; back at the end.  Several threads may be in it at a time, the handler's among them.
 
 (defstruct (reply-context (:include opaque)
-                          (:constructor make-reply-context (acceptor request reply head content session)))
+                          (:constructor make-reply-context (acceptor request reply content session)))
   "What was bound while a handler ran."
   (acceptor nil :read-only t)
   (request nil :read-only t)
   (reply nil :read-only t)
-  (head nil :read-only t)
   (content nil :read-only t)            ; of the request
   (session nil)
   (stream nil)                          ; Hunchentoot's

@@ -4,12 +4,6 @@
 ;;;; octets: sent at once where a handler returns it whole (reply.lisp), else as the handler writes it
 ;;;; (streaming.lisp).
 
-(defun announce-continue ()
-  "Copies to Hunchentoot's *HEADER-STREAM* that the client is told to send content; NIL where it has its reply already."
-  (unless (headers-sent-p)
-    (copy-continue)
-    t))
-
 (defun call-with-content (link content thunk)
   "Calls THUNK, which processes the request over LINK with CONTENT; what that has in memory counts as garbage
 then, unless a program has taken the connection away: it may read on."

@@ -180,9 +180,9 @@
   ("connection-headers" "(eq :switch event)" "nil" :suites (own-output))
   ("connection-headers" "(not (eq (head-protocol head) :http/1.1))" "nil"
    :equivalent "Connections of HTTP/1.0 are kept only where that was asked for.")
-  ("busy-reply" "(\"Connection\" \"close\")" "" :suites (taskmaster))
-  ("busy-reply" "(length body)" "(1+ (length body))" :suites (taskmaster rejections))
-  ("busy-reply" "(\"Retry-After\" ,*retry-seconds*)" "" :suites (taskmaster))))
+  ("encode-last-text" "(:connection . \"close\")" "" :suites (taskmaster))
+  ("encode-last-text" "(length text)" "(1+ (length text))" :suites (taskmaster rejections))
+  ("send-busy" "(:retry-after . ,*retry-seconds*)" "" :suites (taskmaster))))
 
 (:file "src/server/logs/turns.lisp" :suites (journal)
  :mutants

@@ -39,15 +39,21 @@ REPLY are given away then."
         (when (wire-unsent wire)
           (give-octets-away reply))))))
 
+(defun encode-last-text (reply status headers text &optional second)
+  "Appends the last answer of a connection to REPLY: with STATUS, HEADERS, an alist, and TEXT, of characters of
+ASCII; dated SECOND, a universal time, unless that is NIL."
+  (encode-head reply status
+               `((:connection . "close")
+                 ,@headers
+                 (:content-type . "text/plain; charset=us-ascii")
+                 (:content-length . ,(length text)))
+               :second second)
+  (encode-string reply text :latin-1))
+
 (defun encode-refusal (reply refusal)
   "Appends the answer with the status and the reason of REFUSAL to REPLY."
-  (let ((text (protocol-error-reason refusal)))
-    (encode-head reply (protocol-error-status refusal)
-                 `((:connection . "close")
-                   (:content-type . "text/plain; charset=us-ascii")
-                   (:content-length . ,(length text)))
-                 :second (current-second))
-    (encode-string reply text :latin-1)))
+  (encode-last-text reply (protocol-error-status refusal) '() (protocol-error-reason refusal)
+                    (current-second)))
 
 (defun send-refusal (stream refusal)
   "Answers STREAM with the status and the reason of REFUSAL, a PROTOCOL-ERROR."
@@ -124,22 +130,11 @@ for no limit."
 (defparameter *retry-seconds* 1
   "What a refused client is told to wait before it tries again, an integer of seconds.")
 
-(defun busy-reply ()
-  "The octets of the answer to a connection for which there is no room (RFC 9110, sections
-15.6.4 and 10.2.3)."
-  (let ((body "The server is busy.  Please try again in a moment."))
-    (map 'octets #'char-code
-         (format nil "HTTP/1.1 503 Service Unavailable~C~C~:{~A: ~A~C~C~}~C~C~A"
-                 #\Return #\Newline
-                 (loop for (name value) in `(("Connection" "close")
-                                             ("Retry-After" ,*retry-seconds*)
-                                             ("Content-Type" "text/plain; charset=us-ascii")
-                                             ("Content-Length" ,(length body)))
-                       collect (list name value #\Return #\Newline))
-                 #\Return #\Newline body))))
-
 (defun send-busy (socket)
-  "Answers SOCKET, a connection for which there is no room, that the server is busy.  Waits a second at most."
-  (let ((reply (busy-reply)))
+  "Answers SOCKET, a connection for which there is no room, that the server is busy (RFC 9110, section 15.6.4).
+Waits a second at most."
+  (let ((reply (make-output)))
+    (encode-last-text reply 503 `((:retry-after . ,*retry-seconds*))
+                      "The server is busy.  Please try again in a moment.")
     (limit-waits socket 1)
-    (write-stream-octets (socket-octet-stream socket) reply 0 (length reply))))
+    (write-stream-octets (socket-octet-stream socket) (output-octets reply) 0 (output-fill reply))))
