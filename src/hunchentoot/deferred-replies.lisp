@@ -9,17 +9,10 @@
 ;;;;   it is not                         is the worker's to keep        the worker waits with it
 ;;;;   by an error or a throw            the reply was not complete     500 is sent
 ;;;;
-;;;; The dynamic context of the request is kept in a REPLY-CONTEXT, and bound again for the reply.
+;;;; The dynamic context of the request is kept in a DEFERRED-REPLY, and bound again for the reply.
 
 (defvar *default-reply-timeout* 60
   "How many seconds, a real or NIL for ever, a deferred reply may take: the default of DEFER-REPLY's :TIMEOUT.")
-
-(defstruct (deferred-reply (:include opaque) (:constructor make-deferred-reply (deferral)) (:copier nil))
-  "A reply that comes later, as programs know it."
-  (deferral nil :read-only t))
-
-(setf (documentation 'deferred-reply-p 'function)
-      "True when the argument is a reply that DEFER-REPLY has deferred.")
 
 (defstruct (completion (:include opaque) (:constructor make-completion (content status headers content-type)))
   "What a deferred reply was completed with."
@@ -62,7 +55,7 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
 (defun call-deferring (function timeout on-abandon)
   "What DEFER-REPLY does: FUNCTION, of the reply, is its body."
   (let ((deferral (begin-deferral timeout on-abandon)))
-    (unless-returned (funcall function (make-deferred-reply deferral))
+    (unless-returned (funcall function (deferral-context deferral))
       (withdraw-deferral deferral))))
 
 (defun check-deferrable ()
@@ -83,8 +76,9 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
   (setf (exchange-deferral *exchange*)
         (let ((deferral (make-deferral *exchange* (end-after timeout) on-abandon)))
           (setf (deferral-context deferral)
-                (make-reply-context hunchentoot:*acceptor* hunchentoot:*request* hunchentoot:*reply*
-                                    (own-content hunchentoot:*request*) hunchentoot:*session*))
+                (make-deferred-reply deferral
+                                     hunchentoot:*acceptor* hunchentoot:*request* hunchentoot:*reply*
+                                     (own-content hunchentoot:*request*) hunchentoot:*session*))
           deferral)))
 
 ;;; In any thread
@@ -123,9 +117,8 @@ completed with."
 were in the handler that has deferred REPLY, and returns what it returns.  Temporary files that are made meanwhile
 live as long as those of the handler.  Any thread may ask for raw post data and parameters; what else two threads change
 of these objects at a time, or one and the handler, they have to agree on."
-  (let ((context (deferral-context (deferred-reply-deferral reply))))
-    (call-with-content-as-stream (or (reply-context-content context) *no-content*)
-                                 (lambda () (call-in-context context function)))))
+  (call-with-content-as-stream (or (deferred-reply-content reply) *no-content*)
+                               (lambda () (call-in-context reply function))))
 
 (defmacro with-reply-context ((reply) &body body)
   "Evaluates BODY as CALL-WITH-REPLY-CONTEXT calls a function for REPLY."
@@ -160,7 +153,7 @@ of these objects at a time, or one and the handler, they have to agree on."
 
 (defun deferral-waits-p (deferral)
   "True when the handler that has deferred DEFERRAL has just returned, or was left."
-  (null (reply-context-stream (deferral-context deferral))))
+  (null (deferred-reply-stream (deferral-context deferral))))
 
 (defun deferred-result (deferral left-p condition backtrace)
   "What counts as the result of the handler that has deferred DEFERRAL, and was left if LEFT-P, or has failed with
@@ -194,15 +187,15 @@ reply is to come later."
       (end-taking content))
     (uninterruptibly                    ; else files would be left to nobody
       (add-files context (take-temporary-files))
-      (setf (reply-context-session context) hunchentoot:*session*
-            (reply-context-stream context) (current-stream)
+      (setf (deferred-reply-session context) hunchentoot:*session*
+            (deferred-reply-stream context) (current-stream)
             (link-continuation (current-link)) deferral))))
 
 ;;; Where it goes on
 
 (defun call-resuming (exchange context thunk)
   "Calls THUNK, which goes on with the reply of EXCHANGE in CONTEXT; returns what is to become of the connection."
-  (let* ((acceptor (reply-context-acceptor context))
+  (let* ((acceptor (deferred-reply-acceptor context))
          (link (exchange-link exchange))
          (*exchange* exchange))
     (flet ((resume-it ()
@@ -210,7 +203,7 @@ reply is to come later."
              (conclude-resumed acceptor exchange context link)))
       (declare (dynamic-extent #'resume-it))
       (flet ((resume-with-stream ()
-               (call-with-connection-stream (reply-context-stream context) #'resume-it (constantly nil))))
+               (call-with-connection-stream (deferred-reply-stream context) #'resume-it (constantly nil))))
         (declare (dynamic-extent #'resume-with-stream))
         (let ((outcome (call-timed acceptor exchange #'resume-with-stream)))
           (cond ((eq :deferred outcome) outcome)
@@ -219,11 +212,11 @@ reply is to come later."
 
 (defun conclude-resumed (acceptor exchange context link)
   (cond ((deferral-outbox (exchange-deferral exchange)) ; and its end is to come
-         (setf (reply-context-stream context) (current-stream))
+         (setf (deferred-reply-stream context) (current-stream))
          :deferred)
         (t
          (forget-request context)
-         (prog1 (conclude-exchange acceptor exchange link (reply-context-content context))
+         (prog1 (conclude-exchange acceptor exchange link (deferred-reply-content context))
            (count-request (exchange-connection exchange))))))
 
 (defmethod resume ((taskmaster recycling-taskmaster) deferral answer)
@@ -244,15 +237,15 @@ reply is to come later."
                 answer))))
     (declare (dynamic-extent #'late-content))
     (answer-by #'late-content
-               (reply-context-acceptor context) (reply-context-request context) (current-head))))
+               (deferred-reply-acceptor context) (deferred-reply-request context) (current-head))))
 
 (defmethod end-stream ((taskmaster recycling-taskmaster) deferral outbox)
   (let ((exchange (deferral-exchange deferral))
         (context (deferral-context deferral)))
     (call-resuming exchange context
                    (lambda ()
-                     (when (typep (reply-context-stream context) 'reply-stream)
-                       (note-sent-beside (reply-context-stream context) outbox))
+                     (when (typep (deferred-reply-stream context) 'reply-stream)
+                       (note-sent-beside (deferred-reply-stream context) outbox))
                      ;; Its head was sent in another context.
                      (when (persists-p (exchange-protocol exchange))
                        (keep-connection))))))
@@ -261,4 +254,4 @@ reply is to come later."
   (forget-request (deferral-context deferral))
   (let ((access (shiftf (exchange-access (deferral-exchange deferral)) nil)))
     (when access                        ; of a stream that was begun, perhaps
-      (finish-access (reply-context-acceptor (deferral-context deferral)) access))))
+      (finish-access (deferred-reply-acceptor (deferral-context deferral)) access))))

@@ -52,9 +52,9 @@ its client leaves or the server stops.  NIL when nobody waits for REPLY any more
   ;; The handler, in another thread, may have the rest of its context still; and the reply is not to be changed before
   ;; it is known that somebody waits for the stream.
   (let* ((context (deferral-context deferral))
-         (reply (reply-context-reply context))
-         (hunchentoot:*acceptor* (reply-context-acceptor context))
-         (hunchentoot:*request* (reply-context-request context))
+         (reply (deferred-reply-reply context))
+         (hunchentoot:*acceptor* (deferred-reply-acceptor context))
+         (hunchentoot:*request* (deferred-reply-request context))
          (hunchentoot:*reply* (draft-of reply completion)))
     (let ((framing (current-framing)))
       (make-outgoing-stream deferral
@@ -81,8 +81,8 @@ leaving."
 
 (defun begin-outgoing (deferral context stream)
   "Writes the head of STREAM, which DEFERRAL becomes."
-  (let ((acceptor (reply-context-acceptor context))
-        (request (reply-context-request context))
+  (let ((acceptor (deferred-reply-acceptor context))
+        (request (deferred-reply-request context))
         (head (current-head)))
     (setf (deferral-outbox deferral) (outgoing-stream-outbox stream)
           (deferral-answer deferral) nil) ; it is begun
