@@ -34,9 +34,7 @@
 
 (:file "src/server/connection/wire-output.lisp" :suites (wires wire-output contents)
  :mutants
- (("send-all" "(incf start count)" "(setf start end)")
-  ("send-all" "((would-block-p count) (await-peer wire :output))" "")
-  ("flush-wire" "(clear-queue queue)" "nil")
+ (("flush-wire" "(clear-queue queue)" "nil")
   ("send-unsent" "(await-peer wire :output)" "" :equivalent "It computes where it would wait.")
   ("flushed-p" "(zerop (wire-fill wire))" "t")
   ("break-off-wire" ":abort t" "" :suites (reply-streams wires wire-output))
@@ -44,13 +42,7 @@
   ("whole-or-broken" "(break-off-wire ,wire)" "nil" :suites (reply-streams wires wire-output))
   ("sending-wholly" "(uninterruptibly (,it))" "(,it)" :suites (slow-streams))
   ("send-output" "(send-unsent wire)" "nil")
-  ("send-output" "(setf (wire-fill wire) 0)" "")
-  ("output-room" "(= (wire-fill wire) (length buffer))" "nil")
-  ("output-room" "(= (wire-fill wire) (length buffer))" "(= (1+ (wire-fill wire)) (length buffer))"
-   :equivalent "The buffer is sent an octet earlier.")
-  ("buffer-output" "(min (- end start) (- (length buffer) fill))" "(- end start)")
-  ("buffer-output" ":start1 fill" "")
-  ("write-directly" "(send-output wire)" "")))
+  ("send-output" "(send-buffer wire)" "nil")))
 
 (:file "src/server/connection/wire.lisp" :suites (wires wire-output contents)
  :mutants
@@ -88,10 +80,6 @@
   ("trivial-gray-streams:stream-listen" "(eq :some (fill-input (stream-wire stream)))"
    "(not (eq :none (fill-input (stream-wire stream))))")
   ("trivial-gray-streams:stream-clear-input" "(wire-end wire)" "0")
-  ("trivial-gray-streams:stream-write-sequence" "(> (- end start) +output-size+)" "t"
-   :equivalent "A matter of speed.")
-  ("trivial-gray-streams:stream-write-sequence" "(write-directly wire sequence start end)"
-   "(send-all wire sequence start end)")
   ("trivial-gray-streams:stream-clear-output" "(setf (wire-fill (stream-wire stream)) 0)" "")))
 
 (:file "src/server/request/head-input.lisp" :suites (wires wire-output contents)
@@ -296,16 +284,21 @@
   ("push-output" "(send-output wire)" "nil")
   ("push-output" "(flush-wire wire)" "nil")
   ("push-output" "(null (wire-unsent wire))" "t")
-  ("push-output" "(shiftf (wire-fill wire) 0)" "(wire-fill wire)")
-  ("push-output" "(keep wire octets (send-now wire octets 0 end) end)" "(send-now wire octets 0 end)")
+  ("send-buffer" "(shiftf (wire-fill wire) 0)" "(wire-fill wire)")
+  ("send-buffer" "(keep wire octets (send-now wire octets 0 end) end)" "(send-now wire octets 0 end)")
+  ("output-room" "(= (wire-fill wire) (length buffer))" "nil")
+  ("output-room" "(= (wire-fill wire) (length buffer))" "(= (1+ (wire-fill wire)) (length buffer))"
+   :equivalent "The buffer is sent an octet earlier.")
+  ("put-in-buffer" "(min end" "(max end")
+  ("put-in-buffer" ":start1 fill" "")
   ("empty-output" "(push-output wire)" "" :equivalent "It copies what could leave.")
   ("empty-output" "(keep-buffered wire)" "")
-  ("too-much-left-p" "(> left *high-water-mark*)" "t")
+  ("too-much-unsent-p" "(> unsent *high-water-mark*)" "t")
   ("leave-output-to-engine" "(push-output wire)" "" :equivalent "The engine sends it a moment later.")
-  ("too-much-left-p" "(not (make-room-in-heap left))" "nil" :suites (slow-streams))
-  ("too-much-left-p" "(> left *high-water-mark*)" "nil")
+  ("too-much-unsent-p" "(not (make-room-in-heap unsent))" "nil" :suites (slow-streams))
+  ("too-much-unsent-p" "(> unsent *high-water-mark*)" "nil")
   ("leave-output-to-engine" "(keep-buffered wire)" "")
-  ("put-in-buffer" "(empty-output wire)" "")
+  ("output-room" "(empty-output wire)" "")
   ("large-p" "(zerop (wire-fill wire))" "t")
   ("large-p" "(null (wire-unsent wire))" "t")
   ("large-p" "(engine-sends-p wire)" "t" :suites (lending))

@@ -82,6 +82,14 @@ Returns where the rest begins.  Signals DESCRIPTOR-BROKEN."
   (uninterruptibly
     (keep wire (wire-output wire) 0 (shiftf (wire-fill wire) 0))))
 
+(defun send-buffer (wire)
+  "Sends what the peer of WIRE, whose queue is empty, takes now of what was written; queues the
+rest."
+  (sending-wholly (wire)
+    (let* ((octets (wire-output wire))
+           (end (shiftf (wire-fill wire) 0))) ; not to be sent twice when this fails
+      (keep wire octets (send-now wire octets 0 end) end))))
+
 (defun push-output (wire)
   "Sends what the peer of WIRE takes now of what is queued and of what was written.  Waits only
 where nobody else would send the rest."
@@ -91,10 +99,7 @@ where nobody else would send the rest."
          (when (wire-unsent wire)
            (flush-wire wire))
          (when (and (null (wire-unsent wire)) (plusp (wire-fill wire)))
-           (sending-wholly (wire)
-             (let* ((octets (wire-output wire))
-                    (end (shiftf (wire-fill wire) 0))) ; not to be sent twice when this fails
-               (keep wire octets (send-now wire octets 0 end) end)))))))
+           (send-buffer wire)))))
 
 (defun too-much-unsent-p (wire)
   "True when more than *HIGH-WATER-MARK* octets are in the queue of WIRE, or any while the heap
@@ -125,12 +130,22 @@ the rest."
   (or (wire-output wire)
       (setf (wire-output wire) (take-buffer :output))))
 
+(defun output-room (wire)
+  "The buffer for output of WIRE, which has room for an octet."
+  (let ((buffer (output-buffer wire)))
+    (when (= (wire-fill wire) (length buffer))
+      (empty-output wire))
+    buffer))
+
 (defun put-in-buffer (wire sequence start end)
-  "Writes what fits of SEQUENCE from START to END, at least one octet, to the buffer of WIRE; returns where
-the rest begins."
-  (when (= (wire-fill wire) (length (output-buffer wire)))
-    (empty-output wire))
-  (+ start (buffer-output wire sequence start end)))
+  "Writes what fits of SEQUENCE from START to END, at least one octet, to the buffer of WIRE;
+returns where the rest begins."
+  (let* ((buffer (output-room wire))
+         (fill (wire-fill wire))
+         (next (min end (+ start (- (length buffer) fill)))))
+    (replace buffer sequence :start1 fill :start2 start :end2 next)
+    (setf (wire-fill wire) (+ fill (- next start)))
+    next))
 
 (defun large-p (wire sequence start end)
   "True when SEQUENCE from START to END is better sent to WIRE as it is."
@@ -141,7 +156,8 @@ the rest begins."
        (engine-sends-p wire)))
 
 (defun write-keeping (wire sequence start end)
-  "Writes SEQUENCE, of octets, from START to END to WIRE; what the peer does not take now is kept."
+  "Writes SEQUENCE, of octets, from START to END to WIRE; what the peer does not take now is kept,
+up to the high-water mark."
   (loop
     (when (large-p wire sequence start end)
       ;; The range is a program's, and what follows checks nothing.

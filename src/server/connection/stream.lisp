@@ -131,13 +131,8 @@ waits, and the wire beneath sends meanwhile."
 
 (defmethod trivial-gray-streams:stream-write-sequence
     ((stream descriptor-stream) sequence start end &key)
-  (let ((wire (stream-wire stream)))
-    (if (and (typep sequence 'octets) (> (- end start) +output-size+))
-        (write-directly wire sequence start end)
-        (loop for position = start then (+ position count)
-              while (< position end)
-              for count = (buffer-output wire sequence position end)))
-    sequence))
+  (write-keeping (stream-wire stream) sequence start end)
+  sequence)
 
 (defmethod trivial-gray-streams:stream-force-output ((stream descriptor-stream))
   (send-output (stream-wire stream)))

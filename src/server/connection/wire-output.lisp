@@ -14,16 +14,17 @@ connection."
      (break-off-wire ,wire)))
 
 (defmacro sending-wholly ((wire) &body body)
-  "Evaluates BODY, which sends to WIRE what its peer takes now, and notes how much that was.  A handler may
-leave it at any moment, by a time limit of its own, and write on: between the two, octets would be sent
-twice or never.  So nobody is interrupted there; or, where what carries WIRE waits for the peer, who leaves
-ends the connection."
+  "Evaluates BODY, which sends to WIRE what its peer takes now, and notes how much that was.  A
+handler may leave it at any moment, by a time limit of its own, and write on: between the two,
+octets would be sent twice or never.  So nobody is interrupted there; or, where what carries WIRE
+waits for the peer, who leaves ends the connection.  A program that has the descriptor, which
+blocks, sees to that itself."
   (let ((it (gensym "IT")))
     `(flet ((,it () ,@body))
        (declare (dynamic-extent #',it))
-       (if (wire-waits-p ,wire)
-           (whole-or-broken (,wire) (,it))
-           (uninterruptibly (,it))))))
+       (cond ((wire-waits-p ,wire) (whole-or-broken (,wire) (,it)))
+             ((eq :lent (wire-owner ,wire)) (,it))
+             (t (uninterruptibly (,it)))))))
 
 (declaim (inline send))
 (defun send (wire octets start end)
@@ -31,14 +32,6 @@ ends the connection."
   (if (wire-transport wire)
       (transport-send (wire-transport wire) octets start end)
       (send-octets (open-descriptor wire) octets start end)))
-
-(defun send-all (wire octets start end)
-  "Sends OCTETS from START to END, waiting for the peer of WIRE where it is slow."
-  (loop while (< start end)
-        do (let ((count (send wire octets start end)))
-             (cond ((>= count 0) (incf start count))
-                   ((would-block-p count) (await-peer wire :output))
-                   (t (fail-as-broken wire (- count)))))))
 
 (defconstant +gathered-octets+ (* 16 1024)
   "From how many octets on a part is written to a transport as it is: a TLS record has as many at most (RFC
@@ -92,42 +85,11 @@ sent, save what is in its queue, which the engine will send."
            (wire-unsent wire))))
 
 (defun send-output (wire)
-  "Sends what was written to WIRE, and to the stream beside it."
+  "Sends what was written to WIRE, and to the stream beside it, waiting for the peer."
   (when (wire-unsent wire)
     (send-unsent wire))
   (when (wire-lent wire)
     (flush-lent wire))
-  (let ((fill (wire-fill wire)))
-    (flet ((send-it ()
-             (setf (wire-fill wire) 0)  ; not to be sent twice when this fails
-             (send-all wire (wire-output wire) 0 fill)))
-      (cond ((zerop fill))
-            ((eq :engine (wire-owner (wire-base wire)))
-             (whole-or-broken (wire) (send-it)))
-            ;; What becomes of the stream, the program says that has it.
-            (t (send-it))))))
-
-(defun output-room (wire)
-  "The buffer for output of WIRE, which has room for an octet."
-  (let ((buffer (or (wire-output wire)
-                    (setf (wire-output wire) (take-buffer :output)))))
-    (when (= (wire-fill wire) (length buffer))
-      (send-output wire))
-    buffer))
-
-(defun buffer-output (wire sequence start end)
-  "Writes what fits of SEQUENCE from START to END, at least one octet, to the buffer of WIRE;
-returns how many octets."
-  (let* ((buffer (output-room wire))
-         (fill (wire-fill wire))
-         (count (min (- end start) (- (length buffer) fill))))
-    (replace buffer sequence :start1 fill :start2 start :end2 (+ start count))
-    (setf (wire-fill wire) (+ fill count))
-    count))
-
-(defun write-directly (wire octets start end)
-  "Sends OCTETS from START to END to WIRE after what was written before, without a copy."
-  ;; The range is a program's, and what follows checks nothing.
-  (check-range octets start end)
-  (send-output wire)
-  (send-all wire octets start end))
+  (when (plusp (wire-fill wire))
+    (send-buffer wire)
+    (send-unsent wire)))

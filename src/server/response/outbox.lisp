@@ -239,22 +239,19 @@ woken that waits for it.  Under the lock."
 (defun send-taken (outbox wire more-p)
   "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is
 queued.  MORE-P is as in FLUSH-WIRE.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
-  ;; What was taken, and is not sent or queued, nobody has.
   (cond ((not (queued-p outbox))        ; who is interrupted there breaks nothing
          (sent-to-the-end-p outbox))
-        ((engine-sends-p wire)
-         (sending-wholly (wire)
-           (multiple-value-bind (queue last-p) (take-queued outbox)
-             (when queue
-               (enqueue (wire-queue wire) (parts-of-queue queue))
-               (flush-wire wire more-p))
-             last-p)))
-        (t                              ; whose stream waits, or is a program's
-         (whole-or-broken (wire)
-           (multiple-value-bind (queue last-p) (take-queued outbox)
-             (dolist (part (parts-of-queue queue))
-               (write-directly wire (octets-part-octets part) 0 (part-end part)))
-             last-p)))))
+        (t
+         (let ((engine-sends-p (engine-sends-p wire)))
+           (unless engine-sends-p       ; a program has a stream beside it, or all of it
+             (send-output wire))
+           (prog1 (uninterruptibly
+                    (multiple-value-bind (queue last-p) (take-queued outbox)
+                      (enqueue (wire-queue wire) (parts-of-queue queue))
+                      last-p))
+             (if engine-sends-p
+                 (flush-wire wire more-p)
+                 (send-unsent wire)))))))
 
 (defun nothing-to-send-p (outbox)
   "True when all that was put into OUTBOX was sent, and more may be put in.  Who just puts something in has it sent
