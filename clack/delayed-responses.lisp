@@ -140,7 +140,7 @@ it may be answered once more.  That the client is gone is no failure: it is the 
   "True when the client of EXCHANGE sends CONTENT if that is read, it is not too much, and nothing of it is lost."
   (let ((protocol (exchange-protocol exchange)))
     (and (content-readable-p content)
-         (not (too-much-unread-p content))
+         (not (too-much-to-come-p content))
          (or (eq :idle (our-side protocol)) ; else it cannot be told any more to send what it holds back
              (not (eq :held (client-side protocol)))))))
 
@@ -151,7 +151,7 @@ read that, and BODY can be read in any thread."
         (exchange (delayed-exchange delayed)))
     (when (and (raw-body-content body)
                (takable-p exchange (delayed-content delayed)))
-      (take-rest body *most-unread*))
+      (take-rest body *unasked-limit*))
     (end-reading body)
     (end-content (delayed-server delayed) exchange (delayed-content delayed) nil)))
 

@@ -125,9 +125,9 @@ which can go on with 500."
   (unless (deferred-p exchange)
     (end-reading body)))
 
-(defun answered-p (server exchange link content)
-  "Has the request of EXCHANGE, which came over LINK with CONTENT, answered, whatever fails; true unless the client
-is gone."
+(defun answer-request (server exchange link content)
+  "Has the request of EXCHANGE, which came over LINK with CONTENT, answered, whatever fails.  NIL where the client is
+gone."
   (let ((body *empty-body*))
     (unwind-protect
          (let ((failure (handler-case (progn (setf body (body-of exchange content))
@@ -167,7 +167,7 @@ connection."
       (setf (link-content link) content))
     (setf (exchange-protocol exchange)
           (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
-    (let ((answered-p (answered-p server exchange link content)))
+    (let ((answered-p (answer-request server exchange link content)))
       (cond ((deferred-p exchange)
              (settle-takeover exchange)
              :deferred)

@@ -9,11 +9,6 @@
 ;;;;   a pathname               the file; see file-responses.lisp
 ;;;;   none                     a head, and what the writer is given; see written-responses.lisp
 
-(defparameter *most-unread* (* 64 1024 1024)
-  "How many octets of content that the application has not read are dropped before the response is sent, or kept for
-the threads that answer later.  Where more are announced, none is: the response is sent at once, and the connection is
-closed.")
-
 ;;; Headers
 
 (defun header-name (name)
@@ -88,18 +83,13 @@ Signals INVALID-HEADER."
        (not (winding-down-p (exchange-engine exchange)))
        (not (says-close-p (header :connection headers)))))
 
-(defun too-much-unread-p (content)
-  "True when more is announced of CONTENT, and has yet to come, than is taken for an application that has not read it."
-  (let ((awaited (content-awaited content)))
-    (and awaited (> awaited *most-unread*))))
-
 (defun drop-unread (exchange content)
   "Drops what the application has not read of CONTENT, of the request of EXCHANGE, before the response is sent:
 there are clients that look for one only when they have sent all."
   (when (eq :body (client-side (exchange-protocol exchange)))
     (note-event exchange
-                (if (and (not (too-much-unread-p content))
-                         (drop-content content *most-unread*))
+                (if (and (not (too-much-to-come-p content))
+                         (drop-content content *unasked-limit*))
                     :request-end
                     :request-fault))))
 

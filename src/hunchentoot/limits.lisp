@@ -19,9 +19,9 @@
 
 ;;; Content that is too large, or not well-formed
 
-(defun answered-p (exchange)
-  "True when the reply of EXCHANGE was deferred, and has an answer that was not begun.  Where it has none, it does not get any
-later."
+(defun withdraw-unless-answered (exchange)
+  "Lets the reply of EXCHANGE, if it was deferred and has no answer, not get any later.  True when it has one that was not
+begun."
   (let ((deferral (exchange-deferral exchange)))
     (and deferral
          (not (withdraw-deferral deferral))
@@ -41,6 +41,6 @@ later."
 status, or with the deferred reply that it has already, and with the connection.  Returns when a reply has begun."
   (note-event *exchange* :request-fault)
   (unless (headers-sent-p)
-    (unless (answered-p *exchange*)
+    (unless (withdraw-unless-answered *exchange*)
       (settle-refusal refusal))
     (hunchentoot:abort-request-handler)))

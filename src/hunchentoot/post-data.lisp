@@ -170,12 +170,11 @@ limit of their own."
 
 (defun too-much-unasked-p (request head)
   "True when REQUEST, with HEAD, has content that nobody has asked for, and so much of it has yet to come
-that the client will not be waited for, see *UNASKED-LIMIT*."
-  (let* ((content (unshared-content-of request head))
-         (awaited (and content (content-awaited content))))
-    (and awaited
-         (> awaited *unasked-limit*)
-         (not (content-asked-for-p request)))))
+that the client will not be waited for."
+  (let ((content (unshared-content-of request head)))
+    (and content
+         (not (content-asked-for-p request))
+         (too-much-to-come-p content))))
 
 (defun drop-unasked (request content)
   ;; For Hunchentoot T is: not to be read again.

@@ -48,7 +48,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:link-address #:socket-wire #:connection-usocket
    #:exchange-link #:current-head #:current-link
    ;; a connection's life
-   #:take-content #:*unread-limit*
+   #:take-content #:*unread-limit* #:*unasked-limit* #:too-much-to-come-p
    #:give-away #:leave-to-program
    #:next-request-missing #:end-content
    ;; exchanges

@@ -81,8 +81,8 @@
   ("send-within-function" "(reopen-deferral (delayed-deferral delayed))" "nil" :suites (clack/response-mishaps))
   ("cut-delayed" "(drop-answer written)" "nil" :suites (clack/response-mishaps))
   ("cut-delayed" "(note-event (delayed-exchange delayed) :reply-cut)" "nil" :suites (clack/response-mishaps))
-  ("take-rest-of-content" "(take-rest body *most-unread*)" "nil")
-  ("takable-p" "(not (too-much-unread-p content))" "t")
+  ("take-rest-of-content" "(take-rest body *unasked-limit*)" "nil")
+  ("takable-p" "(not (too-much-to-come-p content))" "t")
   ("takable-p" "(not (eq :held (client-side protocol)))" "t")
   ("settle-delayed" "(written-to-end-p (delayed-written delayed))" "t")
   ("withdraw-response" "(drop-answer (take-answer (delayed-deferral delayed)))" "nil" :suites (clack/response-mishaps))
@@ -134,7 +134,7 @@
   ("send-failure" "(eq :idle (our-side (exchange-protocol exchange)))" "t")
   ("call-debugging" "(unless (client-fault-p condition exchange body)" "(progn"
    :equivalent "Nobody fails while others debug, in the tests.")
-  ("answered-p" "(release-body body)" "nil")
+  ("answer-request" "(release-body body)" "nil")
   ("conclude-request" "(eq :done (our-side (exchange-protocol exchange)))" "t"
    :equivalent "What was cut is not reusable either.")
   ("conclude-request" "(if (reusable-p (exchange-protocol exchange)) :park :close)" ":park"

@@ -28,7 +28,7 @@
   ("field-counter" "(> fields limit)" "(>= fields limit)")
   ("field-counter" "(incf fields" "(setf fields")
   ("form-octets" "(and most (> (length read) most))" "nil")
-  ("too-much-unasked-p" "(> awaited *unasked-limit*)" "nil")
+  ("too-much-unasked-p" "(too-much-to-come-p content)" "nil")
   ("too-much-unasked-p" "(not (content-asked-for-p request))" "t")
   ("drop-unasked" "(setf (raw-post-data* request) t)" "")
   ("take-unasked" "(content-invite content)" "nil")
@@ -268,9 +268,9 @@
  (("answer-refusal" "(note-event *exchange* :request-fault)" "nil")
   ("answer-refusal" "(headers-sent-p)" "nil"
    :suites (limits rejections conformance/streaming exchanges content-that-does-not-come))
-  ("answer-refusal" "(unless (answered-p *exchange*)" "(unless nil" :suites (deferred-replies))
-  ("answered-p" "(not (withdraw-deferral deferral))" "t" :suites (deferred-replies))
-  ("answered-p" "(deferral-unsent-p deferral)" "t" :suites (deferred-replies))
+  ("answer-refusal" "(unless (withdraw-unless-answered *exchange*)" "(unless nil" :suites (deferred-replies))
+  ("withdraw-unless-answered" "(not (withdraw-deferral deferral))" "t" :suites (deferred-replies))
+  ("withdraw-unless-answered" "(deferral-unsent-p deferral)" "t" :suites (deferred-replies))
   ("settle-refusal" "(count-rejection hunchentoot:*acceptor* status)" "" :suites (rejections))
   ("settle-refusal" "(eql status hunchentoot:+http-service-unavailable+)" "t" :suites (limits rejections))
   ("settle-refusal" "(setf (hunchentoot:header-out :retry-after) *retry-seconds*)" ""

@@ -53,6 +53,15 @@ function without arguments or NIL, is called before 100 (Continue) is sent, and 
           ((link-content link))
           (t (make-content application link head (invitation exchange announce))))))
 
+(defparameter *unasked-limit* (* 64 1024 1024)
+  "How many octets of content that the program has not read are dropped before the reply is sent, or kept for the
+threads that answer later.  Where more are announced, none is: the reply is sent at once, and the connection is closed.")
+
+(defun too-much-to-come-p (content)
+  "True when more is announced of CONTENT, and has yet to come, than is taken for a program that has not read it."
+  (let ((awaited (content-awaited content)))
+    (and awaited (> awaited *unasked-limit*))))
+
 (defparameter *unread-limit* (* 256 1024)
   "How many octets of content that was not read to its end are dropped after the reply, for the sake
 of keeping the connection; where there are more, it is closed.")
