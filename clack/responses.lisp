@@ -106,7 +106,7 @@ after it."
       (encode-response-head reply server exchange status headers event length)
       (let ((body (and (content-wanted-p (head-method head) status) (funcall append reply))))
         (note-event exchange event)
-        (send-reply-on (link-wire (exchange-link exchange)) reply body)
+        (send-reply (link-wire (exchange-link exchange)) reply body)
         (note-event exchange :reply-end)))))
 
 (defun announced-length (headers)

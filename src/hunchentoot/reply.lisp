@@ -303,7 +303,7 @@ sent after it."
                        (funcall append reply))))
         (begin-reply acceptor status event)
         (take-what-was-not-read request head)
-        (send-reply-on (link-wire (current-link)) reply body)
+        (send-reply (link-wire (current-link)) reply body)
         (note-event *exchange* :reply-end)))))
 
 (defun append-content (reply content encoding length)

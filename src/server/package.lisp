@@ -80,7 +80,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:release-octets #:leave-content #:abandon-reception #:content-awaited #:content-at-hand
    #:make-content-stream #:*no-content* #:make-chunked-content
    ;; replies
-   #:with-reply #:send-reply-on #:send-refusal #:send-refusal-at-once #:send-continue
+   #:with-reply #:send-reply #:send-refusal #:send-refusal-at-once #:send-continue
    #:current-second
    #:says-close-p #:reply-event #:connection-headers #:content-wanted-p
    #:*retry-seconds* #:send-busy

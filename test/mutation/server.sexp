@@ -153,10 +153,10 @@
  :mutants
  (("with-reply" "(reset-output (if *kit* (kit-reply *kit*) (make-output)))"
    "(if *kit* (kit-reply *kit*) (make-output))")
-  ("send-reply-on" "(send-output wire)" "")
-  ("send-reply-on" "(max 0" "(+ 0")
-  ("send-reply-on" "(make-octets-part (output-octets reply) sent fill)" "(make-octets-part (output-octets reply) 0 fill)")
-  ("send-reply-on" "(give-octets-away reply)" "nil")
+  ("send-reply" "(send-output wire)" "")
+  ("send-reply" "(max 0" "(+ 0")
+  ("send-reply" "(make-octets-part (output-octets reply) sent fill)" "(make-octets-part (output-octets reply) 0 fill)")
+  ("send-reply" "(give-octets-away reply)" "nil")
   ("keep-alive-of" "(eql seconds (car known))" "(car known)"
    :suites (exchanges conformance/connections))
   ("says-close-p" "(string-trim '(#\\Space #\\Tab) part)" "part" :suites (conformance/connections))
@@ -430,7 +430,7 @@
  :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
  :mutants
  (("waiting-request" "(shiftf (link-parser link) nil)" "(link-parser link)")
-  ("reject" "(send-refusal (wire-stream (link-wire link)) refusal)" "nil")
+  ("reject" "(send-refusal (link-wire link) refusal)" "nil")
   ("reject" "(descriptor-broken () nil)" "" :equivalent "The connection ends as broken, and counts as a failure.")
   ("waiting-request" "(descriptor-broken () :end)" "")
   ("head-unless-late" "(error (make-refusal :request-timeout))" "nil")

@@ -197,10 +197,10 @@ its CLIENT."
           (lambda ()
             (server:with-reply (reply)
               (http:encode-string reply "text" :latin-1)
-              (server:send-reply-on wire reply many)))
+              (server:send-reply wire reply many)))
           (lambda () (server:send-refusal-at-once wire (http:make-refusal :request-timeout)))
-          (lambda () (server:send-refusal stream (http:make-refusal :request-timeout)))
-          (lambda () (server:send-continue stream)))))
+          (lambda () (server:send-refusal wire (http:make-refusal :request-timeout)))
+          (lambda () (server:send-continue wire)))))
 
 (define-server-test nobody-uses-a-descriptor-that-was-closed
   (where-supported

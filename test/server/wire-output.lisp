@@ -62,7 +62,7 @@
   (let ((body (test-octets size)))
     (server:with-reply (reply)
       (http:encode-octets reply (as-octets '(1 2 3)))
-      (server:send-reply-on wire reply body)
+      (server:send-reply wire reply body)
       ;; Whoever is served next uses the same buffer.
       (http:encode-octets (http:reset-output reply) (as-octets '(9 9 9))))
     (octets (as-octets '(1 2 3)) body)))
@@ -70,7 +70,7 @@
 (defun send-reply-of (wire octets)
   (server:with-reply (reply)
     (http:encode-octets reply octets)
-    (server:send-reply-on wire reply nil)))
+    (server:send-reply wire reply nil)))
 
 (define-server-test replies-leave-after-what-was-written-and-each-is-made-anew
   (with-wire (wire stream client)
@@ -134,7 +134,7 @@
           (setf (engine:part-end part) 100000)
           (server:with-reply (reply)
             (http:encode-octets reply (as-octets '(1 2 3)))
-            (server:send-reply-on wire reply part))
+            (server:send-reply wire reply part))
           (is (server:wire-unsent wire))
           (server:drop-descriptor wire)
           (is (null (server:wire-unsent wire))))))))

@@ -42,7 +42,7 @@ does not wait for that (RFC 9110, section 10.1.1).  ANNOUNCE is as in TAKE-CONTE
       (when (and (eq :idle (our-side (exchange-protocol exchange)))
                  (or (null announce) (funcall announce)))
         (note-event exchange :continue)
-        (send-continue (wire-stream (link-wire (exchange-link exchange))))))))
+        (send-continue (link-wire (exchange-link exchange)))))))
 
 (defun take-content (application exchange &optional announce)
   "The content of the request of EXCHANGE to APPLICATION, which came before, or is to follow: a stream.  ANNOUNCE, a
@@ -202,7 +202,7 @@ late, answers the request, and returns :END.  IDLE is for how many milliseconds 
 
 (defun refuse-reception (application link reason)
   "Answers the request of which not all content has come over LINK with the refusal that REASON, a keyword, names; returns :END."
-  (send-refusal (wire-stream (link-wire link)) (reject-reception application link (make-refusal reason)))
+  (send-refusal (link-wire link) (reject-reception application link (make-refusal reason)))
   (abandon-reception link)
   :end)
 

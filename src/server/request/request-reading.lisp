@@ -78,7 +78,7 @@ REFUSAL."
               (if head
                   (values (head-method head) (head-uri head) (head-protocol head))
                   (request-line-so-far link parser)))
-            (send-refusal (wire-stream (link-wire link)) refusal))
+            (send-refusal (link-wire link) refusal))
         (descriptor-broken () nil))))   ; who is gone does not get it
 
 (defun request-line-so-far (link parser)

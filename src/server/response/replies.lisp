@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Replies to a stream.
+;;;; Whole replies.
 
 (defun current-second ()
   "The universal time, which the Date of a reply tells."
@@ -11,14 +11,7 @@
   `(let ((,reply (reset-output (if *kit* (kit-reply *kit*) (make-output)))))
      ,@body))
 
-(defgeneric send-reply (stream reply)
-  (:documentation "Sends REPLY, an OUTPUT, to STREAM; to a DESCRIPTOR-STREAM by SEND-REPLY-ON.")
-  (:method (stream reply)
-    (write-stream-octets stream (output-octets reply) 0 (output-fill reply)))
-  (:method ((stream descriptor-stream) reply)
-    (send-reply-on (stream-wire stream) reply nil)))
-
-(defun send-reply-on (wire reply body)
+(defun send-reply (wire reply &optional body)
   "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to WIRE, without waiting: what
 its descriptor does not take is queued, so that nobody may change BODY afterwards; the octets of
 REPLY are given away then."
@@ -55,11 +48,11 @@ ASCII; dated SECOND, a universal time, unless that is NIL."
   (encode-last-text reply (protocol-error-status refusal) '() (protocol-error-reason refusal)
                     (current-second)))
 
-(defun send-refusal (stream refusal)
-  "Answers STREAM with the status and the reason of REFUSAL, a PROTOCOL-ERROR."
+(defun send-refusal (wire refusal)
+  "Answers the peer of WIRE with the status and the reason of REFUSAL, a PROTOCOL-ERROR."
   (with-reply (reply)
     (encode-refusal reply refusal)
-    (send-reply stream reply)))
+    (send-reply wire reply)))
 
 (defun send-refusal-at-once (wire refusal)
   "Like SEND-REFUSAL, but waits for nobody: what the descriptor of WIRE does not take now is not
@@ -68,11 +61,11 @@ sent.  True when some of it was."
     (encode-refusal reply refusal)
     (plusp (send wire (output-octets reply) 0 (output-fill reply)))))
 
-(defun send-continue (stream)
-  "Tells the peer of STREAM to send the content that it held back (RFC 9110, section 10.1.1)."
+(defun send-continue (wire)
+  "Tells the peer of WIRE to send the content that it held back (RFC 9110, section 10.1.1)."
   (with-reply (reply)
     (encode-continue reply)
-    (send-reply stream reply)))
+    (send-reply wire reply)))
 
 ;;; What a reply says of its connection
 
