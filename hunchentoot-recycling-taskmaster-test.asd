@@ -111,6 +111,7 @@
     :components ((:file "wires")
                  (:file "spools")
                  (:file "wire-output")
+                 (:file "send-queues")
                  (:file "reply-stream")
                  (:file "lending")
                  (:file "contents")

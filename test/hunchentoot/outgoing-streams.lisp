@@ -623,8 +623,8 @@ function of the stream and of the client's connection, has ended it."
     (is (eq :full (server:put-in-outbox outbox (test-octets 20))))
     (server:call-when-room outbox (lambda () (incf called)))
     (server:drop-outbox outbox)
-    (server::take-queued outbox)
-    (server::note-unsent outbox 0)      ; what was in it has been sent meanwhile
+    (server::take-incoming outbox)
+    (server::note-unsent outbox)        ; what was in it has been sent meanwhile
     (is (eq :refused (server:put-in-outbox outbox (test-octets 1))))
     (is (null (server:await-room outbox 0)))
     (is (null (server:close-outbox outbox)))

@@ -121,7 +121,7 @@ SOCKET, a function without arguments there, waits for the server's end of the We
     (loop repeat 20
           do (let* ((vectors (loop repeat (random 30 state)
                                    collect (test-octets (random (expt 10 (1+ (random 5 state))) state))))
-                    (sent (mapcar #'engine:octets-part-octets (server::parts-of-queue (reverse vectors)))))
+                    (sent (mapcar #'engine:octets-part-octets (server::parts-of (reverse vectors)))))
                (flet ((all-of (vectors) (apply #'concatenate '(vector (unsigned-byte 8)) vectors)))
                  (is (null (octet-difference (all-of vectors) (all-of sent))) "seed ~D" seed))
                (is-true (loop for (part next) on sent
@@ -136,7 +136,7 @@ SOCKET, a function without arguments there, waits for the server's end of the We
     (is-true (server::nothing-to-send-p outbox))
     (is (eq :room (server:put-in-outbox outbox (test-octets 0))))
     (is-false (server::nothing-to-send-p outbox))
-    (is (equal '(1 nil) (multiple-value-bind (queue last-p) (server::take-queued outbox)
+    (is (equal '(1 nil) (multiple-value-bind (queue last-p) (server::take-incoming outbox)
                           (list (length queue) last-p))))
     (is-true (server::nothing-to-send-p outbox))))
 

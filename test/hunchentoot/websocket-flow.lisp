@@ -93,7 +93,7 @@
     (is (null (server::end-moment socket)))
     (server::note-ping-sent socket wire)
     (is (null (server::end-moment socket)) "It has not left.")
-    (server::take-queued (server::websocket-outbox socket))
+    (server::take-incoming (server::websocket-outbox socket))
     (let ((before (platform:milliseconds)))
       (server::note-ping-sent socket wire)
       (let ((end (server::end-moment socket)))

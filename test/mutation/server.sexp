@@ -556,9 +556,14 @@
   ("sole-name" "\"0.0.0.0\"" "" :suites (listening conformance/request-facts))
   ("sole-name" "\"::\"" "" :suites (listening conformance/request-facts))))
 
-(:file "src/server/response/outbox.lisp" :suites (outgoing-streams)
+(:file "src/server/response/outbox.lisp" :suites (send-queues outgoing-streams)
  :mutants
- (("put-in-outbox" "((and (full-p outbox) (not however-full-p)) :refused)" "")
+ (("use-queue" "(shiftf (send-queue-parts queue) '())" "'()")
+  ("use-queue" "(send-queue-sender queue)" "nil")
+  ("use-queue" "(connection-queue connection) outbox" "(connection-queue connection) queue"
+   :suites (channels slow-streams outgoing-streams))
+  ("send-queued" "(null (wire-unsent wire))" "t")
+  ("put-in-outbox" "((and (full-p outbox) (not however-full-p)) :refused)" "")
   ("put-in-outbox" "(> (length octets) (outbox-announced outbox))" "(>= (length octets) (outbox-announced outbox))")
   ("put-in-outbox" "(decf (outbox-announced outbox) (length octets))" "nil")
   ("put-in-outbox" "(setf (outbox-silent-p outbox) nil)" "" :suites (channels))
@@ -570,7 +575,7 @@
   ("note-unsent" "(not (full-p outbox))" "t")
   ("call-when-room" "(push function (outbox-on-room outbox))" "(setf (outbox-on-room outbox) (list function))")
   ("forget-when-over" "(remove function (outbox-on-end outbox) :test #'eq)" "(outbox-on-end outbox)" :suites (channels))
-  ("parts-of-queue" "(> (+ count (length octets)) +most-joined+)" "nil" :suites (websockets))
+  ("parts-of" "(> (+ count (length octets)) +most-joined+)" "nil" :suites (websockets))
   ("joined-octets" ":start1 fill" ":start1 0" :suites (websockets))
   ("note-unsent" "(<= (outbox-size outbox) (ash (outbox-mark outbox) -1))" "nil")
   ("nothing-to-send-p" "(eq :open (outbox-phase outbox))" "t")

@@ -1,7 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What any thread has for a client, and the connection's owner has not sent: octets in the order in which they
-;;;; came, up to a high-water mark.
+;;;; A send queue into which any thread puts octets for a client, up to a high-water mark.  From
+;;;; its first octet on, which leaves behind what its connection had to send before, it is the
+;;;; connection's.
+;;;;
+;;;;   octets are     in          and who moves them on
+;;;;   put in         INCOMING    any thread, under the lock
+;;;;   taken          PARTS       the owner of the connection, or a thread that has the right to send
+;;;;                              from it: small vectors together, to be sent now
+;;;;   not sent       PARTS       the owner, or the engine, when the socket takes more
 ;;;;
 ;;;;   phase     what was said               PUT-IN-OUTBOX                  the owner of the connection
 ;;;;   :OPEN     nothing                     takes octets up to the mark    sends them
@@ -9,19 +16,21 @@
 ;;;;   :DROPPED  that its peer is too slow   refuses any, as if full        ends it, and the connection
 ;;;;   :ENDED    the connection is gone      does not take any              has none
 ;;;;
-;;;; Invariants: SIZE octets were put in and not sent, as far as the owner has told.  Who has found it above the
-;;;; mark is told of room once, when no more than half the mark is left.  Vectors that were put in are never
-;;;; changed: many outboxes may share them.  The functions of programs are called without the lock, and what one
-;;;; of them signals reaches nobody else.
+;;;; Invariants: SIZE octets were put in and not sent, as far as the owner has told.  A thread
+;;;; that has found it above the mark is told of room once, when no more than half the mark is
+;;;; left.  Vectors that were put in are never changed: many queues may share them.  The lock is
+;;;; not held while something is sent.  The functions of programs are called without it, and what
+;;;; one of them signals reaches nobody else.
 
-(defstruct (outbox (:include opaque) (:constructor make-outbox (mark &key engine announced)) (:copier nil))
-  "Octets on their way to a client; MARK is how many may wait."
+(defstruct (outbox (:include send-queue) (:constructor make-outbox (mark &key engine announced))
+                   (:copier nil))
+  "A SEND-QUEUE for what any thread has for a client; MARK is how many octets may wait."
   (mark 0 :type index :read-only t)
   (engine nil :read-only t)             ; which is told of functions that fail
-  (announced nil :type (or null unsigned-byte)) ; how many octets may still be put in, where that is known
+  (announced nil :type (or null unsigned-byte)) ; octets that may still be put in, if known
   (lock (bt:make-lock "outbox") :read-only t)
   (phase :open :type (member :open :ending :dropped :ended))
-  (queue '() :type list)                ; vectors, the last first
+  (incoming '() :type list)             ; vectors, the last first
   (size 0 :type fixnum)
   (silent-p nil :type boolean)          ; was nothing put in since SILENT-AGAIN-P was asked?
   (on-room '() :type list)              ; functions without arguments, each called once
@@ -29,8 +38,9 @@
   (changed nil))                        ; a condition variable, where somebody has waited for room
 
 (setf (documentation 'make-outbox 'function)
-      "A new, empty outbox in which MARK octets, an integer, may wait.  ANNOUNCED is how many may be put in altogether,
-an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a program's function is logged."
+      "A new, empty outbox in which MARK octets, an integer, may wait.  ANNOUNCED is how many may
+be put in altogether, an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a
+program's function is logged."
       (documentation 'outbox-announced 'function)
       "How many octets may still be put into OUTBOX, an integer; NIL for any number.")
 
@@ -46,7 +56,7 @@ an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a pro
 
 (defun queued-p (outbox)
   "True when something was put into OUTBOX that its owner has not taken."
-  (and (outbox-queue outbox) t))
+  (and (outbox-incoming outbox) t))
 
 (defun outbox-shut-p (outbox)
   "True when OUTBOX takes nothing any more, however much room there is."
@@ -66,7 +76,7 @@ announced."
           (t
            (when (outbox-announced outbox)
              (decf (outbox-announced outbox) (length octets)))
-           (push octets (outbox-queue outbox))
+           (push octets (outbox-incoming outbox))
            (incf (outbox-size outbox) (length octets))
            (setf (outbox-silent-p outbox) nil)
            (if (full-p outbox) :full :room)))))
@@ -116,7 +126,7 @@ The caller cannot be interrupted."
   (multiple-value-bind (takers functions)
       (with-outbox (outbox)
         (setf (outbox-phase outbox) :ended
-              (outbox-queue outbox) '()
+              (outbox-incoming outbox) '()
               (outbox-size outbox) 0)
         (values (take-takers outbox) (shiftf (outbox-on-end outbox) '())))
     (call-all outbox functions)
@@ -182,46 +192,46 @@ by now."
           (replace octets (the octets vector) :start1 fill)
           (incf fill (length (the octets vector)))))))
 
-(defun queue-size (queue)
-  "How many octets the vectors of QUEUE have."
+(defun octets-of (vectors)
+  "How many octets VECTORS, a list, have."
   (let ((size 0))
     (declare (type index size))
-    (dolist (octets queue size)
+    (dolist (octets vectors size)
       (incf size (length (the octets octets))))))
 
-(defun parts-of-queue (queue)
-  "Parts of the octets of QUEUE, vectors of which the last is first, in the order in which they leave: small ones
-together."
-  (let ((parts '()) (vectors '()) (count 0))
+(defun parts-of (vectors)
+  "Parts of the octets of VECTORS, of which the last is first, in the order in which they leave:
+small ones together."
+  (let ((parts '()) (joined '()) (count 0))
     (declare (type index count))
     (flet ((end-part ()
-             (when vectors
-               (push (make-octets-part (joined-octets vectors count)) parts)
-               (setf vectors '() count 0))))
-      (dolist (octets queue)
+             (when joined
+               (push (make-octets-part (joined-octets joined count)) parts)
+               (setf joined '() count 0))))
+      (dolist (octets vectors)
         (when (> (+ count (length octets)) +most-joined+)
           (end-part))
-        (push octets vectors)
+        (push octets joined)
         (incf count (length octets)))
       (end-part))
     parts))
 
-(defun take-queued (outbox)
-  "What is in OUTBOX and was not taken before, a list of vectors, the last first; and as second value true when nothing
-will follow them."
+(defun take-incoming (outbox)
+  "What was put into OUTBOX and not taken before, a list of vectors, the last first; and as second
+value true when nothing will follow them."
   (with-outbox (outbox)
-    (values (shiftf (outbox-queue outbox) '())
+    (values (shiftf (outbox-incoming outbox) '())
             (not (eq :open (outbox-phase outbox))))))
 
-(defun note-unsent (outbox count)
-  "Tells OUTBOX that COUNT of the octets that were taken from it are not sent yet; and who waits for room, if there
-is some."
-  (call-all outbox (with-outbox (outbox)
-                     (setf (outbox-size outbox)
-                           (+ count (queue-size (outbox-queue outbox))))
-                     (when (and (<= (outbox-size outbox) (ash (outbox-mark outbox) -1))
-                                (not (full-p outbox))) ; as it is where it was dropped
-                       (take-takers outbox)))))
+(defun note-unsent (outbox)
+  "Notes how much of OUTBOX was not sent yet; and tells of room, if there is some."
+  (let ((unsent (queued-octets outbox)))
+    (call-all outbox (with-outbox (outbox)
+                       (setf (outbox-size outbox)
+                             (+ unsent (octets-of (outbox-incoming outbox))))
+                       (when (and (<= (outbox-size outbox) (ash (outbox-mark outbox) -1))
+                                  (not (full-p outbox))) ; as it is where it was dropped
+                         (take-takers outbox))))))
 
 (defun take-takers (outbox)
   "A list of the functions that are to be told of room in OUTBOX, in the order in which they came, after a thread was
@@ -230,28 +240,36 @@ woken that waits for it.  Under the lock."
     (bt:condition-notify (outbox-changed outbox)))
   (reverse (shiftf (outbox-on-room outbox) '())))
 
-(defun sent-to-the-end-p (outbox)
-  "True when OUTBOX is empty, and nothing can be put into it any more."
-  (with-outbox (outbox)
-    (and (null (outbox-queue outbox))
-         (not (eq :open (outbox-phase outbox))))))
+(defun use-queue (wire outbox)
+  "Makes OUTBOX the send queue of WIRE and its connection: what that has there leaves first."
+  (let* ((base (wire-base wire))
+         (connection (wire-connection base))
+         (queue (wire-queue wire)))
+    (unless (eq queue outbox)
+      (uninterruptibly
+        (setf (send-queue-parts outbox) (shiftf (send-queue-parts queue) '())
+              (send-queue-sender outbox) (send-queue-sender queue)
+              (wire-queue wire) outbox)
+        (when (eq queue (wire-queue base)) ; as with TLS
+          (setf (wire-queue base) outbox))
+        (when (and connection (eq queue (connection-queue connection)))
+          (setf (connection-queue connection) outbox))))))
 
-(defun send-taken (outbox wire more-p)
-  "Takes what was put into OUTBOX, and sends what the peer of WIRE takes of it now; the rest is
-queued.  MORE-P is as in FLUSH-WIRE.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
-  (cond ((not (queued-p outbox))        ; who is interrupted there breaks nothing
-         (sent-to-the-end-p outbox))
-        (t
-         (let ((engine-sends-p (engine-sends-p wire)))
-           (unless engine-sends-p       ; a program has a stream beside it, or all of it
-             (send-output wire))
-           (prog1 (uninterruptibly
-                    (multiple-value-bind (queue last-p) (take-queued outbox)
-                      (enqueue (wire-queue wire) (parts-of-queue queue))
-                      last-p))
-             (if engine-sends-p
-                 (flush-wire wire more-p)
-                 (send-unsent wire)))))))
+(defun send-incoming (outbox wire more-p)
+  "Sends what the peer of WIRE takes now of what was put into OUTBOX, its queue.  MORE-P is as in
+FLUSH-WIRE.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
+  (let ((engine-sends-p (engine-sends-p wire)))
+    (unless engine-sends-p              ; a program has a stream beside it, or all of it
+      (send-output wire))
+    (multiple-value-bind (vectors last-p)
+        (uninterruptibly
+          (multiple-value-bind (vectors last-p) (take-incoming outbox)
+            (enqueue outbox (parts-of vectors))
+            (values vectors last-p)))
+      (cond ((null vectors))
+            (engine-sends-p (flush-wire wire more-p))
+            (t (send-unsent wire)))
+      last-p)))
 
 (defun nothing-to-send-p (outbox)
   "True when all that was put into OUTBOX was sent, and more may be put in.  Who just puts something in has it sent
@@ -261,11 +279,11 @@ afterwards."
        (zerop (outbox-size outbox))))
 
 (defun send-queued (outbox wire &key more-p)
-  "Sends what the peer of WIRE takes now of what was put into OUTBOX; the rest is queued.  MORE-P
-is as in FLUSH-WIRE.  True when all of it was sent, and nothing will follow.  Signals
+  "Sends what the peer of WIRE takes now of what was put into OUTBOX, its queue from now on.
+MORE-P is as in FLUSH-WIRE.  True when all of it was sent, and nothing will follow.  Signals
 DESCRIPTOR-BROKEN."
   (unless (nothing-to-send-p outbox)
-    (let ((last-p (send-taken outbox wire more-p))
-          (count (queued-octets (wire-queue wire))))
-      (note-unsent outbox count)
-      (and last-p (zerop count)))))
+    (use-queue wire outbox)
+    (let ((last-p (send-incoming outbox wire more-p)))
+      (note-unsent outbox)
+      (and last-p (null (wire-unsent wire))))))

@@ -256,7 +256,7 @@ it waits, at most for the write timeout.  Signals PROGRAM-SOCKET-OVER."
                  (shiftf (program-socket-buffered socket) '()))))
     (write-to-program-socket socket
                              (if parts
-                                 (joined-octets (reverse parts) (queue-size parts))
+                                 (joined-octets (reverse parts) (octets-of parts))
                                  (make-octets 0))
                              callback)))
 
