@@ -211,12 +211,14 @@ its own place up; but the limit may be lower by now.  Under the lock."
 
 (defun close-connection (engine connection orderly)
   "Closes CONNECTION; gently when it was served to an ORDERLY end."
-  (let ((socket (connection-handle connection)))
+  (let ((socket (connection-handle connection))
+        (more-p nil))
     (unwind-protect-whole
         (surviving-interrupts (engine)
+          (setf more-p (and orderly (expecting-more-p engine connection))) ; what was released has no input
           (release-connection engine connection))
       (if orderly
-          (close-gently socket (expecting-more-p engine connection))
+          (close-gently socket more-p)
           (close-socket socket)))))
 
 (defmethod close-orphaned-connection ((engine blocking-engine) connection)

@@ -226,8 +226,11 @@ NIL when there is none."
            refusal))))
 
 (defmethod more-may-come-p ((application http-service) connection)
+  "A client that has said it would send no more, and has sent more all the same, may still be sending it."
   (let ((link (connection-data connection)))
-    (not (and link (link-over-p link)))))
+    (not (and link
+              (link-over-p link)
+              (not (input-left-p (link-wire link)))))))
 
 ;;; After each request
 
