@@ -3,7 +3,7 @@
 ;;;; The response to a request whose function has returned before the response was complete.
 ;;;;
 ;;;;   after :RESPONSE-TIMEOUT seconds                        then
-;;;;   the responder was not called                           504 is sent
+;;;;   the responder was not called                           504 is sent; 503 before, where there is no memory
 ;;;;   the writer was used in the function's call only        what was written is all
 ;;;;   the writer was used elsewhere, or later                it stays open until it is closed, or the client leaves
 
@@ -24,11 +24,13 @@
            :deferred))))
 
 (defun send-late (delayed answer)
-  "Sends ANSWER to DELAYED: a response, or :EXPIRED."
-  (if (eq :expired answer)
-      (send-text (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed)
-                 504 "Gateway Timeout")
-      (send-answer delayed answer)))
+  "Sends ANSWER to DELAYED: a response, :EXPIRED or :EVICTED."
+  (flet ((tell (status text)
+           (send-text (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed) status text)))
+    (case answer
+      (:expired (tell 504 "Gateway Timeout"))
+      (:evicted (tell 503 "Service Unavailable"))
+      (t (send-answer delayed answer)))))
 
 (defmethod end-stream ((server clack-server) deferral outbox)
   (declare (ignore outbox))

@@ -34,7 +34,7 @@ subclasses SERVICE and is called through its generic functions.")
    #:winding-down-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message
    #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take
-   #:*client-memory-share* #:*waiting-share* #:client-memory-budget #:client-memory-reserved #:reserve-client-memory
+   #:*client-memory-share* #:*waiting-share* #:*request-share* #:client-memory-budget #:client-memory-reserved #:reserve-client-memory
    #:release-client-memory #:fits-in-heap-p #:make-room-in-heap
    ;; timers
    #:timer #:schedule #:cancel))

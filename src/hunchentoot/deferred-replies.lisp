@@ -229,12 +229,13 @@ reply is to come later."
       (call-resuming (deferral-exchange deferral) context #'send-it))))
 
 (defun send-deferred (context answer)
-  "Sends ANSWER, a COMPLETION or :EXPIRED, in CONTEXT."
+  "Sends ANSWER, a COMPLETION, :EXPIRED or :EVICTED, in CONTEXT."
   (flet ((late-content ()
            (completed-content
-            (if (eq :expired answer)
-                (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil)
-                answer))))
+            (case answer
+              (:expired (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil))
+              (:evicted (make-completion nil hunchentoot:+http-service-unavailable+ '() nil))
+              (t answer)))))
     (declare (dynamic-extent #'late-content))
     (answer-by #'late-content
                (deferred-reply-acceptor context) (deferred-reply-request context) (current-head))))

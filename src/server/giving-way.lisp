@@ -9,6 +9,7 @@
 ;;;;   a part of content in memory                   has it in a file; where there can be none, or the head has more, is
 ;;;;                                                 answered 503, and closed
 ;;;;   requests behind one whose reply comes later   loses them, and is closed after that reply
+;;;;   a large request whose reply comes later       is answered 503; where it is a stream that has begun, closed
 ;;;;   a part of a message of a WebSocket            is closed
 
 (defgeneric continuation-keeps-since (continuation wire)
@@ -22,12 +23,17 @@ when none is.")
     (let ((account (websocket-memory socket)))
       (if (plusp (account-size account))
           (account-since account)
-          (call-next-method)))))
+          (call-next-method))))
+  (:method ((deferral deferral) wire)
+    (declare (ignore wire))
+    (and (not (deferral-evicted-p deferral))
+         (call-next-method))))
 
-(defmethod keep-unread-input ((application http-service) connection)
+(defmethod keep-unread-input ((application http-service) engine connection)
   (let ((link (connection-data connection)))
     (or (null link)
-        (input-kept-p (worker-engine *worker*) (link-wire link)))))
+        (null (link-wire link))
+        (input-kept-p engine link))))
 
 (defmethod input-kept-since ((application http-service) connection)
   (let* ((link (connection-data connection))
@@ -39,12 +45,12 @@ when none is.")
           (t
            (continuation-keeps-since (link-continuation link) wire)))))
 
-(defun drop-kept-input (wire)
-  "Drops what WIRE has received and not read, and releases the memory that is reserved for it."
+(defun drop-kept-input (wire &optional (more 0))
+  "Drops what WIRE has received and not read, and releases the memory that is reserved for it, but for MORE octets."
   (setf (wire-kept wire) 0
         (wire-start wire) (wire-end wire))
   (lend-no-buffers wire)
-  (release-input wire))
+  (release-input wire more))
 
 (defgeneric give-input-up (continuation wire)
   (:documentation "Releases the memory that is reserved for what has come for CONTINUATION over WIRE.  Returns what
@@ -57,9 +63,15 @@ RELEASE-KEPT-INPUT does.")
     (drop-kept-input wire)
     :broken)
   (:method ((deferral deferral) wire)
-    (drop-kept-input wire)
-    (note-event (deferral-exchange deferral) :close) ; the next request has lost its beginning
-    :park))
+    (cond ((input-left-p wire)
+           (drop-kept-input wire (continuation-memory deferral))
+           (note-event (deferral-exchange deferral) :close) ; the next request has lost its beginning
+           :park)
+          ((evict-deferral deferral)    ; its memory is released when a worker has seen to it
+           (visit deferral)
+           :park)
+          (t
+           :broken))))
 
 (defmethod release-kept-input ((application http-service) connection)
   (let* ((link (connection-data connection))

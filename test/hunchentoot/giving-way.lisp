@@ -46,6 +46,93 @@
         (is (closed-by-server-p (first connections)) "The request behind the oldest one was dropped.")
         (is (string= "word" (response-text (read-response (sixth connections)))) "And no other.")))))
 
+(defun large-request (target &optional (size 3500))
+  "The octets of a request for TARGET whose head takes four times SIZE octets of memory, about."
+  (octets "GET " target " HTTP/1.1" :crlf "Host: localhost" :crlf
+          "X-Padding: " (make-string size :initial-element #\x) :crlf :crlf))
+
+(defun await-memory (octets)
+  "Waits until more than OCTETS are reserved for clients, and for a millisecond: who has memory in the next one is younger."
+  (eventually ("memory to be reserved") (< octets (engine:client-memory-reserved)))
+  (let ((now (platform:milliseconds)))
+    (eventually ("a millisecond to pass") (< now (platform:milliseconds)))))
+
+(define-server-test (large-requests-whose-replies-come-later-give-way :needs :parking)
+  (with-memory-for-all (100000)
+    (serving-deferred (replies) ()
+      (with-connections (connections 3)
+        (loop for connection in connections
+              for count from 1
+              do (send connection (large-request "/"))
+                 (nth-reply replies count)
+                 (when (< count 3)
+                   (await-memory (* 14000 count))))
+        (destructuring-bind (first second third) connections
+          (dolist (connection (list third first)) ; there was no room for it; and the oldest gave way for the next
+            (is (= 503 (response-status (read-response connection))))
+            (is (string= "word" (exchange-text connection "/word")) "It is used again."))
+          (is (not (complete replies "late")))
+          (is-true (complete replies "later"))
+          (is (string= "later" (response-text (read-response second))))
+          (is (not (complete replies "late"))))
+        (eventually ("the memory to be given back") (zerop (engine:client-memory-reserved)))))))
+
+(define-server-test (usual-requests-whose-replies-come-later-take-no-memory-of-clients :needs :parking)
+  (serving-deferred (replies) ()
+    (with-connection (connection)
+      (send-request connection "/" :headers '(("Accept-Language" . "en") ("Cookie" . "a=b; c=d")))
+      (await-deferred 1)
+      (is (zerop (engine:client-memory-reserved)))
+      (complete replies "later")
+      (is (string= "later" (response-text (read-response connection)))))))
+
+(define-server-test (large-requests-that-find-no-memory-are-not-deferred :needs :parking)
+  (with-memory-for-all (100000)
+    (serving-deferred (replies) ()
+      (with-connection (connection)
+        (send connection (large-request "/" 15000))
+        (is (= 503 (response-status (read-response connection))))
+        (is (not (complete replies "late")))
+        (is (string= "word" (exchange-text connection "/word")))))))
+
+(define-server-test (large-requests-that-find-no-memory-are-not-answered-later-by-clack :needs :parking)
+  (with-memory-for-all (100000)
+    (with-later (given) responder
+      (with-connection (connection)
+        (send connection (large-request "/" 15000))
+        (let ((response (read-response connection)))
+          (is (= 503 (response-status response)))
+          (is (string= "Service Unavailable" (response-text response))))
+        (is (not (eq t (elsewhere (nth-given given) '(200 () ("late"))))))
+        (is (string= "word" (exchange-text connection "/word")))))))
+
+(define-server-test (streams-of-large-requests-give-way :needs :parking)
+  (with-memory-for-all (100000)
+    (let ((streams (make-recorder)) (left (make-gate)))
+      (serving () (("/" (recycling:defer-reply (reply :on-abandon (lambda () (open-gate left)))
+                          (record streams (recycling:start-stream reply)))))
+        (with-connections (connections 3)
+          (loop for connection in connections
+                for count from 1
+                do (send connection (large-request "/"))
+                   (read-head connection)
+                   (when (< count 3)
+                     (await-memory (* 14000 count))))
+          (await left)
+          (is (closed-by-server-p (first connections)) "It was the oldest one.")
+          (is (closed-by-server-p (third connections)) "There was no room for it.")
+          (recycling:close-outgoing (second (recorded streams)))
+          (is (equalp (octets "0" :crlf :crlf) (receive-few (second connections) 5))))))))
+
+(define-server-test (requests-behind-a-reply-that-is-not-taken-count :needs :parking)
+  (serving () (("/" *large-answer*)
+               ("/word" "word"))
+    (with-open-connection (connection (connect-with-small-buffer (port-of *server*)))
+      (send connection "GET / HTTP/1.1" :crlf "Host: localhost" :crlf :crlf (padded-request 8000))
+      (eventually ("the reply, and the request behind it, to wait for the client")
+        (< (+ (length *large-answer*) 8000) (engine:client-memory-reserved))))
+    (eventually ("the memory to be given back") (zerop (engine:client-memory-reserved)))))
+
 (define-server-test (requests-of-the-next-turn-count-as-memory-of-clients :needs :parking)
   (let ((busy (make-gate)) (leave (make-gate)) (held (make-gate)) (go-on (make-gate)))
     (serving (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 1))

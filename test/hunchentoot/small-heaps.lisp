@@ -30,6 +30,35 @@
          (< (- (child-heap port) before) (* 8 *mebibyte*)))))
    :megabytes 160 :initargs '(:read-timeout 60)))
 
+(define-server-test (large-requests-whose-replies-come-later-fill-no-heap :needs :parking)
+  (call-with-child-server
+   (lambda (port)
+     (let ((before (child-heap port))
+           (requests (loop for target in '("/later" "/stream")
+                           collect (octets "GET " target " HTTP/1.1" :crlf "Host: localhost" :crlf
+                                           "Cookie: " (loop repeat 5000 collect "a=b; ") :crlf :crlf)))
+           (connections '()))
+       (dolist (target '("/later" "/stream")) ; the first ones have methods compiled, for which all others wait
+         (with-connection (connection port)
+           (send-request connection target)
+           (read-head connection)))
+       (unwind-protect
+            (loop for count from 1 to (connections-for-tests 900)
+                  do (push (connect port) connections)
+                     (try-to-send (first connections) (nth (mod count 2) requests))
+                     (when (zerop (mod count 100))
+                       (is-true (child-answers-p port) "After ~D requests." count)))
+         (mapc #'reset connections))
+       (eventually ("the memory to be given back")
+         (< (- (child-heap port) before) (* 8 *mebibyte*)))))
+   :forms "(answer-at \"/later\" (lambda ()
+                                   (hunchentoot-recycling-taskmaster:defer-reply
+                                       (reply :timeout (if (hunchentoot:cookies-in*) nil 1))
+                                     reply)))
+           (answer-at \"/stream\" (lambda ()
+                                    (hunchentoot-recycling-taskmaster:defer-reply (reply)
+                                      (hunchentoot-recycling-taskmaster:start-stream reply))))"))
+
 (define-server-test (replies-that-clients-do-not-take-fill-no-heap :needs :parking)
   (call-with-child-server
    (lambda (port)

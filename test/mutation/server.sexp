@@ -464,7 +464,7 @@
   ("or-abandoned" "(abandon-reception ,link)" "" :equivalent "The connection is released.")
   ("await-rest" "(<= deadline now)" "nil" :suites (early-content))
   ("await-rest" "(set-deadline-at connection :body deadline)" "" :suites (early-content))
-  ("await-rest" "(not (reception-kept-p link))" "nil" :suites (giving-way))
+  ("await-rest" "(not (input-kept-p (worker-engine *worker*) link))" "nil" :suites (giving-way))
   ("reject-reception" "(note-rejected application link refusal
                    (head-method head) (head-uri head) (head-protocol head))" ""
    :suites (early-content rejections))

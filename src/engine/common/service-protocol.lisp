@@ -100,11 +100,12 @@ owns CONNECTION meanwhile, so it must not wait: what the system does not take at
     (declare (ignore connection))
     nil))
 
-(defgeneric keep-unread-input (service connection)
-  (:documentation "Reserves memory for what SERVICE has read of CONNECTION and not served, which waits for its next turn.  NIL
-when there is none: CONNECTION is closed then.  Called by the worker that owns CONNECTION.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
+(defgeneric keep-unread-input (service engine connection)
+  (:documentation "Reserves memory for what SERVICE has read of CONNECTION, of ENGINE, and not served, which waits for its next
+turn, or until its peer has taken what is sent to it.  NIL when there is none: CONNECTION is closed then.  Called by the owner
+of CONNECTION.")
+  (:method ((service service) engine connection)
+    (declare (ignore engine connection))
     t))
 
 (defgeneric input-kept-since (service connection)

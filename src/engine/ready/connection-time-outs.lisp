@@ -225,36 +225,32 @@ NIL when it has none."
                          (when since
                            (push (cons since connection) keepers))))
                      (engine-table engine))
-    (mapcar #'cdr (sort keepers #'< :key #'car))))
+    (mapcar #'cdr (stable-sort (nreverse keepers) #'< :key #'car))))
 
 (defun evict-oldest (engine)
   "Takes memory back from an eighth of the parked connections of ENGINE that have some, if it is a ready engine: from those
-that have it for longest, be it for what they have sent or for output that they do not take.  True when it got any.  The
-caller owns none of them."
+that have it for longest, be it for what they have sent or for output that they do not take.  True when it got any at
+once.  The caller owns none of them."
   (let ((keepers (and (typep engine 'ready-engine) (longest-kept engine)))
-        (evicted-p nil))
+        (before (client-memory-reserved)))
     ;; Not one at a time, or each octet that comes would have them all looked through again.
     (loop repeat (ceiling (length keepers) 8)
           for connection in keepers
           do (uninterruptibly
-               (when (evict engine connection)
-                 (setf evicted-p t))))
-    evicted-p))
+               (evict engine connection)))
+    (< (client-memory-reserved) before)))
 
 (defun evict (engine connection)
-  "Takes the memory of CONNECTION back if it is still parked, and has some; true then."
+  "Takes the memory of CONNECTION back if it is still parked, and has some."
   (when (claim-parked connection)
     (cond ((plusp (send-queue-reserved (connection-queue connection)))
            (release-output connection)
            (setf (connection-deadline-kind connection) :evicted)
-           (have-worker-end engine connection)
-           t)
+           (have-worker-end engine connection))
           ((memory-kept-since engine connection)
-           (give-input-back engine connection)
-           t)
+           (give-input-back engine connection))
           (t
-           (park-again engine connection)
-           nil))))
+           (park-again engine connection)))))
 
 (defun give-input-back (engine connection)
   "Takes back the memory for what has come over CONNECTION, which the caller owns."

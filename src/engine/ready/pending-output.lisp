@@ -9,13 +9,14 @@
 ;;;;                                 outcome is :PARK or            meanwhile, and parks
 ;;;;                                 :DEFERRED
 ;;;;                                 all of it was taken            ends the connection gently
-;;;;                                 the peer is gone, or the       drops the connection
-;;;;                                 service wants none of it sent
+;;;;                                 the peer is gone, the service  drops the connection
+;;;;                                 wants none of it sent, or has
+;;;;                                 no memory for what was read
 ;;;;                                 the peer takes no more now     parks the connection, until
 ;;;;                                                                it takes more
 ;;;;
 ;;;; Input that comes meanwhile stays in the socket, so a peer that sends requests and reads no
-;;;; answers is held up by its own.  The poller reports it once, and perhaps the peer's end,
+;;;; answers is held up by its own; what was read before counts as memory of clients.  The poller reports it once, and perhaps the peer's end,
 ;;;; to an owner who only tries to send; that is why all is read again after the last octet
 ;;;; was taken, as if its event had come then.
 ;;;;
@@ -34,6 +35,8 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
     (multiple-value-bind (sent-p failure)
         (flush-queue queue (connection-descriptor connection))
       (cond (failure :broken)
+            ((and (send-queue-parts queue) (not (unread-input-kept-p engine connection)))
+             :broken)
             ((send-queue-parts queue)
              (when (or sent-p (null (connection-deadline connection)))
                (look-at-output engine connection (coarse-now (engine-pool-state engine)) sent-p))

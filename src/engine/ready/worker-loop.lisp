@@ -226,7 +226,7 @@ left by a non-local exit."
 
 (defun unread-input-kept-p (engine connection)
   "True when the service of ENGINE has memory for what it has of CONNECTION and has not served."
-  (handler-case (keep-unread-input (engine-service engine) connection)
+  (handler-case (keep-unread-input (engine-service engine) engine connection)
     ((or error storage-condition) ()
       (count-failure engine)
       nil)))

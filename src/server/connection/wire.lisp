@@ -264,23 +264,31 @@ vector that is full is doubled, an octet is copied once or twice, however slowly
                 (wire-end wire) size)))
       (return-buffer :input input))))
 
-(defun keep-input (wire &optional (more 0))
+(defun input-memory (wire)
+  "How many octets of memory the input of WIRE takes."
+  (let ((input (wire-input wire)))
+    (if input (length (the octets input)) 0)))
+
+(defun keep-input (wire more share)
   "Gives the buffers of WIRE back, whose connection waits for its client without a worker, save what was received and not
 read: that is kept in memory of about its size, which is reserved, as are MORE octets, of what was made of what was read.
-NIL where there is no memory."
+NIL where SHARE of the budget, a rational, is in use by then, or the heap has no room for MORE."
   (lend-no-buffers wire)
   (shrink-input wire)
-  (let ((size (+ more (if (wire-input wire) (length (the octets (wire-input wire))) 0))))
+  (let ((size (+ more (input-memory wire))))
     (cond ((<= size (wire-reserved wire))
            (release-input wire size)
            t)
           (t
            (when (zerop (wire-reserved wire))
              (setf (wire-reserved-since wire) (milliseconds)))
-           (uninterruptibly
-             (when (reserve-client-memory (- size (wire-reserved wire)) *waiting-share*)
-               (setf (wire-reserved wire) size)
-               t))))))
+           (and (uninterruptibly
+                  (when (reserve-client-memory (- size (wire-reserved wire))
+                                               share)
+                    (setf (wire-reserved wire) size)
+                    t))
+                ;; What gave way is garbage, which outlives several collections of the usual kind once it has waited.
+                (or (zerop more) (make-room-in-heap more)))))))
 
 (defun release-input (wire &optional (size 0))
   "Releases what is reserved for input of WIRE, but for SIZE octets."

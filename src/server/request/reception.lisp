@@ -31,6 +31,23 @@
           sum (+ 32 (string-memory name) (string-memory value)) into sum
           finally (return (+ 256 sum (string-memory (head-uri head)))))))
 
+(defconstant +least-counted-request+ (* 6 1024)
+  "How many octets of memory a request may keep that do not count: most have fewer.")
+
+(defun request-memory (head)
+  "How many octets of memory a request with HEAD keeps, about: its strings, and what applications make of its target and
+its cookies, whose parts take some 80 octets each besides their characters.  0 where these are few."
+  (flet ((parts-memory (text delimiter)
+           (declare (type text text))
+           (+ (* 4 (length text)) (* 80 (1+ (count delimiter text))))))
+    (let* ((uri (head-uri head))
+           (cookies (cdr (assoc :cookie (head-headers head) :test #'eq)))
+           (size (+ (head-memory head)
+                    (* 4 (length uri))
+                    (parts-memory (coerce uri 'text) #\&)
+                    (if cookies (parts-memory (coerce cookies 'text) #\;) 0))))
+      (if (> size +least-counted-request+) size 0))))
+
 (defstruct (reception (:include opaque) (:constructor make-reception (head content most)) (:copier nil))
   "A request with HEAD whose CONTENT is received before it is served, MOST octets of it."
   (head nil :read-only t)

@@ -136,13 +136,6 @@ received before that is served."
 (defparameter *held-milliseconds* 250
   "For how long a request whose client waits for 100 (Continue) is held while as many threads wait for clients as may.")
 
-(defun reception-kept-p (link)
-  "Keeps what came over LINK of a request that waits for the rest.  NIL where there is no memory for it."
-  (let ((reception (link-reception link)))
-    (input-kept-p (worker-engine *worker*) (link-wire link)
-                  (or (reception-memory reception)
-                      (setf (reception-memory reception) (head-memory (reception-head reception)))))))
-
 (defun held-request (connection link)
   "The head of the request of CONNECTION that came over LINK, whose client waits for 100 (Continue), once it was held for
 *HELD-MILLISECONDS*; until then :NONE.  Its thread would wait, and another client be given up for it: clients that are silent
@@ -150,7 +143,7 @@ after 100 (Continue), and come again, would otherwise make threads do nothing el
   (let* ((reception (link-reception link))
          (end (+ (reception-began reception) *held-milliseconds*)))
     (cond ((and (< (milliseconds) end)
-                (reception-kept-p link))
+                (input-kept-p (worker-engine *worker*) link))
            (set-deadline-at connection :pause end)
            :none)
           (t
@@ -192,7 +185,7 @@ late, answers the request, and returns :END.  IDLE is for how many milliseconds 
     (cond ((and deadline (<= deadline now))
            (count-late (worker-engine *worker*) :body)
            (refuse-reception application link :request-timeout))
-          ((not (reception-kept-p link))
+          ((not (input-kept-p (worker-engine *worker*) link))
            (refuse-reception application link :no-memory))
           (t
            (if (or (null deadline) (< look deadline))

@@ -126,14 +126,28 @@ them."
         (t
          (forget-head parser)
          (setf (link-parser link) parser)))
-  (input-kept-p (worker-engine *worker*) (link-wire link)))
+  (input-kept-p (worker-engine *worker*) link))
 
-(defun input-kept-p (engine wire &optional (more 0))
-  "Keeps what WIRE, of a connection of ENGINE, has received and not read, as KEEP-INPUT does; MORE is as there.  Where there is
-no memory for it, others that have kept some for longest give way first, so that new clients get in."
-  (or (keep-input wire more)
-      (and (evict-oldest engine)
-           (keep-input wire more))))
+(defun input-kept-p (engine link)
+  "Keeps what came over LINK, of a connection of ENGINE, that waits: input, as KEEP-INPUT does, and the request of which the
+rest, or whose reply, is to come.  Where there is no memory for it, others that have kept some for longest give way first, so
+that new clients get in."
+  (let* ((wire (link-wire link))
+         (more (request-memory-kept link))
+         (share (if (and (link-continuation link) (plusp more)) *request-share* *waiting-share*)))
+    (or (keep-input wire more share)
+        (and (evict-oldest engine)
+             (keep-input wire more share)))))
+
+(defun request-memory-kept (link)
+  "How many octets of memory the request that came over LINK takes while the rest of it, or its reply, is to come."
+  (let ((reception (link-reception link))
+        (continuation (link-continuation link)))
+    (cond (reception
+           (or (reception-memory reception)
+               (setf (reception-memory reception) (head-memory (reception-head reception)))))
+          (continuation (continuation-memory continuation))
+          (t 0))))
 
 (defun awaited-of (connection parser)
   "What CONNECTION, whose PARSER has no whole head, waits for: the kind of its deadline."

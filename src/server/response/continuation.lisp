@@ -27,6 +27,12 @@ SERVE does: :DEFERRED as long as more is to come.  When VISITOR-P, the thread ma
   (:method ((continuation continuation))
     nil))
 
+(defgeneric continuation-memory (continuation)
+  (:documentation "How many octets of memory CONTINUATION keeps, an integer, that count as long as it waits without a worker,
+besides those of what has come for it.")
+  (:method ((continuation continuation))
+    0))
+
 (defgeneric visit (continuation)
   (:documentation "Has CONTINUATION go on, by the current thread or by another one: there is something for it.")
   (:method ((continuation continuation))
@@ -62,14 +68,20 @@ time."
     ((or descriptor-broken stream-timeout) () nil)))
 
 (defun continue-link (link visitor-p)
-  "What CONTINUE-OVER returns for the continuation of LINK; :BROKEN where the peer is gone."
-  (let ((wire (link-wire link)))
+  "What CONTINUE-OVER returns for the continuation of LINK; :BROKEN where the peer is gone, or there is no memory for what
+is to wait."
+  (let ((continuation (link-continuation link))
+        (wire (link-wire link)))
     (handler-case
-        (let ((outcome (continue-over (link-continuation link) link visitor-p)))
-          (if (or (not (member outcome '(:deferred :again)))
-                  (input-kept-p (continuation-engine (link-continuation link)) wire))
-              outcome
-              :broken))
+        (loop
+          (let ((outcome (continue-over continuation link visitor-p)))
+            (cond ((not (member outcome '(:deferred :again)))
+                   (release-input wire (input-memory wire)) ; it has ended, and with it what it kept
+                   (return outcome))
+                  ((input-kept-p (continuation-engine continuation) link)
+                   (return outcome))
+                  ((not (eq :park (give-input-up continuation wire)))
+                   (return :broken)))))
       ;; DESCRIPTOR-BROKEN and STREAM-TIMEOUT; or what the Lisp's own streams signal.
       (stream-error () :broken))))
 

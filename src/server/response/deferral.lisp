@@ -6,6 +6,7 @@
 ;;;;   :PENDING     ANSWER-DEFERRAL                          :ANSWERED    the connection is visited
 ;;;;                its deadline has passed (owner)          :EXPIRED     the owner answers that it came too late
 ;;;;                the connection is closed                 :GONE        its client counts as gone
+;;;;                its memory is wanted                     :EXPIRED     the owner answers that there is none
 ;;;;                its handler has failed                   :EXPIRED     the handler's worker answers that
 ;;;;   :ANSWERED    an owner comes                           :DONE        the owner sends the answer
 ;;;;                the connection is closed                 :GONE        its client counts as gone
@@ -24,11 +25,14 @@
                              (exchange end on-leaving
                               &aux (application (exchange-application exchange))
                                 (engine (exchange-engine exchange))
-                                (connection (exchange-connection exchange))))
+                                (connection (exchange-connection exchange))
+                                (memory (request-memory (exchange-head exchange)))))
                          (:copier nil))
   "A reply that comes later."
   (exchange nil :read-only t
    :documentation "The exchange whose reply DEFERRAL is.")
+  (memory 0 :type index :read-only t)   ; that its request keeps, in octets
+  (evicted-p nil)                       ; others want that, so that it is not to wait any longer
   (end nil :type (or null fixnum) :read-only t) ; its deadline, in MILLISECONDS
   (on-leaving nil
    :documentation "NIL, or the function without arguments that is called when the client of DEFERRAL leaves before it
@@ -53,9 +57,9 @@ was answered; at the end it is one that does nothing, since the other may refer 
    :documentation "What the application keeps for DEFERRAL, any object; NIL at first."))
 
 (setf (documentation 'make-deferral 'function)
-      "A new deferral for EXCHANGE: of its APPLICATION, on its CONNECTION of its ENGINE.  The answer is to come by END, in
-MILLISECONDS, or NIL for never; ON-LEAVING, NIL or a function without arguments, is called once when the client leaves
-before.")
+      "A new deferral for EXCHANGE: of its APPLICATION, on its CONNECTION of its ENGINE; its request takes MEMORY.  The
+answer is to come by END, in MILLISECONDS, or NIL for never; ON-LEAVING, NIL or a function without arguments, is called once
+when the client leaves before.")
 
 (define-record (streamed-answer (:include opaque) (:constructor nil) (:copier nil))
   "An answer of a deferral that is a stream: what any thread may write."
@@ -151,6 +155,16 @@ before.  If FUNCTION exits non-locally, DEFERRAL can be answered once more."
       (setf (deferral-state deferral) :expired)
       t)))
 
+(defun evict-deferral (deferral)
+  "Has DEFERRAL, if its answer is still to come, be one that nobody waits for when it is continued next: true then.  NIL where
+it was evicted before, or is a stream."
+  (with-deferral (deferral)
+    (and (not (shiftf (deferral-evicted-p deferral) t))
+         (deferral-unsent-p deferral))))
+
+(defmethod continuation-memory ((deferral deferral))
+  (deferral-memory deferral))
+
 (defmethod visit ((deferral deferral))
   (let ((keeper (deferral-keeper deferral))) ; set before its owner looks for an answer
     (if keeper
@@ -236,8 +250,8 @@ DEFERRAL."
 
 (defgeneric resume (application deferral answer)
   (:documentation "Has APPLICATION send ANSWER, the reply of the exchange of DEFERRAL, which was waiting for it: as it was
-given, or :EXPIRED when none has come in time.  Does not wait.  Returns what SERVE does; :DEFERRED when the answer is a
-STREAMED-ANSWER whose head was written, and whose outbox is now that of DEFERRAL."))
+given; :EXPIRED when none has come in time, or :EVICTED when other clients want the memory.  Does not wait.  Returns what SERVE
+does; :DEFERRED when the answer is a STREAMED-ANSWER whose head was written, and whose outbox is now that of DEFERRAL."))
 
 (defgeneric end-stream (application deferral outbox)
   (:documentation "Has APPLICATION end the reply of DEFERRAL, a stream all of which was sent from OUTBOX.  Returns what
@@ -258,9 +272,9 @@ takes it may be destroyed before."
        (setf (deferral-state deferral) :done)
        (values (deferral-answer deferral) t))
       (:pending
-       (cond ((late-p deferral)
+       (cond ((or (deferral-evicted-p deferral) (late-p deferral))
               (setf (deferral-state deferral) :expired)
-              (values :expired t))
+              (values (if (deferral-evicted-p deferral) :evicted :expired) t))
              (t
               (setf (deferral-awaited-p deferral) t)
               nil))))))
@@ -293,8 +307,9 @@ not matter."
            (continue-stream deferral outbox link))
           (t
            (multiple-value-bind (answer come-p) (take-answer deferral)
-             (when (eq :expired answer)
-               (count-late (continuation-engine deferral) :deferred))
+             (case answer
+               (:expired (count-late (continuation-engine deferral) :deferred))
+               (:evicted (count-late (continuation-engine deferral) :evicted)))
              (if come-p
                  (begin-answer deferral link answer)
                  (await-answer deferral)))))))
