@@ -8,7 +8,7 @@ subclasses SERVICE and is called through its generic functions.")
   (:export
    ;; what the storey above implements
    #:service #:serve #:serve-visitor #:serve-at #:visit-connection #:call-for-all #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
-   #:idle-seconds #:write-seconds #:write-rate #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
+   #:idle-seconds #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
    #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker
    #:note
    ;; connections
@@ -20,7 +20,8 @@ subclasses SERVICE and is called through its generic functions.")
    ;; output that the socket did not take yet
    #:send-queue #:make-send-queue #:send-queue-parts #:send-queue-sender #:send-queue-taken
    #:connection-queue #:connection-output #:enqueue #:flush-queue #:clear-queue #:queued-octets
-   #:look-at-taker #:next-look-at-taker #:taker-given-up-p #:end-wait #:reset-taking #:earlier
+   #:limit-taking #:copy-limits #:send-queue-milliseconds #:look-at-taker #:next-look-at-taker
+   #:taker-given-up-p #:end-wait #:reset-taking #:earlier
    #:note-input-missed #:drop-parts
    #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets #:make-step-part
    #:file-part-p #:gather-octets

@@ -25,9 +25,9 @@ read first, and what is read is left to it until it has had its turn, :WRAPPED; 
 (defgeneric application-limits (application)
   (:documentation "The LIMITS of requests to APPLICATION."))
 
-(defmethod write-rate ((application http-service))
-  (let ((limits (application-limits application)))
-    (values (limits-reply-rate limits) (limits-reply-grace limits))))
+(defgeneric write-seconds (application)
+  (:documentation "How many seconds, a real, a client of APPLICATION may take nothing of what is
+sent to it; NIL for no limit."))
 
 (defgeneric encrypted-p (application)
   (:documentation "True when the connections of APPLICATION begin with a TLS handshake."))

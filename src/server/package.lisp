@@ -25,12 +25,13 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:fill-input #:input-waiting-p #:pace-wire
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
    #:flushed-p #:flush-wire #:send-unsent
-   #:engine-sends-p #:*high-water-mark* #:limit-writes #:wire-talked-on-p #:leave-output-to-engine
+   #:engine-sends-p #:*high-water-mark* #:wire-talked-on-p #:leave-output-to-engine
    ;; streams of the Lisp's own beside wires
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
    ;; applications
-   #:http-service #:application-engine #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
+   #:http-service #:write-seconds #:application-engine
+   #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
    #:note-rejected
    ;; their arguments

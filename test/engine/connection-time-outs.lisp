@@ -120,9 +120,9 @@ NOW."
 
 (defun begin-to-write (engine connection seconds now)
   "Leaves octets of CONNECTION to ENGINE, whose peers have SECONDS to take some, at NOW."
-  (setf (slot-value (engine::engine-service engine) 'write-seconds) seconds)
+  (engine:limit-taking (engine:connection-queue connection) seconds)
   (leave-rest connection)
-  (engine::look-at-output engine connection now)
+  (engine::look-at-output connection now)
   (is (eq :parked (engine::leave-to-poller engine connection))))
 
 (defun end-of-writing (engine connection now)

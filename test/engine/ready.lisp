@@ -13,7 +13,7 @@
   ((meanings :initarg :meanings :reader octet-meanings
              :documentation "A function of an octet; what it returns is its meaning, or NIL.")
    (seconds :initarg :idle-seconds :initform nil :reader engine:idle-seconds)
-   (write-seconds :initarg :write-seconds :initform nil :reader engine:write-seconds)
+   (write-seconds :initarg :write-seconds :initform nil :reader octet-write-seconds)
    (notice :initarg :notice :initform nil :reader octet-notice
            :documentation "What is said to those who are late, a string.")
    (making :initarg :making :initform (constantly nil) :reader fake-making
@@ -49,6 +49,8 @@
                     (platform:send-octets descriptor buffer 0 1)
                     meaning)
                    (t
+                    (engine:limit-taking (engine:connection-queue connection)
+                                         (octet-write-seconds service))
                     (engine:enqueue (engine:connection-queue connection)
                                     (list (engine:make-octets-part meaning)))
                     outcome)))))))

@@ -190,10 +190,11 @@ octets a second after 20, while the kernel holds UNSENT octets, at first 500; it
 while the peer may go on."
   `(where-supported
     (let ((,unsent 500) (,queue (engine:make-send-queue)))
+      (engine:limit-taking ,queue 10 100 20)
       (engine:enqueue ,queue (list (engine:make-octets-part (test-octets 1000))))
       (with-function (platform:unsent-octets (original descriptor) ,unsent)
         (flet ((,look (now)
-                 (engine:look-at-taker ,queue -1 now 10000 100 20)
+                 (engine:look-at-taker ,queue -1 now)
                  (not (engine:taker-given-up-p ,queue now))))
           ,@body)))))
 

@@ -272,8 +272,7 @@
 
 (:file "src/server/connection/keeping.lisp" :suites (reply-streams wires wire-output)
  :mutants
- (("limit-writes" "(or (as-milliseconds seconds) -1)" "-1")
-  ("await-taker" "(wait-limit base :output)" "(wait-limit base :input)")
+ (("await-taker" "(setf (send-queue-milliseconds queue) limit)" "nil" :suites (lending))
   ("await-taker" "(taker-given-up-p queue now)" "nil")
   ("give-up-taker" "(break-off-wire wire)" "nil")
   ("engine-sends-p" "(eq :engine (wire-owner base))" "t")
@@ -562,6 +561,7 @@
   ("use-queue" "(send-queue-sender queue)" "nil")
   ("use-queue" "(connection-queue connection) outbox" "(connection-queue connection) queue"
    :suites (channels slow-streams outgoing-streams))
+  ("use-queue" "(copy-limits queue outbox)" "nil" :suites (channels outgoing-streams))
   ("send-queued" "(null (wire-unsent wire))" "t")
   ("put-in-outbox" "((and (full-p outbox) (not however-full-p)) :refused)" "")
   ("put-in-outbox" "(> (length octets) (outbox-announced outbox))" "(>= (length octets) (outbox-announced outbox))")

@@ -281,7 +281,7 @@ then the last, with CONTENT bound to what was read."
 
 (define-server-test a-client-that-takes-nothing-is-waited-for-once
   (with-reply-stream (reply :chunked wire client)
-    (server:limit-writes wire 1/100)
+    (engine:limit-taking (server:wire-queue wire) 1/100)
     (signals server:stream-timeout (write-sequence (test-octets 9000000) reply))
     (is (null (server:wire-descriptor wire)))
     (is (null (server:wire-unsent wire)))
@@ -297,7 +297,7 @@ then the last, with CONTENT bound to what was read."
   (with-globals ((server:*high-water-mark* 0))
     (with-reply-stream (reply :chunked wire client)
       (fill-socket wire)
-      (server:limit-writes wire 1/100)
+      (engine:limit-taking (server:wire-queue wire) 1/100)
       (signals server:stream-timeout (loop (write-byte 1 reply)))
       (is (null (server:wire-descriptor wire)))
       (is (null (server:wire-unsent wire))))))
@@ -360,7 +360,7 @@ after the other, whenever it is asked.  Then there is room."
 
 (define-server-test a-client-that-takes-a-little-has-as-much-time-again
   (with-wire (wire stream client)
-    (server:limit-writes wire 16/10)
+    (engine:limit-taking (server:wire-queue wire) 16/10)
     (with-slow-kernel (clock (make-list 16 :initial-element 900) (make-list 16 :initial-element 800) '(700))
       (server::await-taker wire)
       (is (= (+ 1000 3300) clock))
@@ -368,7 +368,7 @@ after the other, whenever it is asked.  Then there is room."
 
 (define-server-test a-client-that-takes-nothing-any-more-is-given-up
   (with-wire (wire stream client)
-    (server:limit-writes wire 16/10)
+    (engine:limit-taking (server:wire-queue wire) 16/10)
     ;; What was on its way arrives after the wait began.
     (with-slow-kernel (clock '(900) (make-list 17 :initial-element 800) '(700))
       (signals server:stream-timeout (server::await-taker wire))
@@ -377,7 +377,7 @@ after the other, whenever it is asked.  Then there is room."
 
 (define-server-test who-does-not-know-what-the-kernel-holds-waits-once
   (with-wire (wire stream client)
-    (server:limit-writes wire 16/10)
+    (engine:limit-taking (server:wire-queue wire) 16/10)
     (with-slow-kernel (clock '(900) (make-list 20 :initial-element -22))
       (signals server:stream-timeout (server::await-taker wire))
       (is (= (+ 1000 1600) clock)))))
@@ -385,18 +385,19 @@ after the other, whenever it is asked.  Then there is room."
 (define-server-test reads-and-writes-have-limits-of-their-own
   (with-reply-stream (reply :plain wire client)
     (platform:limit-waits (server:reply-stream-inner reply) 7)
-    (is (= 7000 (server::wait-limit wire :input) (server::wait-limit wire :output)))
-    (server:limit-writes wire 1/100)
-    (is (= 7000 (server::wait-limit wire :input)))
-    (is (= 10 (server::wait-limit wire :output)))
-    (server:limit-writes wire nil)
-    (is (= -1 (server::wait-limit wire :output)))))
+    (is (= 7000 (server::wait-limit wire)
+           (engine:send-queue-milliseconds (server:wire-queue wire))))
+    (engine:limit-taking (server:wire-queue wire) 1/100)
+    (is (= 7000 (server::wait-limit wire)))
+    (is (= 10 (engine:send-queue-milliseconds (server:wire-queue wire))))
+    (engine:limit-taking (server:wire-queue wire) nil)
+    (is (null (engine:send-queue-milliseconds (server:wire-queue wire))))))
 
 (define-server-test a-wait-for-a-client-to-take-octets-has-the-limit-of-writes
   (with-wire (wire stream client)
     (fill-socket wire)
     (platform:limit-waits stream nil)
-    (server:limit-writes wire 1/100)
+    (engine:limit-taking (server:wire-queue wire) 1/100)
     (with-function (platform:await-descriptor (original descriptor direction &rest more)
                      (if (getf more :until)
                          (apply original descriptor direction more)

@@ -141,6 +141,12 @@ integer, or NIL."
    :documentation "The parts (see PART) of SEND-QUEUE, a list in the order in which they leave.")
   (sender nil :type (or null function)
    :documentation "What SEND-PARTS sends SEND-QUEUE by, a function; NIL where a descriptor does.")
+  ;; What is asked of its peer, see LIMIT-TAKING.
+  (milliseconds nil :type (or null fixnum)
+   :documentation "In how many milliseconds the peer of SEND-QUEUE has to take some octets, an
+integer; NIL for no limit.")
+  (rate nil :type (or null (integer 1)))
+  (grace 0 :type fixnum)                ; in milliseconds
   ;; Of a peer that takes its time, see slow-readers.lisp.
   (looked nil :type (or null fixnum))   ; the last look, in MILLISECONDS; NIL while nobody waits
   (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known

@@ -86,12 +86,6 @@ request; NIL for no limit.")
   (:method ((service service))
     nil))
 
-(defgeneric write-seconds (service)
-  (:documentation "How many seconds, a real, the peer of a connection of SERVICE may take none
-of the output that was left to the engine; NIL for no limit.")
-  (:method ((service service))
-    nil))
-
 (defgeneric give-notice (service connection)
   (:documentation "Tells the peer of CONNECTION, which waited without a worker until its deadline,
 why it is going to be closed.  True when SERVICE had something to say.  Called by the sentinel, who
@@ -164,12 +158,6 @@ on: called at each start, and when a sentinel that died has a successor.")
   (:documentation "Tells the people who run SERVICE what happened: LEVEL is :INFO, :WARNING
 or :ERROR; CONTROL, a string, and ARGUMENTS are for FORMAT.  Called in any thread.  An error is
 counted."))
-
-(defgeneric write-rate (service)
-  (:documentation "How many octets a second, an integer, a peer has to take on average while an answer of SERVICE waits for it,
-and after how many seconds that counts; or NIL, for no limit.")
-  (:method ((service service))
-    nil))
 
 ;;;; And what it may ask of an engine for a connection that has waited since SERVE returned :DEFERRED.
 

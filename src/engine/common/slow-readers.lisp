@@ -20,6 +20,20 @@
 (defconstant +looks+ 16
   "How often within the time that a peer has to take octets it is looked whether it does.")
 
+(defun limit-taking (queue seconds &optional rate (grace 0))
+  "Gives up the peer of QUEUE, a SEND-QUEUE, from now on when it takes nothing for SECONDS, a
+real, or, once it was waited for for GRACE seconds, an integer, fewer than RATE octets a second,
+an integer; either is NIL for no limit."
+  (setf (send-queue-milliseconds queue) (as-milliseconds seconds)
+        (send-queue-rate queue) rate
+        (send-queue-grace queue) (* 1000 grace)))
+
+(defun copy-limits (queue to)
+  "Makes the limits of QUEUE, a SEND-QUEUE, those of TO, another one."
+  (setf (send-queue-milliseconds to) (send-queue-milliseconds queue)
+        (send-queue-rate to) (send-queue-rate queue)
+        (send-queue-grace to) (send-queue-grace queue)))
+
 (defun octets-owed (queue descriptor)
   "How many octets of QUEUE, and of what DESCRIPTOR holds, the peer has yet to take; NIL where the
 system does not tell."
@@ -37,11 +51,10 @@ last look."
   "The earlier one of MOMENT and OTHER, integers, either of which may be NIL, for never."
   (if (and moment other) (min moment other) (or moment other)))
 
-(defun look-at-taker (queue descriptor now milliseconds rate grace &optional sent-p)
-  "Looks at NOW how many octets the peer of QUEUE, a SEND-QUEUE, has taken of that, and of what
-DESCRIPTOR holds; the first time, a wait begins.  The peer has to take some in MILLISECONDS, an
-integer or NIL for no limit, and after GRACE seconds, an integer, RATE octets a second, an integer
-or NIL.  SENT-P is true where DESCRIPTOR has just taken some.  The caller owns the connection."
+(defun look-at-taker (queue descriptor now &optional sent-p)
+  "Looks at NOW, in MILLISECONDS, how many octets the peer of QUEUE, a SEND-QUEUE, has taken of
+that, and of what DESCRIPTOR holds; the first time, a wait begins.  SENT-P is true where
+DESCRIPTOR has just taken some.  The caller owns the connection."
   (let* ((owed (octets-owed queue descriptor))
          (taken (octets-taken-since queue owed))
          (looked (send-queue-looked queue)))
@@ -53,19 +66,22 @@ or NIL.  SENT-P is true where DESCRIPTOR has just taken some.  The caller owns t
               (plusp taken)
               (and sent-p (null owed)))
       (setf (send-queue-end queue)
-            (earlier (and milliseconds (+ now milliseconds))
-                     (and rate owed
+            (earlier (and (send-queue-milliseconds queue)
+                          (+ now (send-queue-milliseconds queue)))
+                     (and (send-queue-rate queue)
+                          owed
                           (+ now
-                             (* 1000 grace)
-                             (floor (* 1000 (send-queue-taken queue)) rate)
+                             (send-queue-grace queue)
+                             (floor (* 1000 (send-queue-taken queue)) (send-queue-rate queue))
                              (- (send-queue-waited queue)))))))))
 
-(defun next-look-at-taker (queue now milliseconds)
-  "When after NOW the peer of QUEUE, a SEND-QUEUE, which has to take octets in MILLISECONDS, is to
-be looked at again; NIL for never."
-  (earlier (send-queue-end queue)
-           (and (send-queue-end queue)
-                (+ now (if milliseconds (ceiling milliseconds +looks+) 1000)))))
+(defun next-look-at-taker (queue now)
+  "When after NOW, in MILLISECONDS, the peer of QUEUE, a SEND-QUEUE, is to be looked at again; NIL
+for never."
+  (let ((end (send-queue-end queue))
+        (milliseconds (send-queue-milliseconds queue)))
+    (and end
+         (min end (+ now (if milliseconds (ceiling milliseconds +looks+) 1000))))))
 
 (defun taker-given-up-p (queue now)
   "True when the peer of QUEUE, a SEND-QUEUE, has taken too few octets by NOW, as far as was

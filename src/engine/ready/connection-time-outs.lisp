@@ -76,7 +76,7 @@ request is about to park."
 
 (defun time-out-parked-connection (engine connection now)
   "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress, or waits for us."
-  (cond ((taken-in-time-p engine connection now)
+  (cond ((taken-in-time-p connection now)
          (park-again engine connection))
         ((left-to-workers-p engine connection now))
         ((served-when-due-p connection)

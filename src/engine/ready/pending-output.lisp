@@ -39,7 +39,7 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
              :broken)
             ((send-queue-parts queue)
              (when (or sent-p (null (connection-deadline connection)))
-               (look-at-output engine connection (coarse-now (engine-pool-state engine)) sent-p))
+               (look-at-output connection (coarse-now (engine-pool-state engine)) sent-p))
              (reserve-output engine connection)
              (park-until-writable engine connection))
             (t
@@ -84,22 +84,19 @@ budget then, and is the one to be ended for the next."
       (uninterruptibly
         (release-client-memory (shiftf (send-queue-reserved queue) 0))))))
 
-(defun look-at-output (engine connection now &optional sent-p)
+(defun look-at-output (connection now &optional sent-p)
   "Looks at NOW what the peer of CONNECTION, which the caller owns, has taken of its output, and
 has the sentinel look soon whether it takes more.  SENT-P is as in LOOK-AT-TAKER."
-  (let ((service (engine-service engine))
-        (queue (connection-queue connection)))
-    (let ((milliseconds (as-milliseconds (write-seconds service))))
-      (multiple-value-bind (rate grace) (write-rate service)
-        (look-at-taker queue (connection-descriptor connection) now milliseconds rate grace sent-p))
-      (set-deadline-at connection :write (next-look-at-taker queue now milliseconds)))))
+  (let ((queue (connection-queue connection)))
+    (look-at-taker queue (connection-descriptor connection) now sent-p)
+    (set-deadline-at connection :write (next-look-at-taker queue now))))
 
-(defun taken-in-time-p (engine connection now)
+(defun taken-in-time-p (connection now)
   "True when the peer of CONNECTION, which the caller owns, has time NOW to take more of its
 output; the sentinel looks again then."
   (let ((queue (connection-queue connection)))
     (when (and (send-queue-parts queue) (send-queue-looked queue))
-      (look-at-output engine connection now)
+      (look-at-output connection now)
       (not (taker-given-up-p queue now)))))
 
 (defun output-in-time-p (connection now)

@@ -90,7 +90,7 @@ STREAM-TIMEOUT."
       (ecase result
         (:done (return wire))
         (:input
-         (let ((limit (wait-limit (wire-base wire) :input)))
+         (let ((limit (wait-limit (wire-base wire))))
            (await-input-within wire (if (minusp limit) limit (+ limit +behind-sentinel+)))))
         (:output (await-peer wire :output))
         (:failed (error 'handshake-failed :reason reason))))))

@@ -18,14 +18,6 @@
 not take them; beyond that the handler waits for the client, for the write timeout of the acceptor at
 most.  Each slow client may take so much of the heap, while no more than three quarters of that are in use.")
 
-(defun limit-writes (wire seconds &optional rate (grace 0))
-  "Lets no wait for the peer of WIRE to take octets last longer than SECONDS, a real or NIL for no limit, and, when those for
-one reply have lasted GRACE seconds, an integer, not longer than the octets that it took take at RATE octets a second, an
-integer or NIL for no limit."
-  (setf (wire-write-milliseconds wire) (or (as-milliseconds seconds) -1)
-        (wire-least-taken wire) rate
-        (wire-taking-grace wire) grace))
-
 (defun give-up-taker (wire)
   "Signals STREAM-TIMEOUT for WIRE, whose peer has taken too long.  A connection of the engine is broken:
 nobody waits for that peer again."
@@ -38,23 +30,23 @@ nobody waits for that peer again."
 the engine's slow-readers.lisp), it is given up; see GIVE-UP-TAKER."
   (let* ((base (wire-base wire))
          (queue (wire-queue base))
-         (limit (wait-limit base :output))
-         (milliseconds (if (minusp limit) nil limit))
+         (limit (send-queue-milliseconds queue))
          (now (milliseconds)))
-    (flet ((look ()
-             (look-at-taker queue (open-descriptor base) now milliseconds
-                            (wire-least-taken base) (wire-taking-grace base))))
-      (unwind-protect
-           (loop
-             (look)
-             (when (taker-given-up-p queue now)
-               (give-up-taker base))
-             (let ((room-p (await-descriptor (open-descriptor base) :output
-                                             :until (next-look-at-taker queue now milliseconds))))
-               (setf now (milliseconds))
-               (when room-p
-                 (return (look)))))
-        (end-wait queue)))))
+    (when (wire-lent base)
+      (let ((limit (lent-milliseconds base)))
+        (setf (send-queue-milliseconds queue) (if (minusp limit) nil limit))))
+    (unwind-protect
+         (loop
+           (look-at-taker queue (open-descriptor base) now)
+           (when (taker-given-up-p queue now)
+             (give-up-taker base))
+           (let ((room-p (await-descriptor (open-descriptor base) :output
+                                           :until (next-look-at-taker queue now))))
+             (setf now (milliseconds))
+             (when room-p
+               (return (look-at-taker queue (open-descriptor base) now)))))
+      (setf (send-queue-milliseconds queue) limit)
+      (end-wait queue))))
 
 ;;; Keeping
 

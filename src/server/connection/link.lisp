@@ -58,7 +58,7 @@ nobody is there any more."
     (limit-waits socket (idle-seconds application))
     (when (link-base link)
       (let ((limits (application-limits application)))
-        (limit-writes (link-base link) (write-seconds application)
+        (limit-taking (wire-queue (link-base link)) (write-seconds application)
                       (limits-reply-rate limits) (limits-reply-grace limits))))
     link))
 

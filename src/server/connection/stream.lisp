@@ -41,8 +41,9 @@ waits, and the wire beneath sends meanwhile."
 (defmethod limit-waits ((stream descriptor-stream) seconds)
   (let* ((wire (stream-wire stream))
          (milliseconds (or (as-milliseconds seconds) -1)))
-    (setf (wire-milliseconds wire) milliseconds
-          (wire-write-milliseconds wire) milliseconds)
+    (setf (wire-milliseconds wire) milliseconds)
+    (unless (and (wire-connection wire) (eq :engine (wire-owner wire))) ; see LINK-TO-SOCKET
+      (limit-taking (wire-queue wire) seconds))
     (when (wire-lent wire)
       (setf (lisp-stream-milliseconds (wire-lent wire)) milliseconds))))
 

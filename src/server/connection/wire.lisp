@@ -31,14 +31,11 @@
   (owner :engine :type (member :engine :closing :stream :lent))
   (lent nil)                            ; the Lisp's own stream beside it, see lending.lisp
   (milliseconds -1 :type fixnum)        ; how long one wait for input may take; -1 for no limit
-  (write-milliseconds -1 :type fixnum)  ; and one for the peer to take octets
   (input nil :type (or null octets))
   (start 0 :type index)
   (end 0 :type index)
   (received 0 :type fixnum)             ; octets in all
   (pace nil)                            ; the least rate at which octets have to come, or NIL
-  (least-taken nil)                     ; and the least at which they have to be taken, a second
-  (taking-grace 0 :type fixnum)         ; after how many seconds that counts
   ;; Of the current request, to know how fast its client is: octets RECEIVED before it, and for
   ;; how many milliseconds a worker has waited.  What was taken of the reply QUEUE knows.
   (received-before 0 :type fixnum)
@@ -154,11 +151,9 @@ it is closed."
     (or (and transport (transport-base transport))
         wire)))
 
-(defun wait-limit (wire direction)
-  "How many milliseconds one wait for WIRE in DIRECTION may take; -1 for no limit."
-  (cond ((wire-lent wire) (lent-milliseconds wire))
-        ((eq :input direction) (wire-milliseconds wire))
-        (t (wire-write-milliseconds wire))))
+(defun wait-limit (wire)
+  "How many milliseconds one wait for input of WIRE may take; -1 for no limit."
+  (if (wire-lent wire) (lent-milliseconds wire) (wire-milliseconds wire)))
 
 (defun await-peer (wire direction)
   "Waits until the descriptor of WIRE is ready in DIRECTION; signals STREAM-TIMEOUT when that takes
@@ -167,7 +162,7 @@ reading or writing gets it anew."
   (flet ((wait ()
            (cond ((eq :output direction) (await-taker wire))
                  ((wire-pace wire) (await-input-at-pace wire))
-                 (t (await-input-within wire (wait-limit (wire-base wire) :input))))))
+                 (t (await-input-within wire (wait-limit (wire-base wire)))))))
     (declare (dynamic-extent #'wait))
     (await-among-others wire direction #'wait)))
 
@@ -228,7 +223,7 @@ since takes at RATE octets a second.  With RATE NIL there is no such limit."
 (defun await-input-at-pace (wire)
   "Like AWAIT-PEER for input of WIRE, which has a pace."
   (let* ((base (wire-base wire))
-         (limit (wait-limit base :input))
+         (limit (wait-limit base))
          (most (pace-limit wire))
          (began (milliseconds)))
     (await-input-within wire (if (minusp limit) most (min limit most)))

@@ -247,6 +247,7 @@ woken that waits for it.  Under the lock."
          (queue (wire-queue wire)))
     (unless (eq queue outbox)
       (uninterruptibly
+        (copy-limits queue outbox)
         (setf (send-queue-parts outbox) (shiftf (send-queue-parts queue) '())
               (send-queue-sender outbox) (send-queue-sender queue)
               (wire-queue wire) outbox)
