@@ -30,11 +30,9 @@
   (:report "The response was given before, or has come to its end.")
   (:documentation "Signalled to who calls a responder for the second time, or a writer that was closed."))
 
-(defstruct (delayed (:include opaque) (:constructor make-delayed (server exchange content body deferral)))
-  "The response to EXCHANGE, whose request has CONTENT, as BODY for the application, that SERVER is to give."
-  (server nil :read-only t)
+(defstruct (delayed (:include opaque) (:constructor make-delayed (exchange body deferral)))
+  "The response to EXCHANGE, whose request has a content that is BODY for the application."
   (exchange nil :read-only t)
-  (content nil :read-only t)
   (body nil :read-only t)
   (deferral nil :read-only t)
   (thread (bt:current-thread))          ; that is in the function; NIL when this has returned
@@ -44,6 +42,9 @@
 (defun delayed-side (delayed)
   (our-side (exchange-protocol (delayed-exchange delayed))))
 
+(defun delayed-server (delayed)
+  (exchange-application (delayed-exchange delayed)))
+
 (defun delayed-wire (delayed)
   (link-wire (exchange-link (delayed-exchange delayed))))
 
@@ -51,10 +52,10 @@
   "True in the function that is to answer DELAYED, while it runs."
   (eq (bt:current-thread) (delayed-thread delayed)))
 
-(defun begin-delayed (server exchange content body)
+(defun begin-delayed (exchange body)
   "The response to EXCHANGE, pending from now on."
-  (let ((deferral (make-deferral exchange (end-after (server-response-timeout server)) nil)))
-    (prog1 (setf (deferral-context deferral) (make-delayed server exchange content body deferral))
+  (let ((deferral (make-deferral exchange (end-after (server-response-timeout (exchange-application exchange))) nil)))
+    (prog1 (setf (deferral-context deferral) (make-delayed exchange body deferral))
       (setf (exchange-deferral exchange) deferral)))) ; whose context is asked for at its end
 
 ;;; The responder
@@ -86,7 +87,7 @@
   "Sends ANSWER, a response with a body, or a WRITTEN-RESPONSE, of which that is the head."
   (if (typep answer 'streamed-answer)
       (begin-written answer)
-      (send-response (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed) answer)))
+      (send-response (delayed-exchange delayed) answer)))
 
 (defun cut-delayed (delayed written)
   "Ends the response to DELAYED, WRITTEN or NIL, whose client is gone, or has got a part of it."
@@ -136,9 +137,10 @@ it may be answered once more.  That the client is gone is no failure: it is the 
 
 ;;; When the function has returned
 
-(defun takable-p (exchange content)
-  "True when the client of EXCHANGE sends CONTENT if that is read, it is not too much, and nothing of it is lost."
-  (let ((protocol (exchange-protocol exchange)))
+(defun takable-p (exchange)
+  "True when the client of EXCHANGE sends its content if that is read, it is not too much, and nothing of it is lost."
+  (let ((protocol (exchange-protocol exchange))
+        (content (exchange-content exchange)))
     (and (content-readable-p content)
          (not (too-much-to-come-p content))
          (or (eq :idle (our-side protocol)) ; else it cannot be told any more to send what it holds back
@@ -149,11 +151,10 @@ it may be answered once more.  That the client is gone is no failure: it is the 
 read that, and BODY can be read in any thread."
   (let ((body (delayed-body delayed))
         (exchange (delayed-exchange delayed)))
-    (when (and (raw-body-content body)
-               (takable-p exchange (delayed-content delayed)))
+    (when (and (raw-body-content body) (takable-p exchange))
       (take-rest body *unasked-limit*))
     (end-reading body)
-    (end-content (delayed-server delayed) exchange (delayed-content delayed) nil)))
+    (end-content (delayed-server delayed) exchange nil)))
 
 (defun leave-response (delayed)
   "Leaves DELAYED to whoever answers or writes it."
@@ -188,10 +189,10 @@ read that, and BODY can be read in any thread."
     (drop-written (delayed-written delayed))
     (end-turns (delayed-written delayed))))
 
-(defun respond-later (server exchange content body function)
-  "Has FUNCTION, which an application of SERVER has returned for the request of EXCHANGE, with CONTENT, which is BODY for
-the application, answer by the responder that it is called with.  The response may come later."
-  (let ((delayed (begin-delayed server exchange content body)))
+(defun respond-later (exchange body function)
+  "Has FUNCTION, which an application has returned for the request of EXCHANGE, whose content is BODY for it, answer by
+the responder that it is called with.  The response may come later."
+  (let ((delayed (begin-delayed exchange body)))
     (unless-returned (progn
                        (funcall function (make-responder delayed))
                        (setf (delayed-thread delayed) nil)

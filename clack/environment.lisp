@@ -41,9 +41,11 @@
     (cond ((integerp framing) framing)
           ((and (eq :none framing) (head-header head :content-length)) 0))))
 
-(defun environment (server exchange link body)
-  "The environment of the request of EXCHANGE, which came over LINK, with BODY, a stream."
-  (let* ((head (exchange-head exchange))
+(defun environment (exchange body)
+  "The environment of the request of EXCHANGE, with BODY, a stream."
+  (let* ((server (exchange-application exchange))
+         (link (exchange-link exchange))
+         (head (exchange-head exchange))
          (uri (head-uri head)))
     (multiple-value-bind (path-start path-end) (uri-path uri)
       (multiple-value-bind (name port) (server-name-and-port server head link)

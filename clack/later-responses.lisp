@@ -14,7 +14,7 @@
         (error condition))              ; who abandons the connection drops ANSWER
       (error (condition)
         (drop-answer answer)
-        (report-failure server (delayed-exchange delayed) (delayed-content delayed) condition)))
+        (report-failure (delayed-exchange delayed) condition)))
     (cond ((not (eq :body (delayed-side delayed)))
            (conclude-delayed delayed))
           ((eq :none (written-framing answer))
@@ -25,11 +25,10 @@
 
 (defun send-late (delayed answer)
   "Sends ANSWER to DELAYED: a response, :EXPIRED or :EVICTED."
-  (flet ((tell (status text)
-           (send-text (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed) status text)))
+  (let ((exchange (delayed-exchange delayed)))
     (case answer
-      (:expired (tell 504 "Gateway Timeout"))
-      (:evicted (tell 503 "Service Unavailable"))
+      (:expired (send-text exchange 504 "Gateway Timeout"))
+      (:evicted (send-text exchange 503 "Service Unavailable"))
       (t (send-answer delayed answer)))))
 
 (defmethod end-stream ((server clack-server) deferral outbox)
@@ -41,12 +40,12 @@
 (defmethod drop-deferred ((server clack-server) deferral)
   (let ((delayed (deferral-context deferral)))
     (release-body (delayed-body delayed))
-    (release-request (delayed-exchange delayed) (delayed-content delayed))))
+    (release-request (delayed-exchange delayed))))
 
 (defun conclude-delayed (delayed)
   "Ends the request of DELAYED, whose response is over, and returns what is to become of its connection."
   (release-body (delayed-body delayed))
-  (conclude-request (delayed-server delayed) (delayed-exchange delayed) (delayed-content delayed)))
+  (conclude-request (delayed-exchange delayed)))
 
 ;;; Writers that the function has left open
 

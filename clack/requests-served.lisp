@@ -10,11 +10,12 @@
 ;;;; Where the response has begun it is cut, so that the client sees that the rest is missing.  Where the application has
 ;;;; taken the connection over (socket.lisp), that ends.
 
-(defun body-of (exchange content)
-  "CONTENT, of the request of EXCHANGE, as an application gets it."
+(defun body-of (exchange)
+  "The content of the request of EXCHANGE as an application gets it."
   (if (eq :none (head-framing (exchange-head exchange)))
       *empty-body*
-      (let ((size (content-size content)))
+      (let* ((content (exchange-content exchange))
+             (size (content-size content)))
         (if (and size
                  (<= size *raw-body-memory*)
                  (<= size (content-at-hand content)))
@@ -47,40 +48,38 @@
     (when (wire-open-p wire)
       (leave-output-to-engine wire))))
 
-(defun send-failure (server exchange content status text)
+(defun send-failure (exchange status text)
   "Sends STATUS and TEXT, unless a response has begun."
   (if (eq :idle (our-side (exchange-protocol exchange)))
-      (send-text server exchange content status text)
+      (send-text exchange status text)
       (cut-response exchange)))
 
-(defun report-failure (server exchange content condition)
-  "Tells of CONDITION, which the application of SERVER has signalled, and the client that it failed."
-  (tell server :error "~A" condition)
-  (send-failure server exchange content 500 "Internal Server Error"))
+(defun report-failure (exchange condition)
+  "Tells of CONDITION, which the application has signalled for EXCHANGE, and the client that it failed."
+  (tell (exchange-application exchange) :error "~A" condition)
+  (send-failure exchange 500 "Internal Server Error"))
 
-(defun answer-failure (server exchange content body condition)
-  "Does what is left to be done for the request of EXCHANGE, with CONTENT, which was BODY for the application, after
-CONDITION."
+(defun answer-failure (exchange body condition)
+  "Does what is left to be done for the request of EXCHANGE, whose content was BODY for the application, after CONDITION."
   (cond ((taken-over-p exchange)
          (unless (client-gone-p condition exchange body)
            (fail-program-socket (exchange-successor exchange) condition)))
         ((typep condition 'protocol-error)
          (note-event exchange :request-fault)
-         (send-failure server exchange content
-                       (protocol-error-status condition) (protocol-error-reason condition)))
+         (send-failure exchange (protocol-error-status condition) (protocol-error-reason condition)))
         ((client-gone-p condition exchange body)
          (note-event exchange :reply-cut))
         (t
-         (report-failure server exchange content condition))))
+         (report-failure exchange condition))))
 
 ;;; The application
 
-(defun answer (server exchange link content body)
-  "Has the application of SERVER answer the request of EXCHANGE, which came over LINK with CONTENT: BODY for it."
+(defun answer (exchange body)
+  "Has the application answer the request of EXCHANGE, whose content is BODY for it."
   (let* ((*answered* exchange)
-         (response (funcall (server-app server) (environment server exchange link body))))
+         (response (funcall (server-app (exchange-application exchange)) (environment exchange body))))
     (cond ((functionp response)
-           (respond-later server exchange content body
+           (respond-later exchange body
                           (lambda (responder)
                             (funcall response responder)
                             (take-over-if-listened-to exchange))))
@@ -88,7 +87,7 @@ CONDITION."
           (t
            (end-reading body)
            (check-response response)
-           (send-response server exchange content response)))))
+           (send-response exchange response)))))
 
 (define-condition debugger-left (recycling-error)
   ()
@@ -107,12 +106,12 @@ which can go on with 500."
       :report "Answer 500 (Internal Server Error)."
       (error 'debugger-left))))
 
-(defun failure-of (server exchange link content body)
+(defun failure-of (exchange body)
   "Has the request of EXCHANGE answered; see ANSWER.  Returns the condition that has ended that, or NIL."
   (flet ((answer-it ()
-           (answer server exchange link content body)))
+           (answer exchange body)))
     (declare (dynamic-extent #'answer-it))
-    (handler-case (progn (if (server-debug-p server)
+    (handler-case (progn (if (server-debug-p (exchange-application exchange))
                              (call-debugging #'answer-it exchange body)
                              (answer-it))
                          nil)
@@ -125,65 +124,62 @@ which can go on with 500."
   (unless (deferred-p exchange)
     (end-reading body)))
 
-(defun answer-request (server exchange link content)
-  "Has the request of EXCHANGE, which came over LINK with CONTENT, answered, whatever fails.  NIL where the client is
-gone."
+(defun answer-request (exchange)
+  "Has the request of EXCHANGE answered, whatever fails.  NIL where the client is gone."
   (let ((body *empty-body*))
     (unwind-protect
-         (let ((failure (handler-case (progn (setf body (body-of exchange content))
+         (let ((failure (handler-case (progn (setf body (body-of exchange))
                                              nil)
                           (protocol-error (condition) condition))))
            (unless failure
-             (setf failure (failure-of server exchange link content body)))
+             (setf failure (failure-of exchange body)))
            (end-reading-unless-later exchange body)
            (or (null failure)
-               (handler-case (progn (answer-failure server exchange content body failure)
+               (handler-case (progn (answer-failure exchange body failure)
                                     (not (client-gone-p failure exchange body)))
                  ((or descriptor-broken stream-timeout) () nil))))
       (unless (deferred-p exchange)
         (release-body body)))))
 
-(defun release-request (exchange content)
-  "Gives back what the server has kept of CONTENT, of the request of EXCHANGE, which is over, and counts that."
+(defun release-request (exchange)
+  "Gives back what the server has kept of the content of the request of EXCHANGE, which is over, and counts that."
   (count-request (exchange-connection exchange))
   (unless (eq :none (head-framing (exchange-head exchange)))
-    (release-octets content))
+    (release-octets (exchange-content exchange)))
   (abandon-reception (exchange-link exchange)))
 
-(defun conclude-request (server exchange content)
-  "Ends the request of EXCHANGE, with CONTENT, whose response was sent, or cut; returns what is to become of the
-connection."
+(defun conclude-request (exchange)
+  "Ends the request of EXCHANGE, whose response was sent, or cut; returns what is to become of the connection."
   (when (eq :done (our-side (exchange-protocol exchange)))
-    (end-content server exchange content nil))
-  (release-request exchange content)
+    (end-content (exchange-application exchange) exchange nil))
+  (release-request exchange)
   (if (reusable-p (exchange-protocol exchange)) :park :close))
 
-(defun serve-request (server exchange)
+(defun serve-request (exchange)
   "Serves the request of EXCHANGE, whose head was read; returns what is to become of its connection."
-  (let ((link (exchange-link exchange))
-        (content (take-content server exchange)))
+  (let ((content (take-content (exchange-application exchange) exchange)))
     (unless (eq *no-content* content)
-      ;; Who releases LINK gives back what that has, also where the application has ended its thread.
-      (setf (link-content link) content))
-    (setf (exchange-protocol exchange)
-          (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
-    (let ((answered-p (answer-request server exchange link content)))
-      (cond ((deferred-p exchange)
-             (settle-takeover exchange)
-             :deferred)
-            ((not answered-p)
-             (release-request exchange content)
-             :broken)
-            ((settle-takeover exchange)
-             (release-request exchange content)
-             :deferred)
-            (t
-             (conclude-request server exchange content))))))
+      ;; Who releases the link gives back what that has, also where the application has ended its thread.
+      (setf (link-content (exchange-link exchange)) content)))
+  (setf (exchange-protocol exchange)
+        (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
+  (let ((answered-p (answer-request exchange)))
+    (cond ((deferred-p exchange)
+           (settle-takeover exchange)
+           :deferred)
+          ((not answered-p)
+           (release-request exchange)
+           :broken)
+          ((settle-takeover exchange)
+           (release-request exchange)
+           :deferred)
+          (t
+           (conclude-request exchange)))))
 
-(defun outcome-of-request (server exchange)
+(defun outcome-of-request (exchange)
   "Serves the request of EXCHANGE, whose head was read, and what goes on over its connection then if that needs the
 worker; returns what is to become of it."
-  (let ((outcome (serve-request server exchange)))
+  (let ((outcome (serve-request exchange)))
     (if (eq :deferred outcome)
         (leave-or-keep exchange)
         outcome)))
@@ -192,4 +188,4 @@ worker; returns what is to become of it."
   (or (and (null (exchange-head exchange))
            (next-request-missing server (connection-usocket (exchange-connection exchange)) exchange
                                  (not (connection-parkable-p (exchange-connection exchange)))))
-      (outcome-of-request server exchange)))
+      (outcome-of-request exchange)))

@@ -51,7 +51,7 @@ content unless ALLOWED-P.  True when Server is among them."
                     (encode-header reply name value)))))
     server-p))
 
-(defun encode-response-head (reply server exchange status headers event framing)
+(defun encode-response-head (reply exchange status headers event framing)
   "Appends the head with STATUS and HEADERS of the response to EXCHANGE to REPLY, an empty OUTPUT.  EVENT is what
 it will be to send that.  FRAMING is the number of octets of content, :CHUNKED, or NIL to say nothing of it.
 Signals INVALID-HEADER."
@@ -65,7 +65,7 @@ Signals INVALID-HEADER."
         (:chunked (encode-header reply :transfer-encoding "chunked"))
         (t (encode-header reply :content-length framing))))
     (multiple-value-bind (connection keep-alive)
-        (connection-headers exchange event (idle-seconds server))
+        (connection-headers exchange event (idle-seconds (exchange-application exchange)))
       (when connection
         (encode-header reply :connection connection))
       (when keep-alive
@@ -77,33 +77,33 @@ Signals INVALID-HEADER."
 
 ;;; What it is for the connection
 
-(defun kept-p (server exchange headers)
-  "True when SERVER keeps the connection of EXCHANGE, whose response has HEADERS, if the client does."
-  (and (server-persistent-p server)
+(defun kept-p (exchange headers)
+  "True when the server keeps the connection of EXCHANGE, whose response has HEADERS, if the client does."
+  (and (server-persistent-p (exchange-application exchange))
        (not (winding-down-p (exchange-engine exchange)))
        (not (says-close-p (header :connection headers)))))
 
-(defun drop-unread (exchange content)
-  "Drops what the application has not read of CONTENT, of the request of EXCHANGE, before the response is sent:
+(defun drop-unread (exchange)
+  "Drops what the application has not read of the content of the request of EXCHANGE, before the response is sent:
 there are clients that look for one only when they have sent all."
   (when (eq :body (client-side (exchange-protocol exchange)))
-    (note-event exchange
-                (if (and (not (too-much-to-come-p content))
-                         (drop-content content *unasked-limit*))
-                    :request-end
-                    :request-fault))))
+    (let ((content (exchange-content exchange)))
+      (note-event exchange
+                  (if (and (not (too-much-to-come-p content))
+                           (drop-content content *unasked-limit*))
+                      :request-end
+                      :request-fault)))))
 
 ;;; Whole responses
 
-(defun send-whole (server exchange content status headers length append)
-  "Sends the response with STATUS and HEADERS, and a content of LENGTH octets, to the request of EXCHANGE with
-CONTENT.  APPEND, a function of the OUTPUT that it is made in, appends the content, or returns what is to be sent
-after it."
-  (drop-unread exchange content)
+(defun send-whole (exchange status headers length append)
+  "Sends the response with STATUS and HEADERS, and a content of LENGTH octets, to the request of EXCHANGE.  APPEND,
+a function of the OUTPUT that it is made in, appends the content, or returns what is to be sent after it."
+  (drop-unread exchange)
   (let ((head (exchange-head exchange))
-        (event (reply-event status (kept-p server exchange headers))))
+        (event (reply-event status (kept-p exchange headers))))
     (with-reply (reply)
-      (encode-response-head reply server exchange status headers event length)
+      (encode-response-head reply exchange status headers event length)
       (let ((body (and (content-wanted-p (head-method head) status) (funcall append reply))))
         (note-event exchange event)
         (send-reply (link-wire (exchange-link exchange)) reply body)
@@ -117,9 +117,9 @@ after it."
       (string (let ((length (parse-integer value :junk-allowed t)))
                 (and (typep length 'content-size) length))))))
 
-(defun send-nothing (server exchange content status headers)
+(defun send-nothing (exchange status headers)
   ;; To a HEAD the application may say how long the content would be.
-  (send-whole server exchange content status headers
+  (send-whole exchange status headers
               (or (and (eq :head (head-method (exchange-head exchange)))
                        (announced-length headers))
                   0)
@@ -138,26 +138,24 @@ after it."
     (octets (encode-octets reply element))
     ((vector octet) (encode-octets reply (coerce element 'octets)))))
 
-(defun send-list (server exchange content status headers elements)
+(defun send-list (exchange status headers elements)
   (if (and (eq :head (head-method (exchange-head exchange))) (every #'null elements))
-      (send-nothing server exchange content status headers)
+      (send-nothing exchange status headers)
       (flet ((append-them (reply)
                (dolist (element elements nil)
                  (encode-element reply element))))
         (declare (dynamic-extent #'append-them))
-        (send-whole server exchange content status
-                    (if (some #'stringp elements)
-                        (with-content-type headers *text-type*)
-                        headers)
+        (send-whole exchange status
+                    (if (some #'stringp elements) (with-content-type headers *text-type*) headers)
                     (loop for element in elements sum (element-length element) of-type index)
                     #'append-them))))
 
-(defun send-octet-vector (server exchange content status headers octets)
+(defun send-octet-vector (exchange status headers octets)
   (let ((octets (coerce octets 'octets)))
     (flet ((append-them (reply)
              (if (encode-body reply octets) nil octets)))
       (declare (dynamic-extent #'append-them))
-      (send-whole server exchange content status headers (length octets) #'append-them))))
+      (send-whole exchange status headers (length octets) #'append-them))))
 
 (define-condition unfit-response (recycling-error)
   ((response :initarg :response :reader unfit-response-response))
@@ -188,19 +186,17 @@ after it."
                    (proper-list-p (third response))))
     (error 'unfit-response :response response)))
 
-(defun send-response (server exchange content response)
-  "Sends RESPONSE, a list with a body, to the request of EXCHANGE, with CONTENT."
+(defun send-response (exchange response)
+  "Sends RESPONSE, a list with a body, to the request of EXCHANGE."
   (destructuring-bind (status &optional headers body) response
     (typecase body
       (list (if body
-                (send-list server exchange content status headers body)
-                (send-nothing server exchange content status headers)))
-      (pathname (send-file-response server exchange content status headers body))
-      ((vector octet) (send-octet-vector server exchange content status headers body))
+                (send-list exchange status headers body)
+                (send-nothing exchange status headers)))
+      (pathname (send-file-response exchange status headers body))
+      ((vector octet) (send-octet-vector exchange status headers body))
       (t (error 'unfit-response :response response)))))
 
-(defun send-text (server exchange content status text &optional headers)
+(defun send-text (exchange status text &optional headers)
   "Sends TEXT, of characters of ASCII, with STATUS and more HEADERS, a plist."
-  (send-list server exchange content status
-             (list* :content-type "text/plain; charset=us-ascii" headers)
-             (list text)))
+  (send-list exchange status (list* :content-type "text/plain; charset=us-ascii" headers) (list text)))

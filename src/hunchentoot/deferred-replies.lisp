@@ -216,7 +216,7 @@ reply is to come later."
          :deferred)
         (t
          (forget-request context)
-         (prog1 (conclude-exchange acceptor exchange link (deferred-reply-content context))
+         (prog1 (conclude-exchange acceptor exchange link)
            (count-request (exchange-connection exchange))))))
 
 (defmethod resume ((taskmaster recycling-taskmaster) deferral answer)

@@ -43,26 +43,25 @@ STREAM.  True when the connection may be used for another one; :DEFERRED when th
         (declare (dynamic-extent #'process-it))
         (call-processing exchange link content #'process-it)))
     (cond ((deferred-p exchange)
-           (finish-content acceptor exchange content)
+           (finish-content acceptor exchange)
            :deferred)
           ((switch-protocols exchange link)
            (abandon-reception link)
            :deferred)
           (t
            (drop-successor exchange)
-           (conclude-exchange acceptor exchange link content)))))
+           (conclude-exchange acceptor exchange link)))))
 
-(defun conclude-exchange (acceptor exchange link content)
-  "Completes the reply of EXCHANGE, which came over LINK with CONTENT.  True when the connection may be used for another
-one."
+(defun conclude-exchange (acceptor exchange link)
+  "Completes the reply of EXCHANGE, which came over LINK.  True when the connection may be used for another one."
   (cond ((eq :error (our-side (exchange-protocol exchange)))
          (abandon-reply (link-stream link) (link-wire link)))
         (t
          (finish-request acceptor exchange (link-wire link))
-         (finish-content acceptor exchange content))) ; waits for the rest
+         (finish-content acceptor exchange))) ; waits for the rest
   (abandon-reception link)              ; until here whoever releases LINK gives it back
   (reusable-p (exchange-protocol exchange)))
 
-(defun finish-content (acceptor exchange content)
-  "Drops the rest of CONTENT of the request of EXCHANGE."
-  (end-content (application-of acceptor exchange) exchange content (connection-taken-p)))
+(defun finish-content (acceptor exchange)
+  "Drops the rest of the content of the request of EXCHANGE."
+  (end-content (application-of acceptor exchange) exchange (connection-taken-p)))

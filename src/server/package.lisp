@@ -54,6 +54,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:next-request-missing #:end-content
    ;; exchanges
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine #:exchange-kind #:exchange-head
+   #:exchange-content
    #:exchange-protocol #:note-event #:exchange-access #:exchange-deferral
    ;; what goes on without a worker
    #:link-continuation #:continuation #:continuation-application #:continuation-engine #:continuation-connection

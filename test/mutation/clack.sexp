@@ -49,7 +49,7 @@
   ("encode-own-headers" ":date" "")
   ("encode-own-headers" "(setf server-p t)" "")
   ("encode-response-head" "(when allowed-p" "(progn")
-  ("kept-p" "(server-persistent-p server)" "t")
+  ("kept-p" "(server-persistent-p (exchange-application exchange))" "t")
   ("kept-p" "(not (says-close-p (header :connection headers)))" "t")
   ("drop-unread" ":request-fault" ":request-end" :suites (clack/responses clack/raw-bodies)
    :equivalent "END-CONTENT drops the rest, or fails.")

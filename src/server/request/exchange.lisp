@@ -17,6 +17,8 @@
    :documentation "Who reads the connection of EXCHANGE: see READING-KIND.")
   (head nil
    :documentation "The HEAD of the request of EXCHANGE; NIL until it was read.")
+  (content nil
+   :documentation "The content of the request of EXCHANGE, a stream; NIL until it was taken.")
   (protocol 0 :type protocol-state
    :documentation "The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides whether the
 connection may be used again.")

@@ -49,9 +49,10 @@ does not wait for that (RFC 9110, section 10.1.1).  ANNOUNCE is as in TAKE-CONTE
 function without arguments or NIL, is called before 100 (Continue) is sent, and returns NIL where that is not to be."
   (let ((link (exchange-link exchange))
         (head (exchange-head exchange)))
-    (cond ((eq :none (head-framing head)) (no-content link))
-          ((link-content link))
-          (t (make-content application link head (invitation exchange announce))))))
+    (setf (exchange-content exchange)
+          (cond ((eq :none (head-framing head)) (no-content link))
+                ((link-content link))
+                (t (make-content application link head (invitation exchange announce)))))))
 
 (defparameter *unasked-limit* (* 64 1024 1024)
   "How many octets of content that the program has not read are dropped before the reply is sent, or kept for the
@@ -75,10 +76,11 @@ cut off."
                       (end-of-file () nil))))
     (pace-wire (link-wire link) nil nil)))
 
-(defun end-content (application exchange content taken-p)
-  "Drops the rest of CONTENT of the request of EXCHANGE to APPLICATION; unless TAKEN-P: a program has taken the
+(defun end-content (application exchange taken-p)
+  "Drops the rest of the content of the request of EXCHANGE to APPLICATION; unless TAKEN-P: a program has taken the
 connection away."
-  (let ((link (exchange-link exchange)))
+  (let ((link (exchange-link exchange))
+        (content (exchange-content exchange)))
     (when (member (client-side (exchange-protocol exchange)) '(:body :held))
       (note-event exchange (if (and (not taken-p)
                                     (drop-rest application link content))
