@@ -119,6 +119,7 @@
 (:file "src/engine/ready/pending-output.lisp" :suites (slow-readers steps time-outs progress)
  :mutants
  (("send-wanted-output" "(failure :broken)" "")
+  ("send-wanted-output" "(not (unread-input-kept-p engine connection))" "nil" :suites (giving-way))
   ("send-wanted-output" "(reset-taking queue)" "nil")
   ("send-wanted-output" "(or sent-p (null (connection-deadline connection)))" "t")
   ("send-wanted-output" "(or sent-p (null (connection-deadline connection)))"

@@ -372,7 +372,8 @@
 
 (:file "src/server/request/reception.lisp" :suites (early-content)
  :mutants
- (("all-come-p" "(<= size (floor +input-size+ 2))" "nil" :equivalent "The system is asked in place of that.")
+ (("request-memory" "(if (> size +least-counted-request+) size 0)" "size" :suites (giving-way))
+  ("all-come-p" "(<= size (floor +input-size+ 2))" "nil" :equivalent "The system is asked in place of that.")
   ("all-come-p" "(<= size (come-octets content))" "nil" :equivalent "RECEIVE-MORE looks, too.")
   ("receive-more ((content content-stream)" "(<= (content-remaining content) come)" "nil")
   ("worth-room-p" "(>= come (min *spool-memory* (floor size 4)))" "t")
@@ -415,6 +416,7 @@
  :suites (acceptor-faults conformance/connection-methods conformance/connections conformance/detaching content-that-does-not-come exchanges slow-replies stray-octets)
  :mutants
  (("serve-request-of" "(if (output-settled-p connection) outcome :broken)" "outcome" :suites (slow-readers slow-replies))
+  ("more-may-come-p" "(not (input-left-p (link-wire link)))" "t" :suites (last-answers))
   ("serve-request-of" "(leave-reading-to-engine connection)" "nil" :suites (tls-records))
   ("all-read-p" "(wire-drained-p (link-wire link))" "nil"
    :suites (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free))
@@ -584,7 +586,9 @@
 
 (:file "src/server/response/deferral.lisp" :suites (deferred-replies outgoing-streams)
  :mutants
- (("call-to-answer" "(setf (deferral-claimed-p deferral) nil)" "nil")
+ (("take-answer" "(deferral-evicted-p deferral) :evicted" "nil :evicted" :suites (giving-way))
+  ("continuation-memory" "(deferral-memory deferral)" "0" :suites (giving-way))
+  ("call-to-answer" "(setf (deferral-claimed-p deferral) nil)" "nil")
   ("call-to-answer" "(setf awaited-p (give-and-visit deferral answer))" "nil")
   ("claim-deferral" "(unless (deferral-claimed-p deferral)" "(progn")
   ("take-on-leaving" "(shiftf (deferral-left-p deferral) t)" "(deferral-left-p deferral)")
