@@ -237,12 +237,9 @@ NIL when there is none."
 (defun output-settled-p (connection)
   "True where the engine sends what the socket of CONNECTION did not take of the answer.  Where a
 worker keeps the connection, it waits for the peer: NIL when that is gone, or takes none in time."
-  (cond ((null (connection-output connection)) t)
-        ((connection-parkable-p connection)
-         (lend-no-buffers (link-wire (connection-data connection)))
-         t)
-        (t
-         (unsent-sent-p (wire-base (link-wire (connection-data connection)))))))
+  (or (null (connection-output connection))
+      (connection-parkable-p connection)
+      (unsent-sent-p (wire-base (link-wire (connection-data connection))))))
 
 (defun leave-reading-to-engine (connection)
   "Has the engine go on with CONNECTION, of which nothing has come, when its peer takes octets, where what

@@ -85,8 +85,6 @@ were."
                  (loop while (and (shiftf arrived-p nil) (not over-p)) do (go-on))
                  (setf busy-p nil)))
              (go-on ()
-               (when (server:wire-unsent wire)
-                 (server:flush-wire wire))
                (cond ((server:outbox-broken-p outbox)
                       (engine:clear-queue (server:wire-queue wire))
                       (server:end-outbox outbox)

@@ -257,20 +257,18 @@ woken that waits for it.  Under the lock."
           (setf (connection-queue connection) outbox))))))
 
 (defun send-incoming (outbox wire more-p)
-  "Sends what the peer of WIRE takes now of what was put into OUTBOX, its queue.  MORE-P is as in
-FLUSH-WIRE.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
+  "Sends what the peer of WIRE takes now of OUTBOX, its queue, and of what was put in.  MORE-P is
+as in FLUSH-WIRE.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
   (let ((engine-sends-p (engine-sends-p wire)))
     (unless engine-sends-p              ; a program has a stream beside it, or all of it
       (send-output wire))
-    (multiple-value-bind (vectors last-p)
-        (uninterruptibly
-          (multiple-value-bind (vectors last-p) (take-incoming outbox)
-            (enqueue outbox (parts-of vectors))
-            (values vectors last-p)))
-      (cond ((null vectors))
+    (prog1 (uninterruptibly
+             (multiple-value-bind (vectors last-p) (take-incoming outbox)
+               (enqueue outbox (parts-of vectors))
+               last-p))
+      (cond ((null (wire-unsent wire)))
             (engine-sends-p (flush-wire wire more-p))
-            (t (send-unsent wire)))
-      last-p)))
+            (t (send-unsent wire))))))
 
 (defun nothing-to-send-p (outbox)
   "True when all that was put into OUTBOX was sent, and more may be put in.  Who just puts something in has it sent

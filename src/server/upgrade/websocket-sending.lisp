@@ -107,12 +107,9 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   "Sends what the client of SOCKET takes now.  The caller has the right to send."
   (let ((wire (websocket-wire socket)))
     (handler-case
-        (progn
-          (when (wire-unsent wire)
-            (flush-wire wire))
-          (if (owned-websocket-p socket)
-              (send-amid-burst socket wire)
-              (send-queued (websocket-outbox socket) wire)))
+        (if (owned-websocket-p socket)
+            (send-amid-burst socket wire)
+            (send-queued (websocket-outbox socket) wire))
       ((or descriptor-broken stream-timeout) ()
         (end-websocket socket)))))      ; its owner will see it
 
