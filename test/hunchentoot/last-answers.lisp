@@ -61,7 +61,9 @@ than a test waits for anything."
       (flet ((requests (count &rest headers)
                (loop repeat count
                      collect (octets "GET / HTTP/1.1" :crlf "Host: localhost" :crlf headers :crlf))))
-        (dolist (count '(1 2000))       ; all of them are read with the first one, or not
+        ;; All of them are read with the first one, or not.  On ABCL the stream of the socket has then what
+        ;; was read, and does not tell.
+        (dolist (count (if (uiop:featurep :abcl) '(2000) '(1 2000)))
           (with-connection (connection)
             (send connection (requests 1 "Connection: close" :crlf) (requests count))
             (is (string= "body" (response-text (read-response connection))))
