@@ -109,7 +109,7 @@
    (:module "server"
     :serial t
     :components ((:file "wires")
-                 (:file "spools")
+                 (:file "body-buffers")
                  (:file "wire-output")
                  (:file "send-queues")
                  (:file "reply-stream")

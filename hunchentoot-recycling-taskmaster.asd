@@ -1,4 +1,4 @@
-;;;; The table of contents: storeys on a base, each knowing only those that come before it in this list.
+;;;; The table of contents: layers on a base, each knowing only those that come before it in this list.
 
 ;;; Some Lisps keep what a file of any library proclaims about optimisation, such as safety 0, for
 ;;; all that is compiled later.
@@ -19,7 +19,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
 
 (defsystem "hunchentoot-recycling-taskmaster/server"
   :description "A server of HTTP on recycled threads, for applications of any kind."
-  :long-description "All storeys below Hunchentoot's: who speaks Clack loads this, and no Hunchentoot."
+  :long-description "All layers below Hunchentoot's: who speaks Clack loads this, and no Hunchentoot."
   :author "The hunchentoot-recycling-taskmaster maintainers"
   :version "0.1.0"
   :license "BSD-2-Clause"
@@ -147,7 +147,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:module "common"                  ; to both engines
       :serial t
       :components ((:file "for-all")    ; what is done for several, whatever becomes of one
-                   (:file "service-protocol") ; what an engine asks of the storey above
+                   (:file "service-protocol") ; what an engine asks of the layer above
                    (:file "send-queue") ; what a socket did not take yet
                    (:file "slow-readers") ; when a peer takes too long for that
                    (:file "connection-state")
@@ -223,11 +223,11 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:module "request"                 ; head and content
       :serial t
       :components ((:file "head-input") ; heads of requests
-                   (:file "spool")      ; octets in memory or a temporary file
+                   (:file "body-buffer")      ; octets in memory or a temporary file
                    (:file "content")    ; of a request, whole or in pieces
                    (:file "content-stream") ; with a length
                    (:file "chunks")
-                   (:file "reception")  ; of content before its request is served
+                   (:file "body-prefetch")  ; of content before its request is served
                    (:file "shared-content") ; of a deferred reply
                    (:file "exchange")   ; one request and its reply
                    (:file "request-reading")
@@ -271,7 +271,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
     :serial t
     :components ((:file "specials")
                  (:file "internals")    ; the only file that knows what Hunchentoot hides
-                 (:file "surroundings") ; methods of programs beside ours
+                 (:file "user-methods") ; methods of programs beside ours
                  (:file "taskmaster")
                  (:file "listening")    ; on paths, inherited descriptors, shared ports
                  (:file "arguments")

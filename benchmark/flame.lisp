@@ -57,7 +57,7 @@ what it called, its CHILDREN."
   '(("engine:" . "#ef5350") ("server:" . "#ff8a65") ("http:" . "#ffb74d") ("platform:" . "#ffd54f")
     ("ours:" . "#ba68c8") ("hunchentoot:" . "#64b5f6") ("foreign function" . "#90a4ae")
     ("sb-" . "#cfd8dc"))
-  "The colour of a function by how its name begins: our storeys warm, Hunchentoot blue,
+  "The colour of a function by how its name begins: our layers warm, Hunchentoot blue,
 what is below Lisp dark grey, SBCL light grey.  The first that fits counts.")
 
 (defparameter *other-color* "#dce775"

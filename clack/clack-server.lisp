@@ -1,6 +1,6 @@
 (in-package #:clack.handler.recycling)
 
-;;;; A server of one Clack application, as the application of the storey below and as the engine's service.
+;;;; A server of one Clack application, as the application of the layer below and as the engine's service.
 
 (defclass clack-server (http-service)
   ((app :initarg :app :reader server-app)
@@ -64,7 +64,7 @@ acceptors, but for what is counted of rejected requests and handshakes.")
                 (no-statistics))
             (list :log-dropped (journal-unwritten (server-journal server))))))
 
-;;; What the storey below asks
+;;; What the layer below asks
 
 (defmethod reading-kind ((server clack-server))
   :own)

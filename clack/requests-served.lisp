@@ -31,7 +31,7 @@
     (program-socket-over
      (let ((socket (program-socket-over-socket condition))) ; it may be another request's
        (and socket
-            (eq socket (exchange-successor exchange)))))
+            (eq socket (exchange-upgrade exchange)))))
     (client-left (client-left-within-p condition))
     (end-of-file (and (raw-body-source body)
                       (eq (stream-error-stream condition) (raw-body-source body))))))
@@ -63,7 +63,7 @@
   "Does what is left to be done for the request of EXCHANGE, whose content was BODY for the application, after CONDITION."
   (cond ((taken-over-p exchange)
          (unless (client-gone-p condition exchange body)
-           (fail-program-socket (exchange-successor exchange) condition)))
+           (fail-program-socket (exchange-upgrade exchange) condition)))
         ((typep condition 'protocol-error)
          (note-event exchange :request-fault)
          (send-failure exchange (protocol-error-status condition) (protocol-error-reason condition)))
@@ -146,7 +146,7 @@ which can go on with 500."
   (count-request (exchange-connection exchange))
   (unless (eq :none (head-framing (exchange-head exchange)))
     (release-octets (exchange-content exchange)))
-  (abandon-reception (exchange-link exchange)))
+  (abandon-body-prefetch (exchange-link exchange)))
 
 (defun conclude-request (exchange)
   "Ends the request of EXCHANGE, whose response was sent, or cut; returns what is to become of the connection."

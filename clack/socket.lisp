@@ -58,22 +58,22 @@ content may follow."
 (defun socket-of (exchange)
   "The PROGRAM-SOCKET for the connection of EXCHANGE, made when that is wanted first.  Signals PROGRAM-SOCKET-OVER, and a
 PROTOCOL-ERROR where the request is an opening handshake with content."
-  (or (exchange-successor exchange)
+  (or (exchange-upgrade exchange)
       (progn (check-handshake exchange)
              (if (untouched-p exchange)
-                 (setf (exchange-successor exchange) (make-socket-for exchange))
+                 (setf (exchange-upgrade exchange) (make-socket-for exchange))
                  (error 'program-socket-over)))))
 
 (defun taken-over-p (exchange)
   "True when an application has taken the connection of EXCHANGE over."
-  (let ((socket (exchange-successor exchange)))
+  (let ((socket (exchange-upgrade exchange)))
     (and socket
          (eq socket (link-continuation (exchange-link exchange))))))
 
 (defun take-over (exchange)
   "Makes the connection of EXCHANGE the application's."
   (note-event exchange :switch)
-  (begin-to-speak (exchange-successor exchange) (exchange-link exchange)))
+  (begin-to-speak (exchange-upgrade exchange) (exchange-link exchange)))
 
 (defun open-socket-of (exchange)
   "Like SOCKET-OF; the connection is the application's then."
@@ -84,14 +84,14 @@ PROTOCOL-ERROR where the request is an opening handshake with content."
 
 (defun take-over-if-listened-to (exchange)
   "Makes the connection of EXCHANGE the application's if that listens to it."
-  (let ((socket (exchange-successor exchange)))
+  (let ((socket (exchange-upgrade exchange)))
     (when (and socket (program-socket-reader socket) (untouched-p exchange))
       (take-over exchange))))
 
 (defun settle-takeover (exchange)
   "Lets the connection of EXCHANGE go on without the worker, if the application has taken it over, whose function was left.
 True when it has."
-  (let ((socket (exchange-successor exchange)))
+  (let ((socket (exchange-upgrade exchange)))
     (cond ((null socket) nil)
           ((taken-over-p exchange)
            (take-sending-back socket)
@@ -110,7 +110,7 @@ True when it has."
   (replace (make-octets (length octets)) octets))
 
 (defun io-callback (exchange)
-  (let ((socket (exchange-successor exchange)))
+  (let ((socket (exchange-upgrade exchange)))
     (and socket (program-socket-reader socket))))
 
 (defun set-io-callback (callback exchange)

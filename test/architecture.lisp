@@ -3,11 +3,11 @@
 ;;;; The rules of the house, read off its sources.
 
 (def-suite architecture :in all
-  :description "Storeys, doors and docstrings.")
+  :description "Layers, doors and docstrings.")
 
 (in-suite architecture)
 
-(defparameter *storeys* '("base" "platform" "http" "websocket" "engine" "server" "hunchentoot")
+(defparameter *layers* '("base" "platform" "http" "websocket" "engine" "server" "hunchentoot")
   "The folders of src/, from the ground up.")
 
 (defparameter *library-systems*
@@ -15,12 +15,12 @@
   "Its systems, each after those that it depends on.")
 
 (defun hot-files ()
-  "The only files that may use the hot policy, as their storeys declare them."
-  (loop for (storey . names) in `(("http" . ,http::*hot-files*)
-                                  ("websocket" . ,websocket::*hot-files*)
-                                  ("platform" . ,platform::*hot-files*))
+  "The only files that may use the hot policy, as their layers declare them."
+  (loop for (layer . names) in `(("http" . ,http::*hot-files*)
+                                 ("websocket" . ,websocket::*hot-files*)
+                                 ("platform" . ,platform::*hot-files*))
         append (loop for name in names
-                     collect (format nil "src/~A/~A.lisp" storey name))))
+                     collect (format nil "src/~A/~A.lisp" layer name))))
 
 (defun source-root ()
   (asdf:system-source-directory "hunchentoot-recycling-taskmaster"))
@@ -163,25 +163,25 @@
 (test nobody-sleeps
   (is (null (files-that-say "(sleep "))))
 
-(defun storey-of (file)
-  (find-if (lambda (storey) (uiop:string-prefix-p (format nil "src/~A/" storey)
-                                                  (source-name file)))
-           *storeys*))
+(defun layer-of (file)
+  (find-if (lambda (layer) (uiop:string-prefix-p (format nil "src/~A/" layer)
+                                                 (source-name file)))
+           *layers*))
 
-(defun storey-package (storey)
-  "How a file would name the package of STOREY."
-  (if (string= storey "hunchentoot")
+(defun layer-package (layer)
+  "How a file would name the package of LAYER."
+  (if (string= layer "hunchentoot")
       "in-package #:hunchentoot-recycling-taskmaster)"
-      (format nil "hunchentoot-recycling-taskmaster.~A" storey)))
+      (format nil "hunchentoot-recycling-taskmaster.~A" layer)))
 
-(test no-storey-names-one-above-it
+(test no-layer-names-one-above-it
   (dolist (file (source-files))
-    (let ((storey (storey-of file)))
-      (dolist (above (and storey (rest (member storey *storeys* :test #'string=))))
-        (is (not (search (storey-package above) (source-text file)))
+    (let ((layer (layer-of file)))
+      (dolist (above (and layer (rest (member layer *layers* :test #'string=))))
+        (is (not (search (layer-package above) (source-text file)))
             "~A names ~A." (source-name file) above)))))
 
-;;; The storeys below Hunchentoot's are a system of their own
+;;; The layers below Hunchentoot's are a system of their own
 
 (defun system-of (specification)
   "The name of the system that SPECIFICATION, an element of :DEPENDS-ON, asks for here, or NIL."
@@ -202,9 +202,9 @@
       (visit name))
     names))
 
-(test only-hunchentoots-storey-knows-it
+(test only-hunchentoots-layer-knows-it
   (dolist (file (source-files))
-    (unless (or (equal "hunchentoot" (storey-of file))
+    (unless (or (equal "hunchentoot" (layer-of file))
                 (string= "src/package.lisp" (source-name file)))
       (is (not (search "(hunchentoot:" (source-text file))) "~A" (source-name file))
       (is (not (search "#'hunchentoot:" (source-text file))) "~A" (source-name file)))))
@@ -227,7 +227,7 @@
 ;;; Names
 
 (defparameter *file-names-in-use-twice* '("package")
-  "Names of files that several storeys have: each its package.")
+  "Names of files that several layers have: each its package.")
 
 (defun of-one-lisp-p (file)
   "True when FILE is in a folder of the platform for one Lisp: these have the same names in each."
@@ -297,15 +297,15 @@ of methods are not."
 ;;; Docstrings
 
 (defun interface-packages ()
-  "The packages of the storeys whose exported symbols are to be documented.  Only the public ones where the
+  "The packages of the layers whose exported symbols are to be documented.  Only the public ones where the
 Lisp loses docstrings of accessors, or where functions of the platform stand in for those that it lacks."
-  (loop for storey in (cons "clack" *storeys*)
-        if (string= storey "clack")
+  (loop for layer in (cons "clack" *layers*)
+        if (string= layer "clack")
           collect (find-package '#:clack.handler.recycling)
-        else if (string= storey "hunchentoot")
+        else if (string= layer "hunchentoot")
           collect (find-package '#:hunchentoot-recycling-taskmaster)
         else if (platform:readiness-supported-p)
-          collect (find-package (format nil "HUNCHENTOOT-RECYCLING-TASKMASTER.~:@(~A~)" storey))))
+          collect (find-package (format nil "HUNCHENTOOT-RECYCLING-TASKMASTER.~:@(~A~)" layer))))
 
 (defun exported-symbols (package)
   "The symbols that PACKAGE exports and that are its own."

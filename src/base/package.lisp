@@ -1,5 +1,5 @@
 (defpackage #:hunchentoot-recycling-taskmaster.base
-  (:documentation "Private.  What every other storey stands on: the two
+  (:documentation "Private.  What every other layer stands on: the two
 optimisation policies, the octet types, the root of our conditions, what is done where a form is left.")
   (:use #:common-lisp)
   (:export #:*hot-policy* #:*plain-policy*

@@ -1,12 +1,12 @@
 (defpackage #:hunchentoot-recycling-taskmaster.engine
   (:documentation "Private.  Threads and connections, and nothing of HTTP: an ENGINE
-recycles a pool of workers over the connections of one listener.  The storey above
+recycles a pool of workers over the connections of one listener.  The layer above
 subclasses SERVICE and is called through its generic functions.")
   (:use #:common-lisp
         #:hunchentoot-recycling-taskmaster.base
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
-   ;; what the storey above implements
+   ;; what the layer above implements
    #:service #:serve #:serve-visitor #:serve-at #:visit-connection #:call-for-all #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
    #:idle-seconds #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
    #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker

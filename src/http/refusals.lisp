@@ -26,7 +26,7 @@ for the client, by the rule in SECTION of an RFC."
   (setf *refusals* (remove refusal *refusals* :key #'first))
   (push (list refusal status section reason) *refusals*))
 
-;;; Every reason for which this storey, or one above it, turns a client away.
+;;; Every reason for which this layer, or one above it, turns a client away.
 ;;; The status is a hint for whoever answers; nothing here writes a reply.
 
 ;;; Line structure
@@ -125,7 +125,7 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :trailers-too-large 431 "RFC 9112, section 7.1.2"
   "The trailer fields are larger than this server takes.")
 
-;;; For the storeys above, which have handlers, a heap and a clock
+;;; For the layers above, which have handlers, a heap and a clock
 
 (define-refusal :form-too-large 413 "RFC 9110, section 15.5.14"
   "The form is larger than this server takes.")

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; What the other files of this storey are written with.
+;;; What the other files of this layer are written with.
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defun ascii-octets (string)

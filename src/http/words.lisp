@@ -108,7 +108,7 @@ Length and three octets; the factors are those that make the fewest words go els
   `(("Host" . ,+host+) ("Content-Length" . ,+content-length+)
     ("Transfer-Encoding" . ,+transfer-encoding+) ("Connection" . ,+connection+)
     ("Upgrade" . ,+upgrade+) ("Expect" . ,+expect+))
-  "The bit of each header field that this storey itself obeys.")
+  "The bit of each header field that this layer itself obeys.")
 
 (defparameter *header-names*
   '(;; RFC 9110

@@ -49,10 +49,10 @@ It is kept here, since the taskmaster may be replaced while it runs.")
     :initform (make-throttle)
     :reader acceptor-throttle
     :documentation "What was told lately of what clients cause.")
-   (surroundings
+   (user-methods
     :initform nil
-    :accessor acceptor-surroundings
-    :documentation "What methods the program has beside ours; see surroundings.lisp."))
+    :accessor acceptor-user-methods
+    :documentation "What methods the program has beside ours; see user-methods.lisp."))
   (:default-initargs
    :access-log-format :combined
    :taskmaster (make-instance 'recycling-taskmaster))
@@ -144,7 +144,7 @@ the same handlers.  Its default :TASKMASTER is a RECYCLING-TASKMASTER."))
   t)
 
 (defmethod connection-kind ((acceptor parallel-acceptor))
-  (surroundings-kind (surroundings-of acceptor)))
+  (user-methods-kind (user-methods-of acceptor)))
 
 (defmethod hunchentoot:accept-connections ((acceptor parallel-acceptor))
   "In a worker's thread, does its work; otherwise what Hunchentoot does."
@@ -277,7 +277,7 @@ stopped.  Signals HUNCHENTOOT:PARAMETER-ERROR while another thread starts it."
         (take-successor acceptor)
         (note-engine acceptor nil)
         ;; Where redefinitions cannot be watched, they count from here on.
-        (setf (acceptor-surroundings acceptor) nil))
+        (setf (acceptor-user-methods acceptor) nil))
       (unless-returned (multiple-value-prog1 (call-next-method)
                          (settle-logs acceptor))
         (unless was-listening

@@ -41,7 +41,7 @@ never harms the request."
 of a thread of
 its own; see REOPEN-LOGS."
   (in-place-of-hunchentoots ((call-next-method)
-                             (surroundings-loggers (surroundings-of acceptor))
+                             (user-methods-loggers (user-methods-of acceptor))
                              #'hunchentoot:acceptor-log-access (acceptor) :return-code return-code)
     (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
       (cond ((null destination))

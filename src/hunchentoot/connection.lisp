@@ -85,7 +85,7 @@ what is to become of it then."
 where a method of the program expects that; otherwise all of them, as Hunchentoot does."
   (in-place-of-hunchentoots ((call-next-method)
                              ;; Of this acceptor: one that the engine knows may pass its connections on.
-                             (and (eq :foreign (surroundings-kind (surroundings-of acceptor)))
+                             (and (eq :foreign (user-methods-kind (user-methods-of acceptor)))
                                   (primaries-after-ours #'hunchentoot:process-connection
                                                         (list acceptor socket)))
                              #'hunchentoot:process-connection (acceptor socket))

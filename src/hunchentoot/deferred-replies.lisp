@@ -66,7 +66,7 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
           ((headers-sent-p) (refuse "it has begun"))
           (hunchentoot:*header-stream* (refuse "headers are being traced"))
           ((exchange-deferral *exchange*) (refuse "it was deferred before"))
-          ((exchange-successor *exchange*) (refuse "its connection becomes a WebSocket")))))
+          ((exchange-upgrade *exchange*) (refuse "its connection becomes a WebSocket")))))
 
 (defun begin-deferral (timeout on-abandon)
   (check-deferrable)

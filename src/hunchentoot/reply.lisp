@@ -12,7 +12,7 @@
                                     (answer hunchentoot:*acceptor* request (current-head))))
          ;; Methods after this one, of WebSocket libraries, talk on with the client.
          (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
-                    (null (exchange-successor *exchange*)))
+                    (null (exchange-upgrade *exchange*)))
            (note-event *exchange* :switch)
            (open-content-stream request (stream-for-program *exchange*))))))
 
@@ -52,10 +52,10 @@ returns: libraries for other protocols look for it there."
   "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a backtrace; and last
 whether it was left by a throw.  Unless the reply comes later."
   (multiple-value-bind (content condition backtrace left-p) (funcall handler)
-    (when (exchange-successor *exchange*)
+    (when (exchange-upgrade *exchange*)
       (check-switch *exchange* condition))
     (let ((deferral (exchange-deferral *exchange*)))
-      (cond ((exchange-successor *exchange*) ; its head says all
+      (cond ((exchange-upgrade *exchange*) ; its head says all
              (send-result acceptor request head "" condition backtrace))
             ((and deferral (deferral-waits-p deferral))
              (multiple-value-bind (content condition backtrace)
@@ -280,7 +280,7 @@ that as it is.  Returns the event that it will be to send that head."
       (settle-headers hunchentoot:*reply*
                       (case said (:chunked "chunked") ((nil) :any))
                       (server-name-of acceptor) connection keep-alive
-                      (and (null (exchange-successor *exchange*)) content-type)
+                      (and (null (exchange-upgrade *exchange*)) content-type)
                       (and (integerp said) (body-allowed-p status) said)))
     event))
 

@@ -21,7 +21,7 @@ then, unless a program has taken the connection away: it may read on."
   "Calls THUNK, which processes the request of EXCHANGE, as CALL-WITH-CONTENT does.  Who leaves it otherwise than by
 returning ends what the connection was to be."
   (unless-returned (call-with-content link content thunk)
-    (drop-successor exchange)))
+    (drop-upgrade exchange)))
 
 (defun process-head (acceptor exchange link)
   "Processes the request of EXCHANGE, which came over LINK, in the context of CALL-WITH-CONNECTION-
@@ -30,7 +30,7 @@ STREAM.  True when the connection may be used for another one; :DEFERRED when th
          (content (take-content (application-of acceptor exchange) exchange #'announce-continue)))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
     (setf (exchange-deferral exchange) nil ; of one before, where a program has one exchange for all
-          (exchange-successor exchange) nil)
+          (exchange-upgrade exchange) nil)
     (copy-head head)
     (let ((hunchentoot:*reply* (make-reply acceptor))
           (hunchentoot:*session* nil))
@@ -46,10 +46,10 @@ STREAM.  True when the connection may be used for another one; :DEFERRED when th
            (finish-content acceptor exchange)
            :deferred)
           ((switch-protocols exchange link)
-           (abandon-reception link)
+           (abandon-body-prefetch link)
            :deferred)
           (t
-           (drop-successor exchange)
+           (drop-upgrade exchange)
            (conclude-exchange acceptor exchange link)))))
 
 (defun conclude-exchange (acceptor exchange link)
@@ -59,7 +59,7 @@ STREAM.  True when the connection may be used for another one; :DEFERRED when th
         (t
          (finish-request acceptor exchange (link-wire link))
          (finish-content acceptor exchange))) ; waits for the rest
-  (abandon-reception link)              ; until here whoever releases LINK gives it back
+  (abandon-body-prefetch link)              ; until here whoever releases LINK gives it back
   (reusable-p (exchange-protocol exchange)))
 
 (defun finish-content (acceptor exchange)

@@ -13,7 +13,7 @@
   (rest '() :type list :read-only t)    ; those after that, unless only Hunchentoot's
   (first-p nil :read-only t))           ; true when none of the program's may read before the handshake
 
-(defmethod stream-surroundings ((acceptor parallel-ssl-acceptor))
+(defmethod stream-user-methods ((acceptor parallel-ssl-acceptor))
   (let* ((function #'hunchentoot:initialize-connection-stream)
          (required (list acceptor nil))
          (all (compute-applicable-methods function required)))
@@ -33,7 +33,7 @@
          (null (set-difference all (append own rest late))))))))
 
 (defun stream-methods-of (acceptor)
-  (surroundings-streams (surroundings-of acceptor)))
+  (user-methods-streams (user-methods-of acceptor)))
 
 (defmethod handshake-context ((taskmaster recycling-taskmaster))
   "That of the acceptor, unless a method of the program comes before ours: that may read, or make TLS of its

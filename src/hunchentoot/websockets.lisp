@@ -91,7 +91,7 @@ to be made."
                                     :high-water-mark high-water-mark :message-octets message-octets
                                     :ping-seconds ping-seconds :idle-seconds idle-seconds)))
         (settle-switch headers)
-        (setf (exchange-successor *exchange*) (cons socket on-open))
+        (setf (exchange-upgrade *exchange*) (cons socket on-open))
         (values socket subprotocol)))))
 
 (defun settle-switch (headers)
@@ -107,26 +107,26 @@ switch protocols."
   (when (or condition
             (not (eql hunchentoot:+http-switching-protocols+ (hunchentoot:return-code*))))
     (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept :sec-websocket-protocol))
-    (drop-successor exchange)))
+    (drop-upgrade exchange)))
 
 (defun switch-protocols (exchange link)
   "Makes the connection of EXCHANGE, with LINK, whose reply was sent, what its handler has said it was to be.  True if
 there is anything."
-  (let ((successor (exchange-successor exchange)))
-    (when (and successor
+  (let ((upgrade (exchange-upgrade exchange)))
+    (when (and upgrade
                (eq :switched (our-side (exchange-protocol exchange)))
                (not (connection-taken-p)))
-      (destructuring-bind (socket . on-open) (shiftf (exchange-successor exchange) nil)
+      (destructuring-bind (socket . on-open) (shiftf (exchange-upgrade exchange) nil)
         (setf (link-continuation link) socket)
         (count-request (exchange-connection exchange))
         (open-websocket socket link on-open))
       t)))
 
-(defun drop-successor (exchange)
+(defun drop-upgrade (exchange)
   "Ends what the connection of EXCHANGE was to be, and is not: its handler has failed, or its client has left."
-  (let ((successor (shiftf (exchange-successor exchange) nil)))
-    (when successor
-      (abandon (first successor)))))
+  (let ((upgrade (shiftf (exchange-upgrade exchange) nil)))
+    (when upgrade
+      (abandon (first upgrade)))))
 
 (defun open-websocket (socket link on-open)
   "Calls ON-OPEN, a function or NIL, of SOCKET, over LINK: from now on octets are sent to its client."

@@ -133,7 +133,7 @@ connection, as RESPOND does."
            :some)
           ((and link (link-shaking-p link))
            (input-after-handshake application connection link kind))
-          ((and link (link-reception link) (not (eq :own kind)))
+          ((and link (link-body-prefetch link) (not (eq :own kind)))
            :end)                        ; who reads now would take the rest of content for a request
           ((eq :foreign kind)
            (octets-waiting connection))
@@ -177,7 +177,7 @@ or :END where it fails."
     (cond ((null link) nil)
           ((link-shaking-p link) nil)   ; OpenSSL has read all
           ;; A part of a request is no input to be served, and who read it has read all.
-          ((and (null (link-parser link)) (null (link-reception link))
+          ((and (null (link-parser link)) (null (link-body-prefetch link))
                 (or (input-waiting-p wire)
                     (wire-awaits-output-p wire))) ; which SERVE leaves to the engine
            t)
@@ -218,8 +218,8 @@ NIL when there is none."
         (refusal (make-refusal (if (eq :evicted (connection-deadline-kind connection))
                                    :no-memory
                                    :request-timeout))))
-    (cond ((link-reception link)
-           (reject-reception application link refusal))
+    (cond ((link-body-prefetch link)
+           (reject-body-prefetch application link refusal))
           ((and parser (parser-begun-p parser))
            (multiple-value-call #'note-rejected application link refusal
              (request-line-so-far link parser))
@@ -265,7 +265,7 @@ carries its wire has some of its own to send before it reads on."
                (when link
                  (release-input (link-wire link))
                  (abandon-continuation link)
-                 (abandon-reception link))
+                 (abandon-body-prefetch link))
                (when (connection-parkable-p connection) ; the engine has sent what is to be sent
                  (clear-queue (connection-queue connection)))
                (when (and link (not (eq (link-stream link) socket-stream)))

@@ -38,10 +38,10 @@ when none is.")
 (defmethod input-kept-since ((application http-service) connection)
   (let* ((link (connection-data connection))
          (wire (and link (link-wire link)))
-         (reception (and link (link-reception link))))
+         (body-prefetch (and link (link-body-prefetch link))))
     (cond ((null wire) nil)
-          ((and reception (plusp (memory-received reception)))
-           (reception-began reception))
+          ((and body-prefetch (plusp (memory-received body-prefetch)))
+           (body-prefetch-began body-prefetch))
           (t
            (continuation-keeps-since (link-continuation link) wire)))))
 
@@ -75,9 +75,9 @@ RELEASE-KEPT-INPUT does.")
 
 (defmethod release-kept-input ((application http-service) connection)
   (let* ((link (connection-data connection))
-         (reception (link-reception link)))
-    (if (and reception
-             (>= (memory-received reception) (wire-reserved (link-wire link)))
-             (move-received-to-file reception))
+         (body-prefetch (link-body-prefetch link)))
+    (if (and body-prefetch
+             (>= (memory-received body-prefetch) (wire-reserved (link-wire link)))
+             (move-received-to-file body-prefetch))
         :park
         (give-input-up (link-continuation link) (link-wire link)))))

@@ -66,7 +66,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:resume #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
    #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
-   #:exchange-successor
+   #:exchange-upgrade
    #:make-program-socket #:begin-to-speak #:take-sending-back #:end-websocket #:fail-program-socket
    #:program-socket-reader #:listen-to-program-socket #:program-socket-over #:program-socket-over-socket
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket #:finish-program-socket
@@ -79,7 +79,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:refuse-content #:keep-reply-from #:read-all-content
    #:reserve-memory #:reserve-plentiful-memory #:release-memory
    #:content-limits #:share-content #:content-shared-p #:end-taking #:with-content-turn
-   #:release-octets #:leave-content #:abandon-reception #:content-awaited #:content-at-hand
+   #:release-octets #:leave-content #:abandon-body-prefetch #:content-awaited #:content-at-hand
    #:make-content-stream #:*no-content* #:make-chunked-content
    ;; replies
    #:with-reply #:send-reply #:send-refusal #:send-refusal-at-once #:send-continue

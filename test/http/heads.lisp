@@ -46,7 +46,7 @@
 (defparameter *refusals-of-no-head*
   '(:request-timeout :form-too-large :too-many-fields :too-many-files :no-memory :connect-not-served
     :plain-http-to-tls :tls-to-plain-http :content-of-handshake)
-  "The names of the refusals that storeys above decide about.")
+  "The names of the refusals that layers above decide about.")
 
 (test each-refusal-has-a-vector
   (is (null (set-exclusive-or (mapcar #'first http::*refusals*)
@@ -66,7 +66,7 @@
       (is (not (search "RFC" (http:protocol-error-reason refusal))) "The client gets a sentence.")
       (is (search (http:protocol-error-reason refusal) (princ-to-string refusal))))))
 
-(test refusals-by-storeys-above-have-the-status-of-their-rule
+(test refusals-by-layers-above-have-the-status-of-their-rule
   (loop for (refusal status) in '((:request-timeout 408) (:form-too-large 413) (:too-many-fields 413)
                                   (:no-memory 503) (:connect-not-served 501))
         do (is (= status (http:protocol-error-status (http:make-refusal refusal))) "~S" refusal))

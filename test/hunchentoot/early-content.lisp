@@ -59,7 +59,7 @@
                  (is (string= "next" (response-text (read-response connection)))))))))
 
 (define-server-test (much-content-waits-in-a-file-that-goes-away :needs :parking)
-  (with-globals ((server::*spool-memory* 1000) (server::*plenty* 0))
+  (with-globals ((server::*body-buffer-memory* 1000) (server::*plenty* 0))
     (serving-content ()
       (let ((octets (test-octets 100000)))
         (dolist (framing (list (length-framing octets) "Transfer-Encoding: chunked"))
@@ -108,7 +108,7 @@
       (is (= 413 (response-status (read-response connection)))))))
 
 (define-server-test (files-of-content-have-a-bound-together :needs :parking)
-  (with-globals ((server::*spool-memory* 1000) (server::*plenty* 0)
+  (with-globals ((server::*body-buffer-memory* 1000) (server::*plenty* 0)
                  (server::*most-octets-in-files* 30000))
     (serving-content ()
       (let ((octets (test-octets 50000)))
@@ -120,7 +120,7 @@
     (is (zerop (platform:counter-count server::*octets-in-files*)))))
 
 (define-server-test (content-that-finds-no-room-is-left-to-its-reader :needs :parking)
-  (with-globals ((server::*spool-memory* 1000) (server::*plenty* 0))
+  (with-globals ((server::*body-buffer-memory* 1000) (server::*plenty* 0))
     (with-function (platform:open-temporary-file (original) -24)
       (serving-content ()
         (let ((octets (test-octets 50000)))
@@ -366,7 +366,7 @@
           (is (string= "later" (response-text (read-response connection)))))))))
 
 (define-server-test (who-takes-the-connection-away-may-read-content-later :needs :parking)
-  (with-globals ((server::*spool-memory* 1000) (server::*plenty* 0))
+  (with-globals ((server::*body-buffer-memory* 1000) (server::*plenty* 0))
     (let ((kept nil)
           (before (engine:client-memory-reserved)))
       (serving ()
@@ -462,7 +462,7 @@
 
 (define-server-test (a-worker-destroyed-before-its-handler-has-content-gives-it-back :needs :parking)
   ;; The test for leaks looks for its descriptor.
-  (with-globals ((server::*spool-memory* 1000) (server::*plenty* 0))
+  (with-globals ((server::*body-buffer-memory* 1000) (server::*plenty* 0))
     (serving-content ()
       (with-connection (connection)
         (send-and-park connection (post-head "/" "Content-Length: 5000") (test-octets 4999))

@@ -128,7 +128,7 @@
  (("body-of" "(<= size (content-at-hand content))" "t" :suites (clack/raw-bodies))
   ("client-gone-p" "((or descriptor-broken stream-timeout) t)" "")
   ("client-gone-p" "(and socket" "(and t" :suites (clack/sockets))
-  ("client-gone-p" "(eq socket (exchange-successor exchange))" "t" :suites (clack/sockets))
+  ("client-gone-p" "(eq socket (exchange-upgrade exchange))" "t" :suites (clack/sockets))
   ("client-gone-p" "(client-left-within-p condition)" "nil" :suites (clack/response-mishaps))
   ("client-gone-p" "(eq (stream-error-stream condition) (raw-body-source body))" "nil")
   ("send-failure" "(eq :idle (our-side (exchange-protocol exchange)))" "t")

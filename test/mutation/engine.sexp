@@ -54,8 +54,8 @@
    :suites (ready soft-stop ready-faults))
   ("end-service" "((gone-p connection))" "" :suites (ready progress conformance/detaching))
   ("begin-service" "(setf (connection-deadline connection) nil)" "")
-  ("begin-service" "(setf (connection-untouched connection) nil (connection-deferred-p connection) nil)"
-   "(setf (connection-deferred-p connection) nil)")
+  ("begin-service" "(setf (connection-untouched connection) nil (connection-outcome connection) nil"
+   "(setf (connection-outcome connection) nil")
   ("settle-outcome" "(setf (connection-deferred-p connection) t)" "" :suites (deferred-replies))
   ("settle-outcome" "(or (not (eql served (connection-served connection))) (note-stall engine))" "t")
   ("settle-served" "(ownership-test ownership :arrived)" "nil" :suites (ready progress conformance/connections))

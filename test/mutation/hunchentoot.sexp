@@ -11,7 +11,7 @@
    :equivalent "Both sides have come to their ends by then.")
   ("call-with-content" "(release-octets content)" "nil")
   ("call-with-content" "(connection-taken-p)" "nil" :suites (early-content))
-  ("process-head" "(abandon-reception link)" "nil" :suites (early-content))))
+  ("process-head" "(abandon-body-prefetch link)" "nil" :suites (early-content))))
 
 (:file "src/hunchentoot/connection.lisp"
  :suites (exchanges conformance/connections conformance/detaching slow-replies acceptor-faults
@@ -380,13 +380,13 @@
 
 (:file "src/hunchentoot/tls-streams.lisp" :suites (tls-reload)
  :mutants
- (("stream-surroundings" "(member (first theirs) primaries)" "primaries")
-  ("stream-surroundings" "(and (set-difference rest own) rest)" "nil")
+ (("stream-user-methods" "(member (first theirs) primaries)" "primaries")
+  ("stream-user-methods" "(and (set-difference rest own) rest)" "nil")
   ("hunchentoot:initialize-connection-stream" "(append hidden (list *encrypting-method*))"
                                               "(list *encrypting-method*)")
   ("hunchentoot:initialize-connection-stream" "(call-methods rest (list acceptor encrypted))" "encrypted")))
 
-(:file "src/hunchentoot/surroundings.lisp"
+(:file "src/hunchentoot/user-methods.lisp"
  :suites (conformance/connection-methods conformance/subclasses)
  :mutants
  (("note-redefinition" "(incf *redefinitions*)" "")
@@ -405,7 +405,7 @@
   ("look-around" "#'hunchentoot:process-connection #'hunchentoot:acceptor-log-access"
    "#'hunchentoot:process-connection")
   ("look-around" "(primaries-after-ours #'hunchentoot:acceptor-log-access (list acceptor))" "'()")
-  ("surroundings-of" "(eql (surroundings-redefinitions known) *redefinitions*)" "t")
+  ("user-methods-of" "(eql (user-methods-redefinitions known) *redefinitions*)" "t")
   ("call-before-ours" "(append methods (list *innermost-method*))" "methods")
   ("in-place-of-hunchentoots" "(list ,@required ,@more) #'ours)" "(list ,@required) #'ours)")))
 

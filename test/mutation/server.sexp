@@ -349,46 +349,46 @@
  (("transport-for ((stream cl+ssl::ssl-stream)" "(and base (tls-on-descriptor-p stream (wire-descriptor base)))" "nil"
    :equivalent "A stream that waits carries the same octets.")))
 
-(:file "src/server/request/spool.lisp" :suites (spools)
+(:file "src/server/request/body-buffer.lisp" :suites (body-buffers)
  :mutants
- (("spool-left" "(- (spool-size spool) (spool-position spool))" "0")
-  ("larger-memory" "(spool-memory spool) :end2 (spool-fill spool)" "(spool-memory spool) :end2 0")
-  ("append-to-memory" "(setf (spool-fill spool) total)" "")
-  ("append-to-file" "(incf (spool-size spool) (- end start))" "")
+ (("body-buffer-left" "(- (body-buffer-size body-buffer) (body-buffer-position body-buffer))" "0")
+  ("larger-memory" "(body-buffer-memory body-buffer) :end2 (body-buffer-fill body-buffer)" "(body-buffer-memory body-buffer) :end2 0")
+  ("append-to-memory" "(setf (body-buffer-fill body-buffer) total)" "")
+  ("append-to-file" "(incf (body-buffer-size body-buffer) (- end start))" "")
   ("move-to-file" "((minusp file) nil)" "")
   ("move-to-file" "(close-descriptor file)" "")
-  ("move-to-file" "(spool-memory spool) *empty-memory*" "")
-  ("append-to-spool" "(<= total *spool-memory*)" "t")
-  ("append-to-spool" "(plenty-p (* 2 total))" "nil")
+  ("move-to-file" "(body-buffer-memory body-buffer) *empty-memory*" "")
+  ("append-to-body-buffer" "(<= total *body-buffer-memory*)" "t")
+  ("append-to-body-buffer" "(plenty-p (* 2 total))" "nil")
   ("plenty-p" "(+ octets (client-memory-reserved))" "0")
   ("plenty-p" "(fits-in-heap-p octets)" "t")
   ("octets-if-room" "(storage-condition () nil)" "(error () nil)")
   ("next-window" "(octets-if-room count)" "(make-octets (1- count))")
-  ("next-window" "(spool-position spool) (+ position count)" "")
-  ("read-spool" "(incf (spool-start spool) count)" "")
-  ("clear-spool" "(close-descriptor (shiftf (spool-file spool) nil))" "(setf (spool-file spool) nil)")
-  ("clear-spool" "(account-for-memory spool)" "")
-  ("account-for-memory" "(setf (spool-accounted spool) size)" "")))
+  ("next-window" "(body-buffer-position body-buffer) (+ position count)" "")
+  ("read-body-buffer" "(incf (body-buffer-start body-buffer) count)" "")
+  ("clear-body-buffer" "(close-descriptor (shiftf (body-buffer-file body-buffer) nil))" "(setf (body-buffer-file body-buffer) nil)")
+  ("clear-body-buffer" "(account-for-memory body-buffer)" "")
+  ("account-for-memory" "(setf (body-buffer-accounted body-buffer) size)" "")))
 
-(:file "src/server/request/reception.lisp" :suites (early-content)
+(:file "src/server/request/body-prefetch.lisp" :suites (early-content)
  :mutants
  (("request-memory" "(if (> size +least-counted-request+) size 0)" "size" :suites (giving-way))
   ("all-come-p" "(<= size (floor +input-size+ 2))" "nil" :equivalent "The system is asked in place of that.")
   ("all-come-p" "(<= size (come-octets content))" "nil" :equivalent "RECEIVE-MORE looks, too.")
   ("receive-more ((content content-stream)" "(<= (content-remaining content) come)" "nil")
-  ("worth-room-p" "(>= come (min *spool-memory* (floor size 4)))" "t")
+  ("worth-room-p" "(>= come (min *body-buffer-memory* (floor size 4)))" "t")
   ("room-for-all-made-p" "(setf (wire-start wire) (wire-end wire))" "")
-  ("most-received" "(min most *spool-memory*)" "most")
+  ("most-received" "(min most *body-buffer-memory*)" "most")
   ("receive-ahead" "(unless (plusp room)" "(when nil")
-  ("receive-ahead" "(setf (reception-touched reception) (milliseconds))" "")
-  ("memory-left-p" "(move-to-file spool)" "t")
+  ("receive-ahead" "(setf (body-prefetch-touched body-prefetch) (milliseconds))" "")
+  ("memory-left-p" "(move-to-file body-buffer)" "t")
   ("place-taken-p" "1 *most-unfinished*" "1 most-positive-fixnum")
   ("give-place-up" "(counter-add *unfinished* -1)" "")
   ("pause-end" "(floor idle 2)" "idle")
-  ("unfinished-served-p" "(<= (pause-end reception idle) (milliseconds))" "t")
-  ("reception-deadline" "(+ (reception-touched reception) idle)" "nil")
-  ("reception-deadline" "(* 1000 (limits-content-grace limits))" "0")
-  ("reception-deadline" "(floor (* 1000 received) rate)" "0")))
+  ("unfinished-served-p" "(<= (pause-end body-prefetch idle) (milliseconds))" "t")
+  ("body-prefetch-deadline" "(+ (body-prefetch-touched body-prefetch) idle)" "nil")
+  ("body-prefetch-deadline" "(* 1000 (limits-content-grace limits))" "0")
+  ("body-prefetch-deadline" "(floor (* 1000 received) rate)" "0")))
 
 (:file "src/server/connection/link.lisp"
  :suites (acceptor-faults conformance/connections conformance/detaching conformance/libraries conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
@@ -398,7 +398,7 @@
   ("settle-wire" "(if (wire-waits-p wire) stream (wire-stream wire))" "stream" :suites (tls))
   ("settle-wire" "(and base (eq stream socket-stream))" "base"
    :suites (tls conformance/subclasses conformance/content))
-  ("abandon-reception" "(drop-reception (shiftf (link-reception link) nil))" ""
+  ("abandon-body-prefetch" "(drop-body-prefetch (shiftf (link-body-prefetch link) nil))" ""
    :suites (early-content))))
 
 (:file "src/server/connection/handshake.lisp" :suites (handshakes)
@@ -422,8 +422,8 @@
    :suites (who-has-sent-the-rest-of-a-head-in-time-is-served-when-a-worker-is-free))
   ("establish-link" ":handshake (idle-seconds application)" ":handshake nil" :suites (tls))
   ("reject-late" "(parser-begun-p parser)" "t")
-  ("reject-late" "(link-reception link)" "nil" :suites (early-content))
-  ("release" "(abandon-reception link)" "" :suites (early-content))
+  ("reject-late" "(link-body-prefetch link)" "nil" :suites (early-content))
+  ("release" "(abandon-body-prefetch link)" "" :suites (early-content))
   ("release" "(drop-descriptor wire)" "nil")
   ("release" "(finish-output socket-stream)" "nil")))
 
@@ -449,7 +449,7 @@
   ("end-content-turn" "(release-now content)" "")
   ("release-now" "(lose-rest content)" "")
   ("others-content-p" "(not (eq (bt:current-thread) (sharing-taker sharing)))" "t")
-  ("receive-rest" "(prepare-spool content)" "")))
+  ("receive-rest" "(prepare-body-buffer content)" "")))
 
 (:file "src/server/request/request-content.lisp"
  :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
@@ -460,13 +460,13 @@
   ("drop-rest" "(pace-content application link)" "" :suites (early-content))
   ("octets-received-early" "(head-expect-100-continue-p head)" "nil"
    :suites (early-content conformance/request-bodies))
-  ("begin-reception" "((all-come-p content)" "(nil" :equivalent "RECEIVE-AHEAD looks, too.")
-  ("received-request" "(unfinished-served-p reception idle)" "nil" :suites (early-content))
-  ("or-abandoned" "(abandon-reception ,link)" "" :equivalent "The connection is released.")
+  ("begin-body-prefetch" "((all-come-p content)" "(nil" :equivalent "RECEIVE-AHEAD looks, too.")
+  ("received-request" "(unfinished-served-p body-prefetch idle)" "nil" :suites (early-content))
+  ("or-abandoned" "(abandon-body-prefetch ,link)" "" :equivalent "The connection is released.")
   ("await-rest" "(<= deadline now)" "nil" :suites (early-content))
   ("await-rest" "(set-deadline-at connection :body deadline)" "" :suites (early-content))
   ("await-rest" "(not (input-kept-p (worker-engine *worker*) link))" "nil" :suites (giving-way))
-  ("reject-reception" "(note-rejected application link refusal
+  ("reject-body-prefetch" "(note-rejected application link refusal
                    (head-method head) (head-uri head) (head-protocol head))" ""
    :suites (early-content rejections))
   ("end-content" ":request-fault" ":request-end"

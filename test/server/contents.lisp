@@ -124,8 +124,8 @@
 (define-server-test content-that-was-refused-is-refused-again-however-it-came
   (with-wire (wire stream client)
     (flet ((spooled (content)
-             (setf (server::content-spool content) (server::make-spool))
-             (server::append-to-spool (server::content-spool content) (octets "abcde") 0 5)
+             (setf (server::content-body-buffer content) (server::make-body-buffer))
+             (server::append-to-body-buffer (server::content-body-buffer content) (octets "abcde") 0 5)
              content))
       (dolist (content (list (content-of-length stream 5) (spooled (content-of-length stream 5))))
         (loop repeat 2
@@ -198,8 +198,8 @@
     (send client "cde, and the next request")
     (eventually ("the octets to come") (eq :some (server:fill-input wire)))
     (let ((content (content-of-length stream 5)))
-      (setf (server::content-spool content) (server::make-spool))
-      (server::append-to-spool (server::content-spool content) (octets "ab") 0 2)
+      (setf (server::content-body-buffer content) (server::make-body-buffer))
+      (server::append-to-body-buffer (server::content-body-buffer content) (octets "ab") 0 2)
       (is (equalp (octets "abcde") (all-content content 5)))
       (is (eql (char-code #\,) (read-byte stream))))
     (let ((content (content-of-length stream 4))) ; all of which is in the buffer

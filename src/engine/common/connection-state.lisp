@@ -14,7 +14,7 @@ descriptor and nobody has wanted a socket yet.")
   (served 0 :type fixnum
    :documentation "How many requests of CONNECTION were answered, an integer; see COUNT-REQUEST.")
   (data nil
-   :documentation "What the storey above keeps for CONNECTION, any object; NIL at first.")
+   :documentation "What the layer above keeps for CONNECTION, any object; NIL at first.")
   (deadline nil :type (or null fixnum)
    :documentation "When the sentinel is to end CONNECTION, in MILLISECONDS; NIL for never.  See
 SET-DEADLINE.")
@@ -68,7 +68,7 @@ A service that gives the socket away sets :DETACHED or :BROKEN at once.")
   "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection,
 the rest of a request's head or of its content, the next request, an answer that was to come later, the peer's taking
 more of an answer, its end after the last one took too long; or the connection waited while others had no descriptor or no memory.  Other kinds may come, as the
-storey above likes.")
+layer above likes.")
 
 (defun no-expirations ()
   "A plist of *DEADLINE-KINDS* and zeros."

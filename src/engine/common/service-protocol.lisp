@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; What an engine asks of the storey above it.
+;;;; What an engine asks of the layer above it.
 
 (defclass service ()
   ()

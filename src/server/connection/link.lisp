@@ -16,7 +16,7 @@ made.")
   (parser nil)                          ; of a head, or empty lines before one, come in part
   (head-deadline nil)                   ; by when all of that must have come
   (awaited :idle :type keyword)         ; what that is the deadline of, as AWAITED-OF has it
-  (reception nil)                       ; of content, whose request is not served before
+  (body-prefetch nil)                       ; of content, whose request is not served before
   (content nil
    :documentation "What was received early of the content of the request that is answered next over LINK, a
 stream; NIL where nothing was, or the request was answered.")
@@ -78,12 +78,12 @@ nobody is there any more."
           (link-wire link) wire
           (link-stream link) (if (wire-waits-p wire) stream (wire-stream wire)))))
 
-(defun abandon-reception (link)
+(defun abandon-body-prefetch (link)
   "Gives back what was received early over LINK for a request that was answered, or will not be."
-  (when (or (link-reception link) (link-content link))
+  (when (or (link-body-prefetch link) (link-content link))
     (uninterruptibly                    ; or who is destroyed amid it would leave some to nobody
-      (when (link-reception link)
-        (drop-reception (shiftf (link-reception link) nil))
+      (when (link-body-prefetch link)
+        (drop-body-prefetch (shiftf (link-body-prefetch link) nil))
         (release-input (link-wire link)))
       (when (link-content link)
         (release-content (shiftf (link-content link) nil))))))

@@ -2,7 +2,7 @@
 
 ;;;; The content of a request: what its streams have in common, and content as a whole in memory.
 ;;;;
-;;;; Where content is not acceptable, or does not come in time, a function that the storey above gave
+;;;; Where content is not acceptable, or does not come in time, a function that the layer above gave
 ;;;; is called with the PROTOCOL-ERROR.  It may answer and leave by a throw; if it returns, the error
 ;;;; is signalled to whoever reads.  From then on there is no more content:
 ;;;;
@@ -15,7 +15,7 @@
 ;;;; Where a program has left what it does with octets that were taken, so that nobody has them, who reads on gets
 ;;;; CONTENT-LEFT as well; but the rest can be dropped, and the next request be looked for behind it.
 ;;;;
-;;;; What came before the request was served is in the SPOOL, and is read first; see reception.lisp.  Where several threads
+;;;; What came before the request was served is in the BODY-BUFFER, and is read first; see body-prefetch.lisp.  Where several threads
 ;;;; may read, they take turns, and not all of them may take from the source; see shared-content.lisp.
 
 (defclass content (trivial-gray-streams:fundamental-binary-input-stream
@@ -31,12 +31,12 @@ until then; NIL when it does not, or was told.")
 reads on, or NIL.")
    (lost-p :initform nil :accessor content-lost-p
            :documentation "True when nobody has some of the octets that were taken.")
-   (spool :initform nil :accessor content-spool)
+   (body-buffer :initform nil :accessor content-body-buffer)
    (limits :initform nil :accessor content-limits)
    (sharing :initform nil :accessor content-sharing
             :documentation "A SHARING where several threads may read it, or NIL.")
    (refusal :initform nil :accessor content-refusal
-            :documentation "The condition, a PROTOCOL-ERROR most often, that is behind what SPOOL has, or NIL.")
+            :documentation "The condition, a PROTOCOL-ERROR most often, that is behind what BODY-BUFFER has, or NIL.")
    (place-p :initform nil :accessor content-place-p
             :documentation "True while it counts as unfinished: from when its request is served until all has come.")
    (memory :initform 0 :accessor content-memory
@@ -85,8 +85,8 @@ decided."
       (setf (content-invite content) nil)
       (funcall invite))))
 
-(defun fail-behind-spool (content)
-  "Signals what is behind that which the spool of CONTENT has, if there is something: nothing more is to be read then."
+(defun fail-behind-body-buffer (content)
+  "Signals what is behind that which the body-buffer of CONTENT has, if there is something: nothing more is to be read then."
   (let ((condition (content-refusal content)))
     (typecase condition
       (null)
@@ -99,7 +99,7 @@ decided."
 would wait for it once more, waits in vain."
   (let ((stream (gensym "CONTENT")))
     `(let ((,stream ,content))
-       (fail-behind-spool ,stream)
+       (fail-behind-body-buffer ,stream)
        (invite-content ,stream)
        (handler-case (progn ,@body)
          (stream-timeout () (refuse-content ,stream :request-timeout))))))
@@ -215,17 +215,17 @@ the connection ends before.")
 
 (defun spooled-octets (content)
   "How many octets of CONTENT came before its request was served, and were not read."
-  (let ((spool (content-spool content)))
-    (if spool (spool-left spool) 0)))
+  (let ((body-buffer (content-body-buffer content)))
+    (if body-buffer (body-buffer-left body-buffer) 0)))
 
 (defun read-spooled (content sequence start end)
   "Moves octets of CONTENT that came before to SEQUENCE from START, up to END; returns the position after
 the last one."
-  (let ((spool (content-spool content)))
-    (if spool
-        (prog1 (read-spool spool sequence start end)
-          (when (zerop (spool-left spool))
-            (clear-spool spool)))
+  (let ((body-buffer (content-body-buffer content)))
+    (if body-buffer
+        (prog1 (read-body-buffer body-buffer sequence start end)
+          (when (zerop (body-buffer-left body-buffer))
+            (clear-body-buffer body-buffer)))
         start)))
 
 (defun read-spooled-octet (content)
@@ -237,8 +237,8 @@ the last one."
 (defgeneric drop-spooled (content)
   (:documentation "Drops what came of CONTENT before: what CONTENT says of its size holds afterwards, too.")
   (:method ((content content))
-    (when (content-spool content)
-      (clear-spool (content-spool content)))))
+    (when (content-body-buffer content)
+      (clear-body-buffer (content-body-buffer content)))))
 
 ;;; Memory, of the budget of all clients (see the engine's memory-budget.lisp)
 
@@ -294,9 +294,9 @@ CONTENT any more, what that has in memory and in files is given back."
   (uninterruptibly
     (give-place-up content)
     (release-memory content)
-    (let ((spool (content-spool content)))
-      (when spool
-        (call-when-forgotten content (lambda () (clear-spool spool)))))))
+    (let ((body-buffer (content-body-buffer content)))
+      (when body-buffer
+        (call-when-forgotten content (lambda () (clear-body-buffer body-buffer)))))))
 
 (defun make-content-octets (content size)
   "A vector for SIZE octets of CONTENT, which is refused when there is no memory for them."
@@ -307,17 +307,17 @@ CONTENT any more, what that has in memory and in files is given back."
 ;;; As a whole
 
 (defun spooled-whole (content size)
-  "All SIZE octets of CONTENT, which count as read then, where they are a vector in the memory of its spool:
+  "All SIZE octets of CONTENT, which count as read then, where they are a vector in the memory of its body-buffer:
 that, which is its caller's from then on; else NIL."
-  (let ((spool (content-spool content)))
-    (and spool
-         (null (spool-file spool))
-         (zerop (spool-start spool))
-         (= size (spool-fill spool) (length (spool-memory spool)))
-         (let ((octets (spool-memory spool)))
+  (let ((body-buffer (content-body-buffer content)))
+    (and body-buffer
+         (null (body-buffer-file body-buffer))
+         (zerop (body-buffer-start body-buffer))
+         (= size (body-buffer-fill body-buffer) (length (body-buffer-memory body-buffer)))
+         (let ((octets (body-buffer-memory body-buffer)))
            (uninterruptibly             ; or as many of the next request would be dropped
              (note-all-read content)
-             (clear-spool spool))
+             (clear-body-buffer body-buffer))
            (reserve-memory content size) ; not before: the octets would count twice
            octets))))
 

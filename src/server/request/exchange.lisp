@@ -26,7 +26,7 @@ connection may be used again.")
    :documentation "What the access log is to tell of EXCHANGE at its end, as the application likes; or NIL.")
   (deferral nil
    :documentation "The DEFERRAL of the reply of EXCHANGE; NIL unless it is to come later.")
-  (successor nil
+  (upgrade nil
    :documentation "What the application is to make of the connection of EXCHANGE when its reply with status 101 was
 sent; NIL for nothing."))
 

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
 ;;;; The content of the next request of a connection: made, received before the request is answered (see
-;;;; reception.lisp for when), and dropped.
+;;;; body-prefetch.lisp for when), and dropped.
 
 (defun pace-content (application link)
   "Holds content that is read off LINK to the least rate of APPLICATION."
@@ -111,26 +111,26 @@ none."
   "Evaluates BODY, which receives content over LINK; :END where that is broken."
   `(handler-case (progn ,@body)
      (descriptor-broken ()
-       (abandon-reception ,link)
+       (abandon-body-prefetch ,link)
        :end)))
 
 (defun whole-request (application connection link)
   "Like WAITING-REQUEST, but :NONE until the content of the request has come too, as far as it is
 received before that is served."
-  (cond ((link-reception link)
-         (if (head-expect-100-continue-p (reception-head (link-reception link)))
+  (cond ((link-body-prefetch link)
+         (if (head-expect-100-continue-p (body-prefetch-head (link-body-prefetch link)))
              (held-request connection link)
              (or-abandoned (link) (received-request application connection link))))
         (t
-         (abandon-reception link)       ; of a request that nobody has processed
+         (abandon-body-prefetch link)       ; of a request that nobody has processed
          (let ((head (waiting-request application connection link)))
            (if (and (typep head 'head) (content-to-come-p link head))
                (let ((most (octets-received-early application head)))
                  (cond ((plusp most)
-                        (or-abandoned (link) (begin-reception application connection link head most)))
+                        (or-abandoned (link) (begin-body-prefetch application connection link head most)))
                        ((and (head-expect-100-continue-p head) (waits-full-p (worker-engine *worker*)))
-                        (setf (link-reception link)
-                              (make-reception head (make-content application link head) 0))
+                        (setf (link-body-prefetch link)
+                              (make-body-prefetch head (make-content application link head) 0))
                         (held-request connection link))
                        (t head)))
                head)))))
@@ -142,17 +142,17 @@ received before that is served."
   "The head of the request of CONNECTION that came over LINK, whose client waits for 100 (Continue), once it was held for
 *HELD-MILLISECONDS*; until then :NONE.  Its thread would wait, and another client be given up for it: clients that are silent
 after 100 (Continue), and come again, would otherwise make threads do nothing else."
-  (let* ((reception (link-reception link))
-         (end (+ (reception-began reception) *held-milliseconds*)))
+  (let* ((body-prefetch (link-body-prefetch link))
+         (end (+ (body-prefetch-began body-prefetch) *held-milliseconds*)))
     (cond ((and (< (milliseconds) end)
                 (input-kept-p (worker-engine *worker*) link))
            (set-deadline-at connection :pause end)
            :none)
           (t
-           (abandon-reception link)
-           (reception-head reception)))))
+           (abandon-body-prefetch link)
+           (body-prefetch-head body-prefetch)))))
 
-(defun begin-reception (application connection link head most)
+(defun begin-body-prefetch (application connection link head most)
   "Receives the content of the request HEAD over LINK, MOST octets of it, before APPLICATION answers; returns what
 WHOLE-REQUEST does."
   (let ((content (make-content application link head)))
@@ -160,50 +160,50 @@ WHOLE-REQUEST does."
            (setf (link-content link) content)
            head)
           (t
-           (setf (link-reception link) (make-reception head content most))
+           (setf (link-body-prefetch link) (make-body-prefetch head content most))
            (received-request application connection link)))))
 
 (defun received-request (application connection link)
   "The head of the request whose content is being received over LINK; :NONE when more of that is to come,
 :END when it will not.  Signals DESCRIPTOR-BROKEN."
-  (let ((reception (link-reception link))
+  (let ((body-prefetch (link-body-prefetch link))
         (idle (as-milliseconds (idle-seconds application))))
-    (cond ((or (eq :all (receive-ahead reception (reception-most reception)))
-               (unfinished-served-p reception idle))
+    (cond ((or (eq :all (receive-ahead body-prefetch (body-prefetch-most body-prefetch)))
+               (unfinished-served-p body-prefetch idle))
            ;; At each moment LINK has one of them: whoever releases it gives back what that has.
-           (setf (link-content link) (reception-content reception)
-                 (link-reception link) nil)
+           (setf (link-content link) (body-prefetch-content body-prefetch)
+                 (link-body-prefetch link) nil)
            (release-input (link-wire link))
-           (reception-head reception))
+           (body-prefetch-head body-prefetch))
           (t
-           (await-rest application connection link reception idle)))))
+           (await-rest application connection link body-prefetch idle)))))
 
-(defun await-rest (application connection link reception idle)
-  "Lets CONNECTION wait for the rest of RECEPTION, which comes over LINK: returns :NONE.  When it is too
+(defun await-rest (application connection link body-prefetch idle)
+  "Lets CONNECTION wait for the rest of BODY-PREFETCH, which comes over LINK: returns :NONE.  When it is too
 late, answers the request, and returns :END.  IDLE is for how many milliseconds nothing may come, or NIL."
   (let* ((now (milliseconds))
-         (deadline (reception-deadline reception (application-limits application) idle))
-         (look (next-look reception idle now)))
+         (deadline (body-prefetch-deadline body-prefetch (application-limits application) idle))
+         (look (next-look body-prefetch idle now)))
     (cond ((and deadline (<= deadline now))
            (count-late (worker-engine *worker*) :body)
-           (refuse-reception application link :request-timeout))
+           (refuse-body-prefetch application link :request-timeout))
           ((not (input-kept-p (worker-engine *worker*) link))
-           (refuse-reception application link :no-memory))
+           (refuse-body-prefetch application link :no-memory))
           (t
            (if (or (null deadline) (< look deadline))
                (set-deadline-at connection :pause look)
                (set-deadline-at connection :body deadline))
            :none))))
 
-(defun refuse-reception (application link reason)
+(defun refuse-body-prefetch (application link reason)
   "Answers the request of which not all content has come over LINK with the refusal that REASON, a keyword, names; returns :END."
-  (send-refusal (link-wire link) (reject-reception application link (make-refusal reason)))
-  (abandon-reception link)
+  (send-refusal (link-wire link) (reject-body-prefetch application link (make-refusal reason)))
+  (abandon-body-prefetch link)
   :end)
 
-(defun reject-reception (application link refusal)
+(defun reject-body-prefetch (application link refusal)
   "Counts and logs the request of which not all content has come over LINK; returns REFUSAL, which is why it is not served."
-  (let ((head (reception-head (link-reception link))))
+  (let ((head (body-prefetch-head (link-body-prefetch link))))
     (note-rejected application link refusal
                     (head-method head) (head-uri head) (head-protocol head))
     refusal))

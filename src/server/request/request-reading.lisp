@@ -141,11 +141,11 @@ that new clients get in."
 
 (defun request-memory-kept (link)
   "How many octets of memory the request that came over LINK takes while the rest of it, or its reply, is to come."
-  (let ((reception (link-reception link))
+  (let ((body-prefetch (link-body-prefetch link))
         (continuation (link-continuation link)))
-    (cond (reception
-           (or (reception-memory reception)
-               (setf (reception-memory reception) (head-memory (reception-head reception)))))
+    (cond (body-prefetch
+           (or (body-prefetch-memory body-prefetch)
+               (setf (body-prefetch-memory body-prefetch) (head-memory (body-prefetch-head body-prefetch)))))
           (continuation (continuation-memory continuation))
           (t 0))))
 

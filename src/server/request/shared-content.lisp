@@ -88,20 +88,20 @@
   (:method ((content chunked-content))
     (body-octets-due (content-decoder content))))
 
-(defun prepare-spool (content)
-  "Gives CONTENT a spool to which octets can be appended.  Where CONTENT is short the spool has room
+(defun prepare-body-buffer (content)
+  "Gives CONTENT a body-buffer to which octets can be appended.  Where CONTENT is short the body-buffer has room
 for just all of it: the reader gets that vector then."
-  (let ((spool (content-spool content))
+  (let ((body-buffer (content-body-buffer content))
         (size (content-size content)))
-    (cond (spool (compact-spool spool))
+    (cond (body-buffer (compact-body-buffer body-buffer))
           (t
-           (setf spool (make-spool)
-                 (content-spool content) spool)
-           (when (and size (<= size *spool-memory*))
-             (memory-made-p spool size))))))
+           (setf body-buffer (make-body-buffer)
+                 (content-body-buffer content) body-buffer)
+           (when (and size (<= size *body-buffer-memory*))
+             (memory-made-p body-buffer size))))))
 
 (defun rest-received-p (content most)
-  "Receives what has yet to come of CONTENT to its spool, waiting for it.  NIL when that is more
+  "Receives what has yet to come of CONTENT to its body-buffer, waiting for it.  NIL when that is more
 than MOST octets, an integer or NIL for no limit, or there is no room for them, nor in a file."
   (loop
     (let ((room (if most (- (1+ most) (spooled-octets content)) +input-size+)))
@@ -115,7 +115,7 @@ than MOST octets, an integer or NIL for no limit, or there is no room for them, 
 (defun receive-rest (content most)
   "Receives what has yet to come of CONTENT, so that it can be read without its source, which keeps
 what is more than MOST octets.  A failure is signalled to whoever reads up to it."
-  (prepare-spool content)
+  (prepare-body-buffer content)
   (flet ((receive-it ()
            (handler-case (and (rest-received-p content most)
                               (memory-left-p content))

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A WebSocket over a connection: the protocol is the business of the storey websocket/; here its octets come in and
+;;;; A WebSocket over a connection: the protocol is the business of the layer websocket/; here its octets come in and
 ;;;; go out, without a worker between two messages.
 ;;;;
 ;;;;   the owner of the connection finds        and

@@ -30,7 +30,7 @@
   (on-message nil :read-only t)
   (on-close nil)
   (lock (bt:make-lock "websocket") :read-only t)
-  (state :open :type keyword)           ; see the websocket storey's websocket-state.lisp
+  (state :open :type keyword)           ; see the websocket layer's websocket-state.lisp
   (code +abnormal-end+ :type fixnum)    ; of the end, for ON-CLOSE
   (reason "" :type string)
   (ping-milliseconds nil :type (or null fixnum)) ; NIL, too, while no ping may be put between what was sent

@@ -47,7 +47,7 @@
  :input ("PROPFIND / HTTP/1.1" "Host: a" "") :gives ((:request :method :propfind)))
 (:name "a method in lower case is another method" :rfc "RFC 9110, section 9.1"
  :input ("get / HTTP/1.1" "Host: a" "") :gives ((:request :method "get")))
-(:name "an unknown method is left to the storey above" :rfc "RFC 9112, section 3.1"
+(:name "an unknown method is left to the layer above" :rfc "RFC 9112, section 3.1"
  :input ("FROBNICATE-13 / HTTP/1.1" "Host: a" "")
  :gives ((:request :method "FROBNICATE-13")))
 (:name "a method of all token characters" :rfc "RFC 9110, section 5.6.2"

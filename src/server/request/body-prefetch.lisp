@@ -4,7 +4,7 @@
 ;;;;
 ;;;;   of the content                                  the request
 ;;;;   all has come, be it to the socket                is served at once: who reads takes it from there
-;;;;   all is in the spool                             is served
+;;;;   all is in the body buffer                             is served
 ;;;;   there is more than is received before           is served; who reads waits for the rest
 ;;;;   there is no room for more                       is served, likewise
 ;;;;   what came next is not acceptable                is served; who reads is told
@@ -48,7 +48,7 @@ its cookies, whose parts take some 80 octets each besides their characters.  0 w
                     (if cookies (parts-memory (coerce cookies 'text) #\;) 0))))
       (if (> size +least-counted-request+) size 0))))
 
-(defstruct (reception (:include opaque) (:constructor make-reception (head content most)) (:copier nil))
+(defstruct (body-prefetch (:include opaque) (:constructor make-body-prefetch (head content most)) (:copier nil))
   "A request with HEAD whose CONTENT is received before it is served, MOST octets of it."
   (head nil :read-only t)
   (content nil :read-only t)
@@ -88,14 +88,14 @@ its cookies, whose parts take some 80 octets each besides their characters.  0 w
 
 (defun most-received (content most)
   "How many octets of CONTENT are received before its request is served, where MOST are in general: of
-content that is larger, no more than a spool keeps in memory."
+content that is larger, no more than a body-buffer keeps in memory."
   (let ((size (content-size content)))
     (if (and size (> size most))
-        (min most *spool-memory*)
+        (min most *body-buffer-memory*)
         most)))
 
 (defgeneric receive-some (content room)
-  (:documentation "Moves what the wire of CONTENT has buffered, up to ROOM octets, to the spool of CONTENT.
+  (:documentation "Moves what the wire of CONTENT has buffered, up to ROOM octets, to the body-buffer of CONTENT.
 Returns true unless nothing more is to be received so."))
 
 (defmethod receive-some ((content content-stream) room)
@@ -104,7 +104,7 @@ Returns true unless nothing more is to be received so."))
          (due (- (content-remaining content) (spooled-octets content)))
          (count (min due room (- (wire-end wire) start))))
     (and (or (zerop count)
-             (append-to-spool (content-spool content) (wire-input wire) start (+ start count)))
+             (append-to-body-buffer (content-body-buffer content) (wire-input wire) start (+ start count)))
          (setf (wire-start wire) (+ start count))
          (< count due))))
 
@@ -117,7 +117,7 @@ Returns true unless nothing more is to be received so."))
          (start (wire-start wire))
          (count (min room (content-ready content))))
     (and (or (zerop count)
-             (append-to-spool (content-spool content) (wire-input wire) start (+ start count)))
+             (append-to-body-buffer (content-body-buffer content) (wire-input wire) start (+ start count)))
          (progn (incf (wire-start wire) count)
                 (decf (content-ready content) count)
                 t)
@@ -125,7 +125,7 @@ Returns true unless nothing more is to be received so."))
 
 (defgeneric receive-more (content room)
   (:documentation "Receives what has come of CONTENT, to the buffer of its wire, or up to ROOM octets right
-into the memory of its spool.  Returns what FILL-INPUT does, or :ALL when who reads need not wait for the rest.
+into the memory of its body-buffer.  Returns what FILL-INPUT does, or :ALL when who reads need not wait for the rest.
 Signals DESCRIPTOR-BROKEN.")
   (:method (content room)
     (declare (ignore room))
@@ -144,59 +144,59 @@ Signals DESCRIPTOR-BROKEN.")
                 (t (fill-input wire)))))))
 
 (defun room-for-all-p (content)
-  "True when the memory of the spool of CONTENT, of known length, has room for all of it."
-  (let ((spool (content-spool content)))
-    (and (null (spool-file spool))
-         (<= (content-remaining content) (length (spool-memory spool))))))
+  "True when the memory of the body-buffer of CONTENT, of known length, has room for all of it."
+  (let ((body-buffer (content-body-buffer content)))
+    (and (null (body-buffer-file body-buffer))
+         (<= (content-remaining content) (length (body-buffer-memory body-buffer))))))
 
 (defun worth-room-p (content come room)
   "True when memory is to be taken for all of CONTENT, of known length, of which COME octets have come, and
-ROOM more than those in its spool may be received: when a fourth of it has come, or as much as any spool has in
+ROOM more than those in its body-buffer may be received: when a fourth of it has come, or as much as any body-buffer has in
 memory.  Who announces much may send little."
-  (let ((spool (content-spool content))
+  (let ((body-buffer (content-body-buffer content))
         (size (content-remaining content)))
-    (and (<= size *most-spool-memory*)
-         (>= come (min *spool-memory* (floor size 4)))
+    (and (<= size *most-body-buffer-memory*)
+         (>= come (min *body-buffer-memory* (floor size 4)))
          (plusp come)
-         (null (spool-file spool))
-         (<= (- size (spool-fill spool)) room)
+         (null (body-buffer-file body-buffer))
+         (<= (- size (body-buffer-fill body-buffer)) room)
          (plenty-p size))))
 
 (defun room-for-all-made-p (content)
-  "Gives the spool of CONTENT, of known length, a vector of just that, and moves there what has come to the
+  "Gives the body-buffer of CONTENT, of known length, a vector of just that, and moves there what has come to the
 buffer of its wire.  That vector is what its reader gets.  NIL when the heap has no room for it."
-  (let ((spool (content-spool content))
+  (let ((body-buffer (content-body-buffer content))
         (wire (content-wire content))
         (memory (octets-if-room (content-remaining content))))
     (when memory
-      (setf (spool-memory spool)
-            (replace memory (spool-memory spool) :end2 (spool-fill spool)))
-      (account-for-memory spool)
+      (setf (body-buffer-memory body-buffer)
+            (replace memory (body-buffer-memory body-buffer) :end2 (body-buffer-fill body-buffer)))
+      (account-for-memory body-buffer)
       (unless (zerop (buffered-octets content))
-        (append-to-memory spool (wire-input wire) (wire-start wire) (wire-end wire))
+        (append-to-memory body-buffer (wire-input wire) (wire-start wire) (wire-end wire))
         (setf (wire-start wire) (wire-end wire)))
       t)))
 
 (defun receive-directly-ahead (content)
-  "Receives what has come of CONTENT to the memory of its spool, which has room for all, while nothing is in
+  "Receives what has come of CONTENT to the memory of its body-buffer, which has room for all, while nothing is in
 the buffer of its wire; returns what FILL-INPUT does."
   (let* ((wire (content-wire content))
-         (spool (content-spool content))
+         (body-buffer (content-body-buffer content))
          (size (content-remaining content))
-         (fill (spool-fill spool))
-         (count (receive wire (spool-memory spool) fill size (- size fill)))
+         (fill (body-buffer-fill body-buffer))
+         (count (receive wire (body-buffer-memory body-buffer) fill size (- size fill)))
          (outcome (note-received wire count (- size fill))))
     (when (eq :some outcome)
-      (setf (spool-fill spool) (+ fill count)))
+      (setf (body-buffer-fill body-buffer) (+ fill count)))
     outcome))
 
-(defun receive-ahead (reception most)
-  "Receives what has come for RECEPTION, MOST octets at most in all, without waiting.  Returns :ALL when
+(defun receive-ahead (body-prefetch most)
+  "Receives what has come for BODY-PREFETCH, MOST octets at most in all, without waiting.  Returns :ALL when
 its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-BROKEN."
-  (let* ((content (reception-content reception))
+  (let* ((content (body-prefetch-content body-prefetch))
          (most (most-received content most)))
-    (unless (content-spool content)
-      (setf (content-spool content) (make-spool)))
+    (unless (content-body-buffer content)
+      (setf (content-body-buffer content) (make-body-buffer)))
     (loop
       (let ((room (- most (spooled-octets content))))
         (unless (plusp room)
@@ -205,30 +205,30 @@ its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-
           ((:all :end) (return :all))
           (:none (return (if (memory-left-p content) :none :all)))
           (:some
-           (setf (reception-touched reception) (milliseconds))
+           (setf (body-prefetch-touched body-prefetch) (milliseconds))
            (unless (receive-some content room)
              (return :all))))))))
 
 (defun memory-left-p (content)
   "Accounts for the memory that CONTENT has while it waits; moves that to a file when what waits has too much.  NIL when it
 cannot wait."
-  (let ((spool (content-spool content)))
-    (or (account-for-memory spool)
-        (and (or (spool-file spool) (move-to-file spool))
-             (account-for-memory spool)))))
+  (let ((body-buffer (content-body-buffer content)))
+    (or (account-for-memory body-buffer)
+        (and (or (body-buffer-file body-buffer) (move-to-file body-buffer))
+             (account-for-memory body-buffer)))))
 
-(defun memory-received (reception)
-  "How many octets of memory are reserved for the content that RECEPTION has received."
-  (let ((spool (content-spool (reception-content reception))))
-    (if spool (spool-accounted spool) 0)))
+(defun memory-received (body-prefetch)
+  "How many octets of memory are reserved for the content that BODY-PREFETCH has received."
+  (let ((body-buffer (content-body-buffer (body-prefetch-content body-prefetch))))
+    (if body-buffer (body-buffer-accounted body-buffer) 0)))
 
-(defun move-received-to-file (reception)
-  "Moves what RECEPTION has received to a file, and releases the memory for it; NIL when that cannot be."
-  (let ((spool (content-spool (reception-content reception))))
-    (and spool
-         (null (spool-file spool))
-         (move-to-file spool)
-         (account-for-memory spool))))
+(defun move-received-to-file (body-prefetch)
+  "Moves what BODY-PREFETCH has received to a file, and releases the memory for it; NIL when that cannot be."
+  (let ((body-buffer (content-body-buffer (body-prefetch-content body-prefetch))))
+    (and body-buffer
+         (null (body-buffer-file body-buffer))
+         (move-to-file body-buffer)
+         (account-for-memory body-buffer))))
 
 (defun place-taken-p (content)
   "True when the request whose CONTENT has come in part may be served: it has one of the few places then."
@@ -241,43 +241,43 @@ cannot wait."
     (when (shiftf (content-place-p content) nil)
       (counter-add *unfinished* -1))))
 
-(defun pause-end (reception idle)
-  "When the peer of RECEPTION, of which more is to come, has paused, in MILLISECONDS.  IDLE is as for
-RECEPTION-DEADLINE."
-  (+ (reception-touched reception)
+(defun pause-end (body-prefetch idle)
+  "When the peer of BODY-PREFETCH, of which more is to come, has paused, in MILLISECONDS.  IDLE is as for
+BODY-PREFETCH-DEADLINE."
+  (+ (body-prefetch-touched body-prefetch)
      (if idle (min *pause-milliseconds* (floor idle 2)) *pause-milliseconds*)))
 
-(defun next-look (reception idle now)
-  "When RECEPTION, of which more is to come, is to be looked at again if nothing comes, in MILLISECONDS: when
+(defun next-look (body-prefetch idle now)
+  "When BODY-PREFETCH, of which more is to come, is to be looked at again if nothing comes, in MILLISECONDS: when
 its peer has paused; when it has before NOW, after twice as long, for a place may be free then.  IDLE is as for
-RECEPTION-DEADLINE."
-  (let ((end (pause-end reception idle)))
+BODY-PREFETCH-DEADLINE."
+  (let ((end (pause-end body-prefetch idle)))
     (if (< now end)
         end
-        (+ now (max 1 (- now (reception-touched reception)))))))
+        (+ now (max 1 (- now (body-prefetch-touched body-prefetch)))))))
 
-(defun unfinished-served-p (reception idle)
-  "True when the request of RECEPTION, of which more is to come, is to be served now all the same.  IDLE is
-as for RECEPTION-DEADLINE."
-  (and (<= (pause-end reception idle) (milliseconds))
-       (place-taken-p (reception-content reception))))
+(defun unfinished-served-p (body-prefetch idle)
+  "True when the request of BODY-PREFETCH, of which more is to come, is to be served now all the same.  IDLE is
+as for BODY-PREFETCH-DEADLINE."
+  (and (<= (pause-end body-prefetch idle) (milliseconds))
+       (place-taken-p (body-prefetch-content body-prefetch))))
 
-(defun reception-deadline (reception limits idle)
-  "When RECEPTION under LIMITS is too late, in MILLISECONDS, or NIL for never.  IDLE is for how many
+(defun body-prefetch-deadline (body-prefetch limits idle)
+  "When BODY-PREFETCH under LIMITS is too late, in MILLISECONDS, or NIL for never.  IDLE is for how many
 milliseconds nothing may come, or NIL."
   (let ((rate (limits-content-rate limits))
         (seconds (limits-content-seconds limits))
-        (received (spooled-octets (reception-content reception))))
+        (received (spooled-octets (body-prefetch-content body-prefetch))))
     (flet ((sooner (a b)
              (if (and a b) (min a b) (or a b))))
-      (sooner (and idle (+ (reception-touched reception) idle))
+      (sooner (and idle (+ (body-prefetch-touched body-prefetch) idle))
               (sooner (and seconds
-                           (+ (reception-began reception) (* 1000 seconds)))
+                           (+ (body-prefetch-began body-prefetch) (* 1000 seconds)))
                       (and rate
-                           (+ (reception-began reception)
+                           (+ (body-prefetch-began body-prefetch)
                               (* 1000 (limits-content-grace limits))
                               (floor (* 1000 received) rate))))))))
 
-(defun drop-reception (reception)
-  "Gives back what RECEPTION has in memory and in files: its request will not be served."
-  (release-content (reception-content reception)))
+(defun drop-body-prefetch (body-prefetch)
+  "Gives back what BODY-PREFETCH has in memory and in files: its request will not be served."
+  (release-content (body-prefetch-content body-prefetch)))

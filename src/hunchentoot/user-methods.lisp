@@ -16,14 +16,14 @@
 ;;;;                                       read: the method may read before us
 ;;;;   :FOREIGN   one without qualifier    call it once for a connection, when that has input
 
-(defstruct (surroundings (:include opaque)
-                         (:constructor make-surroundings
+(defstruct (user-methods (:include opaque)
+                         (:constructor make-user-methods
                              (redefinitions kind loggers streams)))
   "What methods a program has beside ours."
   (redefinitions 0 :read-only t)        ; *REDEFINITIONS* when this was found out
   (kind :own :type (member :own :wrapped :foreign) :read-only t)
   (loggers '() :type list :read-only t) ; of ACCEPTOR-LOG-ACCESS, after ours
-  (streams nil :read-only t))           ; of INITIALIZE-CONNECTION-STREAM, see STREAM-SURROUNDINGS
+  (streams nil :read-only t))           ; of INITIALIZE-CONNECTION-STREAM, see STREAM-USER-METHODS
 
 (defvar *redefinitions* 0
   "Counts what may have changed the methods of an acceptor, where that can be watched.")
@@ -96,7 +96,7 @@ program's, and Hunchentoot's."
            :wrapped)
           (t :own))))
 
-(defgeneric stream-surroundings (acceptor)
+(defgeneric stream-user-methods (acceptor)
   (:documentation "What methods the program has that make the streams of ACCEPTOR's connections, where we
 have one.")
   (:method (acceptor)
@@ -109,16 +109,16 @@ have one.")
     (watch-redefinitions (list* #'hunchentoot:process-connection #'hunchentoot:acceptor-log-access
                                 #'hunchentoot:initialize-connection-stream
                                 (superclasses (class-of acceptor))))
-    (setf (acceptor-surroundings acceptor)
-          (make-surroundings
+    (setf (acceptor-user-methods acceptor)
+          (make-user-methods
            redefinitions
            (process-connection-kind acceptor)
            (primaries-after-ours #'hunchentoot:acceptor-log-access (list acceptor))
-           (stream-surroundings acceptor)))))
+           (stream-user-methods acceptor)))))
 
-(defun surroundings-of (acceptor)
-  (let ((known (acceptor-surroundings acceptor)))
-    (if (and known (eql (surroundings-redefinitions known) *redefinitions*))
+(defun user-methods-of (acceptor)
+  (let ((known (acceptor-user-methods acceptor)))
+    (if (and known (eql (user-methods-redefinitions known) *redefinitions*))
         known
         (look-around acceptor))))
 
