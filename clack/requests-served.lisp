@@ -115,6 +115,9 @@ which can go on with 500."
                              (call-debugging #'answer-it exchange body)
                              (answer-it))
                          nil)
+      (storage-condition (condition)
+        (make-room-in-heap 0)           ; or the next application would find none either
+        condition)
       (serious-condition (condition) condition))))
 
 ;;; The request

@@ -251,6 +251,8 @@ and a backtrace, if there was room for one; and last whether it was left by a th
           ;; Hunchentoot catches errors; the stack is exhausted until it is left.
           (handler-case (call-as-handler #'handle)
             (storage-condition (condition) (values nil condition nil)))
+        (when (typep condition 'storage-condition)
+          (make-room-in-heap 0))        ; or the next handler would find none either
         (values content condition backtrace left-p)))))
 
 (defun call-as-handler (thunk)

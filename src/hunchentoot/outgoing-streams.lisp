@@ -170,8 +170,8 @@ some."
        (await-room (outgoing-stream-outbox stream) (if (eq t wait) nil wait))))
 
 (defun call-when-writable (stream function)
-  "Calls FUNCTION, without arguments, once, when the client of STREAM has taken half of what its high-water mark allows,
-or has left; at once if nothing has to be waited for.  Called in any thread, so FUNCTION must not wait.  Never called where
+  "Calls FUNCTION, without arguments, once, when the system has taken what waits for the client of STREAM, or half of
+what the high-water mark allows was taken at once; or when the client has left; at once if nothing has to be waited for.  Called in any thread, so FUNCTION must not wait.  Never called where
 STREAM is over already, and the :ON-ABANDON of the reply is what tells that its client has left: who writes and asks in turns
 would go on for ever."
   (let ((outbox (outgoing-stream-outbox stream)))

@@ -76,6 +76,23 @@
    :megabytes 256
    :forms "(answer-at \"/large\" (lambda () (make-array 2000000 :element-type '(unsigned-byte 8) :initial-element 1)))"))
 
+(define-server-test (replies-that-clients-did-not-take-leave-room-for-others :needs :parking)
+  (call-with-child-server
+   (lambda (port)
+     (let ((connections '()))
+       (unwind-protect
+            (loop repeat (connections-for-tests 200)
+                  do (push (connect port) connections)
+                     (send-request (first connections) "/large")
+                     (read-head (first connections)))
+         (mapc #'disconnect connections))
+       (eventually ("a reply of the same kind for a client that reads")
+         (with-connection (connection port)
+           (send-request connection "/large")
+           (= 200 (response-status (read-response connection)))))))
+   :megabytes 192
+   :forms "(answer-at \"/large\" (lambda () (make-array 5000000 :element-type '(unsigned-byte 8) :initial-element 1)))"))
+
 (defun send-large-texts (port target count mebibytes)
   "Sends texts of MEBIBYTES over COUNT WebSockets at TARGET of the child on PORT, all at once, as far as it takes them."
   (let ((head (websocket:encode-frame-head :text (* mebibytes *mebibyte*) :mask 0))

@@ -75,7 +75,8 @@ budget then, and is the one to be ended for the next."
                      t))))
           (loop until (or (reserved-p *waiting-share*)
                           (and (not (evict-oldest engine))
-                               (reserved-p nil)))))))))
+                               (reserved-p nil)))))
+        (make-room-in-heap 0)))))       ; what others have left is long, and gets old
 
 (defun release-output (connection)
   "Releases what is reserved for output of CONNECTION, which the caller owns."
