@@ -6,7 +6,7 @@
   "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
 NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD, :TLS,
 :TLS-CLIENT, :FULL-DUPLEX-CLIENT, :SEVERAL-TICKET-KEYS, :REDEFINITION, :DEFERRED-ENDS,
-:ENDS-AMID-C, :DESTROYED-ACCEPTS, :NOTICED-LEAVING, :STREAMS-ON-GRAY-STREAMS, :COUNTED-WAITS or :CALLS-BY-NAME."
+:ENDS-AMID-C, :DESTROYED-ACCEPTS, :NOTICED-LEAVING, :STREAMS-ON-GRAY-STREAMS, :COUNTED-WAITS, :KNOWN-READ-AHEAD or :CALLS-BY-NAME."
   (ecase need
     (:our-content
      (or (unmet-need :our-engine)
@@ -66,6 +66,9 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
     (:counted-waits
      (unless (uiop:featurep :sbcl)
        "On this Lisp streams wait by themselves, and do not count among the waits for clients."))
+    (:known-read-ahead
+     (unless (uiop:featurep :sbcl)
+       "On this Lisp the stream of a socket has what it has read ahead, and does not tell."))
     (:calls-by-name
      (when (uiop:featurep :ecl)
        "On this Lisp a function that its own file calls cannot be replaced."))))
