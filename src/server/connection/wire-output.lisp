@@ -64,9 +64,11 @@ file, by way of a buffer, or each would be a record of TLS, and a call of the sy
 hold that, for others that follow soon, until SEND-HELD-OCTETS.  Signals DESCRIPTOR-BROKEN."
   (let ((queue (wire-queue wire))
         (failure +ebadf+))
-    (sending-wholly (wire)
-      (when (wire-open-p wire)
-        (setf failure (nth-value 1 (flush-queue queue (wire-descriptor wire) more-p)))))
+    (unless-returned (sending-wholly (wire)
+                       (when (wire-open-p wire)
+                         (setf failure (nth-value 1 (flush-queue queue (wire-descriptor wire)
+                                                                 more-p)))))
+      (clear-queue queue))              ; a stream signals that its peer is gone
     (when failure
       (clear-queue queue)
       (fail-as-broken wire failure))))
