@@ -59,7 +59,7 @@ STREAM.  True when the connection may be used for another one; :DEFERRED when th
         (t
          (finish-request acceptor exchange (link-wire link))
          (finish-content acceptor exchange))) ; waits for the rest
-  (abandon-body-prefetch link)              ; until here whoever releases LINK gives it back
+  (abandon-body-prefetch link)          ; until here whoever releases LINK gives it back
   (reusable-p (exchange-protocol exchange)))
 
 (defun finish-content (acceptor exchange)

@@ -16,7 +16,7 @@ made.")
   (parser nil)                          ; of a head, or empty lines before one, come in part
   (head-deadline nil)                   ; by when all of that must have come
   (awaited :idle :type keyword)         ; what that is the deadline of, as AWAITED-OF has it
-  (body-prefetch nil)                       ; of content, whose request is not served before
+  (body-prefetch nil)                   ; of content, whose request is not served before
   (content nil
    :documentation "What was received early of the content of the request that is answered next over LINK, a
 stream; NIL where nothing was, or the request was answered.")

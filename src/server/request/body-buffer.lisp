@@ -139,7 +139,7 @@ them, neither in memory nor in a file: BODY-BUFFER is as it was."
 
 (defun compact-body-buffer (body-buffer)
   "Forgets what was read of BODY-BUFFER, so that octets can be appended to it."
-  (unless (body-buffer-file body-buffer)            ; the memory is a window of that
+  (unless (body-buffer-file body-buffer) ; the memory is a window of that
     (let ((start (body-buffer-start body-buffer)))
       (when (plusp start)
         (replace (body-buffer-memory body-buffer) (body-buffer-memory body-buffer) :start2 start :end2 (body-buffer-fill body-buffer))

@@ -122,7 +122,7 @@ received before that is served."
              (held-request connection link)
              (or-abandoned (link) (received-request application connection link))))
         (t
-         (abandon-body-prefetch link)       ; of a request that nobody has processed
+         (abandon-body-prefetch link)   ; of a request that nobody has processed
          (let ((head (waiting-request application connection link)))
            (if (and (typep head 'head) (content-to-come-p link head))
                (let ((most (octets-received-early application head)))

@@ -7,7 +7,7 @@
 the connection."
   (let ((base (link-base link)))
     (pace-wire (link-wire link) nil nil)
-    (abandon-body-prefetch link)            ; who leaves a request by a non-local exit has not
+    (abandon-body-prefetch link)        ; who leaves a request by a non-local exit has not
     (cond ((null base)
            (setf (connection-outcome connection) :detached))
           ((null (wire-descriptor base)) :close)
