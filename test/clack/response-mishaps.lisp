@@ -99,7 +99,7 @@
       (eventually ("the connection to end") (zerop (server-figure :open)))
       (is (equal "" (clack-log))))))
 
-(define-server-test (a-client-that-leaves-is-no-failure-of-the-function :needs :noticed-leaving)
+(define-server-test a-client-that-leaves-is-no-failure-of-the-function
   (with-later (given) (let ((writer (funcall responder '(200 ()))))
                         (record given (write-much-to writer))
                         (funcall writer "more"))

@@ -62,16 +62,14 @@ file, by way of a buffer, or each would be a record of TLS, and a call of the sy
 (defun flush-wire (wire &optional more-p)
   "Sends what the peer of WIRE takes now of its queue.  Does not block.  If MORE-P, the system may
 hold that, for others that follow soon, until SEND-HELD-OCTETS.  Signals DESCRIPTOR-BROKEN."
-  (let ((queue (wire-queue wire))
-        (failure +ebadf+))
-    (unless-returned (sending-wholly (wire)
-                       (when (wire-open-p wire)
-                         (setf failure (nth-value 1 (flush-queue queue (wire-descriptor wire)
-                                                                 more-p)))))
-      (clear-queue queue))              ; a stream signals that its peer is gone
-    (when failure
-      (clear-queue queue)
-      (fail-as-broken wire failure))))
+  (sending-wholly (wire)
+    (let* ((queue (wire-queue wire))
+           (failure (if (wire-open-p wire)
+                        (nth-value 1 (flush-queue queue (wire-descriptor wire) more-p))
+                        +ebadf+)))
+      (when failure
+        (clear-queue queue)
+        (fail-as-broken wire failure)))))
 
 (defun send-unsent (wire)
   "Sends what WIRE has in its queue, waiting for its peer."
