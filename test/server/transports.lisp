@@ -11,7 +11,9 @@
   ((octets :initarg :octets :accessor scripted-octets
            :documentation "A list of those to be read; a condition in it is signalled.")
    (written :initform '() :accessor scripted-written)
-   (flushed-p :initform nil :accessor scripted-flushed-p))
+   (flushed-p :initform nil :accessor scripted-flushed-p)
+   (failure :initform nil :accessor scripted-failure
+            :documentation "The condition that writing signals, or NIL."))
   (:documentation "A stream that would wait for ever after its last octet, and tells so."))
 
 (defmethod stream-element-type ((stream scripted-stream))
@@ -38,6 +40,8 @@
 
 (defmethod trivial-gray-streams:stream-write-sequence
     ((stream scripted-stream) sequence start end &key)
+  (when (scripted-failure stream)
+    (error (scripted-failure stream)))
   (setf (scripted-flushed-p stream) nil
         (scripted-written stream) (append (scripted-written stream)
                                           (coerce (subseq sequence start end) 'list)))
@@ -105,6 +109,20 @@
     (finish-output (server:wire-stream wire))
     (is (equal (coerce (octets "reply") 'list) (scripted-written stream)))
     (is-true (scripted-flushed-p stream))))
+
+(test a-stream-that-fails-while-the-queue-is-flushed-ends-its-wire-and-fails-no-second-time
+  (loop for (condition expected)
+          in `((,(make-condition 'simple-error) server:descriptor-broken)
+               (,(make-condition 'server:stream-timeout :stream nil) server:stream-timeout))
+        do (multiple-value-bind (wire stream) (scripted-wire)
+             (engine:enqueue (server:wire-queue wire)
+                             (list (engine:make-octets-part (octets "reply"))))
+             (setf (scripted-failure stream) condition)
+             (is (typep (nth-value 1 (ignore-errors (server:flush-wire wire))) expected))
+             (is (not (server:wire-open-p wire)))
+             (is (null (server:wire-unsent wire)))
+             (finishes (close (server:wire-stream wire)))
+             (is (null (scripted-written stream))))))
 
 (test who-listens-to-a-stream-waits-for-nothing
   (is (server:input-waiting-p (scripted-wire "a")))
