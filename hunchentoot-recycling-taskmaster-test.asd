@@ -108,9 +108,9 @@
                  (:file "stress")))
    (:module "server"
     :serial t
-    :components ((:file "wires")
+    :components ((:file "buffered-connections")
                  (:file "body-buffers")
-                 (:file "wire-output")
+                 (:file "buffered-output")
                  (:file "send-queues")
                  (:file "reply-stream")
                  (:file "lending")

@@ -178,7 +178,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "pending-output") ; slow readers
                    (:file "closing-connections")
                    (:file "worker-loop")
-                   (:file "visitors")   ; answers that come later
+                   (:file "resuming-connections")   ; answers that come later
                    (:file "accepting-connections")
                    (:file "worker-sample") ; what the sentinel sees of the workers
                    (:file "pool-sizing") ; how many workers are awake: all decisions
@@ -192,7 +192,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
     ((:file "package")
      (:module "logs"                    ; what is told to people who run a server
       :serial t
-      :components ((:file "rare-messages") ; what is told seldom, however often it happens
+      :components ((:file "log-throttle") ; what is told seldom, however often it happens
                    (:file "lines")
                    (:file "messages")   ; for people who run a server
                    (:file "turns")      ; one writer to a destination at a time
@@ -205,18 +205,18 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
      (:file "listeners")                ; why nobody can listen
      (:module "connection"              ; its input, and what carries its octets
       :serial t
-      :components ((:file "kit")        ; what a worker lends to the connection it serves
+      :components ((:file "worker-buffers")        ; what a worker lends to the connection it serves
                    (:file "transport")  ; what carries octets
-                   (:file "wire")
-                   (:file "wire-input")
-                   (:file "wire-output")
-                   (:file "keeping")    ; what a slow client does not take of a streamed reply
+                   (:file "buffered-connection")
+                   (:file "buffered-input")
+                   (:file "buffered-output")
+                   (:file "backpressure")    ; what a slow client does not take of a streamed reply
                    (:file "stream")
                    (:file "stream-transport")
                    (:file "tls-transport"
                     :if-feature (:and :sbcl :linux :64-bit :little-endian (:not :hunchentoot-no-ssl)))
                    (:file "lending")    ; streams of the Lisp's own beside ours
-                   (:file "link")       ; what is kept for a connection
+                   (:file "http-connection")       ; what is kept for a connection
                    (:file "memory-account") ; of one connection, of the budget of all clients
                    (:file "handshake-failures") ; by kind
                    (:file "handshake"))) ; of TLS, without a worker
@@ -236,11 +236,11 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
       :serial t
       :components ((:file "replies")
                    (:file "known-files") ; what is known of files that are sent
-                   (:file "outbox")     ; what any thread has for a client
+                   (:file "shared-queue")     ; what any thread has for a client
                    (:file "reply-stream") ; what handlers write themselves
-                   (:file "continuation") ; what goes on without a worker
-                   (:file "deferral")   ; replies that come later
-                   (:file "kept-deferral")))
+                   (:file "suspended-exchange") ; what goes on without a worker
+                   (:file "deferred-response")   ; replies that come later
+                   (:file "kept-deferred-response")))
      (:module "upgrade"                 ; WebSockets, and connections that programs take over
       :serial t
       :components ((:file "detaching")  ; connections that programs take away
@@ -288,7 +288,7 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "tls-streams" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "tls-information" :if-feature (:not :hunchentoot-no-ssl))
                  (:file "service")
-                 (:file "constructors")
+                 (:file "fast-instances")
                  (:file "parameters")   ; of a request: its query and its cookies
                  (:file "requests")     ; making request objects
                  (:file "guards")       ; what programs ask of them

@@ -130,7 +130,7 @@ acceptors, but for what is counted of rejected requests and handshakes.")
   ;; Clack lets applications write where its caller does, in whichever thread they are called.
   (let ((*standard-output* (server-output server))
         (*error-output* (server-error-output server)))
-    (call-with-kit thunk)))
+    (call-with-worker-buffers thunk)))
 
 (defmethod refuse ((server clack-server) connection)
   (tell-of-refusal server (getf (server-threads server) :most))

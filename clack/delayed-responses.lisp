@@ -1,7 +1,7 @@
 (in-package #:clack.handler.recycling)
 
 ;;;; Responses that an application gives to a function, the responder, in any thread and at any time: as a whole, or
-;;;; without a body; then it gets a writer, another function, for that.  See the server's deferral.lisp for what
+;;;; without a body; then it gets a writer, another function, for that.  See the server's deferred-response.lisp for what
 ;;;; holds of all replies that come later.
 ;;;;
 ;;;;   the responder is called                 a whole response                 one without a body
@@ -30,11 +30,11 @@
   (:report "The response was given before, or has come to its end.")
   (:documentation "Signalled to who calls a responder for the second time, or a writer that was closed."))
 
-(defstruct (delayed (:include opaque) (:constructor make-delayed (exchange body deferral)))
+(defstruct (delayed (:include opaque) (:constructor make-delayed (exchange body deferred-response)))
   "The response to EXCHANGE, whose request has a content that is BODY for the application."
   (exchange nil :read-only t)
   (body nil :read-only t)
-  (deferral nil :read-only t)
+  (deferred-response nil :read-only t)
   (thread (bt:current-thread))          ; that is in the function; NIL when this has returned
   (written nil)                         ; a WRITTEN-RESPONSE that it has begun; or, later, anybody
   (elsewhere-p nil))                    ; it was answered or written otherwise than by the function, in its call
@@ -45,8 +45,8 @@
 (defun delayed-server (delayed)
   (exchange-application (delayed-exchange delayed)))
 
-(defun delayed-wire (delayed)
-  (link-wire (exchange-link (delayed-exchange delayed))))
+(defun delayed-io (delayed)
+  (http-io (exchange-http (delayed-exchange delayed))))
 
 (defun within-function-p (delayed)
   "True in the function that is to answer DELAYED, while it runs."
@@ -54,9 +54,9 @@
 
 (defun begin-delayed (exchange body)
   "The response to EXCHANGE, pending from now on."
-  (let ((deferral (make-deferral exchange (end-after (server-response-timeout (exchange-application exchange))) nil)))
-    (prog1 (setf (deferral-context deferral) (make-delayed exchange body deferral))
-      (setf (exchange-deferral exchange) deferral)))) ; whose context is asked for at its end
+  (let ((deferred-response (make-deferred-response exchange (end-after (server-response-timeout (exchange-application exchange))) nil)))
+    (prog1 (setf (deferred-response-context deferred-response) (make-delayed exchange body deferred-response))
+      (setf (exchange-deferred-response exchange) deferred-response)))) ; whose context is asked for at its end
 
 ;;; The responder
 
@@ -67,12 +67,12 @@
 
 (defun answer-delayed (delayed answer)
   "Makes ANSWER, a response or a WRITTEN-RESPONSE, that to DELAYED.  True when somebody waits for it."
-  (handler-case (answer-deferral (delayed-deferral delayed) answer)
+  (handler-case (answer-deferred-response (delayed-deferred-response delayed) answer)
     (already-answered () (error 'response-over))))
 
 (defun send-taken (delayed)
   "Sends what DELAYED was answered, within the function."
-  (multiple-value-bind (answer come-p) (take-answer (delayed-deferral delayed))
+  (multiple-value-bind (answer come-p) (take-answer (delayed-deferred-response delayed))
     (when come-p
       (cond ((typep answer 'streamed-answer)
              (with-reading-turn ((delayed-body delayed)) ; others may read it
@@ -81,7 +81,7 @@
              (end-reading (delayed-body delayed))
              (send-answer delayed answer)))
       ;; The function may go on for long.
-      (setf (deferral-answer (delayed-deferral delayed)) nil))))
+      (setf (deferred-response-answer (delayed-deferred-response delayed)) nil))))
 
 (defun send-answer (delayed answer)
   "Sends ANSWER, a response with a body, or a WRITTEN-RESPONSE, of which that is the head."
@@ -107,7 +107,7 @@ it may be answered once more.  That the client is gone is no failure: it is the 
       (cond (over-p)
             ((eq :idle (delayed-side delayed))
              (drop-answer written)
-             (reopen-deferral (delayed-deferral delayed)))
+             (reopen-deferred-response (delayed-deferred-response delayed)))
             (t
              (cut-delayed delayed written))))))
 
@@ -160,7 +160,7 @@ read that, and BODY can be read in any thread."
   "Leaves DELAYED to whoever answers or writes it."
   (take-rest-of-content delayed)
   (limit-unused-writer delayed)
-  (setf (link-continuation (exchange-link (delayed-exchange delayed))) (delayed-deferral delayed)))
+  (setf (http-suspended-exchange (exchange-http (delayed-exchange delayed))) (delayed-deferred-response delayed)))
 
 (defun settle-delayed (delayed)
   "Does what is left to be done for DELAYED when its function has returned."
@@ -174,11 +174,11 @@ read that, and BODY can be read in any thread."
 
 (defun withdraw-response (delayed)
   "Lets nobody answer DELAYED any more, and drops what it was answered, if that was not sent."
-  (withdraw-deferral (delayed-deferral delayed))
-  (drop-answer (take-answer (delayed-deferral delayed))))
+  (withdraw-deferred-response (delayed-deferred-response delayed))
+  (drop-answer (take-answer (delayed-deferred-response delayed))))
 
 (defun drop-answer (answer)
-  "Drops ANSWER, of a deferral, or NIL: who writes it, if it is written, is told."
+  "Drops ANSWER, of a deferred response, or NIL: who writes it, if it is written, is told."
   (when (typep answer 'streamed-answer)
     (drop-written answer)))
 

@@ -19,12 +19,12 @@
        (loop for index of-type index below (length host)
              always (char= (schar host index) (schar other index)))))
 
-(defun server-name-and-port (server head link)
-  "The host and the port that the request HEAD, which came over LINK, is for."
+(defun server-name-and-port (server head http)
+  "The host and the port that the request HEAD, which came over HTTP, is for."
   (let ((host (head-host head))
         (known (server-known-host server)))
     (cond ((or (null host) (string= "" host)) ; of HTTP/1.0
-           (values-list (link-local link)))
+           (values-list (http-local http)))
           ((same-host-p host (first known))
            (values (second known) (third known)))
           (t
@@ -44,11 +44,11 @@
 (defun environment (exchange body)
   "The environment of the request of EXCHANGE, with BODY, a stream."
   (let* ((server (exchange-application exchange))
-         (link (exchange-link exchange))
+         (http (exchange-http exchange))
          (head (exchange-head exchange))
          (uri (head-uri head)))
     (multiple-value-bind (path-start path-end) (uri-path uri)
-      (multiple-value-bind (name port) (server-name-and-port server head link)
+      (multiple-value-bind (name port) (server-name-and-port server head http)
         (list :request-method (head-method head)
               :script-name ""
               :path-info (if (= path-start path-end)
@@ -61,8 +61,8 @@
               :server-protocol (head-protocol head)
               :request-uri uri
               :url-scheme (if (encrypted-p server) "https" "http")
-              :remote-addr (first (link-remote link))
-              :remote-port (second (link-remote link))
+              :remote-addr (first (http-remote http))
+              :remote-port (second (http-remote http))
               :headers (header-table head)
               :content-type (head-header head :content-type)
               :content-length (content-length-of head)

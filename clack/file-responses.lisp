@@ -41,7 +41,7 @@
 
 (defun sent-from-descriptor-p (exchange status headers pathname)
   "Sends the file PATHNAME by its descriptor; NIL where that is no regular file that can be read."
-  (call-with-file pathname (exchange-link exchange)
+  (call-with-file pathname (exchange-http exchange)
                   (lambda (part version)
                     (send-version exchange status headers part version))))
 

@@ -7,8 +7,8 @@
 ;;;;   the writer was used in the function's call only        what was written is all
 ;;;;   the writer was used elsewhere, or later                it stays open until it is closed, or the client leaves
 
-(defmethod resume ((server clack-server) deferral answer)
-  (let ((delayed (deferral-context deferral)))
+(defmethod send-deferred-response ((server clack-server) deferred-response answer)
+  (let ((delayed (deferred-response-context deferred-response)))
     (handler-case (send-late delayed answer)
       ((or descriptor-broken stream-timeout) (condition)
         (error condition))              ; who abandons the connection drops ANSWER
@@ -31,14 +31,14 @@
       (:evicted (send-text exchange 503 "Service Unavailable"))
       (t (send-answer delayed answer)))))
 
-(defmethod end-stream ((server clack-server) deferral outbox)
-  (declare (ignore outbox))
-  (let ((delayed (deferral-context deferral)))
+(defmethod end-stream ((server clack-server) deferred-response shared-queue)
+  (declare (ignore shared-queue))
+  (let ((delayed (deferred-response-context deferred-response)))
     (end-written (delayed-written delayed))
     (conclude-delayed delayed)))
 
-(defmethod drop-deferred ((server clack-server) deferral)
-  (let ((delayed (deferral-context deferral)))
+(defmethod drop-deferred ((server clack-server) deferred-response)
+  (let ((delayed (deferred-response-context deferred-response)))
     (release-body (delayed-body delayed))
     (release-request (delayed-exchange delayed))))
 
@@ -52,7 +52,7 @@
 (defun used-by-function-only-p (delayed)
   "True while only the function of DELAYED, in its call, has written the response, and it is not over."
   (not (or (delayed-elsewhere-p delayed)
-           (outbox-over-p (written-outbox (delayed-written delayed))))))
+           (shared-queue-over-p (written-shared-queue (delayed-written delayed))))))
 
 (defun limit-unused-writer (delayed)
   "Sees to it that a response that the function of DELAYED has begun to write, and left open, ends after
@@ -65,4 +65,4 @@ the :RESPONSE-TIMEOUT if nobody else writes it by then."
                                (when (used-by-function-only-p delayed)
                                  (close-written written))))))
         ;; The timer holds the request and the response: of many clients that come and go, too much.
-        (call-when-over (written-outbox written) (lambda () (cancel timer)))))))
+        (call-when-over (written-shared-queue written) (lambda () (cancel timer)))))))

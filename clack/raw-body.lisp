@@ -27,7 +27,7 @@ more, all go to a temporary file.")
 (defconstant +block-size+ (* 128 1024)
   "How many octets a block has, and how many of a file are in memory.")
 
-(defvar *blocks* (make-rack 64)
+(defvar *blocks* (make-free-list 64)
   "Blocks that no body has.")
 
 (defclass raw-body (trivial-gray-streams:fundamental-binary-input-stream
@@ -157,14 +157,14 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
     (set-window body *no-octets* (raw-body-taken body) 0)
     (loop for block across blocks
           when (= (length (the octets block)) +block-size+)
-            do (put-on-rack *blocks* block))))
+            do (put-on-free-list *blocks* block))))
 
 (defun larger-block (body size)
   "A block for BODY with room for SIZE octets, or more; NIL where memory is not plentiful."
   (cond ((< (* 2 size) +block-size+)
          (make-octets (max 256 (* 2 size))))
         ((reserve-plentiful-memory (raw-body-content body) +block-size+)
-         (or (take-from-rack *blocks*)
+         (or (take-from-free-list *blocks*)
              (make-octets +block-size+)))))
 
 (defun block-with-room (body index fill count)

@@ -44,9 +44,9 @@
 (defun cut-response (exchange)
   "Ends the connection of EXCHANGE, whose response has begun, without the end of that."
   (note-event exchange :reply-cut)
-  (let ((wire (link-wire (exchange-link exchange))))
-    (when (wire-open-p wire)
-      (leave-output-to-engine wire))))
+  (let ((io (http-io (exchange-http exchange))))
+    (when (io-open-p io)
+      (leave-output-to-engine io))))
 
 (defun send-failure (exchange status text)
   "Sends STATUS and TEXT, unless a response has begun."
@@ -149,7 +149,7 @@ which can go on with 500."
   (count-request (exchange-connection exchange))
   (unless (eq :none (head-framing (exchange-head exchange)))
     (release-octets (exchange-content exchange)))
-  (abandon-body-prefetch (exchange-link exchange)))
+  (abandon-body-prefetch (exchange-http exchange)))
 
 (defun conclude-request (exchange)
   "Ends the request of EXCHANGE, whose response was sent, or cut; returns what is to become of the connection."
@@ -162,8 +162,8 @@ which can go on with 500."
   "Serves the request of EXCHANGE, whose head was read; returns what is to become of its connection."
   (let ((content (take-content (exchange-application exchange) exchange)))
     (unless (eq *no-content* content)
-      ;; Who releases the link gives back what that has, also where the application has ended its thread.
-      (setf (link-content (exchange-link exchange)) content)))
+      ;; Who releases the HTTP connection gives back what that has, also where the application has ended its thread.
+      (setf (http-content (exchange-http exchange)) content)))
   (setf (exchange-protocol exchange)
         (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
   (let ((answered-p (answer-request exchange)))

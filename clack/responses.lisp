@@ -106,7 +106,7 @@ a function of the OUTPUT that it is made in, appends the content, or returns wha
       (encode-response-head reply exchange status headers event length)
       (let ((body (and (content-wanted-p (head-method head) status) (funcall append reply))))
         (note-event exchange event)
-        (send-reply (link-wire (exchange-link exchange)) reply body)
+        (send-reply (http-io (exchange-http exchange)) reply body)
         (note-event exchange :reply-end)))))
 
 (defun announced-length (headers)

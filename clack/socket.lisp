@@ -68,12 +68,12 @@ PROTOCOL-ERROR where the request is an opening handshake with content."
   "True when an application has taken the connection of EXCHANGE over."
   (let ((socket (exchange-upgrade exchange)))
     (and socket
-         (eq socket (link-continuation (exchange-link exchange))))))
+         (eq socket (http-suspended-exchange (exchange-http exchange))))))
 
 (defun take-over (exchange)
   "Makes the connection of EXCHANGE the application's."
   (note-event exchange :switch)
-  (begin-to-speak (exchange-upgrade exchange) (exchange-link exchange)))
+  (begin-to-speak (exchange-upgrade exchange) (exchange-http exchange)))
 
 (defun open-socket-of (exchange)
   "Like SOCKET-OF; the connection is the application's then."
@@ -109,39 +109,39 @@ True when it has."
     (error "What is written to a connection has to be octets."))
   (replace (make-octets (length octets)) octets))
 
-(defun io-callback (exchange)
+(defun clack-socket-callback (exchange)
   (let ((socket (exchange-upgrade exchange)))
     (and socket (program-socket-reader socket))))
 
-(defun set-io-callback (callback exchange)
+(defun set-clack-socket-callback (callback exchange)
   (listen-to-program-socket (socket-of exchange) callback)
   callback)
 
 ;;; What is no octets is told before the connection is taken over.
 
-(defun write-io (exchange octets callback)
+(defun write-to-clack-socket (exchange octets callback)
   (let ((octets (fresh-octets octets)))
     (write-to-program-socket (open-socket-of exchange) octets callback)))
 
-(defun buffer-io (exchange octets)
+(defun buffer-for-clack-socket (exchange octets)
   (let ((octets (fresh-octets octets)))
     (buffer-for-program-socket (open-socket-of exchange) octets)))
 
-(defun flush-io (exchange callback)
+(defun flush-clack-socket (exchange callback)
   (flush-program-socket (open-socket-of exchange) callback))
 
-(defun close-io (exchange)
+(defun close-clack-socket (exchange)
   (finish-program-socket (open-socket-of exchange)))
 
 (defparameter *socket-methods*
-  '(("READ-CALLBACK" (socket) (io-callback socket))
-    (("READ-CALLBACK") (callback socket) (set-io-callback callback socket))
-    ("WRITE-SEQUENCE-TO-SOCKET" (socket octets &key callback) (write-io socket octets callback))
-    ("WRITE-BYTE-TO-SOCKET" (socket octet &key callback) (write-io socket (vector octet) callback))
-    ("WRITE-SEQUENCE-TO-SOCKET-BUFFER" (socket octets) (buffer-io socket octets))
-    ("WRITE-BYTE-TO-SOCKET-BUFFER" (socket octet) (buffer-io socket (vector octet)))
-    ("FLUSH-SOCKET-BUFFER" (socket &key callback) (flush-io socket callback))
-    ("CLOSE-SOCKET" (socket) (close-io socket))
+  '(("READ-CALLBACK" (socket) (clack-socket-callback socket))
+    (("READ-CALLBACK") (callback socket) (set-clack-socket-callback callback socket))
+    ("WRITE-SEQUENCE-TO-SOCKET" (socket octets &key callback) (write-to-clack-socket socket octets callback))
+    ("WRITE-BYTE-TO-SOCKET" (socket octet &key callback) (write-to-clack-socket socket (vector octet) callback))
+    ("WRITE-SEQUENCE-TO-SOCKET-BUFFER" (socket octets) (buffer-for-clack-socket socket octets))
+    ("WRITE-BYTE-TO-SOCKET-BUFFER" (socket octet) (buffer-for-clack-socket socket (vector octet)))
+    ("FLUSH-SOCKET-BUFFER" (socket &key callback) (flush-clack-socket socket callback))
+    ("CLOSE-SOCKET" (socket) (close-clack-socket socket))
     ("SOCKET-ASYNC-P" (socket) t))
   "The methods that :CLACK.IO has: lists of a name in CLACK.SOCKET, or, in a list, of what SETF changes, a lambda list and a
 form.")

@@ -193,13 +193,13 @@
 (defun needed-systems (name)
   "The names of all systems that the system NAME needs here, itself among them."
   (let ((names '()))
-    (labels ((visit (name)
+    (labels ((resume (name)
                (unless (member name names :test #'string=)
                  (push name names)
-                 (mapc #'visit
+                 (mapc #'resume
                        (remove nil (mapcar #'system-of
                                            (asdf:system-depends-on (asdf:find-system name))))))))
-      (visit name))
+      (resume name))
     names))
 
 (test only-hunchentoots-layer-knows-it

@@ -7,7 +7,7 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; what the layer above implements
-   #:service #:serve #:serve-visitor #:serve-at #:visit-connection #:call-for-all #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
+   #:service #:serve #:serve-resumption-of #:serve-at #:resume-connection #:call-for-all #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
    #:idle-seconds #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
    #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker
    #:note

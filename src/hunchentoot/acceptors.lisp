@@ -42,7 +42,7 @@ It is kept here, since the taskmaster may be replaced while it runs.")
     :accessor acceptor-lines-lost
     :documentation "How many lines were lost by journals that have a successor.")
    (departures
-    :initform (make-unsaid)
+    :initform (make-log-throttle)
     :reader acceptor-departures
     :documentation "Clients that have left, of which no message has told.")
    (throttle

@@ -75,7 +75,7 @@ its own; see REOPEN-LOGS."
   "Calls THUNK, which serves the request of EXCHANGE.  Where the log of ACCEPTOR tells how long that took,
 writes the line about it afterwards, however it ended."
   (if (timed-p acceptor)
-      (let ((access (or (and (exchange-deferral exchange) (exchange-access exchange))
+      (let ((access (or (and (exchange-deferred-response exchange) (exchange-access exchange))
                         (make-access (microseconds)))))
         (setf (exchange-access exchange) access)
         (unwind-protect-whole (funcall thunk)

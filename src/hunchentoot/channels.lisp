@@ -8,7 +8,7 @@
 ;;;;   a WebSocket              as a text, its data only              :SKIP  it does not get this message
 ;;;;
 ;;;; Invariants: all subscribers get messages in the order in which they were published: they are put into the
-;;;; outboxes under the lock of the channel, and sent after it was given up.  A subscriber leaves the channel when its
+;;;; shared send queues under the lock of the channel, and sent after it was given up.  A subscriber leaves the channel when its
 ;;;; connection ends, at the latest; nothing global refers to either of them.
 
 (defstruct (channel (:include opaque) (:constructor %make-channel (when-full)) (:copier nil))
@@ -37,14 +37,14 @@ much as its high-water mark: :DROP, its connection is ended; :SKIP, it does not 
   `(with-lock-briefly ((channel-lock ,channel))
      ,@body))
 
-(defgeneric subscriber-outbox (subscriber)
-  (:documentation "The outbox of SUBSCRIBER."))
+(defgeneric subscriber-shared-queue (subscriber)
+  (:documentation "The shared send queue of SUBSCRIBER."))
 
 (defgeneric put-in-subscriber (subscriber octets)
-  (:documentation "Puts OCTETS, which nobody changes any more, into the outbox of SUBSCRIBER, and returns what
-PUT-IN-OUTBOX does.")
+  (:documentation "Puts OCTETS, which nobody changes any more, into the shared send queue of SUBSCRIBER, and returns what
+PUT-IN-SHARED-QUEUE does.")
   (:method (subscriber octets)
-    (put-in-outbox (subscriber-outbox subscriber) octets)))
+    (put-in-shared-queue (subscriber-shared-queue subscriber) octets)))
 
 (defgeneric message-format (subscriber)
   (:documentation "How messages leave to SUBSCRIBER: a keyword that ENCODE-MESSAGE knows."))
@@ -52,22 +52,22 @@ PUT-IN-OUTBOX does.")
 (defgeneric drop-subscriber (subscriber)
   (:documentation "Has SUBSCRIBER, whose client is too slow, ended when GO-ON-WITH is called next.")
   (:method (subscriber)
-    (end-outbox (subscriber-outbox subscriber))))
+    (end-shared-queue (subscriber-shared-queue subscriber))))
 
 (defgeneric go-on-with (subscriber)
-  (:documentation "Has what is in the outbox of SUBSCRIBER sent."))
+  (:documentation "Has what is in the shared send queue of SUBSCRIBER sent."))
 
-(defmethod subscriber-outbox ((stream outgoing-stream))
-  (outgoing-stream-outbox stream))
+(defmethod subscriber-shared-queue ((stream outgoing-stream))
+  (outgoing-stream-shared-queue stream))
 
 (defmethod message-format ((stream outgoing-stream))
   (if (eq :chunked (outgoing-stream-framing stream)) :event-chunk :event))
 
 (defmethod drop-subscriber ((stream outgoing-stream))
-  (drop-outbox (outgoing-stream-outbox stream)))
+  (drop-shared-queue (outgoing-stream-shared-queue stream)))
 
 (defmethod go-on-with ((stream outgoing-stream))
-  (visit (outgoing-stream-deferral stream)))
+  (resume (outgoing-stream-deferred-response stream)))
 
 ;;; Subscribers
 
@@ -75,15 +75,15 @@ PUT-IN-OUTBOX does.")
   "Lets SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, get what is published on CHANNEL, until it ends or is
 UNSUBSCRIBEd.  Returns SUBSCRIBER."
   (let ((function (lambda () (unsubscribe channel subscriber)))
-        (outbox (subscriber-outbox subscriber)))
+        (shared-queue (subscriber-shared-queue subscriber)))
     (uninterruptibly                    ; who is destroyed amid it would leave one of the two for ever
       ;; Others may unsubscribe SUBSCRIBER as soon as CHANNEL has it, and then forget the function.
-      (call-when-over outbox function)
+      (call-when-over shared-queue function)
       (cond ((not (with-channel (channel)
                     (unless (gethash subscriber (channel-subscribers channel))
                       (setf (gethash subscriber (channel-subscribers channel)) function))))
-             (forget-when-over outbox function))
-            ((outbox-broken-p outbox)   ; and the function was called, perhaps too early
+             (forget-when-over shared-queue function))
+            ((shared-queue-broken-p shared-queue) ; and the function was called, perhaps too early
              (unsubscribe channel subscriber)))))
   subscriber)
 
@@ -93,7 +93,7 @@ UNSUBSCRIBEd.  Returns SUBSCRIBER."
                     (prog1 (gethash subscriber (channel-subscribers channel))
                       (remhash subscriber (channel-subscribers channel))))))
     (when function
-      (forget-when-over (subscriber-outbox subscriber) function) ; who comes and goes often would gather them
+      (forget-when-over (subscriber-shared-queue subscriber) function) ; who comes and goes often would gather them
       t)))
 
 (defun channel-size (channel)
@@ -135,13 +135,13 @@ waits for nothing, is true; returns how many got it."
           (drop-subscriber subscriber)
           (go-on-with subscriber)))
       (when reached
-        (call-with-spare-kit
+        (call-with-spare-worker-buffers
          (lambda ()
            (call-for-all #'go-on-with reached))))
       (length reached))))
 
 (defun put-in-all (channel encoder wanted-p)
-  "Puts the message of ENCODER into the outboxes of all subscribers of CHANNEL for which WANTED-P is true.  Returns those
+  "Puts the message of ENCODER into the shared send queues of all subscribers of CHANNEL for which WANTED-P is true.  Returns those
 that got it, and those that are too slow for CHANNEL."
   (let ((reached '()) (full '()))
     (with-channel (channel)

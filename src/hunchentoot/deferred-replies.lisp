@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 ;;;; Replies that come later: a handler says so, and returns; its worker turns to other requests.  Any thread
-;;;; completes the reply.  See the server's deferral.lisp for the states, and its continuation.lisp for who sends.
+;;;; completes the reply.  See the server's deferred-response.lisp for the states, and its suspended-exchange.lisp for who sends.
 ;;;;
 ;;;;   when the handler has returned     and its connection             then
 ;;;;   the reply is complete                                            it is sent at once, as that of any handler
@@ -54,9 +54,9 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
 
 (defun call-deferring (function timeout on-abandon)
   "What DEFER-REPLY does: FUNCTION, of the reply, is its body."
-  (let ((deferral (begin-deferral timeout on-abandon)))
-    (unless-returned (funcall function (deferral-context deferral))
-      (withdraw-deferral deferral))))
+  (let ((deferred-response (begin-deferred-response timeout on-abandon)))
+    (unless-returned (funcall function (deferred-response-context deferred-response))
+      (withdraw-deferred-response deferred-response))))
 
 (defun check-deferrable ()
   "Signals CANNOT-DEFER unless the reply to the current request can be deferred."
@@ -65,21 +65,21 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
     (cond ((null (current-head)) (refuse "there is no request whose head our own code has read"))
           ((headers-sent-p) (refuse "it has begun"))
           (hunchentoot:*header-stream* (refuse "headers are being traced"))
-          ((exchange-deferral *exchange*) (refuse "it was deferred before"))
+          ((exchange-deferred-response *exchange*) (refuse "it was deferred before"))
           ((exchange-upgrade *exchange*) (refuse "its connection becomes a WebSocket")))))
 
-(defun begin-deferral (timeout on-abandon)
+(defun begin-deferred-response (timeout on-abandon)
   (check-deferrable)
   (let ((content (own-content hunchentoot:*request*)))
     (when content
       (share-content content (limits-raw-octets (content-limits content)))))
-  (setf (exchange-deferral *exchange*)
-        (let ((deferral (make-deferral *exchange* (end-after timeout) on-abandon)))
-          (setf (deferral-context deferral)
-                (make-deferred-reply deferral
+  (setf (exchange-deferred-response *exchange*)
+        (let ((deferred-response (make-deferred-response *exchange* (end-after timeout) on-abandon)))
+          (setf (deferred-response-context deferred-response)
+                (make-deferred-reply deferred-response
                                      hunchentoot:*acceptor* hunchentoot:*request* hunchentoot:*reply*
                                      (own-content hunchentoot:*request*) hunchentoot:*session*))
-          deferral)))
+          deferred-response)))
 
 ;;; In any thread
 
@@ -91,14 +91,14 @@ are set in the reply where they are not NIL; whatever the handler has set stays.
 
 May be called in any thread.  True when somebody still waits for the reply; NIL when its client has gone, or its time
 has run out.  Signals ALREADY-ANSWERED when REPLY was completed before."
-  (answer-deferral (deferred-reply-deferral reply)
-                   (make-completion content status headers content-type)))
+  (answer-deferred-response (deferred-reply-deferred-response reply)
+                            (make-completion content status headers content-type)))
 
 (defun fail-reply (reply &optional (reason "The reply failed."))
   "Completes REPLY as a handler does that fails: with status 500; REASON, a condition or a string, is logged, and told
 where Hunchentoot tells errors.  Returns and signals what COMPLETE-REPLY does."
-  (answer-deferral (deferred-reply-deferral reply)
-                   (make-completion (failure reason) nil '() nil)))
+  (answer-deferred-response (deferred-reply-deferred-response reply)
+                            (make-completion (failure reason) nil '() nil)))
 
 (defun failure (reason)
   "A condition for REASON, a condition or a string."
@@ -108,9 +108,9 @@ where Hunchentoot tells errors.  Returns and signals what COMPLETE-REPLY does."
   "True when nobody waits for REPLY any more: its client has left, as far as that is known, or its time has run out.  A
 client that has only ended its half of the connection counts as one that has left, and still gets what REPLY is
 completed with."
-  (let ((deferral (deferred-reply-deferral reply)))
-    (or (deferral-left-p deferral)
-        (deferral-over-p deferral))))
+  (let ((deferred-response (deferred-reply-deferred-response reply)))
+    (or (deferred-response-left-p deferred-response)
+        (deferred-response-over-p deferred-response))))
 
 (defun call-with-reply-context (reply function)
   "Calls FUNCTION, without arguments, with *REQUEST*, *REPLY*, *SESSION* and *ACCEPTOR* of Hunchentoot bound as they
@@ -151,16 +151,16 @@ of these objects at a time, or one and the handler, they have to agree on."
 
 ;;; Where the handler has returned
 
-(defun deferral-waits-p (deferral)
-  "True when the handler that has deferred DEFERRAL has just returned, or was left."
-  (null (deferred-reply-stream (deferral-context deferral))))
+(defun deferred-response-waits-p (deferred-response)
+  "True when the handler that has deferred DEFERRED-RESPONSE has just returned, or was left."
+  (null (deferred-reply-stream (deferred-response-context deferred-response))))
 
-(defun deferred-result (deferral left-p condition backtrace)
-  "What counts as the result of the handler that has deferred DEFERRAL, and was left if LEFT-P, or has failed with
+(defun deferred-result (deferred-response left-p condition backtrace)
+  "What counts as the result of the handler that has deferred DEFERRED-RESPONSE, and was left if LEFT-P, or has failed with
 CONDITION and BACKTRACE: content; or NIL, a condition, unless its content was refused, and a backtrace.  :LATER when its
 reply is to come later."
-  (cond ((and (or condition left-p (deferral-over-p deferral))
-              (or (withdraw-deferral deferral) (deferral-over-p deferral)))
+  (cond ((and (or condition left-p (deferred-response-over-p deferred-response))
+              (or (withdraw-deferred-response deferred-response) (deferred-response-over-p deferred-response)))
          (values nil
                  (or condition
                      (unless (eq :error (client-side (exchange-protocol *exchange*))) ; see ANSWER-REFUSAL
@@ -169,18 +169,18 @@ reply is to come later."
         (t
          (when condition                ; the client gets its answer all the same
            (log-handler-error condition backtrace))
-         (cond ((completion-p (deferral-answer deferral))
-                (completed-content (take-answer deferral)))
+         (cond ((completion-p (deferred-response-answer deferred-response))
+                (completed-content (take-answer deferred-response)))
                ((connection-taken-p)
-                (withdraw-deferral deferral)
+                (withdraw-deferred-response deferred-response)
                 :later)
                (t
-                (leave-reply deferral)
+                (leave-reply deferred-response)
                 :later)))))
 
-(defun leave-reply (deferral)
-  "Leaves the current request until DEFERRAL is answered."
-  (let ((context (deferral-context deferral))
+(defun leave-reply (deferred-response)
+  "Leaves the current request until DEFERRED-RESPONSE is answered."
+  (let ((context (deferred-response-context deferred-response))
         (content (own-content hunchentoot:*request*)))
     (when content
       (keep-reply-from content)
@@ -189,44 +189,44 @@ reply is to come later."
       (add-files context (take-temporary-files))
       (setf (deferred-reply-session context) hunchentoot:*session*
             (deferred-reply-stream context) (current-stream)
-            (link-continuation (current-link)) deferral))))
+            (http-suspended-exchange (current-http-connection)) deferred-response))))
 
 ;;; Where it goes on
 
 (defun call-resuming (exchange context thunk)
   "Calls THUNK, which goes on with the reply of EXCHANGE in CONTEXT; returns what is to become of the connection."
   (let* ((acceptor (deferred-reply-acceptor context))
-         (link (exchange-link exchange))
+         (http (exchange-http exchange))
          (*exchange* exchange))
     (flet ((resume-it ()
              (call-in-context context thunk)
-             (conclude-resumed acceptor exchange context link)))
+             (conclude-resumed acceptor exchange context http)))
       (declare (dynamic-extent #'resume-it))
       (flet ((resume-with-stream ()
                (call-with-connection-stream (deferred-reply-stream context) #'resume-it (constantly nil))))
         (declare (dynamic-extent #'resume-with-stream))
         (let ((outcome (call-timed acceptor exchange #'resume-with-stream)))
           (cond ((eq :deferred outcome) outcome)
-                ((and (link-base link) (not (settle-lent (link-base link)))) :close)
+                ((and (http-base http) (not (settle-lent (http-base http)))) :close)
                 (t outcome)))))))
 
-(defun conclude-resumed (acceptor exchange context link)
-  (cond ((deferral-outbox (exchange-deferral exchange)) ; and its end is to come
+(defun conclude-resumed (acceptor exchange context http)
+  (cond ((deferred-response-shared-queue (exchange-deferred-response exchange)) ; and its end is to come
          (setf (deferred-reply-stream context) (current-stream))
          :deferred)
         (t
          (forget-request context)
-         (prog1 (conclude-exchange acceptor exchange link)
+         (prog1 (conclude-exchange acceptor exchange http)
            (count-request (exchange-connection exchange))))))
 
-(defmethod resume ((taskmaster recycling-taskmaster) deferral answer)
-  (let ((context (deferral-context deferral)))
+(defmethod send-deferred-response ((taskmaster recycling-taskmaster) deferred-response answer)
+  (let ((context (deferred-response-context deferred-response)))
     (flet ((send-it ()
              (if (typep answer 'streamed-answer)
-                 (begin-outgoing deferral context answer)
+                 (begin-outgoing deferred-response context answer)
                  (send-deferred context answer))))
       (declare (dynamic-extent #'send-it))
-      (call-resuming (deferral-exchange deferral) context #'send-it))))
+      (call-resuming (deferred-response-exchange deferred-response) context #'send-it))))
 
 (defun send-deferred (context answer)
   "Sends ANSWER, a COMPLETION, :EXPIRED or :EVICTED, in CONTEXT."
@@ -240,19 +240,19 @@ reply is to come later."
     (answer-by #'late-content
                (deferred-reply-acceptor context) (deferred-reply-request context) (current-head))))
 
-(defmethod end-stream ((taskmaster recycling-taskmaster) deferral outbox)
-  (let ((exchange (deferral-exchange deferral))
-        (context (deferral-context deferral)))
+(defmethod end-stream ((taskmaster recycling-taskmaster) deferred-response shared-queue)
+  (let ((exchange (deferred-response-exchange deferred-response))
+        (context (deferred-response-context deferred-response)))
     (call-resuming exchange context
                    (lambda ()
                      (when (typep (deferred-reply-stream context) 'reply-stream)
-                       (note-sent-beside (deferred-reply-stream context) outbox))
+                       (note-sent-beside (deferred-reply-stream context) shared-queue))
                      ;; Its head was sent in another context.
                      (when (persists-p (exchange-protocol exchange))
                        (keep-connection))))))
 
-(defmethod drop-deferred ((taskmaster recycling-taskmaster) deferral)
-  (forget-request (deferral-context deferral))
-  (let ((access (shiftf (exchange-access (deferral-exchange deferral)) nil)))
+(defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)
+  (forget-request (deferred-response-context deferred-response))
+  (let ((access (shiftf (exchange-access (deferred-response-exchange deferred-response)) nil)))
     (when access                        ; of a stream that was begun, perhaps
-      (finish-access (deferred-reply-acceptor (deferral-context deferral)) access))))
+      (finish-access (deferred-reply-acceptor (deferred-response-context deferred-response)) access))))

@@ -7,14 +7,14 @@
 for SEND-EVENT and SUBSCRIBE.  HEADERS and HIGH-WATER-MARK are as there.  What stands before the server is told to keep
 nothing back.  With HEARTBEAT a comment is sent now and then, see *HEARTBEAT-SECONDS*.  NIL when the client has left
 already.  When the server stops, however gently, the stream ends: its client comes again, and may find another one."
-  (setf (deferral-endless-p (deferred-reply-deferral reply)) t)
+  (setf (deferred-response-endless-p (deferred-reply-deferred-response reply)) t)
   (let ((stream (start-stream reply :headers (append headers '((:cache-control . "no-cache")
                                                                (:x-accel-buffering . "no")))
                                     :content-type "text/event-stream"
                                     :high-water-mark high-water-mark)))
     (when (and stream heartbeat
-               (not (outbox-announced (outgoing-stream-outbox stream)))) ; comments would take what is left of it
-      (begin-heartbeat (continuation-application (outgoing-stream-deferral stream)) stream))
+               (not (shared-queue-announced (outgoing-stream-shared-queue stream)))) ; comments would take what is left of it
+      (begin-heartbeat (suspended-exchange-application (outgoing-stream-deferred-response stream)) stream))
     stream))
 
 (defun send-event (stream data &key event id retry wait)

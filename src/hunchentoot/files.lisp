@@ -28,7 +28,7 @@ where there is no better way."
 (defun send-regular-file (pathname &optional content-type callback)
   "Replies with the file PATHNAME if that is a regular file that can be read; else NIL.  CALLBACK, a
 function, is called when all is decided, as Hunchentoot does since 1.3."
-  (call-with-file pathname (current-link)
+  (call-with-file pathname (current-http-connection)
                   (lambda (part version)
                     (let ((content-type (or content-type
                                             (hunchentoot:mime-type pathname) ; knows no newer ones

@@ -66,4 +66,4 @@ then the next stream begins anew."
 (defun send-heartbeats (heart)
   "Sends a comment to those streams of HEART that got nothing since this was called before; returns how many got it."
   (publish-encoded (heart-channel heart) (message-encoder (encode-comment) nil)
-                   (lambda (stream) (silent-again-p (outgoing-stream-outbox stream)))))
+                   (lambda (stream) (silent-again-p (outgoing-stream-shared-queue stream)))))

@@ -340,12 +340,12 @@ Hunchentoot's own code has sent the reply, and has said that the connection is k
          (note-event exchange :reply)
          (note-event exchange :reply-end))))
 
-(defun abandon-reply (stream wire)
-  "Ends the connection, which STREAM and WIRE carry, without the end of the reply: what was written is
+(defun abandon-reply (stream io)
+  "Ends the connection, which STREAM and IO carry, without the end of the reply: what was written is
 sent, but no last chunk."
   (setf hunchentoot::*hunchentoot-stream* stream)
-  (when (wire-open-p wire)
-    (leave-output-to-engine wire)))
+  (when (io-open-p io)
+    (leave-output-to-engine io)))
 
 ;;; Replies that handlers stream, see streaming.lisp
 
@@ -385,7 +385,7 @@ connection."
 
 (defun without-reply (exchange stream)
   "The stream beneath STREAM if that is one of the reply of EXCHANGE, which ends; else STREAM."
-  (cond ((eq stream (link-stream (exchange-link exchange))) stream) ; it streamed nothing
+  (cond ((eq stream (http-stream (exchange-http exchange))) stream) ; it streamed nothing
         ((typep stream 'reply-stream)
          (note-event exchange (if (end-reply stream) :reply-end :reply-cut))
          (reply-stream-inner stream))
@@ -451,10 +451,10 @@ server's name; without these while there is any other method.")
         (chunga:make-chunked-stream hunchentoot::*hunchentoot-stream*)
         (chunga:chunked-stream-input-chunking-p hunchentoot::*hunchentoot-stream*) t))
 
-(defun finish-request (acceptor exchange wire)
-  "Flushes the reply of EXCHANGE, to WIRE, and prepares Hunchentoot's current stream for the next one."
+(defun finish-request (acceptor exchange io)
+  "Flushes the reply of EXCHANGE, to IO, and prepares Hunchentoot's current stream for the next one."
   (let ((stream (without-reply exchange hunchentoot::*hunchentoot-stream*)))
-    (unless (flushed-p wire stream)
+    (unless (flushed-p io stream)
       (finish-output stream))
     ;; Where a program has put its own around that of the reply, its method has taken it off.
     (setf hunchentoot::*hunchentoot-stream*

@@ -22,10 +22,10 @@
 (defun withdraw-unless-answered (exchange)
   "Lets the reply of EXCHANGE, if it was deferred and has no answer, not get any later.  True when it has one that was not
 begun."
-  (let ((deferral (exchange-deferral exchange)))
-    (and deferral
-         (not (withdraw-deferral deferral))
-         (deferral-unsent-p deferral))))
+  (let ((deferred-response (exchange-deferred-response exchange)))
+    (and deferred-response
+         (not (withdraw-deferred-response deferred-response))
+         (deferred-response-unsent-p deferred-response))))
 
 (defun settle-refusal (refusal)
   "Makes the current reply one that tells of REFUSAL, a PROTOCOL-ERROR, and counts that, unless it does so already."

@@ -30,11 +30,11 @@ its reply: amid the content of its request, or its reply.  That is no error of t
 
 (defun tell-departure (acceptor)
   "Tells, seldom, that a client of ACCEPTOR has left."
-  (tell-rarely (acceptor-departures acceptor)
-               (lambda (control &rest arguments)
-                 (write-message acceptor :info control arguments))
-               "A client left before its request was answered"
-               "clients left before their requests were answered"))
+  (log-rarely (acceptor-departures acceptor)
+              (lambda (control &rest arguments)
+                (write-message acceptor :info control arguments))
+              "A client left before its request was answered"
+              "clients left before their requests were answered"))
 
 ;;; Messages
 

@@ -9,9 +9,9 @@
 ;;;;   :NONE         nothing: the request was a HEAD, or the like       nothing
 
 (defstruct (outgoing-stream (:include streamed-answer)
-                            (:constructor make-outgoing-stream (deferral outbox framing format completion))
+                            (:constructor make-outgoing-stream (deferred-response shared-queue framing format completion))
                             (:copier nil))
-  "The content of a deferred reply, as any thread may write it.  Where its length was announced, OUTBOX counts."
+  "The content of a deferred reply, as any thread may write it.  Where its length was announced, SHARED-QUEUE counts."
   (framing :plain :type (or (member :chunked :plain :none) content-size) :read-only t)
   (format nil :read-only t)             ; of strings
   (completion nil :read-only t))        ; what is said of the reply besides its content
@@ -30,12 +30,12 @@ to it, and CLOSE-OUTGOING ends it, in any thread.  STATUS, HEADERS and CONTENT-T
 HIGH-WATER-MARK is how many octets, an integer, may wait for a client that does not take them.  The deadline of REPLY
 ends with this; status and Content-Length are not to be changed afterwards.  A stream that nobody closes stays open until
 its client leaves or the server stops.  NIL when nobody waits for REPLY any more.  Signals ALREADY-ANSWERED."
-  (let ((deferral (deferred-reply-deferral reply))
+  (let ((deferred-response (deferred-reply-deferred-response reply))
         (completion (make-completion nil status headers content-type))
         (stream nil))
-    (and (call-to-answer deferral
+    (and (call-to-answer deferred-response
                          (lambda ()
-                           (setf stream (make-outgoing deferral completion high-water-mark))))
+                           (setf stream (make-outgoing deferred-response completion high-water-mark))))
          stream)))
 
 (defun draft-of (reply completion)
@@ -47,29 +47,29 @@ its client leaves or the server stops.  NIL when nobody waits for REPLY any more
     (settle-reply completion)
     hunchentoot:*reply*))
 
-(defun make-outgoing (deferral completion mark)
-  "The stream of DEFERRAL, whose reply gets what COMPLETION says; MARK octets may wait in it."
+(defun make-outgoing (deferred-response completion mark)
+  "The stream of DEFERRED-RESPONSE, whose reply gets what COMPLETION says; MARK octets may wait in it."
   ;; The handler, in another thread, may have the rest of its context still; and the reply is not to be changed before
   ;; it is known that somebody waits for the stream.
-  (let* ((context (deferral-context deferral))
+  (let* ((context (deferred-response-context deferred-response))
          (reply (deferred-reply-reply context))
          (hunchentoot:*acceptor* (deferred-reply-acceptor context))
          (hunchentoot:*request* (deferred-reply-request context))
          (hunchentoot:*reply* (draft-of reply completion)))
     (let ((framing (current-framing)))
-      (make-outgoing-stream deferral
-                            (make-outbox mark :engine (continuation-engine deferral)
-                                              :announced (and (integerp framing) framing))
+      (make-outgoing-stream deferred-response
+                            (make-shared-queue mark :engine (suspended-exchange-engine deferred-response)
+                                                    :announced (and (integerp framing) framing))
                             framing
                             (hunchentoot:reply-external-format reply)
                             completion))))
 
-(defun end-with-head (deferral stream)
-  "Lets nothing follow the head of STREAM, which DEFERRAL was to become: it is over, and nobody is told of its client's
+(defun end-with-head (deferred-response stream)
+  "Lets nothing follow the head of STREAM, which DEFERRED-RESPONSE was to become: it is over, and nobody is told of its client's
 leaving."
   (uninterruptibly                      ; who has one of the two only has it for ever
-    (setf (deferral-outbox deferral) nil)
-    (end-outbox (outgoing-stream-outbox stream))))
+    (setf (deferred-response-shared-queue deferred-response) nil)
+    (end-shared-queue (outgoing-stream-shared-queue stream))))
 
 (defun settle-start (stream)
   "Gives the current reply what was said of it when it became STREAM.  Signals REPLY-FAILED."
@@ -79,23 +79,23 @@ leaving."
   (unless (eql (current-framing) (outgoing-stream-framing stream))
     (error 'reply-failed :reason "Its status or length was changed after START-STREAM.")))
 
-(defun begin-outgoing (deferral context stream)
-  "Writes the head of STREAM, which DEFERRAL becomes."
+(defun begin-outgoing (deferred-response context stream)
+  "Writes the head of STREAM, which DEFERRED-RESPONSE becomes."
   (let ((acceptor (deferred-reply-acceptor context))
         (request (deferred-reply-request context))
         (head (current-head)))
-    (setf (deferral-outbox deferral) (outgoing-stream-outbox stream)
-          (deferral-answer deferral) nil) ; it is begun
+    (setf (deferred-response-shared-queue deferred-response) (outgoing-stream-shared-queue stream)
+          (deferred-response-answer deferred-response) nil) ; it is begun
     (handler-case
         (progn
           (settle-start stream)
           (unwind-protect               ; HEAD requests are left by a throw
                (start-streaming acceptor request head (hunchentoot:return-code*))
             (when (eq :none (outgoing-stream-framing stream))
-              (end-with-head deferral stream)))
-          (leave-output-to-engine (link-wire (current-link))))
+              (end-with-head deferred-response stream)))
+          (leave-output-to-engine (http-io (current-http-connection))))
       ((or invalid-header reply-failed) (condition)
-        (end-with-head deferral stream)
+        (end-with-head deferred-response stream)
         (report-error acceptor request head condition nil)))))
 
 ;;; Octets
@@ -125,15 +125,15 @@ is told of that once: then it returns NIL."
 (defun write-octets (stream octets wait)
   "Writes OCTETS, which nobody changes any more, to STREAM.  WAIT and values are as in WRITE-OUTGOING."
   (if (eq :none (outgoing-stream-framing stream))
-      (or (not (outbox-over-p (outgoing-stream-outbox stream)))
+      (or (not (shared-queue-over-p (outgoing-stream-shared-queue stream)))
           (refuse-octets stream))
       (write-framed stream (framed octets (outgoing-stream-framing stream)) wait)))
 
 (defun left-and-told-p (stream)
   "True when the client of STREAM has left, and the :ON-ABANDON of its reply was told, or is being told."
-  (let ((deferral (outgoing-stream-deferral stream)))
-    (and (deferral-left-p deferral)
-         (deferral-on-leaving deferral)
+  (let ((deferred-response (outgoing-stream-deferred-response stream)))
+    (and (deferred-response-left-p deferred-response)
+         (deferred-response-on-leaving deferred-response)
          t)))
 
 (defun refuse-octets (stream)
@@ -143,15 +143,15 @@ is told of that once: then it returns NIL."
 
 (defun write-framed (stream octets wait)
   "Writes OCTETS, which nobody changes any more, as they are to STREAM.  WAIT and values are as in WRITE-OUTGOING."
-  (let ((outbox (outgoing-stream-outbox stream))
-        (deferral (outgoing-stream-deferral stream)))
+  (let ((shared-queue (outgoing-stream-shared-queue stream))
+        (deferred-response (outgoing-stream-deferred-response stream)))
     (ecase (uninterruptibly             ; who is destroyed amid it would leave them unsent
-             (let ((result (put-in-outbox outbox octets)))
+             (let ((result (put-in-shared-queue shared-queue octets)))
                (when (member result '(:room :full))
-                 (visit deferral))
+                 (resume deferred-response))
                result))
       ((:room :full)
-       (or (not (full-p outbox))
+       (or (not (full-p shared-queue))
            (room-came-p stream wait)))
       (:refused
        (if (room-came-p stream wait)
@@ -166,28 +166,28 @@ is told of that once: then it returns NIL."
   "Waits for room in STREAM as WAIT says, unless the current thread is the one that would make it.  True when there is
 some."
   (and wait
-       (not (eq (bt:current-thread) (deferral-owner (outgoing-stream-deferral stream))))
-       (await-room (outgoing-stream-outbox stream) (if (eq t wait) nil wait))))
+       (not (eq (bt:current-thread) (deferred-response-owner (outgoing-stream-deferred-response stream))))
+       (await-room (outgoing-stream-shared-queue stream) (if (eq t wait) nil wait))))
 
 (defun call-when-writable (stream function)
   "Calls FUNCTION, without arguments, once, when the system has taken what waits for the client of STREAM, or half of
 what the high-water mark allows was taken at once; or when the client has left; at once if nothing has to be waited for.  Called in any thread, so FUNCTION must not wait.  Never called where
 STREAM is over already, and the :ON-ABANDON of the reply is what tells that its client has left: who writes and asks in turns
 would go on for ever."
-  (let ((outbox (outgoing-stream-outbox stream)))
-    (unless (and (outbox-shut-p outbox) (left-and-told-p stream))
-      (call-when-room outbox function))))
+  (let ((shared-queue (outgoing-stream-shared-queue stream)))
+    (unless (and (shared-queue-shut-p shared-queue) (left-and-told-p stream))
+      (call-when-room shared-queue function))))
 
 (defun close-outgoing (stream)
   "Ends STREAM, an OUTGOING-STREAM: what was written is still sent, and then the reply is complete.  True for the
 first who does so, unless the client has left before."
   (uninterruptibly
-    (when (close-outbox (outgoing-stream-outbox stream))
-      (visit (outgoing-stream-deferral stream))
+    (when (close-shared-queue (outgoing-stream-shared-queue stream))
+      (resume (outgoing-stream-deferred-response stream))
       t)))
 
 (defun outgoing-open-p (stream)
   "True while STREAM, an OUTGOING-STREAM, was not closed, and its client has not left, as far as that is known."
-  (let ((deferral (outgoing-stream-deferral stream)))
-    (not (or (deferral-left-p deferral)
-             (outbox-over-p (outgoing-stream-outbox stream))))))
+  (let ((deferred-response (outgoing-stream-deferred-response stream)))
+    (not (or (deferred-response-left-p deferred-response)
+             (shared-queue-over-p (outgoing-stream-shared-queue stream))))))

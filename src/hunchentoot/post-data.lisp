@@ -39,7 +39,7 @@ it is none of ours, or just its stream is wanted."
            (apply hunchentoots arguments))
           (want-stream
            ;; Who reads content as it comes may have made up another pace with the client.
-           (pace-wire (content-wire content) nil nil)
+           (pace-io (content-io content) nil nil)
            (invite-content content)
            (apply hunchentoots arguments))
           ((and (headers-sent-p)        ; asked amid the reply, by Hunchentoot or who logs it

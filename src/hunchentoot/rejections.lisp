@@ -80,9 +80,9 @@ NIL for what is not known of it."
           (lambda ()
             (rejection-facts address method uri protocol status))))))))
 
-(defun note-rejection (acceptor link refusal &optional method uri protocol)
-  "Counts a request over LINK that was rejected because of REFUSAL, and writes a line about it; METHOD,
+(defun note-rejection (acceptor http refusal &optional method uri protocol)
+  "Counts a request over HTTP that was rejected because of REFUSAL, and writes a line about it; METHOD,
 URI and PROTOCOL are NIL where they are not known."
   (let ((status (protocol-error-status refusal)))
     (count-rejection acceptor status)
-    (log-rejection acceptor (link-address link) status method uri protocol)))
+    (log-rejection acceptor (http-address http) status method uri protocol)))

@@ -6,9 +6,9 @@
 
 (defstruct (deferred-reply (:include opaque) (:copier nil)
                            (:constructor make-deferred-reply
-                               (deferral acceptor request reply content session)))
+                               (deferred-response acceptor request reply content session)))
   "A reply that comes later, and what was bound while its handler ran."
-  (deferral nil :read-only t)
+  (deferred-response nil :read-only t)
   (acceptor nil :read-only t)
   (request nil :read-only t)
   (reply nil :read-only t)

@@ -30,11 +30,11 @@ returns: libraries for other protocols look for it there."
 
 (defun stream-for-program (exchange)
   "The stream in which a program may talk on with the client of EXCHANGE, in another protocol."
-  (let ((link (exchange-link exchange)))
-    (setf (wire-talked-on-p (link-wire link)) t)
-    (if (eq (link-wire link) (link-base link))
+  (let ((http (exchange-http exchange)))
+    (setf (io-talked-on-p (http-io http)) t)
+    (if (eq (http-io http) (http-base http))
         (usocket:socket-stream (connection-usocket (exchange-connection exchange)))
-        (link-stream link))))
+        (http-stream http))))
 
 (defun answer (acceptor request head)
   (flet ((handle ()
@@ -44,9 +44,9 @@ returns: libraries for other protocols look for it there."
                (values nil nil nil nil))))
     (declare (dynamic-extent #'handle))
     (unwind-protect (answer-by #'handle acceptor request head)
-      (let ((deferral (exchange-deferral *exchange*)))
-        (when (and deferral (not (deferred-p *exchange*)))
-          (forget-files (deferral-context deferral))))))) ; of other threads
+      (let ((deferred-response (exchange-deferred-response *exchange*)))
+        (when (and deferred-response (not (deferred-p *exchange*)))
+          (forget-files (deferred-response-context deferred-response))))))) ; of other threads
 
 (defun answer-by (handler acceptor request head)
   "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a backtrace; and last
@@ -54,12 +54,12 @@ whether it was left by a throw.  Unless the reply comes later."
   (multiple-value-bind (content condition backtrace left-p) (funcall handler)
     (when (exchange-upgrade *exchange*)
       (check-switch *exchange* condition))
-    (let ((deferral (exchange-deferral *exchange*)))
+    (let ((deferred-response (exchange-deferred-response *exchange*)))
       (cond ((exchange-upgrade *exchange*) ; its head says all
              (send-result acceptor request head "" condition backtrace))
-            ((and deferral (deferral-waits-p deferral))
+            ((and deferred-response (deferred-response-waits-p deferred-response))
              (multiple-value-bind (content condition backtrace)
-                 (deferred-result deferral left-p condition backtrace)
+                 (deferred-result deferred-response left-p condition backtrace)
                (unless (eq :later content)
                  (send-result acceptor request head content condition backtrace))))
             (t
@@ -303,7 +303,7 @@ sent after it."
                        (funcall append reply))))
         (begin-reply acceptor status event)
         (take-what-was-not-read request head)
-        (send-reply (link-wire (current-link)) reply body)
+        (send-reply (http-io (current-http-connection)) reply body)
         (note-event *exchange* :reply-end)))))
 
 (defun append-content (reply content encoding length)

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 ;;;; Making request objects.  What Hunchentoot does in an :AFTER method of INITIALIZE-INSTANCE is done here in
-;;;; its place, for all requests, however they are made; see constructors.lisp for that.
+;;;; its place, for all requests, however they are made; see fast-instances.lisp for that.
 
 ;;; Names of header fields that no keyword has.  Chunga, which reads heads for Hunchentoot, interned
 ;;; them; since 1.1.9 they stay strings, spelled as the client has sent them.
@@ -36,19 +36,19 @@
     :headers-in :method :uri :server-protocol :content-stream)
   "What a request is made of.")
 
-(defun make-request-by-class (class acceptor link headers method uri protocol content)
+(defun make-request-by-class (class acceptor http headers method uri protocol content)
   (destructuring-bind ((remote-address remote-port) (local-address local-port))
-      (list (link-remote link) (link-local link))
+      (list (http-remote http) (http-local http))
     (funcall (constructor class *request-initargs*)
              acceptor remote-address remote-port local-address local-port
              headers method uri protocol content)))
 
-(defgeneric fill-request (request acceptor link headers method protocol)
+(defgeneric fill-request (request acceptor http headers method protocol)
   (:documentation "Gives those slots of REQUEST their values that MAKE-INSTANCE takes from its
 arguments, and the others their initial ones, save the hidden ones.")
   ;; In a method SBCL compiles access to slots of its argument to straight code.
-  (:method ((request hunchentoot:request) acceptor link headers method protocol)
-    (let ((remote (link-remote link)) (local (link-local link)))
+  (:method ((request hunchentoot:request) acceptor http headers method protocol)
+    (let ((remote (http-remote http)) (local (http-local http)))
       (macrolet ((fill-slots (&rest names-and-values)
                    `(setf ,@(loop for (name value) on names-and-values by #'cddr
                                   append `((slot-value request ',name) ,value)))))
@@ -101,15 +101,15 @@ values, and finds its session.")
 
 (know-making 'hunchentoot:request)      ; with the method above
 
-(defun make-request (acceptor link headers method uri protocol content)
-  "An instance of the request class of ACCEPTOR for a request that came over LINK."
+(defun make-request (acceptor http headers method uri protocol content)
+  "An instance of the request class of ACCEPTOR for a request that came over HTTP."
   (let* ((class (hunchentoot:acceptor-request-class acceptor))
          (request (allocated-instance class (load-time-value (find-class 'hunchentoot:request)))))
     (cond (request
-           (fill-request request acceptor link headers method protocol)
+           (fill-request request acceptor http headers method protocol)
            (fill-hidden-slots request uri content)
            (with-bad-request
              (fill-parameters request headers (coerce uri 'text)))
            request)
           (t
-           (make-request-by-class class acceptor link headers method uri protocol content)))))
+           (make-request-by-class class acceptor http headers method uri protocol content)))))

@@ -46,10 +46,10 @@ parked, in a worker's thread, before there is a request object.")
 (defmethod content-refused ((taskmaster recycling-taskmaster) refusal)
   (answer-refusal refusal))
 
-(defmethod note-rejected ((taskmaster recycling-taskmaster) link refusal
+(defmethod note-rejected ((taskmaster recycling-taskmaster) http refusal
                           &optional method uri protocol)
   (note-rejection (hunchentoot:taskmaster-acceptor taskmaster)
-                  link refusal method uri protocol))
+                  http refusal method uri protocol))
 
 ;;; The one call for each request
 
@@ -79,10 +79,10 @@ parked, in a worker's thread, before there is a request object.")
 (defun outcome-without-us (acceptor connection kind socket)
   "What is to become of CONNECTION, of KIND and with SOCKET, where our own method of
 PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to somebody else."
-  (let ((wire (socket-wire socket)))
-    (cond (wire
-           (if (and (socket-asked-p socket) (lent-open-p wire))
-               (leave-to-program connection wire)
+  (let ((io (socket-io socket)))
+    (cond (io
+           (if (and (socket-asked-p socket) (lent-open-p io))
+               (leave-to-program connection io)
                :close))
           ((or (not (typep acceptor 'parallel-acceptor))
                (and (or (eq :foreign kind)
@@ -119,7 +119,7 @@ PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to
   ;; Through ACCEPT-CONNECTIONS, so that a program's methods around it wrap each worker.
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
         (*work* thunk))
-    (call-with-kit
+    (call-with-worker-buffers
      (if (typep acceptor 'parallel-acceptor)
          (lambda () (hunchentoot:accept-connections acceptor))
          thunk))))

@@ -27,7 +27,7 @@ these, where that is not ours to do."
 
 (defun ours-to-stream-p ()
   (and (ours-to-send-p)
-       (bare-p (current-stream) (link-stream (current-link)))))
+       (bare-p (current-stream) (http-stream (current-http-connection)))))
 
 (defun current-framing ()
   "How the content of the current reply is framed if its handler writes that itself; values as FRAMING-OF-STREAM
@@ -50,22 +50,22 @@ has them.  Signals INVALID-HEADER for a Content-Length that nothing has."
   "Sends the head of the reply with STATUS to REQUEST, with HEAD; returns the stream for its content.  Does
 not return where there can be none because of the request's method."
   (multiple-value-bind (framing said) (current-framing)
-    (let ((wire (link-wire (current-link)))
+    (let ((io (http-io (current-http-connection)))
           (event (settle-head acceptor request head status (not (eq :plain framing)) said nil)))
       (with-reply (reply)
         (encode-streamed-head reply status)
-        (whole-or-broken (wire)
+        (whole-or-broken (io)
           (begin-reply acceptor status event)
           (take-before-streaming request)
-          (write-encoded wire reply)))
-      (setf (current-stream) (make-reply-stream wire (current-stream) framing))
+          (write-encoded io reply)))
+      (setf (current-stream) (make-reply-stream io (current-stream) framing))
       (when (eql status hunchentoot:+http-switching-protocols+)
         (let-program-talk-on request))
       (cond ((eq :head (hunchentoot:request-method request))
              (end-of-request))
             ;; As Hunchentoot does it: the handler may take its time.
             ((eq :chunked framing)
-             (push-output wire)))
+             (push-output io)))
       (current-stream))))
 
 (defun take-before-streaming (request)

@@ -4,9 +4,9 @@
 
 (defun current-tls-handle ()
   "The SSL object of the connection of the current request; NIL where that is not encrypted."
-  (let* ((link (and *exchange* (exchange-link *exchange*)))
-         (wire (and link (link-wire link))))
-    (or (and wire (wire-tls-handle wire))
+  (let* ((http (and *exchange* (exchange-http *exchange*)))
+         (io (and http (http-io http))))
+    (or (and io (io-tls-handle io))
         ;; Where others read the connection, only the stream is known.
         (stream-tls-handle (handler-stream)))))
 

@@ -14,7 +14,7 @@
    (ssl-ticket-key-files :initarg :ssl-ticket-key-files :initform '())
    (given-files :initform '() :accessor given-files
                 :documentation "The arguments that name files, a plist, with links not followed: where a
-link leads may be another place when certificates are reloaded.")
+HTTP connection leads may be another place when certificates are reloaded.")
    (tls-context :initform nil :accessor acceptor-tls-context
                 :documentation "What connections are made of that come from now on; NIL before the first
 start."))
@@ -172,8 +172,8 @@ Signals HUNCHENTOOT:PARAMETER-ERROR, and leaves what was read before in use, whe
 
 (defmethod cl+ssl:stream-fd ((stream descriptor-stream))
   ;; So OpenSSL reads and writes the descriptor itself.
-  (wire-descriptor (stream-wire stream)))
+  (io-descriptor (stream-io stream)))
 
 (defmethod cl+ssl::ssl-stream-handle ((stream descriptor-stream))
   ;; For HUNCHENTOOT:GET-PEER-SSL-CERTIFICATE and programs that ask the connection's stream.
-  (wire-tls-handle (stream-wire stream)))
+  (io-tls-handle (stream-io stream)))

@@ -109,17 +109,17 @@ switch protocols."
     (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept :sec-websocket-protocol))
     (drop-upgrade exchange)))
 
-(defun switch-protocols (exchange link)
-  "Makes the connection of EXCHANGE, with LINK, whose reply was sent, what its handler has said it was to be.  True if
+(defun switch-protocols (exchange http)
+  "Makes the connection of EXCHANGE, with HTTP, whose reply was sent, what its handler has said it was to be.  True if
 there is anything."
   (let ((upgrade (exchange-upgrade exchange)))
     (when (and upgrade
                (eq :switched (our-side (exchange-protocol exchange)))
                (not (connection-taken-p)))
       (destructuring-bind (socket . on-open) (shiftf (exchange-upgrade exchange) nil)
-        (setf (link-continuation link) socket)
+        (setf (http-suspended-exchange http) socket)
         (count-request (exchange-connection exchange))
-        (open-websocket socket link on-open))
+        (open-websocket socket http on-open))
       t)))
 
 (defun drop-upgrade (exchange)
@@ -128,11 +128,11 @@ there is anything."
     (when upgrade
       (abandon (first upgrade)))))
 
-(defun open-websocket (socket link on-open)
-  "Calls ON-OPEN, a function or NIL, of SOCKET, over LINK: from now on octets are sent to its client."
+(defun open-websocket (socket http on-open)
+  "Calls ON-OPEN, a function or NIL, of SOCKET, over HTTP: from now on octets are sent to its client."
   (setf (websocket-begun-p socket) t)
   (when on-open
-    (handler-case (call-lending socket (link-wire link) (lambda () (funcall on-open socket)))
+    (handler-case (call-lending socket (http-io http) (lambda () (funcall on-open socket)))
       (serious-condition (condition)
         (log-handler-error condition nil)
         (close-websocket socket 1011 "The server failed.")))))
@@ -153,7 +153,7 @@ as in WRITE-OUTGOING."
   (ecase (put-frame socket frame)
     (:room t)
     (:full
-     (or (not (full-p (websocket-outbox socket)))
+     (or (not (full-p (websocket-shared-queue socket)))
          (and wait (await-room-in-websocket socket wait))))
     (:refused
      (if (and wait (await-room-in-websocket socket wait))
@@ -163,13 +163,13 @@ as in WRITE-OUTGOING."
 
 (defun put-frame (socket frame)
   "Puts FRAME into SOCKET, after its client has taken what it takes now where there was no room, and has it sent.  Returns
-what PUT-IN-OUTBOX does."
+what PUT-IN-SHARED-QUEUE does."
   (let ((result (put-in-websocket socket frame)))
     (when (eq :refused result)
-      (visit-websocket socket)
+      (resume-websocket socket)
       (setf result (put-in-websocket socket frame)))
     (when (member result '(:room :full))
-      (visit-websocket socket))
+      (resume-websocket socket))
     result))
 
 (defun close-websocket (socket &optional (code 1000) (reason ""))
@@ -177,8 +177,8 @@ what PUT-IN-OUTBOX does."
 123 octets go, after what was sent before.  True for the first who does so while it is open."
   (close-websocket-with socket code reason))
 
-(defmethod subscriber-outbox ((socket websocket))
-  (websocket-outbox socket))
+(defmethod subscriber-shared-queue ((socket websocket))
+  (websocket-shared-queue socket))
 
 (defmethod put-in-subscriber ((socket websocket) octets)
   (put-in-websocket socket octets))     ; which takes none behind a close frame
@@ -187,4 +187,4 @@ what PUT-IN-OUTBOX does."
   :websocket)
 
 (defmethod go-on-with ((socket websocket))
-  (visit-websocket socket))
+  (resume-websocket socket))

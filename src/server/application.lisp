@@ -4,8 +4,8 @@
 
 (defclass http-service (service)
   ((engine :initform nil :accessor application-engine)
-   (unsaid :initform (make-all-unsaid) :reader application-unsaid
-           :documentation "What has happened, and no message has told of."))
+   (log-throttle :initform (make-log-throttles) :reader application-log-throttles
+                 :documentation "What has happened, and no message has told of."))
   (:documentation "A service whose connections speak HTTP: it reads requests, has an application respond to
 them, and looks after the connections.  An abstract class; its subclass is the application."))
 
@@ -16,7 +16,7 @@ behind cannot disturb it.  NIL before the first.")
 (defgeneric respond (application exchange)
   (:documentation "Has APPLICATION answer the request of EXCHANGE, whose head was read; or, when EXCHANGE
 has no head, read it and answer.  Returns what is to become of the connection, as SERVE does: :CLOSE, :PARK,
-:DEFERRED when the link has a CONTINUATION, :DETACHED or :BROKEN.  An error that gets out is counted by the engine, and the connection closed."))
+:DEFERRED when the HTTP connection has a SUSPENDED-EXCHANGE, :DETACHED or :BROKEN.  An error that gets out is counted by the engine, and the connection closed."))
 
 (defgeneric reading-kind (application)
   (:documentation "Who reads the connections of APPLICATION: the server, :OWN; the server, but a program may
@@ -65,14 +65,14 @@ integer; 0 for none.")
 PROTOCOL-ERROR, says why.  Leaves by a throw when it has answered; returns when an answer has begun before, and the error is
 then signalled to who reads the content."))
 
-(defgeneric note-rejected (application link refusal &optional method uri protocol)
-  (:documentation "Counts and logs a request to APPLICATION over LINK that the server answers because of REFUSAL, a
+(defgeneric note-rejected (application http refusal &optional method uri protocol)
+  (:documentation "Counts and logs a request to APPLICATION over HTTP that the server answers because of REFUSAL, a
 PROTOCOL-ERROR, without a call of RESPOND; METHOD, URI and PROTOCOL are NIL where they are not known.")
-  (:method (application link refusal &optional method uri protocol)
-    (declare (ignore application link refusal method uri protocol))
+  (:method (application http refusal &optional method uri protocol)
+    (declare (ignore application http refusal method uri protocol))
     nil)
-  (:method :after ((application http-service) link refusal &optional method uri protocol)
-    (declare (ignore link method uri protocol))
+  (:method :after ((application http-service) http refusal &optional method uri protocol)
+    (declare (ignore http method uri protocol))
     (when (eq :tls-to-plain-http (protocol-error-refusal refusal))
       (tell-seldom application :tls-to-plain-http :info
                    "A client speaks TLS where plain HTTP is spoken"
@@ -87,16 +87,16 @@ PROTOCOL-ERROR, without a call of RESPOND; METHOD, URI and PROTOCOL are NIL wher
         (apply #'log-message engine level control arguments)
         (apply #'note application level control arguments))))
 
-(defun unsaid-of (application name)
+(defun log-throttle-of (application name)
   "What has happened to APPLICATION of what has NAME, a keyword, and was not told."
-  (cdr (assoc name (application-unsaid application))))
+  (cdr (assoc name (application-log-throttles application))))
 
 (defun tell-seldom (application name level once often &optional reason)
-  "Like TELL-RARELY with ONCE, OFTEN and REASON, of what has NAME, a keyword, among what APPLICATION tells seldom, at
+  "Like LOG-RARELY with ONCE, OFTEN and REASON, of what has NAME, a keyword, among what APPLICATION tells seldom, at
 LEVEL."
-  (tell-rarely (unsaid-of application name)
-               (lambda (&rest arguments) (apply #'tell application level arguments))
-               once often reason))
+  (log-rarely (log-throttle-of application name)
+              (lambda (&rest arguments) (apply #'tell application level arguments))
+              once often reason))
 
 (defun tell-of-refusal (application most)
   "Tells that a connection to APPLICATION was refused, since all MOST threads serve."

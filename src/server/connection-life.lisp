@@ -3,35 +3,35 @@
 ;;;; The life of a connection that speaks HTTP, between the engine and an application.
 ;;;;
 ;;;;   the engine calls SERVE:  WAITING-INPUT reads a head, and content that is received early
-;;;;                            RESPOND has the application answer, which writes to the wire
+;;;;                            RESPOND has the application answer, which writes to the buffered connection
 ;;;;                            what the socket did not take stays in the connection's queue
 ;;;;   and gets back            :CLOSE, :PARK, :DEFERRED, :DETACHED or :BROKEN
-;;;;   or, after :DEFERRED,     CONTINUE-LINK goes on with what is to come later
+;;;;   or, after :DEFERRED,     CONTINUE-HTTP-CONNECTION goes on with what is to come later
 
-(declaim (inline connection-continuation))
-(defun connection-continuation (connection)
-  "What goes on over CONNECTION, a CONTINUATION; NIL while requests are read, and before."
-  (let ((link (connection-data connection)))
-    (and link (link-continuation link))))
+(declaim (inline connection-suspended-exchange))
+(defun connection-suspended-exchange (connection)
+  "What goes on over CONNECTION, a SUSPENDED-EXCHANGE; NIL while requests are read, and before."
+  (let ((http (connection-data connection)))
+    (and http (http-suspended-exchange http))))
 
 (defmethod serve ((application http-service) connection)
-  (if (connection-continuation connection)
+  (if (connection-suspended-exchange connection)
       (settle-continued connection (continue-after-event (connection-data connection)))
       (serve-request-of application connection)))
 
-(defmethod serve-visitor ((application http-service) connection)
+(defmethod serve-resumption-of ((application http-service) connection)
   (flet ((continue-it ()
-           (settle-continued connection (continue-link (connection-data connection) t))))
+           (settle-continued connection (continue-http-connection (connection-data connection) t))))
     (declare (dynamic-extent #'continue-it))
-    (and (connection-continuation connection)
-         (call-with-borrowed-kit #'continue-it))))
+    (and (connection-suspended-exchange connection)
+         (call-with-borrowed-worker-buffers #'continue-it))))
 
 (defmethod output-unwanted-p ((application http-service) connection)
-  (let ((continuation (connection-continuation connection)))
-    (and continuation (over-at-once-p continuation))))
+  (let ((suspended-exchange (connection-suspended-exchange connection)))
+    (and suspended-exchange (over-at-once-p suspended-exchange))))
 
 (defun settle-continued (connection outcome)
-  "OUTCOME, of CONTINUE-LINK for CONNECTION; or :BROKEN, where what is left of its output cannot be sent."
+  "OUTCOME, of CONTINUE-HTTP-CONNECTION for CONNECTION; or :BROKEN, where what is left of its output cannot be sent."
   (if (and (not (eq :broken outcome)) (output-settled-p connection))
       outcome
       :broken))
@@ -50,35 +50,35 @@
                                                         :head (if (eq input :some) nil input)))))))
     (case outcome
       (:deferred                        ; it may have been answered meanwhile
-       (setf outcome (continue-link (connection-data connection) nil)))
+       (setf outcome (continue-http-connection (connection-data connection) nil)))
       (t (when (eq :none input)
            (leave-reading-to-engine connection))))
     (if (output-settled-p connection) outcome :broken)))
 
 (defun respond-or-abandon (application exchange)
   "What RESPOND returns.  However it is left, a reply that was deferred is sent by who continues it, or abandoned."
-  (when (exchange-link exchange)
-    (begin-request-on (link-wire (exchange-link exchange))))
+  (when (exchange-http exchange)
+    (begin-request-on (http-io (exchange-http exchange))))
   (unwind-protect (respond application exchange)
-    (let ((deferral (exchange-deferral exchange))
-          (link (exchange-link exchange)))
-      (when (and deferral
-                 (not (and link (eq deferral (link-continuation link)))))
-        (end-deferral deferral)))))
+    (let ((deferred-response (exchange-deferred-response exchange))
+          (http (exchange-http exchange)))
+      (when (and deferred-response
+                 (not (and http (eq deferred-response (http-suspended-exchange http)))))
+        (end-deferred-response deferred-response)))))
 
 ;;; Before the first request
 
-(defun establish-link (application socket connection)
+(defun establish-http-connection (application socket connection)
   "Prepares CONNECTION, with SOCKET, for its first request to APPLICATION.  Where a TLS handshake is the
 worker's, it happens here, under a deadline.  Signals PEER-GONE where nobody is there any more, or the
 handshake failed, which was told."
   (let ((socket-stream (socket-octet-stream socket))
-        (link (link-to-socket application socket)))
-    (settle-wire link connection socket-stream
-                 (call-with-deadline connection :handshake (idle-seconds application)
-                                     (lambda ()
-                                       (shaken-stream application socket-stream))))
-    (setf (connection-data connection) link)))
+        (http (http-connection-to-socket application socket)))
+    (settle-io http connection socket-stream
+               (call-with-deadline connection :handshake (idle-seconds application)
+                                   (lambda ()
+                                     (shaken-stream application socket-stream))))
+    (setf (connection-data connection) http)))
 
 (defun shaken-stream (application socket-stream)
   "The stream that APPLICATION makes of SOCKET-STREAM.  Signals PEER-GONE where a handshake failed in that."
@@ -88,19 +88,19 @@ handshake failed, which was told."
                             (error 'peer-gone)))))
     (program-stream application socket-stream)))
 
-(defun link-of (application socket connection)
-  "The link of CONNECTION, with SOCKET, established for APPLICATION when it has none."
+(defun http-connection-of (application socket connection)
+  "The HTTP connection of CONNECTION, with SOCKET, established for APPLICATION when it has none."
   (or (connection-data connection)
-      (establish-link application socket connection)))
+      (establish-http-connection application socket connection)))
 
 (defun established-p (application connection)
-  "Establishes the link of CONNECTION, outside of the methods of a program.  NIL when nobody is there any
+  "Establishes the HTTP connection of CONNECTION, outside of the methods of a program.  NIL when nobody is there any
 more, or the handshake failed; what else fails there is told as that."
   (handler-bind ((error (lambda (condition)
                           (when (encrypted-p application)
                             (note-failed-handshake application condition)
                             (return-from established-p nil)))))
-    (handler-case (establish-link application (connection-usocket connection) connection)
+    (handler-case (establish-http-connection application (connection-usocket connection) connection)
       (peer-gone () nil))))
 
 ;;; By a worker that waits, or where a program reads first
@@ -110,12 +110,12 @@ more, or the handshake failed; what else fails there is told as that."
 EXCHANGE: returns NIL.  Waits for it if WAIT-P.  Where there is none, returns what is to become of the
 connection, as RESPOND does."
   (let* ((connection (exchange-connection exchange))
-         (link (handler-case (link-of application socket connection)
+         (http (handler-case (http-connection-of application socket connection)
                  ;; A client may leave before we ask who it is.
                  (peer-gone () (return-from next-request-missing :close))))
-         (head (if (link-waits-p link)
-                   (read-next-request application socket connection link)
-                   (await-request application socket connection link wait-p))))
+         (head (if (http-waits-p http)
+                   (read-next-request application socket connection http)
+                   (await-request application socket connection http wait-p))))
     (case head
       (:end :close)
       (:none :park)
@@ -128,21 +128,21 @@ connection, as RESPOND does."
 (defun waiting-input (application connection kind)
   "What a worker that was told of CONNECTION, of KIND, finds: the head of a request, which we have read;
 :SOME input, which whoever comes first is to read; :NONE yet; or the :END."
-  (let ((link (connection-data connection)))
+  (let ((http (connection-data connection)))
     (cond ((not (connection-parkable-p connection)) ; its worker waits
            :some)
-          ((and link (link-shaking-p link))
-           (input-after-handshake application connection link kind))
-          ((and link (link-body-prefetch link) (not (eq :own kind)))
+          ((and http (http-shaking-p http))
+           (input-after-handshake application connection http kind))
+          ((and http (http-body-prefetch http) (not (eq :own kind)))
            :end)                        ; who reads now would take the rest of content for a request
           ((eq :foreign kind)
            (octets-waiting connection))
-          ((and link (link-waits-p link))
-           (if (input-waiting-p (link-wire link)) :some (octets-waiting connection)))
-          ((and link (eq :wrapped kind))
-           (waiting-request application connection link t))
-          (link
-           (whole-request application connection link))
+          ((and http (http-waits-p http))
+           (if (input-waiting-p (http-io http)) :some (octets-waiting connection)))
+          ((and http (eq :wrapped kind))
+           (waiting-request application connection http t))
+          (http
+           (whole-request application connection http))
           ((and (encrypted-p application) (eq :none (octets-waiting connection)))
            :none)
           ((handshake-begins-p application connection kind)
@@ -155,10 +155,10 @@ connection, as RESPOND does."
            (waiting-input application connection kind))
           (t :end))))
 
-(defun input-after-handshake (application connection link kind)
-  "What WAITING-INPUT returns for CONNECTION, of KIND, once the handshake over LINK is done; until then :NONE,
+(defun input-after-handshake (application connection http kind)
+  "What WAITING-INPUT returns for CONNECTION, of KIND, once the handshake over HTTP is done; until then :NONE,
 or :END where it fails."
-  (multiple-value-bind (done-p result) (shaken-p application connection link)
+  (multiple-value-bind (done-p result) (shaken-p application connection http)
     (if done-p
         (waiting-input application connection kind)
         result)))
@@ -172,65 +172,65 @@ or :END where it fails."
 ;;; What the engine asks
 
 (defmethod input-buffered-p ((application http-service) connection)
-  (let* ((link (connection-data connection))
-         (wire (and link (link-wire link))))
-    (cond ((null link) nil)
-          ((link-shaking-p link) nil)   ; OpenSSL has read all
+  (let* ((http (connection-data connection))
+         (io (and http (http-io http))))
+    (cond ((null http) nil)
+          ((http-shaking-p http) nil)   ; OpenSSL has read all
           ;; A part of a request is no input to be served, and who read it has read all.
-          ((and (null (link-parser link)) (null (link-body-prefetch link))
-                (or (input-waiting-p wire)
-                    (wire-awaits-output-p wire))) ; which SERVE leaves to the engine
+          ((and (null (http-parser http)) (null (http-body-prefetch http))
+                (or (input-waiting-p io)
+                    (io-awaits-output-p io)))     ; which SERVE leaves to the engine
            t)
           (t
-           (lend-no-buffers wire)
+           (lend-no-buffers io)
            nil))))
 
 (defmethod all-read-p ((application http-service) connection)
-  (let ((link (connection-data connection)))
-    (and link
-         (not (link-shaking-p link))
-         (not (link-waits-p link))
-         (if (link-parser link)         ; the part of a head that has come stays in the wire
-             (wire-drained-p (link-wire link))
-             (wire-all-read-p (link-wire link))))))
+  (let ((http (connection-data connection)))
+    (and http
+         (not (http-shaking-p http))
+         (not (http-waits-p http))
+         (if (http-parser http)         ; the part of a head that has come stays in the buffered connection
+             (io-drained-p (http-io http))
+             (io-all-read-p (http-io http))))))
 
 (defmethod note-input-missed ((application http-service) connection)
-  (let* ((link (connection-data connection))
-         (wire (and link (link-wire link)))) ; none before the handshake
-    (when wire
-      (setf (wire-drained-p wire) nil))))
+  (let* ((http (connection-data connection))
+         (io (and http (http-io http))))     ; none before the handshake
+    (when io
+      (setf (io-drained-p io) nil))))
 
 (defmethod give-notice ((application http-service) connection)
   "A request that came in part is answered 408 (RFC 9110, section 15.5.9); who has not begun one was
 asked nothing, and is told nothing."
-  (let ((link (connection-data connection)))
-    (and link
-         (wire-open-p (link-wire link))
-         (not (link-waits-p link))      ; nor may we
-         (let ((refusal (reject-late application connection link)))
+  (let ((http (connection-data connection)))
+    (and http
+         (io-open-p (http-io http))
+         (not (http-waits-p http))      ; nor may we
+         (let ((refusal (reject-late application connection http)))
            (and refusal
-                (send-refusal-at-once (link-wire link) refusal))))))
+                (send-refusal-at-once (http-io http) refusal))))))
 
-(defun reject-late (application connection link)
-  "Counts and logs the request that came in part over LINK, of CONNECTION, which is late, or evicted; returns its refusal, or
+(defun reject-late (application connection http)
+  "Counts and logs the request that came in part over HTTP, of CONNECTION, which is late, or evicted; returns its refusal, or
 NIL when there is none."
-  (let ((parser (link-parser link))
+  (let ((parser (http-parser http))
         (refusal (make-refusal (if (eq :evicted (connection-deadline-kind connection))
                                    :no-memory
                                    :request-timeout))))
-    (cond ((link-body-prefetch link)
-           (reject-body-prefetch application link refusal))
+    (cond ((http-body-prefetch http)
+           (reject-body-prefetch application http refusal))
           ((and parser (parser-begun-p parser))
-           (multiple-value-call #'note-rejected application link refusal
-             (request-line-so-far link parser))
+           (multiple-value-call #'note-rejected application http refusal
+             (request-line-so-far http parser))
            refusal))))
 
 (defmethod more-may-come-p ((application http-service) connection)
   "A client that has said it would send no more, and has sent more all the same, may still be sending it."
-  (let ((link (connection-data connection)))
-    (not (and link
-              (link-over-p link)
-              (not (input-left-p (link-wire link)))))))
+  (let ((http (connection-data connection)))
+    (not (and http
+              (http-over-p http)
+              (not (input-left-p (http-io http)))))))
 
 ;;; After each request
 
@@ -239,14 +239,14 @@ NIL when there is none."
 worker keeps the connection, it waits for the peer: NIL when that is gone, or takes none in time."
   (or (null (connection-output connection))
       (connection-parkable-p connection)
-      (unsent-sent-p (wire-base (link-wire (connection-data connection))))))
+      (unsent-sent-p (io-base (http-io (connection-data connection))))))
 
 (defun leave-reading-to-engine (connection)
   "Has the engine go on with CONNECTION, of which nothing has come, when its peer takes octets, where what
-carries its wire has some of its own to send before it reads on."
-  (let* ((link (connection-data connection))
-         (wire (and link (link-wire link))))
-    (when (and wire (wire-awaits-output-p wire) (null (connection-output connection)))
+carries its buffered connection has some of its own to send before it reads on."
+  (let* ((http (connection-data connection))
+         (io (and http (http-io http))))
+    (when (and io (io-awaits-output-p io) (null (connection-output connection)))
       (enqueue (connection-queue connection)
                (list (make-step-part (lambda ()
                                        (await-descriptor (connection-descriptor connection) :output
@@ -255,31 +255,31 @@ carries its wire has some of its own to send before it reads on."
 ;;; The end
 
 (defmethod release ((application http-service) connection)
-  (let ((link (connection-data connection))
+  (let ((http (connection-data connection))
         (socket (connection-socket connection)))
     (when socket
       (let* ((socket-stream (socket-octet-stream socket))
-             (wire (stream-wire socket-stream)))
+             (io (stream-io socket-stream)))
         (unwind-protect                 ; a program may end its thread amid that
              (progn
-               (when link
-                 (release-input (link-wire link))
-                 (abandon-continuation link)
-                 (abandon-body-prefetch link))
+               (when http
+                 (release-input (http-io http))
+                 (abandon-suspended-exchange http)
+                 (abandon-body-prefetch http))
                (when (connection-parkable-p connection) ; the engine has sent what is to be sent
                  (clear-queue (connection-queue connection)))
-               (when (and link (not (eq (link-stream link) socket-stream)))
+               (when (and http (not (eq (http-stream http) socket-stream)))
                  ;; TLS streams close what they are made of.
-                 (when wire
-                   (leave-end-to-engine wire))
+                 (when io
+                   (leave-end-to-engine io))
                  (close-outer-stream application
-                                     (link-stream link)))
+                                     (http-stream http)))
                (when (open-stream-p socket-stream)
                  (finish-output socket-stream)))
-          (when wire
-            (end-encryption wire)
-            (drop-descriptor wire)
-            (close-lent wire)))))))
+          (when io
+            (end-encryption io)
+            (drop-descriptor io)
+            (close-lent io)))))))
 
 (defun close-outer-stream (application stream)
   "Closes STREAM, which PROGRAM-STREAM has made for APPLICATION of a socket's."

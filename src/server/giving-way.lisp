@@ -12,72 +12,72 @@
 ;;;;   a large request whose reply comes later       is answered 503; where it is a stream that has begun, closed
 ;;;;   a part of a message of a WebSocket            is closed
 
-(defgeneric continuation-keeps-since (continuation wire)
-  (:documentation "Since when memory is reserved for what has come for CONTINUATION, or NIL, over WIRE, in MILLISECONDS; NIL
+(defgeneric suspended-exchange-keeps-since (suspended-exchange io)
+  (:documentation "Since when memory is reserved for what has come for SUSPENDED-EXCHANGE, or NIL, over IO, in MILLISECONDS; NIL
 when none is.")
-  (:method (continuation wire)
-    (declare (ignore continuation))
-    (and (plusp (wire-reserved wire))
-         (wire-reserved-since wire)))
-  (:method ((socket websocket) wire)
+  (:method (suspended-exchange io)
+    (declare (ignore suspended-exchange))
+    (and (plusp (io-reserved io))
+         (io-reserved-since io)))
+  (:method ((socket websocket) io)
     (let ((account (websocket-memory socket)))
       (if (plusp (account-size account))
           (account-since account)
           (call-next-method))))
-  (:method ((deferral deferral) wire)
-    (declare (ignore wire))
-    (and (not (deferral-evicted-p deferral))
+  (:method ((deferred-response deferred-response) io)
+    (declare (ignore io))
+    (and (not (deferred-response-evicted-p deferred-response))
          (call-next-method))))
 
 (defmethod keep-unread-input ((application http-service) engine connection)
-  (let ((link (connection-data connection)))
-    (or (null link)
-        (null (link-wire link))
-        (input-kept-p engine link))))
+  (let ((http (connection-data connection)))
+    (or (null http)
+        (null (http-io http))
+        (input-kept-p engine http))))
 
 (defmethod input-kept-since ((application http-service) connection)
-  (let* ((link (connection-data connection))
-         (wire (and link (link-wire link)))
-         (body-prefetch (and link (link-body-prefetch link))))
-    (cond ((null wire) nil)
+  (let* ((http (connection-data connection))
+         (io (and http (http-io http)))
+         (body-prefetch (and http (http-body-prefetch http))))
+    (cond ((null io) nil)
           ((and body-prefetch (plusp (memory-received body-prefetch)))
            (body-prefetch-began body-prefetch))
           (t
-           (continuation-keeps-since (link-continuation link) wire)))))
+           (suspended-exchange-keeps-since (http-suspended-exchange http) io)))))
 
-(defun drop-kept-input (wire &optional (more 0))
-  "Drops what WIRE has received and not read, and releases the memory that is reserved for it, but for MORE octets."
-  (setf (wire-kept wire) 0
-        (wire-start wire) (wire-end wire))
-  (lend-no-buffers wire)
-  (release-input wire more))
+(defun drop-kept-input (io &optional (more 0))
+  "Drops what IO has received and not read, and releases the memory that is reserved for it, but for MORE octets."
+  (setf (io-kept io) 0
+        (io-start io) (io-end io))
+  (lend-no-buffers io)
+  (release-input io more))
 
-(defgeneric give-input-up (continuation wire)
-  (:documentation "Releases the memory that is reserved for what has come for CONTINUATION over WIRE.  Returns what
+(defgeneric give-input-up (suspended-exchange io)
+  (:documentation "Releases the memory that is reserved for what has come for SUSPENDED-EXCHANGE over IO.  Returns what
 RELEASE-KEPT-INPUT does.")
-  (:method (continuation wire)
-    (declare (ignore continuation wire))
+  (:method (suspended-exchange io)
+    (declare (ignore suspended-exchange io))
     :close)                             ; what was read of the head is told, and then released
-  (:method ((socket websocket) wire)
+  (:method ((socket websocket) io)
     (close-account (websocket-memory socket))
-    (drop-kept-input wire)
+    (drop-kept-input io)
     :broken)
-  (:method ((deferral deferral) wire)
-    (cond ((input-left-p wire)
-           (drop-kept-input wire (continuation-memory deferral))
-           (note-event (deferral-exchange deferral) :close) ; the next request has lost its beginning
+  (:method ((deferred-response deferred-response) io)
+    (cond ((input-left-p io)
+           (drop-kept-input io (suspended-exchange-memory deferred-response))
+           (note-event (deferred-response-exchange deferred-response) :close) ; the next request has lost its beginning
            :park)
-          ((evict-deferral deferral)    ; its memory is released when a worker has seen to it
-           (visit deferral)
+          ((evict-deferred-response deferred-response) ; its memory is released when a worker has seen to it
+           (resume deferred-response)
            :park)
           (t
            :broken))))
 
 (defmethod release-kept-input ((application http-service) connection)
-  (let* ((link (connection-data connection))
-         (body-prefetch (link-body-prefetch link)))
+  (let* ((http (connection-data connection))
+         (body-prefetch (http-body-prefetch http)))
     (if (and body-prefetch
-             (>= (memory-received body-prefetch) (wire-reserved (link-wire link)))
+             (>= (memory-received body-prefetch) (io-reserved (http-io http)))
              (move-received-to-file body-prefetch))
         :park
-        (give-input-up (link-continuation link) (link-wire link)))))
+        (give-input-up (http-suspended-exchange http) (http-io http)))))

@@ -14,19 +14,19 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
                 #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p)
   (:shadowing-import-from #:hunchentoot-recycling-taskmaster.engine #:refuse)
   (:export
-   #:make-rack #:take-from-rack #:put-on-rack #:call-with-kit #:call-with-borrowed-kit #:call-with-spare-kit
+   #:make-free-list #:take-from-free-list #:put-on-free-list #:call-with-worker-buffers #:call-with-borrowed-worker-buffers #:call-with-spare-worker-buffers
    ;; streams
-   #:descriptor-stream #:make-descriptor-stream #:stream-wire
-   ;; wires
-   #:make-transport-wire #:transport-for #:wire-tls-handle #:encrypted-stream
+   #:descriptor-stream #:make-descriptor-stream #:stream-io
+   ;; buffered connections
+   #:make-transport-io #:transport-for #:io-tls-handle #:encrypted-stream
    #:handshake-failed #:handshake-failure-kind #:handshake-failure-kinds
-   #:wire-open-p #:wire-stream #:wire-queue
-   #:wire-descriptor #:wire-drained-p #:wire-unsent #:wire-all-read-p
-   #:fill-input #:input-waiting-p #:pace-wire
+   #:io-open-p #:io-stream #:io-queue
+   #:io-descriptor #:io-drained-p #:io-unsent #:io-all-read-p
+   #:fill-input #:input-waiting-p #:pace-io
    #:lend-no-buffers #:drop-descriptor #:hand-descriptor-over
-   #:flushed-p #:flush-wire #:send-unsent
-   #:engine-sends-p #:*high-water-mark* #:wire-talked-on-p #:leave-output-to-engine
-   ;; streams of the Lisp's own beside wires
+   #:flushed-p #:flush-io #:send-unsent
+   #:engine-sends-p #:*high-water-mark* #:io-talked-on-p #:leave-output-to-engine
+   ;; streams of the Lisp's own beside buffered connections
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
    ;; applications
@@ -41,13 +41,13 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; where they listen
    #:tell-where #:sole-name
    ;; what is told seldom, however often it happens
-   #:make-unsaid #:unsaid-silent-until #:count-unsaid #:tell-rarely
+   #:make-log-throttle #:log-throttle-silent-until #:count-throttled #:log-rarely
    #:tell #:tell-of-refusal #:tell-of-failed-handshake
    #:*rare-control* #:make-throttle
    ;; links
-   #:link #:make-link #:link-base #:link-wire #:link-stream #:link-content #:link-remote #:link-local
-   #:link-address #:socket-wire #:connection-usocket
-   #:exchange-link #:current-head #:current-link
+   #:http-connection #:make-http-connection #:http-base #:http-io #:http-stream #:http-content #:http-remote #:http-local
+   #:http-address #:socket-io #:connection-usocket
+   #:exchange-http #:current-head #:current-http-connection
    ;; a connection's life
    #:take-content #:*unread-limit* #:*unasked-limit* #:too-much-to-come-p
    #:give-away #:leave-to-program
@@ -55,27 +55,27 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    ;; exchanges
    #:exchange #:*exchange* #:exchange-application #:exchange-connection #:exchange-engine #:exchange-kind #:exchange-head
    #:exchange-content
-   #:exchange-protocol #:note-event #:exchange-access #:exchange-deferral
+   #:exchange-protocol #:note-event #:exchange-access #:exchange-deferred-response
    ;; what goes on without a worker
-   #:link-continuation #:continuation #:continuation-application #:continuation-engine #:continuation-connection
-   #:abandon #:visit
-   #:deferral #:make-deferral #:deferral-exchange #:deferral-context #:deferral-outbox #:deferral-endless-p #:deferral-left-p
-   #:deferral-unsent-p #:deferral-over-p #:deferral-answer #:deferral-on-leaving
-   #:deferral-owner #:answer-deferral #:call-to-answer #:withdraw-deferral #:take-answer #:reopen-deferral
+   #:http-suspended-exchange #:suspended-exchange #:suspended-exchange-application #:suspended-exchange-engine #:suspended-exchange-connection
+   #:abandon #:resume
+   #:deferred-response #:make-deferred-response #:deferred-response-exchange #:deferred-response-context #:deferred-response-shared-queue #:deferred-response-endless-p #:deferred-response-left-p
+   #:deferred-response-unsent-p #:deferred-response-over-p #:deferred-response-answer #:deferred-response-on-leaving
+   #:deferred-response-owner #:answer-deferred-response #:call-to-answer #:withdraw-deferred-response #:take-answer #:reopen-deferred-response
    #:already-answered #:client-left #:client-left-within-p #:streamed-answer
-   #:resume #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
-   #:websocket #:make-websocket #:websocket-p #:websocket-outbox #:websocket-open-p #:put-in-websocket #:visit-websocket
+   #:send-deferred-response #:end-stream #:drop-deferred #:deferred-p #:leave-or-keep
+   #:websocket #:make-websocket #:websocket-p #:websocket-shared-queue #:websocket-open-p #:put-in-websocket #:resume-websocket
    #:close-websocket-with #:websocket-begun-p #:call-lending #:await-room-in-websocket
    #:exchange-upgrade
    #:make-program-socket #:begin-to-speak #:take-sending-back #:end-websocket #:fail-program-socket
    #:program-socket-reader #:listen-to-program-socket #:program-socket-over #:program-socket-over-socket
    #:write-to-program-socket #:buffer-for-program-socket #:flush-program-socket #:finish-program-socket
-   #:call-when-over #:forget-when-over #:outbox-ended-p #:outbox-announced #:silent-again-p
-   #:outbox #:make-outbox #:put-in-outbox #:full-p #:queued-p #:outbox-over-p #:outbox-shut-p #:outbox-broken-p #:close-outbox #:drop-outbox #:end-outbox
+   #:call-when-over #:forget-when-over #:shared-queue-ended-p #:shared-queue-announced #:silent-again-p
+   #:shared-queue #:make-shared-queue #:put-in-shared-queue #:full-p #:queued-p #:shared-queue-over-p #:shared-queue-shut-p #:shared-queue-broken-p #:close-shared-queue #:drop-shared-queue #:end-shared-queue
    #:call-when-room #:await-room #:send-queued
    ;; requests
    #:take-parser #:return-parser #:read-head #:drop-head
-   #:content #:content-wire #:content-size #:content-invite #:content-readable-p #:content-left #:check-content #:keeping-content #:lose-rest #:invite-content #:drop-content
+   #:content #:content-io #:content-size #:content-invite #:content-readable-p #:content-left #:check-content #:keeping-content #:lose-rest #:invite-content #:drop-content
    #:refuse-content #:keep-reply-from #:read-all-content
    #:reserve-memory #:reserve-plentiful-memory #:release-memory
    #:content-limits #:share-content #:content-shared-p #:end-taking #:with-content-turn

@@ -118,7 +118,7 @@
   (let ((answers (make-recorder)))
     (with-function (handler::send-taken (original delayed)
                      (multiple-value-prog1 (funcall original delayed)
-                       (record answers (server:deferral-answer (handler::delayed-deferral delayed)))))
+                       (record answers (server:deferred-response-answer (handler::delayed-deferred-response delayed)))))
       (with-responder (responder) (funcall responder (text-response "at once"))
         (is (equal "at once" (ask-text "/")))
         (eventually ("the answer to be sent") (plusp (recorded-count answers)))

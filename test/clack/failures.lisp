@@ -129,7 +129,7 @@
                    (handler::make-clack-server 'hello '()))))
     (with-globals ((server::*message-burst* 1))
       (dotimes (i 3) (engine:note server :error "It failed."))
-      (setf (server:unsaid-silent-until
+      (setf (server:log-throttle-silent-until
              (server::throttle-entry (handler::server-throttle server) (list "It failed.")))
             nil)                        ; time passes
       (engine:note server :error "It failed."))

@@ -11,25 +11,25 @@
   (getf environment :clack.io))
 
 (defun write-frame (io kind payload &optional callback)
-  (handler::write-io io (websocket:encode-frame kind payload) callback))
+  (handler::write-to-clack-socket io (websocket:encode-frame kind payload) callback))
 
 (defun write-close (io &optional (code 1000) callback)
-  (handler::write-io io (websocket:encode-close code) callback))
+  (handler::write-to-clack-socket io (websocket:encode-close code) callback))
 
 (defparameter *line-end* (format nil "~C~C" #\Return #\Newline))
 
 (defun begin-speaking (environment function &optional callback)
   "Answers the opening handshake of ENVIRONMENT piece by piece; FUNCTION gets each frame."
   (let ((io (io-of environment)))
-    (handler::set-io-callback (lambda (octets &key (start 0) end)
+    (handler::set-clack-socket-callback (lambda (octets &key (start 0) end)
                                 (funcall function (subseq octets start end)))
                               io)
     (dolist (piece (list "HTTP/1.1 101 Switching Protocols" *line-end* "Upgrade: websocket" *line-end*
                          "Connection: Upgrade" *line-end* "Sec-WebSocket-Accept: "
                          (websocket:accept-key (gethash "sec-websocket-key" (getf environment :headers)))
                          *line-end* *line-end*))
-      (handler::buffer-io io (octets piece)))
-    (handler::flush-io io callback)))
+      (handler::buffer-for-clack-socket io (octets piece)))
+    (handler::flush-clack-socket io callback)))
 
 (defmacro with-speaker ((environment frame function-form &rest arguments) &body body)
   "Evaluates BODY while an application speaks over the connections of requests for /ws: FUNCTION-FORM is evaluated with
@@ -62,7 +62,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
       ((:text :binary) (write-frame (io-of environment) kind value))
       (:ping (write-frame (io-of environment) :pong value))
       (:close (write-close (io-of environment) value
-                           (lambda () (handler::close-io (io-of environment))))))))
+                           (lambda () (handler::close-clack-socket (io-of environment))))))))
 
 (defmacro with-echoing (arguments &body body)
   `(with-speaker (environment frame (answer-frame environment frame) ,@arguments)
@@ -114,19 +114,19 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
       (is (end-talk talk)))))
 
 (defun frames-taken (pieces)
-  "The frames that are taken off a wire to which PIECES, vectors of octets, come one after the other."
+  "The frames that are taken off a buffered connection to which PIECES, vectors of octets, come one after the other."
   (let ((socket (server::%make-program-socket nil nil nil nil t 100000 nil nil 0))
-        (wire (server::make-wire nil))
+        (io (server::make-io nil))
         (frames '()))
     (dolist (piece pieces (progn (server::close-account (server::websocket-memory socket))
                                  (reverse frames)))
-      (setf (server::wire-input wire) piece
-            (server::wire-start wire) 0
-            (server::wire-end wire) (length piece))
-      (loop for frame = (server::take-frame socket wire)
+      (setf (server::io-input io) piece
+            (server::io-start io) 0
+            (server::io-end io) (length piece))
+      (loop for frame = (server::take-frame socket io)
             while frame
             do (push frame frames)
-            until (= (server::wire-start wire) (server::wire-end wire))))))
+            until (= (server::io-start io) (server::io-end io))))))
 
 (test frames-are-taken-whole-wherever-they-are-cut
   (let* ((frames (list (frame :ping "") (frame :text "one") (frame :binary (test-octets 130))
@@ -175,12 +175,12 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
                (lambda (responder)
                  (declare (ignore responder))
                  (let ((io (io-of environment)))
-                   (handler::write-io io (octets "hello,") nil)
-                   (handler::set-io-callback
+                   (handler::write-to-clack-socket io (octets "hello,") nil)
+                   (handler::set-clack-socket-callback
                     (lambda (octets &key (start 0) end)
-                      (handler::write-io io (subseq octets start end) nil)
+                      (handler::write-to-clack-socket io (subseq octets start end) nil)
                       (when (find (char-code #\!) octets)
-                        (handler::close-io io)))
+                        (handler::close-clack-socket io)))
                     io))))
     (with-connection (connection)
       (send connection (request-octets "/") "early")
@@ -197,14 +197,14 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
                             (error (condition) (record errors (type-of condition)))))
                         (text-response "at once")
                         nil))
-      (with-clack (environment (progn (handler::write-io (io-of environment) (octets "mine") nil)
-                                      (handler::close-io (io-of environment))
+      (with-clack (environment (progn (handler::write-to-clack-socket (io-of environment) (octets "mine") nil)
+                                      (handler::close-clack-socket (io-of environment))
                                       late))
         (is (equal "mine" (decode (ask-raw (request-octets "/")))))))
     (is (equal '(handler::response-over) (recorded errors)))))
 
 (define-server-test who-only-listens-may-still-answer
-  (with-clack (environment (progn (handler::set-io-callback (lambda (octets &key start end)
+  (with-clack (environment (progn (handler::set-clack-socket-callback (lambda (octets &key start end)
                                                               (list octets start end))
                                                             (io-of environment))
                                   (text-response "answered")))
@@ -216,8 +216,8 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
     (with-clack (environment (lambda (responder)
                                (declare (ignore responder))
                                (setf io (io-of environment))
-                               (handler::set-io-callback (lambda (octets &key start end)
-                                                           (handler::write-io io (subseq octets start end) nil))
+                               (handler::set-clack-socket-callback (lambda (octets &key start end)
+                                                           (handler::write-to-clack-socket io (subseq octets start end) nil))
                                                          io)))
       (with-connection (connection)
         (send-request connection "/")
@@ -229,7 +229,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
     (with-clack (environment (lambda (responder)
                                (declare (ignore responder))
                                (setf io (io-of environment))
-                               (handler::write-io io (octets "hello") nil)))
+                               (handler::write-to-clack-socket io (octets "hello") nil)))
       (with-connection (connection)
         (send-request connection "/")
         (is (equalp (octets "hello") (receive-many connection 5)))
@@ -237,7 +237,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
         (eventually ("nobody to serve the connection")
           (or (not *parking-p*)
               (= 1 (getf (handler:server-statistics *server*) :deferred))))
-        (handler::set-io-callback (lambda (octets &key start end)
+        (handler::set-clack-socket-callback (lambda (octets &key start end)
                                     (record got (subseq octets start end)))
                                   io)
         (eventually ("what has come to be handed over") ; in pieces, perhaps
@@ -260,12 +260,12 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
                                     (text-response "answered")))
       (with-connection (connection)
         (is (equal "answered" (exchange-text connection "/")))
-        (signals handler::program-socket-over (handler::write-io io (octets "more") nil))
-        (signals handler::program-socket-over (handler::close-io io))
+        (signals handler::program-socket-over (handler::write-to-clack-socket io (octets "more") nil))
+        (signals handler::program-socket-over (handler::close-clack-socket io))
         (is (equal "answered" (exchange-text connection "/")))))))
 
 (define-server-test who-fails-before-a-takeover-is-answered-500
-  (with-clack (environment (progn (handler::set-io-callback (lambda (octets &key start end)
+  (with-clack (environment (progn (handler::set-clack-socket-callback (lambda (octets &key start end)
                                                               (list octets start end))
                                                             (io-of environment))
                                   (error "It fails.")))
@@ -295,7 +295,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
       (is (search "The connection has ended." (clack-log))))))
 
 (define-server-test who-takes-over-a-connection-whose-content-may-follow-fails-with-500
-  (with-clack (environment (progn (handler::write-io (io-of environment) (octets "taken") nil)
+  (with-clack (environment (progn (handler::write-to-clack-socket (io-of environment) (octets "taken") nil)
                                   (text-response "answered")))
     (is (= 500 (response-status (ask "/" :method :post :content "content"))))
     (is (search "The connection cannot be taken over." (clack-log)))))
@@ -451,7 +451,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
                                    (record codes (second (frame-told frame)))
                                    (write-close io 4000
                                                 (and (= 2 (recorded-count codes))
-                                                     (lambda () (handler::close-io io))))))
+                                                     (lambda () (handler::close-clack-socket io))))))
         (with-talk (talk)
           (say-close talk 4000)
           (is (eql 4000 (hear-close talk)))
@@ -463,7 +463,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
   (let ((frames (make-recorder)))
     (with-speaker (environment frame (progn (record frames (frame-told frame))
                                             (write-close (io-of environment) 3000)
-                                            (handler::close-io (io-of environment))))
+                                            (handler::close-clack-socket (io-of environment))))
       (with-talk (talk)
         (tell talk "go")
         (is (eql 3000 (hear-close talk)))
@@ -489,7 +489,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
                                  (record calls kind)
                                  (write-close io 3001 (lambda ()
                                                         (record calls (if (eq :text kind) :called :called-at-once))
-                                                        (handler::close-io io)))
+                                                        (handler::close-clack-socket io)))
                                  (when (eq :close kind)
                                    (record calls :written))))
       (with-talk (talk)
@@ -536,7 +536,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
 
 (define-server-test who-closes-after-a-close-frame-waits-for-the-clients-answer
   (with-speaker (environment frame (progn (write-close (io-of environment) 3000)
-                                          (handler::close-io (io-of environment))))
+                                          (handler::close-clack-socket (io-of environment))))
     (with-talk (talk)
       (tell talk "go")
       (is (eql 3000 (hear-close talk)))
@@ -545,8 +545,8 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
       (is (equal '(:end) (hear talk))))))
 
 (define-server-test what-was-buffered-leaves-before-the-end
-  (with-speaker (environment frame (progn (handler::buffer-io (io-of environment) (websocket:encode-frame :text "last"))
-                                          (handler::close-io (io-of environment))))
+  (with-speaker (environment frame (progn (handler::buffer-for-clack-socket (io-of environment) (websocket:encode-frame :text "last"))
+                                          (handler::close-clack-socket (io-of environment))))
     (with-talk (talk)
       (tell talk "go")
       (is (string= "last" (hear-text talk)))
@@ -558,7 +558,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
                                        (when (eq :text (first (frame-told frame)))
                                          (write-close io 1002) ; a failure: the connection ends at once
                                          (record written (handler-case (progn (write-frame io :text "lost")
-                                                                              (handler::write-io io (octets "") nil)
+                                                                              (handler::write-to-clack-socket io (octets "") nil)
                                                                               :dropped)
                                                            (error (condition) condition))))))
       (with-talk (talk)
@@ -569,7 +569,7 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
 
 (define-server-test an-application-that-closes-without-a-word-is-heard-out
   (with-speaker (environment frame (progn (write-frame (io-of environment) :text "bye")
-                                          (handler::close-io (io-of environment))))
+                                          (handler::close-clack-socket (io-of environment))))
     (with-talk (talk)
       (tell talk "go" "on" "and" "on")
       (is (string= "bye" (hear-text talk)))

@@ -214,10 +214,10 @@
 ;; As a handler of a time limit does.
 (define-server-test (who-writes-amid-a-write-of-his-own-thread-does-not-wait-for-himself :needs :our-http)
   (let ((nested '()))
-    (with-function (server:send-unsent (original wire)
+    (with-function (server:send-unsent (original io)
                      (loop while nested
                            do (funcall (pop nested)))
-                     (funcall original wire))
+                     (funcall original io))
       (with-later (given :write-timeout 60) (let ((writer (funcall responder '(200 ()))))
                                               (setf nested (list (lambda () (funcall writer *large-answer*))
                                                                  (lambda () (funcall writer "the end" :close t))))

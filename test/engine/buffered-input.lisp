@@ -4,7 +4,7 @@
   :description "Nothing that came waits unseen where a part of it is in a buffer, and some answers come later.")
 
 ;;; An exhaustive search, as in ownership-model.lisp, of what can happen to one connection whose requests are all
-;;; answered later: two workers get its events; another thread answers, as a visitor; somebody visits
+;;; answered later: two workers get its events; another thread answers, as a resuming thread; somebody visits
 ;;; it for nothing, and the sentinel claims it once.  The client sends requests, several at once or one by one, and ends
 ;;; its half.
 ;;;
@@ -32,7 +32,7 @@
 
   (defparameter *buffer-places*
     '(:idle :found :found-over
-      :serve :read :handle :visit :visiting :settle :look :look-for-end :watch :park :again :leave :give-up :queue :close)
+      :serve :read :handle :resume :visiting :settle :look :look-for-end :watch :park :again :leave :give-up :queue :close)
     "Where a thread can be."))
 
 (defun buffer-place (name)
@@ -127,7 +127,7 @@
   (go-to :idle))
 
 (defun serve-again ()
-  "What is to be done once more is a worker's: visitors read nothing."
+  "What is to be done once more is a worker's: resuming threads read nothing."
   (go-to (if (visiting-thread-p) :leave :serve)))
 
 (defun give-up ()
@@ -205,9 +205,9 @@
     (:queue (one-of (progn (setf (buffer-field :tokens) (min 3 (1+ (buffer-field :tokens))))
                            (end-turn))))
     (:close (one-of (close-it)))
-    (:visit (one-of (cond ((not (ownable-p (ownership-event :ready))) (end-turn))
-                          ((plusp (buffer-field :waits)) (go-to :visiting))
-                          (t (go-to :leave)))))))
+    (:resume (one-of (cond ((not (ownable-p (ownership-event :ready))) (end-turn))
+                           ((plusp (buffer-field :waits)) (go-to :visiting))
+                           (t (go-to :leave)))))))
 
 (defun idle-worker-choices ()
   (one-of (take-kernel-event :found :found-over)
@@ -219,12 +219,12 @@
   (one-of (when (= 1 (buffer-field :waits))
             (setf (buffer-field :waits) 2)
             (when (plusp (buffer-field :awaited))
-              (go-to :visit)))))
+              (go-to :resume)))))
 
 (defun other-choices ()
   (one-of (when (plusp (buffer-field :visits))
             (decf (buffer-field :visits))
-            (go-to :visit))
+            (go-to :resume))
           (when (plusp (buffer-field :claims))
             (decf (buffer-field :claims))
             (when (ownable-p (ownership-event :claim))
@@ -313,7 +313,7 @@ came to be."
 
 (test the-search-notices-who-does-not-tell-of-missed-input-or-looks-twice
   (if (platform:readiness-supported-p)
-      (loop for (mistake requests end-p) in '((:leave 3 nil) ; a visitor, or the sentinel
+      (loop for (mistake requests end-p) in '((:leave 3 nil) ; a resuming thread, or the sentinel
                                               (:look 2 t))   ; who looks for the end after he has looked for events
             do (let ((*omission* mistake))
                  (is (stringp (search-buffer-worlds requests end-p)) "~A" mistake)))

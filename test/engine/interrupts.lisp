@@ -174,7 +174,7 @@ for idle."
 
 (define-server-test (who-is-left-to-workers-by-a-visitor-is-not-idle :needs :parking)
   (check-queued-is-not-idle (lambda (engine connection)
-                              (engine::end-visit engine connection :again))))
+                              (engine::end-resumption engine connection :again))))
 
 (define-server-test what-is-queued-by-thousands-takes-no-longer
   (with-resting-engine (engine)
@@ -183,18 +183,18 @@ for idle."
     (is (equal (loop for number below 100000 collect number) (take-all engine)))
     (is (null (engine::engine-event-queue engine)))))
 
-;;; What the sentinel and visitors see to
+;;; What the sentinel and resuming threads see to
 
 (define-server-test (a-request-that-is-served-while-a-visit-ends-counts-once :needs :parking)
   (with-connections-at-rest (engine connections clients 1)
     (let ((connection (first connections)))
       (is (eq :parked (engine::settle-outcome engine connection :deferred nil)))
-      (with-function (engine::serve-visit (original engine connection)
+      (with-function (engine::serve-resumption (original engine connection)
                        (engine:count-request connection)
                        (prog1 (engine::settle-outcome engine connection :deferred nil)
                          ;; Its next owner.
                          (incf (engine::connection-served connection))))
-        (task-result (in-background ("a visitor") (engine:visit-connection engine connection))))
+        (task-result (in-background ("a resuming thread") (engine:resume-connection engine connection))))
       (is (= 1 (statistic engine :served))))))
 
 (define-server-test (that-connections-cannot-be-watched-is-told-once :needs :parking)

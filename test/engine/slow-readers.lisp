@@ -236,7 +236,7 @@ while the peer may go on."
     (engine:reset-taking queue)
     (is-true (look 906000))))
 
-;;; Visitors
+;;; Resuming threads
 
 (defclass visited-service (octet-service)
   ((visited :initform nil :accessor last-visited
@@ -248,7 +248,7 @@ while the peer may go on."
 (defmethod engine:serve :before ((service visited-service) connection)
   (setf (last-visited service) connection))
 
-(defmethod engine:serve-visitor ((service visited-service) connection)
+(defmethod engine:serve-resumption-of ((service visited-service) connection)
   (when (engine:connection-output connection)
     (record (visits-too-early service) connection))
   :deferred)
@@ -259,7 +259,7 @@ while the peer may go on."
         (first-p t))
     (lambda (parts)
       (if (shiftf first-p nil)
-          (progn (engine:visit-connection engine connection)
+          (progn (engine:resume-connection engine connection)
                  platform:+would-block+)
           (let ((part (first parts)))
             (platform:send-octets descriptor (engine:octets-part-octets part)
@@ -274,6 +274,6 @@ while the peer may go on."
       (let ((connection (last-visited *service*)))
         (setf (engine:send-queue-sender (engine:connection-queue connection))
               (visiting-sender engine connection))
-        (engine:visit-connection engine connection))
+        (engine:resume-connection engine connection))
       (is (whole-answer-p slow))
       (is (zerop (recorded-count (visits-too-early *service*)))))))

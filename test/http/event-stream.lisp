@@ -87,4 +87,4 @@ rules, section 9.2.6, for streams with LF alone."
 
 (test an-event-is-a-vector-of-its-own
   (is (not (eq (http:encode-event "x") (http:encode-event "x"))))
-  (is (typep (http:encode-event (make-string 100000 :initial-element #\x)) 'wire)))
+  (is (typep (http:encode-event (make-string 100000 :initial-element #\x)) 'octet-vector)))

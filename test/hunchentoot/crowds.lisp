@@ -16,7 +16,7 @@
 (defun stall (connection kind)
   "Lets CONNECTION, to *SERVER*, stall in the way called KIND."
   (ecase kind
-    (:handshake (send connection (coerce '(22 3 1) 'wire)))
+    (:handshake (send connection (coerce '(22 3 1) 'octet-vector)))
     (:silent)
     (:idle (exchange-text connection "/word"))
     (:half-head (send connection "GET /word HTTP/1.1" :crlf "Host: loc"))

@@ -26,7 +26,7 @@ request has one answer, or its connection ends.")
   "A request, what was to become of it, and what did."
   number action
   (delay 0)                             ; of who completes it, in thousandths of a second
-  (deferral nil)
+  (deferred-response nil)
   (completions '())                     ; what COMPLETE-REPLY has returned, or :AGAIN
   (told 0)                              ; how often ON-ABANDON was called
   (answer nil))                         ; a status; :ENDED, :LEFT
@@ -82,7 +82,7 @@ request has one answer, or its connection ends.")
                                            (:forget 1/5)
                                            ((:inside :pool :both :stream :error :fail) 60))
                                 :on-abandon (lambda () (incf (race-told race))))
-    (setf (race-deferral race) (recycling::deferred-reply-deferral reply))
+    (setf (race-deferred-response race) (recycling::deferred-reply-deferred-response reply))
     (flet ((completer ()
              (lambda ()
                (complete-race race (lambda ()
@@ -167,19 +167,19 @@ the function STOPPING-P is true by then."
 stopped before it was."
   (let* ((answer (race-answer race))
          (completions (race-completions race))
-         (deferral (race-deferral race))
+         (deferred-response (race-deferred-response race))
          (status-p (integerp answer)))
     (cond ((and (null answer) (not stopped-p)) "has no answer")
           ((and status-p (not (member answer (possible-answers (race-action race))))) "has a wrong answer")
           ((> (count t completions) 1) "was completed twice")
-          ((and status-p (null deferral)) "was answered without its handler")
+          ((and status-p (null deferred-response)) "was answered without its handler")
           ((and status-p (plusp (race-told race)) (not stopped-p)
                 (member :pool (possible-answers (race-action race))))
            "was answered, and counts as abandoned")
           ((> (race-told race) 1) "was told twice of its client's leaving")
           ((and (eql 504 answer) (member t completions)) "came too late for its client, and not for who completed it")
           ((and (eql 200 answer) (not (member t completions))) "was answered by nobody")
-          ((and deferral (not (member (server::deferral-state deferral) '(:done :expired :gone))))
+          ((and deferred-response (not (member (server::deferred-response-state deferred-response) '(:done :expired :gone))))
            "still waits"))))
 
 (defun stop-amid-races (acceptor state announce)

@@ -184,18 +184,18 @@
   (let* ((octets (test-octets 40000))
          (before (engine:client-memory-reserved))
          (awaited 0))
-    (with-function (server::whole-request (original application connection link)
-                     (let ((descriptor (server:wire-descriptor (server:link-wire link))))
+    (with-function (server::whole-request (original application connection http)
+                     (let ((descriptor (server:io-descriptor (server:http-io http))))
                        (eventually ("all to come")
                          (<= awaited (platform:unread-octets descriptor)))
                        (setf awaited 0)
-                       (funcall original application connection link)))
+                       (funcall original application connection http)))
       (serving ()
           (("/" (let ((taken (- (engine:client-memory-reserved) before)))
                   (shown taken (length (hunchentoot:raw-post-data :force-binary t))))))
         (dolist (head-first-p '(nil t))
           (with-connection (connection)
-            ;; The first time is before there is a link.
+            ;; The first time is before there is an HTTP connection.
             (is (= 404 (response-status (exchange connection "/nowhere"))))
             (let ((head (post-head "/" (length-framing octets))))
               (cond (head-first-p

@@ -84,9 +84,9 @@
           (apply #'begin-by-openssl "-tls1_2" "-verify_return_error" known)
           (apply #'begin-by-openssl "-tls1_3" "-verify_return_error" known))
         (fails-as :gone
-          (with-connection (connection) (send connection (coerce '(22 3 1) 'wire))))
+          (with-connection (connection) (send connection (coerce '(22 3 1) 'octet-vector))))
         (fails-as :other
-          (ask-raw (coerce '(22 3 1 0 5 1 0 0 1 0) 'wire)))
+          (ask-raw (coerce '(22 3 1 0 5 1 0 0 1 0) 'octet-vector)))
         (is (zerop (figure :failed)))
         (is-true (served-p (apply #'talk-by-openssl known)))
         (is (= 12 (figure :handshakes-failed)))
@@ -116,8 +116,8 @@ function that returns what was written to the message log so far."
   (with-messages (messages)
     (serving-https (directory)
       (flet ((expire (kind)
-               (setf (recycling::unsaid-silent-until
-                      (server::unsaid-of (hunchentoot::acceptor-taskmaster *server*) kind))
+               (setf (recycling::log-throttle-silent-until
+                      (server::log-throttle-of (hunchentoot::acceptor-taskmaster *server*) kind))
                      nil))
              (break-off ()
                (fails-as :protocol (ask-raw "nonsense" :crlf))))
@@ -131,7 +131,7 @@ function that returns what was written to the message log so far."
                     (messages)))
         (is (search "3 TLS handshakes failed since the last message: the client speaks no TLS, " (messages)))
         (is (search "A TLS handshake failed: the client speaks plain HTTP (http request)." (messages)))
-        (fails-as :gone (with-connection (connection) (send connection (coerce '(22 3 1) 'wire))))
+        (fails-as :gone (with-connection (connection) (send connection (coerce '(22 3 1) 'octet-vector))))
         (is (not (search "gone" (messages))))
         (is (not (search "ERROR" (messages))))))))
 

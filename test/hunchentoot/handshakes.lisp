@@ -38,7 +38,7 @@
       ;; A record has a header of five octets, with its length (RFC 8446, section 5.1).
       (let* ((octets (octets-written carrier))
              (size (+ 5 (* 256 (aref octets 3)) (aref octets 4))))
-        (coerce (subseq octets 0 size) 'wire)))))
+        (coerce (subseq octets 0 size) 'octet-vector)))))
 
 (defun read-to-the-end (connection)
   "Returns when the server has closed CONNECTION; signals PATIENCE-LOST when it does not."
@@ -120,7 +120,7 @@
     (is (search "Hey!" (ask-tls)))
     (let ((streams (recorded (wrapped-streams *server*))))
       (is (= 1 (length streams)))
-      (is (search "Hey!" (decode (coerce (octets-written (first streams)) 'wire)))))
+      (is (search "Hey!" (decode (coerce (octets-written (first streams)) 'octet-vector)))))
     (is (zerop (figure :failed)))))
 
 ;;; None at all
@@ -140,7 +140,7 @@
                       (0 0 0 0 0 0 0 0)
                       (21 3 3 0 2 2 40)))     ; an alert
       (with-connection (connection)
-        (send connection (coerce octets 'wire))
+        (send connection (coerce octets 'octet-vector))
         (read-to-the-end connection)))
     (eventually ("the connections to be closed") (zerop (figure :open)))
     (is (zerop (figure :failed)))
@@ -154,7 +154,7 @@
       (let ((hello (client-hello)))
         (ask-tls)
         (with-connection (connection) (send connection hello))
-        (with-connection (connection) (send connection hello (coerce '(1 2 3 4 5 6 7) 'wire)))
+        (with-connection (connection) (send connection hello (coerce '(1 2 3 4 5 6 7) 'octet-vector)))
         (with-connection (connection) (send connection hello) (reset connection))
         (ask-raw "GET /yo HTTP/1.1" :crlf :crlf)
         (with-connection (stalled)
@@ -213,7 +213,7 @@
 
 (defun ask-for-large-file (kernel-p)
   "The octets of a file, and what a client gets that asks for it over TLS, by the kernel if KERNEL-P."
-  (let ((octets (coerce (loop for index below 100001 collect (mod (* 7 index) 251)) 'wire)))
+  (let ((octets (coerce (loop for index below 100001 collect (mod (* 7 index) 251)) 'octet-vector)))
     (with-directory (directory)
       (let ((file (merge-pathnames "large" directory)))
         (with-open-file (stream file :direction :output :element-type '(unsigned-byte 8))

@@ -84,7 +84,7 @@ returns its text."
           (tell)
           (tell)
           (tell)
-          (setf (server:unsaid-silent-until
+          (setf (server:log-throttle-silent-until
                  (server::throttle-entry (recycling::acceptor-throttle acceptor)
                                          (list "Fake session identifier '~A'")))
                 nil)                    ; time passes

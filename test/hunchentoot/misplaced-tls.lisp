@@ -4,7 +4,7 @@
   :description "TLS on a port for plain HTTP.")
 
 (defparameter *client-hello*
-  (coerce '(22 3 1 0 5 1 0 0 1 3) 'wire)
+  (coerce '(22 3 1 0 5 1 0 0 1 3) 'octet-vector)
   "What begins as a TLS connection does.")
 
 (define-server-test (who-speaks-tls-to-a-plain-port-is-not-answered-in-text :needs :our-engine)
@@ -29,4 +29,4 @@
   (serving () (("/yo" "Hey!"))
     ;; Where a stream waits for its peer, a line is read at a time.
     (dolist (octets '((21 3 3 0 2 2 40 13 10) (23 3 3 0 1 0 13 10) (13 10 1 22 3 13 10)))
-      (is (uiop:string-prefix-p "HTTP/1.1 400 " (decode (ask-raw (coerce octets 'wire))))))))
+      (is (uiop:string-prefix-p "HTTP/1.1 400 " (decode (ask-raw (coerce octets 'octet-vector))))))))

@@ -194,17 +194,17 @@ arguments, returns the lines of its access log so far."
     (is (zerop (getf (recycling:stats acceptor) :failed)))))
 
 (test warnings-of-refused-connections-come-every-ten-seconds-with-their-number
-  (let ((unsaid (recycling::make-unsaid)))
+  (let ((log-throttle (recycling::make-log-throttle)))
     (flet ((said (&rest times)
-             (loop for time in times collect (recycling::count-unsaid unsaid time))))
+             (loop for time in times collect (recycling::count-throttled log-throttle time))))
       (is (equal '(1 nil nil) (said 5000 5001 14999)))
       (is (equal '(3 nil) (said 15000 15500)))
       (is (equal '(2) (said 90000))))))
 
 (test some-messages-of-a-kind-may-follow-each-other
-  (let ((unsaid (recycling::make-unsaid :burst 3)))
+  (let ((log-throttle (recycling::make-log-throttle :burst 3)))
     (flet ((said (&rest times)
-             (loop for time in times collect (recycling::count-unsaid unsaid time))))
+             (loop for time in times collect (recycling::count-throttled log-throttle time))))
       (is (equal '(1 1 1 nil nil) (said 5000 5000 5001 5002 14999)))
       (is (equal '(3 nil) (said 15000 15001)) "One more every ten seconds.")
       (is (equal '(2 1 1 nil) (said 90000 90000 90000 90000))))))
@@ -218,8 +218,8 @@ arguments, returns the lines of its access log so far."
                           (lambda ()
                             (loop repeat 3
                                   do (hunchentoot:too-many-taskmaster-requests taskmaster nil))
-                            (setf (recycling::unsaid-silent-until
-                                   (server::unsaid-of taskmaster :refused))
+                            (setf (recycling::log-throttle-silent-until
+                                   (server::log-throttle-of taskmaster :refused))
                                   nil)
                             (hunchentoot:too-many-taskmaster-requests taskmaster nil)))
     (is (equal '("A connection was refused: all 7 threads serve."

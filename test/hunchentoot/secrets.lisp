@@ -20,7 +20,7 @@
           (when (and class (typep class metaclass))
             (pushnew class classes)))))))
 
-(defparameter *printed-otherwise* '("WIRE" "ENGINE" "WORKER")
+(defparameter *printed-otherwise* '("IO" "ENGINE" "WORKER")
   "The names of structures with printers of their own, which tell numbers.")
 
 (test structures-do-not-print-their-contents

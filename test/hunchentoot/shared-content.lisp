@@ -46,7 +46,7 @@ functions, by what the function returns in another thread."
                                  (is (string= "hello" (response-text (read-response connection)))
                                      "~A" path)))))))
 
-(define-server-test (a-deferral-is-known-to-others-when-the-content-has-come :needs :our-content)
+(define-server-test (a-deferred-response-is-known-to-others-when-the-content-has-come :needs :our-content)
   (let ((begun (make-recorder)))
     (serving (:max-early-octets 0)
         (("/" (recycling:defer-reply (reply)

@@ -87,7 +87,7 @@
 (define-server-test (content-is-asked-for-once-however-it-is-read :needs :our-http)
   (flet ((stream-text (stream)
            (decode (coerce (loop for octet = (read-byte stream nil nil) while octet collect octet)
-                           'wire))))
+                           'octet-vector))))
     (serving () (("/form" (hunchentoot:post-parameter "a"))
                  ("/stream" (stream-text (hunchentoot:raw-post-data :want-stream t)))
                  ("/own" (stream-text (slot-value hunchentoot:*request*

@@ -5,9 +5,9 @@
 
 (in-suite stray-octets)
 
-(defun wire (&rest octets)
+(defun octet-vector (&rest octets)
   "OCTETS as they are sent."
-  (coerce octets 'wire))
+  (coerce octets 'octet-vector))
 
 (defun parked-and-quiet-p (count)
   "Whether COUNT connections of *SERVER* wait without a worker, and no worker turns in circles."
@@ -33,8 +33,8 @@ one, and after a reply."
            ,@body)))))
 
 (define-server-test (a-lone-carriage-return-holds-no-worker :needs :parking)
-  (with-stray-octets (connection (wire 13))
-    (send connection (wire 10) (request-octets "/yo"))
+  (with-stray-octets (connection (octet-vector 13))
+    (send connection (octet-vector 10) (request-octets "/yo"))
     (is (equal "Hey!" (response-text (read-response connection))))))
 
 (define-server-test (an-empty-line-holds-no-worker :needs :parking)
@@ -43,7 +43,7 @@ one, and after a reply."
     (is (equal "Hey!" (response-text (read-response connection))))))
 
 (define-server-test (an-empty-line-and-a-half-hold-no-worker :needs :parking)
-  (with-stray-octets (connection :crlf (wire 13))
+  (with-stray-octets (connection :crlf (octet-vector 13))
     (send connection "x")
     (is (= 400 (response-status (read-response connection))))))
 

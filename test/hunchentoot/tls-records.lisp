@@ -28,7 +28,7 @@ stream that withholds them."
   "The octets of a record with a request for TARGET by STREAM, see BEGIN-BY-RECORD."
   (setf (fill-pointer (octets-written carrier)) 0)
   (send-encrypted stream target)
-  (coerce (octets-written carrier) 'wire))
+  (coerce (octets-written carrier) 'octet-vector))
 
 (defun send-in-two (connection octets cut)
   "Sends OCTETS on CONNECTION, those before CUT so early that they are read before the others come."
@@ -47,7 +47,7 @@ stream that withholds them."
         (let ((first (record-of stream carrier "/yo"))
               (second (record-of stream carrier "/yo"))
               (began (platform:milliseconds)))
-          (send-in-two connection (concatenate 'wire first second)
+          (send-in-two connection (concatenate 'octet-vector first second)
                        (if (plusp cut) cut (+ (length first) cut)))
           (loop repeat 2
                 do (is (search "Hey!" (read-until stream "Hey!"))))
@@ -72,7 +72,7 @@ stream that withholds them."
             (await entered)
             (setf (fill-pointer (octets-written carrier)) 0)
             (loop repeat count do (send-encrypted stream "/yo"))
-            (send connection (coerce (octets-written carrier) 'wire))
+            (send connection (coerce (octets-written carrier) 'octet-vector))
             (let ((began (platform:milliseconds)))
               (open-gate release)
               (loop repeat (1+ count)

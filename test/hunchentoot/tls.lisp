@@ -31,7 +31,7 @@
   "The text of all that comes from STREAM."
   (decode (coerce (loop for octet = (next-clear-octet stream)
                         while octet collect octet)
-                  'wire)))
+                  'octet-vector)))
 
 (defun ask-tls ()
   "The whole answer to a request for /yo over TLS."
@@ -110,7 +110,7 @@
   (let ((before (sessions-of-openssl)))
     (serving-tls (:read-timeout 60)
       (with-connection (stalled)
-        (send stalled (coerce '(22 3 1) 'wire))
+        (send stalled (coerce '(22 3 1) 'octet-vector))
         (eventually ("the handshake to begin") (= 1 (figure (if *parking-p* :parked :busy))))
         (is (eq *server* (recycling:abandon-acceptor *server*)))))
     (is (eql before (sessions-of-openssl)))))
@@ -193,14 +193,14 @@ PROCESS-CONNECTION is done."))
 (define-server-test (a-stalled-handshake-holds-up-nobody-else :needs :our-engine)
   (serving-tls (:taskmaster (taskmaster :standby-thread-count 1 :max-thread-count 2))
     (with-connection (stalled)
-      (send stalled (coerce '(22 3 1) 'wire))
+      (send stalled (coerce '(22 3 1) 'octet-vector))
       (is (search "Hey!" (ask-tls)))
       (is (search "Hey!" (ask-tls))))))
 
 (define-server-test (a-stalled-handshake-is-ended-by-its-deadline :needs :our-engine)
   (serving-tls (:read-timeout 1/2 :write-timeout 1/2)
     (with-connection (stalled)
-      (send stalled (coerce '(22 3 1) 'wire))
+      (send stalled (coerce '(22 3 1) 'octet-vector))
       (is (closed-by-server-p stalled)))))
 
 (define-server-test (octets-of-a-tls-record-gain-no-time :needs :our-http)
@@ -210,7 +210,7 @@ PROCESS-CONNECTION is done."))
         (send-encrypted stream "/yo")
         (is (search "Hey!" (read-until stream "Hey!")))
         ;; The beginning of a record of 16 KiB (RFC 8446, section 5.1), and then octets of that.
-        (send connection (coerce '(23 3 3 64 0) 'wire))
+        (send connection (coerce '(23 3 3 64 0) 'octet-vector))
         (is-true (loop repeat 50
                        thereis (octets-refused-p connection)
                        do (poll (constantly nil) 1/10)))))))

@@ -131,14 +131,14 @@ SOCKET, a function without arguments there, waits for the server's end of the We
                                               (> (+ (length part) (length next)) server::+most-joined+))))
                         "seed ~D" seed)))))
 
-(test a-vector-without-octets-does-not-stay-in-an-outbox
-  (let ((outbox (server:make-outbox 100)))
-    (is-true (server::nothing-to-send-p outbox))
-    (is (eq :room (server:put-in-outbox outbox (test-octets 0))))
-    (is-false (server::nothing-to-send-p outbox))
-    (is (equal '(1 nil) (multiple-value-bind (queue last-p) (server::take-incoming outbox)
+(test a-vector-without-octets-does-not-stay-in-an-shared-queue
+  (let ((shared-queue (server:make-shared-queue 100)))
+    (is-true (server::nothing-to-send-p shared-queue))
+    (is (eq :room (server:put-in-shared-queue shared-queue (test-octets 0))))
+    (is-false (server::nothing-to-send-p shared-queue))
+    (is (equal '(1 nil) (multiple-value-bind (queue last-p) (server::take-incoming shared-queue)
                           (list (length queue) last-p))))
-    (is-true (server::nothing-to-send-p outbox))))
+    (is-true (server::nothing-to-send-p shared-queue))))
 
 ;;; What the system may hold
 
@@ -287,10 +287,10 @@ when it is to send them."
                                      (when (string= "look" text)
                                        (server::relay-queued socket))))
           ()
-        (with-function (server::send-queued (original outbox wire &key more-p)
+        (with-function (server::send-queued (original shared-queue io &key more-p)
                          (when more-p
-                           (server::put-in-outbox outbox news))
-                         (funcall original outbox wire :more-p more-p))
+                           (server::put-in-shared-queue shared-queue news))
+                         (funcall original shared-queue io :more-p more-p))
           (with-talk (talk)
             (apply #'tell talk '("look" "last"))
             (is (string= "news" (hear-text talk)))

@@ -78,14 +78,14 @@
  (("check-body" "(or list pathname (vector octet))" "t")
   ("give-response" "(drop-written written)" "nil")
   ("give-response" "(within-p (send-within-function delayed written))" "")
-  ("send-within-function" "(reopen-deferral (delayed-deferral delayed))" "nil" :suites (clack/response-mishaps))
+  ("send-within-function" "(reopen-deferred-response (delayed-deferred-response delayed))" "nil" :suites (clack/response-mishaps))
   ("cut-delayed" "(drop-answer written)" "nil" :suites (clack/response-mishaps))
   ("cut-delayed" "(note-event (delayed-exchange delayed) :reply-cut)" "nil" :suites (clack/response-mishaps))
   ("take-rest-of-content" "(take-rest body *unasked-limit*)" "nil")
   ("takable-p" "(not (too-much-to-come-p content))" "t")
   ("takable-p" "(not (eq :held (client-side protocol)))" "t")
   ("settle-delayed" "(written-to-end-p (delayed-written delayed))" "t")
-  ("withdraw-response" "(drop-answer (take-answer (delayed-deferral delayed)))" "nil" :suites (clack/response-mishaps))
+  ("withdraw-response" "(drop-answer (take-answer (delayed-deferred-response delayed)))" "nil" :suites (clack/response-mishaps))
   ("give-up-delayed" "(drop-written (delayed-written delayed))" "nil")))
 
 (:file "clack/written-responses.lisp"
@@ -93,34 +93,34 @@
  :mutants
  (("begin-written" "(not (eq :plain framing))" "t")
   ("end-written" "(if (end-reply stream) :reply-end :reply-cut)" "(progn (end-reply stream) :reply-end)")
-  ("end-written" "(note-sent-beside stream (written-outbox written))" "nil")
+  ("end-written" "(note-sent-beside stream (written-shared-queue written))" "nil")
   ("written-to-end-p" "(eq :none (written-framing written))" "nil")
-  ("send-queued-in-turn" "(full-p outbox)" "nil")
-  ("send-queued-in-turn" "(wire-unsent wire)" "nil")
+  ("send-queued-in-turn" "(full-p shared-queue)" "nil")
+  ("send-queued-in-turn" "(io-unsent io)" "nil")
   ("put-piece" "(:room (send-within written))" "(:room)")
   ("put-piece" "(unless amid-turn-p (await-room-in written))" "nil")
   ("put-piece" "(unless amid-turn-p (await-room-in written))" "(await-room-in written)")
-  ("put-piece" "(put-in-outbox outbox octets amid-turn-p)" "(put-in-outbox outbox octets)")
-  ("put-piece" "(visit (written-deferral written))" "nil")
-  ("write-piece" "(outbox-over-p (written-outbox written))" "nil" :equivalent "The outbox refuses it, too.")
+  ("put-piece" "(put-in-shared-queue shared-queue octets amid-turn-p)" "(put-in-shared-queue shared-queue octets)")
+  ("put-piece" "(resume (written-deferred-response written))" "nil")
+  ("write-piece" "(shared-queue-over-p (written-shared-queue written))" "nil" :equivalent "The shared send queue refuses it, too.")
   ("write-piece" "((and close-p (zerop (length octets))))" "")
   ("refuse-piece" "(written-closed-p written)" "nil")
   ("room-awaited-p" "(written-stream written)" "t" :suites (clack/response-mishaps))
-  ("await-room-in" "(engine-sends-p (delayed-wire (written-delayed written)))" "nil" :suites (clack/response-mishaps))
+  ("await-room-in" "(engine-sends-p (delayed-io (written-delayed written)))" "nil" :suites (clack/response-mishaps))
   ("await-room-in" "(written-stream written)" "t" :suites (clack/response-mishaps))
-  ("await-room-in" "(outbox-ended-p (written-outbox written))" "nil" :equivalent "The next piece is refused.")))
+  ("await-room-in" "(shared-queue-ended-p (written-shared-queue written))" "nil" :equivalent "The next piece is refused.")))
 
 (:file "clack/later-responses.lisp"
  :suites (clack/delayed-responses clack/written-responses clack/later-responses clack/raw-bodies)
  :mutants
  (("drop-deferred" "(release-body (delayed-body delayed))" "nil" :suites (clack/response-mishaps clack/raw-bodies))
-  ("resume" "(error (condition) (drop-answer answer)" "(error (condition)" :suites (clack/response-mishaps))
+  ("send-deferred-response" "(error (condition) (drop-answer answer)" "(error (condition)" :suites (clack/response-mishaps))
   ("conclude-delayed" "(release-body (delayed-body delayed))" "nil")
   ("limit-unused-writer" "(when (used-by-function-only-p delayed) (close-written written))" "nil"
                          :suites (clack/delayed-responses))
   ("limit-unused-writer" "(when (used-by-function-only-p delayed) (close-written written))"
                          "(close-written written)" :suites (clack/written-responses))
-  ("limit-unused-writer" "(call-when-over (written-outbox written) (lambda () (cancel timer)))" "nil"
+  ("limit-unused-writer" "(call-when-over (written-shared-queue written) (lambda () (cancel timer)))" "nil"
                          :suites (clack/written-responses))))
 
 (:file "clack/requests-served.lisp" :suites (clack/failures clack/raw-bodies clack/delayed-responses clack/later-responses)
@@ -182,13 +182,13 @@
 
 (:file "src/server/upgrade/program-socket.lisp" :suites (clack/sockets)
  :mutants
- (("due-p" "(<= position (- (program-socket-put socket) (outbox-size outbox)))" "t")
+ (("due-p" "(<= position (- (program-socket-put socket) (shared-queue-size shared-queue)))" "t")
   ("due-p" "(:data (not ended-p))" "(:data t)")
   ("due-p" "(not (program-socket-held-p socket))" "t")
   ("due-p" "(eq (bt:current-thread) (program-socket-teller socket))" "nil")
   ("become-caller-p" "(unless (program-socket-caller socket)" "(progn")
   ("fail-program-socket" "(setf (program-socket-failed-p socket) t)" "nil")
-  ("fail-program-socket" "(count-failure (continuation-engine socket))" "nil")
+  ("fail-program-socket" "(count-failure (suspended-exchange-engine socket))" "nil")
   ("note-close-written" "(when (failure-code-p code)" "(when nil")
   ("note-close-written" "(when (over-p (websocket-state socket))" "(when nil")
   ("note-close-written" "(program-socket-held-p socket) t" "(program-socket-held-p socket) nil")
@@ -212,7 +212,7 @@
   ("take-frame" "(too-long-p socket (- extent head))" "(too-long-p socket extent)" :suites (clack/socket-mishaps))
   ("count-in-message" "(incf (program-socket-message-size socket) (frame-payload-size frame))"
                       "(incf (program-socket-message-size socket) (length frame))" :suites (clack/socket-mishaps))
-  ("hold-input" "(min (- extent fill) (- (wire-end wire) (wire-start wire)))" "(- (wire-end wire) (wire-start wire))")
+  ("hold-input" "(min (- extent fill) (- (io-end io) (io-start io)))" "(- (io-end io) (io-start io))")
   ("take-held" "(if (= extent (length held)) held (subseq held 0 extent))" "held")
   ("take-frame" "(= extent (program-socket-fill socket))" "t")
   ("count-in-message" "((control-frame-p frame))" "")
@@ -222,11 +222,11 @@
   ("release-for-frame" "(not (control-frame-p frame))" "t")
   ("tell-program" "(not (program-socket-finished-p socket))" "t")
   ("tell-program" "(not (program-socket-failed-p socket))" "t")
-  ("hand-to-program" "(lend-no-buffers wire)" "nil" :equivalent "It costs memory only.")
+  ("hand-to-program" "(lend-no-buffers io)" "nil" :equivalent "It costs memory only.")
   ("hand-close-over" "(step-websocket socket :receive-close)" "nil")
-  ("reads-on-p" "(not (outbox-over-p (program-socket-outbox socket)))" "t"
+  ("reads-on-p" "(not (shared-queue-over-p (program-socket-shared-queue socket)))" "t"
    :equivalent "What is read then is not handed over, and the connection is closed next.")
-  ("continue-over" "(written-called-p socket link)" "nil")
+  ("continue-over" "(written-called-p socket http)" "nil")
   ("continue-over" "((program-socket-worker-wanted-p socket)" "(nil")
   ("tell-of-end" "(if said-p 2 1)" "2")
   ("tell-of-end" "(if said-p 2 1)" "1")

@@ -155,7 +155,7 @@
   ("give-up-unread" "(note-input-missed (engine-service engine) connection)" "nil" :suites (deferred-replies))
   ("queue-parked" "(queue-events engine (list (connection-token connection)))" "nil")))
 
-(:file "src/engine/common/send-queue.lisp" :suites (slow-readers wires wire-output sent-files)
+(:file "src/engine/common/send-queue.lisp" :suites (slow-readers buffered-connections io-output sent-files)
  :mutants
  (("drop-parts" "(close-descriptor file)" "nil")
   ("drop-parts" "(shiftf (file-part-file part) nil)" "(file-part-file part)")
@@ -171,7 +171,7 @@
   ("enqueue" "(incf (send-queue-owed queue) (count-octets parts))" "nil" :suites (time-outs))
   ("count-octets" "(part-position part)" "0" :suites (reply-streams))
   ("flush-queue" "(setf (send-queue-parts queue) left)" "")
-  ("clear-queue" "(drop-parts (shiftf (send-queue-parts queue) '()))" "nil" :suites (wire-output))))
+  ("clear-queue" "(drop-parts (shiftf (send-queue-parts queue) '()))" "nil" :suites (io-output))))
 
 (:file "src/engine/common/slow-readers.lisp"
  :suites (time-outs slow-readers reply-streams slow-streams)
@@ -304,15 +304,15 @@
   ("run-due-timers" "(return (ring-again engine))" "nil")
   ("run-due-timers" "(call-for-timers engine)" "nil")))
 
-(:file "src/engine/ready/visitors.lisp" :suites (slow-readers websockets)
+(:file "src/engine/ready/resuming-connections.lisp" :suites (slow-readers websockets)
  :mutants
- (("serve-visit" "(null (connection-output connection))" "t" :suites (slow-readers))
-  ("end-owned-visit" "(leave-to-worker engine connection)" "nil")
-  ("end-visit" "(given-away-outcome connection)" "nil" :suites (ready))
-  ("end-visit" "(or result (given-away-outcome connection) :broken)" "(or result :close)"
+ (("serve-resumption" "(null (connection-output connection))" "t" :suites (slow-readers))
+  ("end-owned-resumption" "(leave-to-worker engine connection)" "nil")
+  ("end-resumption" "(given-away-outcome connection)" "nil" :suites (ready))
+  ("end-resumption" "(or result (given-away-outcome connection) :broken)" "(or result :close)"
    :suites (ready))
-  ("end-visit" "(:parked (end-visited" "(:none (end-visited" :suites (ready))
-  ("leave-to-worker" "(end-visited-too-late engine connection)" "nil" :suites (ready))
-  ("end-visited-too-late" "(eq :stopped (engine-phase engine))" "(not (serving-p engine))" :suites (ready))
-  ("end-visited-too-late" "(end-if-parked-too-late engine connection)" "nil" :suites (ready))))
+  ("end-resumption" "(:parked (end-resumed" "(:none (end-resumed" :suites (ready))
+  ("leave-to-worker" "(end-resumed-too-late engine connection)" "nil" :suites (ready))
+  ("end-resumed-too-late" "(eq :stopped (engine-phase engine))" "(not (serving-p engine))" :suites (ready))
+  ("end-resumed-too-late" "(end-if-parked-too-late engine connection)" "nil" :suites (ready))))
 

@@ -11,7 +11,7 @@
    :equivalent "Both sides have come to their ends by then.")
   ("call-with-content" "(release-octets content)" "nil")
   ("call-with-content" "(connection-taken-p)" "nil" :suites (early-content))
-  ("process-head" "(abandon-body-prefetch link)" "nil" :suites (early-content))))
+  ("process-head" "(abandon-body-prefetch http)" "nil" :suites (early-content))))
 
 (:file "src/hunchentoot/connection.lisp"
  :suites (exchanges conformance/connections conformance/detaching slow-replies acceptor-faults
@@ -43,7 +43,7 @@
  (("start-output-here" "(and (current-head) (headers-sent-p))" "nil")
   ("start-output-here" "(check-transfer-encoding)" "nil"
    :equivalent "Where our own code reads, SETTLE-HEADERS asks.")
-  ("ours-to-stream-p" "(bare-p (current-stream) (link-stream (current-link)))" "t")
+  ("ours-to-stream-p" "(bare-p (current-stream) (http-stream (current-http-connection)))" "t")
   ("current-framing" "(unless (typep length" "(unless (typep nil")
   ("current-framing" "(hunchentoot:acceptor-output-chunking-p hunchentoot:*acceptor*)" "t")
   ("current-framing" "(eq :http/1.1 (hunchentoot:server-protocol*))" "t")
@@ -51,9 +51,9 @@
   ("start-streaming" "(not (eq :plain framing))" "t")
   ("start-streaming" "(begin-reply acceptor status event)" "")
   ("start-streaming" "(take-before-streaming request)" "" :suites (form-limits content-that-does-not-come exchanges))
-  ("start-streaming" "(write-encoded wire reply)" "")
+  ("start-streaming" "(write-encoded io reply)" "")
   ("start-streaming" "(end-of-request)" "nil" :suites (conformance/methods own-output))
-  ("start-streaming" "(push-output wire)" "nil")))
+  ("start-streaming" "(push-output io)" "nil")))
 
 (:file "src/hunchentoot/files.lisp" :suites (sent-files conformance/static-files)
  :mutants
@@ -76,15 +76,15 @@
   ("part-parameter" "(not (equal \"\" file-name))" "t")
   ("stray-octets" "(incf count more)" "")))
 
-(:file "src/hunchentoot/constructors.lisp" :suites (requests conformance/subclasses)
+(:file "src/hunchentoot/fast-instances.lisp" :suites (requests conformance/subclasses)
  :mutants
- (("recipe (designator base)" "(and known (eq class (recipe-class known)))" "known")
-  ("new-recipe" "(watch-class class base)" "")
-  ("new-recipe" "(equal making (cdr (assoc base *known-makings*)))" "t")
+ (("instance-maker (designator base)" "(and known (eq class (instance-maker-class known)))" "known")
+  ("new-instance-maker" "(watch-class class base)" "")
+  ("new-instance-maker" "(equal making (cdr (assoc base *known-makings*)))" "t")
   ("allocated-instance" "(when own-slots (shared-initialize instance own-slots))" "")
-  ("new-recipe" "(and inherits (compiled-allocator class))" "(compiled-allocator class)")
-  ("new-recipe" "(make-recipe :class class)" "(make-recipe :class class :allocator (compiled-allocator class))")
-  ("forget-recipes" "(setf *recipes* (no-recipes))" "nil")
+  ("new-instance-maker" "(and inherits (compiled-allocator class))" "(compiled-allocator class)")
+  ("new-instance-maker" "(make-instance-maker :class class)" "(make-instance-maker :class class :allocator (compiled-allocator class))")
+  ("forget-instance-makers" "(setf *instance-makers* (no-instance-makers))" "nil")
   ("make-reply" "(fill-reply reply)" "")))
 
 (:file "src/hunchentoot/parameters.lisp"
@@ -117,7 +117,7 @@
   ("send-result" "(typep condition 'protocol-error)" "nil" :suites (deferred-replies))
   ("send-result" "(eq :error (client-side (exchange-protocol *exchange*)))" "t" :suites (deferred-replies))
   ("send-result" "(not (headers-sent-p))" "t" :suites (deferred-replies))
-  ("answer (acceptor request head)" "(forget-files (deferral-context deferral))" "" :suites (deferred-replies))
+  ("answer (acceptor request head)" "(forget-files (deferred-response-context deferred-response))" "" :suites (deferred-replies))
   ("answer (acceptor request head)" "(not (deferred-p *exchange*))" "t" :suites (deferred-replies))
   ("report-error" "(drop-header (invalid-header-name condition))" "nil")
   ("report-error" "(note-event *exchange* :reply-cut)" "nil")
@@ -269,8 +269,8 @@
   ("answer-refusal" "(headers-sent-p)" "nil"
    :suites (limits rejections conformance/streaming exchanges content-that-does-not-come))
   ("answer-refusal" "(unless (withdraw-unless-answered *exchange*)" "(unless nil" :suites (deferred-replies))
-  ("withdraw-unless-answered" "(not (withdraw-deferral deferral))" "t" :suites (deferred-replies))
-  ("withdraw-unless-answered" "(deferral-unsent-p deferral)" "t" :suites (deferred-replies))
+  ("withdraw-unless-answered" "(not (withdraw-deferred-response deferred-response))" "t" :suites (deferred-replies))
+  ("withdraw-unless-answered" "(deferred-response-unsent-p deferred-response)" "t" :suites (deferred-replies))
   ("settle-refusal" "(count-rejection hunchentoot:*acceptor* status)" "" :suites (rejections))
   ("settle-refusal" "(eql status hunchentoot:+http-service-unavailable+)" "t" :suites (limits rejections))
   ("settle-refusal" "(setf (hunchentoot:header-out :retry-after) *retry-seconds*)" ""
@@ -418,8 +418,8 @@
   ("process-exchange" "(plusp (connection-served connection))" "nil"
    :suites (acceptor-faults conformance/connections))
   ("process-exchange" "(limit-waits socket (hunchentoot:acceptor-read-timeout acceptor))" "")
-  ("outcome-without-us" "(and (socket-asked-p socket) (lent-open-p wire))" "nil")
-  ("outcome-without-us" "(and (socket-asked-p socket) (lent-open-p wire))" "(lent-open-p wire)")
+  ("outcome-without-us" "(and (socket-asked-p socket) (lent-open-p io))" "nil")
+  ("outcome-without-us" "(and (socket-asked-p socket) (lent-open-p io))" "(lent-open-p io)")
   ("outcome-without-us" "(not (typep acceptor 'parallel-acceptor))" "nil"
    :equivalent "What Hunchentoot has closed may be closed again.")
   ("outcome-without-us" "(and (eq :wrapped kind) (socket-asked-p socket))" "nil"
@@ -495,15 +495,15 @@
 (:file "src/hunchentoot/tls-information.lisp" :suites (tls-facts)
  :mutants
  (("current-tls-handle" "(stream-tls-handle (handler-stream))" "nil"
-   :equivalent "Here the server reads all connections, and knows their wires; elsewhere it is needed.")
+   :equivalent "Here the server reads all connections, and knows their buffered connections; elsewhere it is needed.")
   ("client-certificate-verified-p" "(null (client-certificate-failure certificate))" "t")))
 
 (:file "src/hunchentoot/channels.lisp" :suites (channels)
  :mutants
  (("subscribe" "(lambda () (unsubscribe channel subscriber))" "(lambda ())")
-  ("subscribe" "(forget-when-over outbox function)" "nil")
-  ("subscribe" "(call-when-over outbox function)" "nil")
-  ("unsubscribe" "(forget-when-over (subscriber-outbox subscriber) function)" "nil")
+  ("subscribe" "(forget-when-over shared-queue function)" "nil")
+  ("subscribe" "(call-when-over shared-queue function)" "nil")
+  ("unsubscribe" "(forget-when-over (subscriber-shared-queue subscriber) function)" "nil")
   ("publish-encoded" "(drop-subscriber subscriber)" "nil")
   ("publish-encoded" "(unsubscribe channel subscriber)" "nil")
   ("publish-encoded" "(go-on-with subscriber)" "nil")
@@ -514,23 +514,23 @@
  :mutants
  (("await-heartbeat" "(setf planned-p t)" "nil")
   ("beats-p" "(setf (heart-engine heart) nil)" "t")
-  ("send-heartbeats" "(silent-again-p (outgoing-stream-outbox stream))" "t")))
+  ("send-heartbeats" "(silent-again-p (outgoing-stream-shared-queue stream))" "t")))
 
 (:file "src/hunchentoot/outgoing-streams.lisp" :suites (outgoing-streams)
  :mutants
- (("write-octets" "(not (outbox-over-p (outgoing-stream-outbox stream)))" "t")
+ (("write-octets" "(not (shared-queue-over-p (outgoing-stream-shared-queue stream)))" "t")
   ("draft-of" "(setf (hunchentoot:return-code*) (hunchentoot:return-code reply))" "")
   ("draft-of" "(setf (hunchentoot:content-length*) (hunchentoot:content-length reply))" "")
   ("draft-of" "(settle-reply completion)" "")
   ("make-outgoing" "(draft-of reply completion)" "(progn (settle-reply completion) reply)" :suites (deferred-replies))
   ("begin-outgoing" "(settle-start stream)" "")
   ("settle-start" "(error 'reply-failed :reason (princ-to-string condition))" "(error condition)")
-  ("left-and-told-p" "(deferral-left-p deferral)" "t")
+  ("left-and-told-p" "(deferred-response-left-p deferred-response)" "t")
   ("refuse-octets" "(unless (left-and-told-p stream) (error 'client-left))" "(error 'client-left)")
-  ("call-when-writable" "(outbox-shut-p outbox)" "t")
-  ("call-when-writable" "(outbox-shut-p outbox)" "(outbox-ended-p outbox)")
+  ("call-when-writable" "(shared-queue-shut-p shared-queue)" "t")
+  ("call-when-writable" "(shared-queue-shut-p shared-queue)" "(shared-queue-ended-p shared-queue)")
   ("call-when-writable" "(left-and-told-p stream)" "nil")
   ("call-when-writable" "(left-and-told-p stream)" "t")
-  ("end-with-head" "(setf (deferral-outbox deferral) nil)" "")
-  ("end-with-head" "(end-outbox (outgoing-stream-outbox stream))" "")
-  ("room-came-p" "(not (eq (bt:current-thread) (deferral-owner (outgoing-stream-deferral stream))))" "t")))
+  ("end-with-head" "(setf (deferred-response-shared-queue deferred-response) nil)" "")
+  ("end-with-head" "(end-shared-queue (outgoing-stream-shared-queue stream))" "")
+  ("room-came-p" "(not (eq (bt:current-thread) (deferred-response-owner (outgoing-stream-deferred-response stream))))" "t")))

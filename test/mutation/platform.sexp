@@ -200,7 +200,7 @@
   ("milliseconds-left" "(max 0" "(+ 0")
   ("wait-until" "until (or value (eql left 0))" "until value")))
 
-(:file "src/platform/sbcl/streams.lisp" :suites (platform conformance/detaching conformance/libraries wires)
+(:file "src/platform/sbcl/streams.lisp" :suites (platform conformance/detaching conformance/libraries buffered-connections)
  :mutants
  (("pushed-back-octets" "(setf (fill-pointer characters) 0)" "")
   ("pushed-back-octets" "reverse" "identity")

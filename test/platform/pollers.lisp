@@ -191,16 +191,16 @@ its CLIENT."
 
 (defun uses-of-a-closed-stream (stream)
   "Functions that use STREAM, a descriptor stream that is closed, in all ways there are."
-  (let ((wire (server:stream-wire stream)) (many (test-octets 100000)))
+  (let ((io (server:stream-io stream)) (many (test-octets 100000)))
     (list (lambda () (write-byte 1 stream) (finish-output stream))
           (lambda () (write-sequence many stream))
           (lambda ()
             (server:with-reply (reply)
               (http:encode-string reply "text" :latin-1)
-              (server:send-reply wire reply many)))
-          (lambda () (server:send-refusal-at-once wire (http:make-refusal :request-timeout)))
-          (lambda () (server:send-refusal wire (http:make-refusal :request-timeout)))
-          (lambda () (server:send-continue wire)))))
+              (server:send-reply io reply many)))
+          (lambda () (server:send-refusal-at-once io (http:make-refusal :request-timeout)))
+          (lambda () (server:send-refusal io (http:make-refusal :request-timeout)))
+          (lambda () (server:send-continue io)))))
 
 (define-server-test nobody-uses-a-descriptor-that-was-closed
   (where-supported
@@ -219,10 +219,10 @@ its CLIENT."
   (where-supported
    (with-descriptor (descriptor client)
      (let* ((stream (server:make-descriptor-stream descriptor))
-            (wire (server:stream-wire stream))
+            (io (server:stream-io stream))
             (few (test-octets 10)))
-       (signals error (server::receive-directly wire few 0 100000))
-       (signals error (server::write-keeping wire few 0 100000))
+       (signals error (server::receive-directly io few 0 100000))
+       (signals error (server::write-with-backpressure io few 0 100000))
        (is (equalp (test-octets 10) few))))))
 
 (define-server-test octets-go-both-ways-without-blocking

@@ -23,7 +23,7 @@
 
 (defun read-pieces (body-buffer random-state most)
   "All octets of BODY-BUFFER, read in pieces of random sizes up to MOST."
-  (apply #'concatenate 'wire
+  (apply #'concatenate 'octet-vector
          (loop for piece = (read-from-body-buffer body-buffer (1+ (random most random-state)))
                until (zerop (length piece))
                collect piece)))

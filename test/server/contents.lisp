@@ -16,7 +16,7 @@
 ;;; Of known length
 
 (define-server-test content-of-a-length-ends-where-it-ends
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "abcdefgh")
     (let ((content (content-of-length stream 5)))
       (is (eql (char-code #\a) (read-byte content)))
@@ -29,7 +29,7 @@
       (is (eql (char-code #\f) (read-byte stream))))))
 
 (define-server-test content-that-breaks-off-is-not-taken-for-whole
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "abc")
     (end-sending client)
     (flet ((content () (content-of-length stream 5)))
@@ -39,7 +39,7 @@
       (signals end-of-file (server:drop-content (content) 5)))))
 
 (define-server-test content-is-dropped-up-to-a-limit
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "abcdefgh")
     (let ((content (content-of-length stream 5)))
       (read-byte content)
@@ -49,17 +49,17 @@
       (is (zerop (server::content-remaining content)))
       (is (eql (char-code #\f) (read-byte stream))))
     (clear-input stream)
-    (send-and-fill wire client "ab")
+    (send-and-fill io client "ab")
     (send client "cdef")
     (is (server:drop-content (content-of-length stream 5) 5) "Though it came in pieces.")
     (is (eql (char-code #\f) (read-byte stream)))
     (is (server:drop-content (content-of-length stream 0) 0))))
 
 (define-server-test a-peer-that-takes-too-long-over-its-content-is-refused-once
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (platform:limit-waits stream 1/100)
     (dolist (make (list (lambda (turn-down) (content-of-length stream 5 :turn-down turn-down))
-                        (lambda (turn-down) (chunked wire :turn-down turn-down))))
+                        (lambda (turn-down) (chunked io :turn-down turn-down))))
       (let* ((refusals '())
              (content (funcall make (lambda (refusal) (push refusal refusals)))))
         (signals http:protocol-error (read-byte content))
@@ -68,14 +68,14 @@
         (is (not (listen content)))
         (is (= 1 (length refusals)))))
     ;; A part is not taken for the whole by who reads on.
-    (dolist (content (list (content-of-length stream 5) (chunked wire)))
+    (dolist (content (list (content-of-length stream 5) (chunked io)))
       (signals http:protocol-error (read-byte content))
       (signals http:protocol-error (read-byte content nil))
       (signals http:protocol-error (read-up-to content 5)))))
 
 (define-server-test who-reads-on-where-reading-was-left-is-told-so
-  (with-wire (wire stream client)
-    (dolist (content (list (content-of-length stream 5) (chunked wire)))
+  (with-io (io stream client)
+    (dolist (content (list (content-of-length stream 5) (chunked io)))
       (catch 'out
         (server::call-reading-content content (lambda () (throw 'out nil))))
       (is (not (listen content)))
@@ -84,8 +84,8 @@
       (signals server:content-left (all-content content)))))
 
 (define-server-test an-end-of-file-of-something-else-is-not-that-of-content
-  (with-wire (wire stream client)
-    (dolist (content (list (content-of-length stream 5) (chunked wire)))
+  (with-io (io stream client)
+    (dolist (content (list (content-of-length stream 5) (chunked io)))
       (catch 'out
         (server::call-reading-content content (lambda ()
                                                 (handler-case (error 'end-of-file :stream *standard-input*)
@@ -100,9 +100,9 @@
 
 ;; Nobody has what was taken, but the next request is where it is.
 (define-server-test content-of-which-a-part-is-lost-can-be-dropped
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "abcde" (chunks-of (octets "fghij") 5) "k")
-    (dolist (content (list (content-of-length stream 5) (chunked wire)))
+    (dolist (content (list (content-of-length stream 5) (chunked io)))
       (catch 'out
         (server:keeping-content (content)
           (read-byte content)
@@ -113,16 +113,16 @@
     (is (eql (char-code #\k) (read-byte stream)))))
 
 (define-server-test (who-leaves-listen-amid-it-may-have-lost-octets :needs :our-http)
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (dolist (make (list (lambda (invite) (content-of-length stream 5 :invite invite))
-                        (lambda (invite) (chunked wire :invite invite))))
+                        (lambda (invite) (chunked io :invite invite))))
       (let ((content (funcall make (lambda () (throw 'out nil)))))
         (is (null (catch 'out
                     (listen content))))
         (signals server:content-left (read-byte content nil))))))
 
 (define-server-test content-that-was-refused-is-refused-again-however-it-came
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (flet ((spooled (content)
              (setf (server::content-body-buffer content) (server::make-body-buffer))
              (server::append-to-body-buffer (server::content-body-buffer content) (octets "abcde") 0 5)
@@ -137,9 +137,9 @@
                      (unless (shiftf left-p t)
                        (throw 'out nil))
                      (funcall original content octets count))
-      (with-wire (wire stream client)
+      (with-io (io stream client)
         (send client (chunks-of (test-octets 100) 100))
-        (let ((content (chunked wire)))
+        (let ((content (chunked io)))
           (catch 'out
             (all-content content))
           (is-true left-p)
@@ -147,14 +147,14 @@
 
 (define-server-test (who-reads-on-where-the-connection-has-broken-is-told-so :needs :our-http)
   (dolist (chunked-p '(nil t))
-    (with-wire (wire stream client)
-      (let ((content (if chunked-p (chunked wire) (content-of-length stream 5))))
+    (with-io (io stream client)
+      (let ((content (if chunked-p (chunked io) (content-of-length stream 5))))
         (reset client)
         (loop repeat 2
               do (signals server:descriptor-broken (read-byte content nil)))))))
 
 (define-server-test a-peer-that-holds-its-content-back-is-asked-for-it-once
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (let* ((asked 0)
            (invite (lambda () (incf asked) (send client "abc")))
            (content (content-of-length stream 3 :invite invite)))
@@ -163,13 +163,13 @@
       (is (eql (char-code #\a) (read-byte content)))
       (is (equalp (octets "bc") (read-up-to content 2)))
       (is (= 1 asked))
-      (let ((chunked (chunked wire :invite (lambda () (incf asked) (send client "0" :crlf :crlf)))))
+      (let ((chunked (chunked io :invite (lambda () (incf asked) (send client "0" :crlf :crlf)))))
         (is (not (server:drop-content chunked 100)))
         (is (zerop (length (all-content chunked))))
         (is (= 2 asked))))
     ;; Who asks whether something has come wants it.
     (dolist (make (list (lambda (invite) (content-of-length stream 3 :invite invite))
-                        (lambda (invite) (chunked wire :invite invite))))
+                        (lambda (invite) (chunked io :invite invite))))
       (let ((asked 0))
         (is (not (listen (funcall make (lambda () (incf asked))))))
         (is (= 1 asked))))))
@@ -187,16 +187,16 @@
     (is (null (read-byte content nil)))))
 
 (define-server-test content-of-a-length-is-read-whole-if-it-may-be
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "abcdefgh")
     (is (equalp (octets "abcd") (all-content (content-of-length stream 4) 4)))
     (signals http:protocol-error (all-content (content-of-length stream 4) 3))
     (is (eql (char-code #\e) (read-byte stream)) "What is too much is not begun.")))
 
 (define-server-test (content-that-came-before-is-read-before-what-follows :needs :our-http)
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "cde, and the next request")
-    (eventually ("the octets to come") (eq :some (server:fill-input wire)))
+    (eventually ("the octets to come") (eq :some (server:fill-input io)))
     (let ((content (content-of-length stream 5)))
       (setf (server::content-body-buffer content) (server::make-body-buffer))
       (server::append-to-body-buffer (server::content-body-buffer content) (octets "ab") 0 2)
@@ -208,7 +208,7 @@
       (is (eql (char-code #\Space) (read-byte stream))))))
 
 (define-server-test content-of-many-requests-has-a-share-of-the-heap
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (let* ((size (1+ server::*uncounted-octets*))
            (octets (test-octets size))
            (before (engine:client-memory-reserved))
@@ -234,7 +234,7 @@
     (http:protocol-error (refusal) (http:protocol-error-refusal refusal))))
 
 (define-server-test when-others-have-the-heap-content-is-refused
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (let ((room (engine:client-memory-budget))
           (before (engine:client-memory-reserved)))
       (when room
@@ -249,13 +249,13 @@
           (engine:release-client-memory room))))))
 
 (define-server-test content-that-is-refused-gives-its-memory-back
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (let ((before (engine:client-memory-reserved))
           (sender (in-background ("client")
                     (try-to-send client (chunks-of (test-octets 200000) 1000)))))
-      (is (eq :body-too-large (refusal-of (lambda () (all-content (chunked wire) 150000)))))
+      (is (eq :body-too-large (refusal-of (lambda () (all-content (chunked io) 150000)))))
       (is (= before (engine:client-memory-reserved)))
-      (server:drop-descriptor wire)
+      (server:drop-descriptor io)
       (disconnect client)
       (task-result sender))))
 
@@ -271,16 +271,16 @@
                 collect :crlf)
           "0" :crlf :crlf))
 
-(defun chunked (wire &key limit (turn-down (constantly nil)) invite)
-  (server:make-chunked-content wire (http:make-limits :body-octets limit) turn-down invite))
+(defun chunked (io &key limit (turn-down (constantly nil)) invite)
+  (server:make-chunked-content io (http:make-limits :body-octets limit) turn-down invite))
 
 (defun all-content (content &optional limit)
   (server:read-all-content content limit :body-too-large))
 
 (define-server-test chunks-are-one-stream-however-it-is-read
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client (chunks-of (octets "abcdefgh") 3) "rest")
-    (let ((content (chunked wire)))
+    (let ((content (chunked io)))
       (is (eql (char-code #\a) (read-byte content)))
       (is (equalp (octets "bcde") (read-up-to content 4)))
       (is (equalp (octets "fgh") (read-up-to content 10)))
@@ -289,12 +289,12 @@
       (is (eql (char-code #\r) (read-byte stream))))))
 
 (define-server-test a-stream-of-chunks-tells-whether-there-is-something-to-be-read
-  (with-wire (wire stream client)
-    (let ((content (chunked wire)))
+  (with-io (io stream client)
+    (let ((content (chunked io)))
       (is (not (listen content)))
-      (send-and-fill wire client (octets "1" :crlf))
+      (send-and-fill io client (octets "1" :crlf))
       (is (not (listen content)) "That is no content.")
-      (send-and-fill wire client (octets "a" :crlf "0" :crlf :crlf "rest"))
+      (send-and-fill io client (octets "a" :crlf "0" :crlf :crlf "rest"))
       (is (listen content))
       (is (eql (char-code #\a) (read-byte content)))
       (is (not (listen content)))
@@ -302,37 +302,37 @@
 
 (define-server-test all-of-a-body-is-read-whatever-its-size
   (dolist (size '(0 1 8191 8192 8193 16384 40000))
-    (with-wire (wire stream client)
+    (with-io (io stream client)
       (let* ((octets (test-octets size))
              (sender (in-background ("client")
                        (send client (chunks-of octets 1000) "rest"))))
-        (is (equalp octets (all-content (chunked wire))) "~D octets" size)
+        (is (equalp octets (all-content (chunked io))) "~D octets" size)
         (task-result sender)
         (is (eql (char-code #\r) (read-byte stream)))))))
 
 (define-server-test chunks-that-break-off-are-not-taken-for-whole
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "5" :crlf "abc")
     (end-sending client)
-    (signals end-of-file (all-content (chunked wire)))))
+    (signals end-of-file (all-content (chunked io)))))
 
 (define-server-test a-body-is-read-up-to-its-limit-and-no-further
   (dolist (size '(10 8192 9000))
-    (with-wire (wire stream client)
+    (with-io (io stream client)
       (let ((sender (in-background ("client")
                       (send client (chunks-of (test-octets size) 1000)
                             (chunks-of (test-octets size) 1000)))))
-        (is (= size (length (all-content (chunked wire) size))))
-        (signals http:protocol-error (all-content (chunked wire) (1- size)))
+        (is (= size (length (all-content (chunked io) size))))
+        (signals http:protocol-error (all-content (chunked io) (1- size)))
         (task-result sender)))))
 
 (define-server-test chunks-are-dropped-up-to-a-limit
   (flet ((droppable-p (size limit)
            (let ((result nil))
-             (with-wire (wire stream client)
+             (with-io (io stream client)
                (let ((sender (in-background ("client")
                                (try-to-send client (chunks-of (test-octets size) 1000) "rest"))))
-                 (setf result (and (server:drop-content (chunked wire) limit) t))
+                 (setf result (and (server:drop-content (chunked io) limit) t))
                  (task-result sender)
                  (when result
                    (is (eql (char-code #\r) (read-byte stream))))))
@@ -345,10 +345,10 @@
      (is (eq nil (droppable-p 1 0))))))
 
 (define-server-test content-that-is-refused-is-told-and-is-over-then
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (let* ((refusals '())
-           (content (chunked wire :limit 5
-                                  :turn-down (lambda (refusal) (push refusal refusals)))))
+           (content (chunked io :limit 5
+                                :turn-down (lambda (refusal) (push refusal refusals)))))
       (send client "3" :crlf "abc" :crlf "3" :crlf "def" :crlf "0" :crlf :crlf)
       (is (equalp (octets "abc") (read-up-to content 3)))
       (signals http:protocol-error (read-byte content))
@@ -360,14 +360,14 @@
       (is (= 1 (length refusals))))))
 
 (define-server-test malformed-content-that-is-dropped-does-not-end-well
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "3" :crlf "abcdef" :crlf "0" :crlf :crlf)
-    (is (not (server:drop-content (chunked wire) 1000)))))
+    (is (not (server:drop-content (chunked io) 1000)))))
 
 ;;; Shared by threads
 
 (define-server-test content-is-released-by-the-thread-that-reads-it-when-its-request-ends
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "abcdef")
     (let ((content (content-of-length stream 5))
           (within (make-gate)) (leave (make-gate)))
@@ -385,7 +385,7 @@
       (signals server:content-left (read-byte content)))))
 
 (define-server-test content-that-is-not-all-received-is-the-sharing-threads-to-take
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "abcdefgh")
     (let ((content (content-of-length stream 8)))
       (server:share-content content 3)
@@ -402,7 +402,7 @@
         (is (eq :left (read-elsewhere)))))))
 
 (define-server-test what-ends-shared-content-too-early-is-signalled-behind-what-came
-  (with-wire (wire stream client)
+  (with-io (io stream client)
     (send client "abc")
     (end-sending client)
     (let ((content (content-of-length stream 5)))

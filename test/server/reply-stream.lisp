@@ -5,12 +5,12 @@
 
 (in-suite reply-streams)
 
-(defmacro with-reply-stream ((reply framing wire client) &body body)
-  "Evaluates BODY with REPLY, a stream for content with FRAMING, on a WIRE with the CLIENT at its other
-end, in a worker with its kit."
+(defmacro with-reply-stream ((reply framing io client) &body body)
+  "Evaluates BODY with REPLY, a stream for content with FRAMING, on an IO with the CLIENT at its other
+end, in a worker with its worker buffers."
   (let ((stream (gensym "STREAM")))
-    `(with-wire (,wire ,stream ,client)
-       (let ((,reply (server:make-reply-stream ,wire ,stream ,framing)))
+    `(with-io (,io ,stream ,client)
+       (let ((,reply (server:make-reply-stream ,io ,stream ,framing)))
          ,@body))))
 
 (defun chunked-content (connection)
@@ -29,7 +29,7 @@ then the last, with CONTENT bound to what was read."
 ;;; Chunks
 
 (define-server-test what-is-not-flushed-becomes-one-chunk
-  (with-reply-stream (reply :chunked wire client)
+  (with-reply-stream (reply :chunked io client)
     (write-sequence (octets "one ") reply)
     (write-byte 65 reply)
     (write-sequence (octets) reply)
@@ -47,7 +47,7 @@ then the last, with CONTENT bound to what was read."
     (is (not (readable-p client)))))
 
 (define-server-test a-large-vector-becomes-one-chunk
-  (with-reply-stream (reply :chunked wire client)
+  (with-reply-stream (reply :chunked io client)
     (let ((octets (test-octets 100000)))
       (while-read (content (list (read-chunk client) (read-chunk client) (read-chunk client)))
         (write-byte 1 reply)
@@ -60,7 +60,7 @@ then the last, with CONTENT bound to what was read."
 (define-server-test octets-arrive-in-order-however-they-are-written
   (let* ((octets (test-octets 400000))
          (sizes '(1 15 16 17 255 256 4000 4097 32751 32752 32760 32767 32768 32769 70000 3 9000)))
-    (with-reply-stream (reply :chunked wire client)
+    (with-reply-stream (reply :chunked io client)
       (while-read (content (chunked-content client))
         (loop for number from 0
               for start = 0 then end
@@ -76,23 +76,23 @@ then the last, with CONTENT bound to what was read."
 
 (define-server-test single-octets-fill-one-buffer-after-the-other
   (let ((octets (test-octets (+ 10 (* 2 server::+output-size+)))))
-    (with-reply-stream (reply :chunked wire client)
+    (with-reply-stream (reply :chunked io client)
       (while-read (content (chunked-content client))
         (loop for octet across octets do (write-byte octet reply))
         (server:end-reply reply)
         (is (null (octet-difference octets content)))))))
 
 (define-server-test who-sends-what-was-written-sends-whole-chunks
-  (with-reply-stream (reply :chunked wire client)
+  (with-reply-stream (reply :chunked io client)
     (write-sequence (octets "abc") reply)
-    (server::send-output wire)          ; who reads on does that
+    (server::send-output io)            ; who reads on does that
     (is (string= "abc" (decode (read-chunk client))))
     (write-sequence (octets "def") reply)
     (finish-output reply)
     (is (string= "def" (decode (read-chunk client))))))
 
 (define-server-test what-is-no-octet-spoils-no-chunk
-  (with-reply-stream (reply :chunked wire client)
+  (with-reply-stream (reply :chunked io client)
     (write-byte 65 reply)
     (signals error (write-byte 256 reply))
     (signals error (write-sequence (list 66 :no-octet) reply))
@@ -104,30 +104,30 @@ then the last, with CONTENT bound to what was read."
 
 (define-server-test no-chunk-is-lengthened-after-it-has-left
   (let ((large (test-octets (1+ server::+output-size+))))
-    (with-reply-stream (reply :chunked wire client)
+    (with-reply-stream (reply :chunked io client)
       (while-read (content (chunked-content client))
         (write-sequence (octets "four") reply)
         (finish-output reply)
         (let ((end (server::reply-content-chunk-end (server::reply-stream-content reply))))
           (write-sequence large reply)
           ;; The end of the large chunk fills the buffer as far as the chunk before did.
-          (is (= end (server::wire-fill wire))))
+          (is (= end (server::io-fill io))))
         (write-sequence (octets "abc") reply)
         (server:end-reply reply)
         (is (null (octet-difference (octets "four" large "abc") content)))))))
 
 (define-server-test who-leaves-a-large-chunk-unfinished-ends-the-connection
-  (with-reply-stream (reply :chunked wire client)
-    (with-function (server::await-taker (original wire) (throw 'leave :left))
+  (with-reply-stream (reply :chunked io client)
+    (with-function (server::await-taker (original io) (throw 'leave :left))
       (is (eq :left (catch 'leave (write-sequence (test-octets 9000000) reply)))))
-    (is (null (server:wire-descriptor wire)))
-    (is (null (server:wire-unsent wire)))
+    (is (null (server:io-descriptor io)))
+    (is (null (server:io-unsent io)))
     (signals error (write-byte 1 reply) (finish-output reply))))
 
 ;;; Other framings
 
 (define-server-test content-of-known-length-ends-by-itself
-  (with-reply-stream (reply 5 wire client)
+  (with-reply-stream (reply 5 io client)
     (write-sequence (octets "ab") reply)
     (write-byte 99 reply)
     (write-sequence (list 100 101) reply)
@@ -137,7 +137,7 @@ then the last, with CONTENT bound to what was read."
     (is (not (readable-p client)))))
 
 (define-server-test no-more-is-sent-than-was-announced
-  (with-reply-stream (reply 3 wire client)
+  (with-reply-stream (reply 3 io client)
     (write-byte 97 reply)
     (signals server:content-too-long (write-sequence (octets "bcde") reply))
     (signals server:content-too-long (write-byte 102 reply))
@@ -146,20 +146,20 @@ then the last, with CONTENT bound to what was read."
     (is (not (readable-p client)))))
 
 (define-server-test who-writes-less-than-was-announced-is-found-out
-  (with-reply-stream (reply 3 wire client)
+  (with-reply-stream (reply 3 io client)
     (write-sequence (octets "ab") reply)
     (is (not (server:end-reply reply)))
     (is (string= "ab" (decode (read-octets client 2))))))
 
 (define-server-test content-without-framing-leaves-as-it-is
-  (with-reply-stream (reply :plain wire client)
+  (with-reply-stream (reply :plain io client)
     (write-sequence (octets "abc") reply)
     (is (server:end-reply reply) "Nothing is missing, though only the end of the connection tells that.")
     (is (string= "abc" (decode (read-octets client 3))))
     (is (not (readable-p client)))))
 
 (define-server-test where-there-is-no-content-none-is-sent
-  (with-reply-stream (reply :none wire client)
+  (with-reply-stream (reply :none io client)
     (write-byte 97 reply)
     (write-sequence (octets "abc") reply)
     (finish-output reply)
@@ -168,7 +168,7 @@ then the last, with CONTENT bound to what was read."
 
 (define-server-test a-large-vector-leaves-whole-without-chunks
   (let ((octets (test-octets 3000000)))
-    (with-reply-stream (reply :plain wire client)
+    (with-reply-stream (reply :plain io client)
       (while-read (content (receive-many client (+ 2 (length octets))))
         (write-byte 1 reply)
         (write-sequence octets reply)
@@ -178,17 +178,17 @@ then the last, with CONTENT bound to what was read."
 
 (define-server-test ranges-beyond-a-vector-are-refused
   (dolist (framing '(:chunked :plain 100000))
-    (with-reply-stream (reply framing wire client)
+    (with-reply-stream (reply framing io client)
       (signals error (trivial-gray-streams:stream-write-sequence reply (test-octets 10) 0 60000))
       (signals error (trivial-gray-streams:stream-write-sequence reply (test-octets 10) 0 11))))
-  (with-reply-stream (reply :chunked wire client)
+  (with-reply-stream (reply :chunked io client)
     (write-byte 97 reply)
     (signals error (trivial-gray-streams:stream-write-sequence reply (test-octets 10) 0 11))
     (server:end-reply reply)
     (is (string= "a" (decode (chunked-content client))) "Nothing of it was written.")))
 
 (define-server-test after-the-end-of-a-reply-its-stream-is-that-of-the-connection
-  (with-reply-stream (reply :chunked wire client)
+  (with-reply-stream (reply :chunked io client)
     (is (server:end-reply reply))
     (is (null (read-chunk client)))
     (is (server:end-reply reply) "Once more, nothing happens.")
@@ -198,7 +198,7 @@ then the last, with CONTENT bound to what was read."
     (is (string= "abc" (decode (read-octets client 3))))))
 
 (define-server-test who-closes-the-stream-of-a-reply-ends-both
-  (with-reply-stream (reply :chunked wire client)
+  (with-reply-stream (reply :chunked io client)
     (write-byte 97 reply)
     (is (open-stream-p reply))
     (is (close reply))
@@ -209,7 +209,7 @@ then the last, with CONTENT bound to what was read."
     (signals error (write-byte 98 reply) (finish-output reply))))
 
 (define-server-test who-aborts-the-stream-of-a-reply-leaves-it-without-end
-  (with-reply-stream (reply :chunked wire client)
+  (with-reply-stream (reply :chunked io client)
     (write-byte 97 reply)
     (finish-output reply)
     (write-byte 98 reply)
@@ -218,10 +218,10 @@ then the last, with CONTENT bound to what was read."
     (is (closed-by-server-p client))))
 
 (define-server-test the-stream-of-a-reply-reads-what-the-client-sends
-  (with-reply-stream (reply :plain wire client)
+  (with-reply-stream (reply :plain io client)
     (is (not (listen reply)))
     (send client "abcd")
-    (await-arrival wire)
+    (await-arrival io)
     (is (listen reply))
     (is (eql 97 (read-byte reply)))
     (let ((octets (test-octets 2)))
@@ -234,8 +234,8 @@ then the last, with CONTENT bound to what was read."
 ;;; What a client does not take
 
 (define-server-test what-a-client-does-not-take-is-kept
-  (with-reply-stream (reply :chunked wire client)
-    (fill-socket wire)
+  (with-reply-stream (reply :chunked io client)
+    (fill-socket io)
     (let ((octets (test-octets 100000)))
       (write-sequence octets reply :end 10)
       (finish-output reply)
@@ -244,25 +244,25 @@ then the last, with CONTENT bound to what was read."
       (write-sequence octets reply :start 20)
       (finish-output reply)
       (server:end-reply reply)
-      (is (server:wire-unsent wire))
-      (is (server:flushed-p wire (server:reply-stream-inner reply)) "The engine sends the rest.")
+      (is (server:io-unsent io))
+      (is (server:flushed-p io (server:reply-stream-inner reply)) "The engine sends the rest.")
       (while-read (content (progn (loop while (zerop (next-octet client)))
                                          ;; The first digit of the first chunk was read already.
                                          (read-response-line client)
                                          (octets (read-octets client 10) (progn (read-response-line client)
                                                                                 (chunked-content client)))))
-        (server:send-unsent wire)
+        (server:send-unsent io)
         (is (null (octet-difference octets content)))))))
 
 (define-server-test a-handler-waits-when-more-than-the-mark-is-kept
   (with-globals ((server:*high-water-mark* 100000))
-    (with-reply-stream (reply :plain wire client)
-      (fill-socket wire)
+    (with-reply-stream (reply :plain io client)
+      (fill-socket io)
       (write-sequence (test-octets 90000) reply)
-      (is (<= 1 (engine:queued-octets (server:wire-queue wire)) 100000))
+      (is (<= 1 (engine:queued-octets (server:io-queue io)) 100000))
       (let ((waited (make-recorder)))
-        (with-function (server::await-taker (original wire)
-                         (record waited (engine:queued-octets (server:wire-queue wire)))
+        (with-function (server::await-taker (original io)
+                         (record waited (engine:queued-octets (server:io-queue io)))
                          (throw 'leave :waited))
           (is (eq :waited (catch 'leave
                             (loop repeat 5 do (write-sequence (test-octets 9000) reply))))))
@@ -270,22 +270,22 @@ then the last, with CONTENT bound to what was read."
 
 (define-server-test a-handler-goes-on-when-no-more-than-the-mark-is-kept
   (with-globals ((server:*high-water-mark* 100000))
-    (with-reply-stream (reply :plain wire client)
+    (with-reply-stream (reply :plain io client)
       (let ((octets (test-octets 9000000)))
         (while-read (content (receive-many client (length octets)))
           (write-sequence octets reply)
-          (is (>= 100000 (engine:queued-octets (server:wire-queue wire))))
+          (is (>= 100000 (engine:queued-octets (server:io-queue io))))
           (server:end-reply reply)
-          (server:send-unsent wire)
+          (server:send-unsent io)
           (is (null (octet-difference octets content))))))))
 
 (define-server-test a-client-that-takes-nothing-is-waited-for-once
-  (with-reply-stream (reply :chunked wire client)
-    (engine:limit-taking (server:wire-queue wire) 1/100)
+  (with-reply-stream (reply :chunked io client)
+    (engine:limit-taking (server:io-queue io) 1/100)
     (signals server:stream-timeout (write-sequence (test-octets 9000000) reply))
-    (is (null (server:wire-descriptor wire)))
-    (is (null (server:wire-unsent wire)))
-    (with-function (server::await-taker (original wire) (error "Somebody waits again."))
+    (is (null (server:io-descriptor io)))
+    (is (null (server:io-unsent io)))
+    (with-function (server::await-taker (original io) (error "Somebody waits again."))
       (signals server:descriptor-broken
         (write-byte 1 reply)
         (finish-output reply))
@@ -295,22 +295,22 @@ then the last, with CONTENT bound to what was read."
 
 (define-server-test a-client-that-takes-nothing-of-single-octets-is-waited-for-once
   (with-globals ((server:*high-water-mark* 0))
-    (with-reply-stream (reply :chunked wire client)
-      (fill-socket wire)
-      (engine:limit-taking (server:wire-queue wire) 1/100)
+    (with-reply-stream (reply :chunked io client)
+      (fill-socket io)
+      (engine:limit-taking (server:io-queue io) 1/100)
       (signals server:stream-timeout (loop (write-byte 1 reply)))
-      (is (null (server:wire-descriptor wire)))
-      (is (null (server:wire-unsent wire))))))
+      (is (null (server:io-descriptor io)))
+      (is (null (server:io-unsent io))))))
 
 (define-server-test what-is-kept-leaves-before-what-is-written-after-it
-  (with-reply-stream (reply :plain wire client)
+  (with-reply-stream (reply :plain io client)
     (let ((large (test-octets 100000)))
-      (engine:enqueue (server:wire-queue wire)
+      (engine:enqueue (server:io-queue io)
                       (list (engine:make-octets-part (octets "xabcx") 1 4)))
-      (with-function (server:flush-wire (original wire)) ; as if the socket took nothing
+      (with-function (server:flush-io (original io))     ; as if the socket took nothing
         (write-sequence (octets "def") reply)
         (finish-output reply)
-        (server::keep-buffered wire)
+        (server::queue-buffered io)
         (write-sequence large reply)
         (finish-output reply)
         (is (not (readable-p client))))
@@ -319,27 +319,27 @@ then the last, with CONTENT bound to what was read."
         (is (null (octet-difference (octets "abcdef" large) content)))))))
 
 (define-server-test what-is-kept-leaves-when-more-is-flushed
-  (with-reply-stream (reply :plain wire client)
-    (engine:enqueue (server:wire-queue wire)
+  (with-reply-stream (reply :plain io client)
+    (engine:enqueue (server:io-queue io)
                       (list (engine:make-octets-part (octets "xabcx") 1 4)))
-    (is (= 3 (engine:queued-octets (server:wire-queue wire))))
+    (is (= 3 (engine:queued-octets (server:io-queue io))))
     (finish-output reply)
-    (is (null (server:wire-unsent wire)))
+    (is (null (server:io-unsent io)))
     (is (string= "abc" (decode (read-octets client 3))))))
 
 (define-server-test nothing-is-left-where-nobody-would-send-it
-  (with-reply-stream (reply :plain wire client)
-    (fill-socket wire)
+  (with-reply-stream (reply :plain io client)
+    (fill-socket io)
     (let* ((octets (test-octets 50000))
            (reader (in-background ("client")
                      (loop while (zerop (next-octet client)))
                      (receive-many client (1- (length octets))))))
       (setf (aref octets 0) 1
-            (server::wire-owner wire) :stream)
+            (server::io-owner io) :stream)
       (write-sequence octets reply)
       (finish-output reply)
-      (is (null (server:wire-unsent wire)))
-      (setf (server::wire-owner wire) :engine) ; it is the test's to close
+      (is (null (server:io-unsent io)))
+      (setf (server::io-owner io) :engine)     ; it is the test's to close
       (is (null (octet-difference (subseq octets 1) (task-result reader)))))))
 
 (defmacro with-slow-kernel ((clock &rest steps) &body body)
@@ -359,47 +359,47 @@ after the other, whenever it is asked.  Then there is room."
              ,@body))))))
 
 (define-server-test a-client-that-takes-a-little-has-as-much-time-again
-  (with-wire (wire stream client)
-    (engine:limit-taking (server:wire-queue wire) 16/10)
+  (with-io (io stream client)
+    (engine:limit-taking (server:io-queue io) 16/10)
     (with-slow-kernel (clock (make-list 16 :initial-element 900) (make-list 16 :initial-element 800) '(700))
-      (server::await-taker wire)
+      (server::await-taker io)
       (is (= (+ 1000 3300) clock))
       (is (open-stream-p stream)))))
 
 (define-server-test a-client-that-takes-nothing-any-more-is-given-up
-  (with-wire (wire stream client)
-    (engine:limit-taking (server:wire-queue wire) 16/10)
+  (with-io (io stream client)
+    (engine:limit-taking (server:io-queue io) 16/10)
     ;; What was on its way arrives after the wait began.
     (with-slow-kernel (clock '(900) (make-list 17 :initial-element 800) '(700))
-      (signals server:stream-timeout (server::await-taker wire))
+      (signals server:stream-timeout (server::await-taker io))
       (is (= (+ 1000 100 1600) clock))
       (is (not (open-stream-p stream))))))
 
 (define-server-test who-does-not-know-what-the-kernel-holds-waits-once
-  (with-wire (wire stream client)
-    (engine:limit-taking (server:wire-queue wire) 16/10)
+  (with-io (io stream client)
+    (engine:limit-taking (server:io-queue io) 16/10)
     (with-slow-kernel (clock '(900) (make-list 20 :initial-element -22))
-      (signals server:stream-timeout (server::await-taker wire))
+      (signals server:stream-timeout (server::await-taker io))
       (is (= (+ 1000 1600) clock)))))
 
 (define-server-test reads-and-writes-have-limits-of-their-own
-  (with-reply-stream (reply :plain wire client)
+  (with-reply-stream (reply :plain io client)
     (platform:limit-waits (server:reply-stream-inner reply) 7)
-    (is (= 7000 (server::wait-limit wire)
-           (engine:send-queue-milliseconds (server:wire-queue wire))))
-    (engine:limit-taking (server:wire-queue wire) 1/100)
-    (is (= 7000 (server::wait-limit wire)))
-    (is (= 10 (engine:send-queue-milliseconds (server:wire-queue wire))))
-    (engine:limit-taking (server:wire-queue wire) nil)
-    (is (null (engine:send-queue-milliseconds (server:wire-queue wire))))))
+    (is (= 7000 (server::wait-limit io)
+           (engine:send-queue-milliseconds (server:io-queue io))))
+    (engine:limit-taking (server:io-queue io) 1/100)
+    (is (= 7000 (server::wait-limit io)))
+    (is (= 10 (engine:send-queue-milliseconds (server:io-queue io))))
+    (engine:limit-taking (server:io-queue io) nil)
+    (is (null (engine:send-queue-milliseconds (server:io-queue io))))))
 
 (define-server-test a-wait-for-a-client-to-take-octets-has-the-limit-of-writes
-  (with-wire (wire stream client)
-    (fill-socket wire)
+  (with-io (io stream client)
+    (fill-socket io)
     (platform:limit-waits stream nil)
-    (engine:limit-taking (server:wire-queue wire) 1/100)
+    (engine:limit-taking (server:io-queue io) 1/100)
     (with-function (platform:await-descriptor (original descriptor direction &rest more)
                      (if (getf more :until)
                          (apply original descriptor direction more)
                          (error "There is no limit.")))
-      (signals server:stream-timeout (server::await-taker wire)))))
+      (signals server:stream-timeout (server::await-taker io)))))

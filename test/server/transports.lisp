@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite transports :in all
-  :description "Wires that a stream carries.")
+  :description "Buffered connections that a stream carries.")
 
 (in-suite transports)
 
@@ -51,83 +51,83 @@
   (setf (scripted-flushed-p stream) t)
   nil)
 
-(defun scripted-wire (&rest parts)
-  "A wire that a stream of PARTS, texts, conditions and :EOF, carries; and that stream."
+(defun scripted-io (&rest parts)
+  "A buffered connection that a stream of PARTS, texts, conditions and :EOF, carries; and that stream."
   (let ((stream (make-instance 'scripted-stream
                                :octets (loop for part in parts
                                              append (if (stringp part)
                                                         (coerce (octets part) 'list)
                                                         (list part))))))
-    (values (server:make-transport-wire (server:transport-for stream nil)) stream)))
+    (values (server:make-transport-io (server:transport-for stream nil)) stream)))
 
-(defun next-head (wire)
-  (server:read-head wire (server:take-parser (http:make-limits))))
+(defun next-head (io)
+  (server:read-head io (server:take-parser (http:make-limits))))
 
 (test a-head-is-read-to-its-end-and-no-further
-  (multiple-value-bind (wire stream)
-      (scripted-wire (format nil "GET /a HTTP/1.1~C~CHost: h~C~C~C~C" #\Return #\Newline
-                             #\Return #\Newline #\Return #\Newline)
-                     "other octets")
-    (is (string= "/a" (http:head-uri (next-head wire))))
+  (multiple-value-bind (io stream)
+      (scripted-io (format nil "GET /a HTTP/1.1~C~CHost: h~C~C~C~C" #\Return #\Newline
+                           #\Return #\Newline #\Return #\Newline)
+                   "other octets")
+    (is (string= "/a" (http:head-uri (next-head io))))
     (is (= (length "other octets") (length (scripted-octets stream))) "They are for others to read.")))
 
 (test no-more-is-waited-for-than-is-wanted
-  (multiple-value-bind (wire) (scripted-wire "abc")
-    (let ((content (server:make-content-stream (server:wire-stream wire) 3 (constantly nil) nil)))
+  (multiple-value-bind (io) (scripted-io "abc")
+    (let ((content (server:make-content-stream (server:io-stream io) 3 (constantly nil) nil)))
       (is (equalp (octets "ab") (read-up-to content 2)))
       (is (eql (char-code #\c) (read-byte content)))
       (is (null (read-byte content nil))))))
 
 (test chunks-are-read-to-their-end-and-no-further
-  (multiple-value-bind (wire stream)
-      (scripted-wire (format nil "3~C~Cabc~C~C0~C~C~C~C" #\Return #\Newline #\Return #\Newline
-                             #\Return #\Newline #\Return #\Newline)
-                     "x")
-    (let ((content (server:make-chunked-content wire (http:make-limits) (constantly nil) nil)))
+  (multiple-value-bind (io stream)
+      (scripted-io (format nil "3~C~Cabc~C~C0~C~C~C~C" #\Return #\Newline #\Return #\Newline
+                           #\Return #\Newline #\Return #\Newline)
+                   "x")
+    (let ((content (server:make-chunked-content io (http:make-limits) (constantly nil) nil)))
       (is (equalp (octets "abc") (read-up-to content 10)))
       (is (equal (coerce (octets "x") 'list) (scripted-octets stream))))))
 
 (test octets-before-a-wait-that-was-too-long-are-not-lost
-  (multiple-value-bind (wire)
-      (scripted-wire "GE" (make-condition 'server:stream-timeout :stream nil)
-                     (make-condition 'server:stream-timeout :stream nil))
+  (multiple-value-bind (io)
+      (scripted-io "GE" (make-condition 'server:stream-timeout :stream nil)
+                   (make-condition 'server:stream-timeout :stream nil))
     (let ((parser (server:take-parser (http:make-limits))))
-      (signals server:stream-timeout (server:read-head wire parser))
+      (signals server:stream-timeout (server:read-head io parser))
       (is (http:parser-begun-p parser)))))
 
-(test what-breaks-a-stream-breaks-its-wire
-  (multiple-value-bind (wire) (scripted-wire (make-condition 'simple-error))
-    (signals server:descriptor-broken (next-head wire))))
+(test what-breaks-a-stream-breaks-its-buffered-connection
+  (multiple-value-bind (io) (scripted-io (make-condition 'simple-error))
+    (signals server:descriptor-broken (next-head io))))
 
-(test the-end-of-a-stream-is-the-end-of-its-wire
-  (multiple-value-bind (wire) (scripted-wire :eof)
-    (is (eq :end (next-head wire)))))
+(test the-end-of-a-stream-is-the-end-of-its-buffered-connection
+  (multiple-value-bind (io) (scripted-io :eof)
+    (is (eq :end (next-head io)))))
 
 (test what-is-written-to-a-stream-is-sent-at-once
-  (multiple-value-bind (wire stream) (scripted-wire)
-    (write-sequence (octets "reply") (server:wire-stream wire))
-    (finish-output (server:wire-stream wire))
+  (multiple-value-bind (io stream) (scripted-io)
+    (write-sequence (octets "reply") (server:io-stream io))
+    (finish-output (server:io-stream io))
     (is (equal (coerce (octets "reply") 'list) (scripted-written stream)))
     (is-true (scripted-flushed-p stream))))
 
-(test a-stream-that-fails-while-the-queue-is-flushed-ends-its-wire-and-fails-no-second-time
+(test a-stream-that-fails-while-the-queue-is-flushed-ends-its-buffered-connection-and-fails-no-second-time
   (loop for (condition expected)
           in `((,(make-condition 'simple-error) server:descriptor-broken)
                (,(make-condition 'server:stream-timeout :stream nil) server:stream-timeout))
-        do (multiple-value-bind (wire stream) (scripted-wire)
-             (engine:enqueue (server:wire-queue wire)
+        do (multiple-value-bind (io stream) (scripted-io)
+             (engine:enqueue (server:io-queue io)
                              (list (engine:make-octets-part (octets "reply"))))
              (setf (scripted-failure stream) condition)
-             (is (typep (nth-value 1 (ignore-errors (server:flush-wire wire))) expected))
-             (is (not (server:wire-open-p wire)))
-             (is (null (server:wire-unsent wire)))
-             (finishes (close (server:wire-stream wire)))
+             (is (typep (nth-value 1 (ignore-errors (server:flush-io io))) expected))
+             (is (not (server:io-open-p io)))
+             (is (null (server:io-unsent io)))
+             (finishes (close (server:io-stream io)))
              (is (null (scripted-written stream))))))
 
 (test who-listens-to-a-stream-waits-for-nothing
-  (is (server:input-waiting-p (scripted-wire "a")))
-  (is (not (server:input-waiting-p (scripted-wire))))
-  (is (server:input-waiting-p (scripted-wire (make-condition 'simple-error)))))
+  (is (server:input-waiting-p (scripted-io "a")))
+  (is (not (server:input-waiting-p (scripted-io))))
+  (is (server:input-waiting-p (scripted-io (make-condition 'simple-error)))))
 
 ;;; What waits for something else than input
 
@@ -139,11 +139,11 @@
   :output)
 
 (define-server-test (who-reads-waits-for-what-the-transport-waits-for :needs :our-http)
-  (with-wire (wire stream client)
-    (let ((carried (server::make-wire nil (make-halting-transport stream wire))))
-      (setf (server::wire-milliseconds wire) (* 1000 *patience*))
+  (with-io (io stream client)
+    (let ((carried (server::make-io nil (make-halting-transport stream io))))
+      (setf (server::io-milliseconds io) (* 1000 *patience*))
       (let ((began (platform:milliseconds)))
         (server::await-peer carried :input) ; nothing has come, but the socket takes octets
         (is (< (- (platform:milliseconds) began) (* 500 *patience*))))
-      (setf (server::wire-milliseconds wire) 10)
-      (signals server:stream-timeout (server::await-peer wire :input)))))
+      (setf (server::io-milliseconds io) 10)
+      (signals server:stream-timeout (server::await-peer io :input)))))

@@ -1,12 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; What goes over the wire, and what of it is text.
+;;; What goes over the buffered connection, and what of it is text.
 
-(deftype wire ()
+(deftype octet-vector ()
   "A vector of octets as the tests' client sends and receives it."
   '(simple-array (unsigned-byte 8) (*)))
 
-(defparameter *crlf* (coerce '(13 10) 'wire)
+(defparameter *crlf* (coerce '(13 10) 'octet-vector)
   "The end of a line of HTTP.")
 
 (defun as-octets (list)
@@ -19,7 +19,7 @@
 
 (defun encode (string &optional (charset :utf-8))
   "The octets of STRING in CHARSET."
-  (coerce (flexi-streams:string-to-octets string :external-format charset) 'wire))
+  (coerce (flexi-streams:string-to-octets string :external-format charset) 'octet-vector))
 
 (defun decode (octets &optional (charset :utf-8))
   "The string that OCTETS stand for in CHARSET."
@@ -32,7 +32,7 @@
     (string (encode part))
     ((eql :crlf) *crlf*)
     (cons (apply #'octets part))
-    (vector (coerce part 'wire))))
+    (vector (coerce part 'octet-vector))))
 
 (defun octets (&rest parts)
   "One vector of the octets of all PARTS.  Each is a string, which goes in UTF-8; a

@@ -37,7 +37,7 @@ where it returned none.")
   (watched-p nil)                       ; the poller knows it
   (outcome nil :type symbol
    :documentation "What is to become of CONNECTION, as SERVE returns it; NIL while SERVE has not decided.  It
-waits here until the output is sent, and for a worker where a visitor or the sentinel may not end CONNECTION.
+waits here until the output is sent, and for a worker where a resuming thread or the sentinel may not end CONNECTION.
 A service that gives the socket away sets :DETACHED or :BROKEN at once.")
   (deferred-p nil)                      ; it is parked, or about to be, until somebody has an answer for it
   (turn-over-p nil)                     ; it is queued for a worker, with requests that may have come
@@ -118,7 +118,7 @@ its socket away before; else NIL."
   (find (connection-outcome connection) '(:detached :broken)))
 
 (defun end-left-to-worker (connection)
-  "What a visitor or the sentinel has left a worker to do with CONNECTION, :CLOSE or :BROKEN; else NIL."
+  "What a resuming thread or the sentinel has left a worker to do with CONNECTION, :CLOSE or :BROKEN; else NIL."
   (case (connection-outcome connection)
     (:broken :broken)
     (:close (and (null (connection-output connection)) :close))))

@@ -76,7 +76,7 @@ begun, or while a lost one has no successor.")
   (expired 0 :type fixnum)              ; connections ended by the sentinel
   (expired-by (no-expirations) :type list) ; the same by kind, a plist; see *DEADLINE-KINDS*
   (served-before 0 :type integer)       ; requests served by workers that have ended
-  (visitors-served (make-counter) :read-only t) ; requests answered by threads that are no workers
+  (served-by-resuming-threads (make-counter) :read-only t) ; requests answered by threads that are no workers
   (timers (make-timers) :type timers :read-only t) ; see timer-heap.lisp
   (timer-thread nil)                    ; see timer-thread.lisp
   (started nil)                         ; in MILLISECONDS

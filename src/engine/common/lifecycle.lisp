@@ -197,7 +197,7 @@ True when it is."
   (let ((left (countdown seconds)))
     (ensure-sentinel engine)            ; it ends the connections on which nothing comes
     (advance-phase engine :draining)
-    (visit-deferred engine)
+    (resume-all-deferred engine)
     (with-engine (engine)
       (unless (engine-drain-end engine) ; who came first may have been destroyed before that
         (setf (engine-drain-end engine)
@@ -249,7 +249,7 @@ real or NIL for no limit, and reports who did not end."
       (with-engine (engine)
         (setf (engine-stopped engine) (milliseconds))
         (bt:condition-notify (engine-sentinel-wakeup engine))))
-    (end-input engine :keep-alive :writing) ; what visitors have parked meanwhile; later ones see to that
+    (end-input engine :keep-alive :writing) ; what resuming threads have parked meanwhile; later ones see to that
     (await-sentinel engine (funcall left))
     (await-end-of-timers engine (funcall left))
     (release-resources-when-empty engine)

@@ -2,7 +2,7 @@
 
 ;;;; The send queue of a connection: what its socket has not taken yet, a list of parts in the
 ;;;; order in which they leave.  The owner of the connection adds parts and flushes the queue: a
-;;;; handler through its wire, while a request is served; the engine afterwards, whenever the
+;;;; handler through its buffered connection, while a request is served; the engine afterwards, whenever the
 ;;;; socket takes more.
 ;;;;
 ;;;; Invariants: the octets of a part from POSITION to END were not sent, and nobody changes

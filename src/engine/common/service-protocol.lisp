@@ -11,7 +11,7 @@
 become of the connection:
   :CLOSE     close it;
   :PARK      another request may follow;
-  :DEFERRED  an answer comes later: it waits without a worker for VISIT-CONNECTION, an event, or its
+  :DEFERRED  an answer comes later: it waits without a worker for RESUME-CONNECTION, an event, or its
              deadline, and is served again then;
   :AGAIN     as :DEFERRED, but more has come than is served at a time: it is served again when what else is ready was;
   :DETACHED  forget it, somebody else owns its socket now;
@@ -22,8 +22,8 @@ NOTE-INPUT-MISSED.
 Called by a worker, in its thread.  An error that gets out is counted and noted, and the
 connection closed."))
 
-(defgeneric serve-visitor (service connection)
-  (:documentation "Does for CONNECTION what a visitor wants (see VISIT-CONNECTION), reading no request, and returns
+(defgeneric serve-resumption-of (service connection)
+  (:documentation "Does for CONNECTION what a resuming thread wants (see RESUME-CONNECTION), reading no request, and returns
 what SERVE does; or NIL when nobody wants anything of SERVICE, so that a worker is to look.  Called in any thread,
 without interrupts, so it must not wait.  An error that gets out is counted and noted, and the connection
 closed.")
@@ -161,9 +161,9 @@ counted."))
 
 ;;;; And what it may ask of an engine for a connection that has waited since SERVE returned :DEFERRED.
 
-(defgeneric visit-connection (engine connection)
-  (:documentation "Has CONNECTION of ENGINE, which may be closed by now, served for the sake of a visitor, who has
-something for it: see SERVE-VISITOR.  By the current thread, which may be any, if nobody owns CONNECTION; else by its
+(defgeneric resume-connection (engine connection)
+  (:documentation "Has CONNECTION of ENGINE, which may be closed by now, served for the sake of a resuming thread, who has
+something for it: see SERVE-RESUMPTION-OF.  By the current thread, which may be any, if nobody owns CONNECTION; else by its
 owner, soon.  Does not wait, and does not signal; what it returns does not matter.")
   (:method (engine connection)
     "Nothing: where a worker keeps each connection, the service lets that wait."
@@ -177,7 +177,7 @@ in MILLISECONDS, or a little later; NIL for never.  What it returns does not mat
     (declare (ignore engine))
     (set-deadline-at connection :deferred time)))
 
-(defgeneric visit-deferred (engine)
+(defgeneric resume-all-deferred (engine)
   (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED served: the phase of
 ENGINE has changed.")
   (:method (engine)

@@ -2,7 +2,7 @@
 
 (defun requests-served (engine)
   (+ (engine-served-before engine)
-     (counter-count (engine-visitors-served engine))
+     (counter-count (engine-served-by-resuming-threads engine))
      (reduce #'+ (engine-workers engine) :key #'worker-served)))
 
 (defun work-done (engine)

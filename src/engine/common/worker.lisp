@@ -44,16 +44,16 @@
   "For how long WORKER has been in its state."
   (- (milliseconds) (worker-since worker)))
 
-(defvar *visitors-served* nil
+(defvar *served-by-resuming-threads* nil
   "The counter of requests served that the current thread adds to where it is no worker's; or NIL.")
 
 (defun count-request (connection)
-  "Counts a request of CONNECTION, which the current thread owns, as served: by its worker, or by a visitor."
+  "Counts a request of CONNECTION, which the current thread owns, as served: by its worker, or by a resuming thread."
   (incf (connection-served connection))
   (cond (*worker*
          (incf (worker-served *worker*)))
-        (*visitors-served*
-         (counter-add *visitors-served* 1))))
+        (*served-by-resuming-threads*
+         (counter-add *served-by-resuming-threads* 1))))
 
 (defmethod print-object ((worker worker) stream)
   (print-unreadable-object (worker stream :type t)

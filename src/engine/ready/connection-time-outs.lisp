@@ -93,7 +93,7 @@ request is about to park."
 CONNECTION waits for an answer, the sentinel visits it, to say that none has come."
   (if (and (eq :deferred (connection-deadline-kind connection))
            (all-serve-p engine))
-      (visit-owned engine connection)
+      (resume-owned engine connection)
       (requeue-connection engine connection)))
 
 (defun have-worker-end (engine connection)

@@ -3,7 +3,7 @@
 ;;;; The TLS handshake of a connection, without a worker that waits.
 ;;;;
 ;;;;   the descriptor has, of a connection     does
-;;;;   without a link
+;;;;   without a HTTP connection
 ;;;;     nothing yet                           nothing: it is parked, for its first octet
 ;;;;     an octet                              begins the handshake; where a program may read first, only if
 ;;;;                                           that octet begins a TLS record
@@ -23,52 +23,52 @@
            (eql +tls-handshake-record+ (first-octet (connection-descriptor connection))))))
 
 (defun begin-handshake (application connection)
-  "The link of CONNECTION, whose handshake is to begin.  Signals PEER-GONE where nobody is there any more."
-  (let* ((link (link-to-socket application (connection-usocket connection)))
-         (wire (encrypt-wire (link-base link) (handshake-context application))))
-    (setf (link-wire link) wire
-          (link-stream link) (wire-stream wire)
-          (link-shaking-p link) t
-          (connection-data connection) link)))
+  "The HTTP connection of CONNECTION, whose handshake is to begin.  Signals PEER-GONE where nobody is there any more."
+  (let* ((http (http-connection-to-socket application (connection-usocket connection)))
+         (io (encrypt-io (http-base http) (handshake-context application))))
+    (setf (http-io http) io
+          (http-stream http) (io-stream io)
+          (http-shaking-p http) t
+          (connection-data connection) http)))
 
-(defun shaken-p (application connection link)
-  "Takes the handshake of CONNECTION over LINK as far as it gets.  Returns true when it is done; else what
+(defun shaken-p (application connection http)
+  "Takes the handshake of CONNECTION over HTTP as far as it gets.  Returns true when it is done; else what
 becomes of the connection, :NONE or :END, as second value."
-  (let ((transport (wire-transport (link-wire link))))
+  (let ((transport (io-transport (http-io http))))
     (multiple-value-bind (result reason) (transport-handshake transport)
       (ecase result
         (:done
-         (setf (link-shaking-p link) nil)
-         (put-program-stream application connection link)
+         (setf (http-shaking-p http) nil)
+         (put-program-stream application connection http)
          t)
         (:input
-         (settle-head-deadline application connection link :handshake)
+         (settle-head-deadline application connection http :handshake)
          (values nil :none))
         (:output
-         (settle-head-deadline application connection link :handshake)
+         (settle-head-deadline application connection http :handshake)
          (leave-handshake-to-engine connection transport)
          (values nil :none))
         (:failed
-         (end-handshake application link reason)
+         (end-handshake application http reason)
          (values nil :end))))))
 
-(defun end-handshake (application link reason)
-  "Tells who runs APPLICATION that the handshake over LINK failed because of REASON; and the client, where it
+(defun end-handshake (application http reason)
+  "Tells who runs APPLICATION that the handshake over HTTP failed because of REASON; and the client, where it
 speaks plain HTTP."
   (let ((failure (make-condition 'handshake-failed :reason reason)))
     (note-failed-handshake application failure)
     (when (eq :plain-http (handshake-failure-kind failure))
       (let ((refusal (make-refusal :plain-http-to-tls)))
-        (note-rejected application link refusal)
-        (send-refusal-at-once (link-base link) refusal)))))
+        (note-rejected application http refusal)
+        (send-refusal-at-once (http-base http) refusal)))))
 
-(defun put-program-stream (application connection link)
-  "Has the program make what it likes of the stream of LINK, whose handshake is done."
-  (let ((socket-stream (wire-stream (link-base link))))
-    (settle-wire link connection socket-stream
-                 (call-with-deadline connection :handshake (idle-seconds application)
-                                     (lambda ()
-                                       (program-stream application socket-stream))))))
+(defun put-program-stream (application connection http)
+  "Has the program make what it likes of the stream of HTTP, whose handshake is done."
+  (let ((socket-stream (io-stream (http-base http))))
+    (settle-io http connection socket-stream
+               (call-with-deadline connection :handshake (idle-seconds application)
+                                   (lambda ()
+                                     (program-stream application socket-stream))))))
 
 (defun leave-handshake-to-engine (connection transport)
   "Has the engine go on with the handshake of TRANSPORT, of CONNECTION, when its peer takes octets."
@@ -82,32 +82,32 @@ speaks plain HTTP."
   "For how many milliseconds longer than it may a worker waits for a peer where the sentinel may end, and
 count, what takes too long.")
 
-(defun complete-handshake (wire)
-  "Waits until the handshake of WIRE, which TLS carries, is done.  Signals HANDSHAKE-FAILED and
+(defun complete-handshake (io)
+  "Waits until the handshake of IO, which TLS carries, is done.  Signals HANDSHAKE-FAILED and
 STREAM-TIMEOUT."
   (loop
-    (multiple-value-bind (result reason) (transport-handshake (wire-transport wire))
+    (multiple-value-bind (result reason) (transport-handshake (io-transport io))
       (ecase result
-        (:done (return wire))
+        (:done (return io))
         (:input
-         (let ((limit (wait-limit (wire-base wire))))
-           (await-input-within wire (if (minusp limit) limit (+ limit +behind-sentinel+)))))
-        (:output (await-peer wire :output))
+         (let ((limit (wait-limit (io-base io))))
+           (await-input-within io (if (minusp limit) limit (+ limit +behind-sentinel+)))))
+        (:output (await-peer io :output))
         (:failed (error 'handshake-failed :reason reason))))))
 
 (defun encrypted-stream (stream context)
   "The stream that TLS by CONTEXT, a TLS-CONTEXT, or NIL where there is none, carries on STREAM, that of the
 descriptor of a connection, after its handshake, for which it waits; NIL where STREAM is none of ours, or
 CONTEXT is NIL.  Signals HANDSHAKE-FAILED and STREAM-TIMEOUT."
-  (let ((base (stream-wire stream)))
+  (let ((base (stream-io stream)))
     (cond ((null base) nil)
-          ((wire-encrypted base)
-           (wire-stream (complete-handshake (wire-encrypted base))))
-          ((and context (wire-descriptor base))
-           (wire-stream (complete-handshake (encrypt-wire base context)))))))
+          ((io-encrypted base)
+           (io-stream (complete-handshake (io-encrypted base))))
+          ((and context (io-descriptor base))
+           (io-stream (complete-handshake (encrypt-io base context)))))))
 
 (defun end-encryption (base)
-  "Ends the TLS session that ENCRYPT-WIRE has made on BASE, if there is one, and nobody has ended it."
-  (let ((encrypted (wire-encrypted base)))
-    (when (and encrypted (wire-open-p encrypted))
-      (close (wire-stream encrypted) :abort t))))
+  "Ends the TLS session that ENCRYPT-IO has made on BASE, if there is one, and nobody has ended it."
+  (let ((encrypted (io-encrypted base)))
+    (when (and encrypted (io-open-p encrypted))
+      (close (io-stream encrypted) :abort t))))

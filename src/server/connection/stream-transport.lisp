@@ -15,7 +15,7 @@
   "The value of BODY, which reads or writes STREAM and returns a number; or minus an error number where
 that fails.  Signals STREAM-TIMEOUT to who has waited in vain."
   `(handler-case (progn ,@body)
-     (stream-timeout (condition) (error condition)) ; of the wire beneath
+     (stream-timeout (condition) (error condition)) ; of the buffered connection beneath
      ;; What the Lisp, or the program, signals when the peer is gone, is not known.
      (error (condition)
        (if (wait-timed-out-p condition)

@@ -1,113 +1,113 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A wire as a stream of octets, for everybody who wants one.
+;;;; A buffered connection as a stream of octets, for everybody who wants one.
 
-(defgeneric stream-wire (stream)
-  (:documentation "The wire whose octets STREAM carries; NIL where it is none of ours."))
+(defgeneric stream-io (stream)
+  (:documentation "The buffered connection whose octets STREAM carries; NIL where it is none of ours."))
 
 (defclass descriptor-stream (trivial-gray-streams:fundamental-binary-input-stream
                              trivial-gray-streams:fundamental-binary-output-stream
                              trivial-gray-streams:trivial-gray-stream-mixin)
-  ((wire :initarg :wire :reader stream-wire))
+  ((io :initarg :io :reader stream-io))
   (:documentation "Octets in and out of a non-blocking descriptor."))
 
-(defmethod stream-wire (stream)
-  "NIL: any other stream has no wire."
+(defmethod stream-io (stream)
+  "NIL: any other stream has no buffered connection."
   (declare (ignore stream))
   nil)
 
 (defun make-descriptor-stream (descriptor &optional (queue (make-send-queue)))
   "A stream of octets on the open, non-blocking DESCRIPTOR, whose connection has QUEUE, a
 SEND-QUEUE."
-  (let ((wire (make-wire descriptor nil queue)))
-    (setf (wire-stream wire) (make-instance 'descriptor-stream :wire wire))))
+  (let ((io (make-io descriptor nil queue)))
+    (setf (io-stream io) (make-instance 'descriptor-stream :io io))))
 
 (defun queue-of-transport (transport)
-  "The send queue of a wire that TRANSPORT carries: that of the wire beneath, save where TRANSPORT
-waits, and the wire beneath sends meanwhile."
+  "The send queue of a buffered connection that TRANSPORT carries: that of the buffered connection beneath, save where TRANSPORT
+waits, and the buffered connection beneath sends meanwhile."
   (let* ((base (transport-base transport))
          (queue (if (and base (not (transport-waits-p transport)))
-                    (wire-queue base)
+                    (io-queue base)
                     (make-send-queue))))
     (setf (send-queue-sender queue) (lambda (parts) (transport-send-parts transport parts)))
     queue))
 
-(defun make-transport-wire (transport)
-  "A wire that TRANSPORT carries, with its stream of octets."
-  (let ((wire (make-wire nil transport (queue-of-transport transport))))
-    (setf (wire-stream wire) (make-instance 'descriptor-stream :wire wire))
-    wire))
+(defun make-transport-io (transport)
+  "A buffered connection that TRANSPORT carries, with its stream of octets."
+  (let ((io (make-io nil transport (queue-of-transport transport))))
+    (setf (io-stream io) (make-instance 'descriptor-stream :io io))
+    io))
 
 (defmethod limit-waits ((stream descriptor-stream) seconds)
-  (let* ((wire (stream-wire stream))
+  (let* ((io (stream-io stream))
          (milliseconds (or (as-milliseconds seconds) -1)))
-    (setf (wire-milliseconds wire) milliseconds)
-    (unless (and (wire-connection wire) (eq :engine (wire-owner wire))) ; see LINK-TO-SOCKET
-      (limit-taking (wire-queue wire) seconds))
-    (when (wire-lent wire)
-      (setf (lisp-stream-milliseconds (wire-lent wire)) milliseconds))))
+    (setf (io-milliseconds io) milliseconds)
+    (unless (and (io-connection io) (eq :engine (io-owner io)))         ; see HTTP-CONNECTION-TO-SOCKET
+      (limit-taking (io-queue io) seconds))
+    (when (io-lent io)
+      (setf (lisp-stream-milliseconds (io-lent io)) milliseconds))))
 
 (defmethod stream-element-type ((stream descriptor-stream))
   '(unsigned-byte 8))
 
 (defmethod close ((stream descriptor-stream) &key abort)
-  (let ((wire (stream-wire stream)))
-    (forget-closed-lent wire)
+  (let ((io (stream-io stream)))
+    (forget-closed-lent io)
     ;; Where sending fails, that may have closed it.
-    (with-acquired (open-p (wire-open-p wire) (when (wire-open-p wire) (end-wire wire abort)))
+    (with-acquired (open-p (io-open-p io) (when (io-open-p io) (end-io io abort)))
       (when open-p
-        (unless abort (send-output wire))
+        (unless abort (send-output io))
         t))))
 
-(defun end-wire (wire abort)
-  "Closes what carries WIRE; if ABORT, what it has not sent is dropped."
-  (let ((transport (wire-transport wire)))
+(defun end-io (io abort)
+  "Closes what carries IO; if ABORT, what it has not sent is dropped."
+  (let ((transport (io-transport io)))
     (cond (transport
-           (drop-descriptor wire)
+           (drop-descriptor io)
            (transport-end transport abort))
           (t
-           (end-descriptor wire)))))
+           (end-descriptor io)))))
 
-(defun end-descriptor (wire)
-  "Closes the descriptor of WIRE where that is the stream's to close; the engine's is shut down."
-  (let ((descriptor (wire-descriptor wire)))
-    (drop-descriptor wire)
-    (ecase (wire-owner wire)
+(defun end-descriptor (io)
+  "Closes the descriptor of IO where that is the stream's to close; the engine's is shut down."
+  (let ((descriptor (io-descriptor io)))
+    (drop-descriptor io)
+    (ecase (io-owner io)
       (:engine (shut-descriptor descriptor :io))
       (:stream (close-descriptor descriptor))
       ((:closing :lent)))
-    (close-lent wire)))
+    (close-lent io)))
 
 (defmethod open-stream-p ((stream descriptor-stream))
-  (let ((wire (stream-wire stream)))
-    (forget-closed-lent wire)
-    (wire-open-p wire)))
+  (let ((io (stream-io stream)))
+    (forget-closed-lent io)
+    (io-open-p io)))
 
 ;;; Input
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream descriptor-stream))
-  (let ((wire (stream-wire stream)))
-    (if (or (< (wire-start wire) (wire-end wire))
-            (await-input-of wire))
-        (prog1 (aref (wire-input wire) (wire-start wire))
-          (incf (wire-start wire)))
+  (let ((io (stream-io stream)))
+    (if (or (< (io-start io) (io-end io))
+            (await-input-of io))
+        (prog1 (aref (io-input io) (io-start io))
+          (incf (io-start io)))
         :eof)))
 
 (defmethod trivial-gray-streams:stream-read-sequence
     ((stream descriptor-stream) sequence start end &key)
-  (loop with wire = (stream-wire stream)
+  (loop with io = (stream-io stream)
         with position = start
         while (< position end)
-        do (let ((count (cond ((< (wire-start wire) (wire-end wire))
-                               (copy-input wire sequence position end))
+        do (let ((count (cond ((< (io-start io) (io-end io))
+                               (copy-input io sequence position end))
                               ;; Where much is wanted, past the buffer.
                               ((and (typep sequence 'octets)
-                                    (wire-open-p wire)
+                                    (io-open-p io)
                                     (or (>= (- end position) +input-size+)
-                                        (wire-waits-p wire)))
-                               (receive-directly wire sequence position end))
-                              ((await-input-of wire (min (- end position) +input-size+))
-                               (copy-input wire sequence position end))
+                                        (io-waits-p io)))
+                               (receive-directly io sequence position end))
+                              ((await-input-of io (min (- end position) +input-size+))
+                               (copy-input io sequence position end))
                               (t 0))))
              (when (zerop count)
                (return position))
@@ -115,32 +115,32 @@ waits, and the wire beneath sends meanwhile."
         finally (return position)))
 
 (defmethod trivial-gray-streams:stream-listen ((stream descriptor-stream))
-  (eq :some (fill-input (stream-wire stream))))
+  (eq :some (fill-input (stream-io stream))))
 
 (defmethod trivial-gray-streams:stream-clear-input ((stream descriptor-stream))
-  (let ((wire (stream-wire stream)))
-    (setf (wire-start wire) (wire-end wire))
+  (let ((io (stream-io stream)))
+    (setf (io-start io) (io-end io))
     nil))
 
 ;;; Output
 
 (defmethod trivial-gray-streams:stream-write-byte ((stream descriptor-stream) octet)
-  (let ((wire (stream-wire stream)))
-    (setf (aref (output-room wire) (wire-fill wire)) octet)
-    (incf (wire-fill wire))
+  (let ((io (stream-io stream)))
+    (setf (aref (output-room io) (io-fill io)) octet)
+    (incf (io-fill io))
     octet))
 
 (defmethod trivial-gray-streams:stream-write-sequence
     ((stream descriptor-stream) sequence start end &key)
-  (write-keeping (stream-wire stream) sequence start end)
+  (write-with-backpressure (stream-io stream) sequence start end)
   sequence)
 
 (defmethod trivial-gray-streams:stream-force-output ((stream descriptor-stream))
-  (send-output (stream-wire stream)))
+  (send-output (stream-io stream)))
 
 (defmethod trivial-gray-streams:stream-finish-output ((stream descriptor-stream))
-  (send-output (stream-wire stream)))
+  (send-output (stream-io stream)))
 
 (defmethod trivial-gray-streams:stream-clear-output ((stream descriptor-stream))
-  (setf (wire-fill (stream-wire stream)) 0)
+  (setf (io-fill (stream-io stream)) 0)
   nil)

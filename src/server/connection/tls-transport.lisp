@@ -3,7 +3,7 @@
 ;;;; TLS by OpenSSL on a non-blocking descriptor as transport.
 ;;;;
 ;;;;   who has made the TLS-SESSION                  who ends it
-;;;;   ENCRYPT-WIRE                                  TRANSPORT-END; or, where that was not called, the
+;;;;   ENCRYPT-IO                                    TRANSPORT-END; or, where that was not called, the
 ;;;;                                                 end of the connection, see END-ENCRYPTION; where a
 ;;;;                                                 program has taken that away, nobody until it is garbage
 ;;;;   CL+SSL, whose stream a program gave us        that stream, when it is closed
@@ -50,7 +50,7 @@
     (cond (stream (close stream :abort abort))
           (t
            (end-tls-session (transport-source transport))
-           (close (wire-stream (transport-base transport)) :abort abort)))))
+           (close (io-stream (transport-base transport)) :abort abort)))))
 
 (defmethod end-transport-when-forgotten ((transport tls-transport) object)
   (unless (tls-transport-stream transport)
@@ -59,14 +59,14 @@
 
 (defmethod transport-for ((stream cl+ssl::ssl-stream) base)
   ;; A program may have put TLS around another stream than the descriptor's.
-  (if (and base (tls-on-descriptor-p stream (wire-descriptor base)))
-      (make-tls-transport (adopt-tls-stream stream (wire-descriptor base)) base stream)
+  (if (and base (tls-on-descriptor-p stream (io-descriptor base)))
+      (make-tls-transport (adopt-tls-stream stream (io-descriptor base)) base stream)
       (call-next-method)))
 
-(defmethod encrypt-wire (base context)
+(defmethod encrypt-io (base context)
   (uninterruptibly                      ; or a session that nobody knows would never be ended
-    (let ((session (make-tls-session context (wire-descriptor base))))
-      (setf (wire-encrypted base) (make-transport-wire (make-tls-transport session base))))))
+    (let ((session (make-tls-session context (io-descriptor base))))
+      (setf (io-encrypted base) (make-transport-io (make-tls-transport session base))))))
 
 (defmethod transport-tls-handle ((transport tls-transport))
   (tls-session-pointer (transport-session transport)))

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What carries the octets of a wire where that is not a descriptor alone.
+;;;; What carries the octets of a buffered connection where that is not a descriptor alone.
 ;;;;
 ;;;;   transport            reads and writes                            file
 ;;;;   none                 the descriptor itself                       wire*.lisp
@@ -14,7 +14,7 @@
 (defstruct (transport (:include opaque))
   "What carries octets."
   (source nil :read-only t)             ; the stream that it was made for
-  ;; The wire beneath it, on which it waits for its peer; NIL where its stream waits by itself.
+  ;; The buffered connection beneath it, on which it waits for its peer; NIL where its stream waits by itself.
   (base nil :read-only t))
 
 (defgeneric transport-receive (transport octets start end wanted)
@@ -79,9 +79,9 @@ none.")
     (declare (ignore transport))
     nil))
 
-(defgeneric encrypt-wire (base context)
-  (:documentation "Makes a wire that TLS by CONTEXT, a TLS-CONTEXT, carries on BASE, the wire of a descriptor,
-before the handshake: it is (WIRE-ENCRYPTED BASE) then, and returned."))
+(defgeneric encrypt-io (base context)
+  (:documentation "Makes a buffered connection that TLS by CONTEXT, a TLS-CONTEXT, carries on BASE, the buffered connection of a descriptor,
+before the handshake: it is (IO-ENCRYPTED BASE) then, and returned."))
 
 (defgeneric transport-ready-p (transport)
   (:documentation "True when TRANSPORT, which waits, has octets, or its end, without waiting."))
@@ -94,5 +94,5 @@ may not tell.  What it returns does not matter.")
     nil))
 
 (defgeneric transport-for (stream base)
-  (:documentation "What carries octets where programs get STREAM, made of the stream of the wire BASE, or, if
+  (:documentation "What carries octets where programs get STREAM, made of the stream of the buffered connection BASE, or, if
 that is NIL, of a socket's."))

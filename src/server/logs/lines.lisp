@@ -5,7 +5,7 @@
 
 (defmacro with-line ((line) &body body)
   "Evaluates BODY with LINE bound to an empty OUTPUT that belongs to the worker."
-  `(let ((,line (reset-output (if *kit* (kit-line *kit*) (make-output)))))
+  `(let ((,line (reset-output (if *worker-buffers* (worker-buffers-line *worker-buffers*) (make-output)))))
      ,@body))
 
 (defun end-line (line)

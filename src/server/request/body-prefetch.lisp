@@ -67,24 +67,24 @@ its cookies, whose parts take some 80 octets each besides their characters.  0 w
   "How many are.")
 
 (defun buffered-octets (content)
-  "How many octets the wire of CONTENT has in its buffer."
-  (let ((wire (content-wire content)))
-    (- (wire-end wire) (wire-start wire))))
+  "How many octets the buffered connection of CONTENT has in its buffer."
+  (let ((io (content-io content)))
+    (- (io-end io) (io-start io))))
 
 (defun all-come-p (content)
-  "True when all of CONTENT has come, and can be read off its wire without waiting."
+  "True when all of CONTENT has come, and can be read off its buffered connection without waiting."
   (let ((size (content-size content)))
     (and size
          (or (<= size (buffered-octets content))
              (if (<= size (floor +input-size+ 2))
                  ;; A call that receives costs as much as one that asks.
-                 (and (eq :some (fill-more-input (content-wire content)))
+                 (and (eq :some (fill-more-input (content-io content)))
                       (<= size (buffered-octets content)))
                  (<= size (come-octets content)))))))
 
 (defun come-octets (content)
   "How many octets of CONTENT have come that were not read, wherever they are, as far as that is known."
-  (+ (spooled-octets content) (buffered-octets content) (input-of-descriptor (content-wire content))))
+  (+ (spooled-octets content) (buffered-octets content) (input-of-descriptor (content-io content))))
 
 (defun most-received (content most)
   "How many octets of CONTENT are received before its request is served, where MOST are in general: of
@@ -95,17 +95,17 @@ content that is larger, no more than a body-buffer keeps in memory."
         most)))
 
 (defgeneric receive-some (content room)
-  (:documentation "Moves what the wire of CONTENT has buffered, up to ROOM octets, to the body-buffer of CONTENT.
+  (:documentation "Moves what the buffered connection of CONTENT has buffered, up to ROOM octets, to the body-buffer of CONTENT.
 Returns true unless nothing more is to be received so."))
 
 (defmethod receive-some ((content content-stream) room)
-  (let* ((wire (content-wire content))
-         (start (wire-start wire))
+  (let* ((io (content-io content))
+         (start (io-start io))
          (due (- (content-remaining content) (spooled-octets content)))
-         (count (min due room (- (wire-end wire) start))))
+         (count (min due room (- (io-end io) start))))
     (and (or (zerop count)
-             (append-to-body-buffer (content-body-buffer content) (wire-input wire) start (+ start count)))
-         (setf (wire-start wire) (+ start count))
+             (append-to-body-buffer (content-body-buffer content) (io-input io) start (+ start count)))
+         (setf (io-start io) (+ start count))
          (< count due))))
 
 (defmethod receive-some ((content chunked-content) room)
@@ -113,35 +113,35 @@ Returns true unless nothing more is to be received so."))
     (handler-case (find-content content)
       (protocol-error (refusal)
         (setf (content-refusal content) refusal))))
-  (let* ((wire (content-source content))
-         (start (wire-start wire))
+  (let* ((io (content-source content))
+         (start (io-start io))
          (count (min room (content-ready content))))
     (and (or (zerop count)
-             (append-to-body-buffer (content-body-buffer content) (wire-input wire) start (+ start count)))
-         (progn (incf (wire-start wire) count)
+             (append-to-body-buffer (content-body-buffer content) (io-input io) start (+ start count)))
+         (progn (incf (io-start io) count)
                 (decf (content-ready content) count)
                 t)
          (not (or (content-refusal content) (content-over-p content))))))
 
 (defgeneric receive-more (content room)
-  (:documentation "Receives what has come of CONTENT, to the buffer of its wire, or up to ROOM octets right
+  (:documentation "Receives what has come of CONTENT, to the buffer of its buffered connection, or up to ROOM octets right
 into the memory of its body-buffer.  Returns what FILL-INPUT does, or :ALL when who reads need not wait for the rest.
 Signals DESCRIPTOR-BROKEN.")
   (:method (content room)
     (declare (ignore room))
-    (fill-input (content-wire content))))
+    (fill-input (content-io content))))
 
 (defmethod receive-more ((content content-stream) room)
-  (let ((wire (content-wire content)))
+  (let ((io (content-io content)))
     (if (room-for-all-p content)
-        (if (and (zerop (buffered-octets content)) (wire-open-p wire))
+        (if (and (zerop (buffered-octets content)) (io-open-p io))
             (receive-directly-ahead content)
-            (fill-input wire))
+            (fill-input io))
         (let ((come (come-octets content)))
           (cond ((<= (content-remaining content) come) :all)
-                ((and (wire-open-p wire) (worth-room-p content come room) (room-for-all-made-p content))
+                ((and (io-open-p io) (worth-room-p content come room) (room-for-all-made-p content))
                  (receive-directly-ahead content))
-                (t (fill-input wire)))))))
+                (t (fill-input io)))))))
 
 (defun room-for-all-p (content)
   "True when the memory of the body-buffer of CONTENT, of known length, has room for all of it."
@@ -164,28 +164,28 @@ memory.  Who announces much may send little."
 
 (defun room-for-all-made-p (content)
   "Gives the body-buffer of CONTENT, of known length, a vector of just that, and moves there what has come to the
-buffer of its wire.  That vector is what its reader gets.  NIL when the heap has no room for it."
+buffer of its buffered connection.  That vector is what its reader gets.  NIL when the heap has no room for it."
   (let ((body-buffer (content-body-buffer content))
-        (wire (content-wire content))
+        (io (content-io content))
         (memory (octets-if-room (content-remaining content))))
     (when memory
       (setf (body-buffer-memory body-buffer)
             (replace memory (body-buffer-memory body-buffer) :end2 (body-buffer-fill body-buffer)))
       (account-for-memory body-buffer)
       (unless (zerop (buffered-octets content))
-        (append-to-memory body-buffer (wire-input wire) (wire-start wire) (wire-end wire))
-        (setf (wire-start wire) (wire-end wire)))
+        (append-to-memory body-buffer (io-input io) (io-start io) (io-end io))
+        (setf (io-start io) (io-end io)))
       t)))
 
 (defun receive-directly-ahead (content)
   "Receives what has come of CONTENT to the memory of its body-buffer, which has room for all, while nothing is in
-the buffer of its wire; returns what FILL-INPUT does."
-  (let* ((wire (content-wire content))
+the buffer of its buffered connection; returns what FILL-INPUT does."
+  (let* ((io (content-io content))
          (body-buffer (content-body-buffer content))
          (size (content-remaining content))
          (fill (body-buffer-fill body-buffer))
-         (count (receive wire (body-buffer-memory body-buffer) fill size (- size fill)))
-         (outcome (note-received wire count (- size fill))))
+         (count (receive io (body-buffer-memory body-buffer) fill size (- size fill)))
+         (outcome (note-received io count (- size fill))))
     (when (eq :some outcome)
       (setf (body-buffer-fill body-buffer) (+ fill count)))
     outcome))

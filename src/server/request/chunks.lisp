@@ -13,10 +13,10 @@
   (:documentation "The content of one request that comes in chunks (RFC 9112, section 7.1).  Where
 the connection ends before, reading signals END-OF-FILE."))
 
-(defun make-chunked-content (wire limits turn-down invite)
-  "The content that comes in chunks on WIRE, under LIMITS.  TURN-DOWN is called with the
+(defun make-chunked-content (io limits turn-down invite)
+  "The content that comes in chunks on IO, under LIMITS.  TURN-DOWN is called with the
 PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called when it is wanted."
-  (make-instance 'chunked-content :source wire :turn-down turn-down :invite invite
+  (make-instance 'chunked-content :source io :turn-down turn-down :invite invite
                                   :decoder (make-body-decoder :chunked limits)))
 
 (defmethod content-size ((content chunked-content))
@@ -39,10 +39,10 @@ PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called 
 PROTOCOL-ERROR."
   (let ((source (content-source content)))
     (multiple-value-bind (start end position)
-        (decode-body (content-decoder content) (wire-input source)
-                     (wire-start source) (wire-end source))
+        (decode-body (content-decoder content) (io-input source)
+                     (io-start source) (io-end source))
       (setf (content-ready content) (- end start)
-            (wire-start source) (if (< start end) start position)))))
+            (io-start source) (if (< start end) start position)))))
 
 (defun decode-more (content)
   "Like FIND-CONTENT, but refuses CONTENT that is not acceptable."
@@ -66,8 +66,8 @@ PROTOCOL-ERROR."
         ((await-content stream)
          (let ((source (content-source stream)))
            (decf (content-ready stream))
-           (prog1 (aref (wire-input source) (wire-start source))
-             (incf (wire-start source)))))
+           (prog1 (aref (io-input source) (io-start source))
+             (incf (io-start source)))))
         (t :eof)))
 
 (defun read-chunks (content sequence start end)
@@ -76,11 +76,11 @@ PROTOCOL-ERROR."
         with position = (read-spooled content sequence start end)
         while (and (< position end) (await-content content))
         do (let ((count (min (- end position) (content-ready content))))
-             (replace sequence (wire-input source)
-                      :start1 position :start2 (wire-start source)
-                      :end2 (+ (wire-start source) count))
+             (replace sequence (io-input source)
+                      :start1 position :start2 (io-start source)
+                      :end2 (+ (io-start source) count))
              (decf (content-ready content) count)
-             (incf (wire-start source) count)
+             (incf (io-start source) count)
              (incf position count))
         finally (return position)))
 

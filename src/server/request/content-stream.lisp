@@ -50,8 +50,8 @@ wanted."
   (min (content-remaining content)
        (+ (spooled-octets content) (buffered-octets content))))
 
-(defmethod content-wire ((content content-stream))
-  (stream-wire (content-source content)))
+(defmethod content-io ((content content-stream))
+  (stream-io (content-source content)))
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream content-stream))
   (if (plusp (content-remaining stream))
@@ -94,7 +94,7 @@ wanted."
   (and (<= (content-remaining content) limit)
        (loop until (zerop (content-remaining content))
              do (let ((count (reading-content (content)
-                               (drop-input (stream-wire (content-source content))
+                               (drop-input (stream-io (content-source content))
                                            (content-remaining content)))))
                   (when (zerop count)
                     (error 'end-of-file :stream content))

@@ -57,8 +57,8 @@ when it does not, or was told.")
 limit; after the request is over; in a thread that is not the handler's, where not all of the content of a deferred reply
 was received; or, of the body that Clack's handler gives, after nobody takes more of it."))
 
-(defgeneric content-wire (content)
-  (:documentation "The wire off which CONTENT is read.")
+(defgeneric content-io (content)
+  (:documentation "The buffered connection off which CONTENT is read.")
   (:method ((content content))
     (content-source content)))
 
@@ -322,16 +322,16 @@ that, which is its caller's from then on; else NIL."
            octets))))
 
 (defun buffered-whole (content size)
-  "All SIZE octets of CONTENT, which count as read then, in a vector of their own, where the buffer of its wire
+  "All SIZE octets of CONTENT, which count as read then, in a vector of their own, where the buffer of its buffered connection
 has them, and nobody has to be asked for them; else NIL."
-  (let ((wire (content-wire content)))
+  (let ((io (content-io content)))
     (and (plusp size)
          (zerop (spooled-octets content))
-         (<= size (- (wire-end wire) (wire-start wire)))
+         (<= size (- (io-end io) (io-start io)))
          (null (content-invite content))
          (let ((octets (make-content-octets content size)))
            (uninterruptibly
-             (copy-input wire octets 0 size)
+             (copy-input io octets 0 size)
              (note-all-read content))
            octets))))
 

@@ -24,8 +24,8 @@
 connection may be used again.")
   (access nil
    :documentation "What the access log is to tell of EXCHANGE at its end, as the application likes; or NIL.")
-  (deferral nil
-   :documentation "The DEFERRAL of the reply of EXCHANGE; NIL unless it is to come later.")
+  (deferred-response nil
+   :documentation "The DEFERRED-RESPONSE of the reply of EXCHANGE; NIL unless it is to come later.")
   (upgrade nil
    :documentation "What the application is to make of the connection of EXCHANGE when its reply with status 101 was
 sent; NIL for nothing."))
@@ -39,15 +39,15 @@ ILLEGAL-EVENT."
   "The exchange that the current thread serves, or NIL.  It is special since Hunchentoot's generic
 functions, and the methods of programs, stand between those of ours.")
 
-(declaim (inline exchange-link))
-(defun exchange-link (exchange)
-  "The link over which the request of EXCHANGE came."
+(declaim (inline exchange-http))
+(defun exchange-http (exchange)
+  "The HTTP connection over which the request of EXCHANGE came."
   (connection-data (exchange-connection exchange)))
 
 (defun current-head ()
   "The head of the current request; NIL where our own code has not read it."
   (and *exchange* (exchange-head *exchange*)))
 
-(defun current-link ()
-  "The link over which the current request came; only where our own code has read it."
-  (exchange-link *exchange*))
+(defun current-http-connection ()
+  "The HTTP connection over which the current request came; only where our own code has read it."
+  (exchange-http *exchange*))

@@ -1,58 +1,58 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Request heads off a wire, without waiting for the peer.
+;;;; Request heads off a buffered connection, without waiting for the peer.
 
 (defun take-parser (limits)
   "A parser of request heads under LIMITS that has read nothing."
-  (let ((parser (and *kit* (shiftf (kit-parser *kit*) nil))))
+  (let ((parser (and *worker-buffers* (shiftf (worker-buffers-parser *worker-buffers*) nil))))
     (if parser
         (reset-parser parser limits)
         (make-parser limits))))
 
 (defun return-parser (parser)
   "Keeps PARSER for the next head that the worker reads."
-  (when *kit*
-    (setf (kit-parser *kit*) parser)))
+  (when *worker-buffers*
+    (setf (worker-buffers-parser *worker-buffers*) parser)))
 
-(defun read-head (wire parser)
-  "Reads on in WIRE with PARSER.  Returns the head of a request; :NONE when not all of it has
+(defun read-head (io parser)
+  "Reads on in IO with PARSER.  Returns the head of a request; :NONE when not all of it has
 come, to be called again with the same PARSER; :END when it will not come.  Does not block.
 Signals PROTOCOL-ERROR and DESCRIPTOR-BROKEN."
-  (drop-head wire)                      ; if it was read ahead so far
+  (drop-head io)                        ; if it was read ahead so far
   (loop
-    (when (< (wire-start wire) (wire-end wire))
+    (when (< (io-start io) (io-end io))
       (multiple-value-bind (head position)
-          (parse-head parser (wire-input wire) (wire-start wire) (wire-end wire))
-        (setf (wire-start wire) position)
+          (parse-head parser (io-input io) (io-start io) (io-end io))
+        (setf (io-start io) position)
         (when head
           (return head))))
-    (let ((more (fill-more-input wire)))
+    (let ((more (fill-more-input io)))
       (unless (eq more :some)
         (return more)))))
 
-(defun read-head-ahead (wire parser)
-  "Like READ-HEAD, but leaves the octets of the head in WIRE, to be read by whoever comes first, or
-dropped by DROP-HEAD.  With the same WIRE, PARSER must be the same until then."
+(defun read-head-ahead (io parser)
+  "Like READ-HEAD, but leaves the octets of the head in IO, to be read by whoever comes first, or
+dropped by DROP-HEAD.  With the same IO, PARSER must be the same until then."
   (loop
-    (let ((from (+ (wire-start wire) (wire-kept wire))))
-      (when (< from (wire-end wire))
+    (let ((from (+ (io-start io) (io-kept io))))
+      (when (< from (io-end io))
         (multiple-value-bind (head position)
-            (parse-head parser (wire-input wire) from (wire-end wire))
-          (setf (wire-kept wire) (- position (wire-start wire)))
+            (parse-head parser (io-input io) from (io-end io))
+          (setf (io-kept io) (- position (io-start io)))
           (when head
             (return head)))))
-    (let ((more (fill-more-input wire)))
+    (let ((more (fill-more-input io)))
       (unless (eq more :some)
         (return more)))))
 
-(defun drop-head (wire)
-  "Drops the head in WIRE that READ-HEAD-AHEAD has returned."
-  (incf (wire-start wire) (shiftf (wire-kept wire) 0)))
+(defun drop-head (io)
+  "Drops the head in IO that READ-HEAD-AHEAD has returned."
+  (incf (io-start io) (shiftf (io-kept io) 0)))
 
-(defun input-left-p (wire)
-  "True when WIRE has received octets that nobody has read."
-  (< (wire-start wire) (wire-end wire)))
+(defun input-left-p (io)
+  "True when IO has received octets that nobody has read."
+  (< (io-start io) (io-end io)))
 
-(defun begin-anew (wire)
-  "Lets what READ-HEAD-AHEAD has parsed in WIRE be parsed anew."
-  (setf (wire-kept wire) 0))
+(defun begin-anew (io)
+  "Lets what READ-HEAD-AHEAD has parsed in IO be parsed anew."
+  (setf (io-kept io) 0))

@@ -2,7 +2,7 @@
 
 ;;;; Content that several threads may read: that of a request whose reply is deferred.
 ;;;;
-;;;; The handler's thread shares it before any other thread can know of the deferral, and then
+;;;; The handler's thread shares it before any other thread can know of the deferred response, and then
 ;;;; receives what has yet to come, so that a thread that reads it touches no connection:
 ;;;;
 ;;;;   what has yet to come                  is taken from the connection by
@@ -107,7 +107,7 @@ than MOST octets, an integer or NIL for no limit, or there is no room for them, 
     (let ((room (if most (- (1+ most) (spooled-octets content)) +input-size+)))
       (cond ((all-received-p content) (return t))
             ((or (content-refusal content) (not (plusp room))) (return nil))
-            ((not (await-input-of (content-wire content)
+            ((not (await-input-of (content-io content)
                                   (min +input-size+ (octets-due content))))
              (error 'end-of-file :stream content))
             ((not (receive-some content room)) (return (all-received-p content)))))))

@@ -81,18 +81,18 @@ files stands still for milliseconds at a time.")
 
 ;;; Into a reply
 
-(defun close-unless-left (part link)
-  "Closes the file of PART, if any, unless some of it is left to be sent over LINK: then it is the wire's."
+(defun close-unless-left (part http)
+  "Closes the file of PART, if any, unless some of it is left to be sent over HTTP: then it is the buffered connection's."
   (unless (or (null part)
-              (member part (wire-unsent (link-wire link))))
+              (member part (io-unsent (http-io http))))
     (drop-parts (list part))))
 
-(defun call-with-file (pathname link function)
-  "Calls FUNCTION of the file PATHNAME, a FILE-PART that is sent over LINK, and of its VERSION.  NIL where that is
+(defun call-with-file (pathname http function)
+  "Calls FUNCTION of the file PATHNAME, a FILE-PART that is sent over HTTP, and of its VERSION.  NIL where that is
 no regular file that can be read."
   (let* ((known (known-file pathname))
          (name (known-file-name known)))
-    (with-acquired (part (and name (open-file-part name)) (close-unless-left part link))
+    (with-acquired (part (and name (open-file-part name)) (close-unless-left part http))
       (let ((version (and part (version-of known (file-part-file part)))))
         (when version
           (funcall function part version)

@@ -8,28 +8,28 @@
 
 (defmacro with-reply ((reply) &body body)
   "Evaluates BODY with REPLY bound to an empty OUTPUT that belongs to the worker."
-  `(let ((,reply (reset-output (if *kit* (kit-reply *kit*) (make-output)))))
+  `(let ((,reply (reset-output (if *worker-buffers* (worker-buffers-reply *worker-buffers*) (make-output)))))
      ,@body))
 
-(defun send-reply (wire reply &optional body)
-  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to WIRE, without waiting: what
+(defun send-reply (io reply &optional body)
+  "Sends REPLY, an OUTPUT, and then BODY, octets, a PART or NIL, to IO, without waiting: what
 its descriptor does not take is queued, so that nobody may change BODY afterwards; the octets of
 REPLY are given away then."
-  (send-output wire)                    ; what was written to it before
-  (sending-wholly (wire)
+  (send-output io)                      ; what was written to it before
+  (sending-wholly (io)
     (let* ((fill (output-fill reply))
            (sent (if body
                      0
-                     (max 0 (send wire (output-octets reply) 0 fill)))))
+                     (max 0 (send io (output-octets reply) 0 fill)))))
       (unless (= sent fill)             ; as it is with almost every reply
-        (enqueue (wire-queue wire)
+        (enqueue (io-queue io)
                  (cons (make-octets-part (output-octets reply) sent fill)
                        (typecase body
                          (null '())
                          (part (list body))
                          (t (list (make-octets-part body))))))
-        (flush-wire wire)
-        (when (wire-unsent wire)
+        (flush-io io)
+        (when (io-unsent io)
           (give-octets-away reply))))))
 
 (defun encode-last-text (reply status headers text &optional second)
@@ -48,24 +48,24 @@ ASCII; dated SECOND, a universal time, unless that is NIL."
   (encode-last-text reply (protocol-error-status refusal) '() (protocol-error-reason refusal)
                     (current-second)))
 
-(defun send-refusal (wire refusal)
-  "Answers the peer of WIRE with the status and the reason of REFUSAL, a PROTOCOL-ERROR."
+(defun send-refusal (io refusal)
+  "Answers the peer of IO with the status and the reason of REFUSAL, a PROTOCOL-ERROR."
   (with-reply (reply)
     (encode-refusal reply refusal)
-    (send-reply wire reply)))
+    (send-reply io reply)))
 
-(defun send-refusal-at-once (wire refusal)
-  "Like SEND-REFUSAL, but waits for nobody: what the descriptor of WIRE does not take now is not
+(defun send-refusal-at-once (io refusal)
+  "Like SEND-REFUSAL, but waits for nobody: what the descriptor of IO does not take now is not
 sent.  True when some of it was."
   (with-reply (reply)
     (encode-refusal reply refusal)
-    (plusp (send wire (output-octets reply) 0 (output-fill reply)))))
+    (plusp (send io (output-octets reply) 0 (output-fill reply)))))
 
-(defun send-continue (wire)
-  "Tells the peer of WIRE to send the content that it held back (RFC 9110, section 10.1.1)."
+(defun send-continue (io)
+  "Tells the peer of IO to send the content that it held back (RFC 9110, section 10.1.1)."
   (with-reply (reply)
     (encode-continue reply)
-    (send-reply wire reply)))
+    (send-reply io reply)))
 
 ;;; What a reply says of its connection
 

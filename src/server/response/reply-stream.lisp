@@ -10,16 +10,16 @@
 ;;;;   :NONE       there is none                               is dropped
 ;;;;   NIL         has ended                                   is the business of the stream beneath
 ;;;;
-;;;; Chunks are made where they leave from, in the buffer of the wire, and are whole at any time: so who
+;;;; Chunks are made where they leave from, in the buffer of the buffered connection, and are whole at any time: so who
 ;;;; reads on, and sends first what was written, need not know of them.  What is written without being
 ;;;; flushed becomes one chunk, as long as the buffer has room.
 
-(defstruct (reply-content (:include opaque) (:constructor make-reply-content (wire framing))
+(defstruct (reply-content (:include opaque) (:constructor make-reply-content (io framing))
                           (:copier nil))
   "The content of one reply, as far as it was written."
-  (wire nil :type wire :read-only t)
+  (io nil :type io :read-only t)
   (framing :plain :type (or (member :chunked :plain :none nil) content-size))
-  ;; The last chunk in the buffer of the wire: where it begins, how many octets it has, and where it ends;
+  ;; The last chunk in the buffer of the buffered connection: where it begins, how many octets it has, and where it ends;
   ;; unless the buffer ends there, too, it has left.
   (chunk-start 0 :type index)
   (chunk-size 0 :type index)
@@ -36,10 +36,10 @@
 (setf (documentation 'reply-stream-inner 'function)
       "The stream of octets behind REPLY-STREAM, from which a program may go on to read.")
 
-(defun make-reply-stream (wire inner framing)
-  "A stream for the content of a reply over WIRE, whose head was written, on the stream INNER.  FRAMING is
+(defun make-reply-stream (io inner framing)
+  "A stream for the content of a reply over IO, whose head was written, on the stream INNER.  FRAMING is
 :CHUNKED, :PLAIN, :NONE or the number of octets that the content will have."
-  (make-instance 'reply-stream :content (make-reply-content wire framing) :inner inner))
+  (make-instance 'reply-stream :content (make-reply-content io framing) :inner inner))
 
 (define-condition content-too-long (stream-error)
   ()
@@ -65,7 +65,7 @@ LENGTH is the number of octets, or NIL where nobody knows; CHUNKED-P says whethe
 (declaim (inline last-chunk))
 (defun last-chunk (content)
   "Where the chunk with which the buffer of CONTENT ends begins, and its size; 0 when it is still to begin."
-  (let ((fill (wire-fill (reply-content-wire content))))
+  (let ((fill (io-fill (reply-content-io content))))
     (if (and (= fill (reply-content-chunk-end content))
              (plusp (reply-content-chunk-size content)))
         (values (reply-content-chunk-start content) (reply-content-chunk-size content))
@@ -73,7 +73,7 @@ LENGTH is the number of octets, or NIL where nobody knows; CHUNKED-P says whethe
 
 (defun room-in-chunk (content)
   "How many octets more fit into the last chunk of CONTENT."
-  (let ((buffer (output-buffer (reply-content-wire content))))
+  (let ((buffer (output-buffer (reply-content-io content))))
     (multiple-value-bind (start size) (last-chunk content)
       (chunk-room size (- (length buffer) start)))))
 
@@ -82,20 +82,20 @@ LENGTH is the number of octets, or NIL where nobody knows; CHUNKED-P says whethe
   (let ((room (room-in-chunk content)))
     (cond ((plusp room) room)
           (t
-           (empty-output (reply-content-wire content))
+           (empty-output (reply-content-io content))
            (room-in-chunk content)))))
 
 (defun lengthen-last-chunk (content count)
   "Makes the last chunk of CONTENT, or a new one, longer by COUNT octets, for which there is room.  Returns
 the buffer, and where in it the caller is to put these."
-  (let* ((wire (reply-content-wire content))
-         (buffer (wire-output wire)))
+  (let* ((io (reply-content-io content))
+         (buffer (io-output io)))
     (multiple-value-bind (start size) (last-chunk content)
       (multiple-value-bind (position end) (lengthen-chunk buffer start size count)
         (setf (reply-content-chunk-start content) start
               (reply-content-chunk-size content) (+ size count)
               (reply-content-chunk-end content) end
-              (wire-fill wire) end)
+              (io-fill io) end)
         (values buffer position)))))
 
 (defun write-small-chunks (content octets start end)
@@ -112,22 +112,22 @@ the buffer, and where in it the caller is to put these."
     (multiple-value-bind (buffer position) (lengthen-last-chunk content 1)
       (setf (aref buffer position) octet))))
 
-(defun write-encoded (wire output)
-  "Writes the octets of OUTPUT, which are of no use in part, to WIRE; what its peer does not take now is kept."
-  (whole-or-broken (wire)
-    (write-keeping wire (output-octets output) 0 (output-fill output))))
+(defun write-encoded (io output)
+  "Writes the octets of OUTPUT, which are of no use in part, to IO; what its peer does not take now is kept."
+  (whole-or-broken (io)
+    (write-with-backpressure io (output-octets output) 0 (output-fill output))))
 
 (defun write-large-chunk (content octets start end)
   "Writes OCTETS from START to END as one chunk."
-  (let ((wire (reply-content-wire content)))
+  (let ((io (reply-content-io content)))
     (setf (reply-content-chunk-size content) 0) ; there is none that could be lengthened
     (with-reply (line)
       (encode-chunk-start line (- end start))
-      (whole-or-broken (wire)
-        (write-encoded wire line)
-        (write-keeping wire octets start end)
+      (whole-or-broken (io)
+        (write-encoded io line)
+        (write-with-backpressure io octets start end)
         (encode-chunk-end (reset-output line))
-        (write-encoded wire line)))))
+        (write-encoded io line)))))
 
 (defun write-chunked (content octets start end)
   (check-range octets start end)
@@ -141,18 +141,18 @@ the buffer, and where in it the caller is to put these."
   "Writes OCTETS from START to END as far as the announced length goes."
   (let* ((rest (reply-content-framing content))
          (count (min rest (- end start)))
-         (wire (reply-content-wire content)))
-    (whole-or-broken (wire)
-      (write-keeping wire octets start (+ start count))
+         (io (reply-content-io content)))
+    (whole-or-broken (io)
+      (write-with-backpressure io octets start (+ start count))
       (setf (reply-content-framing content) (- rest count)))
     (when (< (+ start count) end)
-      (error 'content-too-long :stream (wire-stream wire)))))
+      (error 'content-too-long :stream (io-stream io)))))
 
 (defun write-content (content octets start end)
   "Writes OCTETS from START to END to CONTENT, which has not ended."
   (case (reply-content-framing content)
     (:chunked (write-chunked content octets start end))
-    (:plain (write-keeping (reply-content-wire content) octets start end))
+    (:plain (write-with-backpressure (reply-content-io content) octets start end))
     (:none)
     (t (write-counted content octets start end))))
 
@@ -181,7 +181,7 @@ the buffer, and where in it the caller is to put these."
 (defun flush-reply (stream)
   (let ((content (reply-stream-content stream)))
     (if (reply-content-framing content)
-        (push-output (reply-content-wire content))
+        (push-output (reply-content-io content))
         (finish-output (reply-stream-inner stream))))
   nil)
 
@@ -197,10 +197,10 @@ the buffer, and where in it the caller is to put these."
 
 ;;; The end
 
-(defun note-sent-beside (stream outbox)
-  "Notes that the content of STREAM, a REPLY-STREAM, was sent to its wire from OUTBOX, as much of it as was put in."
-  (when (outbox-announced outbox)
-    (setf (reply-content-framing (reply-stream-content stream)) (outbox-announced outbox))))
+(defun note-sent-beside (stream shared-queue)
+  "Notes that the content of STREAM, a REPLY-STREAM, was sent to its buffered connection from SHARED-QUEUE, as much of it as was put in."
+  (when (shared-queue-announced shared-queue)
+    (setf (reply-content-framing (reply-stream-content stream)) (shared-queue-announced shared-queue))))
 
 (defun framed (octets framing)
   "OCTETS, which nobody changes any more, as they leave under FRAMING, that of a REPLY-STREAM."
@@ -210,16 +210,16 @@ the buffer, and where in it the caller is to put these."
   "Ends the content that was written to STREAM, a REPLY-STREAM, if it has not ended yet; what the peer does
 not take now is queued.  True when it is whole: none is missing of what the head has announced."
   (let* ((content (reply-stream-content stream))
-         (wire (reply-content-wire content))
+         (io (reply-content-io content))
          (framing (reply-content-framing content)))
-    (whole-or-broken (wire)
+    (whole-or-broken (io)
       (setf (reply-content-framing content) nil)
-      (when (and (eq :chunked framing) (wire-open-p wire))
+      (when (and (eq :chunked framing) (io-open-p io))
         (with-reply (end)
           (encode-last-chunk end)
-          (write-encoded wire end))))
-    (when (and framing (wire-open-p wire))
-      (leave-output-to-engine wire))
+          (write-encoded io end))))
+    (when (and framing (io-open-p io))
+      (leave-output-to-engine io))
     (not (typep framing '(integer 1)))))
 
 (defmethod close ((stream reply-stream) &key abort)

@@ -26,9 +26,9 @@
   "True when a frame, or a message, of SIZE octets of payload is longer than SOCKET takes."
   (> size (program-socket-most-octets socket)))
 
-(defun refuse-input (socket wire code reason)
-  "Ends SOCKET with CODE and REASON, since what its client sends over WIRE is not taken."
-  (setf (wire-start wire) (wire-end wire)
+(defun refuse-input (socket io code reason)
+  "Ends SOCKET with CODE and REASON, since what its client sends over IO is not taken."
+  (setf (io-start io) (io-end io)
         (program-socket-held socket) nil
         (program-socket-fill socket) 0)
   (reduce-account (websocket-memory socket) 0)
@@ -38,15 +38,15 @@
       (step-websocket socket :send-close)
       (setf (websocket-code socket) code
             (websocket-reason socket) reason)
-      (put-in-outbox (program-socket-outbox socket) (encode-close code reason) :however-full)))
-  (close-outbox (program-socket-outbox socket)))
+      (put-in-shared-queue (program-socket-shared-queue socket) (encode-close code reason) :however-full)))
+  (close-shared-queue (program-socket-shared-queue socket)))
 
-(defun hold-input (socket wire extent exact-p)
-  "Moves what WIRE has of a frame of EXTENT octets, or more unless EXACT-P, to what is HELD of SOCKET.  NIL where there is
+(defun hold-input (socket io extent exact-p)
+  "Moves what IO has of a frame of EXTENT octets, or more unless EXACT-P, to what is HELD of SOCKET.  NIL where there is
 no memory."
   (let* ((fill (program-socket-fill socket))
          (held (program-socket-held socket))
-         (count (min (- extent fill) (- (wire-end wire) (wire-start wire))))
+         (count (min (- extent fill) (- (io-end io) (io-start io))))
          (size (+ fill count)))
     (when (or (null held) (< (length held) size))
       (let ((grown-size (if exact-p (min extent (max 64 (* 2 size))) 14)))
@@ -57,7 +57,7 @@ no memory."
             (replace grown held :end2 fill))
           (setf held grown
                 (program-socket-held socket) grown))))
-    (copy-input wire held fill size)
+    (copy-input io held fill size)
     (setf (program-socket-fill socket) size)))
 
 (defun take-held (socket extent)
@@ -66,25 +66,25 @@ no memory."
     (setf (program-socket-fill socket) 0)
     (if (= extent (length held)) held (subseq held 0 extent))))
 
-(defun take-frame (socket wire)
+(defun take-frame (socket io)
   "The next frame of SOCKET, in a vector of its own, if it has come whole; NIL if it has not, and :TOO-LONG or :NO-MEMORY if
 it will not be taken."
   (loop
     (multiple-value-bind (extent exact-p head)
         (if (program-socket-held socket)
             (frame-extent (program-socket-held socket) 0 (program-socket-fill socket))
-            (frame-extent (wire-input wire) (wire-start wire) (wire-end wire)))
+            (frame-extent (io-input io) (io-start io) (io-end io)))
       (cond ((too-long-p socket (- extent head)) (return :too-long))
             ((and exact-p (program-socket-held socket) (= extent (program-socket-fill socket)))
              (return (take-held socket extent)))
             ((and exact-p
                   (null (program-socket-held socket))
-                  (<= extent (- (wire-end wire) (wire-start wire))))
+                  (<= extent (- (io-end io) (io-start io))))
              (let ((frame (make-octets extent)))
-               (copy-input wire frame 0 extent)
+               (copy-input io frame 0 extent)
                (return frame)))
-            ((= (wire-start wire) (wire-end wire)) (return nil))
-            ((not (hold-input socket wire extent exact-p)) (return :no-memory))))))
+            ((= (io-start io) (io-end io)) (return nil))
+            ((not (hold-input socket io extent exact-p)) (return :no-memory))))))
 
 (defun count-in-message (socket frame)
   "Counts FRAME as one of the message that SOCKET receives, unless it is a control frame."
@@ -128,11 +128,11 @@ that has not ended, and for what they make of one that has."
                (not (program-socket-failed-p socket)))
       (call-program socket (lambda () (funcall reader octets :start 0 :end (length octets)))))))
 
-(defun hand-to-program (socket wire octets)
-  "Calls the program of SOCKET with OCTETS, that have come over WIRE."
-  (lend-no-buffers wire)                ; it may take long
-  (send-waiting socket wire)
-  (call-in-burst socket wire (lambda () (tell-program socket octets))))
+(defun hand-to-program (socket io octets)
+  "Calls the program of SOCKET with OCTETS, that have come over IO."
+  (lend-no-buffers io)                  ; it may take long
+  (send-waiting socket io)
+  (call-in-burst socket io (lambda () (tell-program socket octets))))
 
 (defun call-telling (socket function)
   "Calls FUNCTION, which tells the program of SOCKET of its end."
@@ -142,33 +142,33 @@ that has not ended, and for what they make of one that has."
     (setf (program-socket-teller socket) nil
           (program-socket-held-p socket) nil)))
 
-(defun hand-close-over (socket wire frame payload)
-  "Does what is to be done for FRAME, a close frame with PAYLOAD, that has come for SOCKET over WIRE."
+(defun hand-close-over (socket io frame payload)
+  "Does what is to be done for FRAME, a close frame with PAYLOAD, that has come for SOCKET over IO."
   (with-websocket (socket)
     (when (receiving-p (websocket-state socket))
       (step-websocket socket :receive-close))
     (setf (program-socket-farewell socket) payload
           (websocket-code socket) (close-payload-code payload)
           (websocket-closing-end socket) (+ (milliseconds) (as-milliseconds *close-answer-seconds*))))
-  (call-telling socket (lambda () (hand-to-program socket wire frame)))
+  (call-telling socket (lambda () (hand-to-program socket io frame)))
   (when (over-p (websocket-state socket))
-    (close-outbox (program-socket-outbox socket))))
+    (close-shared-queue (program-socket-shared-queue socket))))
 
-(defun hand-frame-over (socket wire frame)
-  "Calls the program of SOCKET with FRAME, that has come over WIRE."
+(defun hand-frame-over (socket io frame)
+  "Calls the program of SOCKET with FRAME, that has come over IO."
   (unwind-protect
        (let ((payload (close-frame-payload frame)))
          (if payload
-             (hand-close-over socket wire frame payload)
-             (hand-to-program socket wire frame)))
+             (hand-close-over socket io frame payload)
+             (hand-to-program socket io frame)))
     (release-for-frame socket frame)))
 
-(defun handle-frame (socket wire frame)
-  "Handles FRAME, of TAKE-FRAME of SOCKET and WIRE, but not NIL."
+(defun handle-frame (socket io frame)
+  "Handles FRAME, of TAKE-FRAME of SOCKET and IO, but not NIL."
   (flet ((refuse-as-too-long ()
-           (refuse-input socket wire 1009 "A message is larger than this server takes."))
+           (refuse-input socket io 1009 "A message is larger than this server takes."))
          (refuse-for-memory ()
-           (refuse-input socket wire 1013 "There is no memory for the message now.")))
+           (refuse-input socket io 1013 "There is no memory for the message now.")))
     (case frame
       (:too-long (refuse-as-too-long))
       (:no-memory (refuse-for-memory))
@@ -176,67 +176,67 @@ that has not ended, and for what they make of one that has."
        (count-in-message socket frame)
        (cond ((too-long-p socket (program-socket-message-size socket)) (refuse-as-too-long))
              ((not (reserve-for-frame socket frame)) (refuse-for-memory))
-             (t (hand-frame-over socket wire frame)))))))
+             (t (hand-frame-over socket io frame)))))))
 
-(defmethod handle-input ((socket program-socket) wire)
+(defmethod handle-input ((socket program-socket) io)
   (if (program-socket-frames-p socket)
-      (let ((frame (take-frame socket wire)))
+      (let ((frame (take-frame socket io)))
         (when frame
-          (handle-frame socket wire frame)))
-      (let ((octets (make-octets (- (wire-end wire) (wire-start wire)))))
-        (copy-input wire octets 0 (length octets))
-        (hand-to-program socket wire octets))))
+          (handle-frame socket io frame)))
+      (let ((octets (make-octets (- (io-end io) (io-start io)))))
+        (copy-input io octets 0 (length octets))
+        (hand-to-program socket io octets))))
 
 (defmethod reads-on-p ((socket program-socket))
   (and (program-socket-reader socket)
-       (not (outbox-over-p (program-socket-outbox socket)))
+       (not (shared-queue-over-p (program-socket-shared-queue socket)))
        (call-next-method)))
 
 (defmethod note-end-of-input ((socket program-socket))
   (if (program-socket-frames-p socket)
       (end-websocket socket)
-      (close-outbox (program-socket-outbox socket))))
+      (close-shared-queue (program-socket-shared-queue socket))))
 
 ;;; Going on
 
-(defmethod continue-over ((socket program-socket) link visitor-p)
-  (cond ((not visitor-p)
+(defmethod continue-over ((socket program-socket) http resuming-p)
+  (cond ((not resuming-p)
          (setf (program-socket-worker-wanted-p socket) nil)
-         (loop for outcome = (continue-speaking socket link nil)
-               for called-p = (and (member outcome '(:deferred :again)) (written-called-p socket link))
+         (loop for outcome = (continue-speaking socket http nil)
+               for called-p = (and (member outcome '(:deferred :again)) (written-called-p socket http))
                while (and called-p (eq :deferred outcome))
                finally (return outcome)))
         ((program-socket-worker-wanted-p socket)
          nil)
         (t
-         (continue-speaking socket link t))))
+         (continue-speaking socket http t))))
 
-(defun continue-speaking (socket link visitor-p)
+(defun continue-speaking (socket http resuming-p)
   (let ((end (websocket-closing-end socket)))
     (when (or (and end (>= (milliseconds) end))
               (and (null (program-socket-reader socket)) (peer-left-p socket)))
-      (close-outbox (program-socket-outbox socket))))
+      (close-shared-queue (program-socket-shared-queue socket))))
   (setf (websocket-owner socket) (bt:current-thread))
-  (unwind-protect (continue-websocket socket (link-wire link) visitor-p)
+  (unwind-protect (continue-websocket socket (http-io http) resuming-p)
     (setf (websocket-owner socket) nil)))
 
-(defun written-called-p (socket link)
+(defun written-called-p (socket http)
   "Calls what the program wanted called when SOCKET has sent what it has by now; true if there was anything."
   (when (program-socket-written socket)
     (setf (websocket-owner socket) (bt:current-thread))
-    (unwind-protect (call-lending-value socket (link-wire link) #'call-written)
+    (unwind-protect (call-lending-value socket (http-io http) #'call-written)
       (setf (websocket-owner socket) nil))))
 
-(defun call-lending-value (socket wire function)
+(defun call-lending-value (socket io function)
   "Like CALL-LENDING, of FUNCTION with SOCKET; returns its value."
   (let ((value nil))
-    (call-lending socket wire (lambda () (setf value (funcall function socket))))
+    (call-lending socket io (lambda () (setf value (funcall function socket))))
     value))
 
 (defmethod say-going-away ((socket program-socket))
-  (cond ((running-p (continuation-engine socket)) nil)
+  (cond ((running-p (suspended-exchange-engine socket)) nil)
         ((program-socket-frames-p socket) (call-next-method))
-        (t (close-outbox (program-socket-outbox socket)))))
+        (t (close-shared-queue (program-socket-shared-queue socket)))))
 
 ;;; The end
 

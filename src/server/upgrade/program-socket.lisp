@@ -17,7 +17,7 @@
 ;;;;
 ;;;; Where it was not, all is sent until the program has closed the connection; then it is an error.
 ;;;;
-;;;; Invariants: PUT octets were put into the outbox by the program, and those up to PUT less its size were sent, as far as
+;;;; Invariants: PUT octets were put into the shared send queue by the program, and those up to PUT less its size were sent, as far as
 ;;;; is known.  A function that the program has given with what it wrote is called once that was sent, without a lock, one
 ;;;; at a time; one given with a close frame not before the program was told of the end, while HELD-P.
 
@@ -26,7 +26,7 @@
 
 (define-record (program-socket (:include websocket)
                                (:constructor %make-program-socket
-                                   (application engine connection outbox frames-p most-octets
+                                   (application engine connection shared-queue frames-p most-octets
                                     ping idle-milliseconds heard))
                                (:copier nil))
   "A connection over which a program speaks by itself."
@@ -70,17 +70,17 @@ FRAMES-P.  A message may have MOST-OCTETS then, an integer.  PING-SECONDS is aft
 client a ping is sent, and IDLE-SECONDS after how many it counts as gone, reals; NIL for never."
   (let ((socket (%make-program-socket
                  (exchange-application exchange) (exchange-engine exchange) (exchange-connection exchange)
-                 (make-outbox *high-water-mark* :engine (exchange-engine exchange))
+                 (make-shared-queue *high-water-mark* :engine (exchange-engine exchange))
                  frames-p most-octets (and frames-p (as-milliseconds ping-seconds))
                  (as-milliseconds idle-seconds) (milliseconds))))
     (setf (websocket-begun-p socket) t)
     socket))
 
-(defun begin-to-speak (socket link)
-  "Makes LINK, which has the request that the current thread serves, one over which SOCKET goes on: what the program writes
+(defun begin-to-speak (socket http)
+  "Makes HTTP, which has the request that the current thread serves, one over which SOCKET goes on: what the program writes
 from now on is sent at once."
-  (setf (link-continuation link) socket)
-  (when (lendable-p (link-wire link))
+  (setf (http-suspended-exchange http) socket)
+  (when (lendable-p (http-io http))
     (lend-sending socket)))
 
 ;;; Functions that are called when something was sent
@@ -89,10 +89,10 @@ from now on is sent at once."
   "True when ENTRY, of what is WRITTEN of SOCKET, is to be called."
   (destructuring-bind (position kind function) entry
     (declare (ignore function))
-    (let* ((outbox (program-socket-outbox socket))
-           (ended-p (outbox-ended-p outbox)))
+    (let* ((shared-queue (program-socket-shared-queue socket))
+           (ended-p (shared-queue-ended-p shared-queue)))
       (and (or ended-p
-               (<= position (- (program-socket-put socket) (outbox-size outbox))))
+               (<= position (- (program-socket-put socket) (shared-queue-size shared-queue))))
            (ecase kind
              (:data (not ended-p))      ; it may not have been sent
              (:close (or (not (program-socket-held-p socket))
@@ -122,7 +122,7 @@ who has put more in meanwhile has left it to it."
             (setf (program-socket-caller socket) nil)
             (program-socket-written socket)))
     (setf (program-socket-worker-wanted-p socket) t)
-    (visit socket)))
+    (resume socket)))
 
 (defun call-written (socket)
   "Calls the functions of SOCKET that are to be called by now.  True if there were any."
@@ -143,13 +143,13 @@ who has put more in meanwhile has left it to it."
 
 (defun fail-program-socket (socket condition)
   "Ends SOCKET, since the program has failed with CONDITION."
-  (log-message (continuation-engine socket) :error "What speaks over a connection failed: ~A" condition)
-  (count-failure (continuation-engine socket))
+  (log-message (suspended-exchange-engine socket) :error "What speaks over a connection failed: ~A" condition)
+  (count-failure (suspended-exchange-engine socket))
   (setf (program-socket-failed-p socket) t)
   (unless (and (program-socket-frames-p socket)
                (close-websocket-with socket 1011 "The server failed."))
-    (close-outbox (program-socket-outbox socket))
-    (visit-websocket socket)))
+    (close-shared-queue (program-socket-shared-queue socket))
+    (resume-websocket socket)))
 
 ;;; Writing
 
@@ -165,12 +165,12 @@ who has put more in meanwhile has left it to it."
         (step-websocket socket :fail))))
   (step-websocket socket :send-close)
   (when (over-p (websocket-state socket))
-    (close-outbox (program-socket-outbox socket))))
+    (close-shared-queue (program-socket-shared-queue socket))))
 
 (defun put-close (socket octets payload)
   "Puts OCTETS, a close frame with PAYLOAD, into SOCKET, if one may be sent.  Under the lock."
   (when (or (sending-p (websocket-state socket)) (close-owed-p (websocket-state socket)))
-    (put-in-outbox (program-socket-outbox socket) octets :however-full)
+    (put-in-shared-queue (program-socket-shared-queue socket) octets :however-full)
     (note-close-written socket payload)
     :room))
 
@@ -187,10 +187,10 @@ who has put more in meanwhile has left it to it."
         (whole-frame-p octets))))
 
 (defun put-octets (socket octets)
-  "Puts OCTETS into the outbox of SOCKET, if there are any.  Returns what PUT-WRITTEN does.  Under the lock."
-  (let* ((outbox (program-socket-outbox socket))
-         (result (cond ((plusp (length octets)) (put-in-outbox outbox octets))
-                       ((outbox-over-p outbox) :over)
+  "Puts OCTETS into the shared send queue of SOCKET, if there are any.  Returns what PUT-WRITTEN does.  Under the lock."
+  (let* ((shared-queue (program-socket-shared-queue socket))
+         (result (cond ((plusp (length octets)) (put-in-shared-queue shared-queue octets))
+                       ((shared-queue-over-p shared-queue) :over)
                        (t :room))))
     (if (and (eq :over result) (program-socket-frames-p socket) (farewell-said-p socket))
         :dropped
@@ -216,7 +216,7 @@ who has put more in meanwhile has left it to it."
 
 (defun put-written (socket octets callback)
   "Puts OCTETS, which nobody changes any more, into SOCKET; CALLBACK, a function or NIL, is called when they were sent.
-Returns what PUT-IN-OUTBOX does; :DROPPED where a close frame was sent before."
+Returns what PUT-IN-SHARED-QUEUE does; :DROPPED where a close frame was sent before."
   (with-websocket (socket)
     (let ((result (if (program-socket-frames-p socket)
                       (put-frames socket octets)
@@ -235,14 +235,14 @@ it waits, at most for the write timeout.  Signals PROGRAM-SOCKET-OVER."
   (loop
     (ecase (put-written socket octets callback)
       ((:room :full :dropped)
-       (visit-websocket socket)
+       (resume-websocket socket)
        (call-written socket)
        (return))
       (:refused
-       (visit-websocket socket)
-       (unless (await-room-in-websocket socket (or (write-seconds (continuation-application socket)) t))
+       (resume-websocket socket)
+       (unless (await-room-in-websocket socket (or (write-seconds (suspended-exchange-application socket)) t))
          (end-websocket socket)
-         (visit socket)))
+         (resume socket)))
       (:over (error 'program-socket-over :socket socket)))))
 
 (defun buffer-for-program-socket (socket octets)
@@ -268,8 +268,8 @@ after *CLOSE-ANSWER-SECONDS* at the latest.  The program is not called any more.
   (with-websocket (socket)
     (setf (program-socket-finished-p socket) t)
     (unless (eq :closing (websocket-state socket))
-      (close-outbox (program-socket-outbox socket))))
-  (visit-websocket socket))
+      (close-shared-queue (program-socket-shared-queue socket))))
+  (resume-websocket socket))
 
 (defun listen-to-program-socket (socket function)
   "Lets FUNCTION, of octets and :START and :END, be called by a worker with what comes for SOCKET: with a frame where it
@@ -278,4 +278,4 @@ left to the system."
   (setf (program-socket-reader socket) function)
   (unless (owned-websocket-p socket)
     (setf (program-socket-worker-wanted-p socket) t)
-    (visit socket)))
+    (resume socket)))

@@ -18,47 +18,47 @@
 ;;;;
 ;;;; Input is not read while the client does not take what was sent.  ON-CLOSE is called once.
 
-(defmethod continue-over ((socket websocket) link visitor-p)
+(defmethod continue-over ((socket websocket) http resuming-p)
   (setf (websocket-owner socket) (bt:current-thread)
         (websocket-begun-p socket) t)
-  (unwind-protect (continue-websocket socket (link-wire link) visitor-p)
+  (unwind-protect (continue-websocket socket (http-io http) resuming-p)
     (setf (websocket-owner socket) nil)))
 
-(defun continue-websocket (socket wire visitor-p)
+(defun continue-websocket (socket io resuming-p)
   (say-going-away socket)
   (let* ((now (milliseconds))           ; what comes later is read before it is missed
-         (more-p (and (not visitor-p)
-                      (prog1 (receive-messages socket wire)
+         (more-p (and (not resuming-p)
+                      (prog1 (receive-messages socket io)
                         (keep-time socket now))))
-         (ended-p (send-queued (websocket-outbox socket) wire)))
-    (send-held socket wire)
-    (note-ping-sent socket wire)
+         (ended-p (send-queued (websocket-shared-queue socket) io)))
+    (send-held socket io)
+    (note-ping-sent socket io)
     (cond (ended-p :close)
           ((eq :gone (websocket-state socket)) :broken)
-          ((and more-p (null (wire-unsent wire))) :again)
+          ((and more-p (null (io-unsent io))) :again)
           (t
-           (settle-websocket-deadline socket wire)
+           (settle-websocket-deadline socket io)
            :deferred))))
 
 (defconstant +input-turn+ 64
   "After how many messages, or buffers of input, of a WebSocket its owner turns to what else is ready.")
 
-(defun receive-messages (socket wire)
-  "Handles the messages of SOCKET that have come over WIRE.  True when more may have come, but its turn is over."
+(defun receive-messages (socket io)
+  "Handles the messages of SOCKET that have come over IO.  True when more may have come, but its turn is over."
   (let ((turns +input-turn+))
-    (loop while (and (reads-on-p socket) (null (wire-unsent wire)))
+    (loop while (and (reads-on-p socket) (null (io-unsent io)))
           do (when (minusp (decf turns))
                (return t))
-             (let ((new-p (= (wire-start wire) (wire-end wire))))
+             (let ((new-p (= (io-start io) (io-end io))))
                (when new-p
-                 (send-waiting socket wire)
-                 (send-held socket wire))
-               (ecase (if (nothing-new-p socket wire) :none (fill-input wire))
+                 (send-waiting socket io)
+                 (send-held socket io))
+               (ecase (if (nothing-new-p socket io) :none (fill-input io))
                  (:some
                   (when new-p
                     (setf (websocket-heard socket) (milliseconds)
                           (websocket-pinged socket) nil))
-                  (handle-input socket wire))
+                  (handle-input socket io))
                  (:none (return nil))
                  (:end
                   (say-going-away socket)
@@ -75,42 +75,42 @@
   (:method ((socket websocket))
     (end-websocket socket)))
 
-(defun nothing-new-p (socket wire)
-  "True when all that has come for SOCKET over WIRE was read, so that there will be an event of what comes next.  The end
+(defun nothing-new-p (socket io)
+  "True when all that has come for SOCKET over IO was read, so that there will be an event of what comes next.  The end
 of the client's half may have come with the last of it, and no event of its own."
-  (and (wire-all-read-p wire)
+  (and (io-all-read-p io)
        (not (peer-left-p socket))))
 
-(defun send-waiting (socket wire)
-  "Sends what the client of SOCKET takes now over WIRE, if there is something for it."
-  (when (queued-p (websocket-outbox socket))
-    (send-queued (websocket-outbox socket) wire)))
+(defun send-waiting (socket io)
+  "Sends what the client of SOCKET takes now over IO, if there is something for it."
+  (when (queued-p (websocket-shared-queue socket))
+    (send-queued (websocket-shared-queue socket) io)))
 
-(defgeneric handle-input (socket wire)
-  (:documentation "Handles what comes next for SOCKET in the input of WIRE."))
+(defgeneric handle-input (socket io)
+  (:documentation "Handles what comes next for SOCKET in the input of IO."))
 
-(defmethod handle-input ((socket websocket) wire)
+(defmethod handle-input ((socket websocket) io)
   "Handles the next event, if that is whole."
   (multiple-value-bind (kind end value more)
-      (decode-message (websocket-decoder socket) (wire-input wire) (wire-start wire) (wire-end wire))
-    (setf (wire-start wire) end)
-    (lend-no-buffers wire)              ; what handles it may take long
+      (decode-message (websocket-decoder socket) (io-input io) (io-start io) (io-end io))
+    (setf (io-start io) end)
+    (lend-no-buffers io)                ; what handles it may take long
     (ecase kind
       ((nil :pong))
       (:ping (put-in-websocket socket (encode-frame :pong value)))
       ((:text :binary)
-       (send-waiting socket wire)
-       (unwind-protect (call-on-message socket wire kind value)
+       (send-waiting socket io)
+       (unwind-protect (call-on-message socket io kind value)
          (reduce-account (websocket-memory socket) 0)))
       (:close (note-close socket :receive-close value more))
       (:failure (note-close socket :fail value more)))))
 
-(defun call-on-message (socket wire kind message)
+(defun call-on-message (socket io kind message)
   (when (sending-p (websocket-state socket))
-    (handler-case (call-in-burst socket wire
+    (handler-case (call-in-burst socket io
                                  (lambda () (funcall (websocket-on-message socket) socket kind message)))
       (serious-condition (condition)       ; also of an exhausted stack
-        (log-message (continuation-engine socket) :error "A WebSocket's handler failed: ~A" condition)
+        (log-message (suspended-exchange-engine socket) :error "A WebSocket's handler failed: ~A" condition)
         (close-websocket-with socket 1011 "The server failed.")))))
 
 (defun note-close (socket step code reason)
@@ -123,9 +123,9 @@ of the client's half may have come with the last of it, and no event of its own.
     (step-websocket socket step)
     (when (close-owed-p (websocket-state socket))
       (step-websocket socket :send-close)
-      (put-in-outbox (websocket-outbox socket) (encode-close code (if (eq :fail step) reason "")) :however-full))
+      (put-in-shared-queue (websocket-shared-queue socket) (encode-close code (if (eq :fail step) reason "")) :however-full))
     (when (over-p (websocket-state socket))
-      (close-outbox (websocket-outbox socket)))))
+      (close-shared-queue (websocket-shared-queue socket)))))
 
 ;;; Time
 ;;;
@@ -164,24 +164,24 @@ of the client's half may have come with the last of it, and no event of its own.
                 (member (put-in-websocket socket (encode-frame :ping (make-octets 0))) '(:room :full)))
            (setf (websocket-pinged socket) :put)))))
 
-(defun note-ping-sent (socket wire)
-  "Notes when a ping that was put into SOCKET has left over WIRE, if it has."
+(defun note-ping-sent (socket io)
+  "Notes when a ping that was put into SOCKET has left over IO, if it has."
   (when (and (eq :put (websocket-pinged socket))
-             (null (wire-unsent wire))
-             (not (queued-p (websocket-outbox socket))))
+             (null (io-unsent io))
+             (not (queued-p (websocket-shared-queue socket))))
     (setf (websocket-pinged socket) (milliseconds))))
 
-(defun settle-websocket-deadline (socket wire)
+(defun settle-websocket-deadline (socket io)
   "Lets SOCKET be continued when something is due; but while something is unsent, its client has
 the time that it takes."
-  (serve-at (continuation-engine socket) (continuation-connection socket)
-            (and (null (wire-unsent wire))
+  (serve-at (suspended-exchange-engine socket) (suspended-exchange-connection socket)
+            (and (null (io-unsent io))
                  (earlier (end-moment socket) (ping-moment socket)))))
 
 ;;; The end
 
 (defmethod over-at-once-p ((socket websocket))
-  (outbox-ended-p (websocket-outbox socket)))
+  (shared-queue-ended-p (websocket-shared-queue socket)))
 
 (defmethod abandon ((socket websocket))
   (when (websocket-begun-p socket)
@@ -193,16 +193,16 @@ the time that it takes."
     (when function
       (handler-case (funcall function socket (websocket-code socket) (websocket-reason socket))
         (serious-condition (condition)
-          (log-message (continuation-engine socket) :error
+          (log-message (suspended-exchange-engine socket) :error
                        "What was to be done for the end of a WebSocket failed: ~A" condition))))))
 
 (defun say-farewell (socket)
   "Tells the client of SOCKET, whose connection the caller owns and closes next, if its engine stops, unless octets that
 would have to go before are left."
   (setf (websocket-owner socket) (bt:current-thread))
-  (let ((wire (websocket-wire socket)))
-    (when (and (wire-open-p wire)
-               (null (wire-unsent wire)))
+  (let ((io (websocket-io socket)))
+    (when (and (io-open-p io)
+               (null (io-unsent io)))
       (say-going-away socket))))
 
 ;;; Where a worker keeps the connection
@@ -214,22 +214,22 @@ would have to go before are left."
   (let ((lock (bt:make-lock "nobody's")))
     (wait-until (constantly nil) (bt:make-condition-variable) lock *websocket-look-seconds* nil)))
 
-(defmethod keep-continuation ((socket websocket) link)
+(defmethod keep-suspended-exchange ((socket websocket) http)
   "Reads and sends until SOCKET ends.  :CLOSE when the engine stops before."
-  (let ((connection (continuation-connection socket))
-        (wire (link-wire link)))
+  (let ((connection (suspended-exchange-connection socket))
+        (io (http-io http)))
     (unwind-protect-whole
         (loop
-          (let ((outcome (continue-after-event link)))
+          (let ((outcome (continue-after-event http)))
             (unless (member outcome '(:deferred :again))
               (return outcome)))
-          (unless (unsent-sent-p wire)
+          (unless (unsent-sent-p io)
             (return :broken))
-          (unless (serving-p (continuation-engine socket))
+          (unless (serving-p (suspended-exchange-engine socket))
             (return :close))
           (cond ((not (reads-on-p socket))
                  (wait-a-little))       ; what has come stays where it is
-                ((and (not (input-waiting-p wire))
+                ((and (not (input-waiting-p io))
                       (await-input (connection-handle connection) :until (end-after *websocket-look-seconds*)))
-                 (note-socket-ready (wire-transport wire)))))
-      (abandon-continuation link))))
+                 (note-socket-ready (io-transport io)))))
+      (abandon-suspended-exchange http))))

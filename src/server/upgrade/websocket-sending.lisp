@@ -9,22 +9,22 @@
 ;;;;   relay     who sends
 ;;;;   NIL       the owner of the connection
 ;;;;   :FREE     whoever has something to be sent, after it has made that :TAKEN
-;;;;   :TAKEN    who has made it so, also what others have put into the outbox since
+;;;;   :TAKEN    who has made it so, also what others have put into the shared send queue since
 ;;;;
-;;;; Invariant: what was put into the outbox is seen by who has the right to send, or gets it next: each looks again
+;;;; Invariant: what was put into the shared send queue is seen by who has the right to send, or gets it next: each looks again
 ;;;; after it has given the right up, and who does not get it has put his octets in before.
 
 (defparameter *closing-seconds* 5
   "How many seconds a client has to answer a close frame.")
 
-(define-record (websocket (:include continuation)
+(define-record (websocket (:include suspended-exchange)
                           (:constructor %make-websocket
-                              (application engine connection outbox memory decoder on-message on-close
+                              (application engine connection shared-queue memory decoder on-message on-close
                                ping-milliseconds idle-milliseconds heard))
                           (:copier nil))
   "A WebSocket.  STATE is guarded by the lock; HEARD, PINGED and DECODER are its owner's alone."
-  (outbox nil :read-only t
-   :documentation "The outbox of WEBSOCKET.")
+  (shared-queue nil :read-only t
+   :documentation "The shared send queue of WEBSOCKET.")
   (memory (make-memory-account) :read-only t) ; of a message that has not come whole, or is being handled
   (decoder nil :read-only t)
   (on-message nil :read-only t)
@@ -68,7 +68,7 @@ MESSAGE-OCTETS how many a message may have, PING-SECONDS after how many without 
 sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   (let ((memory (make-memory-account)))
     (%make-websocket (exchange-application exchange) (exchange-engine exchange) (exchange-connection exchange)
-                     (make-outbox high-water-mark :engine (exchange-engine exchange))
+                     (make-shared-queue high-water-mark :engine (exchange-engine exchange))
                      memory
                      (make-decoder-with-account memory message-octets)
                      on-message on-close
@@ -84,32 +84,32 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   (setf (websocket-state socket) (next-websocket-state (websocket-state socket) step)))
 
 (defun put-in-websocket (socket frame)
-  "Has FRAME, octets that nobody changes any more, sent to SOCKET.  Returns what PUT-IN-OUTBOX does."
+  "Has FRAME, octets that nobody changes any more, sent to SOCKET.  Returns what PUT-IN-SHARED-QUEUE does."
   (with-websocket (socket)
     (if (sending-p (websocket-state socket))
-        (put-in-outbox (websocket-outbox socket) frame)
+        (put-in-shared-queue (websocket-shared-queue socket) frame)
         :over)))
 
-(defun websocket-wire (socket)
-  (link-wire (connection-data (continuation-connection socket))))
+(defun websocket-io (socket)
+  (http-io (connection-data (suspended-exchange-connection socket))))
 
 (defun owned-websocket-p (socket)
   "True when the current thread is the owner of SOCKET."
   (eq (bt:current-thread) (websocket-owner socket)))
 
-(defun visit-websocket (socket)
+(defun resume-websocket (socket)
   "Has what was put into SOCKET sent: at once, or by its owner, soon."
   (cond ((relay-queued socket))
-        ((not (owned-websocket-p socket)) (visit socket))
+        ((not (owned-websocket-p socket)) (resume socket))
         ((websocket-begun-p socket) (send-for-websocket socket))))
 
 (defun send-for-websocket (socket)
   "Sends what the client of SOCKET takes now.  The caller has the right to send."
-  (let ((wire (websocket-wire socket)))
+  (let ((io (websocket-io socket)))
     (handler-case
         (if (owned-websocket-p socket)
-            (send-amid-burst socket wire)
-            (send-queued (websocket-outbox socket) wire))
+            (send-amid-burst socket io)
+            (send-queued (websocket-shared-queue socket) io))
       ((or descriptor-broken stream-timeout) ()
         (end-websocket socket)))))      ; its owner will see it
 
@@ -125,7 +125,7 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   "Sends what was put into SOCKET if its owner has lent the right to send.  True when the caller need not care."
   (loop
     (cond ((relayed-p socket)
-           (unless (queued-p (websocket-outbox socket))
+           (unless (queued-p (websocket-shared-queue socket))
              (return t)))
           (t
            ;; One look: it may become :FREE meanwhile, and who sends then has to have it.
@@ -133,16 +133,16 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
              (:taken (return t))
              ((nil) (return nil)))))))
 
-(defun lendable-p (wire)
-  "True when another thread may send to WIRE, since that does not wait."
-  (and (engine-sends-p wire)
-       (wire-descriptor (wire-base wire))
-       (not (wire-waits-p wire))))
+(defun lendable-p (io)
+  "True when another thread may send to IO, since that does not wait."
+  (and (engine-sends-p io)
+       (io-descriptor (io-base io))
+       (not (io-waits-p io))))
 
 (defun lend-sending (socket)
   "Lends the right to send for SOCKET, whose owner the caller is."
   (compare-and-set (websocket-relay socket) nil :free)
-  (when (queued-p (websocket-outbox socket))
+  (when (queued-p (websocket-shared-queue socket))
     (relay-queued socket)))
 
 (defun take-sending-back (socket)
@@ -152,9 +152,9 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
                   (null (websocket-relay socket)))
         do (bt:thread-yield)))
 
-(defun call-lending (socket wire function)
-  "Calls FUNCTION, a program's, in the owner of SOCKET, who lends the right to send over WIRE meanwhile."
-  (if (lendable-p wire)
+(defun call-lending (socket io function)
+  "Calls FUNCTION, a program's, in the owner of SOCKET, who lends the right to send over IO meanwhile."
+  (if (lendable-p io)
       (unwind-protect (progn (lend-sending socket)
                              (funcall function))
         (take-sending-back socket))
@@ -171,44 +171,44 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 (defparameter *long-milliseconds* 1
   "How long after the first message whose answer is held others may be handled while nothing leaves.")
 
-(defun send-amid-burst (socket wire)
+(defun send-amid-burst (socket io)
   "Like SEND-QUEUED, for the owner of SOCKET, who handles a message."
   (let ((more-p (websocket-more-p socket)))
     (cond (more-p                       ; others may put something in after any look at the queue
            (setf (websocket-withheld-p socket) t))
-          ((queued-p (websocket-outbox socket))
+          ((queued-p (websocket-shared-queue socket))
            (setf (websocket-withheld-p socket) nil)))
-    (send-queued (websocket-outbox socket) wire :more-p more-p)))
+    (send-queued (websocket-shared-queue socket) io :more-p more-p)))
 
-(defun send-held (socket wire)
-  "Has the system send what it holds of what the owner of SOCKET, the caller, has sent over WIRE."
+(defun send-held (socket io)
+  "Has the system send what it holds of what the owner of SOCKET, the caller, has sent over IO."
   (when (shiftf (websocket-withheld-p socket) nil)
-    (let ((descriptor (wire-descriptor (wire-base wire))))
+    (let ((descriptor (io-descriptor (io-base io))))
       (when descriptor
         (send-held-octets descriptor)))))
 
-(defun call-holding (socket wire function)
-  "Calls FUNCTION, which handles a message, while the system may hold answers of SOCKET over WIRE if others wait behind it."
-  (setf (websocket-more-p socket) (and (< (wire-start wire) (wire-end wire))
+(defun call-holding (socket io function)
+  "Calls FUNCTION, which handles a message, while the system may hold answers of SOCKET over IO if others wait behind it."
+  (setf (websocket-more-p socket) (and (< (io-start io) (io-end io))
                                        (not (websocket-slow-p socket))
-                                       (lendable-p wire)))
+                                       (lendable-p io)))
   (unwind-protect (funcall function)
     (setf (websocket-more-p socket) nil)))
 
-(defun call-in-burst (socket wire function)
-  "Like CALL-LENDING; FUNCTION handles a message that has come over WIRE, and others may have come behind it."
+(defun call-in-burst (socket io function)
+  "Like CALL-LENDING; FUNCTION handles a message that has come over IO, and others may have come behind it."
   (unless (websocket-withheld-p socket)
     (setf (websocket-held-since socket) (milliseconds)))
   ;; What others have put in by now is sent as the right to send is lent, and not held.
-  (unless-returned (call-lending socket wire (lambda () (call-holding socket wire function)))
-    (send-held socket wire))            ; who ends amid input resets the connection, which drops it
+  (unless-returned (call-lending socket io (lambda () (call-holding socket io function)))
+    (send-held socket io))              ; who ends amid input resets the connection, which drops it
   (setf (websocket-slow-p socket)
         (< *long-milliseconds* (- (milliseconds) (websocket-held-since socket)))))
 
 (defun end-websocket (socket)
   "Notes that the TCP connection of SOCKET has ended, or is to."
   (with-websocket (socket) (step-websocket socket :end))
-  (end-outbox (websocket-outbox socket)))
+  (end-shared-queue (websocket-shared-queue socket)))
 
 (defun close-websocket-with (socket code reason)
   "Sends SOCKET a close frame with CODE and REASON, unless one was sent.  True when it does.  Signals an error where
@@ -220,21 +220,21 @@ neither may be in a close frame."
               (setf (websocket-closing-end socket) (+ (milliseconds) (as-milliseconds *closing-seconds*))
                     (websocket-code socket) code
                     (websocket-reason socket) reason)
-              (put-in-outbox (websocket-outbox socket) frame :however-full)
+              (put-in-shared-queue (websocket-shared-queue socket) frame :however-full)
               t))
-      (visit-websocket socket)
+      (resume-websocket socket)
       t)))
 
 (defun websocket-open-p (socket)
   "True while messages can be sent to SOCKET, as far as is known."
   (and (sending-p (websocket-state socket))
-       (not (outbox-over-p (websocket-outbox socket)))))
+       (not (shared-queue-over-p (websocket-shared-queue socket)))))
 
 (defgeneric say-going-away (socket)
   (:documentation "Tells the client of SOCKET if its engine stops.")
   (:method ((socket websocket))
     "Sends a close frame (RFC 6455, section 7.4.1)."
-    (unless (running-p (continuation-engine socket))
+    (unless (running-p (suspended-exchange-engine socket))
       (close-websocket-with socket +going-away+ "The server stops."))))
 
 ;;; Waiting for the client to take octets
@@ -253,7 +253,7 @@ handler that has not returned yet nothing was sent, and nobody would take any: N
 (defun await-room-elsewhere (socket end)
   (loop
     (let ((left (milliseconds-left end)))
-      (cond ((await-room (websocket-outbox socket)
+      (cond ((await-room (websocket-shared-queue socket)
                          (if left (min (/ left 1000) *relay-look-seconds*) *relay-look-seconds*))
              (return t))
             ((eql 0 left) (return nil)))
@@ -261,13 +261,13 @@ handler that has not returned yet nothing was sent, and nobody would take any: N
 
 (defun await-room-as-owner (socket end)
   "Like AWAIT-ROOM, until END, where nobody else would send; without END, up to the write timeout."
-  (let ((wire (websocket-wire socket)))
-    (loop while (full-p (websocket-outbox socket))
+  (let ((io (websocket-io socket)))
+    (loop while (full-p (websocket-shared-queue socket))
           do (handler-case
                  (if end
-                     (unless (await-descriptor (open-descriptor (wire-base wire)) :output :until end)
+                     (unless (await-descriptor (open-descriptor (io-base io)) :output :until end)
                        (return nil))
-                     (await-peer wire :output))
+                     (await-peer io :output))
                ((or descriptor-broken stream-timeout) () (end-websocket socket)))
              (unless (relay-queued socket)
                (send-for-websocket socket))

@@ -18,7 +18,7 @@
                           while octet
                           collect octet
                           until (eql octet 10))
-                    'wire))))
+                    'octet-vector))))
 
 (defmethod hunchentoot:process-connection :around ((acceptor behind-a-proxy) socket)
   (record *proxy-lines* (string-right-trim '(#\Return #\Newline) (read-proxy-line socket)))

@@ -239,7 +239,7 @@ refuses, since the class of the warning has none."
   (serving-bodies (("/" (let ((stream (hunchentoot:raw-post-data :want-stream t)))
                           (decode (coerce (loop for octet = (read-byte stream nil nil)
                                                 while octet collect octet)
-                                          'wire)))))
+                                          'octet-vector)))))
     (with-connection (connection)
       (is (string= "one two" (exchange-text connection "/" :method :post
                                                            :chunks '("one" " two"))))

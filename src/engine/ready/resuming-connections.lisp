@@ -9,36 +9,36 @@
 ;;;;
 ;;;;   after that the connection            is
 ;;;;   waits for its next answer            parked as before
-;;;;   may have a request to be read        queued: workers read, and visitors never do
+;;;;   may have a request to be read        queued: workers read, and resuming threads never do
 ;;;;   is done with                         queued, with its outcome: workers close it, since what a program wants
-;;;;                                        done then may wait, or want a lock that the visitor has
-;;;;   was parked as the engine stops       closed by STOP, which looks once more; by the visitor only where that
+;;;;                                        done then may wait, or want a lock that the resuming thread has
+;;;;   was parked as the engine stops       closed by STOP, which looks once more; by the resuming thread only where that
 ;;;;                                        has been
 ;;;;
-;;;; A visitor is any thread, also one that does not know of connections.  So it is not interrupted while it owns
+;;;; A resuming thread is any thread, also one that does not know of connections.  So it is not interrupted while it owns
 ;;;; one, and nothing that it does waits for the peer.
 
-(defmethod visit-connection ((engine ready-engine) connection)
+(defmethod resume-connection ((engine ready-engine) connection)
   (uninterruptibly
     (when (become-owner connection nil)
-      (visit-owned engine connection))))
+      (resume-owned engine connection))))
 
-(defun visit-owned (engine connection)
-  "Does what VISIT-CONNECTION does for CONNECTION, which the current thread owns, and which cannot be interrupted."
+(defun resume-owned (engine connection)
+  "Does what RESUME-CONNECTION does for CONNECTION, which the current thread owns, and which cannot be interrupted."
   (let ((*worker* (worker-of engine))
-        (*visitors-served* (engine-visitors-served engine))
+        (*served-by-resuming-threads* (engine-served-by-resuming-threads engine))
         (result nil))                   ; stays so when a program leaves it by a non-local exit
-    (unwind-protect (setf result (serve-visit engine connection))
-      (end-visit engine connection result))))
+    (unwind-protect (setf result (serve-resumption engine connection))
+      (end-resumption engine connection result))))
 
-(defun end-visit (engine connection result)
-  "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of SERVE-VISIT says; NIL after a
+(defun end-resumption (engine connection result)
+  "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of SERVE-RESUMPTION says; NIL after a
 non-local exit."
   (case result
-    (:parked (end-visited-too-late engine connection))
-    (t (end-owned-visit engine connection (or result (given-away-outcome connection) :broken)))))
+    (:parked (end-resumed-too-late engine connection))
+    (t (end-owned-resumption engine connection (or result (given-away-outcome connection) :broken)))))
 
-(defun end-owned-visit (engine connection outcome)
+(defun end-owned-resumption (engine connection outcome)
   "Does with CONNECTION, which the caller owns, what OUTCOME of its visit says."
   (cond ((eq outcome :again)
          (setf (connection-turn-over-p connection) t)
@@ -48,13 +48,13 @@ non-local exit."
         (t (end-service engine connection outcome))))
 
 (defun leave-to-worker (engine connection)
-  "Has a worker see to CONNECTION, which the caller, a visitor, owns."
+  "Has a worker see to CONNECTION, which the caller, a resuming thread, owns."
   (queue-parked engine connection)
-  (end-visited-too-late engine connection))
+  (end-resumed-too-late engine connection))
 
-(defun end-visited-too-late (engine connection)
-  "Ends CONNECTION, which a visitor has parked, if ENGINE has stopped, so that nobody else will: STOP ends what is parked
-when it looks last, and a visitor had better not."
+(defun end-resumed-too-late (engine connection)
+  "Ends CONNECTION, which a resuming thread has parked, if ENGINE has stopped, so that nobody else will: STOP ends what is parked
+when it looks last, and a resuming thread had better not."
   (when (eq :stopped (engine-phase engine))
     (end-if-parked-too-late engine connection)))
 
@@ -69,7 +69,7 @@ when it looks last, and a visitor had better not."
   (setf (connection-outcome connection) outcome)
   (leave-to-worker engine connection))
 
-(defmethod visit-deferred ((engine ready-engine))
+(defmethod resume-all-deferred ((engine ready-engine))
   (map-connections (lambda (connection)
                      (uninterruptibly
                        ;; An owner that it is marked for looks again.  Who is not owned, but was a moment before, has
@@ -79,8 +79,8 @@ when it looks last, and a visitor had better not."
                          (requeue-connection engine connection))))
                    (engine-table engine)))
 
-(defun serve-visit (engine connection)
-  "Does what a visitor can for CONNECTION, which it owns; returns what SERVE-ONCE does, :AGAIN when there may be
+(defun serve-resumption (engine connection)
+  "Does what a resuming thread can for CONNECTION, which it owns; returns what SERVE-ONCE does, :AGAIN when there may be
 work for workers."
   (noting-failure (engine connection)
     (cond ((or (connection-lingering-p connection) (end-left-to-worker connection)) :again)
@@ -88,22 +88,22 @@ work for workers."
            (let ((result (send-pending-output engine connection)))
              ;; Also where others have come meanwhile, what is left goes first.
              (if (and (eq result :again) (null (connection-output connection)))
-                 (visit-and-send engine connection)
+                 (resume-and-send engine connection)
                  result)))
-          (t (visit-and-send engine connection)))))
+          (t (resume-and-send engine connection)))))
 
-(defun visit-and-send (engine connection)
-  "What VISIT-ONCE returns for CONNECTION, which has no output left; or of sending what is left then."
-  (let ((result (visit-once engine connection)))
+(defun resume-and-send (engine connection)
+  "What RESUME-ONCE returns for CONNECTION, which has no output left; or of sending what is left then."
+  (let ((result (resume-once engine connection)))
     (if (and (eq result :again) (connection-output connection))
         (send-pending-output engine connection)
         result)))
 
-(defun visit-once (engine connection)
-  "Has the service of ENGINE do for CONNECTION what its visitor wants; returns what SERVE-ONCE does."
+(defun resume-once (engine connection)
+  "Has the service of ENGINE do for CONNECTION what its resuming thread wants; returns what SERVE-ONCE does."
   (begin-service connection)
   (let* ((served (connection-served connection))
-         (outcome (serve-visitor (engine-service engine) connection)))
+         (outcome (serve-resumption-of (engine-service engine) connection)))
     (if outcome
         (settle-outcome engine connection outcome served)
         :again)))

@@ -7,41 +7,41 @@
 (defparameter *warning-milliseconds* 10000
   "How long after a message of something the next one of that comes at the earliest.")
 
-(defstruct (unsaid (:include opaque))
+(defstruct (log-throttle (:include opaque))
   "What has happened, and no message has told of."
-  (lock (bt:make-lock "unsaid") :read-only t)
+  (lock (bt:make-lock "log throttle") :read-only t)
   (count 0 :type integer)
   (burst 1 :type fixnum :read-only t)   ; how many messages may follow each other at once
   (silent-until nil :type (or null fixnum))) ; in MILLISECONDS, once BURST messages have told of it
 
-(setf (documentation 'make-unsaid 'function)
-      "Something that has not happened yet, for COUNT-UNSAID; each keyword is one of its slots."
-      (documentation 'unsaid-silent-until 'function)
-      "Until when nothing is told of UNSAID, in MILLISECONDS; NIL before the first time.")
+(setf (documentation 'make-log-throttle 'function)
+      "Something that has not happened yet, for COUNT-THROTTLED; each keyword is one of its slots."
+      (documentation 'log-throttle-silent-until 'function)
+      "Until when nothing is told of LOG-THROTTLE, in MILLISECONDS; NIL before the first time.")
 
-(defun count-unsaid (unsaid now)
-  "Counts that UNSAID has happened.  How many times a message is to tell of NOW, in MILLISECONDS, or NIL for no
+(defun count-throttled (log-throttle now)
+  "Counts that LOG-THROTTLE has happened.  How many times a message is to tell of NOW, in MILLISECONDS, or NIL for no
 message."
-  (with-lock-briefly ((unsaid-lock unsaid))
-    (incf (unsaid-count unsaid))
-    (let ((until (or (unsaid-silent-until unsaid) now)))
-      (unless (< now (- until (* *warning-milliseconds* (1- (unsaid-burst unsaid)))))
-        (setf (unsaid-silent-until unsaid) (+ (max now until) *warning-milliseconds*))
-        (shiftf (unsaid-count unsaid) 0)))))
+  (with-lock-briefly ((log-throttle-lock log-throttle))
+    (incf (log-throttle-count log-throttle))
+    (let ((until (or (log-throttle-silent-until log-throttle) now)))
+      (unless (< now (- until (* *warning-milliseconds* (1- (log-throttle-burst log-throttle)))))
+        (setf (log-throttle-silent-until log-throttle) (+ (max now until) *warning-milliseconds*))
+        (shiftf (log-throttle-count log-throttle) 0)))))
 
-(defun make-all-unsaid ()
+(defun make-log-throttles ()
   "What is told seldom, an alist: connections that were :REFUSED, clients that speak TLS where
 it is not spoken, and handshakes that failed, by kind."
   (loop for name in (list* :refused :tls-to-plain-http (handshake-failure-kinds))
-        collect (cons name (make-unsaid))))
+        collect (cons name (make-log-throttle))))
 
 (defparameter *rare-control* "~A~@[: ~A~]."
-  "The control string of TELL-RARELY.")
+  "The control string of LOG-RARELY.")
 
-(defun tell-rarely (unsaid tell once often &optional reason)
+(defun log-rarely (log-throttle tell once often &optional reason)
   "Has TELL, a function of a control string and its arguments, tell that what ONCE says has happened, or, after a
-number, OFTEN, both strings, and the REASON of the last time, a string or NIL; unless UNSAID was told just now."
-  (let ((count (count-unsaid unsaid (milliseconds))))
+number, OFTEN, both strings, and the REASON of the last time, a string or NIL; unless LOG-THROTTLE was told just now."
+  (let ((count (count-throttled log-throttle (milliseconds))))
     (when count
       (funcall tell *rare-control*
                (if (= 1 count) once (format nil "~D ~A since the last message" count often))
@@ -71,7 +71,7 @@ number, OFTEN, both strings, and the REASON of the last time, a string or NIL; u
                      key
                      :other)))
         (or (gethash key entries)
-            (setf (gethash key entries) (make-unsaid :burst *message-burst*)))))))
+            (setf (gethash key entries) (make-log-throttle :burst *message-burst*)))))))
 
 (defun count-message (throttle control arguments)
   "Counts a message in THROTTLE that has CONTROL, a string, and ARGUMENTS, a list.  How many
@@ -79,5 +79,5 @@ such messages there were since
 the last one that was written, this one among them, an integer; or NIL when it is not to be
 written."
   (let ((condition (find-if (lambda (argument) (typep argument 'condition)) arguments)))
-    (count-unsaid (throttle-entry throttle (cons control (and condition (type-of condition))))
-                  (milliseconds))))
+    (count-throttled (throttle-entry throttle (cons control (and condition (type-of condition))))
+                     (milliseconds))))

@@ -36,38 +36,38 @@ an instance of CLASS, a symbol or a class."
            (lambda (&rest values)
              (apply #'make-instance class (mapcan #'list initargs values)))))))
 
-;;; Recipes
+;;; Instance makers
 
-(defstruct (recipe (:include opaque))
+(defstruct (instance-maker (:include opaque))
   "How to make instances of CLASS."
   (class nil :read-only t)
   (allocator nil :read-only t)          ; a function; NIL where ALLOCATE-INSTANCE is not to be used
   (own-slots '() :type list :read-only t)) ; that Hunchentoot's class has not
 
-;;; Invariant: a recipe in *RECIPES* holds, since they are all forgotten when a class that one of
+;;; Invariant: an instance maker in *INSTANCE-MAKERS* holds, since they are all forgotten when a class that one of
 ;;; them depends on, or a function that makes instances, is redefined.
 
-(defun no-recipes ()
-  "An alist without recipes that is EQ to no other, so that one can tell whether it was forgotten
+(defun no-instance-makers ()
+  "An alist without instance makers that is EQ to no other, so that one can tell whether it was forgotten
 meanwhile."
   (list (cons nil nil)))
 
-(defvar *recipes* (no-recipes)
-  "An alist of symbols that name classes, and their recipes; replaced whole.")
+(defvar *instance-makers* (no-instance-makers)
+  "An alist of symbols that name classes, and their instance makers; replaced whole.")
 
-(defun forget-recipes ()
-  (setf *recipes* (no-recipes)))
+(defun forget-instance-makers ()
+  (setf *instance-makers* (no-instance-makers)))
 
 (defvar *watched-classes* '()
   "The classes whose redefinition makes us forget.")
 
-(apply #'call-when-redefined 'forget-recipes *making-functions*)
+(apply #'call-when-redefined 'forget-instance-makers *making-functions*)
 
 (defun watch-class (class base)
   (dolist (class (classes-between class base))
     (unless (member class *watched-classes*)
       (push class *watched-classes*)
-      (call-when-redefined 'forget-recipes class))))
+      (call-when-redefined 'forget-instance-makers class))))
 
 (defvar *known-makings* '()
   "An alist of Hunchentoot's classes and how they are made, NIL where that cannot be known.")
@@ -82,16 +82,16 @@ meanwhile."
   "A function that allocates an instance of CLASS, which is built in."
   (compile nil `(lambda () (allocate-instance ,class))))
 
-(defun new-recipe (class base)
-  "A recipe for CLASS, which is to be made as BASE is if it can."
+(defun new-instance-maker (class base)
+  "An instance maker for CLASS, which is to be made as BASE is if it can."
   (let ((making (and (subtypep class base) (class-making class))))
     (when making
       (watch-class class base))
     (if (and making (equal making (cdr (assoc base *known-makings*))))
         (multiple-value-bind (own-slots inherits) (extra-slots class base)
-          (make-recipe :class class :own-slots own-slots
-                       :allocator (and inherits (compiled-allocator class))))
-        (make-recipe :class class))))
+          (make-instance-maker :class class :own-slots own-slots
+                               :allocator (and inherits (compiled-allocator class))))
+        (make-instance-maker :class class))))
 
 (defun named-class (name)
   "The class that NAME, a symbol, names, or NIL; the two that most programs use are found at once."
@@ -100,30 +100,30 @@ meanwhile."
     (hunchentoot:reply (find-class 'hunchentoot:reply nil))
     (t (find-class name nil))))
 
-(defun recipe (designator base)
-  "The recipe for the class that the symbol DESIGNATOR names, by that of the class BASE; NIL when
+(defun instance-maker (designator base)
+  "The instance maker for the class that the symbol DESIGNATOR names, by that of the class BASE; NIL when
 it names none."
-  (let* ((recipes *recipes*)
-         (known (cdr (assoc designator recipes :test #'eq)))
+  (let* ((instance-makers *instance-makers*)
+         (known (cdr (assoc designator instance-makers :test #'eq)))
          (class (named-class designator)))
     (cond ((null class) nil)
-          ((and known (eq class (recipe-class known))) known)
+          ((and known (eq class (instance-maker-class known))) known)
           (t
-           (let ((new (new-recipe class base)))
+           (let ((new (new-instance-maker class base)))
              ;; Not remembered when a class was redefined since, which it may not know of.
-             (compare-and-set (symbol-value '*recipes*) recipes
+             (compare-and-set (symbol-value '*instance-makers*) instance-makers
                               (acons designator new
-                                     (remove designator recipes :key #'car)))
+                                     (remove designator instance-makers :key #'car)))
              new)))))
 
 (defun allocated-instance (designator base)
   "An instance of the class that DESIGNATOR names, whose slots from BASE are unbound and to be
 filled; NIL when it is not to be made so."
-  (let* ((recipe (and (symbolp designator) (recipe designator base)))
-         (allocator (and recipe (recipe-allocator recipe))))
+  (let* ((instance-maker (and (symbolp designator) (instance-maker designator base)))
+         (allocator (and instance-maker (instance-maker-allocator instance-maker))))
     (when allocator
       (let ((instance (funcall (the function allocator)))
-            (own-slots (recipe-own-slots recipe)))
+            (own-slots (instance-maker-own-slots instance-maker)))
         (when own-slots
           (shared-initialize instance own-slots))
         instance))))

@@ -1,0 +1,183 @@
+(in-package #:hunchentoot-recycling-taskmaster.server)
+
+;;;; What a buffered connection receives.
+
+(declaim (inline receive))
+(defun receive (io octets start end wanted)
+  "Like RECEIVE-OCTETS, from what carries IO; see TRANSPORT-RECEIVE for WANTED."
+  (cond ((io-transport io)
+         (transport-receive (io-transport io) octets start end wanted))
+        ((io-lent io)
+         (receive-beside-lent io octets start end))
+        (t
+         (receive-octets (open-descriptor io) octets start end))))
+
+(defun note-received (io count room)
+  "What COUNT, which RECEIVE-OCTETS has returned for IO when there was ROOM for so many octets,
+says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
+  (setf (io-drained-p io) (cond ((io-transport io) (transport-drained-p (io-transport io) count))
+                                ((io-lent io) nil)         ; it may have been read meanwhile
+                                (t (< count room))))
+  (cond ((plusp count)
+         (incf (io-received io) count)
+         :some)
+        ((zerop count) :end)
+        ((would-block-p count) :none)
+        (t (fail-as-broken io (- count)))))
+
+(defun input-of-descriptor (io)
+  "How many octets the descriptor of IO has that can be received without waiting; 0 where something else
+carries IO, or may read its descriptor too."
+  (if (or (null (io-descriptor io)) (io-transport io) (io-lent io))
+      0
+      (max 0 (unread-octets (io-descriptor io)))))
+
+(defun fill-input (io)
+  "Receives what is there for IO.  Returns :SOME when there is input to be read, :NONE when
+nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-BROKEN."
+  (cond ((< (io-start io) (io-end io)) :some)
+        ((not (io-open-p io)) :end)
+        ((and (io-waits-p io) (not (transport-ready-p (io-transport io)))) :none)
+        (t (fill-empty-input io 1))))
+
+(defun empty-input-buffer (io)
+  "The buffer for input of IO, which has none; one that is large enough."
+  (let ((buffer (io-input io)))
+    (if (and buffer (>= (length (the octets buffer)) +input-size+))
+        buffer
+        (setf (io-input io) (take-buffer :input)))))
+
+(defun fill-empty-input (io wanted)
+  "Receives what is there for IO, which has no input; waits for WANTED octets where its transport does.
+Returns what FILL-INPUT does."
+  (let* ((buffer (empty-input-buffer io))
+         (count (receive io buffer 0 (length buffer) wanted))
+         (outcome (note-received io count (length buffer))))
+    (when (eq :some outcome)
+      (setf (io-start io) 0
+            (io-end io) count))
+    outcome))
+
+(defun fill-more-input (io)
+  "Receives more than IO has already; returns what FILL-INPUT does.  Waits for the next line where its
+transport does."
+  (if (= (io-start io) (io-end io))
+      (if (io-open-p io)
+          (fill-empty-input io nil)
+          :end)
+      (let* ((buffer (make-room-for-input io))
+             (end (io-end io))
+             (count (receive io buffer end (length buffer) nil))
+             (outcome (note-received io count (- (length buffer) end))))
+        (when (eq :some outcome)
+          (setf (io-end io) (+ end count)))
+        outcome)))
+
+(defun make-room-for-input (io)
+  "The buffer of IO, after it has room behind its input: moved, or larger."
+  (let* ((buffer (io-input io))
+         (start (io-start io))
+         (end (io-end io)))
+    (cond ((< end (length buffer)) buffer)
+          (t
+           (let ((target (if (plusp start) buffer (make-octets (* 2 (length buffer))))))
+             (replace target buffer :start2 start :end2 end)
+             (setf (io-start io) 0
+                   (io-end io) (- end start)
+                   (io-input io) target))))))
+
+(defun receive-wanted (io wanted)
+  "Like FILL-INPUT; but where the transport of IO waits, waits for WANTED octets."
+  (cond ((< (io-start io) (io-end io)) :some)
+        ((not (io-open-p io)) :end)
+        (t
+         (when (io-waits-p io)
+           (send-output io))
+         (fill-empty-input io wanted))))
+
+(defun await-input-of (io &optional (wanted 1))
+  "Waits until IO has input; NIL at its end.  What was written and not sent is sent first:
+the peer may be waiting for it.  No more than WANTED octets are read where others may read on."
+  (loop
+    (ecase (receive-wanted io wanted)
+      (:some (return t))
+      (:end (return nil))
+      (:none
+       (send-output io)
+       (await-peer io :input)))))
+
+(defun input-ended-p (io)
+  "True when the peer of IO has sent its end, whether what came before was read or not, or is gone.  Does not wait."
+  (let ((descriptor (io-descriptor io)))
+    (and descriptor
+         (await-descriptor descriptor :end :until (milliseconds)))))
+
+(defun io-failed-p (io)
+  "True when the connection of IO was reset by its peer, or has failed otherwise, so that nothing
+reaches the peer any more.  Does not wait."
+  (let ((descriptor (io-descriptor io)))
+    (and descriptor
+         (await-descriptor descriptor :failure :until (milliseconds)))))
+
+(defun io-all-read-p (io)
+  "True when IO has handed out all that had come when it was last filled."
+  (and (io-drained-p io)
+       (= (io-start io) (io-end io))))
+
+(defun input-waiting-p (io)
+  "True when IO has input, or its end, also by a failure, that the poller will not tell of."
+  (cond ((< (io-start io) (io-end io)) t)
+        ((io-waits-p io) (transport-ready-p (io-transport io)))
+        ((io-drained-p io) nil)
+        (t (handler-case (not (eq :none (fill-input io)))
+             (descriptor-broken () t))))) ; who reads will see it
+
+(defun io-awaits-output-p (io)
+  "True when what carries IO was read in vain, because it has octets to send first."
+  (let ((transport (io-transport io)))
+    (and transport
+         (not (io-drained-p io))
+         (not (io-waits-p io))
+         (eq :output (transport-awaits transport)))))
+
+(defun copy-input (io sequence start end)
+  "Copies what IO has buffered to SEQUENCE from START, up to END; returns how many octets."
+  (let ((count (min (- end start) (- (io-end io) (io-start io)))))
+    (replace sequence (io-input io)
+             :start1 start :start2 (io-start io)
+             :end2 (+ (io-start io) count))
+    (incf (io-start io) count)
+    count))
+
+(defmacro await-octets ((io room) call)
+  "Evaluates CALL, which receives at most ROOM octets from the descriptor of IO and returns what
+RECEIVE-OCTETS does, until there are any.  Returns how many, 0 at the end."
+  `(loop
+     (let ((count ,call))
+       (unless (eq :none (note-received ,io count ,room))
+         (return count))
+       (send-output ,io)
+       (await-peer ,io :input))))
+
+(defun receive-directly (io octets start end)
+  "Receives octets for IO, which has none buffered, to OCTETS from START, up to END; waits for
+the first.  Returns how many, 0 at the end."
+  ;; The range is a program's, and what follows checks nothing.
+  (check-range octets start end)
+  (await-octets (io (- end start))
+    (receive io octets start end (- end start))))
+
+(defun drop-input (io count)
+  "Drops some of what IO has or receives, at most COUNT octets; waits for the first.  Returns how
+many, 0 at the end."
+  (let ((buffered (min count (- (io-end io) (io-start io))))
+        (room (min count +most-dropped+)))
+    (cond ((plusp buffered)
+           (incf (io-start io) buffered)
+           buffered)
+          ((or (io-lent io) (io-transport io))
+           (if (await-input-of io (min count +input-size+)) (drop-input io count) 0))
+          ((io-descriptor io)
+           (await-octets (io room)
+             (drop-octets (open-descriptor io) room)))
+          (t 0))))
