@@ -1,6 +1,7 @@
 (in-package #:clack.handler.recycling)
 
-;;;; A server of one Clack application, as the application of the layer below and as the engine's service.
+;;;; A server of one Clack application, as the application of the layer below and as the engine's
+;;;; service.
 
 (defclass clack-server (http-service)
   ((app :initarg :app :reader server-app)
@@ -19,8 +20,8 @@
    (address :initform nil :accessor %server-address)
    (port :initform nil :accessor %server-port)
    (sole-name :initform nil :accessor server-sole-name
-              :documentation "Address and port, in a list, of our end of every connection, where there is but
-one; else NIL.")
+              :documentation "Address and port, in a list, of our end of every connection, where
+there is but one; else NIL.")
    (listener :initform nil :accessor server-listener)
    (stopped-p :initform nil :accessor server-stopped-p)
    (lock :initform (bt:make-lock "clack server") :reader server-lock)
@@ -35,8 +36,8 @@ worker.")
    (throttle :initform (make-throttle) :reader server-throttle
              :documentation "How often was told what clients can cause.")
    (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
-               :documentation "The text of a header Host, and the name and the port in it, a list that is
-replaced whole."))
+               :documentation "The text of a header Host, and the name and the port in it, a list
+that is replaced whole."))
   (:documentation "A server of one Clack application; see RUN."))
 
 (defmethod initialize-instance :after ((server clack-server) &key)
@@ -46,7 +47,8 @@ replaced whole."))
                         (apply #'tell server complaint)))))
 
 (defgeneric server-address (server)
-  (:documentation "The address on which SERVER listens, a string; of a Unix-domain socket \"unix:\" and its path.")
+  (:documentation "The address on which SERVER listens, a string; of a Unix-domain socket \"unix:\"
+and its path.")
   (:method ((server clack-server))
     (%server-address server)))
 
@@ -56,8 +58,8 @@ replaced whole."))
     (%server-port server)))
 
 (defgeneric server-statistics (server)
-  (:documentation "A plist of what SERVER did and does, as HUNCHENTOOT-RECYCLING-TASKMASTER:STATS explains it for
-acceptors, but for what is counted of rejected requests and handshakes.")
+  (:documentation "A plist of what SERVER did and does, as HUNCHENTOOT-RECYCLING-TASKMASTER:STATS
+explains it for acceptors, but for what is counted of rejected requests and handshakes.")
   (:method ((server clack-server))
     (append (if (application-engine server)
                 (engine-statistics (application-engine server))
@@ -78,7 +80,8 @@ acceptors, but for what is counted of rejected requests and handshakes.")
       socket-stream))
 
 (defgeneric encrypt (server socket-stream)
-  (:documentation "The stream that TLS carries on SOCKET-STREAM, of a connection of SERVER, after the handshake."))
+  (:documentation "The stream that TLS carries on SOCKET-STREAM, of a connection of SERVER, after
+the handshake."))
 
 (defmethod name-of-our-end ((server clack-server) socket)
   (or (server-sole-name server)

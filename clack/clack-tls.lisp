@@ -1,6 +1,7 @@
 (in-package #:clack.handler.recycling)
 
-;;;; TLS of Clack applications: the keywords of Clack's handlers, and ours, as settings of a context.
+;;;; TLS of Clack applications: the keywords of Clack's handlers, and ours, as settings of a
+;;;; context.
 
 (defparameter *tls-keywords*
   '((:ssl-certificate-file :ssl-cert-file) (:ssl-privatekey-file :ssl-key-file)

@@ -1,8 +1,8 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Responses that an application gives to a function, the responder, in any thread and at any time: as a whole, or
-;;;; without a body; then it gets a writer, another function, for that.  See the server's deferred-response.lisp for what
-;;;; holds of all replies that come later.
+;;;; Responses that an application gives to a function, the responder, in any thread and at any
+;;;; time: as a whole, or without a body; then it gets a writer, another function, for that.  See
+;;;; the server's deferred-response.lisp for what holds of all replies that come later.
 ;;;;
 ;;;;   the responder is called                 a whole response                 one without a body
 ;;;;   by the function that the application    is sent at once                  its head is sent at once; see
@@ -28,7 +28,8 @@
 (define-condition response-over (recycling-error)
   ()
   (:report "The response was given before, or has come to its end.")
-  (:documentation "Signalled to who calls a responder for the second time, or a writer that was closed."))
+  (:documentation "Signalled to who calls a responder for the second time, or a writer that was
+closed."))
 
 (defstruct (delayed (:include opaque) (:constructor make-delayed (exchange body deferred-response)))
   "The response to EXCHANGE, whose request has a content that is BODY for the application."
@@ -37,7 +38,8 @@
   (deferred-response nil :read-only t)
   (thread (bt:current-thread))          ; that is in the function; NIL when this has returned
   (written nil)                         ; a WRITTEN-RESPONSE that it has begun; or, later, anybody
-  (elsewhere-p nil))                    ; it was answered or written otherwise than by the function, in its call
+  ;; The answer did not come from the function during its call.
+  (elsewhere-p nil))
 
 (defun delayed-side (delayed)
   (our-side (exchange-protocol (delayed-exchange delayed))))
@@ -56,7 +58,8 @@
   "The response to EXCHANGE, pending from now on."
   (let ((deferred-response (make-deferred-response exchange (end-after (server-response-timeout (exchange-application exchange))) nil)))
     (prog1 (setf (deferred-response-context deferred-response) (make-delayed exchange body deferred-response))
-      (setf (exchange-deferred-response exchange) deferred-response)))) ; whose context is asked for at its end
+      ;; The end of the exchange asks for its context.
+      (setf (exchange-deferred-response exchange) deferred-response))))
 
 ;;; The responder
 
@@ -66,7 +69,8 @@
     (error 'unfit-response :response response)))
 
 (defun answer-delayed (delayed answer)
-  "Makes ANSWER, a response or a WRITTEN-RESPONSE, that to DELAYED.  True when somebody waits for it."
+  "Makes ANSWER, a response or a WRITTEN-RESPONSE, that to DELAYED.  True when somebody waits for
+it."
   (handler-case (answer-deferred-response (delayed-deferred-response delayed) answer)
     (already-answered () (error 'response-over))))
 
@@ -95,13 +99,15 @@
   (drop-answer written))
 
 (defun send-within-function (delayed written)
-  "Sends what DELAYED was answered, WRITTEN unless that is NIL, in its function.  Where that fails before anything has left
-it may be answered once more.  That the client is gone is no failure: it is the writer's to tell."
+  "Sends what DELAYED was answered, WRITTEN unless that is NIL, in its function.  Where that fails
+before anything has left it may be answered once more.  That the client is gone is no failure: it is
+the writer's to tell."
   (let ((over-p nil))
     (unwind-protect
          (handler-case (progn (send-taken delayed)
                               (setf over-p t))
-           ((or descriptor-broken stream-timeout end-of-file) () ; the latter amid the request's content
+           ;; END-OF-FILE comes in the middle of the request's content.
+           ((or descriptor-broken stream-timeout end-of-file) ()
              (cut-delayed delayed written)
              (setf over-p t)))
       (cond (over-p)
@@ -138,17 +144,19 @@ it may be answered once more.  That the client is gone is no failure: it is the 
 ;;; When the function has returned
 
 (defun takable-p (exchange)
-  "True when the client of EXCHANGE sends its content if that is read, it is not too much, and nothing of it is lost."
+  "True when the client of EXCHANGE sends its content if that is read, it is not too much, and
+nothing of it is lost."
   (let ((protocol (exchange-protocol exchange))
         (content (exchange-content exchange)))
     (and (content-readable-p content)
          (not (too-much-to-come-p content))
-         (or (eq :idle (our-side protocol)) ; else it cannot be told any more to send what it holds back
+         ;; Otherwise the client can no longer be asked for the content that it holds back.
+         (or (eq :idle (our-side protocol))
              (not (eq :held (client-side protocol)))))))
 
 (defun take-rest-of-content (delayed)
-  "Takes what has yet to come of the content of DELAYED's request: from now on nobody but the connection's owner may
-read that, and BODY can be read in any thread."
+  "Takes what has yet to come of the content of DELAYED's request: from now on nobody but the
+connection's owner may read that, and BODY can be read in any thread."
   (let ((body (delayed-body delayed))
         (exchange (delayed-exchange delayed)))
     (when (and (raw-body-content body) (takable-p exchange))
@@ -190,8 +198,8 @@ read that, and BODY can be read in any thread."
     (end-turns (delayed-written delayed))))
 
 (defun respond-later (exchange body function)
-  "Has FUNCTION, which an application has returned for the request of EXCHANGE, whose content is BODY for it, answer by
-the responder that it is called with.  The response may come later."
+  "Has FUNCTION, which an application has returned for the request of EXCHANGE, whose content is
+BODY for it, answer by the responder that it is called with.  The response may come later."
   (let ((delayed (begin-delayed exchange body)))
     (unless-returned (progn
                        (funcall function (make-responder delayed))

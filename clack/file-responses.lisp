@@ -1,7 +1,7 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Files as responses: from the system's cache to the socket, as a whole, in part, or not at all, where the
-;;;; client has them already.
+;;;; Files as responses: from the system's cache to the socket, as a whole, in part, or not at all,
+;;;; where the client has them already.
 
 (defun version-headers (headers version)
   "HEADERS, a plist, and what is known of the VERSION of a file where they do not say it."
@@ -63,8 +63,8 @@
       t)))
 
 (defun send-file-response (exchange status headers pathname)
-  "Sends the file PATHNAME with STATUS and HEADERS, or as much of it as the client wants; or 404 where there is
-none that can be read."
+  "Sends the file PATHNAME with STATUS and HEADERS, or as much of it as the client wants; or 404
+where there is none that can be read."
   (let ((headers (with-content-type headers (type-of-named-file pathname))))
     (unless (if (readiness-supported-p)
                 (sent-from-descriptor-p exchange status headers pathname)

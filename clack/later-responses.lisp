@@ -43,20 +43,22 @@
     (release-request (delayed-exchange delayed))))
 
 (defun conclude-delayed (delayed)
-  "Ends the request of DELAYED, whose response is over, and returns what is to become of its connection."
+  "Ends the request of DELAYED, whose response is over, and returns what is to become of its
+connection."
   (release-body (delayed-body delayed))
   (conclude-request (delayed-exchange delayed)))
 
 ;;; Writers that the function has left open
 
 (defun used-by-function-only-p (delayed)
-  "True while only the function of DELAYED, in its call, has written the response, and it is not over."
+  "True while only the function of DELAYED, in its call, has written the response, and it is not
+over."
   (not (or (delayed-elsewhere-p delayed)
            (shared-queue-over-p (written-shared-queue (delayed-written delayed))))))
 
 (defun limit-unused-writer (delayed)
-  "Sees to it that a response that the function of DELAYED has begun to write, and left open, ends after
-the :RESPONSE-TIMEOUT if nobody else writes it by then."
+  "Sees to it that a response that the function of DELAYED has begun to write, and left open, ends
+after the :RESPONSE-TIMEOUT if nobody else writes it by then."
   (let ((written (delayed-written delayed))
         (seconds (server-response-timeout (delayed-server delayed))))
     (when (and written seconds (used-by-function-only-p delayed))

@@ -1,7 +1,7 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Content-Type where an application does not say it: Clack's handler for Hunchentoot has one for all text, and all
-;;;; handlers have one for files, by their names, so applications rely on them.
+;;;; Content-Type where an application does not say it: Clack's handler for Hunchentoot has one for
+;;;; all text, and all handlers have one for files, by their names, so applications rely on them.
 
 (defparameter *text-type* "text/html; charset=utf-8"
   "That of strings.")

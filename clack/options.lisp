@@ -1,6 +1,7 @@
 (in-package #:clack.handler.recycling)
 
-;;;; The arguments of RUN, with the meanings that they have for Clack's handlers for Hunchentoot and Woo.
+;;;; The arguments of RUN, with the meanings that they have for Clack's handlers for Hunchentoot and
+;;;; Woo.
 
 (deftype count-of-threads ()
   "How many threads there may be."
@@ -30,8 +31,8 @@
   "How many threads are made at start, and stay, where nobody says it.")
 
 (defun thread-counts (arguments)
-  "How many threads ARGUMENTS, a plist for RUN, want: a plist of the :LEAST, the :MOST, and what becomes of
-connections when all serve, :ACCEPT; and how many may wait for clients, :WAITING."
+  "How many threads ARGUMENTS, a plist for RUN, want: a plist of the :LEAST, the :MOST, and what
+becomes of connections when all serve, :ACCEPT; and how many may wait for clients, :WAITING."
   (let* ((least (or (getf arguments :worker-num) *least-threads*))
          (most (getf arguments :max-thread-count 100))
          (accept (getf arguments :max-accept-count :unlimited)))
@@ -52,8 +53,8 @@ connections when all serve, :ACCEPT; and how many may wait for clients, :WAITING
       (unfit :listen " and FD exclude each other"))))
 
 (defun tls-wanted-p (arguments)
-  "True when ARGUMENTS, a plist for RUN, want TLS: :SSL says it, or, where that was not given, as for Woo, a file
-does."
+  "True when ARGUMENTS, a plist for RUN, want TLS: :SSL says it, or, where that was not given, as
+for Woo, a file does."
   (getf arguments :ssl (or (getf arguments :ssl-cert-file)
                            (getf arguments :ssl-key-file))))
 

@@ -2,11 +2,12 @@
 
 ;;;; The content of a request as a stream: octets, and characters in UTF-8, from any position on.
 
-;;;; Who leaves reading amid it, by a time limit of the application's own, say, has read nothing: the position is where it
-;;;; was.
+;;;; Who leaves reading amid it, by a time limit of the application's own, say, has read nothing:
+;;;; the position is where it was.
 
 (defmacro reading-wholly ((body) &body forms)
-  "Evaluates FORMS, which read BODY, while no other thread does; BODY has its position of before where they are left."
+  "Evaluates FORMS, which read BODY, while no other thread does; BODY has its position of before
+where they are left."
   (let ((it (gensym "BODY")) (position (gensym "POSITION")) (last-size (gensym "SIZE")))
     `(let ((,it ,body))
        (with-reading-turn (,it)
@@ -50,8 +51,8 @@
 ;;; Characters
 
 (defun octets-of-character (body)
-  "A vector that has the octets of the character at the position of BODY, which is not at its end; where they
-begin, and where they end."
+  "A vector that has the octets of the character at the position of BODY, which is not at its end;
+where they begin, and where they end."
   (let* ((octets (raw-body-octets body))
          (index (memory-index body))
          (size (utf-8-size-by-first (aref (the octets octets) index))))

@@ -1,6 +1,7 @@
 (in-package #:clack.handler.recycling)
 
-;;;; The content of a request as a stream, :RAW-BODY: octets, and characters in UTF-8, that can be read again.
+;;;; The content of a request as a stream, :RAW-BODY: octets, and characters in UTF-8, that can be
+;;;; read again.
 ;;;;
 ;;;;   position            what is read
 ;;;;   below TAKEN         what was taken of the content before, and is kept
@@ -18,8 +19,8 @@
 ;;;; - Where no file could be made, LOST-P, OCTETS are what was taken last, and what came before is gone.
 
 (defparameter *raw-body-memory* (* 4 1024 1024)
-  "How many octets of the content of a request :RAW-BODY keeps in memory, while that is plentiful; when there are
-more, all go to a temporary file.")
+  "How many octets of the content of a request :RAW-BODY keeps in memory, while that is plentiful;
+when there are more, all go to a temporary file.")
 
 (defvar *no-octets* (make-octets 0)
   "What a window is that has nothing.")
@@ -48,9 +49,11 @@ more, all go to a temporary file.")
    (file :initform nil :accessor raw-body-file :documentation "A descriptor, or NIL.")
    (lost-p :initform nil :accessor raw-body-lost-p)
    (stays-p :initform nil :accessor raw-body-stays-p
-            :documentation "True when all of it stays in memory, since there are no files, and it will be read later.")
+            :documentation "True when all of it stays in memory, since there are no files, and it
+will be read later.")
    (lock :initarg :lock :initform nil :reader raw-body-lock
-         :documentation "A lock, held while TURN changes; NIL where CONTENT and FILE never are there.")
+         :documentation "A lock, held while TURN changes; NIL where CONTENT and FILE never are
+there.")
    (turn-ended :initarg :turn-ended :initform nil :reader raw-body-turn-ended
                :documentation "A condition variable, notified when a turn has ended.")
    (turn :initform nil :accessor raw-body-turn))
@@ -84,9 +87,10 @@ more, all go to a temporary file.")
     (bt:condition-notify (raw-body-turn-ended body))))
 
 (defun call-in-reading-turn (body function)
-  "Calls FUNCTION while no other thread reads BODY, or takes more of it; waits for those that do.  What it signals is
-signalled when the turn has ended: a program's handlers may read BODY, or take their time.  Signals an error in a thread
-that has the turn, as where it was interrupted amid it: it would wait for itself."
+  "Calls FUNCTION while no other thread reads BODY, or takes more of it; waits for those that do.
+What it signals is signalled when the turn has ended: a program's handlers may read BODY, or take
+their time.  Signals an error in a thread that has the turn, as where it was interrupted amid it: it
+would wait for itself."
   (when (eq (bt:current-thread) (raw-body-turn body))
     (error "The content of the request is being read by this thread."))
   (error (with-acquired (taken (list nil) (when (first taken) (end-reading-turn body)))
@@ -106,7 +110,8 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
       (plusp (length (raw-body-blocks body)))))
 
 (defmacro with-reading-turn ((body) &body forms)
-  "Evaluates FORMS, which are not in such a form already, while no other thread does likewise for BODY."
+  "Evaluates FORMS, which are not in such a form already, while no other thread does likewise for
+BODY."
   (let ((it (gensym "IT")))
     `(flet ((,it () ,@forms))
        (declare (dynamic-extent #',it))
@@ -123,7 +128,8 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
           (lose-rest content))))))
 
 (defun release-body (body)
-  "Lets nobody take more of the content of BODY, whose request is over, and gives back its blocks and its file."
+  "Lets nobody take more of the content of BODY, whose request is over, and gives back its blocks
+and its file."
   (end-reading body)
   (when (keeps-elsewhere-p body)
     (with-reading-turn (body)
@@ -141,8 +147,10 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
 ;;; Where what was taken is kept
 
 (defun set-window (body octets base count)
-  "Lets the window of BODY be OCTETS, of which the first COUNT are those of the content from BASE on."
-  (setf (raw-body-count body) 0         ; first: who is interrupted between the two reads nothing wrong
+  "Lets the window of BODY be OCTETS, of which the first COUNT are those of the content from BASE
+on."
+  ;; First, so that a reader interrupted between the two reads nothing wrong.
+  (setf (raw-body-count body) 0
         (raw-body-base body) base
         (raw-body-octets body) octets
         (raw-body-count body) count))
@@ -168,8 +176,8 @@ that has the turn, as where it was interrupted amid it: it would wait for itself
              (make-octets +block-size+)))))
 
 (defun block-with-room (body index fill count)
-  "The block of BODY with INDEX, or a new one behind all, which has FILL octets and gets room for COUNT more; NIL where
-memory is not plentiful."
+  "The block of BODY with INDEX, or a new one behind all, which has FILL octets and gets room for
+COUNT more; NIL where memory is not plentiful."
   (let* ((blocks (raw-body-blocks body))
          (old (if (< index (length blocks)) (aref blocks index) *no-octets*)))
     (if (<= (+ fill count) (length (the octets old)))
@@ -181,8 +189,8 @@ memory is not plentiful."
             block)))))
 
 (defun prepare-block (body count)
-  "Makes room in the blocks of BODY for COUNT octets more, or for fewer; returns for how many, or NIL where memory is not
-plentiful."
+  "Makes room in the blocks of BODY for COUNT octets more, or for fewer; returns for how many, or
+NIL where memory is not plentiful."
   (multiple-value-bind (index fill) (floor (raw-body-taken body) +block-size+)
     (let* ((count (min count (- +block-size+ fill)))
            (block (block-with-room body index fill count)))
@@ -209,7 +217,8 @@ plentiful."
              nil)))))
 
 (defun leave-memory (body)
-  "Lets what BODY has in blocks, which is too much, go to a file, if it can, and gives the memory back."
+  "Lets what BODY has in blocks, which is too much, go to a file, if it can, and gives the memory
+back."
   (unless (file-made-p body)
     (setf (raw-body-lost-p body) t))
   (uninterruptibly
@@ -243,15 +252,15 @@ plentiful."
     (incf (raw-body-taken body) (- end start))))
 
 (defun wanted-of (content wanted)
-  "How many octets to take of CONTENT for who wants WANTED: those that are at hand, too, since to take few takes as
-long."
+  "How many octets to take of CONTENT for who wants WANTED: those that are at hand, too, since to
+take few takes as long."
   (let ((size (content-size content))
         (count (max wanted (min +block-size+ (content-at-hand content)))))
     (if size (min size count) count)))
 
 (defun take-more (body wanted)
-  "Takes more of the content of BODY, WANTED octets if there are as many; waits for them.  NIL when there is no
-more."
+  "Takes more of the content of BODY, WANTED octets if there are as many; waits for them.  NIL when
+there is no more."
   (let ((content (raw-body-content body)))
     (when (raw-body-source body)
       (check-content (raw-body-source body))) ; also where CONTENT is NIL since some of it was lost
@@ -276,7 +285,8 @@ more."
                     (min +block-size+ (- (raw-body-taken body) base)))))))
 
 (defun load-part (body position)
-  "Lets the window of BODY be what its file has at POSITION; NIL where there is none, or it cannot be read."
+  "Lets the window of BODY be what its file has at POSITION; NIL where there is none, or it cannot
+be read."
   (let ((count (min +block-size+ (- (raw-body-taken body) position))))
     (setf (raw-body-count body) 0)      ; until all are there: who leaves it may read on
     (when (and (raw-body-file body)
@@ -290,8 +300,8 @@ more."
       (error "What was read of the content of a request before was not kept.")))
 
 (defun octets-there (body wanted)
-  "How many octets BODY has in memory from its position on, at least one; 0 at its end.  Takes more, WANTED of them,
-if there are none."
+  "How many octets BODY has in memory from its position on, at least one; 0 at its end.  Takes more,
+WANTED of them, if there are none."
   (let ((position (raw-body-position body)))
     (cond ((and (= position (raw-body-taken body))
                 (not (take-more body wanted)))
@@ -307,7 +317,8 @@ if there are none."
   (- (raw-body-position body) (raw-body-base body)))
 
 (defun take-rest (body most)
-  "Takes what is left of the content of BODY, which is read later, but no more than MOST octets, or a few."
+  "Takes what is left of the content of BODY, which is read later, but no more than MOST octets, or
+a few."
   (with-reading-turn (body)
     (setf (raw-body-stays-p body) (not (readiness-supported-p))) ; and neither are temporary files
     (take-up-to body (+ (raw-body-taken body) most))))

@@ -7,8 +7,8 @@
 ;;;;   because it is gone, or takes too long               nothing
 ;;;;   anything else                                       500; with :DEBUG, first the debugger
 ;;;;
-;;;; Where the response has begun it is cut, so that the client sees that the rest is missing.  Where the application has
-;;;; taken the connection over (socket.lisp), that ends.
+;;;; Where the response has begun it is cut, so that the client sees that the rest is missing.
+;;;; Where the application has taken the connection over (socket.lisp), that ends.
 
 (defun body-of (exchange)
   "The content of the request of EXCHANGE as an application gets it."
@@ -25,7 +25,8 @@
 ;;; Failures
 
 (defun client-gone-p (condition exchange body)
-  "True when CONDITION tells that the client of EXCHANGE is gone, or takes too long: amid BODY, or amid the response."
+  "True when CONDITION tells that the client of EXCHANGE is gone, or takes too long: amid BODY, or
+amid the response."
   (typecase condition
     ((or descriptor-broken stream-timeout) t)
     (program-socket-over
@@ -55,12 +56,14 @@
       (cut-response exchange)))
 
 (defun report-failure (exchange condition)
-  "Tells of CONDITION, which the application has signalled for EXCHANGE, and the client that it failed."
+  "Tells of CONDITION, which the application has signalled for EXCHANGE, and the client that it
+failed."
   (tell (exchange-application exchange) :error "~A" condition)
   (send-failure exchange 500 "Internal Server Error"))
 
 (defun answer-failure (exchange body condition)
-  "Does what is left to be done for the request of EXCHANGE, whose content was BODY for the application, after CONDITION."
+  "Does what is left to be done for the request of EXCHANGE, whose content was BODY for the
+application, after CONDITION."
   (cond ((taken-over-p exchange)
          (unless (client-gone-p condition exchange body)
            (fail-program-socket (exchange-upgrade exchange) condition)))
@@ -95,8 +98,8 @@
   (:documentation "Somebody has looked at an error of an application, and wants no more of it."))
 
 (defun call-debugging (function exchange body)
-  "Calls FUNCTION, in which an application is called with BODY for EXCHANGE; its errors are taken to the debugger, in this thread,
-which can go on with 500."
+  "Calls FUNCTION, in which an application is called with BODY for EXCHANGE; its errors are taken to
+the debugger, in this thread, which can go on with 500."
   (restart-case
       (handler-bind ((error (lambda (condition)
                               (unless (client-fault-p condition exchange body)
@@ -107,7 +110,8 @@ which can go on with 500."
       (error 'debugger-left))))
 
 (defun failure-of (exchange body)
-  "Has the request of EXCHANGE answered; see ANSWER.  Returns the condition that has ended that, or NIL."
+  "Has the request of EXCHANGE answered; see ANSWER.  Returns the condition that has ended that, or
+NIL."
   (flet ((answer-it ()
            (answer exchange body)))
     (declare (dynamic-extent #'answer-it))
@@ -123,7 +127,8 @@ which can go on with 500."
 ;;; The request
 
 (defun end-reading-unless-later (exchange body)
-  "Lets no other thread read more of BODY, of the request of EXCHANGE, unless the response comes later."
+  "Lets no other thread read more of BODY, of the request of EXCHANGE, unless the response comes
+later."
   (unless (deferred-p exchange)
     (end-reading body)))
 
@@ -145,24 +150,28 @@ which can go on with 500."
         (release-body body)))))
 
 (defun release-request (exchange)
-  "Gives back what the server has kept of the content of the request of EXCHANGE, which is over, and counts that."
+  "Gives back what the server has kept of the content of the request of EXCHANGE, which is over, and
+counts that."
   (count-request (exchange-connection exchange))
   (unless (eq :none (head-framing (exchange-head exchange)))
     (release-octets (exchange-content exchange)))
   (abandon-body-prefetch (exchange-http exchange)))
 
 (defun conclude-request (exchange)
-  "Ends the request of EXCHANGE, whose response was sent, or cut; returns what is to become of the connection."
+  "Ends the request of EXCHANGE, whose response was sent, or cut; returns what is to become of the
+connection."
   (when (eq :done (our-side (exchange-protocol exchange)))
     (end-content (exchange-application exchange) exchange nil))
   (release-request exchange)
   (if (reusable-p (exchange-protocol exchange)) :park :close))
 
 (defun serve-request (exchange)
-  "Serves the request of EXCHANGE, whose head was read; returns what is to become of its connection."
+  "Serves the request of EXCHANGE, whose head was read; returns what is to become of its
+connection."
   (let ((content (take-content (exchange-application exchange) exchange)))
     (unless (eq *no-content* content)
-      ;; Who releases the HTTP connection gives back what that has, also where the application has ended its thread.
+      ;; The release of the HTTP connection gives the memory back, also where the application has
+      ;; ended its thread.
       (setf (http-content (exchange-http exchange)) content)))
   (setf (exchange-protocol exchange)
         (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
@@ -180,8 +189,8 @@ which can go on with 500."
            (conclude-request exchange)))))
 
 (defun outcome-of-request (exchange)
-  "Serves the request of EXCHANGE, whose head was read, and what goes on over its connection then if that needs the
-worker; returns what is to become of it."
+  "Serves the request of EXCHANGE, whose head was read, and what goes on over its connection then if
+that needs the worker; returns what is to become of it."
   (let ((outcome (serve-request exchange)))
     (if (eq :deferred outcome)
         (leave-or-keep exchange)

@@ -33,8 +33,8 @@
 (defparameter *server-line* (map 'octets #'char-code (format nil "Server: recycling~C~C" #\Return #\Newline)))
 
 (defun encode-own-headers (reply headers allowed-p)
-  "Appends HEADERS, a plist, to REPLY, but for those that are not the application's to say; and for those of
-content unless ALLOWED-P.  True when Server is among them."
+  "Appends HEADERS, a plist, to REPLY, but for those that are not the application's to say; and for
+those of content unless ALLOWED-P.  True when Server is among them."
   (let ((server-p nil))
     (loop for (name value) on headers by #'cddr
           when value
@@ -52,9 +52,9 @@ content unless ALLOWED-P.  True when Server is among them."
     server-p))
 
 (defun encode-response-head (reply exchange status headers event framing)
-  "Appends the head with STATUS and HEADERS of the response to EXCHANGE to REPLY, an empty OUTPUT.  EVENT is what
-it will be to send that.  FRAMING is the number of octets of content, :CHUNKED, or NIL to say nothing of it.
-Signals INVALID-HEADER."
+  "Appends the head with STATUS and HEADERS of the response to EXCHANGE to REPLY, an empty OUTPUT.
+EVENT is what it will be to send that.  FRAMING is the number of octets of content, :CHUNKED, or NIL
+to say nothing of it.  Signals INVALID-HEADER."
   (let ((allowed-p (body-allowed-p status)))
     (encode-status-line reply status)
     (unless (encode-own-headers reply headers allowed-p)
@@ -78,14 +78,15 @@ Signals INVALID-HEADER."
 ;;; What it is for the connection
 
 (defun kept-p (exchange headers)
-  "True when the server keeps the connection of EXCHANGE, whose response has HEADERS, if the client does."
+  "True when the server keeps the connection of EXCHANGE, whose response has HEADERS, if the client
+does."
   (and (server-persistent-p (exchange-application exchange))
        (not (winding-down-p (exchange-engine exchange)))
        (not (says-close-p (header :connection headers)))))
 
 (defun drop-unread (exchange)
-  "Drops what the application has not read of the content of the request of EXCHANGE, before the response is sent:
-there are clients that look for one only when they have sent all."
+  "Drops what the application has not read of the content of the request of EXCHANGE, before the
+response is sent: there are clients that look for one only when they have sent all."
   (when (eq :body (client-side (exchange-protocol exchange)))
     (let ((content (exchange-content exchange)))
       (note-event exchange
@@ -97,8 +98,9 @@ there are clients that look for one only when they have sent all."
 ;;; Whole responses
 
 (defun send-whole (exchange status headers length append)
-  "Sends the response with STATUS and HEADERS, and a content of LENGTH octets, to the request of EXCHANGE.  APPEND,
-a function of the OUTPUT that it is made in, appends the content, or returns what is to be sent after it."
+  "Sends the response with STATUS and HEADERS, and a content of LENGTH octets, to the request of
+EXCHANGE.  APPEND, a function of the OUTPUT that it is made in, appends the content, or returns what
+is to be sent after it."
   (drop-unread exchange)
   (let ((head (exchange-head exchange))
         (event (reply-event status (kept-p exchange headers))))
@@ -166,7 +168,8 @@ a function of the OUTPUT that it is made in, appends the content, or returns wha
   (:documentation "What an application has returned cannot be sent."))
 
 (deftype final-status ()
-  "A status after which a client waits for no other: 101 as well, which ends HTTP (RFC 9110, section 15.2)."
+  "A status after which a client waits for no other: 101 as well, which ends HTTP (RFC 9110, section
+15.2)."
   '(or (eql 101) (integer 200 999)))
 
 (defun proper-list-p (object)

@@ -5,7 +5,8 @@
 ;;; The listener
 
 (defun open-clack-listener (arguments)
-  "A listener where ARGUMENTS, a plist for RUN, say.  Signals usocket's conditions, and what the platform does."
+  "A listener where ARGUMENTS, a plist for RUN, say.  Signals usocket's conditions, and what the
+platform does."
   (let ((address (getf arguments :address "127.0.0.1"))
         (port (getf arguments :port 5000))
         (backlog (getf arguments :backlog 1024)))
@@ -68,8 +69,8 @@
   "For how long, in seconds, the requests that run are waited for when a server is stopped.")
 
 (defun stop-server (server soft-p seconds)
-  "Stops SERVER, gently if SOFT-P, and frees its port, which takes up to SECONDS, and some more where
-what it has told is not taken; returns what was left behind, as STOP-ENGINE does."
+  "Stops SERVER, gently if SOFT-P, and frees its port, which takes up to SECONDS, and some more
+where what it has told is not taken; returns what was left behind, as STOP-ENGINE does."
   (prog1 (and (application-engine server)
               (stop-engine (application-engine server) :soft soft-p :timeout seconds))
     (stop-listening server)
@@ -88,10 +89,11 @@ what it has told is not taken; returns what was left behind, as STOP-ENGINE does
 ;;; What Clack calls
 
 (defun run (app &rest arguments &key debug address port on-start &allow-other-keys)
-  "Serves APP, a Clack application: a function, or the name of one, that is called with an environment for each
-request and returns a response.  Returns the server, a CLACK-SERVER, after that was stopped: by STOP in another
-thread, or because the current thread was destroyed, or left RUN otherwise, which stops it in order and frees its
-port.  ARGUMENTS are keywords and values; unknown ones are ignored.
+  "Serves APP, a Clack application: a function, or the name of one, that is called with an
+environment for each request and returns a response.  Returns the server, a CLACK-SERVER, after that
+was stopped: by STOP in another thread, or because the current thread was destroyed, or left RUN
+otherwise, which stops it in order and frees its port.  ARGUMENTS are keywords and values; unknown
+ones are ignored.
 
   :DEBUG             true: errors of APP are taken to the debugger, in the thread that serves the request, while
                      others go on; NIL, the default: they are told on *ERROR-OUTPUT*, and answered 500
@@ -128,7 +130,8 @@ port.  ARGUMENTS are keywords and values; unknown ones are ignored.
   :MAX-CHUNK-EXTENSION-OCTETS, :MAX-TRAILER-OCTETS, :MAX-EARLY-OCTETS, :MIN-CONTENT-RATE, :CONTENT-GRACE,
   :CONTENT-TIMEOUT, :MIN-REPLY-RATE, :REPLY-GRACE   as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR
 
-Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors where it cannot listen."
+Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors where it cannot
+listen."
   (declare (ignore debug address port))
   (join-clack-socket)
   (let ((server (make-clack-server app arguments)))
@@ -137,16 +140,18 @@ Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors
                (when on-start
                  (funcall on-start server))
                (await-stop server))
-      (uninterruptibly                  ; or who destroys the thread twice would have the port taken for good
+      ;; Otherwise a thread that is destroyed twice would leave the port taken for good.
+      (uninterruptibly
         (stop server)))
     server))
 
 (defun stop (server &key soft (timeout (if soft nil *stop-seconds*)))
-  "Stops SERVER, a CLACK-SERVER, and frees its port.  Requests that run have TIMEOUT seconds, a real, or NIL for no limit, to
-end; responses that are to come later are given up.  When SOFT, all requests that have come are served first, and such
-responses waited for, within TIMEOUT, which is NIL then by default.  Returns SERVER; and what was left behind, a list of plists: of
-threads that have not ended, and, when SOFT, of connections without a thread whose clients have not
-got all of a response. Does nothing when it was stopped."
+  "Stops SERVER, a CLACK-SERVER, and frees its port.  Requests that run have TIMEOUT seconds, a
+real, or NIL for no limit, to end; responses that are to come later are given up.  When SOFT, all
+requests that have come are served first, and such responses waited for, within TIMEOUT, which is
+NIL then by default.  Returns SERVER; and what was left behind, a list of plists: of threads that
+have not ended, and, when SOFT, of connections without a thread whose clients have not got all of a
+response. Does nothing when it was stopped."
   (values server
           (unless (server-stopped-p server)
             (stop-server server soft timeout))))

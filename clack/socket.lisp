@@ -1,8 +1,9 @@
 (in-package #:clack.handler.recycling)
 
-;;;; A connection that an application takes over, for WebSockets above all: :CLACK.IO, by the protocol of the package
-;;;; CLACK.SOCKET, asynchronous as with Woo.  It is the request's EXCHANGE, so that it costs nothing to who does not want it;
-;;;; the connection goes on as a PROGRAM-SOCKET, the exchange's successor.
+;;;; A connection that an application takes over, for WebSockets above all: :CLACK.IO, by the
+;;;; protocol of the package CLACK.SOCKET, asynchronous as with Woo.  It is the request's EXCHANGE,
+;;;; so that it costs nothing to who does not want it; the connection goes on as a PROGRAM-SOCKET,
+;;;; the exchange's successor.
 ;;;;
 ;;;;   when the application's function has returned, it had     then
 ;;;;   written                                                  the connection is its own; what it returns, or gives to a
@@ -17,14 +18,16 @@
   "The exchange of the request that an application is called with in the current thread, or NIL.")
 
 (defparameter *websocket-octets* (* 1024 1024)
-  "How many octets a message of a WebSocket may have that an application reads by :CLACK.IO, an integer.  A client that
-sends more is told 1009, and its connection is closed.")
+  "How many octets a message of a WebSocket may have that an application reads by :CLACK.IO, an
+integer.  A client that sends more is told 1009, and its connection is closed.")
 
 (defparameter *websocket-ping-seconds* 30
-  "After how many seconds, a real, without anything from the client of a WebSocket it is sent a ping; NIL for never.")
+  "After how many seconds, a real, without anything from the client of a WebSocket it is sent a
+ping; NIL for never.")
 
 (defparameter *websocket-idle-seconds* 75
-  "After how many seconds, a real, without anything from the client of a WebSocket it counts as gone; NIL for never.")
+  "After how many seconds, a real, without anything from the client of a WebSocket it counts as
+gone; NIL for never.")
 
 (defun websocket-request-p (head)
   "True when HEAD asks for a WebSocket."
@@ -40,15 +43,16 @@ sends more is told 1009, and its connection is closed.")
       (make-program-socket exchange nil :idle-seconds (idle-seconds (exchange-application exchange)))))
 
 (defun untouched-p (exchange)
-  "True when the current thread may take the connection of EXCHANGE over: its response has not begun, and nothing of its
-content may follow."
+  "True when the current thread may take the connection of EXCHANGE over: its response has not
+begun, and nothing of its content may follow."
   (let ((protocol (exchange-protocol exchange)))
     (and (eq exchange *answered*)
          (eq :idle (our-side protocol))
          (eq :done (client-side protocol)))))
 
 (defun check-handshake (exchange)
-  "Refuses the request of EXCHANGE where it asks for a WebSocket and has content, which could be taken for frames."
+  "Refuses the request of EXCHANGE where it asks for a WebSocket and has content, which could be
+taken for frames."
   (let ((head (exchange-head exchange)))
     (when (and (eq exchange *answered*)
                (websocket-request-p head)
@@ -56,8 +60,8 @@ content may follow."
       (error (make-refusal :content-of-handshake)))))
 
 (defun socket-of (exchange)
-  "The PROGRAM-SOCKET for the connection of EXCHANGE, made when that is wanted first.  Signals PROGRAM-SOCKET-OVER, and a
-PROTOCOL-ERROR where the request is an opening handshake with content."
+  "The PROGRAM-SOCKET for the connection of EXCHANGE, made when that is wanted first.  Signals
+PROGRAM-SOCKET-OVER, and a PROTOCOL-ERROR where the request is an opening handshake with content."
   (or (exchange-upgrade exchange)
       (progn (check-handshake exchange)
              (if (untouched-p exchange)
@@ -89,8 +93,8 @@ PROTOCOL-ERROR where the request is an opening handshake with content."
       (take-over exchange))))
 
 (defun settle-takeover (exchange)
-  "Lets the connection of EXCHANGE go on without the worker, if the application has taken it over, whose function was left.
-True when it has."
+  "Lets the connection of EXCHANGE go on without the worker, if the application has taken it over,
+whose function was left.  True when it has."
   (let ((socket (exchange-upgrade exchange)))
     (cond ((null socket) nil)
           ((taken-over-p exchange)
@@ -103,9 +107,11 @@ True when it has."
 ;;; The protocol of CLACK.SOCKET
 
 (defun fresh-octets (octets)
-  "A copy of OCTETS, a vector, which the application may change.  Signals an error where something in it is no octet."
+  "A copy of OCTETS, a vector, which the application may change.  Signals an error where something
+in it is no octet."
   (unless (or (typep octets '(vector octet))
-              (every (lambda (element) (typep element 'octet)) octets)) ; not all Lisps look when they are copied
+              ;; Not all Lisps look when they are copied.
+              (every (lambda (element) (typep element 'octet)) octets))
     (error "What is written to a connection has to be octets."))
   (replace (make-octets (length octets)) octets))
 
@@ -143,8 +149,8 @@ True when it has."
     ("FLUSH-SOCKET-BUFFER" (socket &key callback) (flush-clack-socket socket callback))
     ("CLOSE-SOCKET" (socket) (close-clack-socket socket))
     ("SOCKET-ASYNC-P" (socket) t))
-  "The methods that :CLACK.IO has: lists of a name in CLACK.SOCKET, or, in a list, of what SETF changes, a lambda list and a
-form.")
+  "The methods that :CLACK.IO has: lists of a name in CLACK.SOCKET, or, in a list, of what SETF
+changes, a lambda list and a form.")
 
 (defun method-definition (package name lambda-list form)
   "The DEFMETHOD of NAME, of *SOCKET-METHODS*, in PACKAGE."
@@ -159,8 +165,8 @@ form.")
   "The package CLACK.SOCKET whose functions have methods for :CLACK.IO, or NIL.")
 
 (defun join-clack-socket ()
-  "Gives :CLACK.IO the methods of CLACK.SOCKET, if that is loaded, and it does not have them.  That system is Clack's: it may
-be there or not when this is compiled, and come later."
+  "Gives :CLACK.IO the methods of CLACK.SOCKET, if that is loaded, and it does not have them.  That
+system is Clack's: it may be there or not when this is compiled, and come later."
   (let ((package (find-package '#:clack.socket)))
     (unless (or (null package) (eq package *socket-package*))
       (loop for entry in *socket-methods*

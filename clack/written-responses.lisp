@@ -1,7 +1,7 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Responses that an application writes piece by piece, in any thread.  What is written goes to a shared send queue; who has the
-;;;; turn, or owns the connection, sends it.
+;;;; Responses that an application writes piece by piece, in any thread.  What is written goes to a
+;;;; shared send queue; who has the turn, or owns the connection, sends it.
 ;;;;
 ;;;;   TURN       the function of the application       who writes                     and then
 ;;;;   NIL        has begun it, and runs                takes the turn                 sends, and waits for the client
@@ -14,15 +14,18 @@
 ;;;;   over, CLOSED-P       signals RESPONSE-OVER
 ;;;;   over otherwise       signals CLIENT-LEFT
 ;;;;
-;;;; Invariants: who has the turn is the only one that touches the buffered connection, but for who reads the request's content; while
-;;;; that has not all come, who sends has the body's turn, too, since a buffered connection's two directions may be one (of TLS).
-;;;; Who writes amid its own turn, or that of the body, as a handler of a time limit does, does not send: that leaves with
-;;;; the turn, or with what is written next, or when the function has returned, however full the shared send queue is.
+;;;; Invariants: who has the turn is the only one that touches the buffered connection, but for who
+;;;; reads the request's content; while that has not all come, who sends has the body's turn, too,
+;;;; since a buffered connection's two directions may be one (of TLS).  Who writes amid its own
+;;;; turn, or that of the body, as a handler of a time limit does, does not send: that leaves with
+;;;; the turn, or with what is written next, or when the function has returned, however full the
+;;;; shared send queue is.
 
 (defstruct (written-response (:include streamed-answer) (:conc-name written-)
                              (:constructor make-written-response
                                  (deferred-response shared-queue delayed status headers framing said turn)))
-  "The response to DELAYED with STATUS and HEADERS; FRAMING and what is SAID of it are as FRAMING-OF-STREAM has them."
+  "The response to DELAYED with STATUS and HEADERS; FRAMING and what is SAID of it are as
+FRAMING-OF-STREAM has them."
   (delayed nil :read-only t)
   (status nil :read-only t)
   (headers nil :read-only t)
@@ -45,8 +48,8 @@
 ;;; How it is framed
 
 (defun make-written (delayed status headers within-p)
-  "The response to DELAYED, to be written, with STATUS and HEADERS; the function of the application has begun it if
-WITHIN-P."
+  "The response to DELAYED, to be written, with STATUS and HEADERS; the function of the application
+has begun it if WITHIN-P."
   (let ((head (exchange-head (delayed-exchange delayed)))
         (deferred-response (delayed-deferred-response delayed)))
     (multiple-value-bind (framing said)
@@ -109,7 +112,8 @@ WITHIN-P."
 ;;; Whose turn it is to send, while the function runs
 
 (defun take-turn (written)
-  "Gives the turn to the current thread: :TAKEN; :BUSY where somebody else has it; :OVER when the function has returned."
+  "Gives the turn to the current thread: :TAKEN; :BUSY where somebody else has it; :OVER when the
+function has returned."
   (with-lock-briefly ((written-lock written))
     (cond ((eq :over (written-turn written)) :over)
           ((written-turn written) :busy)
@@ -124,7 +128,8 @@ WITHIN-P."
     (bt:condition-notify (written-ended written))))
 
 (defun amid-turn-p (written)
-  "True when the current thread has the turn, or that of the body: a condition was signalled amid it, and is being handled."
+  "True when the current thread has the turn, or that of the body: a condition was signalled amid
+it, and is being handled."
   (let ((thread (bt:current-thread)))
     (or (eq thread (written-turn written))
         (eq thread (raw-body-turn (delayed-body (written-delayed written)))))))
@@ -138,8 +143,9 @@ WITHIN-P."
               (written-ended written) (written-lock written) nil 1/4))
 
 (defun send-in-turn (written)
-  "Sends what is in the shared send queue of WRITTEN.  The thread of the function waits for the client only while the shared send queue is
-full, since that thread will be back; any other until all was taken."
+  "Sends what is in the shared send queue of WRITTEN.  The thread of the function waits for the
+client only while the shared send queue is full, since that thread will be back; any other until all
+was taken."
   (let ((body (delayed-body (written-delayed written))))
     (if (raw-body-content body)
         (with-reading-turn (body)
@@ -160,7 +166,8 @@ full, since that thread will be back; any other until all was taken."
       (end-within written))))
 
 (defun sent-in-turn-p (written)
-  "Does what SEND-IN-TURN does, also in a thread that has no buffers of its own.  NIL where the client has left."
+  "Does what SEND-IN-TURN does, also in a thread that has no buffers of its own.  NIL where the
+client has left."
   (handler-case (progn (if (within-function-p (written-delayed written))
                            (send-in-turn written)
                            (call-with-borrowed-worker-buffers (lambda () (send-in-turn written))))
@@ -170,8 +177,8 @@ full, since that thread will be back; any other until all was taken."
       nil)))
 
 (defun send-if-free (written)
-  "Sends what is in the shared send queue of WRITTEN if it is the current thread's turn; returns what TAKE-TURN has said.  Signals
-CLIENT-LEFT, when the turn has ended."
+  "Sends what is in the shared send queue of WRITTEN if it is the current thread's turn; returns
+what TAKE-TURN has said.  Signals CLIENT-LEFT, when the turn has ended."
   (multiple-value-bind (turn left-p)
       (with-acquired (turn (take-turn written) (when (eq :taken turn) (end-turn written)))
         (values turn (and (eq :taken turn) (not (sent-in-turn-p written)))))
@@ -184,7 +191,8 @@ CLIENT-LEFT, when the turn has ended."
   (unless (or (eq :over (written-turn written)) (amid-turn-p written))
     (loop
       (ecase (send-if-free written)
-        (:taken (unless (queued-p (written-shared-queue written)) ; by who came while we had the turn
+        ;; Another thread may have queued it while this one had the turn.
+        (:taken (unless (queued-p (written-shared-queue written))
                   (return)))
         (:busy (return))
         (:over (return (resume (written-deferred-response written))))))))
@@ -192,7 +200,8 @@ CLIENT-LEFT, when the turn has ended."
 ;;; Writing
 
 (defun chunk-octets (chunk start end)
-  "The octets of CHUNK, a string, octets or NIL, from START to END or NIL, in a vector that is nobody else's."
+  "The octets of CHUNK, a string, octets or NIL, from START to END or NIL, in a vector that is
+nobody else's."
   (etypecase chunk
     (null (make-octets 0))
     (string
@@ -208,15 +217,16 @@ CLIENT-LEFT, when the turn has ended."
       (tell-of-leaving written)))
 
 (defun room-awaited-p (written)
-  "Waits for room in WRITTEN, as long as its client may take nothing; or, until the head was sent, as long as a response may
-take to come.  True when there is some."
+  "Waits for room in WRITTEN, as long as its client may take nothing; or, until the head was sent,
+as long as a response may take to come.  True when there is some."
   (let ((server (delayed-server (written-delayed written))))
     (await-room (written-shared-queue written)
                 (if (written-stream written) (write-seconds server) (server-response-timeout server)))))
 
 (defun await-room-in (written)
   "Waits until there is room in WRITTEN.  Signals CLIENT-LEFT when there is none in time."
-  ;; Who sends ends the shared send queue when the client takes nothing in time; if it takes little, more than one such time may pass.
+  ;; Who sends ends the shared send queue when the client takes nothing in time; if it takes little,
+  ;; more than one such time may pass.
   (loop until (room-awaited-p written)
         do (unless (and (written-stream written)
                         (engine-sends-p (delayed-io (written-delayed written))))

@@ -19,8 +19,8 @@
         (list* name initial-value options)))))
 
 (defmacro define-record (name-and-options documentation &rest slots)
-  "DEFSTRUCT of NAME-AND-OPTIONS, with a DOCUMENTATION, and with the one that each of SLOTS may have,
-after :DOCUMENTATION, given to its accessor."
+  "DEFSTRUCT of NAME-AND-OPTIONS, with a DOCUMENTATION, and with the one that each of SLOTS may
+have, after :DOCUMENTATION, given to its accessor."
   (destructuring-bind (name &rest options)
       (if (consp name-and-options) name-and-options (list name-and-options))
     `(progn

@@ -30,9 +30,10 @@
   "The engine for every platform: blocking accepts and blocking reads.")
 
 (setf (documentation 'make-blocking-engine 'function)
-      "An engine for SERVICE on LISTENER, not started.  STANDBY workers, an integer above 0, may wait;
-THREAD-LIMIT, an integer, may serve at a time, or any number when NIL; ACCEPT-LIMIT says what happens to
-others: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many may wait for clients: see ENGINE-WAITING-LIMIT.")
+      "An engine for SERVICE on LISTENER, not started.  STANDBY workers, an integer above 0, may
+wait; THREAD-LIMIT, an integer, may serve at a time, or any number when NIL; ACCEPT-LIMIT says what
+happens to others: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many may wait for clients: see
+ENGINE-WAITING-LIMIT.")
 
 ;;; Taking a connection
 
@@ -54,8 +55,8 @@ serve."
            :accept))))
 
 (defun may-serve-p (engine worker)
-  "True when WORKER, which has no connection, may serve one.  It may count as serving still, and then gives
-its own place up; but the limit may be lower by now.  Under the lock."
+  "True when WORKER, which has no connection, may serve one.  It may count as serving still, and
+then gives its own place up; but the limit may be lower by now.  Under the lock."
   (let ((limit (engine-thread-limit engine))
         (own (if (eq (worker-state worker) :serving) 1 0)))
     (or (null limit) (< (- (busy-count engine) own) limit))))
@@ -83,9 +84,11 @@ its own place up; but the limit may be lower by now.  Under the lock."
            (zerop (standby-count engine)))))
 
 (defun may-queue-p (engine)
-  "True when a connection of ENGINE, as many of which are served as may be, is to wait for a worker."
+  "True when a connection of ENGINE, as many of which are served as may be, is to wait for a
+worker."
   (let ((limit (engine-accept-limit engine)))
-    (cond ((eq limit :unlimited) t)     ; accepted by who waited when the thread limit changed, or to drain
+    ;; A worker that waited when the thread limit changed, or that drains, has accepted it.
+    (cond ((eq limit :unlimited) t)
           (limit (< (open-count engine) limit)))))
 
 (defun admit (engine worker connection)
@@ -215,7 +218,8 @@ its own place up; but the limit may be lower by now.  Under the lock."
         (more-p nil))
     (unwind-protect-whole
         (surviving-interrupts (engine)
-          (setf more-p (and orderly (expecting-more-p engine connection))) ; what was released has no input
+          ;; A released connection has no input.
+          (setf more-p (and orderly (expecting-more-p engine connection)))
           (release-connection engine connection))
       (if orderly
           (close-gently socket more-p)
@@ -244,8 +248,8 @@ its own place up; but the limit may be lower by now.  Under the lock."
         (close-connection engine connection (eq outcome :close))))))
 
 (defun attend-interrupts (engine worker)
-  "Lets come what was to interrupt WORKER of ENGINE, which has no connection.  That may last, so it does not count as one
-that waits for a connection meanwhile; what it is next, NEXT-STEP says."
+  "Lets come what was to interrupt WORKER of ENGINE, which has no connection.  That may last, so it
+does not count as one that waits for a connection meanwhile; what it is next, NEXT-STEP says."
   (when (interrupt-pending-p)
     (with-engine (engine)
       (set-worker-state worker :serving)
@@ -274,8 +278,8 @@ that waits for a connection meanwhile; what it is next, NEXT-STEP says."
 ;;; Deadlines, which the sentinel looks at in each tick
 
 (defun input-awaited-p (worker kind)
-  "True when WORKER, whose connection is to be ended because of KIND, only waits for input: it may still tell
-its peer why."
+  "True when WORKER, whose connection is to be ended because of KIND, only waits for input: it may
+still tell its peer why."
   (or (eq (worker-state worker) :keep-alive)
       (member kind '(:first-byte :head :idle))))
 
@@ -288,8 +292,8 @@ itself.  Under the lock, so that the socket cannot be closed, and its descriptor
              (if (input-awaited-p worker kind) :input :io)))
 
 (defun end-overdue-connections (engine)
-  "Ends the connections of ENGINE that are overdue.  One that is to be served then has a worker, which looks after the time
-itself, and may be late.  Under the lock."
+  "Ends the connections of ENGINE that are overdue.  One that is to be served then has a worker,
+which looks after the time itself, and may be late.  Under the lock."
   (loop with now = (milliseconds)
         for worker in (engine-workers engine)
         for connection = (worker-connection worker)
@@ -325,8 +329,8 @@ itself, and may be late.  Under the lock."
         (shut-down (connection-handle (worker-connection worker)) :input)))))
 
 (defun end-idle-connections (engine)
-  "Ends the connections of ENGINE that are idle where its drain is over, or while others wait for a worker.
-Under the lock."
+  "Ends the connections of ENGINE that are idle where its drain is over, or while others wait for a
+worker.  Under the lock."
   (end-drained-connections engine)
   (when (setf (engine-overloaded-p engine) (and (saturated-p engine) t))
     (dolist (worker (remove-if-not #'idle-too-long-p (engine-workers engine)))

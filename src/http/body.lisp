@@ -41,8 +41,8 @@
   (null (decoder-phase decoder)))
 
 (defun body-octets-due (decoder)
-  "How many octets, at least 1, of the body that DECODER has not seen the end of will come for certain, and
-no more than a buffer may have: who reads as many never waits for what is not sent."
+  "How many octets, at least 1, of the body that DECODER has not seen the end of will come for
+certain, and no more than a buffer may have: who reads as many never waits for what is not sent."
   (max 1 (min (decoder-remaining decoder) (* 16 1024))))
 
 (defmacro define-step (name (decoder octets position end) documentation &body body)
@@ -108,8 +108,8 @@ CONTENT-SIZE, and nobody can feed us zeros for ever.")
     (setf (decoder-budget decoder) left)))
 
 (defun next-in-extension (decoder octet position equals-p)
-  "Moves DECODER on at OCTET, at POSITION, which ends a name, if EQUALS-P, or a value of an extension, or
-white space before it; returns the position from which to go on."
+  "Moves DECODER on at OCTET, at POSITION, which ends a name, if EQUALS-P, or a value of an
+extension, or white space before it; returns the position from which to go on."
   (cond ((= octet +semicolon+)
          (charge decoder 1 :chunk-extensions-too-large)
          (step-to begin-extension decoder (1+ position)))
@@ -131,8 +131,8 @@ white space before it; returns the position from which to go on."
     stop))
 
 ;;; RFC 9112, section 7.1.1: MUST ignore unrecognized extensions, ought to limit their total.
-;;; chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ), where a name is a token
-;;; and a value a token or a quoted-string.  BWS MUST be parsed and removed.
+;;; chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ), where a name is a
+;;; token and a value a token or a quoted-string.  BWS MUST be parsed and removed.
 
 (define-step skip-to-extension (decoder octets position end)
   "Takes the white space before the semicolon of an extension."

@@ -32,8 +32,8 @@ weak one (RFC 9110, section 8.8.3.2)."
               (return t)))))))
 
 (defun precondition (head tag date)
-  "What the request HEAD wants of content with the entity TAG, which last changed at DATE, a string: :PROCEED,
-:NOT-MODIFIED (304) or :FAILED (412) (RFC 9110, section 13.2.2)."
+  "What the request HEAD wants of content with the entity TAG, which last changed at DATE, a string:
+:PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (RFC 9110, section 13.2.2)."
   (let ((if-match (head-header head :if-match))
         (if-none-match (head-header head :if-none-match))
         (retrieval-p (member (head-method head) '(:get :head))))
@@ -47,7 +47,8 @@ weak one (RFC 9110, section 8.8.3.2)."
 
 (defun range-current-p (head tag date)
   "True unless the request HEAD wants its range only of other content than that with the entity TAG,
-which last changed at DATE, a string or NIL if that is too recent to tell (RFC 9110, section 13.1.5)."
+which last changed at DATE, a string or NIL if that is too recent to tell (RFC 9110, section
+13.1.5)."
   (let ((validator (head-header head :if-range)))
     (cond ((null validator) t)
           ((find #\" validator) (and (not (tag-weak-p tag)) (string= tag validator)))

@@ -19,7 +19,8 @@
   (or (char= char #\Return) (char= char #\Newline)))
 
 (defun check-event-field (field value &rest forbidden)
-  "VALUE, for FIELD, as a string; signals MALFORMED-EVENT when it has a line end, or one of the characters FORBIDDEN."
+  "VALUE, for FIELD, as a string; signals MALFORMED-EVENT when it has a line end, or one of the
+characters FORBIDDEN."
   (let ((text (princ-to-string value)))
     (if (find-if (lambda (char) (or (line-end-p char) (member char forbidden))) text)
         (error 'malformed-event :field field :value value)
@@ -48,10 +49,11 @@
     (output-octets output)))
 
 (defun encode-event (data &key event id retry)
-  "A server-sent event, a fresh vector of octets.  DATA is a string of any number of lines, or NIL for an event that has
-only other fields.  EVENT is its type, ID its identifier, strings or what PRINC makes strings of, without line ends;
-RETRY is after how many milliseconds, an integer, a client whose connection ends tries again; each is NIL for none.
-Signals MALFORMED-EVENT.  (HTML Living Standard, section 9.2.5.)"
+  "A server-sent event, a fresh vector of octets.  DATA is a string of any number of lines, or NIL
+for an event that has only other fields.  EVENT is its type, ID its identifier, strings or what
+PRINC makes strings of, without line ends; RETRY is after how many milliseconds, an integer, a
+client whose connection ends tries again; each is NIL for none.  Signals MALFORMED-EVENT.  (HTML
+Living Standard, section 9.2.5.)"
   (check-type data (or null string))
   (check-type retry (or null unsigned-byte))
   (utf-8-octets
@@ -67,8 +69,8 @@ Signals MALFORMED-EVENT.  (HTML Living Standard, section 9.2.5.)"
      (terpri stream))))
 
 (defun encode-comment (&optional (text ""))
-  "A comment in a stream of events, a fresh vector of octets, which clients ignore: TEXT, a string (HTML Living
-Standard, section 9.2.6)."
+  "A comment in a stream of events, a fresh vector of octets, which clients ignore: TEXT, a string
+(HTML Living Standard, section 9.2.6)."
   (utf-8-octets
    (with-output-to-string (stream)
      (write-lines text ":" stream)

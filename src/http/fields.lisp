@@ -21,8 +21,8 @@ and END around the element without its surrounding white space.  Elements may be
   `(text-spells-p ,text ,start ,end (load-time-value (coerce ,word 'text) t)))
 
 (defun list-elements (value)
-  "The elements of VALUE, a string that is a comma-separated list, as a list of strings; without empty
-ones (RFC 9110, section 5.6.1)."
+  "The elements of VALUE, a string that is a comma-separated list, as a list of strings; without
+empty ones (RFC 9110, section 5.6.1)."
   (let ((text (coerce value 'text)) (elements '()))
     (declare (type text text))
     (do-elements (text start end)

@@ -1,8 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; The media type of content: token "/" token, with parameters (RFC 9110, section 8.3.1).  What follows a
-;;; type and is no parameter means nothing, as it does to Hunchentoot: one function decides for both, or
-;;; content of a type that only one of them takes for a form would escape the limits of forms.
+;;; The media type of content: token "/" token, with parameters (RFC 9110, section 8.3.1).  What
+;;; follows a type and is no parameter means nothing, as it does to Hunchentoot: one function
+;;; decides for both, or content of a type that only one of them takes for a form would escape the
+;;; limits of forms.
 
 (define-condition malformed-media-type (recycling-error)
   ()
@@ -24,8 +25,8 @@
          (values (text-run-end text (1+ slash) size +token+) slash))))
 
 (defun quoted-end (text start lenient-p)
-  "Where the quoted string whose first quote is before START of TEXT has its last; if LENIENT-P, the end of TEXT
-where it has none."
+  "Where the quoted string whose first quote is before START of TEXT has its last; if LENIENT-P, the
+end of TEXT where it has none."
   (declare (type text text) (type index start) #.*plain-policy*)
   ;; RFC 9110, section 5.6.4
   (loop with size of-type index = (length text)
@@ -47,9 +48,9 @@ where it has none."
         finally (return position)))
 
 (defun parameter-range (text start name lenient-p)
-  "From where to where in TEXT, whose parameters begin at START, the value of the first one called NAME is,
-without its quotes; third, whether it has these.  NIL where there is none.  Signals MALFORMED-MEDIA-TYPE for a
-parameter without value, or stops there if LENIENT-P."
+  "From where to where in TEXT, whose parameters begin at START, the value of the first one called
+NAME is, without its quotes; third, whether it has these.  NIL where there is none.  Signals
+MALFORMED-MEDIA-TYPE for a parameter without value, or stops there if LENIENT-P."
   (declare (type text text name) (type index start) #.*plain-policy*)
   (let ((size (length text)) (position start) (from nil) (to 0) (quoted nil))
     (declare (type index position to))
@@ -93,8 +94,8 @@ parameter without value, or stops there if LENIENT-P."
       (text-part text start end)))
 
 (defun media-type-p (type text)
-  "True when the string TEXT, the value of a Content-Type, names the media type TYPE, a string, whatever
-follows it (RFC 9110, section 8.3.1)."
+  "True when the string TEXT, the value of a Content-Type, names the media type TYPE, a string,
+whatever follows it (RFC 9110, section 8.3.1)."
   (let* ((text (coerce text 'text))
          (end (handler-case (media-type-end text)
                 (malformed-media-type () nil))))
@@ -103,9 +104,9 @@ follows it (RFC 9110, section 8.3.1)."
          (string-equal type text :end2 end))))
 
 (defun media-type-parameter (name text &optional (kind nil))
-  "The value of the parameter NAME, a string in lower case, in the string TEXT, the value of a Content-Type:
-a fresh string, or NIL where it has none, or where KIND is a string and not what stands before the slash.
-Signals MALFORMED-MEDIA-TYPE for what is none (RFC 9110, section 8.3.1)."
+  "The value of the parameter NAME, a string in lower case, in the string TEXT, the value of a
+Content-Type: a fresh string, or NIL where it has none, or where KIND is a string and not what
+stands before the slash.  Signals MALFORMED-MEDIA-TYPE for what is none (RFC 9110, section 8.3.1)."
   (let ((text (coerce text 'text)) (name (coerce name 'text)))
     (multiple-value-bind (type-end slash) (media-type-end text)
       (when type-end

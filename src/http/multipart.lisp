@@ -3,9 +3,9 @@
 ;;; Where in the octets of a multipart body its parts are.  Like the parser of heads it is a machine
 ;;; of phases, keeps no octets, and finds the same however they arrive.
 ;;;
-;;; A delimiter is a line that begins with two hyphens and the boundary.  Its line end before belongs
-;;; to it, and not to the content (RFC 2046, section 5.1.1).  Whatever else is on that line means
-;;; nothing, except two hyphens at once, which close the body.
+;;; A delimiter is a line that begins with two hyphens and the boundary.  Its line end before
+;;; belongs to it, and not to the content (RFC 2046, section 5.1.1).  Whatever else is on that line
+;;; means nothing, except two hyphens at once, which close the body.
 ;;;
 ;;; Invariants:
 ;;; - FRESH-P is true where a delimiter needs no line end before it: at the very beginning, and where
@@ -176,8 +176,8 @@ second, where the delimiter ends, or NIL."
 ;;; The whole
 
 (defun parse-multipart (parser octets start end)
-  "Reads on in OCTETS, from START below END, with PARSER.  Returns four values: what comes next; from
-where and up to where in OCTETS it is; and from where on to read on.
+  "Reads on in OCTETS, from START below END, with PARSER.  Returns four values: what comes next;
+from where and up to where in OCTETS it is; and from where on to read on.
   :HEAD     the header lines of a part, with the empty line after them
   :CONTENT  octets of the part, never none; there may be more
   :END      the part is over
@@ -199,8 +199,8 @@ Signals MALFORMED-MULTIPART when the head of a part is too large (RFC 2046, sect
 ;;; What the head of a part says (RFC 7578, section 4.2)
 
 (defun head-lines (text)
-  "The lines of TEXT, the head of a part, as fresh strings; one that is continued is one (RFC 5322, section
-2.2.3)."
+  "The lines of TEXT, the head of a part, as fresh strings; one that is continued is one (RFC 5322,
+section 2.2.3)."
   (declare (type text text) #.*plain-policy*)
   (let ((start 0) (size (length text)) (lines '()))
     (declare (type index start size))
@@ -219,8 +219,8 @@ Signals MALFORMED-MULTIPART when the head of a part is too large (RFC 2046, sect
     (nreverse lines)))
 
 (defun line-value (line name)
-  "From where to where in LINE the value is that it gives the field NAME, without parameters; NIL where it is
-another's."
+  "From where to where in LINE the value is that it gives the field NAME, without parameters; NIL
+where it is another's."
   (declare (type text line name) #.*plain-policy*)
   (let ((size (length name)))
     (and (< size (length line))
@@ -230,8 +230,8 @@ another's."
            (values start (parameter-value-end line start))))))
 
 (defun field-of-part (lines name &optional value)
-  "The first of LINES, of the head of a part, that gives the field NAME a value, or VALUE; with where the value
-begins and ends.  NIL where none does."
+  "The first of LINES, of the head of a part, that gives the field NAME a value, or VALUE; with
+where the value begins and ends.  NIL where none does."
   (dolist (line lines)
     (declare (type text line))
     (multiple-value-bind (start end) (line-value line (coerce name 'text))
@@ -241,8 +241,8 @@ begins and ends.  NIL where none does."
 
 (defun extended-value (text)
   "The octets, as characters with these codes, that TEXT, an ext-value, has, and their charset
-(RFC 8187, section 3.2.1).  TEXT itself and NIL where it is none, or its charset is neither UTF-8 nor
-ISO-8859-1."
+(RFC 8187, section 3.2.1).  TEXT itself and NIL where it is none, or its charset is neither UTF-8
+nor ISO-8859-1."
   (let* ((first (position #\' text))
          (second (and first (position #\' text :start (1+ first))))
          (charset (and second
@@ -264,11 +264,11 @@ told.  PARAMETER is a function that returns the value of the parameter of a name
         (values plain nil))))
 
 (defun part-facts (octets start end)
-  "What the head of a part, which is OCTETS from START below END, says: three strings of characters whose codes
-are octets, or NIL.  The name of the field, the name of the file, and its type without parameters, RFC 7578,
-sections 4.2 and 4.4.  Fourth, the charset, a string or NIL: of a file that of its name (RFC 8187),
-else that of the content (RFC 7578, section 5.1.2).  It takes time with the number of octets, and
-nothing in it is an error."
+  "What the head of a part, which is OCTETS from START below END, says: three strings of characters
+whose codes are octets, or NIL.  The name of the field, the name of the file, and its type without
+parameters, RFC 7578, sections 4.2 and 4.4.  Fourth, the charset, a string or NIL: of a file that of
+its name (RFC 8187), else that of the content (RFC 7578, section 5.1.2).  It takes time with the
+number of octets, and nothing in it is an error."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (let ((lines (head-lines (latin-1-text octets start end))))

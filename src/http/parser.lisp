@@ -90,16 +90,16 @@ least one.  BODY answers where the next line begins, or NIL to wait for more."
     (begin-line parser 'read-name next (budget-after-request-line parser next))))
 
 (defun read-request-line-again (parser octets start end)
-  "Has PARSER, which judges only, remember what the request line says, of which OCTETS from START below END have come.
-Refuses it where it was refused before."
+  "Has PARSER, which judges only, remember what the request line says, of which OCTETS from START
+below END have come.  Refuses it where it was refused before."
   (setf (parser-judging-p parser) nil
         (parser-base parser) start)
   (when (< start end)
     (read-method parser octets start end)))
 
 (defun budget-after-request-line (parser position)
-  "How many octets the header lines, which begin at POSITION, may have: what the request line leaves of the limit of the
-whole head."
+  "How many octets the header lines, which begin at POSITION, may have: what the request line leaves
+of the limit of the whole head."
   (let ((limits (parser-limits parser)))
     (max 0 (- (limits-header-octets limits)
               (- (limits-request-line-octets limits) (remaining-budget parser position))))))
@@ -177,7 +177,8 @@ FIRST-P that it would have been the first."
     head))
 
 (defun read-head-again (parser)
-  "Has PARSER, which has judged a whole head, read that from its start, and remember it.  What it returns does not matter."
+  "Has PARSER, which has judged a whole head, read that from its start, and remember it.  What it
+returns does not matter."
   (reset-parser parser)
   (setf (parser-base parser) (parser-start parser)))
 
@@ -218,8 +219,9 @@ the octets so far cannot become an acceptable request (RFC 9112, section 2.2)."
                (return (values (finished-head parser) next))))))))
 
 (defun known-request-line (parser octets start end)
-  "Method, target and protocol of the request whose head PARSER reads, or has refused, and of which OCTETS, from START below
-END, have come; NIL in the place of each that is not known.  PARSER can only be reset afterwards."
+  "Method, target and protocol of the request whose head PARSER reads, or has refused, and of which
+OCTETS, from START below END, have come; NIL in the place of each that is not known.  PARSER can
+only be reset afterwards."
   (when (parser-judging-p parser)
     (handler-case (read-request-line-again parser octets start end)
       (protocol-error () nil)))

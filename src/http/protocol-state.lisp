@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;;; May a connection be used for another request?  Both sides of it have a state, which events change; what
-;;;; is decided follows from the states alone (RFC 9112, sections 9.3 and 9.6).  The idea is h11's.
+;;;; May a connection be used for another request?  Both sides of it have a state, which events
+;;;; change; what is decided follows from the states alone (RFC 9112, sections 9.3 and 9.6).  The
+;;;; idea is h11's.
 ;;;;
 ;;;;   state      the client's side                          our side
 ;;;;   :IDLE      no request was read                        no head of a reply was sent, but of 100 (Continue)
@@ -28,7 +29,8 @@
 ;;;;   :SWITCH          101 (Switching Protocols) was sent, or whoever answers talks on in another protocol
 ;;;;   :NEXT            the next request is awaited
 ;;;;
-;;;; A head that is refused makes no request: it is answered, and its connection closed, without a state.
+;;;; A head that is refused makes no request: it is answered, and its connection closed, without a
+;;;; state.
 
 (defmacro define-table (name value documentation)
   "DEFPARAMETER of NAME with VALUE, a form, and DOCUMENTATION, also for macros below."
@@ -36,7 +38,7 @@
      (defparameter ,name ,value ,documentation)))
 
 (define-table *transitions*
-  '(;; event         the client's side                       our side                        who closes
+  '(;; event         the client's side                       our side                        closed by
     (:request        ((:idle -> :done))                      ((:idle))                       :nobody)
     (:request-body   ((:idle -> :body))                      ((:idle))                       :nobody)
     (:request-held   ((:idle -> :held))                      ((:idle))                       :nobody)
@@ -46,7 +48,8 @@
     (:request-fault  ((:body :held :done :error -> :error)
                       (:switched))                           :any)
     (:reply          ((:body :done :error))                  ((:idle -> :body)))
-    ;; RFC 9110, section 10.1.1: of a client that still waits then, content may come next, or a request.
+    ;; RFC 9110, section 10.1.1: of a client that still waits then, content may come next, or a
+    ;; request.
     (:reply          ((:held))                               ((:idle -> :body))              :us)
     (:last-reply     ((:body :held :done :error))            ((:idle -> :body))              :us)
     (:reply-end      :any                                    ((:body -> :done) (:switched)))
@@ -56,15 +59,17 @@
     (:switch         ((:body :held :done :switched -> :switched) (:error))
                      ((:idle :body :done :switched -> :switched) (:error)))
     (:next           ((:done -> :idle))                      ((:done -> :idle))              :nobody))
-  "A list of (EVENT CLIENT OURS CLOSES).  CLIENT and OURS are lists of (FROM ... -> TO), or (FROM ...) where
-the side stays as it is, or :ANY for whatever it is, which it stays.  CLOSES is who is known to want the
-connection closed from then on, if anybody; or :NOBODY: the event is for a connection that nobody wants
-closed.  An event that no entry has for the states of both sides is illegal.")
+  "A list of (EVENT CLIENT OURS CLOSES).  CLIENT and OURS are lists of (FROM ... -> TO), or (FROM
+...) where the side stays as it is, or :ANY for whatever it is, which it stays.  CLOSES is who is
+known to want the connection closed from then on, if anybody; or :NOBODY: the event is for a
+connection that nobody wants closed.  An event that no entry has for the states of both sides is
+illegal.")
 
 ;;; A state is a number: three bits for each side, and one for each of those who may close.
 
 (deftype protocol-state ()
-  "The state of both sides of a connection, as far as one request and its reply have got; 0 at first."
+  "The state of both sides of a connection, as far as one request and its reply have got; 0 at
+first."
   '(unsigned-byte 8))
 
 (defparameter *sides* #(:idle :body :held :done :error :switched)
@@ -105,7 +110,8 @@ closed.  An event that no entry has for the states of both sides is illegal.")
 ;;; The table, looked up
 
 (defun side-after (side clauses)
-  "What SIDE becomes by CLAUSES, one side of an entry of *TRANSITIONS*; NIL where the event is illegal."
+  "What SIDE becomes by CLAUSES, one side of an entry of *TRANSITIONS*; NIL where the event is
+illegal."
   (if (eq :any clauses)
       side
       (dolist (clause clauses)
@@ -160,7 +166,8 @@ closed.  An event that no entry has for the states of both sides is illegal.")
   "All events.")
 
 (defmacro states-after-event (event)
-  "What STATES-AFTER returns for EVENT, a form, made when the code is loaded; NIL where that is no event."
+  "What STATES-AFTER returns for EVENT, a form, made when the code is loaded; NIL where that is no
+event."
   `(case ,event
      ,@(loop for event in (remove-duplicates (mapcar #'first *transitions*))
              collect `(,event (load-time-value (states-after ,event))))))
@@ -168,8 +175,8 @@ closed.  An event that no entry has for the states of both sides is illegal.")
 ;;; For those who serve
 
 (defun next-state (state event)
-  "The PROTOCOL-STATE after EVENT, a keyword, in STATE, one too.  Signals ILLEGAL-EVENT where EVENT has no
-meaning in STATE."
+  "The PROTOCOL-STATE after EVENT, a keyword, in STATE, one too.  Signals ILLEGAL-EVENT where EVENT
+has no meaning in STATE."
   (declare (type protocol-state state) #.*plain-policy*)
   (let* ((states (states-after-event event))
          (after (if states
@@ -180,8 +187,8 @@ meaning in STATE."
         after)))
 
 (defun state-after-head (state head)
-  "The PROTOCOL-STATE after HEAD was read in STATE, one in which nothing was read, or in which the connection
-may be used again.  Signals ILLEGAL-EVENT otherwise."
+  "The PROTOCOL-STATE after HEAD was read in STATE, one in which nothing was read, or in which the
+connection may be used again.  Signals ILLEGAL-EVENT otherwise."
   (declare (type protocol-state state) (type head head) #.*plain-policy*)
   (let ((after (next-state (if (reusable-p state) (next-state state :next) state)
                            (cond ((eq :none (head-framing head)) :request)
@@ -192,22 +199,22 @@ may be used again.  Signals ILLEGAL-EVENT otherwise."
         (next-state after :last-request))))
 
 (defun reusable-p (state)
-  "True if the connection may be used for another request now: in STATE, a PROTOCOL-STATE, request and reply
-have both come to their ends, and nobody wants it closed (RFC 9112, section 9.3)."
+  "True if the connection may be used for another request now: in STATE, a PROTOCOL-STATE, request
+and reply have both come to their ends, and nobody wants it closed (RFC 9112, section 9.3)."
   (declare (type protocol-state state))
   (= state +both-done+))
 
 (defun persists-p (state)
-  "True if the connection may still come to be used again after STATE, a PROTOCOL-STATE, so that the head of
-a reply need not say close (RFC 9112, section 9.6)."
+  "True if the connection may still come to be used again after STATE, a PROTOCOL-STATE, so that the
+head of a reply need not say close (RFC 9112, section 9.6)."
   (declare (type protocol-state state))
   (and (zerop (logand state (logior +client-closes+ +we-close+)))
        (<= (ldb (byte 3 0) state) 3)    ; not after :DONE
        (<= (ldb (byte 3 3) state) 3)))
 
 (defun last-request-read-p (state)
-  "True if the client has said that its request is its last one, and that was read to its end, in STATE, a
-PROTOCOL-STATE: nothing more of it is to be expected (RFC 9112, section 9.6)."
+  "True if the client has said that its request is its last one, and that was read to its end, in
+STATE, a PROTOCOL-STATE: nothing more of it is to be expected (RFC 9112, section 9.6)."
   (declare (type protocol-state state))
   (and (logtest +client-closes+ state)
        (eq :done (client-side state))))

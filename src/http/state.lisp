@@ -50,9 +50,9 @@ unfinished head, after a PROTOCOL-ERROR, and to change LIMITS between two reques
   parser)
 
 (defun forget-head (parser)
-  "Drops what PARSER remembers of an unfinished head, strings above all: a connection that waits for the rest has the
-octets, and no more.  PARSER goes on to judge each octet once, and reads the whole head again when that has come.  What it
-returns does not matter."
+  "Drops what PARSER remembers of an unfinished head, strings above all: a connection that waits for
+the rest has the octets, and no more.  PARSER goes on to judge each octet once, and reads the whole
+head again when that has come.  What it returns does not matter."
   (declare (type parser parser))
   (when (parser-head parser)
     (setf (parser-head parser) nil

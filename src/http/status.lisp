@@ -54,6 +54,6 @@
   "Status lines, ready to send, by status code.  NIL for unknown ones.")
 
 (defun body-allowed-p (status)
-  "True unless a reply with STATUS, an integer, has no content whatever is asked for (RFC 9110, sections 15.2,
-15.3.5 and 15.4.5)."
+  "True unless a reply with STATUS, an integer, has no content whatever is asked for (RFC 9110,
+sections 15.2, 15.3.5 and 15.4.5)."
   (not (or (<= 100 status 199) (= status 204) (= status 304))))

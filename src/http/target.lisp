@@ -8,13 +8,14 @@
   "The most digits of a port (RFC 9110, section 4.2.1; a port of TCP has 16 bits).")
 
 (defconstant +most-integer-digits+ 18
-  "The most digits of any other number that a client sends: such a number is a CONTENT-SIZE, and to read it
-costs little.  To read the digits of a longer one would take time with their square.")
+  "The most digits of any other number that a client sends: such a number is a CONTENT-SIZE, and to
+read it costs little.  To read the digits of a longer one would take time with their square.")
 
-(declaim (inline decimal-number))       ; so that PORT-P, which every request calls, knows the type of its text
+;; So that PORT-P, which every request calls, knows the type of its text.
+(declaim (inline decimal-number))
 (defun decimal-number (text start end most)
-  "The integer that TEXT, a string, from START below END is in ASCII digits; NIL where that is none, or has
-more than MOST digits, an integer up to +MOST-INTEGER-DIGITS+."
+  "The integer that TEXT, a string, from START below END is in ASCII digits; NIL where that is none,
+or has more than MOST digits, an integer up to +MOST-INTEGER-DIGITS+."
   (declare (type string text) (type index start end) (type (integer 1 #.+most-integer-digits+) most)
            #.*plain-policy*)
   (and (< start end)
@@ -109,7 +110,8 @@ The second value is where the host ends."
   (let ((uri (head-uri head))
         (method (head-method head)))
     (declare (type text uri))
-    ;; RFC 9112, section 3.2: no form has a fragment, which a proxy may take for a part of the path or not.
+    ;; RFC 9112, section 3.2: no form has a fragment, which a proxy may take for a part of the path
+    ;; or not.
     (unless (= (length uri) (text-position #\# uri 0 (length uri)))
       (refuse :fragment-in-target))
     (cond ((eq method :connect)         ; RFC 9112, section 3.2.3
@@ -128,8 +130,8 @@ The second value is where the host ends."
                    (head-host head) (target-authority uri start)))))))
 
 (defun host-and-port (authority default)
-  "The host, a string, and the port, an integer, that AUTHORITY, a string, names; the port is DEFAULT where it
-names none, and NIL where what it names is none (RFC 3986, section 3.2)."
+  "The host, a string, and the port, an integer, that AUTHORITY, a string, names; the port is
+DEFAULT where it names none, and NIL where what it names is none (RFC 3986, section 3.2)."
   (let* ((colon (position #\: authority :from-end t))
          (colon (and colon
                      (null (find #\] authority :start colon)) ; of an address of IPv6

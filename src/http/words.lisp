@@ -197,7 +197,8 @@ the two.")
 (declaim (type line-starts *line-starts*))
 
 (defun field-spelling (name)
-  "The name of a header field, NAME, a keyword or a string, in lower case: a string, which nobody may change."
+  "The name of a header field, NAME, a keyword or a string, in lower case: a string, which nobody
+may change."
   (declare #.*plain-policy*)
   (or (and (symbolp name)
            (do-places (place (keyword-hash name))

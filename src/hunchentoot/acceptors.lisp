@@ -216,7 +216,8 @@ Hunchentoot's."
     (slot-value acceptor 'engine)))
 
 (defun note-engine (acceptor engine)
-  "Remembers that ENGINE, or NIL for another taskmaster's way, is that of the last start of ACCEPTOR."
+  "Remembers that ENGINE, or NIL for another taskmaster's way, is that of the last start of
+ACCEPTOR."
   (when (typep acceptor 'parallel-acceptor)
     (setf (slot-value acceptor 'engine) engine)))
 
@@ -226,8 +227,8 @@ Hunchentoot's."
           (hunchentoot:acceptor-port acceptor)))
 
 (defun stop-listening (acceptor listener)
-  "Frees the port of ACCEPTOR, if that listens on LISTENER, or NIL, still: otherwise somebody else has
-done so, and it may have been started since."
+  "Frees the port of ACCEPTOR, if that listens on LISTENER, or NIL, still: otherwise somebody else
+has done so, and it may have been started since."
   (uninterruptibly                      ; a listener that was taken is nobody else's to close
     (when (and (take-listener acceptor listener) listener)
       (close-listener listener))))

@@ -88,8 +88,8 @@ STATUS; what could forge a part of the line is escaped."
       "\" \"" (or-dash (hunchentoot:header-in :user-agent request)) "\"")))
 
 (defun encode-line-in-format (line format combined facts)
-  "Appends a line in FORMAT to LINE, with its end: by COMBINED, a function, or of what FACTS, another,
-returns.  NIL when there is to be none."
+  "Appends a line in FORMAT to LINE, with its end: by COMBINED, a function, or of what FACTS,
+another, returns.  NIL when there is to be none."
   (let ((text nil))
     (cond ((eq format :combined)
            (funcall combined))

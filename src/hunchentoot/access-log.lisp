@@ -19,8 +19,8 @@
 
 (defun write-access-line (acceptor destination encode)
   "Writes a line to the access log of ACCEPTOR, at DESTINATION.  ENCODE, a function of an OUTPUT,
-appends it to that, and returns NIL when there is to be none.  What goes wrong is counted and told, and
-never harms the request."
+appends it to that, and returns NIL when there is to be none.  What goes wrong is counted and told,
+and never harms the request."
   (let ((journal (journal-for acceptor :access destination)))
     (handler-case
         (with-line (line)
@@ -72,15 +72,16 @@ its own; see REOPEN-LOGS."
        (not (eq :combined (access-log-format acceptor)))))
 
 (defun call-timed (acceptor exchange thunk)
-  "Calls THUNK, which serves the request of EXCHANGE.  Where the log of ACCEPTOR tells how long that took,
-writes the line about it afterwards, however it ended."
+  "Calls THUNK, which serves the request of EXCHANGE.  Where the log of ACCEPTOR tells how long that
+took, writes the line about it afterwards, however it ended."
   (if (timed-p acceptor)
       (let ((access (or (and (exchange-deferred-response exchange) (exchange-access exchange))
                         (make-access (microseconds)))))
         (setf (exchange-access exchange) access)
         (unwind-protect-whole (funcall thunk)
           (unless (or (deferred-p exchange)
-                      (not (eq access (exchange-access exchange)))) ; a call within this one has written it
+                      ;; A nested call has written it.
+                      (not (eq access (exchange-access exchange))))
             (setf (exchange-access exchange) nil)
             (finish-access acceptor access))))
       (funcall thunk)))

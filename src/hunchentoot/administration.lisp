@@ -5,9 +5,9 @@
 for monitors.
 
 Of threads: :THREADS in all, of which :STANDBY wait for something to do (:SUSPENDED of them until
-they are needed) and :BUSY have a connection or run a timer (:KEEP-ALIVE-WAITING of them wait for its next request);
-how many were :MADE and have :ENDED; how often one was suspended, :SUSPENDS, and needed again,
-:RESUMES.
+they are needed) and :BUSY have a connection or run a timer (:KEEP-ALIVE-WAITING of them wait for
+its next request); how many were :MADE and have :ENDED; how often one was suspended, :SUSPENDS, and
+needed again, :RESUMES.
 
 Of connections: :ACCEPTED so far; :OPEN, of which :PARKED wait for a request without a thread,
 :DEFERRED for a reply that comes later,
@@ -22,25 +22,25 @@ How long a connection that is ready for a thread waits for one, in seconds, as s
 are taken a few times a second: :READY-WAIT, the latest, or the one under way if that is longer;
 :READY-WAIT-SUM and :READY-WAIT-COUNT of all.  NIL, 0 and 0 where connections are not parked.
 
-:DECISIONS, a plist: how often each decision about the number of threads was made, :GROW, :SHRINK and
-others, which the table in src/engine/ready/pool-sizing.lisp explains.  NIL where connections are not
-parked.
+:DECISIONS, a plist: how often each decision about the number of threads was made, :GROW, :SHRINK
+and others, which the table in src/engine/ready/pool-sizing.lisp explains.  NIL where connections
+are not parked.
 
-:TIMERS of RUN-AFTER, a plist: how many are :PENDING; and since the start, how many were :RUN, of which
-some :FAILED, because of an error or the end of their thread; :CANCELLED; and :DROPPED by a stop.
+:TIMERS of RUN-AFTER, a plist: how many are :PENDING; and since the start, how many were :RUN, of
+which some :FAILED, because of an error or the end of their thread; :CANCELLED; and :DROPPED by a
+stop.
 
 :SERVED requests; :REJECTED, those that were answered with an error for what they are, and not by a
 program: no HTTP, beyond a limit, too slow; :REJECTED-BY-STATUS, the same as a plist of statuses and
-numbers, in which connections that were :REFUSED do not count; :HANDSHAKES-FAILED, TLS handshakes that
-failed but for those that were :EXPIRED, and :HANDSHAKES-FAILED-BY, the same by kind, a plist: :PLAIN-HTTP
-in place of TLS, no common :PROTOCOL, no common :CIPHER, the server's :CERTIFICATE not trusted by the
-client, the :CLIENT-CERTIFICATE not there or not trusted, no common :APPLICATION-PROTOCOL, the client
-:GONE, and :OTHER; :FAILED counts errors outside of
-handlers; :STALLS, how often a connection was parked because serving it made no progress, which is a
-defect of ours; :UPTIME in seconds; :LOG-DROPPED lines of both logs, of all starts, that their
-destinations did not take.  (Lines that it did not take at
-the last stop are among them, and tried again after the next start.)  What an acceptor with another
-taskmaster than ours cannot tell is NIL.")
+numbers, in which connections that were :REFUSED do not count; :HANDSHAKES-FAILED, TLS handshakes
+that failed but for those that were :EXPIRED, and :HANDSHAKES-FAILED-BY, the same by kind, a plist:
+:PLAIN-HTTP in place of TLS, no common :PROTOCOL, no common :CIPHER, the server's :CERTIFICATE not
+trusted by the client, the :CLIENT-CERTIFICATE not there or not trusted, no common
+:APPLICATION-PROTOCOL, the client :GONE, and :OTHER; :FAILED counts errors outside of handlers;
+:STALLS, how often a connection was parked because serving it made no progress, which is a defect of
+ours; :UPTIME in seconds; :LOG-DROPPED lines of both logs, of all starts, that their destinations
+did not take.  (Lines that it did not take at the last stop are among them, and tried again after
+the next start.)  What an acceptor with another taskmaster than ours cannot tell is NIL.")
   (:method ((acceptor hunchentoot:acceptor))
     (let ((engine (acceptor-engine acceptor))
           (taskmaster (acceptor-taskmaster* acceptor)))
@@ -62,11 +62,11 @@ taskmaster than ours cannot tell is NIL.")
 (defgeneric list-connections (acceptor)
   (:documentation "A list of plists, one for each open connection of ACCEPTOR: :PEER, a string of
 address and port; :STATE, which is :NEW before the first request, :ACTIVE while one is served,
-:PARKED or :IDLE between two, without a thread or with it, :DEFERRED while its reply is to come later, and :WRITING while its peer takes its time
-to take the answer, which needs no thread, :QUEUED for a thread, :DRAINING after the last answer;
-:AGE in seconds; how many requests were :SERVED; the number of its :WORKER, and for how many
-:SECONDS that has been at the request, or NIL.  Empty for an acceptor with another taskmaster than
-ours, or one that is not started.")
+:PARKED or :IDLE between two, without a thread or with it, :DEFERRED while its reply is to come
+later, and :WRITING while its peer takes its time to take the answer, which needs no thread, :QUEUED
+for a thread, :DRAINING after the last answer; :AGE in seconds; how many requests were :SERVED; the
+number of its :WORKER, and for how many :SECONDS that has been at the request, or NIL.  Empty for an
+acceptor with another taskmaster than ours, or one that is not started.")
   (:method ((acceptor hunchentoot:acceptor))
     (let ((engine (and (hunchentoot:started-p acceptor) (acceptor-engine acceptor))))
       (and engine (list-engine-connections engine)))))

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; What single arguments of acceptors may be.  Hunchentoot takes anything, and fails when it is used:
-;;;; at START, or at the first request.  Whatever works there is taken here.
+;;;; What single arguments of acceptors may be.  Hunchentoot takes anything, and fails when it is
+;;;; used: at START, or at the first request.  Whatever works there is taken here.
 
 (defun access-log-format-p (value)
   (or (member value '(:combined :json))

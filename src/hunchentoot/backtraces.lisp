@@ -4,9 +4,9 @@
 ;;;;
 ;;;; Hunchentoot has one made of each such error, with all elements of all arguments, although they
 ;;;; may be the octets of a large body: a client that leaves amid an upload of 10 MiB costs it a
-;;;; gigabyte, and with SBCL's usual heap the process.  Besides, what clients send is not for logs, nor
-;;;; for the error page of another: octets are not shown at all, nor what is in our structures (see
-;;;; OPAQUE).
+;;;; gigabyte, and with SBCL's usual heap the process.  Besides, what clients send is not for logs,
+;;;; nor for the error page of another: octets are not shown at all, nor what is in our structures
+;;;; (see OPAQUE).
 
 (defparameter *backtrace-print-length* 100
   "How many elements of a list a backtrace shows.")

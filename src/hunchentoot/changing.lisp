@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Acceptors whose class a program redefines in a live image, from a subclass of one of Hunchentoot's acceptors to one of
-;;;; ours or back.
+;;;; Acceptors whose class a program redefines in a live image, from a subclass of one of
+;;;; Hunchentoot's acceptors to one of ours or back.
 ;;;;
 ;;;;   from           to             an acceptor that is stopped    one that is started
 ;;;;   Hunchentoot's  ours           gets our taskmaster at once    gets it at the next START

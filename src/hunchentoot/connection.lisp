@@ -4,8 +4,8 @@
 ;;;; PROCESSING, which makes requests of Hunchentoot's.
 
 (defun application-of (acceptor exchange)
-  "The application whose limits are for requests to ACCEPTOR: that of EXCHANGE, unless ACCEPTOR got the
-connection from another one."
+  "The application whose limits are for requests to ACCEPTOR: that of EXCHANGE, unless ACCEPTOR got
+the connection from another one."
   (let ((own (exchange-application exchange))
         (other (acceptor-taskmaster* acceptor)))
     (if (and (not (eq own other))
@@ -50,8 +50,8 @@ connection from another one."
 ;;;   a method in our place         connection
 
 (defun serve-connection (acceptor socket exchange)
-  "Serves what the current call of PROCESS-CONNECTION is for, EXCHANGE, after what the program has done
-before; returns what is to become of its connection."
+  "Serves what the current call of PROCESS-CONNECTION is for, EXCHANGE, after what the program has
+done before; returns what is to become of its connection."
   (cond ((ecase (exchange-kind exchange)
            (:own nil)
            (:wrapped (socket-asked-p socket))
@@ -66,14 +66,14 @@ before; returns what is to become of its connection."
                      (not (connection-parkable-p (exchange-connection exchange)))))))
 
 (defun serve-next (acceptor socket exchange wait-p)
-  "Serves the next request of the connection of EXCHANGE, in the current call; waits for it if WAIT-P.
-Returns what is to become of the connection."
+  "Serves the next request of the connection of EXCHANGE, in the current call; waits for it if
+WAIT-P.  Returns what is to become of the connection."
   (or (next-request-missing (application-of acceptor exchange) socket exchange wait-p)
       (serve-request acceptor exchange)))
 
 (defun serve-to-the-end (acceptor socket exchange)
-  "Serves all requests of the connection of EXCHANGE in the current call, one after the other; returns
-what is to become of it then."
+  "Serves all requests of the connection of EXCHANGE in the current call, one after the other;
+returns what is to become of it then."
   (flet ((serve-it ()
            (serve-next acceptor socket exchange t)))
     (loop for outcome = (call-timed acceptor exchange #'serve-it)
@@ -81,10 +81,11 @@ what is to become of it then."
           finally (return (if (eq outcome :park) :close outcome)))))
 
 (defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
-  "Serves one request when called by our taskmaster, who calls again for the next one, or all of them
-where a method of the program expects that; otherwise all of them, as Hunchentoot does."
+  "Serves one request when called by our taskmaster, who calls again for the next one, or all of
+them where a method of the program expects that; otherwise all of them, as Hunchentoot does."
   (in-place-of-hunchentoots ((call-next-method)
-                             ;; Of this acceptor: one that the engine knows may pass its connections on.
+                             ;; Of this acceptor: one that the engine knows may pass its connections
+                             ;; on.
                              (and (eq :foreign (user-methods-kind (user-methods-of acceptor)))
                                   (primaries-after-ours #'hunchentoot:process-connection
                                                         (list acceptor socket)))

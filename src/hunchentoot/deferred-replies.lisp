@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Replies that come later: a handler says so, and returns; its worker turns to other requests.  Any thread
-;;;; completes the reply.  See the server's deferred-response.lisp for the states, and its suspended-exchange.lisp for who sends.
+;;;; Replies that come later: a handler says so, and returns; its worker turns to other requests.
+;;;; Any thread completes the reply.  See the server's deferred-response.lisp for the states, and
+;;;; its suspended-exchange.lisp for who sends.
 ;;;;
 ;;;;   when the handler has returned     and its connection             then
 ;;;;   the reply is complete                                            it is sent at once, as that of any handler
@@ -12,7 +13,8 @@
 ;;;; The dynamic context of the request is kept in a DEFERRED-REPLY, and bound again for the reply.
 
 (defvar *default-reply-timeout* 60
-  "How many seconds, a real or NIL for ever, a deferred reply may take: the default of DEFER-REPLY's :TIMEOUT.")
+  "How many seconds, a real or NIL for ever, a deferred reply may take: the default of DEFER-REPLY's
+:TIMEOUT.")
 
 (defstruct (completion (:include opaque) (:constructor make-completion (content status headers content-type)))
   "What a deferred reply was completed with."
@@ -25,7 +27,8 @@
   ((reason :initarg :reason :reader cannot-defer-reason))
   (:report (lambda (condition stream)
              (format stream "This reply cannot be deferred: ~A." (cannot-defer-reason condition))))
-  (:documentation "Signalled by DEFER-REPLY where there is no request, or its reply has begun or was deferred before."))
+  (:documentation "Signalled by DEFER-REPLY where there is no request, or its reply has begun or was
+deferred before."))
 
 (define-condition reply-failed (recycling-error)
   ((reason :initarg :reason :reader reply-failed-reason))
@@ -36,20 +39,22 @@
 ;;; In the handler
 
 (defmacro defer-reply ((reply &key (timeout '*default-reply-timeout*) on-abandon) &body body)
-  "Defers the reply to the current request, and evaluates BODY with REPLY, a variable, bound to it: BODY hands it to
-whoever will have the answer, by COMPLETE-REPLY, FAIL-REPLY or START-STREAM, in any thread and at any time.  The
-handler then returns; what it returns is not sent.
+  "Defers the reply to the current request, and evaluates BODY with REPLY, a variable, bound to it:
+BODY hands it to whoever will have the answer, by COMPLETE-REPLY, FAIL-REPLY or START-STREAM, in any
+thread and at any time.  The handler then returns; what it returns is not sent.
 
-TIMEOUT is for how many seconds, a real, the reply may take before the client gets status 504; NIL for ever.
-ON-ABANDON is NIL, or a function without arguments that is called once, in any thread, when the client leaves before
-its reply was sent; it must not wait, nor want a lock of who waits for room in a stream.  Whatever of the
-request's content the handler has not read is received before BODY is evaluated, so that any thread can read it
-in the context of REPLY.  What is more than :MAX-RAW-OCTETS, or is held back by a client that waits to be asked
-for it (RFC 9110, section 10.1.1), the handler alone can read; others get an error.
+TIMEOUT is for how many seconds, a real, the reply may take before the client gets status 504; NIL
+for ever.  ON-ABANDON is NIL, or a function without arguments that is called once, in any thread,
+when the client leaves before its reply was sent; it must not wait, nor want a lock of who waits for
+room in a stream.  Whatever of the request's content the handler has not read is received before
+BODY is evaluated, so that any thread can read it in the context of REPLY.  What is more than
+:MAX-RAW-OCTETS, or is held back by a client that waits to be asked for it (RFC 9110, section
+10.1.1), the handler alone can read; others get an error.
 
-A handler that signals an error, or is left by a throw, before its reply is complete is answered with status 500.  A reply
-that everybody has forgotten ends by its TIMEOUT, as any other does.  Returns what BODY returns.
-Signals CANNOT-DEFER where there is no request whose reply is still to be made."
+A handler that signals an error, or is left by a throw, before its reply is complete is answered
+with status 500.  A reply that everybody has forgotten ends by its TIMEOUT, as any other does.
+Returns what BODY returns.  Signals CANNOT-DEFER where there is no request whose reply is still to
+be made."
   `(call-deferring (lambda (,reply) ,@body) ,timeout ,on-abandon))
 
 (defun call-deferring (function timeout on-abandon)
@@ -84,19 +89,20 @@ Signals CANNOT-DEFER where there is no request whose reply is still to be made."
 ;;; In any thread
 
 (defun complete-reply (reply content &key status headers content-type)
-  "Completes REPLY, which DEFER-REPLY has deferred, with CONTENT: a string, a vector of octets, the pathname of a file, a
-function without arguments, which is called in the context of the request, must not wait, and returns one of these; or NIL for
-the page of STATUS.  STATUS, an integer, HEADERS, an alist of keywords or strings and values, and CONTENT-TYPE, a string,
-are set in the reply where they are not NIL; whatever the handler has set stays.
+  "Completes REPLY, which DEFER-REPLY has deferred, with CONTENT: a string, a vector of octets, the
+pathname of a file, a function without arguments, which is called in the context of the request,
+must not wait, and returns one of these; or NIL for the page of STATUS.  STATUS, an integer,
+HEADERS, an alist of keywords or strings and values, and CONTENT-TYPE, a string, are set in the
+reply where they are not NIL; whatever the handler has set stays.
 
-May be called in any thread.  True when somebody still waits for the reply; NIL when its client has gone, or its time
-has run out.  Signals ALREADY-ANSWERED when REPLY was completed before."
+May be called in any thread.  True when somebody still waits for the reply; NIL when its client has
+gone, or its time has run out.  Signals ALREADY-ANSWERED when REPLY was completed before."
   (answer-deferred-response (deferred-reply-deferred-response reply)
                             (make-completion content status headers content-type)))
 
 (defun fail-reply (reply &optional (reason "The reply failed."))
-  "Completes REPLY as a handler does that fails: with status 500; REASON, a condition or a string, is logged, and told
-where Hunchentoot tells errors.  Returns and signals what COMPLETE-REPLY does."
+  "Completes REPLY as a handler does that fails: with status 500; REASON, a condition or a string,
+is logged, and told where Hunchentoot tells errors.  Returns and signals what COMPLETE-REPLY does."
   (answer-deferred-response (deferred-reply-deferred-response reply)
                             (make-completion (failure reason) nil '() nil)))
 
@@ -105,18 +111,19 @@ where Hunchentoot tells errors.  Returns and signals what COMPLETE-REPLY does."
   (if (typep reason 'condition) reason (make-condition 'reply-failed :reason reason)))
 
 (defun reply-abandoned-p (reply)
-  "True when nobody waits for REPLY any more: its client has left, as far as that is known, or its time has run out.  A
-client that has only ended its half of the connection counts as one that has left, and still gets what REPLY is
-completed with."
+  "True when nobody waits for REPLY any more: its client has left, as far as that is known, or its
+time has run out.  A client that has only ended its half of the connection counts as one that has
+left, and still gets what REPLY is completed with."
   (let ((deferred-response (deferred-reply-deferred-response reply)))
     (or (deferred-response-left-p deferred-response)
         (deferred-response-over-p deferred-response))))
 
 (defun call-with-reply-context (reply function)
-  "Calls FUNCTION, without arguments, with *REQUEST*, *REPLY*, *SESSION* and *ACCEPTOR* of Hunchentoot bound as they
-were in the handler that has deferred REPLY, and returns what it returns.  Temporary files that are made meanwhile
-live as long as those of the handler.  Any thread may ask for raw post data and parameters; what else two threads change
-of these objects at a time, or one and the handler, they have to agree on."
+  "Calls FUNCTION, without arguments, with *REQUEST*, *REPLY*, *SESSION* and *ACCEPTOR* of
+Hunchentoot bound as they were in the handler that has deferred REPLY, and returns what it returns.
+Temporary files that are made meanwhile live as long as those of the handler.  Any thread may ask
+for raw post data and parameters; what else two threads change of these objects at a time, or one
+and the handler, they have to agree on."
   (call-with-content-as-stream (or (deferred-reply-content reply) *no-content*)
                                (lambda () (call-in-context reply function))))
 
@@ -156,14 +163,15 @@ of these objects at a time, or one and the handler, they have to agree on."
   (null (deferred-reply-stream (deferred-response-context deferred-response))))
 
 (defun deferred-result (deferred-response left-p condition backtrace)
-  "What counts as the result of the handler that has deferred DEFERRED-RESPONSE, and was left if LEFT-P, or has failed with
-CONDITION and BACKTRACE: content; or NIL, a condition, unless its content was refused, and a backtrace.  :LATER when its
-reply is to come later."
+  "What counts as the result of the handler that has deferred DEFERRED-RESPONSE, and was left if
+LEFT-P, or has failed with CONDITION and BACKTRACE: content; or NIL, a condition, unless its content
+was refused, and a backtrace.  :LATER when its reply is to come later."
   (cond ((and (or condition left-p (deferred-response-over-p deferred-response))
               (or (withdraw-deferred-response deferred-response) (deferred-response-over-p deferred-response)))
          (values nil
                  (or condition
-                     (unless (eq :error (client-side (exchange-protocol *exchange*))) ; see ANSWER-REFUSAL
+                     ;; See ANSWER-REFUSAL.
+                     (unless (eq :error (client-side (exchange-protocol *exchange*)))
                        (failure "The handler was left before its deferred reply was complete.")))
                  backtrace))
         (t
@@ -194,7 +202,8 @@ reply is to come later."
 ;;; Where it goes on
 
 (defun call-resuming (exchange context thunk)
-  "Calls THUNK, which goes on with the reply of EXCHANGE in CONTEXT; returns what is to become of the connection."
+  "Calls THUNK, which goes on with the reply of EXCHANGE in CONTEXT; returns what is to become of
+the connection."
   (let* ((acceptor (deferred-reply-acceptor context))
          (http (exchange-http exchange))
          (*exchange* exchange))
@@ -211,7 +220,8 @@ reply is to come later."
                 (t outcome)))))))
 
 (defun conclude-resumed (acceptor exchange context http)
-  (cond ((deferred-response-shared-queue (exchange-deferred-response exchange)) ; and its end is to come
+  ;; And its end is to come.
+  (cond ((deferred-response-shared-queue (exchange-deferred-response exchange))
          (setf (deferred-reply-stream context) (current-stream))
          :deferred)
         (t

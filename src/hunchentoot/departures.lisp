@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Clients that leave, are too slow, or send what is no HTTP: that is no error of the program, and nobody is to look
-;;;; at it in the debugger, though HUNCHENTOOT:*CATCH-ERRORS-P* is NIL.
+;;;; Clients that leave, are too slow, or send what is no HTTP: that is no error of the program, and
+;;;; nobody is to look at it in the debugger, though HUNCHENTOOT:*CATCH-ERRORS-P* is NIL.
 
 (macrolet ((define-departures (&rest conditions)
              `(progn

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; TLS handshakes that failed.  That is the client's doing, or its settings', and no error of the server: they
-;;;; are counted by kind, and told seldom.
+;;;; TLS handshakes that failed.  That is the client's doing, or its settings', and no error of the
+;;;; server: they are counted by kind, and told seldom.
 
 (defun make-failed-handshakes ()
   "Counters of handshakes that failed by kind, an alist."

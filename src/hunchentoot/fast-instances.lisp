@@ -44,12 +44,12 @@ an instance of CLASS, a symbol or a class."
   (allocator nil :read-only t)          ; a function; NIL where ALLOCATE-INSTANCE is not to be used
   (own-slots '() :type list :read-only t)) ; that Hunchentoot's class has not
 
-;;; Invariant: an instance maker in *INSTANCE-MAKERS* holds, since they are all forgotten when a class that one of
-;;; them depends on, or a function that makes instances, is redefined.
+;;; Invariant: an instance maker in *INSTANCE-MAKERS* holds, since they are all forgotten when a
+;;; class that one of them depends on, or a function that makes instances, is redefined.
 
 (defun no-instance-makers ()
-  "An alist without instance makers that is EQ to no other, so that one can tell whether it was forgotten
-meanwhile."
+  "An alist without instance makers that is EQ to no other, so that one can tell whether it was
+forgotten meanwhile."
   (list (cons nil nil)))
 
 (defvar *instance-makers* (no-instance-makers)
@@ -101,8 +101,8 @@ meanwhile."
     (t (find-class name nil))))
 
 (defun instance-maker (designator base)
-  "The instance maker for the class that the symbol DESIGNATOR names, by that of the class BASE; NIL when
-it names none."
+  "The instance maker for the class that the symbol DESIGNATOR names, by that of the class BASE; NIL
+when it names none."
   (let* ((instance-makers *instance-makers*)
          (known (cdr (assoc designator instance-makers :test #'eq)))
          (class (named-class designator)))

@@ -40,8 +40,8 @@ function, is called when all is decided, as Hunchentoot does since 1.3."
                       (send-version part version)))))
 
 (defun settle-file-headers (content-type version)
-  "Sets what the reply says of the VERSION of a file with CONTENT-TYPE, and its entity tag unless the
-program has."
+  "Sets what the reply says of the VERSION of a file with CONTENT-TYPE, and its entity tag unless
+the program has."
   (setf (hunchentoot:content-type*)
         (if content-type
             (content-kind-header

@@ -1,13 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Functions by which programs ask Hunchentoot for what a client has sent, and which would intern it, match it
-;;;; by a regular expression that backtracks, or read a number of any length.  These are wrapped: whatever a
-;;;; client sends, they answer in time with its length, and make no symbols.
+;;;; Functions by which programs ask Hunchentoot for what a client has sent, and which would intern
+;;;; it, match it by a regular expression that backtracks, or read a number of any length.  These
+;;;; are wrapped: whatever a client sends, they answer in time with its length, and make no symbols.
 
 ;;; Sessions
 
 (defconstant +most-session-octets+ 512
-  "The longest name of a session that is looked up: Hunchentoot's are far shorter, and begin with a number.")
+  "The longest name of a session that is looked up: Hunchentoot's are far shorter, and begin with a
+number.")
 
 (defun session-name (request)
   "What REQUEST names as its session, as it came, or NIL."
@@ -48,7 +49,8 @@
 ;;; Charsets
 
 (defun guarded-format (hunchentoots type)
-  "As EXTERNAL-FORMAT-OF-TYPE for TYPE; HUNCHENTOOTS is Hunchentoot's function for that, which interns."
+  "As EXTERNAL-FORMAT-OF-TYPE for TYPE; HUNCHENTOOTS is Hunchentoot's function for that, which
+interns."
   (declare (ignore hunchentoots))
   (external-format-of-type type))
 
@@ -58,8 +60,8 @@
   "The longest text that is taken for an integer.")
 
 (defun converted-parameter (hunchentoots argument type)
-  "As HUNCHENTOOTS, a function, converts the parameter ARGUMENT to TYPE; but no keyword is made that is not
-there already, and nothing that is too long is an integer: NIL."
+  "As HUNCHENTOOTS, a function, converts the parameter ARGUMENT to TYPE; but no keyword is made that
+is not there already, and nothing that is too long is an integer: NIL."
   (cond ((not (stringp argument))
          (funcall hunchentoots argument type))
         ((eq type 'keyword)
@@ -73,8 +75,8 @@ there already, and nothing that is too long is an integer: NIL."
   "How many elements an array of parameters may have: clients say how many.")
 
 (defun element-index (name array-name)
-  "Which element of the array of parameters ARRAY-NAME the parameter NAME is; NIL where it is none, or beyond
-+MOST-ARRAY-ELEMENTS+."
+  "Which element of the array of parameters ARRAY-NAME the parameter NAME is; NIL where it is none,
+or beyond +MOST-ARRAY-ELEMENTS+."
   (let ((start (length array-name)) (end (1- (length name))))
     (and (< start end)
          (char= #\[ (char name start))
@@ -86,7 +88,7 @@ there already, and nothing that is too long is an integer: NIL."
                 index)))))
 
 (defun array-parameter (hunchentoots name type parameters)
-  "As HUNCHENTOOTS, a function, makes an array called NAME of PARAMETERS converted to TYPE; without elements
-that would make it too large."
+  "As HUNCHENTOOTS, a function, makes an array called NAME of PARAMETERS converted to TYPE; without
+elements that would make it too large."
   (funcall hunchentoots name type
            (remove-if-not (lambda (parameter) (element-index (car parameter) name)) parameters)))

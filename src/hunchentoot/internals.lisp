@@ -32,11 +32,12 @@ Hunchentoot has none to give."
         (slot-value acceptor 'hunchentoot::ssl-privatekey-file) key-file))
 
 (defun take-listener (acceptor listener)
-  "Makes ACCEPTOR, if it listens on LISTENER still, count as not listening, and tells its connections, as
-STOP does, that no further request is to be read.  True then, for one caller only."
+  "Makes ACCEPTOR, if it listens on LISTENER still, count as not listening, and tells its
+connections, as STOP does, that no further request is to be read.  True then, for one caller only."
   (hunchentoot::with-lock-held ((hunchentoot::acceptor-shutdown-lock acceptor))
     (when (eq listener (acceptor-listener acceptor))
-      (setf (hunchentoot::acceptor-shutdown-p acceptor) t ; first: a START may follow what comes next
+      ;; First: a START may follow what comes next.
+      (setf (hunchentoot::acceptor-shutdown-p acceptor) t
             (slot-value acceptor 'hunchentoot::listen-socket) nil)
       t)))
 
@@ -79,8 +80,8 @@ STOP does, that no further request is to be read.  True then, for one caller onl
        (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+))))
 
 (defun taken-over-p (function qualifiers new)
-  "Makes Hunchentoot's method of the generic FUNCTION with QUALIFIERS for its requests one of the generic
-function NEW; NIL where that was done before."
+  "Makes Hunchentoot's method of the generic FUNCTION with QUALIFIERS for its requests one of the
+generic function NEW; NIL where that was done before."
   (let ((specializers (list (find-class 'hunchentoot:request))))
     (unless (find-method new qualifiers specializers nil)
       (let ((method (find-method function qualifiers specializers)))
@@ -88,7 +89,8 @@ function NEW; NIL where that was done before."
         (add-method new method)))))
 
 (defgeneric hunchentoots-filling (request &rest initargs)
-  (:documentation "What Hunchentoot does with a REQUEST that was made, and we do in requests.lisp."))
+  (:documentation "What Hunchentoot does with a REQUEST that was made, and we do in
+requests.lisp."))
 
 (taken-over-p #'initialize-instance '(:after) #'hunchentoots-filling)
 
@@ -171,10 +173,10 @@ handler runs in another thread."
       hunchentoot:*tmp-directory*))
 
 (defun temporary-pathname (&optional (tries 10))
-  "The pathname of a file for an upload, which is deleted at the end of the request; of TRIES at most.
-Signals UPLOAD-NOT-STORED where there can be none."
-  ;; Hunchentoot looks whether there is a file, another's, which may go meanwhile: then PROBE-FILE of SBCL
-  ;; signals an error.  The next name is another one.
+  "The pathname of a file for an upload, which is deleted at the end of the request; of TRIES at
+most.  Signals UPLOAD-NOT-STORED where there can be none."
+  ;; Hunchentoot looks whether there is a file, another's, which may go meanwhile: then PROBE-FILE
+  ;; of SBCL signals an error.  The next name is another one.
   (let ((files hunchentoot::*tmp-files*))
     (handler-bind ((error (lambda (condition)
                             ;; It has no name yet: it is not the program's hook that fails.
@@ -186,11 +188,13 @@ Signals UPLOAD-NOT-STORED where there can be none."
         (hunchentoot::make-tmp-file-name)))))
 
 (defun disown-temporary-pathname (pathname)
-  "Leaves the file PATHNAME, of TEMPORARY-PATHNAME, alone at the end of the request: it is another's."
+  "Leaves the file PATHNAME, of TEMPORARY-PATHNAME, alone at the end of the request: it is
+another's."
   (setf hunchentoot::*tmp-files* (remove pathname hunchentoot::*tmp-files*)))
 
 (defmacro or-log-form-error (&body body)
-  "Evaluates BODY; an error in it is logged, and the form has no parameters, unless it is NOT-OF-FORM."
+  "Evaluates BODY; an error in it is logged, and the form has no parameters, unless it is
+NOT-OF-FORM."
   `(hunchentoot::handler-case* (progn ,@body)
      (error (condition)
        (when (typep condition 'not-of-form)
@@ -218,8 +222,8 @@ Signals UPLOAD-NOT-STORED where there can be none."
     (call-keeping-files request #'call-mapping-conditions #'delete-files)))
 
 (defun call-keeping-files (request thunk keep)
-  "Calls THUNK in the dynamic context of REQUEST; calls KEEP, a function, with the pathnames, a list, of the files that
-were uploaded meanwhile.  Returns what THUNK does."
+  "Calls THUNK in the dynamic context of REQUEST; calls KEEP, a function, with the pathnames, a
+list, of the files that were uploaded meanwhile.  Returns what THUNK does."
   (catch 'hunchentoot::request-processed
     (let ((hunchentoot::*tmp-files* '())
           (hunchentoot::*headers-sent* nil)
@@ -228,15 +232,16 @@ were uploaded meanwhile.  Returns what THUNK does."
         (funcall keep (take-temporary-files))))))
 
 (defun take-temporary-files ()
-  "The pathnames of the uploaded files of the current request, which are the caller's to delete now."
+  "The pathnames of the uploaded files of the current request, which are the caller's to delete
+now."
   (shiftf hunchentoot::*tmp-files* '()))
 
 (defun delete-files (files)
   "Deletes FILES, a list of pathnames, as far as they are still there."
   (dolist (path files)
     (when (pathnamep path)
-      ;; The handler may have moved it away.  Who asks PROBE-FILE first gets an error from SBCL's when that
-      ;; happens just then.
+      ;; The handler may have moved it away.  PROBE-FILE of SBCL signals an error when that happens
+      ;; during the call.
       (ignore-errors (delete-file path)))))
 
 (defun call-handler (acceptor request)
@@ -256,7 +261,8 @@ and a backtrace, if there was room for one; and last whether it was left by a th
         (values content condition backtrace left-p)))))
 
 (defun call-as-handler (thunk)
-  "Calls THUNK as a handler, which may be left by Hunchentoot's ABORT-REQUEST-HANDLER; returns what it does."
+  "Calls THUNK as a handler, which may be left by Hunchentoot's ABORT-REQUEST-HANDLER; returns what
+it does."
   (catch 'hunchentoot::handler-done
     (funcall thunk)))
 
@@ -294,7 +300,8 @@ and a backtrace, if there was room for one; and last whether it was left by a th
             (remove name (hunchentoot:headers-out*) :key #'car))))
 
 (defun keep-connection ()
-  "Says, as Hunchentoot's own code does when it sends the head of a reply, that the connection is kept."
+  "Says, as Hunchentoot's own code does when it sends the head of a reply, that the connection is
+kept."
   (setf hunchentoot::*finish-processing-socket* nil))
 
 (defun log-handler-error (condition backtrace)
@@ -332,8 +339,8 @@ function."
   (wrap-function 'hunchentoot::start-output wrapper))
 
 (defun note-what-hunchentoot-did (exchange)
-  "Notes of EXCHANGE what we have not done ourselves: that a program wants its connection closed, or that
-Hunchentoot's own code has sent the reply, and has said that the connection is kept."
+  "Notes of EXCHANGE what we have not done ourselves: that a program wants its connection closed, or
+that Hunchentoot's own code has sent the reply, and has said that the connection is kept."
   (cond (hunchentoot::*finish-processing-socket*
          (note-event exchange :close))
         ((eq :idle (our-side (exchange-protocol exchange)))
@@ -363,8 +370,8 @@ sent, but no last chunk."
   (null (content-size stream)))
 
 (defun call-with-content-as-stream (content thunk)
-  "Calls THUNK; in a thread that is in no handler, Hunchentoot's functions that take CONTENT find that as the stream of the
-connection."
+  "Calls THUNK; in a thread that is in no handler, Hunchentoot's functions that take CONTENT find
+that as the stream of the connection."
   (if (handler-stream)
       (funcall thunk)
       (let ((hunchentoot::*hunchentoot-stream* content))
@@ -374,7 +381,8 @@ connection."
   (setf hunchentoot::*hunchentoot-stream* stream))
 
 (defun bare-p (stream socket-stream)
-  "True when nothing stands between STREAM and SOCKET-STREAM but what EXPECT-CHUNKED-BODY has put there."
+  "True when nothing stands between STREAM and SOCKET-STREAM but what EXPECT-CHUNKED-BODY has put
+there."
   (or (eq stream socket-stream)
       (and (typep stream 'chunga:chunked-stream)
            (eq socket-stream (chunga:chunked-stream-stream stream)))))
@@ -401,8 +409,8 @@ connection."
                     collect (list (string-capitalize name) value))))))
 
 (defun announce-continue ()
-  "Copies to Hunchentoot's *HEADER-STREAM*, if there is one, that the client is told to send its content; NIL where the
-reply has begun."
+  "Copies to Hunchentoot's *HEADER-STREAM*, if there is one, that the client is told to send its
+content; NIL where the reply has begun."
   (unless (headers-sent-p)
     (when hunchentoot:*header-stream*
       (format hunchentoot:*header-stream* "HTTP/1.1 100 Continue~%"))
@@ -452,7 +460,8 @@ server's name; without these while there is any other method.")
         (chunga:chunked-stream-input-chunking-p hunchentoot::*hunchentoot-stream*) t))
 
 (defun finish-request (acceptor exchange io)
-  "Flushes the reply of EXCHANGE, to IO, and prepares Hunchentoot's current stream for the next one."
+  "Flushes the reply of EXCHANGE, to IO, and prepares Hunchentoot's current stream for the next
+one."
   (let ((stream (without-reply exchange hunchentoot::*hunchentoot-stream*)))
     (unless (flushed-p io stream)
       (finish-output stream))
@@ -466,10 +475,11 @@ server's name; without these while there is any other method.")
   (not hunchentoot::*close-hunchentoot-stream*))
 
 (defun call-with-connection-stream (stream thunk left)
-  "Calls THUNK, which processes requests on STREAM, in the dynamic context that handlers
-expect, and returns true when the connection may be used again, or :DEFERRED when the reply comes later.  Returns what
-is to become of that, :PARK, :CLOSE, :DEFERRED or :DETACHED, and the stream for its next request.  When a program leaves THUNK by a non-local exit after it has detached the
-socket, calls the function LEFT."
+  "Calls THUNK, which processes requests on STREAM, in the dynamic context that handlers expect, and
+returns true when the connection may be used again, or :DEFERRED when the reply comes later.
+Returns what is to become of that, :PARK, :CLOSE, :DEFERRED or :DETACHED, and the stream for its
+next request.  When a program leaves THUNK by a non-local exit after it has detached the socket,
+calls the function LEFT."
   (let ((hunchentoot::*hunchentoot-stream* stream)
         (hunchentoot::*close-hunchentoot-stream* t)
         (hunchentoot::*finish-processing-socket* t))

@@ -20,15 +20,16 @@
 ;;; Content that is too large, or not well-formed
 
 (defun withdraw-unless-answered (exchange)
-  "Lets the reply of EXCHANGE, if it was deferred and has no answer, not get any later.  True when it has one that was not
-begun."
+  "Lets the reply of EXCHANGE, if it was deferred and has no answer, not get any later.  True when
+it has one that was not begun."
   (let ((deferred-response (exchange-deferred-response exchange)))
     (and deferred-response
          (not (withdraw-deferred-response deferred-response))
          (deferred-response-unsent-p deferred-response))))
 
 (defun settle-refusal (refusal)
-  "Makes the current reply one that tells of REFUSAL, a PROTOCOL-ERROR, and counts that, unless it does so already."
+  "Makes the current reply one that tells of REFUSAL, a PROTOCOL-ERROR, and counts that, unless it
+does so already."
   (let ((status (protocol-error-status refusal)))
     (unless (eql status (hunchentoot:return-code*))
       (count-rejection hunchentoot:*acceptor* status)
@@ -38,7 +39,8 @@ begun."
 
 (defun answer-refusal (refusal)
   "Ends the request whose content is not acceptable because of REFUSAL, a PROTOCOL-ERROR: with its
-status, or with the deferred reply that it has already, and with the connection.  Returns when a reply has begun."
+status, or with the deferred reply that it has already, and with the connection.  Returns when a
+reply has begun."
   (note-event *exchange* :request-fault)
   (unless (headers-sent-p)
     (unless (withdraw-unless-answered *exchange*)

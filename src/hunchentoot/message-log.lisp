@@ -21,8 +21,8 @@
   condition)
 
 (defun departure-p (argument)
-  "True when ARGUMENT, of a message, is an error that tells that a client is gone, or takes no more of
-its reply: amid the content of its request, or its reply.  That is no error of the program."
+  "True when ARGUMENT, of a message, is an error that tells that a client is gone, or takes no more
+of its reply: amid the content of its request, or its reply.  That is no error of the program."
   (let ((condition (cause-of argument)))
     (typecase condition
       ((or descriptor-broken stream-timeout) t)

@@ -1,20 +1,21 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; What the head of a request says, as Hunchentoot's strings and alists of strings: its path, its query, its
-;;;; cookies.  Hunchentoot splits by regular expressions, of which that for cookies takes time with the square
-;;;; of a client's white space.  Here each character is looked at a fixed number of times, and what comes out is
-;;;; the same.
+;;;; What the head of a request says, as Hunchentoot's strings and alists of strings: its path, its
+;;;; query, its cookies.  Hunchentoot splits by regular expressions, of which that for cookies takes
+;;;; time with the square of a client's white space.  Here each character is looked at a fixed
+;;;; number of times, and what comes out is the same.
 
 (defun literal-p (text start end)
-  "True when TEXT from START to END is not URL-encoded, in any external format that has ASCII in it."
+  "True when TEXT from START to END is not URL-encoded, in any external format that has ASCII in
+it."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (loop for position of-type index from start below end
         for char = (schar text position)
         never (or (char= char #\%) (char= char #\+) (char> char #\~))))
 
 (defun decoded-ascii (text start end plus-p)
-  "What TEXT from START to END, URL-encoded, is, if that is all ASCII; else NIL.  A plus is a space if
-PLUS-P."
+  "What TEXT from START to END, URL-encoded, is, if that is all ASCII; else NIL.  A plus is a space
+if PLUS-P."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (let ((decoded (make-string (- end start)))
         (position start)
@@ -38,8 +39,8 @@ PLUS-P."
     (text-part decoded 0 fill)))
 
 (defun decoded (text start end external-format ascii-p &optional (plus-p t))
-  "A fresh string of what TEXT from START to END is, URL-encoded in EXTERNAL-FORMAT, which has ASCII in it if
-ASCII-P.  A plus is a space if PLUS-P."
+  "A fresh string of what TEXT from START to END is, URL-encoded in EXTERNAL-FORMAT, which has ASCII
+in it if ASCII-P.  A plus is a space if PLUS-P."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (or (and ascii-p
            (if (literal-p text start end)
@@ -61,8 +62,8 @@ ASCII-P.  A plus is a space if PLUS-P."
         name)))
 
 (defun query-alist (query external-format ascii-p)
-  "The names and values in the string QUERY, in EXTERNAL-FORMAT, which has ASCII in it if ASCII-P.  Empty
-elements count, but not at the end."
+  "The names and values in the string QUERY, in EXTERNAL-FORMAT, which has ASCII in it if ASCII-P.
+Empty elements count, but not at the end."
   (declare (type text query) #.*plain-policy*)
   (let ((size (1+ (or (position #\& query :test #'char/= :from-end t) -1)))
         (start 0)
@@ -88,8 +89,8 @@ elements count, but not at the end."
         finally (return position)))
 
 (defun end-of-list (text separator other)
-  "Where the last element of TEXT ends that is not empty: before SEPARATOR and OTHER, characters, and the white
-space beside them."
+  "Where the last element of TEXT ends that is not empty: before SEPARATOR and OTHER, characters,
+and the white space beside them."
   (declare (type text text) (type character separator other) #.*plain-policy*)
   (let ((end (length text)))
     (declare (type index end))
@@ -101,9 +102,9 @@ space beside them."
           finally (return end))))
 
 (defun map-list-elements (function text separator &optional (other separator))
-  "A list of what FUNCTION returns for each element of TEXT, from a start to an end.  Elements stand between
-the characters SEPARATOR and OTHER; white space beside these is theirs, that at both ends of TEXT is not.
-Empty elements count, but not at the end."
+  "A list of what FUNCTION returns for each element of TEXT, from a start to an end.  Elements stand
+between the characters SEPARATOR and OTHER; white space beside these is theirs, that at both ends of
+TEXT is not.  Empty elements count, but not at the end."
   (declare (type function function) (type text text) (type character separator other)
            #.*plain-policy*)
   (let ((size (end-of-list text separator other)) (start 0) (results '()))
@@ -133,14 +134,16 @@ Empty elements count, but not at the end."
     (map-list-elements #'cookie cookies #\, #\;)))
 
 (defun list-of-elements (value)
-  "The elements of VALUE, a string that is a comma-separated list, empty ones as well, but not at its end."
+  "The elements of VALUE, a string that is a comma-separated list, empty ones as well, but not at
+its end."
   (let ((text (coerce value 'text)))
     (map-list-elements (lambda (start end) (text-part text start end)) text #\,)))
 
 ;;; The charset of content
 
 (defun format-named (charset)
-  "The external format that CHARSET, a string, names, or NIL; nothing that a client sends is interned."
+  "The external format that CHARSET, a string, names, or NIL; nothing that a client sends is
+interned."
   (handler-case (flexi-streams:make-external-format charset :eol-style :lf)
     (error () nil)))
 
@@ -160,8 +163,9 @@ Empty elements count, but not at the end."
       (concatenate 'string (subseq text 0 +most-told+) "...")))
 
 (defun external-format-of-type (type)
-  "The external format of content of TYPE, the value of a Content-Type or NIL; as with Hunchentoot, NIL unless
-that is a text and names a charset that is known.  Signals MALFORMED-MEDIA-TYPE for what is no Content-Type."
+  "The external format of content of TYPE, the value of a Content-Type or NIL; as with Hunchentoot,
+NIL unless that is a text and names a charset that is known.  Signals MALFORMED-MEDIA-TYPE for what
+is no Content-Type."
   (let ((charset (and type (media-type-parameter "charset" type "text"))))
     (and charset
          (known-format charset))))

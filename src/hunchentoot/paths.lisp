@@ -3,10 +3,10 @@
 ;;;; The pathname that a request asks for.
 ;;;;
 ;;;; Folder dispatchers and acceptors with a document root call HUNCHENTOOT:REQUEST-PATHNAME, which
-;;;; makes a pathname of the request's path by regular expressions, and checks it: more work than the
-;;;; opening and reading of a small file.  Its answer depends on nothing but the two strings and the
-;;;; default pathname, so it is remembered.  Where the program has defined the function anew, that
-;;;; might depend on more, and is called each time.
+;;;; makes a pathname of the request's path by regular expressions, and checks it: more work than
+;;;; the opening and reading of a small file.  Its answer depends on nothing but the two strings and
+;;;; the default pathname, so it is remembered.  Where the program has defined the function anew,
+;;;; that might depend on more, and is called each time.
 
 (defparameter *known-path-limit* 256
   "Longer paths are not remembered: clients choose them, and must not fill the memory.")

@@ -31,8 +31,8 @@
 
 (defun read-content (hunchentoots &rest arguments
                      &key (request hunchentoot:*request*) want-stream (already-read 0))
-  "Reads the content of REQUEST, and leaves it there; by HUNCHENTOOTS, a function of ARGUMENTS, where
-it is none of ours, or just its stream is wanted."
+  "Reads the content of REQUEST, and leaves it there; by HUNCHENTOOTS, a function of ARGUMENTS,
+where it is none of ours, or just its stream is wanted."
   (declare (dynamic-extent arguments))
   (let ((content (own-content request)))
     (cond ((or (null content) (plusp already-read))
@@ -89,8 +89,8 @@ LIMIT fields, NIL for no limit, in all octets that it was called with."
           (refuse-content content :too-many-fields))))))
 
 (defun form-octets (request content)
-  "The octets of the form that REQUEST has as its CONTENT, which are left there too; no more than the
-limits allow."
+  "The octets of the form that REQUEST has as its CONTENT, which are left there too; no more than
+the limits allow."
   (let* ((limits (content-limits content))
          (most (limits-form-octets limits))
          (judge (field-counter content (limits-field-count limits)))
@@ -106,8 +106,8 @@ limits allow."
            read))))
 
 (defconstant +octets-for-decoding+ 8
-  "How many octets of memory an octet of a form takes when it is decoded: as a character of the whole,
-and as one of a name or value.")
+  "How many octets of memory an octet of a form takes when it is decoded: as a character of the
+whole, and as one of a name or value.")
 
 (defun read-form (request content external-format)
   "Gives REQUEST, which has a form as its CONTENT, the parameters in that, in EXTERNAL-FORMAT or, if
@@ -123,8 +123,8 @@ that is NIL, in Hunchentoot's default."
 
 (defun read-parameters (hunchentoots &rest arguments
                         &key (request hunchentoot:*request*) force external-format)
-  "Sees to it that the parameters in the content of REQUEST are known; by HUNCHENTOOTS, a function of
-ARGUMENTS, where that is none of ours."
+  "Sees to it that the parameters in the content of REQUEST are known; by HUNCHENTOOTS, a function
+of ARGUMENTS, where that is none of ours."
   (declare (dynamic-extent arguments))
   (let ((content (own-content request)))
     ;; Most requests are asked, and have none.
@@ -133,8 +133,8 @@ ARGUMENTS, where that is none of ours."
         (apply hunchentoots arguments))))
 
 (defun form-read-p (request content &optional force external-format)
-  "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT or, if that is NIL, in
-Hunchentoot's default; NIL where it has none, or, unless FORCE, it was read."
+  "Gives REQUEST, with CONTENT of ours, the parameters in the form that it has, in EXTERNAL-FORMAT
+or, if that is NIL, in Hunchentoot's default; NIL where it has none, or, unless FORCE, it was read."
   (with-content-turn (content)
     (if (form-wanted-p request force)
         (progn (or-bad-request (read-form request content external-format))
@@ -149,9 +149,9 @@ Hunchentoot's default; NIL where it has none, or, unless FORCE, it was read."
 ;;; Received before the handler is called
 
 (defun early-octets-of-type (limits type)
-  "How many octets of content with TYPE, the text of a Content-Type or NIL, are received before its handler is called, under
-LIMITS: no more than the handler could have as a whole, for more is refused, or read as a stream.  Files of a form have no
-limit of their own."
+  "How many octets of content with TYPE, the text of a Content-Type or NIL, are received before its
+handler is called, under LIMITS: no more than the handler could have as a whole, for more is
+refused, or read as a stream.  Files of a form have no limit of their own."
   (let ((most (limits-early-octets limits))
         (whole (cond ((null type) (limits-raw-octets limits))
                      ((media-type-p "multipart/form-data" type) nil)
@@ -162,15 +162,16 @@ limit of their own."
 ;;; Not read
 
 (defun unshared-content-of (request head)
-  "What CONTENT-OF returns for REQUEST, with HEAD, unless other threads may read it: then it was received before."
+  "What CONTENT-OF returns for REQUEST, with HEAD, unless other threads may read it: then it was
+received before."
   (let ((content (content-of request head)))
     (and content
          (not (content-shared-p content))
          content)))
 
 (defun too-much-unasked-p (request head)
-  "True when REQUEST, with HEAD, has content that nobody has asked for, and so much of it has yet to come
-that the client will not be waited for."
+  "True when REQUEST, with HEAD, has content that nobody has asked for, and so much of it has yet to
+come that the client will not be waited for."
   (let ((content (unshared-content-of request head)))
     (and content
          (not (content-asked-for-p request))
@@ -182,9 +183,9 @@ that the client will not be waited for."
   (drop-content content *unasked-limit*))
 
 (defun take-unasked (request content most)
-  "Takes the CONTENT of REQUEST, which nobody has asked for, before the reply is sent.  It is kept as
-raw post data if it has not more than MOST octets, an integer or NIL for no limit, otherwise dropped.
-Where not all of it has been taken then, this is the last request of its connection."
+  "Takes the CONTENT of REQUEST, which nobody has asked for, before the reply is sent.  It is kept
+as raw post data if it has not more than MOST octets, an integer or NIL for no limit, otherwise
+dropped.  Where not all of it has been taken then, this is the last request of its connection."
   (let ((size (content-size content)))
     (unless (handler-case
                 (if (or (not (content-readable-p content))
@@ -200,8 +201,8 @@ Where not all of it has been taken then, this is the last request of its connect
 
 (defun take-what-was-not-read (request head)
   "Takes the content of REQUEST, with HEAD, that nobody has asked for before the reply is sent, as
-Hunchentoot does: there are clients that look for a reply only when they have sent all.  A little is kept, as
-there, for methods after this; much is dropped, or a client could fill the memory with it."
+Hunchentoot does: there are clients that look for a reply only when they have sent all.  A little is
+kept, as there, for methods after this; much is dropped, or a client could fill the memory with it."
   (let ((content (unshared-content-of request head)))
     (cond ((or (null content) (content-asked-for-p request)))
           ((content-size content)

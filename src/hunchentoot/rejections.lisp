@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Requests that were rejected for what they are, or are not: no HTTP, beyond a limit, too slow.  They
-;;;; are counted by status; and those that have no request object, and so no line of the usual kind,
-;;;; have one in the access log with what is known.  So have connections that were refused.
+;;;; Requests that were rejected for what they are, or are not: no HTTP, beyond a limit, too slow.
+;;;; They are counted by status; and those that have no request object, and so no line of the usual
+;;;; kind, have one in the access log with what is known.  So have connections that were refused.
 
 (defparameter *rejection-statuses* '(400 408 413 414 417 431 501 503 505)
   "What a rejected request may be answered.")
@@ -21,8 +21,9 @@
           (counter-add counter 1))))))
 
 (defun counted-statistics (acceptor reader all by-key)
-  "What STATS tells of the counters that READER, a function, has of ACCEPTOR's taskmaster, an alist by keys: a
-plist of their sum, as ALL, and of a plist of each, as BY-KEY.  NIL for both where the taskmaster is another's."
+  "What STATS tells of the counters that READER, a function, has of ACCEPTOR's taskmaster, an alist
+by keys: a plist of their sum, as ALL, and of a plist of each, as BY-KEY.  NIL for both where the
+taskmaster is another's."
   (let ((taskmaster (acceptor-taskmaster* acceptor)))
     (if (typep taskmaster 'recycling-taskmaster)
         (loop for (key . counter) in (funcall reader taskmaster)
@@ -66,8 +67,8 @@ plist of their sum, as ALL, and of a plist of each, as BY-KEY.  NIL for both whe
   (encode-items line "\" " status " - \"-\" \"-\""))
 
 (defun log-rejection (acceptor address status &optional method uri protocol)
-  "Writes a line about a request from ADDRESS that was answered STATUS to the access log of ACCEPTOR;
-NIL for what is not known of it."
+  "Writes a line about a request from ADDRESS that was answered STATUS to the access log of
+ACCEPTOR; NIL for what is not known of it."
   (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
     (when (and destination (typep acceptor 'parallel-acceptor))
       (write-access-line
@@ -81,8 +82,8 @@ NIL for what is not known of it."
             (rejection-facts address method uri protocol status))))))))
 
 (defun note-rejection (acceptor http refusal &optional method uri protocol)
-  "Counts a request over HTTP that was rejected because of REFUSAL, and writes a line about it; METHOD,
-URI and PROTOCOL are NIL where they are not known."
+  "Counts a request over HTTP that was rejected because of REFUSAL, and writes a line about it;
+METHOD, URI and PROTOCOL are NIL where they are not known."
   (let ((status (protocol-error-status refusal)))
     (count-rejection acceptor status)
     (log-rejection acceptor (http-address http) status method uri protocol)))

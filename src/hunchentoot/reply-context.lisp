@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 ;;;; A reply that comes later, as programs know it, with the dynamic context of its request:
-;;;; Hunchentoot's variables, and what is to be deleted and given back at the end.  Several threads may be in it
-;;;; at a time, the handler's among them.
+;;;; Hunchentoot's variables, and what is to be deleted and given back at the end.  Several threads
+;;;; may be in it at a time, the handler's among them.
 
 (defstruct (deferred-reply (:include opaque) (:copier nil)
                            (:constructor make-deferred-reply
@@ -51,7 +51,8 @@
         (delete-files files)))))
 
 (defun forget-request (context)
-  "Deletes the uploaded files of the request of CONTEXT, and counts what of its content is in memory as garbage."
+  "Deletes the uploaded files of the request of CONTEXT, and counts what of its content is in memory
+as garbage."
   (forget-files context)
   (when (typep (deferred-reply-content context) 'content)
     (release-octets (deferred-reply-content context))))

@@ -17,8 +17,8 @@
            (open-content-stream request (stream-for-program *exchange*))))))
 
 (defun let-program-talk-on (request)
-  "Makes the connection's stream the content stream of REQUEST, which has no content, before its handler
-returns: libraries for other protocols look for it there."
+  "Makes the connection's stream the content stream of REQUEST, which has no content, before its
+handler returns: libraries for other protocols look for it there."
   (unless (own-content request)
     (open-content-stream request (stream-for-program *exchange*))))
 
@@ -49,8 +49,8 @@ returns: libraries for other protocols look for it there."
           (forget-files (deferred-response-context deferred-response))))))) ; of other threads
 
 (defun answer-by (handler acceptor request head)
-  "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a backtrace; and last
-whether it was left by a throw.  Unless the reply comes later."
+  "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a
+backtrace; and last whether it was left by a throw.  Unless the reply comes later."
   (multiple-value-bind (content condition backtrace left-p) (funcall handler)
     (when (exchange-upgrade *exchange*)
       (check-switch *exchange* condition))
@@ -76,11 +76,13 @@ server is alive (RFC 9110, section 9.3.7).  Returns the content then, else NIL."
     ""))
 
 (defun send-result (acceptor request head content condition backtrace)
-  "Answers REQUEST, with HEAD, with CONTENT, unless the reply has begun; with an error page where CONDITION is one.
-Content that was refused has a status for it, also where it was read for the second time."
+  "Answers REQUEST, with HEAD, with CONTENT, unless the reply has begun; with an error page where
+CONDITION is one.  Content that was refused has a status for it, also where it was read for the
+second time."
   (when condition
     (if (and (typep condition 'protocol-error)
-             (eq :error (client-side (exchange-protocol *exchange*))) ; and it is not another request's
+             ;; And it is not another request's.
+             (eq :error (client-side (exchange-protocol *exchange*)))
              (not (headers-sent-p)))
         (settle-refusal condition)
         (report-error acceptor request head condition backtrace)))
@@ -118,15 +120,16 @@ Content that was refused has a status for it, also where it was read for the sec
 ;;; The head of the reply
 
 (defun check-transfer-encoding ()
-  "Signals INVALID-HEADER when the program has set Transfer-Encoding on a reply whose length is known:
-it would be a second framing (RFC 9112, section 6.1)."
+  "Signals INVALID-HEADER when the program has set Transfer-Encoding on a reply whose length is
+known: it would be a second framing (RFC 9112, section 6.1)."
   (let ((coding (hunchentoot:header-out :transfer-encoding)))
     (when coding
       (drop-header :transfer-encoding) ; or the reply that tells of it would have it too
       (error 'invalid-header :name :transfer-encoding :value coding))))
 
 (defun kept-p (acceptor request head)
-  "True when the connection of REQUEST, with HEAD, may be used again as far as ACCEPTOR and the program say."
+  "True when the connection of REQUEST, with HEAD, may be used again as far as ACCEPTOR and the
+program say."
   (and (hunchentoot:acceptor-persistent-connections-p acceptor)
        (not (says-close-p (hunchentoot:header-out :connection)))
        (not (too-much-unasked-p request head))))
@@ -135,8 +138,8 @@ it would be a second framing (RFC 9112, section 6.1)."
     (reply coding server connection keep-alive content-type content-length)
   (:documentation "Gives REPLY those of the headers SERVER, CONNECTION and KEEP-ALIVE that are not
 NIL and that it should have, and CONTENT-TYPE and CONTENT-LENGTH unless they are NIL.  CODING is the
-transfer coding, NIL where there is to be none, or :ANY for what the program has set, if anything.  Signals
-INVALID-HEADER, see CHECK-TRANSFER-ENCODING.")
+transfer coding, NIL where there is to be none, or :ANY for what the program has set, if anything.
+Signals INVALID-HEADER, see CHECK-TRANSFER-ENCODING.")
   ;; As (SETF HEADER-OUT) does it, but all at once.
   (:method ((reply hunchentoot:reply) coding server connection keep-alive content-type content-length)
     (let ((headers (slot-value reply 'hunchentoot:headers-out)))
@@ -269,9 +272,9 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
       (send-reply-with acceptor request head status content-type length #'append-it))))
 
 (defun settle-head (acceptor request head status framed-p said content-type)
-  "Decides which headers the reply with STATUS to REQUEST, with HEAD, has.  The client will know where its
-content ends if FRAMED-P; SAID is as FRAMING-OF-STREAM has it; CONTENT-TYPE is the header, or NIL to leave
-that as it is.  Returns the event that it will be to send that head."
+  "Decides which headers the reply with STATUS to REQUEST, with HEAD, has.  The client will know
+where its content ends if FRAMED-P; SAID is as FRAMING-OF-STREAM has it; CONTENT-TYPE is the header,
+or NIL to leave that as it is.  Returns the event that it will be to send that head."
   (unless (body-allowed-p status)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
   (let ((event (reply-event status (and framed-p (kept-p acceptor request head)))))
@@ -293,9 +296,9 @@ that as it is.  Returns the event that it will be to send that head."
   (hunchentoot:acceptor-log-access acceptor :return-code status))
 
 (defun send-reply-with (acceptor request head status content-type length append)
-  "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is as SETTLE-HEAD has it.
-APPEND, a function of the OUTPUT that the reply is made in, appends the content, or returns what is to be
-sent after it."
+  "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is as SETTLE-HEAD has
+it.  APPEND, a function of the OUTPUT that the reply is made in, appends the content, or returns
+what is to be sent after it."
   (let ((event (settle-head acceptor request head status t length content-type)))
     (with-reply (reply)
       (encode-reply-head reply status)  ; may signal INVALID-HEADER

@@ -1,12 +1,13 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; One request, whose head the server has read: its objects are Hunchentoot's, and its reply is made of
-;;;; octets: sent at once where a handler returns it whole (reply.lisp), else as the handler writes it
+;;;; One request, whose head the server has read: its objects are Hunchentoot's, and its reply is
+;;;; made of octets: sent at once where a handler returns it whole (reply.lisp), else as the handler
+;;;; writes it
 ;;;; (streaming.lisp).
 
 (defun call-with-content (http content thunk)
-  "Calls THUNK, which processes the request over HTTP with CONTENT; what that has in memory counts as garbage
-then, unless a program has taken the connection away: it may read on."
+  "Calls THUNK, which processes the request over HTTP with CONTENT; what that has in memory counts
+as garbage then, unless a program has taken the connection away: it may read on."
   (if (and (not (eq content *no-content*)) (typep content 'content))
       (unwind-protect (funcall thunk)
         (cond ((http-suspended-exchange http)) ; it may still be read
@@ -18,18 +19,20 @@ then, unless a program has taken the connection away: it may read on."
       (funcall thunk)))
 
 (defun call-processing (exchange http content thunk)
-  "Calls THUNK, which processes the request of EXCHANGE, as CALL-WITH-CONTENT does.  Who leaves it otherwise than by
-returning ends what the connection was to be."
+  "Calls THUNK, which processes the request of EXCHANGE, as CALL-WITH-CONTENT does.  Who leaves it
+otherwise than by returning ends what the connection was to be."
   (unless-returned (call-with-content http content thunk)
     (drop-upgrade exchange)))
 
 (defun process-head (acceptor exchange http)
   "Processes the request of EXCHANGE, which came over HTTP, in the context of CALL-WITH-CONNECTION-
-STREAM.  True when the connection may be used for another one; :DEFERRED when the reply comes later."
+STREAM.  True when the connection may be used for another one; :DEFERRED when the reply comes
+later."
   (let* ((head (exchange-head exchange))
          (content (take-content (application-of acceptor exchange) exchange #'announce-continue)))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
-    (setf (exchange-deferred-response exchange) nil ; of one before, where a program has one exchange for all
+    ;; Of one before, where a program has one exchange for all.
+    (setf (exchange-deferred-response exchange) nil
           (exchange-upgrade exchange) nil)
     (copy-head head)
     (let ((hunchentoot:*reply* (make-reply acceptor))
@@ -53,7 +56,8 @@ STREAM.  True when the connection may be used for another one; :DEFERRED when th
            (conclude-exchange acceptor exchange http)))))
 
 (defun conclude-exchange (acceptor exchange http)
-  "Completes the reply of EXCHANGE, which came over HTTP.  True when the connection may be used for another one."
+  "Completes the reply of EXCHANGE, which came over HTTP.  True when the connection may be used for
+another one."
   (cond ((eq :error (our-side (exchange-protocol exchange)))
          (abandon-reply (http-stream http) (http-io http)))
         (t

@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Making request objects.  What Hunchentoot does in an :AFTER method of INITIALIZE-INSTANCE is done here in
-;;;; its place, for all requests, however they are made; see fast-instances.lisp for that.
+;;;; Making request objects.  What Hunchentoot does in an :AFTER method of INITIALIZE-INSTANCE is
+;;;; done here in its place, for all requests, however they are made; see fast-instances.lisp for
+;;;; that.
 
 ;;; Names of header fields that no keyword has.  Chunga, which reads heads for Hunchentoot, interned
 ;;; them; since 1.1.9 they stay strings, spelled as the client has sent them.
@@ -69,8 +70,8 @@ arguments, and the others their initial ones, save the hidden ones.")
                     hunchentoot:raw-post-data nil)))))
 
 (defgeneric fill-parameters (request headers uri)
-  (:documentation "Gives the slots of REQUEST that Hunchentoot computes from HEADERS and URI, a text, their
-values, and finds its session.")
+  (:documentation "Gives the slots of REQUEST that Hunchentoot computes from HEADERS and URI, a
+text, their values, and finds its session.")
   (:method ((request hunchentoot:request) headers uri)
     (declare (type text uri))
     (let* ((named (external-format-of-type (cdr (assoc :content-type headers :test #'eq))))

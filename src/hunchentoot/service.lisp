@@ -28,11 +28,11 @@
                            :reason "The method is not known here.")))
 
 (defgeneric content-received-early-p (acceptor method uri)
-  (:documentation "True when the content of a request to ACCEPTOR with METHOD, a keyword or a string, for
-URI, a string, undecoded, is received before the request is served, as far as it is no more than
-:MAX-EARLY-OCTETS; so it is by default.  When false, the request is served at once, and its handler reads
-content as it comes: for programs that answer before they have all of it.  Called where connections are
-parked, in a worker's thread, before there is a request object.")
+  (:documentation "True when the content of a request to ACCEPTOR with METHOD, a keyword or a
+string, for URI, a string, undecoded, is received before the request is served, as far as it is no
+more than :MAX-EARLY-OCTETS; so it is by default.  When false, the request is served at once, and
+its handler reads content as it comes: for programs that answer before they have all of it.  Called
+where connections are parked, in a worker's thread, before there is a request object.")
   (:method (acceptor method uri)
     (declare (ignore acceptor method uri))
     t))
@@ -107,8 +107,8 @@ PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to
                    (format nil "~A-~D" (place-of acceptor) number)))))
 
 ;; Programs wait for the server to end by joining the first thread whose name has "hunchentoot" in
-;; it: so this one, which lives until STOP, has the name of Hunchentoot's listener, and no worker has
-;; such a name.
+;; it: so this one, which lives until STOP, has the name of Hunchentoot's listener, and no worker
+;; has such a name.
 (defmethod make-sentinel-thread ((taskmaster recycling-taskmaster) thunk)
   (hunchentoot:start-thread
    taskmaster thunk

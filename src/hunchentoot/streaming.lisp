@@ -1,16 +1,16 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Replies that a handler writes itself: HUNCHENTOOT:SEND-HEADERS sends the head, and returns a stream
-;;;; for the content.
+;;;; Replies that a handler writes itself: HUNCHENTOOT:SEND-HEADERS sends the head, and returns a
+;;;; stream for the content.
 ;;;;
-;;;; SEND-HEADERS calls a function of Hunchentoot's own, START-OUTPUT, which is wrapped.  Where our own
-;;;; code has read the request, and would write to the connection as it is, the head is made as that of a
-;;;; whole reply (reply.lisp), and the stream is a REPLY-STREAM.  Everybody else, and who traces headers,
-;;;; gets Hunchentoot's.
+;;;; SEND-HEADERS calls a function of Hunchentoot's own, START-OUTPUT, which is wrapped.  Where our
+;;;; own code has read the request, and would write to the connection as it is, the head is made as
+;;;; that of a whole reply (reply.lisp), and the stream is a REPLY-STREAM.  Everybody else, and who
+;;;; traces headers, gets Hunchentoot's.
 
 (defun start-output-here (hunchentoots status &rest content)
-  "Begins a reply with STATUS, and with CONTENT, a list of one or none; by HUNCHENTOOTS, a function of
-these, where that is not ours to do."
+  "Begins a reply with STATUS, and with CONTENT, a list of one or none; by HUNCHENTOOTS, a function
+of these, where that is not ours to do."
   (declare (dynamic-extent content))
   (cond ((and (current-head) (headers-sent-p))
          nil)                           ; as Hunchentoot says it, but nothing is changed
@@ -30,8 +30,8 @@ these, where that is not ours to do."
        (bare-p (current-stream) (http-stream (current-http-connection)))))
 
 (defun current-framing ()
-  "How the content of the current reply is framed if its handler writes that itself; values as FRAMING-OF-STREAM
-has them.  Signals INVALID-HEADER for a Content-Length that nothing has."
+  "How the content of the current reply is framed if its handler writes that itself; values as
+FRAMING-OF-STREAM has them.  Signals INVALID-HEADER for a Content-Length that nothing has."
   (let ((length (hunchentoot:content-length*)))
     (unless (typep length '(or null content-size))
       (error 'invalid-header :name :content-length :value length))
@@ -47,8 +47,8 @@ has them.  Signals INVALID-HEADER for a Content-Length that nothing has."
     (encode-reply-head reply status)))
 
 (defun start-streaming (acceptor request head status)
-  "Sends the head of the reply with STATUS to REQUEST, with HEAD; returns the stream for its content.  Does
-not return where there can be none because of the request's method."
+  "Sends the head of the reply with STATUS to REQUEST, with HEAD; returns the stream for its
+content.  Does not return where there can be none because of the request's method."
   (multiple-value-bind (framing said) (current-framing)
     (let ((io (http-io (current-http-connection)))
           (event (settle-head acceptor request head status (not (eq :plain framing)) said nil)))
@@ -69,8 +69,8 @@ not return where there can be none because of the request's method."
       (current-stream))))
 
 (defun take-before-streaming (request)
-  "Takes the content of REQUEST that nobody has asked for, as Hunchentoot does before it sends a head; what
-the limits allow is kept for the handler."
+  "Takes the content of REQUEST that nobody has asked for, as Hunchentoot does before it sends a
+head; what the limits allow is kept for the handler."
   (let ((content (own-content request)))
     (when (and content
                (not (content-shared-p content))

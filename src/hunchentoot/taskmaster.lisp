@@ -24,8 +24,8 @@ Over TLS a connection that would be answered 503 is closed without an answer.")
    (max-waiting-count
     :initarg :max-waiting-count
     :reader taskmaster-max-waiting-count
-    :documentation "How many threads may wait for clients at a time, to send content or to take a reply: an integer above
-0, :HALF of MAX-THREAD-COUNT, or NIL for no limit.")
+    :documentation "How many threads may wait for clients at a time, to send content or to take a
+reply: an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit.")
    (worker-thread-name-format
     :initarg :worker-thread-name-format
     :documentation "A control string for FORMAT that makes a thread's name of one argument, or
@@ -50,7 +50,8 @@ the platform can do that.")
    (failed-handshakes
     :initform (make-failed-handshakes)
     :accessor taskmaster-failed-handshakes
-    :documentation "Counters of failed handshakes since the last start; see failed-handshakes.lisp."))
+    :documentation "Counters of failed handshakes since the last start; see
+failed-handshakes.lisp."))
   (:default-initargs
    :standby-thread-count nil
    :max-thread-count (default-max-thread-count)
@@ -90,9 +91,9 @@ Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
 
 (defgeneric taskmaster-standby-thread-count (taskmaster)
   (:documentation "How many threads of TASKMASTER are made at start, and stay when there is nothing
-to do, an integer above 0.  Can be set with SETF, also while the server runs: more threads are made at
-once, and who is too many ends when it has nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR for a
-value that is greater than MAX-THREAD-COUNT.")
+to do, an integer above 0.  Can be set with SETF, also while the server runs: more threads are made
+at once, and who is too many ends when it has nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR
+for a value that is greater than MAX-THREAD-COUNT.")
   (:method ((taskmaster recycling-taskmaster))
     (slot-value taskmaster 'standby-thread-count)))
 
@@ -251,7 +252,8 @@ are served by what is its acceptor."
        acceptor (hunchentoot:taskmaster-acceptor taskmaster)))))
 
 (defgeneric parks-connections-p (acceptor)
-  (:documentation "True when PROCESS-CONNECTION of ACCEPTOR leaves it to the engine to close sockets.")
+  (:documentation "True when PROCESS-CONNECTION of ACCEPTOR leaves it to the engine to close
+sockets.")
   (:method ((acceptor hunchentoot:acceptor))
     nil))
 

@@ -11,15 +11,15 @@
         (stream-tls-handle (handler-stream)))))
 
 (defun tls-information ()
-  "What is known of the TLS connection of the current request, a plist; NIL where it came over a plain one, or
-the connection is closed.
+  "What is known of the TLS connection of the current request, a plist; NIL where it came over a
+plain one, or the connection is closed.
 
 :PROTOCOL is a string such as \"TLSv1.3\", and :CIPHER one such as \"TLS_AES_128_GCM_SHA256\".
-:SERVER-NAME is the host name, a string, that the client has asked for in the handshake (RFC 6066, section
-3), or NIL; it is what the client says, as the header Host is.  Of a session of TLS 1.2 that was resumed it is
-known only where the acceptor has several certificates.  :APPLICATION-PROTOCOL is what was agreed on
-by ALPN (RFC 7301), a string such as \"http/1.1\", or NIL.  :RESUMED-P is true where the connection has
-resumed the session of an earlier one.
+:SERVER-NAME is the host name, a string, that the client has asked for in the handshake (RFC 6066,
+section 3), or NIL; it is what the client says, as the header Host is.  Of a session of TLS 1.2 that
+was resumed it is known only where the acceptor has several certificates.  :APPLICATION-PROTOCOL is
+what was agreed on by ALPN (RFC 7301), a string such as \"http/1.1\", or NIL.  :RESUMED-P is true
+where the connection has resumed the session of an earlier one.
 
 To be called in the thread that serves the request, as all that asks the connection."
   (let ((handle (current-tls-handle)))
@@ -33,10 +33,11 @@ To be called in the thread that serves the request, as all that asks the connect
   (octets nil :read-only t
    :documentation "All of CERTIFICATE in DER, a vector of octets (RFC 5280).")
   (failure nil :type (or null string) :read-only t
-   :documentation "Why CERTIFICATE is not to be trusted, a string in OpenSSL's words; NIL where it was
-verified.")
+   :documentation "Why CERTIFICATE is not to be trusted, a string in OpenSSL's words; NIL where it
+was verified.")
   (subject "" :type string :read-only t
-   :documentation "Whose CERTIFICATE is: a name such as \"CN=anna,O=Example\", a string (RFC 2253).")
+   :documentation "Whose CERTIFICATE is: a name such as \"CN=anna,O=Example\", a string (RFC
+2253).")
   (issuer "" :type string :read-only t
    :documentation "Who issued CERTIFICATE: a name, as CLIENT-CERTIFICATE-SUBJECT returns it.")
   (serial-number 0 :type integer :read-only t
@@ -46,15 +47,15 @@ verified.")
   (not-after nil :type (or null integer) :read-only t
    :documentation "Until when CERTIFICATE is valid, a universal time.")
   (fingerprint "" :type string :read-only t
-   :documentation "What SHA-256 makes of CERTIFICATE, a string of 64 hexadecimal digits in lower case: the
-same for the same certificate, and for no other."))
+   :documentation "What SHA-256 makes of CERTIFICATE, a string of 64 hexadecimal digits in lower
+case: the same for the same certificate, and for no other."))
 
 (setf (documentation 'client-certificate-p 'function)
       "True where OBJECT is what CLIENT-CERTIFICATE returns, a CLIENT-CERTIFICATE.")
 
 (defun client-certificate-verified-p (certificate)
-  "True where CERTIFICATE was issued by who is trusted by :SSL-CLIENT-CA-FILE, and is valid.  A client may have
-shown one that was not verified only where :SSL-VERIFY-CLIENT is :REQUEST."
+  "True where CERTIFICATE was issued by who is trusted by :SSL-CLIENT-CA-FILE, and is valid.  A
+client may have shown one that was not verified only where :SSL-VERIFY-CLIENT is :REQUEST."
   (null (client-certificate-failure certificate)))
 
 (defun client-certificate-pem (certificate)
@@ -65,10 +66,11 @@ shown one that was not verified only where :SSL-VERIFY-CLIENT is :REQUEST."
                               (client-certificate-octets certificate) :columns 64))))
 
 (defun client-certificate ()
-  "The certificate that the client of the current request has shown in its TLS handshake, a structure
-CLIENT-CERTIFICATE; NIL where it has shown none, or speaks no TLS.  Clients are asked for one by
-:SSL-VERIFY-CLIENT of the acceptor.  Whether it is to be trusted, CLIENT-CERTIFICATE-VERIFIED-P tells; what else
-there is to know of it, the readers of the structure do.
+  "The certificate that the client of the current request has shown in its TLS handshake, a
+structure CLIENT-CERTIFICATE; NIL where it has shown none, or speaks no TLS.  Clients are asked for
+one by :SSL-VERIFY-CLIENT of the acceptor.  Whether it is to be trusted,
+CLIENT-CERTIFICATE-VERIFIED-P tells; what else there is to know of it, the readers of the structure
+do.
 
 To be called in the thread that serves the request, as all that asks the connection."
   (let* ((handle (current-tls-handle))

@@ -1,17 +1,18 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; The streams of TLS connections, in the place of Hunchentoot's method of INITIALIZE-CONNECTION-STREAM, which
-;;;; reads certificates and keys anew for each.
+;;;; The streams of TLS connections, in the place of Hunchentoot's method of
+;;;; INITIALIZE-CONNECTION-STREAM, which reads certificates and keys anew for each.
 ;;;;
-;;;; The program's methods that come before Hunchentoot's get the stream of the socket, and those that come
-;;;; after it the encrypted one; so they do here.
+;;;; The program's methods that come before Hunchentoot's get the stream of the socket, and those
+;;;; that come after it the encrypted one; so they do here.
 
 (defstruct (stream-methods (:include opaque)
                            (:constructor make-stream-methods (hidden rest first-p)))
   "The methods of INITIALIZE-CONNECTION-STREAM for an acceptor."
   (hidden '() :type list :read-only t)  ; the program's after ours and before Hunchentoot's for TLS
   (rest '() :type list :read-only t)    ; those after that, unless only Hunchentoot's
-  (first-p nil :read-only t))           ; true when none of the program's may read before the handshake
+  ;; True when none of the program's may read before the handshake.
+  (first-p nil :read-only t))
 
 (defmethod stream-user-methods ((acceptor parallel-ssl-acceptor))
   (let* ((function #'hunchentoot:initialize-connection-stream)
@@ -36,8 +37,8 @@
   (user-methods-streams (user-methods-of acceptor)))
 
 (defmethod handshake-context ((taskmaster recycling-taskmaster))
-  "That of the acceptor, unless a method of the program comes before ours: that may read, or make TLS of its
-own."
+  "That of the acceptor, unless a method of the program comes before ours: that may read, or make
+TLS of its own."
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
     (and (typep acceptor 'parallel-ssl-acceptor)
          (stream-methods-first-p (stream-methods-of acceptor))
@@ -72,5 +73,6 @@ own."
             ((method-calls-supported-p)
              (let ((*encrypting* #'encrypted))
                (call-methods (append hidden (list *encrypting-method*)) (list acceptor stream))))
-            (t                          ; Hunchentoot's is the only one that can be called in its place
+            ;; Hunchentoot's is the only one that can be called in its place.
+            (t
              (call-next-method))))))

@@ -1,8 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Acceptors that speak TLS.  What their connections are made of, certificates, keys and settings, is read
-;;;; once, when the acceptor starts, and again by RELOAD-CERTIFICATES.  When the instance is made it is read,
-;;;; too, to tell mistakes: but an image may be saved with the instance, so nothing of that is kept.
+;;;; Acceptors that speak TLS.  What their connections are made of, certificates, keys and settings,
+;;;; is read once, when the acceptor starts, and again by RELOAD-CERTIFICATES.  When the instance is
+;;;; made it is read, too, to tell mistakes: but an image may be saved with the instance, so nothing
+;;;; of that is kept.
 
 (defclass parallel-ssl-acceptor (parallel-acceptor hunchentoot:ssl-acceptor)
   ((ssl-certificates :initarg :ssl-certificates :initform '())
@@ -13,11 +14,11 @@
    (ssl-kernel-tls :initarg :ssl-kernel-tls :initform nil)
    (ssl-ticket-key-files :initarg :ssl-ticket-key-files :initform '())
    (given-files :initform '() :accessor given-files
-                :documentation "The arguments that name files, a plist, with links not followed: where a
-HTTP connection leads may be another place when certificates are reloaded.")
+                :documentation "The arguments that name files, a plist, with links not followed:
+where a HTTP connection leads may be another place when certificates are reloaded.")
    (tls-context :initform nil :accessor acceptor-tls-context
-                :documentation "What connections are made of that come from now on; NIL before the first
-start."))
+                :documentation "What connections are made of that come from now on; NIL before the
+first start."))
   (:default-initargs
    :ssl-minimum-protocol :tls-1.2)
   (:documentation "HUNCHENTOOT:SSL-ACCEPTOR on recycled threads.  Files are pathname designators.
@@ -47,14 +48,14 @@ start."))
   :SSL-KERNEL-TLS           true: where kernel and library can do that, the kernel encrypts, and files are
                             sent without a copy; NIL by default
 
-All files are read when the instance is made, and the names among them must be of something that can be
-served; they are read again at each start, by RELOAD-CERTIFICATES, and where REINITIALIZE-INSTANCE is given
-one of these arguments.
+All files are read when the instance is made, and the names among them must be of something that can
+be served; they are read again at each start, by RELOAD-CERTIFICATES, and where
+REINITIALIZE-INSTANCE is given one of these arguments.
 
-Signals HUNCHENTOOT:PARAMETER-ERROR, with the name of the argument and the file, when a file is missing, is no
-PEM file, has no certificate or no private key; when a key belongs to another certificate; when the password is
-wrong or missing; when a cipher is unknown.  Warns of certificates that have expired or are not valid yet, and
-of a file whose certificates are out of order."))
+Signals HUNCHENTOOT:PARAMETER-ERROR, with the name of the argument and the file, when a file is
+missing, is no PEM file, has no certificate or no private key; when a key belongs to another
+certificate; when the password is wrong or missing; when a cipher is unknown.  Warns of certificates
+that have expired or are not valid yet, and of a file whose certificates are out of order."))
 
 (defclass parallel-easy-ssl-acceptor (parallel-ssl-acceptor hunchentoot:easy-ssl-acceptor)
   ()
@@ -83,12 +84,13 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
         collect (if (eq value initargs) (current-tls-setting acceptor name) value)))
 
 (defun name-where-links-lead (file)
-  "The name, a string, of what FILE leads to; its own when that is gone, as while somebody replaces it."
+  "The name, a string, of what FILE leads to; its own when that is gone, as while somebody replaces
+it."
   (namestring (or (ignore-errors (truename file)) file)))
 
 (defun note-given-files (acceptor initargs)
-  "Remembers the files of ACCEPTOR in INITARGS as they were given, and tells of them by the names where links
-lead, as Hunchentoot does."
+  "Remembers the files of ACCEPTOR in INITARGS as they were given, and tells of them by the names
+where links lead, as Hunchentoot does."
   (loop for name in '(:ssl-certificate-file :ssl-privatekey-file)
         for file = (getf initargs name)
         when file
@@ -122,8 +124,8 @@ lead, as Hunchentoot does."
 ;;; Contexts
 
 (defun new-tls-context (acceptor initargs)
-  "A context for ACCEPTOR with its settings and INITARGS, that resumes the sessions of the one it has; and
-warnings."
+  "A context for ACCEPTOR with its settings and INITARGS, that resumes the sessions of the one it
+has; and warnings."
   (let ((old (acceptor-tls-context acceptor)))
     (with-parameter-errors
       (context-of-settings (tls-settings acceptor initargs)
@@ -145,11 +147,11 @@ warnings."
       (call-next-method)))
 
 (defgeneric reload-certificates (acceptor)
-  (:documentation "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew, links followed anew, and
-returns ACCEPTOR: certificates, keys, those of who issues certificates of clients, and ticket keys.
-Connections that are made from now on get what was read; no other is affected.  Sessions are resumed across
-it.
-Signals HUNCHENTOOT:PARAMETER-ERROR, and leaves what was read before in use, where MAKE-INSTANCE would.")
+  (:documentation "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew, links followed anew,
+and returns ACCEPTOR: certificates, keys, those of who issues certificates of clients, and ticket
+keys.  Connections that are made from now on get what was read; no other is affected.  Sessions are
+resumed across it.  Signals HUNCHENTOOT:PARAMETER-ERROR, and leaves what was read before in use,
+where MAKE-INSTANCE would.")
   (:method ((acceptor parallel-ssl-acceptor))
     (multiple-value-bind (context warnings) (new-tls-context acceptor '())
       (note-given-files acceptor '())
@@ -166,7 +168,8 @@ Signals HUNCHENTOOT:PARAMETER-ERROR, and leaves what was read before in use, whe
         (complain acceptor :warning "~A" warning)))))
 
 (defun tls-context-for-connection (acceptor)
-  "The context of ACCEPTOR; a new one where it was started when it was an instance of another class."
+  "The context of ACCEPTOR; a new one where it was started when it was an instance of another
+class."
   (or (acceptor-tls-context acceptor)
       (take-tls-context acceptor (values (new-tls-context acceptor '())))))
 

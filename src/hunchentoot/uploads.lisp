@@ -2,11 +2,12 @@
 
 ;;;; Forms with files (multipart/form-data, RFC 7578), octets and not characters.
 ;;;;
-;;;; Hunchentoot has rfc2388 read them, a character at a time, and as many as come, with a warning for
-;;;; whatever is odd.  Where the content of a request is one of our own streams, the form is taken apart here, within limits; everywhere else Hunchentoot's runs.
+;;;; Hunchentoot has rfc2388 read them, a character at a time, and as many as come, with a warning
+;;;; for whatever is odd.  Where the content of a request is one of our own streams, the form is
+;;;; taken apart here, within limits; everywhere else Hunchentoot's runs.
 ;;;;
-;;;; The content of a small file is held in memory until its form has come to its end, so that a form with more
-;;;; files than are taken makes none.
+;;;; The content of a small file is held in memory until its form has come to its end, so that a
+;;;; form with more files than are taken makes none.
 
 (defconstant +form-buffer-size+ (* 64 1024)
   "How many octets of a form are read at once; more than a part's head may have.")
@@ -41,8 +42,8 @@ FIELDS parts were found, KEPT octets of which are in memory."
       (- end kept))))
 
 (defun next-event (reader)
-  "What comes next in the form, and from where to where in the octets of READER it is; NIL at the end
-of the form.  Signals END-OF-FILE where that is missing."
+  "What comes next in the form, and from where to where in the octets of READER it is; NIL at the
+end of the form.  Signals END-OF-FILE where that is missing."
   (loop
     (multiple-value-bind (event from to next)
         (parse-multipart (form-reader-parser reader) (form-reader-octets reader)
@@ -61,7 +62,8 @@ of the form.  Signals END-OF-FILE where that is missing."
              (error 'malformed-multipart))))))
 
 (defun do-contents (function reader)
-  "Calls FUNCTION with the octets of READER, a start and an end, for all content of the current part."
+  "Calls FUNCTION with the octets of READER, a start and an end, for all content of the current
+part."
   (loop
     (multiple-value-bind (event from to) (next-event reader)
       (when (eq event :end)
@@ -92,7 +94,8 @@ of the form.  Signals END-OF-FILE where that is missing."
                                  (shiftf (form-reader-unreserved reader) 0))))))
 
 (defmacro storing-upload (&body body)
-  "Evaluates BODY, which makes or writes the file of an upload; signals UPLOAD-NOT-STORED for an error."
+  "Evaluates BODY, which makes or writes the file of an upload; signals UPLOAD-NOT-STORED for an
+error."
   `(handler-case (progn ,@body)
      (error (condition)
        (error 'upload-not-stored :cause condition))))
@@ -135,8 +138,8 @@ name already.  Signals UPLOAD-NOT-STORED where the file cannot be made or writte
   "How many octets of all files of a form together are held in memory.")
 
 (defun file-contents (reader)
-  "The content of the current part, a file: the pathname of a temporary one, or a list of octets, in order, that
-are still to be written to one."
+  "The content of the current part, a file: the pathname of a temporary one, or a list of octets, in
+order, that are still to be written to one."
   (let ((pieces '()))
     (loop
       (multiple-value-bind (event from to) (next-event reader)
@@ -165,7 +168,8 @@ are still to be written to one."
 
 (defstruct (form-part (:include opaque)
                       (:constructor make-form-part (name file-name type charset content)))
-  "A part of a form: a field, or with FILE-NAME a file.  The strings are of characters whose codes are octets."
+  "A part of a form: a field, or with FILE-NAME a file.  The strings are of characters whose codes
+are octets."
   (name nil :type (or null string) :read-only t)
   (file-name nil :type (or null string) :read-only t)
   (type nil :type (or null string) :read-only t)
@@ -204,9 +208,9 @@ are still to be written to one."
                                   :external-format external-format))
 
 (defun text-in-charset (octets charset external-format)
-  "As FORM-TEXT; but in CHARSET, the name of one, if that is not NIL.  Where the name is not known, or
-OCTETS are no text in it, in EXTERNAL-FORMAT, and where they are none in that either, in Latin-1: a
-charset that a client gets wrong costs no form."
+  "As FORM-TEXT; but in CHARSET, the name of one, if that is not NIL.  Where the name is not known,
+or OCTETS are no text in it, in EXTERNAL-FORMAT, and where they are none in that either, in Latin-1:
+a charset that a client gets wrong costs no form."
   (flet ((text-in (format)
            (handler-case (form-text octets format)
              (error () nil))))
@@ -258,9 +262,9 @@ charset that a client gets wrong costs no form."
          boundary)))
 
 (defun parse-own-form (content boundary external-format)
-  "The alist of the parameters of the form with BOUNDARY that CONTENT, which is ours, has, in EXTERNAL-FORMAT.
-NIL, and a line in the log, for malformed ones.  Signals UPLOAD-NOT-STORED where a file of a well-formed
-one cannot be made or written."
+  "The alist of the parameters of the form with BOUNDARY that CONTENT, which is ours, has, in
+EXTERNAL-FORMAT.  NIL, and a line in the log, for malformed ones.  Signals UPLOAD-NOT-STORED where a
+file of a well-formed one cannot be made or written."
   (with-content-turn (content)
     (check-content content)
     (keeping-content (content)          ; a malformed form has not left it
@@ -268,15 +272,16 @@ one cannot be made or written."
         (form-parameters content boundary external-format (content-limits content))))))
 
 (defun unread-boundary (request)
-  "The boundary of the form with files that REQUEST, which has content of ours, has and nobody has read; else NIL."
+  "The boundary of the form with files that REQUEST, which has content of ours, has and nobody has
+read; else NIL."
   (and (null (content-asked-for-p request))
        (method-with-parameters-p request)
        (content-of-type-p request "multipart/form-data")
        (boundary-of request)))
 
 (defun read-multipart (request content boundary external-format)
-  "Gives REQUEST, which has a form with BOUNDARY as its CONTENT, the parameters in that, in EXTERNAL-FORMAT or, if that is
-NIL, in Hunchentoot's default.  It cannot be read once more."
+  "Gives REQUEST, which has a form with BOUNDARY as its CONTENT, the parameters in that, in
+EXTERNAL-FORMAT or, if that is NIL, in Hunchentoot's default.  It cannot be read once more."
   (setf (slot-value request 'hunchentoot:post-parameters)
         (parse-own-form content boundary
                         (or external-format hunchentoot:*hunchentoot-default-external-format*))

@@ -3,9 +3,9 @@
 ;;;; Methods of programs beside ours, on Hunchentoot's generic functions.
 ;;;;
 ;;;; Hunchentoot's methods are on its least specific class, so those of every class that a program
-;;;; mixes in come before them.  Ours are on a class that may come before some of these.  So what our
-;;;; methods do is done in the place of Hunchentoot's: after those of the program, when the last of
-;;;; them calls the next.
+;;;; mixes in come before them.  Ours are on a class that may come before some of these.  So what
+;;;; our methods do is done in the place of Hunchentoot's: after those of the program, when the last
+;;;; of them calls the next.
 ;;;;
 ;;;; How the connections of an acceptor are read depends on what the program has beside ours for
 ;;;; PROCESS-CONNECTION:
@@ -97,8 +97,8 @@ program's, and Hunchentoot's."
           (t :own))))
 
 (defgeneric stream-user-methods (acceptor)
-  (:documentation "What methods the program has that make the streams of ACCEPTOR's connections, where we
-have one.")
+  (:documentation "What methods the program has that make the streams of ACCEPTOR's connections,
+where we have one.")
   (:method (acceptor)
     (declare (ignore acceptor))
     nil))
@@ -123,7 +123,8 @@ have one.")
         (look-around acceptor))))
 
 (defgeneric connection-kind (acceptor)
-  (:documentation "How the connections of ACCEPTOR are read, :OWN, :WRAPPED or :FOREIGN; see above.")
+  (:documentation "How the connections of ACCEPTOR are read, :OWN, :WRAPPED or :FOREIGN; see
+above.")
   (:method ((acceptor hunchentoot:acceptor))
     :foreign))
 
@@ -145,9 +146,9 @@ have one.")
 
 (defmacro in-place-of-hunchentoots ((next hidden function required &rest more) &body body)
   "Evaluates BODY, of our method of the generic FUNCTION, after the methods of the program that it
-hides, when the last of them calls the next.  HIDDEN is a form for a list of these.  The arguments are
-the list of forms REQUIRED, and MORE.  In BODY, (HUNCHENTOOTS) calls Hunchentoot's method.  NEXT is
-the form (CALL-NEXT-METHOD): ABCL finds none that only an expansion has."
+hides, when the last of them calls the next.  HIDDEN is a form for a list of these.  The arguments
+are the list of forms REQUIRED, and MORE.  In BODY, (HUNCHENTOOTS) calls Hunchentoot's method.  NEXT
+is the form (CALL-NEXT-METHOD): ABCL finds none that only an expansion has."
   (let ((methods (gensym "METHODS")))
     `(let ((,methods ,hidden))
        (flet ((hunchentoots ()

@@ -38,8 +38,8 @@ that."))
   (:documentation "Who is at the other end of a connection cannot be told any more."))
 
 (defgeneric tls-failure-words (condition)
-  (:documentation "What the library says of CONDITION, which has ended a TLS handshake, a string; :GONE where
-the peer is gone; NIL where CONDITION tells of something else.")
+  (:documentation "What the library says of CONDITION, which has ended a TLS handshake, a string;
+:GONE where the peer is gone; NIL where CONDITION tells of something else.")
   (:method (condition)
     (declare (ignore condition))
     nil))

@@ -13,14 +13,14 @@ short enough.")
     nil))
 
 (defgeneric accept-connection (listener)
-  (:documentation "Waits for the next connection on LISTENER and returns its socket or, where octets can be
-read off descriptors without waiting, see READINESS-SUPPORTED-P, its non-blocking descriptor; or
-NIL when the one that came was gone again (ECONNABORTED) or the wait was cut short.  Called
+  (:documentation "Waits for the next connection on LISTENER and returns its socket or, where octets
+can be read off descriptors without waiting, see READINESS-SUPPORTED-P, its non-blocking descriptor;
+or NIL when the one that came was gone again (ECONNABORTED) or the wait was cut short.  Called
 within DEFERRING-INTERRUPTS, so that no connection is lost on its way to the caller: the wait is
 then cut short where another thread wants to interrupt or destroy this one, or after a few seconds.
-Signals LISTENER-CLOSED once the listener was woken or closed, DESCRIPTORS-EXHAUSTED
-when the system has no room for a connection, NETWORK-TROUBLE when the network failed under it,
-and ACCEPT-FAILED for anything else."))
+Signals LISTENER-CLOSED once the listener was woken or closed, DESCRIPTORS-EXHAUSTED when the system
+has no room for a connection, NETWORK-TROUBLE when the network failed under it, and ACCEPT-FAILED
+for anything else."))
 
 (defgeneric pending-connection-p (listener)
   (:documentation "True when a connection waits on LISTENER to be accepted, or when the
@@ -32,8 +32,8 @@ end with LISTENER-CLOSED or NIL.  Where the platform has no call for that, conne
 the listener WAITING-COUNT times."))
 
 (defgeneric stop-arrivals (listener)
-  (:documentation "Has the system begin no further connection to LISTENER, where it can; those that it
-has begun come, and are to be accepted.  NIL where what comes is not for us alone.")
+  (:documentation "Has the system begin no further connection to LISTENER, where it can; those that
+it has begun come, and are to be accepted.  NIL where what comes is not for us alone.")
   (:method (listener)
     (declare (ignore listener))
     t))
@@ -175,7 +175,8 @@ signals; NIL when it was closed already."))
     (error () nil)))
 
 (defgeneric send-without-delay (socket)
-  (:documentation "Sends small packets of SOCKET at once (TCP_NODELAY); NIL where SOCKET is no TCP socket.")
+  (:documentation "Sends small packets of SOCKET at once (TCP_NODELAY); NIL where SOCKET is no TCP
+socket.")
   (:method (socket)
     (handler-case (progn (setf (usocket:socket-option socket :tcp-nodelay) t) t)
       (error () nil))))
@@ -212,31 +213,31 @@ Unix-domain socket \"unix:\" before its path, and 0.")
     (multiple-value-call #'name-values (usocket:get-local-name socket))))
 
 (defgeneric socket-octet-stream (socket)
-  (:documentation "The stream that reads and writes the octets of SOCKET.  In the ready engine it takes
-no characters.")
+  (:documentation "The stream that reads and writes the octets of SOCKET.  In the ready engine it
+takes no characters.")
   (:method (socket)
     (usocket:socket-stream socket)))
 
 ;;; As READ-SEQUENCE and WRITE-SEQUENCE do it, but where these lose octets; see streams-ecl.lisp.
 
 (defgeneric read-stream-octets (stream octets start end)
-  (:documentation "Reads OCTETS, a vector, from START to END from STREAM, a stream of octets, waiting for them.  Returns how
-many octets: fewer only at its end.  Signals what STREAM does, in particular when a wait took longer than LIMIT-WAITS has
-allowed.")
+  (:documentation "Reads OCTETS, a vector, from START to END from STREAM, a stream of octets,
+waiting for them.  Returns how many octets: fewer only at its end.  Signals what STREAM does, in
+particular when a wait took longer than LIMIT-WAITS has allowed.")
   (:method (stream octets start end)
     (- (read-sequence octets stream :start start :end end) start)))
 
 (defgeneric write-stream-octets (stream octets start end)
-  (:documentation "Sends OCTETS, a vector, from START to END to STREAM, a stream of octets, after what was written to it
-before, waiting for its peer.  What it returns does not matter.  Signals what STREAM does, in particular when a wait took
-longer than the socket allows.")
+  (:documentation "Sends OCTETS, a vector, from START to END to STREAM, a stream of octets, after
+what was written to it before, waiting for its peer.  What it returns does not matter.  Signals what
+STREAM does, in particular when a wait took longer than the socket allows.")
   (:method (stream octets start end)
     (write-sequence octets stream :start start :end end)
     (finish-output stream)))
 
 (defgeneric stream-tls-handle (stream)
-  (:documentation "The SSL object of OpenSSL, a CFFI pointer, by which STREAM, CL+SSL's, encrypts; NIL for other
-streams, and for one that is closed.")
+  (:documentation "The SSL object of OpenSSL, a CFFI pointer, by which STREAM, CL+SSL's, encrypts;
+NIL for other streams, and for one that is closed.")
   (:method (stream)
     (declare (ignore stream))
     nil))
@@ -279,8 +280,8 @@ stream from now on.")
 OCTET-STREAM."))
 
 (defgeneric hand-octets-over (octet-stream)
-  (:documentation "Makes what OCTET-STREAM has received and not handed out what the Lisp's own stream
-beside it hands out next, and sends what was written."))
+  (:documentation "Makes what OCTET-STREAM has received and not handed out what the Lisp's own
+stream beside it hands out next, and sends what was written."))
 
 (defparameter *discard-seconds* 1
   "For how long in all, in seconds, what a peer still sends is dropped before its connection is
@@ -293,8 +294,8 @@ closed.")
   "After how many seconds without an octet nothing more is expected of a peer.")
 
 (defgeneric discard-available-input (socket most end)
-  (:documentation "Drops what SOCKET has ready, an octet at least and MOST at most, until END, a moment of
-MILLISECONDS.  Returns how many octets; NIL at the end of its input.")
+  (:documentation "Drops what SOCKET has ready, an octet at least and MOST at most, until END, a
+moment of MILLISECONDS.  Returns how many octets; NIL at the end of its input.")
   (:method (socket most end)
     (loop with stream = (socket-octet-stream socket)
           for count from 1 to most
@@ -326,18 +327,18 @@ has sent too much: nginx calls this a lingering close."
           (error () nil))))))
 
 (defun close-gently (socket &optional more-p)
-  "Closes SOCKET, whose last answer was sent.  When its peer sent more than was read, or MORE-P tells
-that it may, waits a moment for it to see our end: a socket closed with unread input, or before more
-comes, resets its peer, who may then lose the answer that is on its way (RFC 9112, section 9.6).
-That moment has limits, whatever the peer does; see *DISCARD-PAUSE*, *DISCARD-SECONDS* and
-*DISCARD-OCTETS*.  Never signals."
+  "Closes SOCKET, whose last answer was sent.  When its peer sent more than was read, or MORE-P
+tells that it may, waits a moment for it to see our end: a socket closed with unread input, or
+before more comes, resets its peer, who may then lose the answer that is on its way (RFC 9112,
+section 9.6).  That moment has limits, whatever the peer does; see *DISCARD-PAUSE*,
+*DISCARD-SECONDS* and *DISCARD-OCTETS*.  Never signals."
   (close-after socket (lambda ()
                         (when (or more-p (await-input socket :until (milliseconds)))
                           (discard-input socket)))))
 
 (defun close-unread (socket)
-  "Closes SOCKET, to whose peer something was said though nothing was read, without waiting: what has
-come is dropped, or the peer would be reset; see CLOSE-GENTLY.  Never signals."
+  "Closes SOCKET, to whose peer something was said though nothing was read, without waiting: what
+has come is dropped, or the peer would be reset; see CLOSE-GENTLY.  Never signals."
   (close-after socket (lambda ()
                         (when (await-input socket :until (milliseconds))
                           (discard-available-input socket *discard-octets*

@@ -6,21 +6,24 @@
   ((engine :initform nil :accessor application-engine)
    (log-throttle :initform (make-log-throttles) :reader application-log-throttles
                  :documentation "What has happened, and no message has told of."))
-  (:documentation "A service whose connections speak HTTP: it reads requests, has an application respond to
-them, and looks after the connections.  An abstract class; its subclass is the application."))
+  (:documentation "A service whose connections speak HTTP: it reads requests, has an application
+respond to them, and looks after the connections.  An abstract class; its subclass is the
+application."))
 
 (setf (documentation 'application-engine 'function)
-      "The engine that serves APPLICATION, of the last start: each makes a new one, so that what an earlier one had to leave
-behind cannot disturb it.  NIL before the first.")
+      "The engine that serves APPLICATION, of the last start: each makes a new one, so that what an
+earlier one had to leave behind cannot disturb it.  NIL before the first.")
 
 (defgeneric respond (application exchange)
-  (:documentation "Has APPLICATION answer the request of EXCHANGE, whose head was read; or, when EXCHANGE
-has no head, read it and answer.  Returns what is to become of the connection, as SERVE does: :CLOSE, :PARK,
-:DEFERRED when the HTTP connection has a SUSPENDED-EXCHANGE, :DETACHED or :BROKEN.  An error that gets out is counted by the engine, and the connection closed."))
+  (:documentation "Has APPLICATION answer the request of EXCHANGE, whose head was read; or, when
+EXCHANGE has no head, read it and answer.  Returns what is to become of the connection, as SERVE
+does: :CLOSE, :PARK, :DEFERRED when the HTTP connection has a SUSPENDED-EXCHANGE, :DETACHED or
+:BROKEN.  An error that gets out is counted by the engine, and the connection closed."))
 
 (defgeneric reading-kind (application)
-  (:documentation "Who reads the connections of APPLICATION: the server, :OWN; the server, but a program may
-read first, and what is read is left to it until it has had its turn, :WRAPPED; or a program, :FOREIGN."))
+  (:documentation "Who reads the connections of APPLICATION: the server, :OWN; the server, but a
+program may read first, and what is read is left to it until it has had its turn, :WRAPPED; or a
+program, :FOREIGN."))
 
 (defgeneric application-limits (application)
   (:documentation "The LIMITS of requests to APPLICATION."))
@@ -33,41 +36,44 @@ sent to it; NIL for no limit."))
   (:documentation "True when the connections of APPLICATION begin with a TLS handshake."))
 
 (defgeneric handshake-context (application)
-  (:documentation "The TLS-CONTEXT by which the server takes part in the handshakes of connections of
-APPLICATION; NIL where they have none, or PROGRAM-STREAM does that.")
+  (:documentation "The TLS-CONTEXT by which the server takes part in the handshakes of connections
+of APPLICATION; NIL where they have none, or PROGRAM-STREAM does that.")
   (:method (application)
     (declare (ignore application))
     nil))
 
 (defgeneric program-stream (application socket-stream)
-  (:documentation "The stream from which requests to APPLICATION are read, made of SOCKET-STREAM, that of a
-connection: itself, one of TLS, after the handshake, or whatever a program puts around it."))
+  (:documentation "The stream from which requests to APPLICATION are read, made of SOCKET-STREAM,
+that of a connection: itself, one of TLS, after the handshake, or whatever a program puts around
+it."))
 
 (defgeneric name-of-our-end (application socket)
-  (:documentation "Address and port, a list, under which the client of SOCKET has reached APPLICATION."))
+  (:documentation "Address and port, a list, under which the client of SOCKET has reached
+APPLICATION."))
 
 (defgeneric note-failed-handshake (application condition)
   (:documentation "Tells who runs APPLICATION of CONDITION, which has ended a handshake."))
 
 (defgeneric check-head (application head)
-  (:documentation "Signals PROTOCOL-ERROR when APPLICATION cannot answer a request with HEAD.  Not asked about
-GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
+  (:documentation "Signals PROTOCOL-ERROR when APPLICATION cannot answer a request with HEAD.  Not
+asked about GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
 
 (defgeneric early-octets (application head)
-  (:documentation "How many octets of the content of the request HEAD are received at most before APPLICATION responds, an
-integer; 0 for none.")
+  (:documentation "How many octets of the content of the request HEAD are received at most before
+APPLICATION responds, an integer; 0 for none.")
   (:method (application head)
     (declare (ignore head))
     (limits-early-octets (application-limits application))))
 
 (defgeneric content-refused (application refusal)
-  (:documentation "Ends the current request to APPLICATION because its content is not acceptable: REFUSAL, a
-PROTOCOL-ERROR, says why.  Leaves by a throw when it has answered; returns when an answer has begun before, and the error is
-then signalled to who reads the content."))
+  (:documentation "Ends the current request to APPLICATION because its content is not acceptable:
+REFUSAL, a PROTOCOL-ERROR, says why.  Leaves by a throw when it has answered; returns when an answer
+has begun before, and the error is then signalled to who reads the content."))
 
 (defgeneric note-rejected (application http refusal &optional method uri protocol)
-  (:documentation "Counts and logs a request to APPLICATION over HTTP that the server answers because of REFUSAL, a
-PROTOCOL-ERROR, without a call of RESPOND; METHOD, URI and PROTOCOL are NIL where they are not known.")
+  (:documentation "Counts and logs a request to APPLICATION over HTTP that the server answers
+because of REFUSAL, a PROTOCOL-ERROR, without a call of RESPOND; METHOD, URI and PROTOCOL are NIL
+where they are not known.")
   (:method (application http refusal &optional method uri protocol)
     (declare (ignore application http refusal method uri protocol))
     nil)
@@ -81,7 +87,8 @@ PROTOCOL-ERROR, without a call of RESPOND; METHOD, URI and PROTOCOL are NIL wher
 ;;; What is told to the people who run an application
 
 (defun tell (application level control &rest arguments)
-  "Tells what CONTROL and ARGUMENTS, for FORMAT, say to the people who run APPLICATION, at LEVEL.  Never signals."
+  "Tells what CONTROL and ARGUMENTS, for FORMAT, say to the people who run APPLICATION, at LEVEL.
+Never signals."
   (let ((engine (application-engine application)))
     (if engine
         (apply #'log-message engine level control arguments)
@@ -92,8 +99,8 @@ PROTOCOL-ERROR, without a call of RESPOND; METHOD, URI and PROTOCOL are NIL wher
   (cdr (assoc name (application-log-throttles application))))
 
 (defun tell-seldom (application name level once often &optional reason)
-  "Like LOG-RARELY with ONCE, OFTEN and REASON, of what has NAME, a keyword, among what APPLICATION tells seldom, at
-LEVEL."
+  "Like LOG-RARELY with ONCE, OFTEN and REASON, of what has NAME, a keyword, among what APPLICATION
+tells seldom, at LEVEL."
   (log-rarely (log-throttle-of application name)
               (lambda (&rest arguments) (apply #'tell application level arguments))
               once often reason))

@@ -31,7 +31,8 @@
     (and suspended-exchange (over-at-once-p suspended-exchange))))
 
 (defun settle-continued (connection outcome)
-  "OUTCOME, of CONTINUE-HTTP-CONNECTION for CONNECTION; or :BROKEN, where what is left of its output cannot be sent."
+  "OUTCOME, of CONTINUE-HTTP-CONNECTION for CONNECTION; or :BROKEN, where what is left of its output
+cannot be sent."
   (if (and (not (eq :broken outcome)) (output-settled-p connection))
       outcome
       :broken))
@@ -56,7 +57,8 @@
     (if (output-settled-p connection) outcome :broken)))
 
 (defun respond-or-abandon (application exchange)
-  "What RESPOND returns.  However it is left, a reply that was deferred is sent by who continues it, or abandoned."
+  "What RESPOND returns.  However it is left, a reply that was deferred is sent by who continues it,
+or abandoned."
   (when (exchange-http exchange)
     (begin-request-on (http-io (exchange-http exchange))))
   (unwind-protect (respond application exchange)
@@ -69,9 +71,9 @@
 ;;; Before the first request
 
 (defun establish-http-connection (application socket connection)
-  "Prepares CONNECTION, with SOCKET, for its first request to APPLICATION.  Where a TLS handshake is the
-worker's, it happens here, under a deadline.  Signals PEER-GONE where nobody is there any more, or the
-handshake failed, which was told."
+  "Prepares CONNECTION, with SOCKET, for its first request to APPLICATION.  Where a TLS handshake is
+the worker's, it happens here, under a deadline.  Signals PEER-GONE where nobody is there any more,
+or the handshake failed, which was told."
   (let ((socket-stream (socket-octet-stream socket))
         (http (http-connection-to-socket application socket)))
     (settle-io http connection socket-stream
@@ -81,7 +83,8 @@ handshake failed, which was told."
     (setf (connection-data connection) http)))
 
 (defun shaken-stream (application socket-stream)
-  "The stream that APPLICATION makes of SOCKET-STREAM.  Signals PEER-GONE where a handshake failed in that."
+  "The stream that APPLICATION makes of SOCKET-STREAM.  Signals PEER-GONE where a handshake failed
+in that."
   (handler-bind ((error (lambda (condition)
                           (when (and (encrypted-p application) (handshake-failure-kind condition))
                             (note-failed-handshake application condition)
@@ -94,8 +97,8 @@ handshake failed, which was told."
       (establish-http-connection application socket connection)))
 
 (defun established-p (application connection)
-  "Establishes the HTTP connection of CONNECTION, outside of the methods of a program.  NIL when nobody is there any
-more, or the handshake failed; what else fails there is told as that."
+  "Establishes the HTTP connection of CONNECTION, outside of the methods of a program.  NIL when
+nobody is there any more, or the handshake failed; what else fails there is told as that."
   (handler-bind ((error (lambda (condition)
                           (when (encrypted-p application)
                             (note-failed-handshake application condition)
@@ -106,9 +109,9 @@ more, or the handshake failed; what else fails there is told as that."
 ;;; By a worker that waits, or where a program reads first
 
 (defun next-request-missing (application socket exchange wait-p)
-  "Reads the head of the next request to APPLICATION of the connection of EXCHANGE, with SOCKET, and gives it to
-EXCHANGE: returns NIL.  Waits for it if WAIT-P.  Where there is none, returns what is to become of the
-connection, as RESPOND does."
+  "Reads the head of the next request to APPLICATION of the connection of EXCHANGE, with SOCKET, and
+gives it to EXCHANGE: returns NIL.  Waits for it if WAIT-P.  Where there is none, returns what is to
+become of the connection, as RESPOND does."
   (let* ((connection (exchange-connection exchange))
          (http (handler-case (http-connection-of application socket connection)
                  ;; A client may leave before we ask who it is.
@@ -126,8 +129,8 @@ connection, as RESPOND does."
 ;;; Before each request
 
 (defun waiting-input (application connection kind)
-  "What a worker that was told of CONNECTION, of KIND, finds: the head of a request, which we have read;
-:SOME input, which whoever comes first is to read; :NONE yet; or the :END."
+  "What a worker that was told of CONNECTION, of KIND, finds: the head of a request, which we have
+read; :SOME input, which whoever comes first is to read; :NONE yet; or the :END."
   (let ((http (connection-data connection)))
     (cond ((not (connection-parkable-p connection)) ; its worker waits
            :some)
@@ -156,8 +159,8 @@ connection, as RESPOND does."
           (t :end))))
 
 (defun input-after-handshake (application connection http kind)
-  "What WAITING-INPUT returns for CONNECTION, of KIND, once the handshake over HTTP is done; until then :NONE,
-or :END where it fails."
+  "What WAITING-INPUT returns for CONNECTION, of KIND, once the handshake over HTTP is done; until
+then :NONE, or :END where it fails."
   (multiple-value-bind (done-p result) (shaken-p application connection http)
     (if done-p
         (waiting-input application connection kind)
@@ -190,7 +193,8 @@ or :END where it fails."
     (and http
          (not (http-shaking-p http))
          (not (http-waits-p http))
-         (if (http-parser http)         ; the part of a head that has come stays in the buffered connection
+         ;; An unfinished head stays in the buffered connection.
+         (if (http-parser http)
              (io-drained-p (http-io http))
              (io-all-read-p (http-io http))))))
 
@@ -212,8 +216,8 @@ asked nothing, and is told nothing."
                 (send-refusal-at-once (http-io http) refusal))))))
 
 (defun reject-late (application connection http)
-  "Counts and logs the request that came in part over HTTP, of CONNECTION, which is late, or evicted; returns its refusal, or
-NIL when there is none."
+  "Counts and logs the request that came in part over HTTP, of CONNECTION, which is late, or
+evicted; returns its refusal, or NIL when there is none."
   (let ((parser (http-parser http))
         (refusal (make-refusal (if (eq :evicted (connection-deadline-kind connection))
                                    :no-memory
@@ -226,7 +230,8 @@ NIL when there is none."
            refusal))))
 
 (defmethod more-may-come-p ((application http-service) connection)
-  "A client that has said it would send no more, and has sent more all the same, may still be sending it."
+  "A client that has said it would send no more, and has sent more all the same, may still be
+sending it."
   (let ((http (connection-data connection)))
     (not (and http
               (http-over-p http)
@@ -242,8 +247,8 @@ worker keeps the connection, it waits for the peer: NIL when that is gone, or ta
       (unsent-sent-p (io-base (http-io (connection-data connection))))))
 
 (defun leave-reading-to-engine (connection)
-  "Has the engine go on with CONNECTION, of which nothing has come, when its peer takes octets, where what
-carries its buffered connection has some of its own to send before it reads on."
+  "Has the engine go on with CONNECTION, of which nothing has come, when its peer takes octets,
+where what carries its buffered connection has some of its own to send before it reads on."
   (let* ((http (connection-data connection))
          (io (and http (http-io http))))
     (when (and io (io-awaits-output-p io) (null (connection-output connection)))

@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Memory that is reserved for what a connection has sent, and that waits for more without a worker.  When there is no
-;;;; memory left for the next one, the engine takes some back from those that have it for longest:
+;;;; Memory that is reserved for what a connection has sent, and that waits for more without a
+;;;; worker.  When there is no memory left for the next one, the engine takes some back from those
+;;;; that have it for longest:
 ;;;;
 ;;;;   the connection waits with                     and then
 ;;;;   a part of a head                              is answered 503, and closed
@@ -13,8 +14,8 @@
 ;;;;   a part of a message of a WebSocket            is closed
 
 (defgeneric suspended-exchange-keeps-since (suspended-exchange io)
-  (:documentation "Since when memory is reserved for what has come for SUSPENDED-EXCHANGE, or NIL, over IO, in MILLISECONDS; NIL
-when none is.")
+  (:documentation "Since when memory is reserved for what has come for SUSPENDED-EXCHANGE, or NIL,
+over IO, in MILLISECONDS; NIL when none is.")
   (:method (suspended-exchange io)
     (declare (ignore suspended-exchange))
     (and (plusp (io-reserved io))
@@ -46,15 +47,16 @@ when none is.")
            (suspended-exchange-keeps-since (http-suspended-exchange http) io)))))
 
 (defun drop-kept-input (io &optional (more 0))
-  "Drops what IO has received and not read, and releases the memory that is reserved for it, but for MORE octets."
+  "Drops what IO has received and not read, and releases the memory that is reserved for it, but for
+MORE octets."
   (setf (io-kept io) 0
         (io-start io) (io-end io))
   (lend-no-buffers io)
   (release-input io more))
 
 (defgeneric give-input-up (suspended-exchange io)
-  (:documentation "Releases the memory that is reserved for what has come for SUSPENDED-EXCHANGE over IO.  Returns what
-RELEASE-KEPT-INPUT does.")
+  (:documentation "Releases the memory that is reserved for what has come for SUSPENDED-EXCHANGE
+over IO.  Returns what RELEASE-KEPT-INPUT does.")
   (:method (suspended-exchange io)
     (declare (ignore suspended-exchange io))
     :close)                             ; what was read of the head is told, and then released
@@ -65,9 +67,11 @@ RELEASE-KEPT-INPUT does.")
   (:method ((deferred-response deferred-response) io)
     (cond ((input-left-p io)
            (drop-kept-input io (suspended-exchange-memory deferred-response))
-           (note-event (deferred-response-exchange deferred-response) :close) ; the next request has lost its beginning
+           ;; The next request has lost its beginning.
+           (note-event (deferred-response-exchange deferred-response) :close)
            :park)
-          ((evict-deferred-response deferred-response) ; its memory is released when a worker has seen to it
+          ;; Its memory is released when a worker has seen to it.
+          ((evict-deferred-response deferred-response)
            (resume deferred-response)
            :park)
           (t

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Where an application listens: what its connections have for a name, and what is told where nobody can
-;;;; listen.
+;;;; Where an application listens: what its connections have for a name, and what is told where
+;;;; nobody can listen.
 
 (define-condition cannot-listen ()
   ((address :initarg :address :reader refused-address)
@@ -33,8 +33,8 @@ one, and its reason."
   (usocket:unknown-error listening-failed nil))
 
 (defun tell-where (address port condition)
-  "Signals CONDITION, because of which nobody can listen on ADDRESS, a string or NIL for all, and PORT, as one of
-its class that names the place.  Returns where there is none."
+  "Signals CONDITION, because of which nobody can listen on ADDRESS, a string or NIL for all, and
+PORT, as one of its class that names the place.  Returns where there is none."
   (destructuring-bind (&optional class subclass reason)
       (assoc-if (lambda (class) (typep condition class)) *listening-errors*)
     (when (and class (not (typep condition 'cannot-listen)))

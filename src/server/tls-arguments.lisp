@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What the arguments of applications that speak TLS may be, and which one a mistake in their files is blamed
-;;;; on.  The names are those of Hunchentoot's acceptors, and of ours.
+;;;; What the arguments of applications that speak TLS may be, and which one a mistake in their
+;;;; files is blamed on.  The names are those of Hunchentoot's acceptors, and of ours.
 
 ;;; Files
 
@@ -15,8 +15,8 @@
             collect (subseq line (+ (search mark line) (length mark))))))
 
 (defun existing-file-p (pathname)
-  ;; PROBE-FILE signals an error for what names no file, and on SBCL when one goes just then, as while somebody
-  ;; replaces it.
+  ;; PROBE-FILE signals an error for a name that no file can have, and on SBCL when the file
+  ;; disappears during the call, as when it is replaced.
   (let ((found (ignore-errors (probe-file pathname))))
     (and found (pathname-name found) t)))
 
@@ -58,7 +58,8 @@ the way to it."
   (check-pem-file key-name key-file "PRIVATE KEY"))
 
 (defun absolute-file (file)
-  "FILE, a pathname designator, for a process whose directory may change; links in it are not followed."
+  "FILE, a pathname designator, for a process whose directory may change; links in it are not
+followed."
   (uiop:ensure-absolute-pathname (uiop:physicalize-pathname (pathname file))
                                  #'uiop:get-pathname-defaults))
 
@@ -121,11 +122,12 @@ the way to it."
                   ", ~S, needs SSL-CLIENT-CA-FILE, with the certificates of who issues those of clients"
                   ssl-verify-client)))))
 
-;;; Ciphers of TLS 1.3 have names of their own (RFC 8446, section B.4), and OpenSSL a list of its own for them.
+;;; Ciphers of TLS 1.3 have names of their own (RFC 8446, section B.4), and OpenSSL a list of its
+;;; own for them.
 
 (defun cipher-names (names suites-p)
-  "Those in NAMES, a string or NIL, that are suites of TLS 1.3, if SUITES-P, else the others: a string, or NIL
-for none."
+  "Those in NAMES, a string or NIL, that are suites of TLS 1.3, if SUITES-P, else the others: a
+string, or NIL for none."
   (let ((found (remove-if (lambda (name)
                             (not (eq suites-p (uiop:string-prefix-p "TLS_" name))))
                           (uiop:split-string (or names "") :separator ":, "))))
@@ -148,8 +150,8 @@ for none."
           (:ticket-key-files :ssl-ticket-key-files)))))
 
 (defun context-of-settings (settings ticket-keys)
-  "A context as SETTINGS, a plist of all *TLS-ARGUMENTS*, want it, with TICKET-KEYS, see MAKE-TLS-CONTEXT, where
-they name no files; and a list of warnings.  Signals UNFIT-ARGUMENT."
+  "A context as SETTINGS, a plist of all *TLS-ARGUMENTS*, want it, with TICKET-KEYS, see
+MAKE-TLS-CONTEXT, where they name no files; and a list of warnings.  Signals UNFIT-ARGUMENT."
   (check-tls-settings settings)
   (destructuring-bind (&key ssl-certificate-file ssl-privatekey-file ssl-privatekey-password
                          ssl-certificates ssl-minimum-protocol ssl-ciphers ssl-client-ca-file
@@ -166,7 +168,7 @@ they name no files; and a list of warnings.  Signals UNFIT-ARGUMENT."
                           :kernel-tls ssl-kernel-tls
                           :ticket-keys ticket-keys
                           :ticket-key-files ssl-ticket-key-files
-                          ;; Who waits for octets on the socket waits in vain for what OpenSSL has read.
+                          ;; A wait for octets on the socket misses those that OpenSSL has read.
                           :read-ahead (readiness-supported-p))
       (tls-mistake (mistake)
         (unfit (blame mistake) "~@[, ~S,~] ~A" (tls-mistake-value mistake) (tls-mistake-reason mistake))))))

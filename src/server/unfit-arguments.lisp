@@ -15,8 +15,8 @@
       "What is wrong, of an UNFIT-ARGUMENT: a string that follows the name, without a full stop.")
 
 (defun unfit (name control &rest arguments)
-  "Signals UNFIT-ARGUMENT for the argument NAME, a keyword: CONTROL, a string, and ARGUMENTS say, for FORMAT, what
-follows the name in a sentence."
+  "Signals UNFIT-ARGUMENT for the argument NAME, a keyword: CONTROL, a string, and ARGUMENTS say,
+for FORMAT, what follows the name in a sentence."
   (error 'unfit-argument :name name
                          :words (let ((*print-pretty* nil)) ; on one line
                                   (apply #'format nil control arguments))))
@@ -63,7 +63,8 @@ follows the name in a sentence."
     (:min-reply-rate (or null (and index (integer 1)))
      "an integer of octets a second above 0, or NIL for no limit")
     (:reply-grace whole-seconds "an integer of seconds, not negative, and within reason"))
-  "The limits on how content comes and replies are taken, their types, and what these are in words.")
+  "The limits on how content comes and replies are taken, their types, and what these are in
+words.")
 
 (defun limit-type (name)
   "What the limit NAME may be: a type, and that in words."
@@ -116,8 +117,8 @@ follows the name in a sentence."
     (arithmetic-error () nil)))         ; by a float that is no number, which nobody can compare
 
 (defun check-argument-types (initargs types)
-  "Checks what there is in INITARGS, a plist, of the arguments in TYPES: a list of lists of a name, a type, that in
-words, and optionally true where the value is a secret.  Signals UNFIT-ARGUMENT."
+  "Checks what there is in INITARGS, a plist, of the arguments in TYPES: a list of lists of a name,
+a type, that in words, and optionally true where the value is a secret.  Signals UNFIT-ARGUMENT."
   (loop with unknown = '#:unknown
         for (name type words secret-p) in types
         for value = (getf initargs name unknown)
@@ -129,8 +130,8 @@ words, and optionally true where the value is a secret.  Signals UNFIT-ARGUMENT.
 ;;; Timers
 
 (defun check-timer (seconds function)
-  "Checks that a timer can call FUNCTION, a function or a symbol other than NIL, after SECONDS, a real number, 0 or above.
-Signals UNFIT-ARGUMENT otherwise."
+  "Checks that a timer can call FUNCTION, a function or a symbol other than NIL, after SECONDS, a
+real number, 0 or above.  Signals UNFIT-ARGUMENT otherwise."
   (unless (fits-p seconds '(real 0))
     (unfit :seconds " must be a real number, 0 or above, not ~S" seconds))
   (unless (typep function '(or function (and symbol (not null))))

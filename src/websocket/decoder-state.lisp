@@ -47,9 +47,9 @@
                                (frame-octets message-octets) reserve)
   "A decoder of what a client sends, or if ROLE is :CLIENT, and not :SERVER, of what a server sends.
 No message may have more than MESSAGE-OCTETS, and no frame of one more than FRAME-OCTETS, integers
-(RFC 6455, section 10.4).  RESERVE, unless it is NIL, is called before memory is taken for a message of
-which not all has come: with a number of octets, and whether that is to hand over a whole message.
-Where it returns NIL, the message is a failure."
+(RFC 6455, section 10.4).  RESERVE, unless it is NIL, is called before memory is taken for a message
+of which not all has come: with a number of octets, and whether that is to hand over a whole
+message.  Where it returns NIL, the message is a failure."
   (check-type role (member :server :client))
   (check-type message-octets index)
   (check-type frame-octets index)
@@ -78,7 +78,8 @@ Where it returns NIL, the message is a failure."
         (decoder-control decoder) nil))
 
 (defun reserve-for-message (decoder octets whole-p)
-  "Reserves OCTETS for the message of DECODER, which is whole if WHOLE-P.  NIL where there is no memory."
+  "Reserves OCTETS for the message of DECODER, which is whole if WHOLE-P.  NIL where there is no
+memory."
   (let ((reserve (decoder-reserve decoder)))
     (or (null reserve)
         (progn (setf (decoder-reserved-p decoder) t)

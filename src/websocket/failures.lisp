@@ -7,16 +7,16 @@
 7.4.1).")
 
 (defconstant +going-away+ 1001
-  "The code of a close frame of a server that stops, or of a browser that leaves the page (RFC 6455, section
-7.4.1).")
+  "The code of a close frame of a server that stops, or of a browser that leaves the page (RFC 6455,
+section 7.4.1).")
 
 (defconstant +abnormal-end+ 1006
   "What the program is told as the code where the connection has ended without a close frame; never
 sent (RFC 6455, section 7.4.1).")
 
 (defun close-code-p (code)
-  "True if CODE, an integer, may stand in a close frame (RFC 6455, section 7.4): 1000 to 1003, 1007 to
-1014, and 3000 to 4999, which are those of libraries and programs."
+  "True if CODE, an integer, may stand in a close frame (RFC 6455, section 7.4): 1000 to 1003, 1007
+to 1014, and 3000 to 4999, which are those of libraries and programs."
   ;; 1004, 1005, 1006 and 1015 are reserved; 1012, 1013 and 1014 came after the RFC.
   (or (<= 1000 code 1003)
       (<= 1007 code 1014)

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
-;;;; Messages to octets: RFC 6455, section 5.2.  A frame is one vector with its head, so that what goes
-;;;; to many connections is encoded once.
+;;;; Messages to octets: RFC 6455, section 5.2.  A frame is one vector with its head, so that what
+;;;; goes to many connections is encoded once.
 ;;;;
 ;;;; A server masks nothing.  The frames of a client, for tests, are masked: MASK is 32 bits, their
 ;;;; first octet the lowest; or NIL for a server.
@@ -60,10 +60,10 @@
            +most-control-octets+ length)))
 
 (defun encode-frame-head (kind length &key (final-p t) mask)
-  "The head, a fresh vector of octets, of a frame with LENGTH octets, which the caller sends behind it,
-masked by MASK unless that is NIL.  KIND is :TEXT, :BINARY, :PING, :PONG, :CLOSE or, for a further
-frame of a message, :CONTINUATION; FINAL-P is true in the last frame of a message.  Signals an error
-for a control frame that is not final or has more than 125 octets (RFC 6455, section 5.2)."
+  "The head, a fresh vector of octets, of a frame with LENGTH octets, which the caller sends behind
+it, masked by MASK unless that is NIL.  KIND is :TEXT, :BINARY, :PING, :PONG, :CLOSE or, for a
+further frame of a message, :CONTINUATION; FINAL-P is true in the last frame of a message.  Signals
+an error for a control frame that is not final or has more than 125 octets (RFC 6455, section 5.2)."
   (check-type length index)
   (check-type mask (or null mask))
   (check-control kind length final-p)
@@ -80,8 +80,8 @@ for a control frame that is not final or has more than 125 octets (RFC 6455, sec
       (length payload)))
 
 (defun put-payload (target position payload size mask)
-  "Puts PAYLOAD, a string or OCTETS, of SIZE octets at the end of TARGET, from POSITION on, masked by
-MASK unless that is NIL."
+  "Puts PAYLOAD, a string or OCTETS, of SIZE octets at the end of TARGET, from POSITION on, masked
+by MASK unless that is NIL."
   (cond ((stringp payload)
          (let ((output (make-output target)))
            (setf (output-fill output) position)
@@ -99,8 +99,8 @@ MASK unless that is NIL."
 (defun encode-frame (kind payload &key mask)
   "A whole frame, a fresh vector of octets: a message of KIND :TEXT or :BINARY, or a :PING or :PONG.
 PAYLOAD is a string, which goes in UTF-8, or a vector of octets; it is masked by MASK unless that is
-NIL.  Signals an error where the octets of a :TEXT are not UTF-8, and where a :PING or :PONG has more
-than 125 octets (RFC 6455, sections 5.5 and 5.6)."
+NIL.  Signals an error where the octets of a :TEXT are not UTF-8, and where a :PING or :PONG has
+more than 125 octets (RFC 6455, sections 5.5 and 5.6)."
   (check-type kind (member :text :binary :ping :pong))
   (check-type payload (or string (vector octet)))
   (check-type mask (or null mask))
@@ -133,9 +133,9 @@ than 125 octets (RFC 6455, sections 5.5 and 5.6)."
 
 (defun encode-close (code &optional (reason "") mask)
   "A close frame, a fresh vector of octets, with CODE, for which CLOSE-CODE-P is true, and REASON, a
-string, of which goes what fits into 123 octets; it is masked by MASK unless that is NIL.  Where CODE is
-+NO-CLOSE-CODE+, as DECODE-MESSAGE returns it, the frame has neither code nor reason.  Signals an
-error for any other CODE (RFC 6455, sections 5.5.1 and 7.4)."
+string, of which goes what fits into 123 octets; it is masked by MASK unless that is NIL.  Where
+CODE is +NO-CLOSE-CODE+, as DECODE-MESSAGE returns it, the frame has neither code nor reason.
+Signals an error for any other CODE (RFC 6455, sections 5.5.1 and 7.4)."
   (check-type code (or (eql 1005) (satisfies close-code-p)))
   (check-type reason string)
   (check-type mask (or null mask))

@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
-;;;; Octets to messages: RFC 6455, sections 5 and 8.1.  Like the parsers of HTTP a decoder is a machine
-;;;; of phases.  It judges each octet once, in order, as soon as it is there, so what a connection
-;;;; means, and with which failure it ends, does not depend on how its octets arrive.
+;;;; Octets to messages: RFC 6455, sections 5 and 8.1.  Like the parsers of HTTP a decoder is a
+;;;; machine of phases.  It judges each octet once, in order, as soon as it is there, so what a
+;;;; connection means, and with which failure it ends, does not depend on how its octets arrive.
 ;;;;
 ;;;;   phase              awaits                                      then
 ;;;;   READ-FIRST-OCTET   the first octet of a frame                  READ-SECOND-OCTET
@@ -15,9 +15,9 @@
 ;;;; Where a frame has no payload, its end comes at once.
 
 (defmacro define-frame-step (name (decoder octets position end) documentation &body body)
-  "Defines NAME as a phase of DECODER that is given OCTETS from POSITION below END, at least one.  BODY
-answers the position after what it took; and where that completes an event, its kind, its value and
-what more is to be said of it."
+  "Defines NAME as a phase of DECODER that is given OCTETS from POSITION below END, at least one.
+BODY answers the position after what it took; and where that completes an event, its kind, its value
+and what more is to be said of it."
   `(defun ,name (,decoder ,octets ,position ,end)
      ,documentation
      (declare (type message-decoder ,decoder) (type octets ,octets) (type index ,position ,end)
@@ -168,7 +168,8 @@ what more is to be said of it."
             (ldb (byte 32 0) (ash mask (- 32 shift))))))
 
 (defun take-data (decoder octets start end)
-  "Adds OCTETS from START below END to the message, and judges them if that is a text.  NIL where there is no memory."
+  "Adds OCTETS from START below END to the message, and judges them if that is a text.  NIL where
+there is no memory."
   (declare (type message-decoder decoder) (type octets octets) (type index start end) #.*plain-policy*)
   (let* ((fill (decoder-fill decoder))
          (after (+ fill (- end start)))
@@ -198,7 +199,8 @@ what more is to be said of it."
           (when (or (and (zerop room) (decoder-final-p decoder) (= size whole))
                     (reserve-for-message decoder (- grown-size room) nil))
             (let ((grown (make-octets grown-size)))
-              (unmask-octets held 0 (decoder-fill decoder) grown 0 0) ; copies by words in every Lisp
+              ;; Copies by words in every Lisp.
+              (unmask-octets held 0 (decoder-fill decoder) grown 0 0)
               (setf (decoder-held decoder) grown)))))))
 
 ;;; The end of a frame
@@ -220,8 +222,8 @@ what more is to be said of it."
   "How many octets a character of a string takes, or fewer.")
 
 (defun reserve-whole (decoder kind fill characters)
-  "Reserves memory for what is made of the message of DECODER, of KIND, with FILL octets that are so many CHARACTERS, if
-there is an account of it.  NIL where there is no memory."
+  "Reserves memory for what is made of the message of DECODER, of KIND, with FILL octets that are so
+many CHARACTERS, if there is an account of it.  NIL where there is no memory."
   (cond ((not (decoder-reserved-p decoder)) t)
         ((eq :text kind) (reserve-for-message decoder (* +character-octets+ characters) t))
         ((= fill (length (decoder-held decoder))) t)
@@ -264,9 +266,9 @@ there is an account of it.  NIL where there is no memory."
   end)
 
 (defun decode-message (decoder octets start end)
-  "Reads on with DECODER in OCTETS from START below END, up to the next event.  Returns four values: the
-kind of the event, and where in OCTETS it ends; call again from there for the next.  Then what depends
-on the kind:
+  "Reads on with DECODER in OCTETS from START below END, up to the next event.  Returns four values:
+the kind of the event, and where in OCTETS it ends; call again from there for the next.  Then what
+depends on the kind:
   :TEXT     a message, a string
   :BINARY   a message, a vector of octets
   :PING     its payload, at most 125 octets, to be sent back as :PONG, unless close was sent

@@ -3,8 +3,8 @@
 ;;;; From a request to its answer, 101 or a refusal: RFC 6455, section 4.2.
 ;;;;
 ;;;; Extensions are not spoken.  Whatever a client offers in Sec-WebSocket-Extensions is ignored, as
-;;;; section 9.1 lets a server do, permessage-deflate (RFC 7692) too: there is no library for it whose
-;;;; decompressor has a limit, and is kept.
+;;;; section 9.1 lets a server do, permessage-deflate (RFC 7692) too: there is no library for it
+;;;; whose decompressor has a limit, and is kept.
 ;;;;
 ;;;; Which origins may connect is the program's to say: browsers send Origin, and let any page
 ;;;; connect (section 10.2).
@@ -23,7 +23,8 @@
       (documentation 'handshake-refused-reason 'function)
       "Why the request of the HANDSHAKE-REFUSED opens no WebSocket, a sentence for the client."
       (documentation 'handshake-refused-headers 'function)
-      "The fields that the answer to the HANDSHAKE-REFUSED needs: an alist from keywords to strings.")
+      "The fields that the answer to the HANDSHAKE-REFUSED needs: an alist from keywords to
+strings.")
 
 (defun refuse-handshake (status reason &rest headers)
   (error 'handshake-refused :status status :reason reason :headers headers))
@@ -38,8 +39,8 @@
     (refuse-handshake 400 "A WebSocket is opened by HTTP/1.1.")))
 
 (defun check-no-content (content-length transfer-encoding)
-  "Refuses a request with content: a proxy, or a client that waits for 100 (Continue), and the server would
-disagree where the first frame begins."
+  "Refuses a request with content: a proxy, or a client that waits for 100 (Continue), and the
+server would disagree where the first frame begins."
   (when (or transfer-encoding
             (and content-length (find #\0 content-length :test #'char/=)))
     (refuse-handshake 400 "A request that opens a WebSocket has no content.")))
@@ -101,10 +102,10 @@ section 4.2.2, item 5.4)."
 (defun accept-handshake (method protocol header &optional (subprotocols '()))
   "The Sec-WebSocket-Accept that answers a request, a string; second, the first of SUBPROTOCOLS,
 strings in the order of preference, that the client speaks too, or NIL (RFC 6455, section 4.2).
-METHOD is a keyword such as :GET, PROTOCOL one such as :HTTP/1.1, and HEADER a function from the name
-of a header field, a keyword such as :SEC-WEBSOCKET-KEY, to its value, a string or NIL; values of a
-repeated field are joined by commas.  Signals HANDSHAKE-REFUSED where the request opens no WebSocket: also one
-with content, which no client of the protocol sends."
+METHOD is a keyword such as :GET, PROTOCOL one such as :HTTP/1.1, and HEADER a function from the
+name of a header field, a keyword such as :SEC-WEBSOCKET-KEY, to its value, a string or NIL; values
+of a repeated field are joined by commas.  Signals HANDSHAKE-REFUSED where the request opens no
+WebSocket: also one with content, which no client of the protocol sends."
   (flet ((field (name) (funcall header name)))
     (check-request-line method protocol)
     (check-upgrade (field :connection) (field :upgrade))

@@ -1,7 +1,7 @@
 (defpackage #:hunchentoot-recycling-taskmaster.websocket
-  (:documentation "Private.  The WebSocket protocol, RFC 6455, without I/O: a request to what answers
-it; octets to messages; messages to octets; and what may follow what.  No socket, stream, thread or
-clock.")
+  (:documentation "Private.  The WebSocket protocol, RFC 6455, without I/O: a request to what
+answers it; octets to messages; messages to octets; and what may follow what.  No socket, stream,
+thread or clock.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group)
   (:import-from #:hunchentoot-recycling-taskmaster.http

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
-;;;; SHA-1 (FIPS 180-4, section 6.1), for the answer to a key and nothing else: it proves that a server
-;;;; speaks WebSocket, and protects no secret.
+;;;; SHA-1 (FIPS 180-4, section 6.1), for the answer to a key and nothing else: it proves that a
+;;;; server speaks WebSocket, and protects no secret.
 
 (deftype word ()
   "What the function computes with."

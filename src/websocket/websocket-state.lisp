@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
-;;;; What may still be sent and received, and who closes the TCP connection: RFC 6455, sections 5.5.1
-;;;; and 7.  A connection begins in :OPEN, when 101 (Switching Protocols) was sent.
+;;;; What may still be sent and received, and who closes the TCP connection: RFC 6455, sections
+;;;; 5.5.1 and 7.  A connection begins in :OPEN, when 101 (Switching Protocols) was sent.
 ;;;;
 ;;;;   state      what has happened                              we send      we read   TCP is closed by
 ;;;;   :OPEN      nobody has sent close                          anything     yes       nobody
@@ -20,13 +20,14 @@
 ;;;;   :FAIL            the decoder has found a failure
 ;;;;   :END             the TCP connection has ended, whoever has ended it
 ;;;;
-;;;; A server closes the TCP connection first, so that the client does not keep its port in TIME_WAIT
+;;;; A server closes the TCP connection first, so that the client does not keep its port in
+;;;; TIME_WAIT
 ;;;; (section 7.1.1).  What the client sends behind a close frame or a failure is not looked at.  Who has
 ;;;; sent close discards what it then receives, or still takes the messages: both are legal.
 ;;;;
-;;;; What the program is told as code of the end: that of the client's close frame; +NO-CLOSE-CODE+, 1005,
-;;;; where that had none; +ABNORMAL-END+, 1006, where the TCP connection ended without one.  Neither is
-;;;; ever in a frame (section 7.4.1).
+;;;; What the program is told as code of the end: that of the client's close frame; +NO-CLOSE-CODE+,
+;;;; 1005, where that had none; +ABNORMAL-END+, 1006, where the TCP connection ended without one.
+;;;; Neither is ever in a frame (section 7.4.1).
 
 (defparameter *websocket-steps*
   '((:open             (:send :open) (:send-close :closing)
@@ -52,8 +53,8 @@
       "The keyword of the state in which the step of MISPLACED-STEP has no meaning.")
 
 (defun next-websocket-state (state step)
-  "The state, a keyword, after STEP, one too, in STATE; the head of websocket-state.lisp has them all.
-Signals MISPLACED-STEP where STEP is illegal in STATE (RFC 6455, sections 5.5.1 and 7.1)."
+  "The state, a keyword, after STEP, one too, in STATE; the head of websocket-state.lisp has them
+all.  Signals MISPLACED-STEP where STEP is illegal in STATE (RFC 6455, sections 5.5.1 and 7.1)."
   (or (second (assoc step (rest (assoc state *websocket-steps*))))
       (error 'misplaced-step :step step :state state)))
 
@@ -67,8 +68,8 @@ Signals MISPLACED-STEP where STEP is illegal in STATE (RFC 6455, sections 5.5.1 
   (and (member state '(:open :closing)) t))
 
 (defun close-owed-p (state)
-  "True if a close frame is to be sent next in STATE, a keyword: the client has sent one, or has broken
-a rule (RFC 6455, sections 5.5.1 and 7.1.7)."
+  "True if a close frame is to be sent next in STATE, a keyword: the client has sent one, or has
+broken a rule (RFC 6455, sections 5.5.1 and 7.1.7)."
   (and (member state '(:closed-by-client :failed)) t))
 
 (defun over-p (state)

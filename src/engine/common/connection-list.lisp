@@ -17,7 +17,7 @@
                         (descriptor-peer-name (connection-descriptor connection)
                                               (connection-peer connection))))
                 (error () nil))))
-    ;; Nobody keeps its owner from closing it meanwhile: then that may be the name of another's peer.
+    ;; Its owner may close it meanwhile: then the name may be that of another connection's peer.
     (unless (gone-p connection)
       text)))
 
@@ -38,10 +38,10 @@
 (defgeneric list-engine-connections (engine)
   (:documentation "A list of plists, one for each open connection of ENGINE: :PEER, a string;
 :STATE, :NEW before its first request, :ACTIVE while it is served, :IDLE or :PARKED between two
-requests, with its worker or without, :DEFERRED while its answer is to come later, :WRITING while its peer takes its time to take the answer,
-:QUEUED for a worker, :DRAINING after its last answer; :AGE in seconds; requests :SERVED; the
-number of its :WORKER, and for how many :SECONDS that has been at the request, or NIL.  Connections
-that come or go meanwhile may be missed."))
+requests, with its worker or without, :DEFERRED while its answer is to come later, :WRITING while
+its peer takes its time to take the answer, :QUEUED for a worker, :DRAINING after its last answer;
+:AGE in seconds; requests :SERVED; the number of its :WORKER, and for how many :SECONDS that has
+been at the request, or NIL.  Connections that come or go meanwhile may be missed."))
 
 (defun worker-connections (engine)
   "An alist of the connections of ENGINE that have a worker, and these."

@@ -4,9 +4,9 @@
                 (:constructor make-connection
                     (socket &key (descriptor -1) (generation 0) (opened (milliseconds)) peer
                              parkable-p)))
-  "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp says.
-The sentinel reads DEADLINE, DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them all: what
-these see may be of different moments."
+  "One client.  Its owner alone writes the slots, save OWNERSHIP, which changes as ownership.lisp
+says.  The sentinel reads DEADLINE, DEADLINE-KIND and UNTOUCHED, and who makes statistics reads them
+all: what these see may be of different moments."
   (socket nil
    :documentation "The socket of CONNECTION, as the platform's functions take it; NIL where it has a
 descriptor and nobody has wanted a socket yet.")
@@ -19,8 +19,8 @@ descriptor and nobody has wanted a socket yet.")
    :documentation "When the sentinel is to end CONNECTION, in MILLISECONDS; NIL for never.  See
 SET-DEADLINE.")
   (deadline-kind nil :type symbol
-   :documentation "What the deadline of CONNECTION, or the last one, is for: a keyword, or NIL before the
-first.")
+   :documentation "What the deadline of CONNECTION, or the last one, is for: a keyword, or NIL
+before the first.")
   (parkable-p nil :read-only t
    :documentation "True when CONNECTION can wait for input without a worker.")
   (descriptor -1 :type fixnum :read-only t
@@ -31,19 +31,22 @@ service has returned from SERVE, the engine sends that.")
   ;; In the ready engine only:
   (generation 0 :type fixnum :read-only t) ; see connection-table.lisp
   (peer nil :type (or null fixnum) :read-only t
-   :documentation "The peer of CONNECTION as ACCEPT-DESCRIPTOR returned it, for DESCRIPTOR-PEER-NAME; NIL
-where it returned none.")
+   :documentation "The peer of CONNECTION as ACCEPT-DESCRIPTOR returned it, for
+DESCRIPTOR-PEER-NAME; NIL where it returned none.")
   (ownership 1 :type fixnum)            ; :OWNED; see ownership.lisp
   (watched-p nil)                       ; the poller knows it
   (outcome nil :type symbol
-   :documentation "What is to become of CONNECTION, as SERVE returns it; NIL while SERVE has not decided.  It
-waits here until the output is sent, and for a worker where a resuming thread or the sentinel may not end CONNECTION.
-A service that gives the socket away sets :DETACHED or :BROKEN at once.")
-  (deferred-p nil)                      ; it is parked, or about to be, until somebody has an answer for it
-  (turn-over-p nil)                     ; it is queued for a worker, with requests that may have come
+   :documentation "What is to become of CONNECTION, as SERVE returns it; NIL while SERVE has not
+decided.  It waits here until the output is sent, and for a worker where a resuming thread or the
+sentinel may not end CONNECTION.  A service that gives the socket away sets :DETACHED or :BROKEN at
+once.")
+  ;; It is parked, or about to be, until somebody has an answer for it.
+  (deferred-p nil)
+  ;; It is queued for a worker, with requests that may have come.
+  (turn-over-p nil)
   (output-watched-p nil)                ; the poller tells, too, when it takes octets again
-  ;; :PARKED from when it is parked until a worker begins to look at what has come, and :LEFT when the
-  ;; sentinel left that to the workers meanwhile; else NIL.  See connection-time-outs.lisp.
+  ;; :PARKED from when it is parked until a worker begins to look at what has come, and :LEFT when
+  ;; the sentinel left that to the workers meanwhile; else NIL.  See connection-time-outs.lisp.
   (untouched nil :type (member nil :parked :left))
   (served-when-left nil :type (or null fixnum)) ; requests, when the sentinel did so last
   ;; Once it was answered for the last time, and waits for its peer's end: how many octets may still
@@ -51,7 +54,8 @@ A service that gives the socket away sets :DETACHED or :BROKEN at once.")
   (linger-octets nil :type (or null fixnum)))
 
 (defun connection-handle (connection)
-  "What the functions of the platform that take sockets take for CONNECTION: its descriptor, or its socket."
+  "What the functions of the platform that take sockets take for CONNECTION: its descriptor, or its
+socket."
   (let ((descriptor (connection-descriptor connection)))
     (if (minusp descriptor) (connection-socket connection) descriptor)))
 
@@ -65,10 +69,10 @@ A service that gives the socket away sets :DETACHED or :BROKEN at once.")
   (and (connection-linger-octets connection) t))
 
 (defparameter *deadline-kinds* '(:handshake :first-byte :head :body :idle :deferred :write :linger :evicted)
-  "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection,
-the rest of a request's head or of its content, the next request, an answer that was to come later, the peer's taking
-more of an answer, its end after the last one took too long; or the connection waited while others had no descriptor or no memory.  Other kinds may come, as the
-layer above likes.")
+  "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection, the
+rest of a request's head or of its content, the next request, an answer that was to come later, the
+peer's taking more of an answer, its end after the last one took too long; or the connection waited
+while others had no descriptor or no memory.  Other kinds may come, as the layer above likes.")
 
 (defun no-expirations ()
   "A plist of *DEADLINE-KINDS* and zeros."
@@ -80,10 +84,11 @@ layer above likes.")
         (connection-deadline connection) (and delay (+ now delay))))
 
 (defun set-deadline-at (connection kind time)
-  "Lets the sentinel end CONNECTION at TIME, in MILLISECONDS, or NIL for never.  KIND, a keyword, says what
-is waited for.  With :PAUSE, and with :DEFERRED, a CONNECTION that is parked is not ended then, but served, and one that has
-a worker is left to that.  With :PAUSE, and with :BODY, it waits amid a request: nobody but the poller waits for its peer, and it gives way last when descriptors
-run out."
+  "Lets the sentinel end CONNECTION at TIME, in MILLISECONDS, or NIL for never.  KIND, a keyword,
+says what is waited for.  With :PAUSE, and with :DEFERRED, a CONNECTION that is parked is not ended
+then, but served, and one that has a worker is left to that.  With :PAUSE, and with :BODY, it waits
+amid a request: nobody but the poller waits for its peer, and it gives way last when descriptors run
+out."
   (setf (connection-deadline-kind connection) kind
         (connection-deadline connection) time))
 
@@ -101,7 +106,8 @@ keyword, says what was waited for."
     (setf (connection-deadline connection) nil)))
 
 (defun amid-request-p (connection)
-  "True when the last deadline of CONNECTION was one for the rest of a request, which no worker waits for."
+  "True when the last deadline of CONNECTION was one for the rest of a request, which no worker
+waits for."
   (and (member (connection-deadline-kind connection) '(:pause :body)) t))
 
 (defun served-when-due-p (connection)
@@ -113,12 +119,13 @@ keyword, says what was waited for."
     (and deadline (< deadline now))))
 
 (defun given-away-outcome (connection)
-  "What is to become of CONNECTION, :DETACHED or :BROKEN, though its service failed, when that had given
-its socket away before; else NIL."
+  "What is to become of CONNECTION, :DETACHED or :BROKEN, though its service failed, when that had
+given its socket away before; else NIL."
   (find (connection-outcome connection) '(:detached :broken)))
 
 (defun end-left-to-worker (connection)
-  "What a resuming thread or the sentinel has left a worker to do with CONNECTION, :CLOSE or :BROKEN; else NIL."
+  "What a resuming thread or the sentinel has left a worker to do with CONNECTION, :CLOSE or
+:BROKEN; else NIL."
   (case (connection-outcome connection)
     (:broken :broken)
     (:close (and (null (connection-output connection)) :close))))

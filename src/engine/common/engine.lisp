@@ -12,8 +12,8 @@
 ;;;;   :stopped   what was left behind was reported; an engine starts only once
 
 (defparameter *tick* 0.25
-  "Seconds between two looks of the sentinel while there is something to look after, when nobody wakes
-it.")
+  "Seconds between two looks of the sentinel while there is something to look after, when nobody
+wakes it.")
 
 (defparameter *idle-tick* 1
   "Seconds between two looks of the sentinel when nothing happens.")
@@ -25,18 +25,19 @@ it.")
   (listener nil :read-only t
    :documentation "The listener of ENGINE, as the platform's functions take it.")
   (standby 1 :type fixnum
-   :documentation "How many workers, an integer above 0, ENGINE has at its start and keeps when there is
-nothing to do.")
+   :documentation "How many workers, an integer above 0, ENGINE has at its start and keeps when
+there is nothing to do.")
   (thread-limit nil :type (or null fixnum)
-   :documentation "How many connections of ENGINE may be served at a time, an integer, or NIL for no limit.")
+   :documentation "How many connections of ENGINE may be served at a time, an integer, or NIL for no
+limit.")
   (accept-limit :unlimited :type (or null fixnum (eql :unlimited))
    :documentation "What happens to a connection of ENGINE beyond its thread limit:
   :UNLIMITED  it waits, in the kernel, until a worker accepts it;
   an integer  it is accepted, and waits unless that many are open already: then it is REFUSEd;
   NIL         it is accepted and REFUSEd.")
   (waiting-limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half))
-   :documentation "How many workers of ENGINE may wait for clients at a time, an integer above 0; :HALF of its thread
-limit, or NIL for no limit.  See client-waits.lisp.")
+   :documentation "How many workers of ENGINE may wait for clients at a time, an integer above 0;
+:HALF of its thread limit, or NIL for no limit.  See client-waits.lisp.")
   ;; Guards all slots below.  Held for a few instructions only, never while something is waited
   ;; for or the service is called.
   (lock (bt:make-lock "engine") :read-only t)
@@ -46,12 +47,13 @@ limit, or NIL for no limit.  See client-waits.lisp.")
   (sentinel-wakeup (bt:make-condition-variable) :read-only t)
   (phase :new :type keyword)
   (sentinel nil
-   :documentation "The thread of the sentinel of ENGINE, which lives from start to stop; NIL before it has
-begun, or while a lost one has no successor.")
+   :documentation "The thread of the sentinel of ENGINE, which lives from start to stop; NIL before
+it has begun, or while a lost one has no successor.")
   (sentinel-count 0 :type fixnum)       ; sentinels that have not ended: 1, save when one is lost
   (sentinel-lost-p nil)                 ; it died, and has no successor yet
   (failing-parts '() :type list)        ; parts of its work that failed last, and that was noted
-  (resources-held-p nil)                ; true while RELEASE-RESOURCES may have something to give back
+  ;; True while RELEASE-RESOURCES may have something to give back.
+  (resources-held-p nil)
   (accepting-p nil)                     ; what comes to LISTENER is this engine's to accept
   (listener-users 0 :type fixnum)       ; threads that stop it, and use LISTENER meanwhile
   (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, in MILLISECONDS
@@ -72,11 +74,13 @@ begun, or while a lost one has no successor.")
   (open-count (make-counter) :read-only t) ; connections, now
   (refused 0 :type fixnum)              ; connections
   (failed 0 :type fixnum)               ; errors that got out of SERVE, REFUSE, making a thread
-  (stalls 0 :type fixnum)               ; calls of SERVE that served nothing of the input they claimed
+  ;; Calls of SERVE that served nothing of the input they claimed.
+  (stalls 0 :type fixnum)
   (expired 0 :type fixnum)              ; connections ended by the sentinel
   (expired-by (no-expirations) :type list) ; the same by kind, a plist; see *DEADLINE-KINDS*
   (served-before 0 :type integer)       ; requests served by workers that have ended
-  (served-by-resuming-threads (make-counter) :read-only t) ; requests answered by threads that are no workers
+  ;; Requests answered by threads that are no workers.
+  (served-by-resuming-threads (make-counter) :read-only t)
   (timers (make-timers) :type timers :read-only t) ; see timer-heap.lisp
   (timer-thread nil)                    ; see timer-thread.lisp
   (started nil)                         ; in MILLISECONDS
@@ -149,8 +153,8 @@ lock.")
     ((:running :draining) t)))
 
 (defun drain-over-p (engine now)
-  "True when ENGINE drains and has, at NOW, in MILLISECONDS, waited long enough for requests that were under
-way."
+  "True when ENGINE drains and has, at NOW, in MILLISECONDS, waited long enough for requests that
+were under way."
   (let ((end (engine-drain-end engine)))
     (and end (draining-p engine) (>= now end))))
 
@@ -180,9 +184,9 @@ is to end.  Called in its thread."))
     (make-worker engine number)))
 
 (defgeneric detach (engine connection)
-  (:documentation "Makes CONNECTION, which the caller owns, none of ENGINE, and leaves its socket open,
-which is somebody else's from now on.  Does nothing the second time.  Called by the worker that serves
-CONNECTION."))
+  (:documentation "Makes CONNECTION, which the caller owns, none of ENGINE, and leaves its socket
+open, which is somebody else's from now on.  Does nothing the second time.  Called by the worker
+that serves CONNECTION."))
 
 (defgeneric acquire-resources (engine)
   (:documentation "Prepares ENGINE, before its first worker is made.")
@@ -190,8 +194,8 @@ CONNECTION."))
     nil))
 
 (defgeneric release-resources (engine)
-  (:documentation "Gives back what ACQUIRE-RESOURCES acquired: ENGINE has stopped, and its last worker
-is gone.")
+  (:documentation "Gives back what ACQUIRE-RESOURCES acquired: ENGINE has stopped, and its last
+worker is gone.")
   (:method ((engine engine))
     nil))
 

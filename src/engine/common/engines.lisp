@@ -2,8 +2,8 @@
 
 ;;;; The engines of this Lisp, which the end of the process concerns.
 ;;;;
-;;;; Invariant: an engine is listed from the beginning of its first sentinel until it has stopped and no worker is left in
-;;;; it, not even one that a stop could not end.
+;;;; Invariant: an engine is listed from the beginning of its first sentinel until it has stopped
+;;;; and no worker is left in it, not even one that a stop could not end.
 
 (defvar *engines* '()
   "A list of engines; replaced whole.")

@@ -19,8 +19,8 @@ has stopped the server.")
 returns its last value."
   (wait-until predicate (engine-changed engine) (engine-lock engine) seconds *tick*))
 
-;; Nobody tells who does not wait for connections what becomes of the kernel's queue of them, nor of its
-;; descriptors.
+;; A worker that does not accept learns nothing about the kernel's queue of connections, nor about
+;; its descriptors.
 (defun await-kernel (engine)
   "Waits for ten milliseconds, or until ENGINE accepts nothing more."
   (wait-for-change engine 1/100 (lambda () (not (engine-accepting-p engine)))))
@@ -28,9 +28,9 @@ returns its last value."
 ;;; Start
 
 (defun start-engine (engine)
-  "Starts ENGINE and returns it once a worker waits for connections.  When no thread can be made, signals
-why, or NO-WORKERS, as where another thread stops ENGINE meanwhile; when its listener cannot be
-watched, LISTENER-NOT-WATCHED; and leaves nothing behind."
+  "Starts ENGINE and returns it once a worker waits for connections.  When no thread can be made,
+signals why, or NO-WORKERS, as where another thread stops ENGINE meanwhile; when its listener cannot
+be watched, LISTENER-NOT-WATCHED; and leaves nothing behind."
   (begin-to-run engine)
   (unless-returned (progn
                      ;; Another thread that stops ENGINE waits until the listener is not used here
@@ -53,12 +53,13 @@ not released before it has them.  Signals NO-WORKERS where another thread has st
                     (engine-accepting-p engine) t
                     (engine-started engine) (milliseconds)
                     (engine-sentinel-count engine) 1
-                    (engine-resources-held-p engine) t))) ; RELEASE-RESOURCES gives back what there is by then
+                    ;; RELEASE-RESOURCES gives back what there is by then.
+                    (engine-resources-held-p engine) t)))
     (error 'no-workers)))
 
 (defun start-first-sentinel (engine)
-  "Makes the sentinel of ENGINE, and returns when it has begun: from then on it calls for a successor if
-it dies."
+  "Makes the sentinel of ENGINE, and returns when it has begun: from then on it calls for a
+successor if it dies."
   (let ((thread (start-sentinel engine)))
     (unless (wait-for-change engine 5 (lambda () (engine-sentinel engine)))
       (setf (engine-sentinel engine) thread))))
@@ -98,16 +99,17 @@ it dies."
     (close-socket (connection-handle connection))))
 
 (defgeneric end-accepting (engine)
-  (:documentation "Makes ENGINE accept nothing more.  Who comes now is refused by the system, or waits
-for others where the listener is theirs too.")
+  (:documentation "Makes ENGINE accept nothing more.  Who comes now is refused by the system, or
+waits for others where the listener is theirs too.")
   (:method ((engine engine))
     (uninterruptibly                    ; or those who wait in an accept would do so for ever
       (when (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
         (wake-listener (engine-listener engine)
                        (with-engine (engine) (worker-count engine :waiting)))))))
 
-;;; Several threads may stop an engine.  The first to return may close the listener, and its descriptor
-;;; number may soon be another listener's.  So nobody returns while another may still use it.
+;;; Several threads may stop an engine.  The first to return may close the listener, and its
+;;; descriptor number may soon be another listener's.  So nobody returns while another may still use
+;;; it.
 
 (defun call-while-accepting (engine function)
   "Calls FUNCTION if ENGINE accepts, and lets nobody have stopped it before that returns."
@@ -128,7 +130,8 @@ for others where the listener is theirs too.")
     (bt:condition-notify (engine-changed engine))))
 
 (defun await-listener-users (engine)
-  "Waits until nobody who stops ENGINE, which accepts nothing more, uses its listener.  They find that soon."
+  "Waits until nobody who stops ENGINE, which accepts nothing more, uses its listener.  They find
+that soon."
   (wait-for-change engine 5 (lambda () (zerop (engine-listener-users engine)))))
 
 (defgeneric wake-workers (engine)
@@ -137,36 +140,36 @@ for others where the listener is theirs too.")
     nil))
 
 (defparameter *least-stop-seconds* 1/10
-  "Seconds that STOP waits, however short its time is, for threads that have nothing to finish: so that
-nobody accepts from a listener that is closed next.")
+  "Seconds that STOP waits, however short its time is, for threads that have nothing to finish: so
+that nobody accepts from a listener that is closed next.")
 
 (defun await-resting-workers (engine seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until the workers of ENGINE, which stops, that have no
-connection have ended.  They have nothing to finish, so five seconds are plenty."
+  "Waits up to SECONDS, a real or NIL for no limit, until the workers of ENGINE, which stops, that
+have no connection have ended.  They have nothing to finish, so five seconds are plenty."
   (wait-for-change engine (min 5 (max *least-stop-seconds* (or seconds 5)))
                    (lambda () (<= (pool-size engine) (busy-count engine)))))
 
 (defun await-empty-pool (engine seconds)
   (wait-for-change engine seconds (lambda () (zerop (pool-size engine)))))
 
-;;; A soft stop loses no request.  One may be under way on a connection that idles, so each has a moment
-;;; for it; and so has a client whose connection the system has accepted, and we have not.
+;;; A soft stop loses no request.  One may be under way on a connection that idles, so each has a
+;;; moment for it; and so has a client whose connection the system has accepted, and we have not.
 
 (defparameter *drain-seconds* 1
-  "How long a soft stop waits for a request on a connection that idles, or for the rest of a head; and how
-long for what has come to be accepted.")
+  "How long a soft stop waits for a request on a connection that idles, or for the rest of a head;
+and how long for what has come to be accepted.")
 
 (defparameter *arrival-seconds* 1/5
   "How long a soft stop waits for connections that the system is about to accept.")
 
 (defun await-arrivals (engine seconds)
-  "Waits for connections that the system is about to accept for ENGINE, which drains, and for SECONDS at
-most, unless somebody else stops it."
+  "Waits for connections that the system is about to accept for ENGINE, which drains, and for
+SECONDS at most, unless somebody else stops it."
   (wait-for-change engine seconds (lambda () (not (draining-p engine)))))
 
 (defun end-arrivals (engine seconds)
-  "Makes ENGINE, which drains, accept what has come, and nothing more.  Takes up to SECONDS, a real or
-NIL for as long as it should."
+  "Makes ENGINE, which drains, accept what has come, and nothing more.  Takes up to SECONDS, a real
+or NIL for as long as it should."
   (when (stop-arrivals (engine-listener engine))
     (let ((left (countdown seconds)))
       (flet ((at-most (seconds)
@@ -184,16 +187,16 @@ NIL for as long as it should."
        (null (engine-queue engine))))
 
 (defun await-end-of-work (engine seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE has nothing to do, or somebody else stops
-it without waiting for that."
+  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE has nothing to do, or somebody else
+stops it without waiting for that."
   (wait-for-change engine seconds
                    (lambda ()
                      (or (work-finished-p engine)
                          (not (draining-p engine))))))
 
 (defun drain (engine seconds)
-  "Has everything answered that has come to ENGINE, and takes up to SECONDS, a real or NIL for no limit.
-True when it is."
+  "Has everything answered that has come to ENGINE, and takes up to SECONDS, a real or NIL for no
+limit.  True when it is."
   (let ((left (countdown seconds)))
     (ensure-sentinel engine)            ; it ends the connections on which nothing comes
     (advance-phase engine :draining)
@@ -210,7 +213,8 @@ True when it is."
       (work-finished-p engine))))
 
 (defun begin-nothing-more (engine)
-  "Makes ENGINE begin nothing more, and has the workers end that have nothing to finish.  True for the first caller."
+  "Makes ENGINE begin nothing more, and has the workers end that have nothing to finish.  True for
+the first caller."
   (prog1 (uninterruptibly               ; or suspended workers would never learn of it
            (when (advance-phase engine :stopping)
              (wake-workers engine)
@@ -220,8 +224,8 @@ True when it is."
     (call-while-accepting engine (lambda () (end-accepting engine)))))
 
 (defun end-work (engine seconds)
-  "Makes ENGINE begin nothing more, and the workers end that have nothing to finish: waits for them up to
-SECONDS, a real or NIL for no limit."
+  "Makes ENGINE begin nothing more, and the workers end that have nothing to finish: waits for them
+up to SECONDS, a real or NIL for no limit."
   (let ((first-p (begin-nothing-more engine)))
     (close-timers (engine-timers engine))
     (when first-p
@@ -235,8 +239,8 @@ SECONDS, a real or NIL for no limit."
         :seconds (/ (worker-milliseconds worker) 1000.0)))
 
 (defgeneric resting-p (worker)
-  (:documentation "True when WORKER has nothing to finish, and will end by itself when told so.  Under
-the lock.")
+  (:documentation "True when WORKER has nothing to finish, and will end by itself when told so.
+Under the lock.")
   (:method ((worker worker))
     (eq (worker-state worker) :waiting)))
 
@@ -249,7 +253,8 @@ real or NIL for no limit, and reports who did not end."
       (with-engine (engine)
         (setf (engine-stopped engine) (milliseconds))
         (bt:condition-notify (engine-sentinel-wakeup engine))))
-    (end-input engine :keep-alive :writing) ; what resuming threads have parked meanwhile; later ones see to that
+    ;; What resuming threads have parked meanwhile; later ones see to that.
+    (end-input engine :keep-alive :writing)
     (await-sentinel engine (funcall left))
     (await-end-of-timers engine (funcall left))
     (release-resources-when-empty engine)
@@ -258,14 +263,14 @@ real or NIL for no limit, and reports who did not end."
     (mapcar #'describe-worker (remove-if #'resting-p (engine-workers engine)))))
 
 (defun stop-engine (engine &key soft (timeout (if soft nil 1)))
-  "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or has come is served,
-and its answer sent, and connections that idle have a moment for another; else connections read
-nothing more.  Waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end, and a
-tenth of a second at least for those that have nothing to finish.  Returns a list of plists, one for
-each worker that had to be left behind, which ends with its request; and, when SOFT, one for each
-connection without a worker that lacks an answer, or a part of one, as LIST-ENGINE-CONNECTIONS has
-them. Timers that are pending when the requests are served are dropped.
-Signals STOP-FROM-WORKER in a worker of ENGINE."
+  "Stops ENGINE: nothing more is accepted.  When SOFT, every request that runs or has come is
+served, and its answer sent, and connections that idle have a moment for another; else connections
+read nothing more.  Waits up to TIMEOUT seconds, a real or NIL for no limit, for the threads to end,
+and a tenth of a second at least for those that have nothing to finish.  Returns a list of plists,
+one for each worker that had to be left behind, which ends with its request; and, when SOFT, one for
+each connection without a worker that lacks an answer, or a part of one, as LIST-ENGINE-CONNECTIONS
+has them. Timers that are pending when the requests are served are dropped.  Signals
+STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
   (let* ((left (countdown timeout))
@@ -319,8 +324,8 @@ ended."
         (error () nil)))))              ; it ended by itself
 
 (defun abandon-engine (engine)
-  "Destroys the threads of ENGINE, whatever they do, and waits up to *ABANDON-SECONDS* for their end.
-Signals STOP-FROM-WORKER in a worker of ENGINE."
+  "Destroys the threads of ENGINE, whatever they do, and waits up to *ABANDON-SECONDS* for their
+end.  Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
   ;; Who only waits leaves by itself: a thread that is destroyed while it comes or goes might
@@ -345,10 +350,11 @@ Signals STOP-FROM-WORKER in a worker of ENGINE."
                      (mapcar #'worker-thread (remove-if #'resting-p (engine-workers engine))))))
 
 (defun stop-for-exit ()
-  "Has the workers of all engines end.  An exit hook.  Those that have nothing to finish end by themselves: an interrupt of the
-Lisp's exit that comes just before a worker waits in the system does not cut that wait short, and a worker that was woken and
-does not end would not wait any more, but ask the system again and again.  The others are destroyed now, as the Lisp would do
-later: then it has the lock that a handler needs to make a thread, and that handler would never end."
+  "Has the workers of all engines end.  An exit hook.  Those that have nothing to finish end by
+themselves: an interrupt of the Lisp's exit that comes just before a worker waits in the system does
+not cut that wait short, and a worker that was woken and does not end would not wait any more, but
+ask the system again and again.  The others are destroyed now, as the Lisp would do later: then it
+has the lock that a handler needs to make a thread, and that handler would never end."
   (let ((left (countdown *exit-seconds*)))
     (flet ((for-all-engines (function)
              (dolist (engine *engines*)

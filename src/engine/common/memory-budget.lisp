@@ -1,29 +1,30 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; One memory budget for everything that clients can make this process keep: unfinished heads, content, messages, and
-;;;; replies that they do not take.  Many clients, none of which has more than it may, could otherwise fill the heap; when
-;;;; that is full, the Lisp ends.
+;;;; One memory budget for everything that clients can make this process keep: unfinished heads,
+;;;; content, messages, and replies that they do not take.  Many clients, none of which has more
+;;;; than it may, could otherwise fill the heap; when that is full, the Lisp ends.
 ;;;;
-;;;; The owner of the memory reserves octets before it allocates them, and releases as many once nothing refers to them.
-;;;; An owner that gets NIL allocates nothing: it refuses its client, or evicts another one, or uses a file.
+;;;; The owner of the memory reserves octets before it allocates them, and releases as many once
+;;;; nothing refers to them.  An owner that gets NIL allocates nothing: it refuses its client, or
+;;;; evicts another one, or uses a file.
 
 (defparameter *client-memory-share* 1/4
   "The share of the heap, a rational, that may be reserved for all clients together.")
 
 (defparameter *waiting-share* 1/2
-  "The share of the budget, a rational, up to which memory is reserved for what waits for clients: the rest is left to
-requests that are served.")
+  "The share of the budget, a rational, up to which memory is reserved for what waits for clients:
+the rest is left to requests that are served.")
 
 (defparameter *request-share* 3/8
-  "The share of the budget, a rational, up to which requests wait for their replies.  They cannot give way at once, since
-workers have to answer them; so it is less than *WAITING-SHARE*.")
+  "The share of the budget, a rational, up to which requests wait for their replies.  They cannot
+give way at once, since workers have to answer them; so it is less than *WAITING-SHARE*.")
 
 (defvar *client-memory* (make-counter)
   "How many octets are reserved for clients, of all engines of this process.")
 
 (defun client-memory-budget ()
-  "How many octets may be reserved for all clients together, an integer; NIL where the size of the heap is not known, and
-nothing is limited."
+  "How many octets may be reserved for all clients together, an integer; NIL where the size of the
+heap is not known, and nothing is limited."
   (let ((heap (heap-octets)))
     (and heap (floor (* *client-memory-share* heap)))))
 
@@ -32,10 +33,11 @@ nothing is limited."
   (counter-count *client-memory*))
 
 (defun reserve-client-memory (octets &optional (share 1))
-  "Reserves OCTETS, an integer of 0 or more.  True when no more than SHARE of the budget, a rational, is reserved then;
-otherwise NIL, and nothing was reserved.  SHARE is *WAITING-SHARE* for what waits for a client; NIL reserves whatever the
-budget is, for memory that is in use already.  Any thread may call it; the caller releases as many octets later, and is not
-to be interrupted before it has noted that."
+  "Reserves OCTETS, an integer of 0 or more.  True when no more than SHARE of the budget, a
+rational, is reserved then; otherwise NIL, and nothing was reserved.  SHARE is *WAITING-SHARE* for
+what waits for a client; NIL reserves whatever the budget is, for memory that is in use already.
+Any thread may call it; the caller releases as many octets later, and is not to be interrupted
+before it has noted that."
   (let ((budget (client-memory-budget)))
     (cond ((null budget) t)
           (share (counter-add-up-to *client-memory* octets (floor (* share budget))))
@@ -43,15 +45,17 @@ to be interrupted before it has noted that."
              t))))
 
 (defun release-client-memory (octets)
-  "Releases OCTETS, an integer of 0 or more, that RESERVE-CLIENT-MEMORY has reserved.  What it returns does not matter."
+  "Releases OCTETS, an integer of 0 or more, that RESERVE-CLIENT-MEMORY has reserved.  What it
+returns does not matter."
   (when (and (plusp octets) (client-memory-budget)) ; or nothing was counted
     (counter-add *client-memory* (- octets))))
 
 ;;; The heap itself, garbage included
 
-;; With a heap of 256 MiB, 3/4 and 5/8 were tried against 20 to 100 WebSockets that send texts of 2 to 16 MiB
-;; all at once, 30 processes each: none died, and as many messages were served.  Beside a load one died later
-;; with 3/4: several threads may find the same room before one of them has taken it.
+;; With a heap of 256 MiB, 3/4 and 5/8 were tried against 20 to 100 WebSockets that send texts of 2
+;; to 16 MiB all at once, 30 processes each: none died, and as many messages were served.  Beside a
+;; load one died later with 3/4: several threads may find the same room before one of them has taken
+;; it.
 (defparameter *most-used* 3/4
   "The share of the heap that may be in use, garbage included, when memory is taken for a client.")
 
@@ -59,15 +63,16 @@ to be interrupted before it has noted that."
   "When garbage was last collected for the sake of clients, in MILLISECONDS, or NIL.")
 
 (defun collect-now-and-then ()
-  "Collects all garbage, at most once a second: it holds up every thread.  Long vectors outlive several collections of the
-usual kind, and fill the heap though nothing refers to them any more."
+  "Collects all garbage, at most once a second: it holds up every thread.  Long vectors outlive
+several collections of the usual kind, and fill the heap though nothing refers to them any more."
   (let ((now (milliseconds)))
     (unless (and *collected* (< (- now *collected*) 1000))
       (setf *collected* now)
       (collect-garbage))))
 
 (defun fits-in-heap-p (octets)
-  "True when OCTETS more, an integer, may be allocated in the heap as it is, garbage included, or its size is not known."
+  "True when OCTETS more, an integer, may be allocated in the heap as it is, garbage included, or
+its size is not known."
   (or (null (heap-octets))
       (< (+ octets (heap-used)) (* *most-used* (heap-octets)))))
 

@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The send queue of a connection: what its socket has not taken yet, a list of parts in the
-;;;; order in which they leave.  The owner of the connection adds parts and flushes the queue: a
-;;;; handler through its buffered connection, while a request is served; the engine afterwards, whenever the
+;;;; The send queue of a connection: what its socket has not taken yet, a list of parts in the order
+;;;; in which they leave.  The owner of the connection adds parts and flushes the queue: a handler
+;;;; through its buffered connection, while a request is served; the engine afterwards, whenever the
 ;;;; socket takes more.
 ;;;;
 ;;;; Invariants: the octets of a part from POSITION to END were not sent, and nobody changes
@@ -27,22 +27,23 @@
       (documentation 'octets-part-octets 'function)
       "The vector that OCTETS-PART is a part of."
       (documentation 'make-octets-part 'function)
-      "A part of OCTETS, a vector of octets that nobody changes any more, from POSITION to END, integers, by
-default all of it.")
+      "A part of OCTETS, a vector of octets that nobody changes any more, from POSITION to END,
+integers, by default all of it.")
 
 (define-record (file-part (:include part) (:constructor make-file-part (file)))
   "Part of FILE, a descriptor, from which nobody else reads."
   (file nil :type (or null fixnum)
-   :documentation "The descriptor that FILE-PART is read from, an integer; NIL when it was closed."))
+   :documentation "The descriptor that FILE-PART is read from, an integer; NIL when it was
+closed."))
 
 (defstruct (step-part (:include part (end 1)) (:constructor make-step-part (function)))
-  "Something that has to be done when a descriptor takes octets: FUNCTION, without arguments, returns true when
-it is, and NIL when the descriptor takes no more now."
+  "Something that has to be done when a descriptor takes octets: FUNCTION, without arguments,
+returns true when it is, and NIL when the descriptor takes no more now."
   (function nil :type function :read-only t))
 
 (setf (documentation 'make-step-part 'function)
-      "A part that FUNCTION sends, which is called when the descriptor takes octets: without arguments; it returns
-true when that is done, or NIL when the descriptor takes no more now.")
+      "A part that FUNCTION sends, which is called when the descriptor takes octets: without
+arguments; it returns true when that is done, or NIL when the descriptor takes no more now.")
 
 (setf (documentation 'file-part-p 'function)
       "True when the argument is a part of a file.")
@@ -74,8 +75,9 @@ true when that is done, or NIL when the descriptor takes no more now.")
        (send-file descriptor (file-part-file part) position end)))))
 
 (defun gather-octets (parts buffer end)
-  "Copies the octets that PARTS, a list, begin with to BUFFER, up to END.  Returns how many: fewer than END
-only where there are no more, or something else has to be done before; 0 when a file ends too early."
+  "Copies the octets that PARTS, a list, begin with to BUFFER, up to END.  Returns how many: fewer
+than END only where there are no more, or something else has to be done before; 0 when a file ends
+too early."
   (loop with fill = 0
         for part in parts
         while (and (< fill end) (not (step-part-p part)))
@@ -92,8 +94,9 @@ only where there are no more, or something else has to be done before; 0 when a 
         finally (return fill)))
 
 (defun send-first (destination parts more-p)
-  "Sends what DESTINATION, see SEND-PARTS, takes now of the first of PARTS, a list, and perhaps of those
-after it.  Returns how many octets that were, 0 when a file ends too early, or minus an error number."
+  "Sends what DESTINATION, see SEND-PARTS, takes now of the first of PARTS, a list, and perhaps of
+those after it.  Returns how many octets that were, 0 when a file ends too early, or minus an error
+number."
   (let ((part (first parts)))
     (cond ((step-part-p part) (if (funcall (step-part-function part)) 1 +would-block+))
           ((functionp destination) (funcall destination parts))

@@ -9,8 +9,8 @@
   (incf (getf (engine-expired-by engine) kind 0)))
 
 (defun count-late (engine kind)
-  "Counts a connection of ENGINE as ended because of KIND, a keyword as for SET-DEADLINE, by its service, which
-has found it late before the sentinel did."
+  "Counts a connection of ENGINE as ended because of KIND, a keyword as for SET-DEADLINE, by its
+service, which has found it late before the sentinel did."
   (with-engine (engine)
     (count-expired engine kind)))
 
@@ -24,8 +24,8 @@ none failed."
   (make-missing-workers engine))
 
 (defun call-surviving (engine part function)
-  "Calls FUNCTION, which does PART, a keyword, of the sentinel's work.  True when it succeeds; when it fails,
-notes that, unless it failed the last time as well."
+  "Calls FUNCTION, which does PART, a keyword, of the sentinel's work.  True when it succeeds; when
+it fails, notes that, unless it failed the last time as well."
   (handler-case (funcall function)
     (serious-condition (condition)
       (count-failure engine)
@@ -40,8 +40,8 @@ notes that, unless it failed the last time as well."
       t)))
 
 (defun rest-until-woken (engine period &optional (needed-p (constantly nil)))
-  "Has the sentinel of ENGINE wait until it is woken, for PERIOD, as for WAIT-UNTIL, at most; or not at all
-where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
+  "Has the sentinel of ENGINE wait until it is woken, for PERIOD, as for WAIT-UNTIL, at most; or not
+at all where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
   (wait-once (lambda ()
                (or (eq (engine-phase engine) :stopped)
                    (funcall needed-p)))
@@ -53,8 +53,9 @@ where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
 
 ;;; Its thread
 ;;;
-;;; If that dies, which nobody but a person at a REPL or a failing Lisp brings about, its last act is to
-;;; call a worker, who makes the next one: the thread that dies may be dying with the whole Lisp.
+;;; If that dies, which nobody but a person at a REPL or a failing Lisp brings about, its last act
+;;; is to call a worker, who makes the next one: the thread that dies may be dying with the whole
+;;; Lisp.
 
 (defun start-sentinel (engine)
   "Makes the sentinel of ENGINE, which is counted already, and returns its thread."
@@ -100,8 +101,8 @@ where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
       (incf (engine-sentinel-count engine)))))
 
 (defun ensure-sentinel (engine)
-  "Makes a sentinel for ENGINE where the last one died.  Called now and then by whoever has a moment;
-not under the lock."
+  "Makes a sentinel for ENGINE where the last one died.  Called now and then by whoever has a
+moment; not under the lock."
   (let ((counted-p nil))
     (unwind-protect-whole
         (when (uninterruptibly
@@ -116,8 +117,8 @@ not under the lock."
           (discount-sentinel engine))))))
 
 (defun record-sentinel (engine thread)
-  "Notes THREAD as the sentinel of ENGINE.  It does so itself when it begins; but if it is destroyed before that,
-somebody has to find out."
+  "Notes THREAD as the sentinel of ENGINE.  It does so itself when it begins; but if it is destroyed
+before that, somebody has to find out."
   (when (bt:threadp thread)             ; a program's method may return something else
     (with-engine (engine)
       (unless (or (engine-sentinel engine) (engine-sentinel-lost-p engine))
@@ -132,8 +133,8 @@ somebody has to find out."
       nil)))
 
 (defun await-sentinel (engine seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, for the end of the sentinel of ENGINE, however it
-ends."
+  "Waits up to SECONDS, a real or NIL for no limit, for the end of the sentinel of ENGINE, however
+it ends."
   (let ((thread (engine-sentinel engine)))
     (when (and thread (not (eq thread (bt:current-thread)))
                (join-thread thread seconds))

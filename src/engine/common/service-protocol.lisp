@@ -23,17 +23,17 @@ Called by a worker, in its thread.  An error that gets out is counted and noted,
 connection closed."))
 
 (defgeneric serve-resumption-of (service connection)
-  (:documentation "Does for CONNECTION what a resuming thread wants (see RESUME-CONNECTION), reading no request, and returns
-what SERVE does; or NIL when nobody wants anything of SERVICE, so that a worker is to look.  Called in any thread,
-without interrupts, so it must not wait.  An error that gets out is counted and noted, and the connection
-closed.")
+  (:documentation "Does for CONNECTION what a resuming thread wants (see RESUME-CONNECTION), reading
+no request, and returns what SERVE does; or NIL when nobody wants anything of SERVICE, so that a
+worker is to look.  Called in any thread, without interrupts, so it must not wait.  An error that
+gets out is counted and noted, and the connection closed.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
 
 (defgeneric output-unwanted-p (service connection)
-  (:documentation "True when SERVICE wants CONNECTION ended at once, although its peer has not taken all output.  Called by
-its owner, so it must not wait.")
+  (:documentation "True when SERVICE wants CONNECTION ended at once, although its peer has not taken
+all output.  Called by its owner, so it must not wait.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
@@ -44,9 +44,9 @@ worker that accepts, so it must not wait for the peer.  What it returns does not
 closes CONNECTION, also after an error, which is counted."))
 
 (defgeneric release (service connection)
-  (:documentation "Lets go of what SERVICE keeps for CONNECTION, flushing what is to be
-flushed: the engine is about to close its socket.  Called once more where it was left by a non-local exit.  What it returns
-does not matter; an error is counted.")
+  (:documentation "Lets go of what SERVICE keeps for CONNECTION, flushing what is to be flushed: the
+engine is about to close its socket.  Called once more where it was left by a non-local exit.  What
+it returns does not matter; an error is counted.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
@@ -59,9 +59,10 @@ in a buffer of SERVICE: the socket may then never become readable.")
     nil))
 
 (defgeneric note-input-missed (service connection)
-  (:documentation "Tells SERVICE that the engine may have got events of input of CONNECTION, or may get some before SERVICE is
-called next, of which it will not tell: SERVICE does not know any more whether it has read all.  Called by the owner of
-CONNECTION; it must not wait.  What it returns does not matter.")
+  (:documentation "Tells SERVICE that the engine may have got events of input of CONNECTION, or may
+get some before SERVICE is called next, of which it will not tell: SERVICE does not know any more
+whether it has read all.  Called by the owner of CONNECTION; it must not wait.  What it returns does
+not matter.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
@@ -74,8 +75,9 @@ CONNECTION, save those of which the engine may have got an event since.")
     nil))
 
 (defgeneric more-may-come-p (service connection)
-  (:documentation "True when the peer of CONNECTION, which SERVICE has served for the last time, may send
-more, though nothing is there: it has not said that it would not, or not all has come of what it did say.")
+  (:documentation "True when the peer of CONNECTION, which SERVICE has served for the last time, may
+send more, though nothing is there: it has not said that it would not, or not all has come of what
+it did say.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
@@ -95,61 +97,63 @@ owns CONNECTION meanwhile, so it must not wait: what the system does not take at
     nil))
 
 (defgeneric keep-unread-input (service engine connection)
-  (:documentation "Reserves memory for what SERVICE has read of CONNECTION, of ENGINE, and not served, which waits for its next
-turn, or until its peer has taken what is sent to it.  NIL when there is none: CONNECTION is closed then.  Called by the owner
-of CONNECTION.")
+  (:documentation "Reserves memory for what SERVICE has read of CONNECTION, of ENGINE, and not
+served, which waits for its next turn, or until its peer has taken what is sent to it.  NIL when
+there is none: CONNECTION is closed then.  Called by the owner of CONNECTION.")
   (:method ((service service) engine connection)
     (declare (ignore engine connection))
     t))
 
 (defgeneric input-kept-since (service connection)
-  (:documentation "Since when SERVICE has memory of the budget of all clients for what has come over CONNECTION, which is
-parked, in MILLISECONDS; NIL when it has none.  Called by any thread: where that does not own CONNECTION, the answer may be
-of another moment.")
+  (:documentation "Since when SERVICE has memory of the budget of all clients for what has come over
+CONNECTION, which is parked, in MILLISECONDS; NIL when it has none.  Called by any thread: where
+that does not own CONNECTION, the answer may be of another moment.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))
 
 (defgeneric release-kept-input (service connection)
-  (:documentation "Has SERVICE release the memory for which INPUT-KEPT-SINCE was true, since others want it, now or when
-CONNECTION is closed.  Returns :PARK when CONNECTION goes on waiting, :CLOSE when it is to be closed after GIVE-NOTICE, or
-:BROKEN.  Called by any thread, which owns CONNECTION meanwhile and must not wait for its peer."))
+  (:documentation "Has SERVICE release the memory for which INPUT-KEPT-SINCE was true, since others
+want it, now or when CONNECTION is closed.  Returns :PARK when CONNECTION goes on waiting, :CLOSE
+when it is to be closed after GIVE-NOTICE, or :BROKEN.  Called by any thread, which owns CONNECTION
+meanwhile and must not wait for its peer."))
 
 (defgeneric batch-scheduling-p (service)
-  (:documentation "True when the threads that work for SERVICE, and those that its handlers make, had
-better not interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.")
+  (:documentation "True when the threads that work for SERVICE, and those that its handlers make,
+had better not interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.")
   (:method ((service service))
     t))
 
 (defgeneric make-worker-thread (service thunk number)
-  (:documentation "Makes the thread of worker NUMBER, an integer, of SERVICE, in which THUNK, a function
-without arguments, is called.  Returns that thread, or anything else where it is not known.  Signals an
-error when no thread can be made: it is tried again.")
+  (:documentation "Makes the thread of worker NUMBER, an integer, of SERVICE, in which THUNK, a
+function without arguments, is called.  Returns that thread, or anything else where it is not known.
+Signals an error when no thread can be made: it is tried again.")
   (:method ((service service) thunk number)
     (bt:make-thread thunk :name (format nil "worker-~D" number))))
 
 (defgeneric make-sentinel-thread (service thunk)
-  (:documentation "Makes the thread that lives as long as the engine of SERVICE runs, in which THUNK, a
-function without arguments, is called, and returns it.  Signals an error when no thread can be made.")
+  (:documentation "Makes the thread that lives as long as the engine of SERVICE runs, in which
+THUNK, a function without arguments, is called, and returns it.  Signals an error when no thread can
+be made.")
   (:method ((service service) thunk)
     (bt:make-thread thunk :name "sentinel")))
 
 (defgeneric make-timer-thread (service thunk)
-  (:documentation "Makes the thread in which THUNK, a function without arguments, sees to the timers of the
-engine of SERVICE, where that needs one.  What it returns does not matter.  Signals an error when no thread can
-be made: it is tried again.")
+  (:documentation "Makes the thread in which THUNK, a function without arguments, sees to the timers
+of the engine of SERVICE, where that needs one.  What it returns does not matter.  Signals an error
+when no thread can be made: it is tried again.")
   (:method ((service service) thunk)
     (bt:make-thread thunk :name "timers")))
 
 (defgeneric call-as-worker (service thunk)
-  (:documentation "Calls THUNK, a function without arguments, which is the whole life of a worker of SERVICE,
-in its thread.  What it returns does not matter.")
+  (:documentation "Calls THUNK, a function without arguments, which is the whole life of a worker of
+SERVICE, in its thread.  What it returns does not matter.")
   (:method ((service service) thunk)
     (funcall thunk)))
 
 (defgeneric sentinel-began (service thread)
-  (:documentation "Tells SERVICE that THREAD, the current one, is the sentinel of its engine from now
-on: called at each start, and when a sentinel that died has a successor.")
+  (:documentation "Tells SERVICE that THREAD, the current one, is the sentinel of its engine from
+now on: called at each start, and when a sentinel that died has a successor.")
   (:method ((service service) thread)
     (declare (ignore thread))
     nil))
@@ -159,27 +163,30 @@ on: called at each start, and when a sentinel that died has a successor.")
 or :ERROR; CONTROL, a string, and ARGUMENTS are for FORMAT.  Called in any thread.  An error is
 counted."))
 
-;;;; And what it may ask of an engine for a connection that has waited since SERVE returned :DEFERRED.
+;;;; And what it may ask of an engine for a connection that has waited since SERVE returned
+;;;; :DEFERRED.
 
 (defgeneric resume-connection (engine connection)
-  (:documentation "Has CONNECTION of ENGINE, which may be closed by now, served for the sake of a resuming thread, who has
-something for it: see SERVE-RESUMPTION-OF.  By the current thread, which may be any, if nobody owns CONNECTION; else by its
-owner, soon.  Does not wait, and does not signal; what it returns does not matter.")
+  (:documentation "Has CONNECTION of ENGINE, which may be closed by now, served for the sake of a
+resuming thread, who has something for it: see SERVE-RESUMPTION-OF.  By the current thread, which
+may be any, if nobody owns CONNECTION; else by its owner, soon.  Does not wait, and does not signal;
+what it returns does not matter.")
   (:method (engine connection)
     "Nothing: where a worker keeps each connection, the service lets that wait."
     (declare (ignore engine connection))
     nil))
 
 (defgeneric serve-at (engine connection time)
-  (:documentation "Has CONNECTION of ENGINE, which the caller owns, and for which SERVE returns :DEFERRED next, served at TIME,
-in MILLISECONDS, or a little later; NIL for never.  What it returns does not matter.")
+  (:documentation "Has CONNECTION of ENGINE, which the caller owns, and for which SERVE returns
+:DEFERRED next, served at TIME, in MILLISECONDS, or a little later; NIL for never.  What it returns
+does not matter.")
   (:method (engine connection time)
     (declare (ignore engine))
     (set-deadline-at connection :deferred time)))
 
 (defgeneric resume-all-deferred (engine)
-  (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED served: the phase of
-ENGINE has changed.")
+  (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED
+served: the phase of ENGINE has changed.")
   (:method (engine)
     "Nothing: who keeps a connection looks by himself."
     (declare (ignore engine))

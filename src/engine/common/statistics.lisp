@@ -6,7 +6,8 @@
      (reduce #'+ (engine-workers engine) :key #'worker-served)))
 
 (defun work-done (engine)
-  "A number that grows when ENGINE serves a request, accepts a connection, or calls the function of a timer."
+  "A number that grows when ENGINE serves a request, accepts a connection, or calls the function of
+a timer."
   (+ (requests-served engine)
      (counter-count (engine-accept-count engine))
      (timers-run (engine-timers engine))))

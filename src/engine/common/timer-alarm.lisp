@@ -9,8 +9,8 @@
 ;;;;   blocking  the timer thread                   that thread             that thread, one after the other
 
 (defgeneric set-alarm-clock (engine moment)
-  (:documentation "Has the alarm of ENGINE ring at MOMENT, and not before.  Called by one thread at a time,
-and not after the engine's timers have ended.")
+  (:documentation "Has the alarm of ENGINE ring at MOMENT, and not before.  Called by one thread at
+a time, and not after the engine's timers have ended.")
   (:method ((engine engine) moment)
     (declare (ignore moment))           ; the thread reads it where it stands
     (notify-timer-thread engine)))
@@ -23,8 +23,8 @@ and not after the engine's timers have ended.")
           do (run-timer engine function))))
 
 (defun set-alarm (engine)
-  "Sets the alarm of ENGINE, as the caller was told to.  While it does, others may change their minds about
-the moment; they leave it to the caller, who goes on until it was not changed."
+  "Sets the alarm of ENGINE, as the caller was told to.  While it does, others may change their
+minds about the moment; they leave it to the caller, who goes on until it was not changed."
   (let ((timers (engine-timers engine)) (done-p nil))
     (unwind-protect-whole
         (loop do (set-alarm-clock engine (timers-alarm timers))
@@ -39,7 +39,8 @@ the moment; they leave it to the caller, who goes on until it was not changed."
 (defun delay-microseconds (seconds)
   "SECONDS, a real, as an integer; 0 for those below."
   (typecase seconds
-    ((single-float 0f0 1000f0) (values (ceiling (* 1000000f0 seconds)))) ; almost always; without consing
+    ;; Almost always; without consing.
+    ((single-float 0f0 1000f0) (values (ceiling (* 1000000f0 seconds))))
     ((double-float 0d0 1000000d0) (values (ceiling (* 1000000d0 seconds))))
     (t (cond ((<= seconds 0) 0)
              ((>= (/ +most-microseconds+ 1000000) seconds) (values (ceiling (* 1000000 (rational seconds)))))
@@ -71,12 +72,13 @@ the moment; they leave it to the caller, who goes on until it was not changed."
       next)))
 
 (defun schedule (engine seconds function)
-  "Has FUNCTION, a function without arguments or the name of one, called once, in a thread of ENGINE, when
-SECONDS, a real, have passed: not before, and about a quarter of a millisecond later, or up to a thousandth of SECONDS, but
-no more than four milliseconds; so those that are due at about the same time share an alarm.  Returns a TIMER.  In
-the ready engine a worker calls it, so it may block; in the blocking engine a thread that all timers of ENGINE
-share.  Errors in it are noted and counted.  When ENGINE stops, what is pending is dropped and counted; so is
-what is scheduled then.  May be called in any thread."
+  "Has FUNCTION, a function without arguments or the name of one, called once, in a thread of
+ENGINE, when SECONDS, a real, have passed: not before, and about a quarter of a millisecond later,
+or up to a thousandth of SECONDS, but no more than four milliseconds; so those that are due at about
+the same time share an alarm.  Returns a TIMER.  In the ready engine a worker calls it, so it may
+block; in the blocking engine a thread that all timers of ENGINE share.  Errors in it are noted and
+counted.  When ENGINE stops, what is pending is dropped and counted; so is what is scheduled then.
+May be called in any thread."
   (let* ((timers (engine-timers engine))
          (timer (make-timer timers function))
          (deadline (deadline-after (delay-microseconds seconds) (microseconds))))
@@ -85,24 +87,26 @@ what is scheduled then.  May be called in any thread."
     timer))
 
 (defun cancel (timer)
-  "True when TIMER was pending, and is cancelled: its function is never called, and no longer held.  NIL when
-that has begun already, and when TIMER was cancelled or dropped before.  May be called in any thread."
+  "True when TIMER was pending, and is cancelled: its function is never called, and no longer held.
+NIL when that has begun already, and when TIMER was cancelled or dropped before.  May be called in
+any thread."
   (cancel-timer-of (timer-timers timer) timer))
 
 ;;; Calling what is due
 
 (defun next-due-function (engine now)
-  "The function of the timer of ENGINE that is due first, if one is at NOW: the caller's, which defers
-interrupts, to be called.  Else NIL.  The second value is true when another one is due as well; else the alarm
-is set for the next."
+  "The function of the timer of ENGINE that is due first, if one is at NOW: the caller's, which
+defers interrupts, to be called.  Else NIL.  The second value is true when another one is due as
+well; else the alarm is set for the next."
   (multiple-value-bind (function next) (take-due-timer (engine-timers engine) now)
     (when (eq next :set)
       (set-alarm engine))
     (values function (eq next :due))))
 
 (defun run-timer (engine function)
-  "Calls FUNCTION, of a timer of ENGINE, which cannot fail: neither by an error, which is noted, nor by the
-end of the thread is more lost than what it had to do.  Where the thread was destroyed before, another one calls it."
+  "Calls FUNCTION, of a timer of ENGINE, which cannot fail: neither by an error, which is noted, nor
+by the end of the thread is more lost than what it had to do.  Where the thread was destroyed
+before, another one calls it."
   (let ((begun-p nil) (done-p nil))
     (unwind-protect-whole
         (handler-case (progn (interruptibly

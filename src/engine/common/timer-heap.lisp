@@ -10,11 +10,12 @@
 ;;;;
 ;;;; Each changes once, under the lock of the timers, from pending to one of the others.
 ;;;;
-;;;; They are a binary heap, and not a wheel of slots.  The alarm rings once, for the first deadline, and
-;;;; that is at hand here; a wheel would have to look for it, or tick although nothing is due.  A deadline
-;;;; is later than most others when it comes, so it stays near the bottom; taking the first one moves
-;;;; as many entries as the heap has levels, 17 for 100,000, in two vectors.  No timer is moved because of
-;;;; its distance in time, as from wheel to wheel, and none that was cancelled is kept.
+;;;; They are a binary heap, and not a wheel of slots.  The alarm rings once, for the first
+;;;; deadline, and that is at hand here; a wheel would have to look for it, or tick although nothing
+;;;; is due.  A deadline is later than most others when it comes, so it stays near the bottom;
+;;;; taking the first one moves as many entries as the heap has levels, 17 for 100,000, in two
+;;;; vectors.  No timer is moved because of its distance in time, as from wheel to wheel, and none
+;;;; that was cancelled is kept.
 ;;;;
 ;;;; The alarm has a moment of its own, of which thread or descriptor is told outside of the lock.
 ;;;;
@@ -32,20 +33,23 @@
   '(unsigned-byte 62))
 
 (defparameter *alarm-microseconds* 250
-  "The alarm is set to multiples of this, so that it rings once for all timers that are due in between: they
-are late by that much at most.")
+  "The alarm is set to multiples of this, so that it rings once for all timers that are due in
+between: they are late by that much at most.")
 
 (defstruct (timers (:include opaque) (:constructor make-timers ()) (:copier nil))
-  "The timers of an engine.  Those that are pending stand in DEADLINES and ENTRIES, at the same places."
+  "The timers of an engine.  Those that are pending stand in DEADLINES and ENTRIES, at the same
+places."
   (lock (bt:make-lock "timers") :read-only t)
   (deadlines (make-array 64 :element-type 'moment :initial-element 0) :type (simple-array moment (*)))
   (entries (make-array 64 :initial-element nil) :type simple-vector)
   (count 0 :type fixnum)
   (closed-p nil)                        ; what is scheduled is dropped
   (alarm +never+ :type moment)          ; when it rings, or has rung last
-  ;; A thread is about to set the alarm to that moment, :ONCE, or :AGAIN, because it was changed since.
+  ;; A thread is about to set the alarm to that moment, :ONCE, or :AGAIN, because it was changed
+  ;; since.
   (setting nil :type (member nil :once :again))
-  (changed (bt:make-condition-variable) :read-only t) ; notified with the alarm; see timer-thread.lisp
+  ;; Notified with the alarm; see timer-thread.lisp.
+  (changed (bt:make-condition-variable) :read-only t)
   ;; Statistics, since the start:
   (made 0 :type fixnum)
   (run 0 :type fixnum)
@@ -82,8 +86,8 @@ are late by that much at most.")
         (timer-place timer) place))
 
 (defun rise (timers place deadline timer)
-  "Puts TIMER, due at DEADLINE, at PLACE, which is free, or above that as long as it comes before what is
-there."
+  "Puts TIMER, due at DEADLINE, at PLACE, which is free, or above that as long as it comes before
+what is there."
   (declare (type fixnum place))
   (loop while (plusp place)
         do (let* ((parent (ash (1- place) -1))
@@ -127,7 +131,8 @@ there."
     (setf (svref (timers-entries timers) last) nil
           (timer-place removed) -1)
     (unless (= place last)
-      ;; The last one belongs near the bottom, so it is cheaper to let it rise from there, even above PLACE.
+      ;; The last one belongs near the bottom, so it is cheaper to let it rise from there, even
+      ;; above PLACE.
       (rise timers (free-bottom timers place) deadline moved))
     (shiftf (timer-function removed) nil)))
 
@@ -135,8 +140,8 @@ there."
   (= (timers-count timers) (length (timers-entries timers))))
 
 (defun grow-heap (timers)
-  "Makes room for twice as many in TIMERS.  Not under the lock, nor where interrupts are deferred: there a lack of
-memory would be the end of the process."
+  "Makes room for twice as many in TIMERS.  Not under the lock, nor where interrupts are deferred:
+there a lack of memory would be the end of the process."
   (let* ((size (* 2 (length (timers-entries timers))))
          (deadlines (make-array size :element-type 'moment :initial-element 0))
          (entries (make-array size :initial-element nil)))
@@ -159,7 +164,8 @@ memory would be the end of the process."
     (* quantum (ceiling deadline quantum))))
 
 (defun claim-alarm (timers moment)
-  "Has the alarm of TIMERS ring at MOMENT, if it would ring later.  True when the caller is to set it."
+  "Has the alarm of TIMERS ring at MOMENT, if it would ring later.  True when the caller is to set
+it."
   (declare (type moment moment))
   (when (< moment (timers-alarm timers))
     (setf (timers-alarm timers) moment)
@@ -170,12 +176,13 @@ memory would be the end of the process."
   "True when the caller, who has set the alarm of TIMERS, need not do so again."
   (with-timers (timers)
     (null (setf (timers-setting timers)
-                ;; Not by comparing moments: it may have rung meanwhile, and be wanted for the same one.
+                ;; Not by comparing moments: it may have rung meanwhile, and be wanted for the same
+                ;; one.
                 (if (eq :again (timers-setting timers)) :once nil)))))
 
 (defun claim-next-alarm (timers now)
-  "Has the alarm of TIMERS, if it has rung by NOW, ring for the first of them.  True when the caller is to
-set it."
+  "Has the alarm of TIMERS, if it has rung by NOW, ring for the first of them.  True when the caller
+is to set it."
   (declare (type moment now))
   (when (<= (timers-alarm timers) now)
     (setf (timers-alarm timers) +never+))
@@ -185,8 +192,8 @@ set it."
 ;;; What the engine does with them
 
 (defun add-timer (timers timer deadline)
-  "Makes TIMER one of TIMERS, due at DEADLINE, unless these are closed: then it is dropped.  :FULL when there
-is no room, and nothing was done; :SET when the caller is to set the alarm; else NIL."
+  "Makes TIMER one of TIMERS, due at DEADLINE, unless these are closed: then it is dropped.  :FULL
+when there is no room, and nothing was done; :SET when the caller is to set the alarm; else NIL."
   (with-timers (timers)
     (cond ((timers-closed-p timers)
            (setf (timer-function timer) nil)
@@ -201,9 +208,9 @@ is no room, and nothing was done; :SET when the caller is to set the alarm; else
              :set)))))
 
 (defun take-due-timer (timers now)
-  "The function of the first of TIMERS, if it is due at NOW; it is the caller's to call.  Else NIL.  As the
-second value :DUE when another one is due as well, which somebody has to take; :SET when the caller is to
-set the alarm; else NIL."
+  "The function of the first of TIMERS, if it is due at NOW; it is the caller's to call.  Else NIL.
+As the second value :DUE when another one is due as well, which somebody has to take; :SET when the
+caller is to set the alarm; else NIL."
   (declare (type moment now))
   (with-timers (timers)
     (flet ((due-p ()

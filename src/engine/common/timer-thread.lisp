@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The timer thread: an alarm clock where the system has none, and in the blocking engine the thread
-;;;; that calls the functions.  Made when the first timer needs it.
+;;;; The timer thread: an alarm clock where the system has none, and in the blocking engine the
+;;;; thread that calls the functions.  Made when the first timer needs it.
 ;;;;
 ;;;;   ENGINE-TIMER-THREAD   means                                   becomes
 ;;;;   NIL                   nobody has needed it, or it has ended   :starting :missing
@@ -20,8 +20,8 @@
         (and (bt:threadp thread) (not (bt:thread-alive-p thread))))))
 
 (defun claim-timer-thread (engine)
-  "A list when the caller is to make the timer thread of ENGINE, which counts as there from now on: it stands in
-the place of that.  Else NIL."
+  "A list when the caller is to make the timer thread of ENGINE, which counts as there from now on:
+it stands in the place of that.  Else NIL."
   (with-engine (engine)
     (when (timer-thread-missing-p engine)
       (setf (engine-timer-thread engine) :missing)
@@ -29,15 +29,16 @@ the place of that.  Else NIL."
         (setf (engine-timer-thread engine) (list :starting))))))
 
 (defun record-timer-thread (engine claim thread)
-  "Notes THREAD, which was made for CLAIM, as the timer thread of ENGINE.  It does so itself when it begins; but if
-it is destroyed before that, somebody has to find out."
+  "Notes THREAD, which was made for CLAIM, as the timer thread of ENGINE.  It does so itself when it
+begins; but if it is destroyed before that, somebody has to find out."
   (when (bt:threadp thread)             ; a program's method may return something else
     (with-engine (engine)
       (when (eq claim (engine-timer-thread engine))
         (setf (engine-timer-thread engine) thread)))))
 
 (defun start-timer-thread (engine)
-  "Makes the timer thread of ENGINE if that has none.  Where it cannot be made, the sentinel tries again."
+  "Makes the timer thread of ENGINE if that has none.  Where it cannot be made, the sentinel tries
+again."
   (uninterruptibly
     (let ((claim (claim-timer-thread engine)))
       (when claim
@@ -90,23 +91,23 @@ it is destroyed before that, somebody has to find out."
               nil (lambda () (alarm-seconds (timers-alarm timers) (microseconds)))))
 
 (defun take-alarm (timers)
-  "True when the alarm of TIMERS, which are not closed, rings; for one caller, as with a timer descriptor: that
-caller sees to the next time."
+  "True when the alarm of TIMERS, which are not closed, rings; for one caller, as with a timer
+descriptor: that caller sees to the next time."
   (with-timers (timers)
     (when (and (not (timers-closed-p timers)) (alarm-rings-p timers))
       (setf (timers-alarm timers) +never+))))
 
 (defun begin-timer-thread (engine)
-  "Makes the current thread the timer thread of ENGINE, to whom the alarm rings at once: one that died may
-have heard it, and done nothing."
+  "Makes the current thread the timer thread of ENGINE, to whom the alarm rings at once: one that
+died may have heard it, and done nothing."
   (with-engine (engine)
     (setf (engine-timer-thread engine) (bt:current-thread)))
   (with-timers ((engine-timers engine))
     (setf (timers-alarm (engine-timers engine)) 0)))
 
 (defun end-timer-thread (engine)
-  "The last act of the timer thread of ENGINE: the sentinel joins it, and, unless that was the end of the timers,
-makes another."
+  "The last act of the timer thread of ENGINE: the sentinel joins it, and, unless that was the end
+of the timers, makes another."
   (let ((closed-p (timers-closed-p (engine-timers engine))))
     (with-engine (engine)
       (setf (engine-timer-thread engine) (if closed-p nil :missing))
@@ -143,8 +144,8 @@ makes another."
       (not (timer-thread-missing-p engine))))
 
 (defun await-end-of-timers (engine seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until nobody uses the alarm of ENGINE, whose timers are
-closed, and its timer thread has ended."
+  "Waits up to SECONDS, a real or NIL for no limit, until nobody uses the alarm of ENGINE, whose
+timers are closed, and its timer thread has ended."
   (let ((timers (engine-timers engine)))
     ;; Who sets it is done in a moment.
     (wait-until (lambda () (not (timers-setting timers)))

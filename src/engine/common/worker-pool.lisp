@@ -12,8 +12,8 @@
 
 (defgeneric overflow-acceptor-needed-p (engine)
   (:documentation "True when, besides the workers that may serve, ENGINE needs one that accepts
-connections only to queue or to refuse them.  While it drains it does: what waits in the kernel would be
-reset with the listener.")
+connections only to queue or to refuse them.  While it drains it does: what waits in the kernel
+would be reset with the listener.")
   (:method ((engine engine))
     (and (engine-accepting-p engine)
          (not (and (eq (engine-accept-limit engine) :unlimited)
@@ -42,8 +42,9 @@ reset with the listener.")
     (and limit (>= (busy-count engine) limit))))
 
 (defun unserved-queue-p (engine)
-  "True when a connection is queued that may be served, and nobody is about to take it: those who wait
-in an accept do not look.  So it is when who served before has died, or may be more.  Under the lock."
+  "True when a connection is queued that may be served, and nobody is about to take it: those who
+wait in an accept do not look.  So it is when who served before has died, or may be more.  Under the
+lock."
   (and (engine-queue engine)
        (not (full-p engine))
        (zerop (worker-count engine :starting))))
@@ -52,8 +53,8 @@ in an accept do not look.  So it is when who served before has died, or may be m
   "How many workers ENGINE should make now.  Under the lock."
   (cond ((not (and (serving-p engine) (may-launch-p engine))) 0)
         ((not (room-p engine))
-         ;; One that served may have died while all others wait in an accept.  That makes one too many,
-         ;; who ends when as many wait as should.
+         ;; One that served may have died while all others wait in an accept.  That makes one too
+         ;; many, which ends when as many wait as should.
          (if (unserved-queue-p engine) 1 0))
         ((and (engine-accepting-p engine)
               (< (pool-size engine) (engine-standby engine)))
@@ -138,7 +139,8 @@ the lock.")
           do (reap-worker engine worker)))
 
 (defun count-failure (engine)
-  "Counts one more thing that has failed while ENGINE served: a connection, or what goes on over one."
+  "Counts one more thing that has failed while ENGINE served: a connection, or what goes on over
+one."
   (with-engine (engine)
     (incf (engine-failed engine))))
 
@@ -148,8 +150,8 @@ the lock.")
     ((or error storage-condition) () (count-failure engine))))
 
 (defun expecting-more-p (engine connection)
-  "True when the peer of CONNECTION, whose last answer was sent, may send more before it sees that, and
-ENGINE has the time to wait for it."
+  "True when the peer of CONNECTION, whose last answer was sent, may send more before it sees that,
+and ENGINE has the time to wait for it."
   (and (not (engine-overloaded-p engine))
        (more-may-come-p (engine-service engine) connection)))
 
@@ -160,7 +162,8 @@ ENGINE has the time to wait for it."
           arguments))
 
 (defgeneric call-noting (engine function)
-  (:documentation "Calls FUNCTION, which has the service of ENGINE note something, and may take long.")
+  (:documentation "Calls FUNCTION, which has the service of ENGINE note something, and may take
+long.")
   (:method ((engine engine) function)
     (funcall function)))
 
@@ -177,8 +180,9 @@ failure of it is only counted."
             ((or error storage-condition) () nil)))))))
 
 (defmacro surviving-interrupts ((engine) &body body)
-  "Evaluates BODY, where the current thread, one of ENGINE, can be interrupted although it serves nobody, and returns its
-value.  What an interrupt signals is counted and noted, and costs no more than that: NIL then."
+  "Evaluates BODY, where the current thread, one of ENGINE, can be interrupted although it serves
+nobody, and returns its value.  What an interrupt signals is counted and noted, and costs no more
+than that: NIL then."
   `(handler-case (interruptibly ,@body)
      (serious-condition (condition)
        (count-failure ,engine)
@@ -202,8 +206,8 @@ nobody try again before a tick has passed."
             (engine-launch-after engine) 0))))
 
 (defparameter *trouble-seconds* 5
-  "After how many seconds in which no thread failed to be made that trouble counts as over, though none was
-needed since.")
+  "After how many seconds in which no thread failed to be made that trouble counts as over, though
+none was needed since.")
 
 (defun outlive-thread-trouble (engine)
   "Forgets that a thread could not be made where no other one was missing for long."
@@ -231,16 +235,16 @@ reservation is given back, and the sentinel will try again.  Never under the loc
         t))))
 
 (defun record-thread (worker thread)
-  "Notes THREAD as that of WORKER.  It does so itself when it begins; but if it is destroyed before that,
-somebody has to find out."
+  "Notes THREAD as that of WORKER.  It does so itself when it begins; but if it is destroyed before
+that, somebody has to find out."
   (when (bt:threadp thread)             ; a program's method may return something else
     (with-engine ((worker-engine worker))
       (unless (or (worker-thread worker) (eq (worker-state worker) :ended))
         (setf (worker-thread worker) thread)))))
 
 (defun launch-all (engine workers)
-  "Makes the threads of WORKERS of ENGINE, which were reserved, until one cannot be made.  True when all
-were."
+  "Makes the threads of WORKERS of ENGINE, which were reserved, until one cannot be made.  True when
+all were."
   (let ((left workers))
     ;; Each is launched or given back, whatever becomes of this thread.
     (unwind-protect-whole
@@ -258,9 +262,9 @@ were."
                                collect (reserve-worker engine))))))
 
 (defun join-exited-threads (engine &optional (seconds 0))
-  "Joins the threads of the workers of ENGINE that ended, waiting up to SECONDS, a real or NIL for no
-limit, for all of them.  One that goes on, in what the program has put around its life, is left for the
-next time."
+  "Joins the threads of the workers of ENGINE that ended, waiting up to SECONDS, a real or NIL for
+no limit, for all of them.  One that goes on, in what the program has put around its life, is left
+for the next time."
   (let ((left (countdown seconds)))
     (dolist (thread (with-engine (engine) (shiftf (engine-exited-threads engine) '())))
       (unless (or (eq thread (bt:current-thread))

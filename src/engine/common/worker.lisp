@@ -48,7 +48,8 @@
   "The counter of requests served that the current thread adds to where it is no worker's; or NIL.")
 
 (defun count-request (connection)
-  "Counts a request of CONNECTION, which the current thread owns, as served: by its worker, or by a resuming thread."
+  "Counts a request of CONNECTION, which the current thread owns, as served: by its worker, or by a
+resuming thread."
   (incf (connection-served connection))
   (cond (*worker*
          (incf (worker-served *worker*)))

@@ -2,8 +2,8 @@
 
 ;;;; How connections come into the ready engine.
 ;;;;
-;;;; The poller is edge-triggered: the listener makes one event when connections come.  So the worker that
-;;;; gets it sees to it that all of them are accepted:
+;;;; The poller is edge-triggered: the listener makes one event when connections come.  So the
+;;;; worker that gets it sees to it that all of them are accepted:
 ;;;;
 ;;;;   having accepted one connection, a worker finds    and does, before it serves that
 ;;;;   nobody waits                                      queues the listener, first
@@ -38,16 +38,16 @@ closed."
     connection))
 
 (defun readable-p (engine connection)
-  "True when CONNECTION of ENGINE is parked and has something to be read.  Asks as its owner: else the
-descriptor might be another's by then."
+  "True when CONNECTION of ENGINE is parked and has something to be read.  Asks as its owner: else
+the descriptor might be another's by then."
   (and (claim-parked connection)
        (prog1 (or (connection-turn-over-p connection)
                   (await-descriptor (connection-descriptor connection) :input :until (milliseconds)))
          (park-again engine connection))))
 
 (defun busy-or-readable-count (engine most)
-  "How many connections of ENGINE are served, or have something to be read, which no worker is free for; MOST
-where they are more."
+  "How many connections of ENGINE are served, or have something to be read, which no worker is free
+for; MOST where they are more."
   (let ((count (with-engine (engine) (busy-count engine))))
     (block counting
       (map-connections (lambda (connection)
@@ -89,8 +89,8 @@ it, or, when that is T, for another worker who may; NIL when all workers serve."
   nil)
 
 (defun adopt-descriptor (engine worker descriptor peer)
-  "A new connection on DESCRIPTOR, to PEER, owned by the caller; NIL when it was refused.  WORKER is as
-for REFUSED-P."
+  "A new connection on DESCRIPTOR, to PEER, owned by the caller; NIL when it was refused.  WORKER is
+as for REFUSED-P."
   (let ((connection (open-connection engine descriptor peer)))
     (cond ((refused-p engine worker)
            (refuse-connection engine connection)
@@ -112,14 +112,15 @@ for REFUSED-P.  The second value is true when there may be more, which the polle
                    t)))))
 
 (defun note-accepted (engine)
-  "Forgets what kept ENGINE from accepting.  While descriptors lack one comes free now and then, which
-is not the end of that."
+  "Forgets what kept ENGINE from accepting.  While descriptors lack one comes free now and then,
+which is not the end of that."
   (when (and (engine-accept-trouble engine)
              (not (eq (engine-accept-trouble engine) 'descriptors-exhausted)))
     (forget-accept-trouble engine)))
 
 (defun note-failed-accept (engine number)
-  "Notes that accepting failed with the error NUMBER.  True when it may succeed if tried again at once."
+  "Notes that accepting failed with the error NUMBER.  True when it may succeed if tried again at
+once."
   (let ((kind (accept-failure-kind number)))
     (case kind
       (:gone t)
@@ -137,14 +138,14 @@ is not the end of that."
 
 (defun note-backlog-empty (engine)
   "Notes that nobody waited to be accepted by ENGINE.  If descriptors lacked, that is over; of other
-trouble only the next connection tells whether it lasts.  True when somebody waits all the same, of whom
-no event need come."
+trouble only the next connection tells whether it lasts.  True when somebody waits all the same, of
+whom no event need come."
   (if (eq (engine-accept-trouble engine) 'descriptors-exhausted)
       (forget-accept-trouble engine)
       (with-engine (engine)
         (setf (engine-accept-again-p engine) nil)))
-  ;; Another thread may have got the event of somebody who came since, failed to accept that connection, and
-  ;; noted so before: that was just forgotten.
+  ;; Another thread may have got the event of somebody who came since, failed to accept that
+  ;; connection, and noted so before: that was just forgotten.
   (somebody-to-accept-p engine))
 
 (defun accept-again (engine)
@@ -166,8 +167,8 @@ those that came with it."
       (serve-connection engine worker connection))))
 
 (defun accept-others (engine worker connection)
-  "Has those accepted that may have come with CONNECTION, which WORKER accepted and is going to serve,
-whatever fails here."
+  "Has those accepted that may have come with CONNECTION, which WORKER accepted and is going to
+serve, whatever fails here."
   (unless-returned (handler-case (when (or (not (somebody-waits-p engine))
                                            (accept-and-park engine worker))
                                    (requeue-listener engine worker))
@@ -178,8 +179,8 @@ whatever fails here."
       (drop-connection engine connection))))
 
 (defun accept-and-park (engine worker)
-  "Accepts a connection for the worker that gets the event of its request.  True when there may be more,
-of which no event will come."
+  "Accepts a connection for the worker that gets the event of its request.  True when there may be
+more, of which no event will come."
   (multiple-value-bind (connection more-p) (take-connection engine worker)
     (when connection
       (ecase (park engine connection)

@@ -21,9 +21,10 @@
   (drop-connection engine connection))
 
 (defun release-owned (engine connection)
-  "Lets the service of ENGINE release CONNECTION, which the caller owns.  In a worker that can be interrupted, as SERVE can:
-functions of programs run there.  Where it is left by a non-local exit, as when the thread is destroyed, CONNECTION is
-released once more, which the service may not have begun to do, and closed, or nobody would do it."
+  "Lets the service of ENGINE release CONNECTION, which the caller owns.  In a worker that can be
+interrupted, as SERVE can: functions of programs run there.  Where it is left by a non-local exit,
+as when the thread is destroyed, CONNECTION is released once more, which the service may not have
+begun to do, and closed, or nobody would do it."
   (unless-returned (if (working-p engine)
                        (interruptibly (release-connection engine connection))
                        (release-connection engine connection))
@@ -47,8 +48,9 @@ released once more, which the service may not have begun to do, and closed, or n
     (unwatch (engine-poller engine) (connection-descriptor connection))))
 
 (defun abort-connection (engine connection)
-  "Closes the descriptor of CONNECTION, which the caller owns, at once.  Somebody else may have another one of
-its socket, and as long as that is open the poller would report it, unless it forgets it."
+  "Closes the descriptor of CONNECTION, which the caller owns, at once.  Somebody else may have
+another one of its socket, and as long as that is open the poller would report it, unless it forgets
+it."
   (uninterruptibly
     (unwatch-connection engine connection)
     (drop-connection engine connection)))
@@ -77,8 +79,8 @@ its socket, and as long as that is open the poller would report it, unless it fo
   "How often a worker drops +MOST-DROPPED+ octets before it turns to other connections.")
 
 (defun close-gracefully (engine connection)
-  "Closes CONNECTION, whose last answer was sent; gently where its peer has sent more than was read, or
-may."
+  "Closes CONNECTION, whose last answer was sent; gently where its peer has sent more than was read,
+or may."
   (let ((linger-p (or (more-expected-p engine connection)
                       (unread-p engine connection))))
     (release-owned engine connection)
@@ -114,8 +116,8 @@ may."
   (set-deadline connection :linger *linger-seconds* now))
 
 (defun drop-arrivals (connection)
-  "Drops what CONNECTION, which lingers, has.  Returns :END at its end, :NONE when there is no more now,
-:SOME when there may be."
+  "Drops what CONNECTION, which lingers, has.  Returns :END at its end, :NONE when there is no more
+now, :SOME when there may be."
   (loop repeat +linger-turn+
         for count = (drop-octets (connection-descriptor connection) +most-dropped+)
         do (cond ((would-block-p count) (return :none))
@@ -143,8 +145,9 @@ may."
   (end-if-parked-too-late engine connection))
 
 (defun give-up-unread (engine connection)
-  "Parks CONNECTION, which the caller owns, and whose events the caller may have got, or gets here, without reading what has
-come: whoever owns it next may have a request in a buffer, and would not look for more."
+  "Parks CONNECTION, which the caller owns, and whose events the caller may have got, or gets here,
+without reading what has come: whoever owns it next may have a request in a buffer, and would not
+look for more."
   (note-input-missed (engine-service engine) connection)
   (loop until (give-up-ownership connection)))
 

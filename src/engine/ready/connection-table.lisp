@@ -47,7 +47,8 @@
              connection)))
 
 (defun forget-connection (table connection)
-  "Makes the descriptor of CONNECTION, which is still open, nobody's; unless it is another's already."
+  "Makes the descriptor of CONNECTION, which is still open, nobody's; unless it is another's
+already."
   (let* ((descriptor (connection-descriptor connection))
          (page (table-page table descriptor))
          (place (ldb (byte +page-bits+ 0) descriptor)))

@@ -43,10 +43,10 @@
                                   (time-out-owned-connection engine connection)))))))
 
 (defun owner-may-wait-p (connection)
-  "True when the owner of CONNECTION, who is not the caller, may be waiting for its peer.  An owner that has
-not begun to look at what has come waits for a processor only; before it begins it takes the deadline
-away, so a deadline that is read after this holds.  An owner that has just set a deadline for the rest of a
-request is about to park."
+  "True when the owner of CONNECTION, who is not the caller, may be waiting for its peer.  An owner
+that has not begun to look at what has come waits for a processor only; before it begins it takes
+the deadline away, so a deadline that is read after this holds.  An owner that has just set a
+deadline for the rest of a request is about to park."
   (prog1 (and (not (amid-request-p connection))
               (not (served-when-due-p connection))
               (or (null (connection-untouched connection))
@@ -75,7 +75,8 @@ request is about to park."
     (count-expired engine (connection-deadline-kind connection))))
 
 (defun time-out-parked-connection (engine connection now)
-  "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress, or waits for us."
+  "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress, or waits
+for us."
   (cond ((taken-in-time-p connection now)
          (park-again engine connection))
         ((left-to-workers-p engine connection now))
@@ -89,15 +90,17 @@ request is about to park."
          (end-with-notice engine connection now))))
 
 (defun serve-when-due (engine connection)
-  "Has CONNECTION, which is due and the sentinel's, served: by a worker; but where all of them may serve for long, and
-CONNECTION waits for an answer, the sentinel visits it, to say that none has come."
+  "Has CONNECTION, which is due and the sentinel's, served: by a worker; but where all of them may
+serve for long, and CONNECTION waits for an answer, the sentinel visits it, to say that none has
+come."
   (if (and (eq :deferred (connection-deadline-kind connection))
            (all-serve-p engine))
       (resume-owned engine connection)
       (requeue-connection engine connection)))
 
 (defun have-worker-end (engine connection)
-  "Has a worker close CONNECTION, which is overdue and the sentinel's: a program may want to be told, and may take long."
+  "Has a worker close CONNECTION, which is overdue and the sentinel's: a program may want to be
+told, and may take long."
   (count-time-out engine connection)
   (setf (connection-deadline connection) nil)
   (leave-end-to-worker engine connection :broken))
@@ -108,11 +111,12 @@ CONNECTION waits for an answer, the sentinel visits it, to say that none has com
     (end-with-notice engine connection now)))
 
 (defun left-to-workers-p (engine connection now)
-  "True when something has come for CONNECTION, which is the sentinel's, that no worker has looked at; it
-is parked again then."
+  "True when something has come for CONNECTION, which is the sentinel's, that no worker has looked
+at; it is parked again then."
   (when (and (not (unfinished-p connection))
              (await-descriptor (connection-descriptor connection) :input :until now))
-    (cond ((eq :left (connection-untouched connection)) ; a worker has the event, and does not get to it
+    ;; A worker has the event, and does not get to it.
+    (cond ((eq :left (connection-untouched connection))
            (park-again engine connection)
            t)
           ((unwanted-p engine connection)
@@ -124,8 +128,8 @@ is parked again then."
            t))))
 
 (defun unwanted-p (engine connection)
-  "True when the service of ENGINE was called for what has come of CONNECTION, which the caller owns, and left
-it where it was: it is not called for that again."
+  "True when the service of ENGINE was called for what has come of CONNECTION, which the caller
+owns, and left it where it was: it is not called for that again."
   (and (eql (connection-served-when-left connection) (connection-served connection))
        (not (all-read-p (engine-service engine) connection))))
 
@@ -157,7 +161,8 @@ it where it was: it is not called for that again."
         (as-milliseconds (idle-seconds (engine-service engine)))))
 
 (defun next-housekeeping (last)
-  "When the sentinel, which has seen to deadlines and the like LAST at that moment, does so again, in MILLISECONDS."
+  "When the sentinel, which has seen to deadlines and the like LAST at that moment, does so again,
+in MILLISECONDS."
   (+ last (as-milliseconds *tick*)))
 
 (defun housekeep-when-due (engine controller)
@@ -184,8 +189,8 @@ it where it was: it is not called for that again."
                       #'< :key #'car)))
 
 (defun longest-idle (engine)
-  "The parked connections of ENGINE, those first that have waited for longest; but behind them all those that
-wait amid a request, whose deadlines come soon although they do not idle."
+  "The parked connections of ENGINE, those first that have waited for longest; but behind them all
+those that wait amid a request, whose deadlines come soon although they do not idle."
   (let ((parked (parked-connections (engine-table engine))))
     (append (longest-first (remove-if #'amid-request-p parked))
             (longest-first (remove-if-not #'amid-request-p parked)))))
@@ -200,7 +205,8 @@ wait amid a request, whose deadlines come soon although they do not idle."
 (defun evict-if-idle (engine connection)
   "Ends CONNECTION unless somebody owns it, something has come, or it is being answered."
   (when (claim-parked connection)
-    (cond ((unfinished-p connection)    ; it was served, and parked again, since it was found to idle
+    ;; It was served, and parked again, since it was found to idle.
+    (cond ((unfinished-p connection)
            (park-again engine connection))
           ((left-to-workers-p engine connection (milliseconds)))
           (t
@@ -209,8 +215,8 @@ wait amid a request, whose deadlines come soon although they do not idle."
            (drop-connection engine connection)))))
 
 (defun memory-kept-since (engine connection)
-  "Since when CONNECTION of ENGINE, which is parked or the caller's, has memory of the budget of all clients, in MILLISECONDS;
-NIL when it has none."
+  "Since when CONNECTION of ENGINE, which is parked or the caller's, has memory of the budget of all
+clients, in MILLISECONDS; NIL when it has none."
   (let ((queue (connection-queue connection)))
     (if (plusp (send-queue-reserved queue))
         (send-queue-reserved-since queue)
@@ -228,9 +234,9 @@ NIL when it has none."
     (mapcar #'cdr (stable-sort (nreverse keepers) #'< :key #'car))))
 
 (defun evict-oldest (engine)
-  "Takes memory back from an eighth of the parked connections of ENGINE that have some, if it is a ready engine: from those
-that have it for longest, be it for what they have sent or for output that they do not take.  True when it got any at
-once.  The caller owns none of them."
+  "Takes memory back from an eighth of the parked connections of ENGINE that have some, if it is a
+ready engine: from those that have it for longest, be it for what they have sent or for output that
+they do not take.  True when it got any at once.  The caller owns none of them."
   (let ((keepers (and (typep engine 'ready-engine) (longest-kept engine)))
         (before (client-memory-reserved)))
     ;; Not one at a time, or each octet that comes would have them all looked through again.

@@ -11,19 +11,20 @@
 ;;;;
 ;;;;   Invariant: if the queue is not empty, either no worker waits in the poller, or a wakeup is pending.
 ;;;;
-;;;; Three rules keep it: a worker that waits has counted itself among those that do and then found the
-;;;; queue empty; a worker that queues something looks afterwards whether somebody waits, and wakes one;
-;;;; and so does one that takes something and leaves more.
+;;;; Three rules keep it: a worker that waits has counted itself among those that do and then found
+;;;; the queue empty; a worker that queues something looks afterwards whether somebody waits, and
+;;;; wakes one; and so does one that takes something and leaves more.
 ;;;;
-;;;; The queue is NIL where it is empty, else a cell that is replaced by compare-and-set, and never changed: its CAR lists
-;;;; what is taken first, in order, and its CDR what was queued behind that, the last first.  So it takes no longer to queue or
-;;;; to take a token where thousands are there.
+;;;; The queue is NIL where it is empty, else a cell that is replaced by compare-and-set, and never
+;;;; changed: its CAR lists what is taken first, in order, and its CDR what was queued behind that,
+;;;; the last first.  So it takes no longer to queue or to take a token where thousands are there.
 
 (defconstant +event-batch+ 16
   "How many events a worker that waits alone takes at a time, while nobody was stuck lately.")
 
 (defconstant +small-event-batch+ 4
-  "How many it takes otherwise.  Whoever waits for a processor before it has queued the others holds them up.")
+  "How many it takes otherwise.  Whoever waits for a processor before it has queued the others holds
+them up.")
 
 (defun take-event (engine)
   "The token that was queued first in ENGINE, and is the caller's now; NIL when there is none."

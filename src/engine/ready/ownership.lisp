@@ -20,8 +20,8 @@
 ;;;;   :end           its owner, who closes it
 ;;;;   :leave         its owner, who gives the open descriptor away
 ;;;;
-;;;; Three invariants follow.  The test of this table searches all interleavings for a state in which
-;;;; one of them does not hold.
+;;;; Three invariants follow.  The test of this table searches all interleavings for a state in
+;;;; which one of them does not hold.
 ;;;;
 ;;;; - Nothing that came waits unseen.  The poller is edge-triggered: it reports once what came.  A
 ;;;;   thread that gets the report and does not become the owner leaves :ARRIVED, which makes the owner
@@ -63,8 +63,8 @@
       (:end        ((:owned) :set (:closed) :clear (:owned :arrived)))
       (:leave      ((:expiring))
                    ((:owned) :set (:closed) :clear (:owned :arrived))))
-    "For each event, rules of which the first counts whose bits are all set: the bits that it sets and
-clears.  Where none counts, or one that says neither, nothing changes.")
+    "For each event, rules of which the first counts whose bits are all set: the bits that it sets
+and clears.  Where none counts, or one that says neither, nothing changes.")
 
   (defun ownership-word (&rest bits)
     "The ownership in which BITS are set."
@@ -95,12 +95,13 @@ clears.  Where none counts, or one that says neither, nothing changes.")
       (setf (aref changes ownership) (next-ownership event ownership)))))
 
 (defmacro change-ownership (connection event)
-  "Changes the ownership of CONNECTION, at once, as EVENT, a keyword, demands.  Returns what it was."
+  "Changes the ownership of CONNECTION, at once, as EVENT, a keyword, demands.  Returns what it
+was."
   (let ((changes (gensym "CHANGES")) (ownership (gensym "OWNERSHIP")))
     `(let ((,changes (load-time-value (ownership-changes ,event) t)))
        (declare (type ownership-changes ,changes))
-       ;; Also where nothing changes: who reports what came, and the owner who reads it, must not both
-       ;; miss what the other did, and an atomic instruction orders the two.
+       ;; Also where nothing changes: the reporter of an event and the owner that reads the input must
+       ;; not both miss what the other did, and an atomic instruction orders the two.
        (loop for ,ownership of-type ownership = (connection-ownership ,connection)
              until (compare-and-set (connection-ownership ,connection) ,ownership
                                     (aref ,changes ,ownership))
@@ -130,8 +131,8 @@ clears.  Where none counts, or one that says neither, nothing changes.")
   (ownership-test (connection-ownership connection) :read-closed))
 
 (defun peer-ended-p (connection)
-  "True when the kernel has reported that the peer of CONNECTION will send no more, or is gone; only where
-CONNECTION-PARKABLE-P is true."
+  "True when the kernel has reported that the peer of CONNECTION will send no more, or is gone; only
+where CONNECTION-PARKABLE-P is true."
   (read-closed-p connection))
 
 (defun gone-p (connection)
@@ -141,8 +142,8 @@ CONNECTION-PARKABLE-P is true."
 ;;; What the engine does
 
 (defun become-owner (connection over-p)
-  "Takes note of the kernel's report that CONNECTION is ready, and if OVER-P that its input has ended.
-True when the caller owns it now; otherwise its owner will look again."
+  "Takes note of the kernel's report that CONNECTION is ready, and if OVER-P that its input has
+ended.  True when the caller owns it now; otherwise its owner will look again."
   (not (ownership-test (if over-p
                            (change-ownership connection :ready-over)
                            (change-ownership connection :ready))
@@ -162,7 +163,8 @@ descriptor; otherwise another thread, which uses it, will."
   (not (ownership-test (change-ownership connection :end) :expiring)))
 
 (defun leave-ownership (connection)
-  "Makes CONNECTION, which the caller owns, nobody's for ever, and its descriptor free to be given away."
+  "Makes CONNECTION, which the caller owns, nobody's for ever, and its descriptor free to be given
+away."
   ;; A thread that shuts it down makes one call of the system, which does not wait, in between.
   (loop while (ownership-test (change-ownership connection :leave) :expiring)
         do (bt:thread-yield)))

@@ -16,9 +16,9 @@
 ;;;;                                                                it takes more
 ;;;;
 ;;;; Input that comes meanwhile stays in the socket, so a peer that sends requests and reads no
-;;;; answers is held up by its own; what was read before counts as memory of clients.  The poller reports it once, and perhaps the peer's end,
-;;;; to an owner who only tries to send; that is why all is read again after the last octet
-;;;; was taken, as if its event had come then.
+;;;; answers is held up by its own; what was read before counts as memory of clients.  The poller
+;;;; reports it once, and perhaps the peer's end, to an owner who only tries to send; that is why
+;;;; all is read again after the last octet was taken, as if its event had come then.
 ;;;;
 ;;;; A connection in this state is ended by the sentinel when its peer is too slow (see
 ;;;; slow-readers.lisp), and by a hard stop at once.  A soft stop waits for it.
@@ -59,10 +59,11 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
           sum (length (octets-part-octets part))))
 
 (defun reserve-output (engine connection)
-  "Reserves memory for the output of CONNECTION, which the caller owns, and whose peer takes no more now; but not for that of a
-stream, which has a mark of its own.  Where there is no room, others that have memory for longest give way.  If there are no
-others, CONNECTION keeps its output all the same, since its service has it in memory already; it counts beyond the
-budget then, and is the one to be ended for the next."
+  "Reserves memory for the output of CONNECTION, which the caller owns, and whose peer takes no more
+now; but not for that of a stream, which has a mark of its own.  Where there is no room, others that
+have memory for longest give way.  If there are no others, CONNECTION keeps its output all the same,
+since its service has it in memory already; it counts beyond the budget then, and is the one to be
+ended for the next."
   (let ((queue (connection-queue connection)))
     (when (and (zerop (send-queue-reserved queue))
                (not (eq :deferred (connection-outcome connection))))
@@ -107,7 +108,8 @@ open."
        (patience-left-p (connection-queue connection) (connection-descriptor connection) now)))
 
 (defun park-until-writable (engine connection)
-  "Like LEAVE-TO-POLLER, for CONNECTION that takes no more octets now: whoever owns it next sends on."
+  "Like LEAVE-TO-POLLER, for CONNECTION that takes no more octets now: whoever owns it next sends
+on."
   (unless (shiftf (connection-output-watched-p connection) t)
     (when (connection-watched-p connection)
       (rearm-connection engine connection)))

@@ -1,6 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; How many workers of the ready engine are awake, and how often the sentinel looks: all that it decides.
+;;;; How many workers of the ready engine are awake, and how often the sentinel looks: all that it
+;;;; decides.
 ;;;;
 ;;;; At a tick the sentinel takes a sample of the workers (worker-sample.lisp), decides, and rests.
 ;;;;
@@ -32,10 +33,11 @@
 ;;;;   neither for long, somebody waiting          four ticks                                :spare-nap
 ;;;;   the same after 100 such naps                until a worker wakes it, or a deadline    :idle-wait
 ;;;;
-;;;; Each decision is counted: see the statistic :DECISIONS.  Of the first table any number may come at a
-;;;; sample, of the second exactly one.  Workers add two rules of their own between two requests, which are
-;;;; in suspended-workers.lisp: one that finds as many waiting as the target, or that is one of the excess, is
-;;;; suspended; and one that was suspended for long ends, where the pool is larger than it is kept at rest.
+;;;; Each decision is counted: see the statistic :DECISIONS.  Of the first table any number may come
+;;;; at a sample, of the second exactly one.  Workers add two rules of their own between two
+;;;; requests, which are in suspended-workers.lisp: one that finds as many waiting as the target, or
+;;;; that is one of the excess, is suspended; and one that was suspended for long ends, where the
+;;;; pool is larger than it is kept at rest.
 ;;;;
 ;;;;   floor      as many as there are processors, and no more than the pool has at rest: where processors
 ;;;;              are many, an idle server has no more threads than it was told to keep
@@ -45,20 +47,20 @@
 ;;;;   target     how many workers may wait.  It falls slowly, so that handlers of a few ticks do not make
 ;;;;              workers come and go
 ;;;;
-;;;; Those that run have to become fewer, too, if more slowly: where all processors are taken nobody waits, so
-;;;; of those that a burst has resumed nobody would be suspended any more, and each of them makes the others
-;;;; wait longer for a processor, in the midst of a request.
+;;;; Those that run have to become fewer, too, if more slowly: where all processors are taken nobody
+;;;; waits, so of those that a burst has resumed nobody would be suspended any more, and each of
+;;;; them makes the others wait longer for a processor, in the midst of a request.
 
 (defparameter *long-nap-ticks* 4
   "For how many ticks the sentinel naps where a tick is not enough to change much.")
 
 (defparameter *samples-before-back-off* 8
-  "After how many samples that found nobody lacking the sentinel naps for so long although somebody is
-stuck.  Each of its looks may take a processor away from a worker amid a request.")
+  "After how many samples that found nobody lacking the sentinel naps for so long although somebody
+is stuck.  Each of its looks may take a processor away from a worker amid a request.")
 
 (defparameter *naps-before-idle-wait* 100
-  "After how many long naps, all of which found somebody waiting, the sentinel waits idly.  To wake it
-costs a worker more than several ticks, so it does so only where that will be seldom.")
+  "After how many long naps, all of which found somebody waiting, the sentinel waits idly.  To wake
+it costs a worker more than several ticks, so it does so only where that will be seldom.")
 
 (defparameter *samples-before-shrink* 50
   "After how many samples at which somebody waited fewer workers are wanted.")
@@ -88,7 +90,8 @@ costs a worker more than several ticks, so it does so only where that will be se
 ;;; How many are wanted
 
 (defun awake-when-somebody-waits (controller floor)
-  "How many workers CONTROLLER wants after one more sample at which somebody waited; FLOOR at least."
+  "How many workers CONTROLLER wants after one more sample at which somebody waited; FLOOR at
+least."
   (let ((awake (controller-awake controller)))
     (max floor
          (if (> (incf (controller-samples-with-idle controller)) *samples-before-shrink*)
@@ -129,8 +132,8 @@ costs a worker more than several ticks, so it does so only where that will be se
 ;;; Fewer
 
 (defun adjust-excess (pool controller sample headroom)
-  "Tells the workers how many of them are to be suspended before the next tick: HEADROOM are to be had
-beyond those that run and one that takes the next event."
+  "Tells the workers how many of them are to be suspended before the next tick: HEADROOM are to be
+had beyond those that run and one that takes the next event."
   (let* ((enough (+ (controller-processors controller) 1 headroom))
          (excess (max 0 (- (estimated-runnable controller sample enough) enough))))
     (setf (values (pool-state-excess pool) (controller-excess-fraction controller))
@@ -158,15 +161,16 @@ HEADROOM more than lack."
         0)))
 
 (defun reserve-workers (engine count)
-  "Up to COUNT new workers of ENGINE, which have no threads yet; fewer where it may not have so many."
+  "Up to COUNT new workers of ENGINE, which have no threads yet; fewer where it may not have so
+many."
   (with-engine (engine)
     (loop repeat count
           while (and (serving-p engine) (room-p engine) (may-launch-p engine))
           collect (reserve-worker engine))))
 
 (defun add-workers (engine controller count)
-  "Has COUNT more workers of ENGINE wait on the ready set: suspended ones, and new ones where these are too
-few."
+  "Has COUNT more workers of ENGINE wait on the ready set: suspended ones, and new ones where these
+are too few."
   (let ((resumed (resume-workers engine count)))
     (when (plusp resumed)
       (count-decision controller :resume))
@@ -197,8 +201,8 @@ few."
 ;;; One tick
 
 (defun adjust-pool (engine controller)
-  "Samples the workers of ENGINE and decides how many should be awake.  Returns what the next sample should
-look at: :STUCK workers, or only :BUSY ones; or NIL for nothing."
+  "Samples the workers of ENGINE and decides how many should be awake.  Returns what the next sample
+should look at: :STUCK workers, or only :BUSY ones; or NIL for nothing."
   (let* ((pool (engine-pool-state engine))
          (tick (incf (pool-state-tick pool) (controller-last-nap-ticks controller)))
          (sample (sample-workers engine controller tick))

@@ -33,7 +33,8 @@
 the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0
   (clock 0 :type fixnum)                ; MILLISECONDS at that tick
-  (clock-stopped-p nil)                 ; nobody ticks: the sentinel is idle, failed just now, or is lost
+  ;; Nobody ticks: the sentinel is idle, failed just now, or is lost.
+  (clock-stopped-p nil)
   (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the service, as milliseconds
   (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
   (target 1 :type fixnum)               ; how many workers may wait
@@ -57,14 +58,16 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (pool-state (make-pool-state) :type pool-state :read-only t)
   (probe (make-probe) :type probe :read-only t)
   (event-queue '() :type list)          ; see event-queue.lisp
-  (wakeup-pending-p nil)                ; one was woken for an event that is queued, and has not come yet
+  ;; One was woken for an event that is queued, and has not come yet.
+  (wakeup-pending-p nil)
   (listener-descriptor -1 :type fixnum :read-only t)
   (timer-descriptor -1 :type fixnum)    ; -1 where there is none; see ready-timers.lisp
   (suspended '() :type list)            ; workers, who was suspended last first
   (resumes 0 :type fixnum)
   (suspends 0 :type fixnum)
   (decisions (make-decision-counters) :read-only t) ; the sentinel's, see pool-sizing.lisp
-  (watch-trouble-p nil)                 ; that the system does not watch connections was noted, and lasts
+  ;; That the system does not watch connections was noted, and lasts.
+  (watch-trouble-p nil)
   (thread-states-unknown-p nil)         ; that the system does not tell of threads was noted
   (status-descriptors '() :type list))  ; of workers that ended; the sentinel closes them
 
@@ -79,7 +82,8 @@ STAMP tells."
   (pool-state nil :type pool-state :read-only t)
   (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
   (begun 0 :type fixnum)                ; the same moment in MILLISECONDS
-  (away 0 :type fixnum)                 ; tick since which it neither waits nor serves, or will be missed; else 0
+  ;; Tick since which it neither waits nor serves, or will be missed; else 0.
+  (away 0 :type fixnum)
   (poll-milliseconds *poll-milliseconds* :type fixnum) ; how long it waits before it looks around
   (stuck-stamp 0 :type fixnum)          ; the stamp for which it was found to be stuck
   (suspect-stamp 0 :type fixnum)        ; the stamp for which it was asked about, and how long its
@@ -89,7 +93,8 @@ STAMP tells."
   (timers-run 0 :type fixnum)           ; likewise
   (taken 0 :type fixnum)                ; events off the queue, likewise
   (identity nil)                        ; of its thread, for the system
-  (status nil)                          ; descriptor that tells whether its thread is blocked, or NIL
+  ;; Descriptor that tells whether its thread is blocked, or NIL.
+  (status nil)
   (resumed (bt:make-condition-variable) :read-only t)) ; notified when it is resumed
 
 (declaim (inline stamp-worker))
@@ -100,7 +105,8 @@ STAMP tells."
           (ready-worker-stamp worker) (pool-state-tick pool))))
 
 (defparameter *brief-ticks* 20
-  "A worker that is stuck for no longer may well be free again at the next tick, and one that was resumed may still come.")
+  "A worker that is stuck for no longer may well be free again at the next tick, and one that was
+resumed may still come.")
 
 (defun busy-since (worker)
   "The tick since which WORKER has not waited for events; 0 when it does, or soon will."
@@ -144,9 +150,9 @@ STAMP tells."
 
 (defun make-ready-engine (service listener &key standby thread-limit accept-limit
                                            (waiting-limit :half))
-  "An engine for SERVICE on LISTENER, not started.  STANDBY is how many workers it keeps when
-there is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT says how many
-connections may be open: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many workers may wait for clients: see
+  "An engine for SERVICE on LISTENER, not started.  STANDBY is how many workers it keeps when there
+is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT says how many connections
+may be open: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many workers may wait for clients: see
 ENGINE-WAITING-LIMIT."
   (%make-ready-engine :service service :listener listener :standby standby
                       :thread-limit thread-limit :accept-limit accept-limit

@@ -55,14 +55,14 @@
                    (engine-table engine)))
 
 (defun end-input-of (engine connection states)
-  "Closes CONNECTION of ENGINE if it is parked in one of STATES; else, if those that are served are among
-these, has its owner read nothing more."
+  "Closes CONNECTION of ENGINE if it is parked in one of STATES; else, if those that are served are
+among these, has its owner read nothing more."
   (cond ((and (member (if (unfinished-p connection) :writing :keep-alive) states)
               (claim-parked connection))
          (drop-connection engine connection))
         ((member :serving states)
-         ;; Another thread that is about to shut it down may find that it need not; so this one waits until
-         ;; it is done, and ends the input itself.
+         ;; Another thread that is about to shut it down may find that it need not; so this one
+         ;; waits until it is done, and ends the input itself.
          (loop until (or (call-while-expiring connection
                                               (lambda ()
                                                 (shut-descriptor (connection-descriptor connection)

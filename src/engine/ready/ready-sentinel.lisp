@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The life of the sentinel of the ready engine: a few times a second it sees to deadlines and what else
-;;;; connection-time-outs.lisp has; at each tick it has the pool sized (pool-sizing.lisp), and rests.
+;;;; The life of the sentinel of the ready engine: a few times a second it sees to deadlines and
+;;;; what else connection-time-outs.lisp has; at each tick it has the pool sized (pool-sizing.lisp),
+;;;; and rests.
 
 (defun resume-clock (pool)
   "Lets COARSE-NOW be what the current thread, the sentinel's, says from now on.  Nobody else does."
@@ -31,8 +32,8 @@
     first))
 
 (defun idle-wait-seconds (engine housekeeping)
-  "How long the sentinel of ENGINE may wait idly, whose last HOUSEKEEPING was then, in MILLISECONDS: until the next
-deadline, but not less than until the next housekeeping nor longer than *IDLE-TICK*."
+  "How long the sentinel of ENGINE may wait idly, whose last HOUSEKEEPING was then, in MILLISECONDS:
+until the next deadline, but not less than until the next housekeeping nor longer than *IDLE-TICK*."
   (if (or (engine-accept-again-p engine) (engine-thread-trouble-p engine) (not (running-p engine)))
       *tick*
       (let ((deadline (next-deadline engine))
@@ -44,20 +45,23 @@ deadline, but not less than until the next housekeeping nor longer than *IDLE-TI
             *idle-tick*))))
 
 (defun idle-wait (engine housekeeping)
-  "Waits until the sentinel is woken, and at most as long as there is nothing else to do, as IDLE-WAIT-SECONDS says of
-HOUSEKEEPING.  True when a worker of ENGINE woke it, because nobody waits any more, or a deadline comes soon."
+  "Waits until the sentinel is woken, and at most as long as there is nothing else to do, as
+IDLE-WAIT-SECONDS says of HOUSEKEEPING.  True when a worker of ENGINE woke it, because nobody waits
+any more, or a deadline comes soon."
   (let ((pool (engine-pool-state engine)))
     (unwind-protect
          (progn
            (setf (pool-state-clock-stopped-p pool) t
                  (pool-state-sentinel-idle-p pool) t)
-           ;; The last worker that waits counts itself off, and then reads SENTINEL-IDLE-P; so that must be seen by all before
-           ;; the count is read here, or each might miss what the other wrote.  Likewise who sets a deadline that comes soon.
+           ;; The last worker that waits counts itself off, and then reads SENTINEL-IDLE-P; so that
+           ;; must be seen by all before the count is read here, or each might miss what the other
+           ;; wrote.  The same holds for a thread that sets an early deadline.
            (order-memory)
            (let ((seconds (idle-wait-seconds engine housekeeping)))
              (rest-until-woken engine seconds
                                (lambda ()
-                                 (not (and (pool-state-sentinel-idle-p pool) ; nobody has woken it by now
+                                 ;; Nobody has woken it by now.
+                                 (not (and (pool-state-sentinel-idle-p pool)
                                            (somebody-waits-p engine)))))
              (not (pool-state-sentinel-idle-p pool))))
       (setf (pool-state-sentinel-idle-p pool) nil)
@@ -70,7 +74,8 @@ look as if it had begun more than a tick ago."
   (setf (controller-last-nap-ticks controller) ticks))
 
 (defun wait-idly (engine controller)
-  "Has the sentinel of ENGINE wait idly.  When a worker ended that, the next few samples follow closely."
+  "Has the sentinel of ENGINE wait idly.  When a worker ended that, the next few samples follow
+closely."
   (when (idle-wait engine (controller-last-housekeeping controller))
     (resume-fast-sampling controller)
     (setf (controller-idle-naps controller) 0))
@@ -90,8 +95,8 @@ look as if it had begun more than a tick ago."
   "How often the sentinel counts processors.")
 
 (defun count-processors (engine controller now)
-  "Lets CONTROLLER and the workers of ENGINE know how many processors there are NOW: they may be given and
-taken away while we run, and the pool's floor, too, may have changed."
+  "Lets CONTROLLER and the workers of ENGINE know how many processors there are NOW: they may be
+given and taken away while we run, and the pool's floor, too, may have changed."
   (when (> (- now (controller-last-processor-count controller)) *count-milliseconds*)
     (setf (controller-last-processor-count controller) now
           (controller-processors controller) (usable-processors)))
@@ -99,8 +104,8 @@ taken away while we run, and the pool's floor, too, may have changed."
         (min (controller-processors controller) (engine-standby engine))))
 
 (defun sample-wait-when-busy (engine controller)
-  "Samples how long what is ready waits, if something was since the last time or a worker serves: at rest
-each sample would wake a thread."
+  "Samples how long what is ready waits, if something was since the last time or a worker serves: at
+rest each sample would wake a thread."
   (let ((done (work-done engine))
         (probe (engine-probe engine)))
     (when (or (/= done (shiftf (controller-work-done controller) done))

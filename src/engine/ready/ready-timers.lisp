@@ -2,8 +2,8 @@
 
 ;;;; Timers in the ready engine.
 ;;;;
-;;;; A timer descriptor is one of those that the poller watches, and makes one event each time it rings.  The
-;;;; worker that gets it takes what is due, one function at a time.
+;;;; A timer descriptor is one of those that the poller watches, and makes one event each time it
+;;;; rings.  The worker that gets it takes what is due, one function at a time.
 ;;;;
 ;;;;   having taken a function, it finds           and does, before it calls that
 ;;;;   another one due, for the first time         queues the token, for who is free next
@@ -14,8 +14,8 @@
 ;;;;   it has called many since it asked the       sets the alarm for now: its event comes after all that is
 ;;;;   poller                                      ready now
 ;;;;
-;;;; So instant functions run in one worker, one after the other, and one that blocks holds up nobody: while a
-;;;; function runs, for all that is due somebody was called, or the alarm is set.
+;;;; So instant functions run in one worker, one after the other, and one that blocks holds up
+;;;; nobody: while a function runs, for all that is due somebody was called, or the alarm is set.
 
 (defconstant +timer-token+ (1- (ash 1 31))
   "The token of the timer descriptor: the number of no descriptor of which there are connections.")
@@ -26,8 +26,8 @@
 ;;; The descriptor
 
 (defun acquire-timer-descriptor (engine)
-  "Gives ENGINE, which has a poller, a timer descriptor.  Where the system has none for us, or does not take
-one for the poller, the timer thread stands in."
+  "Gives ENGINE, which has a poller, a timer descriptor.  Where the system has none for us, or does
+not take one for the poller, the timer thread stands in."
   (uninterruptibly
     (let ((descriptor (make-timer-descriptor)))
       (cond ((minusp descriptor)
@@ -72,8 +72,8 @@ one for the poller, the timer thread stands in."
       (set-alarm engine))))
 
 (defun run-due-timers (engine worker)
-  "Calls the functions of the timers of ENGINE that are due: in WORKER, whose thread this is, and in others,
-if one takes long."
+  "Calls the functions of the timers of ENGINE that are due: in WORKER, whose thread this is, and in
+others, if one takes long."
   (loop with called-p = nil
         do (when (>= (ready-worker-timers-run worker) +timer-batch+)
              (return (ring-again engine)))

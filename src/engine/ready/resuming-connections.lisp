@@ -15,8 +15,8 @@
 ;;;;   was parked as the engine stops       closed by STOP, which looks once more; by the resuming thread only where that
 ;;;;                                        has been
 ;;;;
-;;;; A resuming thread is any thread, also one that does not know of connections.  So it is not interrupted while it owns
-;;;; one, and nothing that it does waits for the peer.
+;;;; A resuming thread is any thread, also one that does not know of connections.  So it is not
+;;;; interrupted while it owns one, and nothing that it does waits for the peer.
 
 (defmethod resume-connection ((engine ready-engine) connection)
   (uninterruptibly
@@ -24,7 +24,8 @@
       (resume-owned engine connection))))
 
 (defun resume-owned (engine connection)
-  "Does what RESUME-CONNECTION does for CONNECTION, which the current thread owns, and which cannot be interrupted."
+  "Does what RESUME-CONNECTION does for CONNECTION, which the current thread owns, and which cannot
+be interrupted."
   (let ((*worker* (worker-of engine))
         (*served-by-resuming-threads* (engine-served-by-resuming-threads engine))
         (result nil))                   ; stays so when a program leaves it by a non-local exit
@@ -32,8 +33,8 @@
       (end-resumption engine connection result))))
 
 (defun end-resumption (engine connection result)
-  "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of SERVE-RESUMPTION says; NIL after a
-non-local exit."
+  "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of
+SERVE-RESUMPTION says; NIL after a non-local exit."
   (case result
     (:parked (end-resumed-too-late engine connection))
     (t (end-owned-resumption engine connection (or result (given-away-outcome connection) :broken)))))
@@ -53,13 +54,14 @@ non-local exit."
   (end-resumed-too-late engine connection))
 
 (defun end-resumed-too-late (engine connection)
-  "Ends CONNECTION, which a resuming thread has parked, if ENGINE has stopped, so that nobody else will: STOP ends what is parked
-when it looks last, and a resuming thread had better not."
+  "Ends CONNECTION, which a resuming thread has parked, if ENGINE has stopped, so that nobody else
+will: STOP ends what is parked when it looks last, and a resuming thread had better not."
   (when (eq :stopped (engine-phase engine))
     (end-if-parked-too-late engine connection)))
 
 (defun worker-of (engine)
-  "The worker of ENGINE whose thread this is; NIL in any other thread, a worker's of another engine included."
+  "The worker of ENGINE whose thread this is; NIL in any other thread, a worker's of another engine
+included."
   (and *worker*
        (eq engine (worker-engine *worker*))
        *worker*))
@@ -72,16 +74,16 @@ when it looks last, and a resuming thread had better not."
 (defmethod resume-all-deferred ((engine ready-engine))
   (map-connections (lambda (connection)
                      (uninterruptibly
-                       ;; An owner that it is marked for looks again.  Who is not owned, but was a moment before, has
-                       ;; said by now whether it is deferred.
+                       ;; A marked owner looks again.  A connection whose owner left a moment ago
+                       ;; has said by now whether it is deferred.
                        (when (and (or (owned-p connection) (connection-deferred-p connection))
                                   (become-owner connection nil))
                          (requeue-connection engine connection))))
                    (engine-table engine)))
 
 (defun serve-resumption (engine connection)
-  "Does what a resuming thread can for CONNECTION, which it owns; returns what SERVE-ONCE does, :AGAIN when there may be
-work for workers."
+  "Does what a resuming thread can for CONNECTION, which it owns; returns what SERVE-ONCE does,
+:AGAIN when there may be work for workers."
   (noting-failure (engine connection)
     (cond ((or (connection-lingering-p connection) (end-left-to-worker connection)) :again)
           ((connection-output connection)
@@ -93,14 +95,16 @@ work for workers."
           (t (resume-and-send engine connection)))))
 
 (defun resume-and-send (engine connection)
-  "What RESUME-ONCE returns for CONNECTION, which has no output left; or of sending what is left then."
+  "What RESUME-ONCE returns for CONNECTION, which has no output left; or of sending what is left
+then."
   (let ((result (resume-once engine connection)))
     (if (and (eq result :again) (connection-output connection))
         (send-pending-output engine connection)
         result)))
 
 (defun resume-once (engine connection)
-  "Has the service of ENGINE do for CONNECTION what its resuming thread wants; returns what SERVE-ONCE does."
+  "Has the service of ENGINE do for CONNECTION what its resuming thread wants; returns what
+SERVE-ONCE does."
   (begin-service connection)
   (let* ((served (connection-served connection))
          (outcome (serve-resumption-of (engine-service engine) connection)))

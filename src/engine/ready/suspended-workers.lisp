@@ -33,8 +33,9 @@ until then.  NIL when it should end; it has left the pool."
     (bt:condition-notify (engine-changed engine))))
 
 (defun suspend-worker (engine worker)
-  "Waits to be resumed.  True then, NIL when WORKER has left the pool.  The caller defers interrupts:
-its thread can be destroyed only where it waits, when the cleanup form takes it off the list."
+  "Waits to be resumed.  True then, NIL when WORKER has left the pool.  The caller defers
+interrupts: its thread can be destroyed only where it waits, when the cleanup form takes it off the
+list."
   (look-around engine worker)
   (clear-stack)                         ; for long it may keep alive what was served last
   (unwind-protect (progn
@@ -55,7 +56,8 @@ its thread can be destroyed only where it waits, when the cleanup form takes it 
           (ready-worker-away worker) 0)))
 
 (defun await-resume (engine worker)
-  "Waits until WORKER, which is suspended, is resumed: true then; or may leave the pool, and has: NIL then."
+  "Waits until WORKER, which is suspended, is resumed: true then; or may leave the pool, and has:
+NIL then."
   (flet ((outcome ()
            (case (worker-state worker)
              (:active :resumed)
@@ -72,8 +74,8 @@ its thread can be destroyed only where it waits, when the cleanup form takes it 
           finally (return (eq :resumed outcome)))))
 
 (defun suspension-seconds (engine)
-  "How long a worker waits before it looks whether it is dispensable; NIL for ever: the pool grows only
-when nobody is suspended, and whoever makes its floor lower has it RECHECK-WORKERS."
+  "How long a worker waits before it looks whether it is dispensable; NIL for ever: the pool grows
+only when nobody is suspended, and whoever makes its floor lower has it RECHECK-WORKERS."
   (and (> (pool-size engine) (engine-standby engine))
        *suspension-seconds*))
 

@@ -14,8 +14,8 @@
              (look-around engine worker))))
 
 (defun look-around (engine worker)
-  "What WORKER of ENGINE does when it has nothing else to do.  It can be interrupted here, for long, as by a debugger, so it
-is AWAY."
+  "What WORKER of ENGINE does when it has nothing else to do.  It can be interrupted here, for long,
+as by a debugger, so it is AWAY."
   (when (interrupt-pending-p)           ; nobody else may wait
     (wake-sentinel-if-nobody-waits engine (engine-pool-state engine)))
   (setf (ready-worker-away worker) (pool-state-tick (engine-pool-state engine)))
@@ -32,8 +32,8 @@ is AWAY."
       event)))
 
 (defun poll-due-p (worker)
-  "True when WORKER has taken so many events off the queue that others, which wait in the kernel, might never have
-their turn."
+  "True when WORKER has taken so many events off the queue that others, which wait in the kernel,
+might never have their turn."
   (>= (ready-worker-taken worker) +event-batch+))
 
 (defun await-event (engine worker)
@@ -57,8 +57,8 @@ their turn."
         (t +small-event-batch+)))
 
 (defun wait-for-events (engine worker)
-  "What has come for WORKER when it has counted itself as waiting: an event that was queued meanwhile, or what the poller
-returns to it, two values."
+  "What has come for WORKER when it has counted itself as waiting: an event that was queued
+meanwhile, or what the poller returns to it, two values."
   (let ((waiting (pool-state-waiting (engine-pool-state engine)))
         (most (events-wanted engine)))
     (counter-add waiting 1)
@@ -72,8 +72,8 @@ returns to it, two values."
 
 (defun queue-other-events (engine others)
   "Queues OTHERS, tokens that came with the one that the caller handles, for who is free next.  A
-wakeup among them woke nobody who waits, so its mark is cleared first, and another one sent: for them, or
-for what was queued already."
+wakeup among them woke nobody who waits, so its mark is cleared first, and another one sent: for
+them, or for what was queued already."
   (when (member :wakeup others)         ; seldom
     (clear-wakeup engine)
     (setf others (remove :wakeup others))
@@ -85,15 +85,16 @@ for what was queued already."
     (wake-one (engine-poller engine))))
 
 (defun idle-poll-milliseconds (pool)
-  "How long a worker waits that found nothing to do: so long that all who wait at rest look around once
-in four seconds.  When more may wait than at rest, as long as the others: it may be one too many soon."
+  "How long a worker waits that found nothing to do: so long that all who wait at rest look around
+once in four seconds.  When more may wait than at rest, as long as the others: it may be one too
+many soon."
   (if (> (pool-state-target pool) (pool-state-floor pool))
       *poll-milliseconds*
       (* 4 *poll-milliseconds* (1+ (counter-count (pool-state-waiting pool))))))
 
 (defun wake-sentinel-if-nobody-waits (engine pool)
-  "Wakes the sentinel of ENGINE, if it is idle, when nobody waits any more.  The caller has counted itself
-as not waiting before, and reads whether the sentinel is idle afterwards; see IDLE-WAIT."
+  "Wakes the sentinel of ENGINE, if it is idle, when nobody waits any more.  The caller has counted
+itself as not waiting before, and reads whether the sentinel is idle afterwards; see IDLE-WAIT."
   (when (and (pool-state-sentinel-idle-p pool) (not (somebody-waits-p engine)))
     (wake-sentinel engine)))
 
@@ -104,11 +105,13 @@ as not waiting before, and reads whether the sentinel is idle afterwards; see ID
       (bt:condition-notify (engine-sentinel-wakeup engine)))))
 
 (defmethod serve-at :after ((engine ready-engine) connection time)
-  "An idle sentinel looks at deadlines once in *IDLE-TICK*, and may have looked before there was this one."
+  "An idle sentinel looks at deadlines once in *IDLE-TICK*, and may have looked before there was
+this one."
   (declare (ignore connection))
   (let ((pool (engine-pool-state engine)))
     (when time
-      (order-memory)                    ; the sentinel says that it is idle, and looks at deadlines then
+      ;; The sentinel says that it is idle, and looks at deadlines then.
+      (order-memory)
       (when (and (pool-state-sentinel-idle-p pool)
                  (< time (+ (coarse-now pool) (as-milliseconds *idle-tick*))))
         (wake-sentinel engine)))))
@@ -118,13 +121,14 @@ as not waiting before, and reads whether the sentinel is idle afterwards; see ID
 50.")
 
 (defparameter *sentinel-slack-microseconds* 100
-  "How late the system may end a nap of the sentinel, which is to see soon that workers are blocked.")
+  "How late the system may end a nap of the sentinel, which is to see soon that workers are
+blocked.")
 
 (defun prepare-thread (engine slack-microseconds)
   "Tells the system what the current thread is, a worker's of ENGINE or the sentinel's: one of many
 that had better not interrupt each other, nor the clients, when they wake, and whose sleeps may end
-SLACK-MICROSECONDS, an integer, late.  Who is interrupted amid a request may have to wait for the slices of
-several others.  Does nothing where the service of ENGINE wants it otherwise."
+SLACK-MICROSECONDS, an integer, late.  Who is interrupted amid a request may have to wait for the
+slices of several others.  Does nothing where the service of ENGINE wants it otherwise."
   (when (batch-scheduling-p (engine-service engine))
     (schedule-as-batch)
     (let-timers-be-late slack-microseconds)))
@@ -199,8 +203,8 @@ several others.  Does nothing where the service of ENGINE wants it otherwise."
       (end-service engine connection outcome))))
 
 (defun end-service (engine connection outcome)
-  "Does with CONNECTION, which the caller owns unless OUTCOME is :PARKED, what OUTCOME says; NIL for one that was
-left by a non-local exit."
+  "Does with CONNECTION, which the caller owns unless OUTCOME is :PARKED, what OUTCOME says; NIL for
+one that was left by a non-local exit."
   (cond ((eq outcome :parked)
          (end-if-parked-too-late engine connection))
         ((eq outcome :later)
@@ -214,7 +218,8 @@ left by a non-local exit."
            ((nil) (drop-connection engine connection))))))
 
 (defun queue-for-next-turn (engine connection)
-  "Queues CONNECTION, which the current thread owns, and of which more has come than a turn is for, behind all that is ready."
+  "Queues CONNECTION, which the current thread owns, and of which more has come than a turn is for,
+behind all that is ready."
   (let ((worker (worker-of engine)))
     (when worker                        ; it asks the poller first
       (setf (ready-worker-taken worker) +event-batch+)))
@@ -250,12 +255,12 @@ still sent."
         (t :close)))
 
 (defconstant +turn+ 16
-  "How many requests of one connection a worker serves before what else is ready has its turn: a client that never pauses
-does not keep its worker, nor timers and other clients waiting.")
+  "How many requests of one connection a worker serves before what else is ready has its turn: a
+client that never pauses does not keep its worker, nor timers and other clients waiting.")
 
 (defun serve-until-parked (engine connection)
-  "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN; :LATER when its turn is over, and
-more has come."
+  "Serves what has come of CONNECTION; returns :PARKED, :CLOSE, :DETACHED or :BROKEN; :LATER when
+its turn is over, and more has come."
   (loop repeat +turn+
         do (let ((result (noting-failure (engine connection)
                            (serve-further engine connection))))
@@ -270,8 +275,9 @@ more has come."
         (t (serve-once engine connection))))
 
 (defun serve-once (engine connection)
-  "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, :LATER when that is to be done
-after what else is ready; else what became of it, :PARKED, or is to become of it."
+  "Serves one request of CONNECTION.  Returns :AGAIN when there is more to be done for it, :LATER
+when that is to be done after what else is ready; else what became of it, :PARKED, or is to become
+of it."
   (begin-service connection)
   (let* ((served (connection-served connection))
          (outcome (interruptibly (serve (engine-service engine) connection))))
@@ -287,8 +293,9 @@ after what else is ready; else what became of it, :PARKED, or is to become of it
         (connection-turn-over-p connection) nil))
 
 (defun settle-outcome (engine connection outcome served)
-  "Does for CONNECTION, which the caller owns, what OUTCOME says that the service returned; SERVED requests of it
-had been answered before, an integer, or NIL for fewer than now.  Returns what SERVE-ONCE does."
+  "Does for CONNECTION, which the caller owns, what OUTCOME says that the service returned; SERVED
+requests of it had been answered before, an integer, or NIL for fewer than now.  Returns what
+SERVE-ONCE does."
   (let ((service (engine-service engine)))
     (cond ((gone-p connection) :detached)
           ((eq outcome :broken) :broken)
@@ -309,9 +316,10 @@ had been answered before, an integer, or NIL for fewer than now.  Returns what S
           (t (settle-served engine connection)))))
 
 (defun settle-served (engine connection)
-  "Does for CONNECTION, which the caller owns, what is to be done when all was served that had come when it was read.  Returns
-what SERVE-ONCE does."
-  (let ((ownership (connection-ownership connection))) ; once: what is noted afterwards leaves :ARRIVED
+  "Does for CONNECTION, which the caller owns, what is to be done when all was served that had come
+when it was read.  Returns what SERVE-ONCE does."
+  ;; Once: events noted afterwards leave :ARRIVED.
+  (let ((ownership (connection-ownership connection)))
     (cond ((ownership-test ownership :arrived)
            (give-up-ownership connection) ; in vain: but then it is not :ARRIVED any more
            :again)
@@ -320,16 +328,17 @@ what SERVE-ONCE does."
           (t (park engine connection)))))
 
 (defun note-stall (engine)
-  "Counts a time when the service of ENGINE served no request, and yet says that there is input to be
-served.  NIL: to call it again would change nothing, so the connection is parked, and has a deadline."
+  "Counts a time when the service of ENGINE served no request, and yet says that there is input to
+be served.  NIL: to call it again would change nothing, so the connection is parked, and has a
+deadline."
   (with-engine (engine)
     (incf (engine-stalls engine)))
   nil)
 
 (defun park (engine connection)
-  "Makes CONNECTION, which the caller owns, nobody's, until the kernel reports that more of it has come.
-Returns :PARKED; :AGAIN when that is so already, and :BROKEN when it cannot be watched: it is the
-caller's still."
+  "Makes CONNECTION, which the caller owns, nobody's, until the kernel reports that more of it has
+come.  Returns :PARKED; :AGAIN when that is so already, and :BROKEN when it cannot be watched: it is
+the caller's still."
   (unless (connection-deadline connection)
     (let ((pool (engine-pool-state engine)))
       (set-deadline-in connection (if (zerop (connection-served connection)) :first-byte :idle)
@@ -338,8 +347,8 @@ caller's still."
 
 (defun leave-to-poller (engine connection)
   "What PARK does, without a deadline."
-  ;; It is watched before it is anybody else's: whoever owned it then could close the descriptor, and
-  ;; the next connection might have the same number.
+  ;; Watch it before another thread can own it: that owner could close the descriptor, and the
+  ;; next connection might have the same number.
   (setf (connection-untouched connection) :parked)
   (cond ((not (or (connection-watched-p connection)
                   (watch-connection engine connection)))

@@ -6,20 +6,21 @@
 ;;;; than a processor, or computes for many ticks, is stuck: it does not count any more as one
 ;;;; who could take what comes.
 ;;;;
-;;;; So is one that an interrupt, as by a debugger, holds up between two waits: it is AWAY, which is asked about like a request.
-;;;; Whoever is resumed has some ticks for coming.
+;;;; So is one that an interrupt, as by a debugger, holds up between two waits: it is AWAY, which is
+;;;; asked about like a request.  Whoever is resumed has some ticks for coming.
 ;;;;
 ;;;; Whether a thread waits for a processor only the kernel knows; to ask costs microseconds,
 ;;;; so suspects alone are asked about, once for each request, and after several that were
 ;;;; blocked only one in as many, down to one in 64.
 ;;;;
-;;;; Where the kernel does not tell, because /proc is not there or no descriptor is left, a suspect is
-;;;; taken for blocked when its thread's own clock stood still between two looks.  On a busy machine that
-;;;; is so, too, while it waits for a processor: the pool grows more than it need, but it grows.
+;;;; Where the kernel does not tell, because /proc is not there or no descriptor is left, a suspect
+;;;; is taken for blocked when its thread's own clock stood still between two looks.  On a busy
+;;;; machine that is so, too, while it waits for a processor: the pool grows more than it need, but
+;;;; it grows.
 ;;;;
-;;;; While nobody is stuck for long the naps are long, and who was blocked for a moment, by a collection
-;;;; of garbage say, is a suspect as well; so the first that is found blocked only has the next looks
-;;;; follow closely.
+;;;; While nobody is stuck for long the naps are long, and who was blocked for a moment, by a
+;;;; collection of garbage say, is a suspect as well; so the first that is found blocked only has
+;;;; the next looks follow closely.
 ;;;;
 ;;;; Of those that are not stuck one or two are asked about at each tick, at random, and the share
 ;;;; of what was found lately is taken for all of them:
@@ -60,8 +61,8 @@
   (decisions nil :type (simple-array fixnum (*)) :read-only t)) ; counters, see pool-sizing.lisp
 
 (defstruct (worker-sample (:include opaque))
-  "The active workers at a tick: those that are STUCK, those that are AVAILABLE because they are not,
-and of these the ones that are SERVING a request."
+  "The active workers at a tick: those that are STUCK, those that are AVAILABLE because they are
+not, and of these the ones that are SERVING a request."
   (stuck 0 :type fixnum)
   (briefly-stuck 0 :type fixnum)        ; of the stuck, see *BRIEF-TICKS*
   (available 0 :type fixnum)
@@ -205,13 +206,14 @@ about.  Time in which the system let the thread wait for a processor does not co
 ;;; Shares
 
 (defun share-with (share found-p weight)
-  "SHARE, of those of which something was found lately, with another one of which it was if FOUND-P."
+  "SHARE, of those of which something was found lately, with another one of which it was if
+FOUND-P."
   (declare (type single-float share weight))
   (+ (* (- 1.0 weight) share) (if found-p weight 0.0)))
 
 (defun estimated-blocked (engine controller sample)
-  "How many workers of ENGINE are blocked that are no suspects yet in SAMPLE, after one more of them was
-asked about.  0 while somebody waits: there is no need to know then."
+  "How many workers of ENGINE are blocked that are no suspects yet in SAMPLE, after one more of them
+was asked about.  0 while somebody waits: there is no need to know then."
   (let ((worker (worker-sample-serving-one sample)))
     (cond ((or (null worker) (somebody-waits-p engine)) 0)
           (t
@@ -220,8 +222,8 @@ asked about.  0 while somebody waits: there is no need to know then."
            (floor (* (controller-blocked-share controller) (worker-sample-serving sample)))))))
 
 (defun estimated-runnable (controller sample enough)
-  "How many workers in SAMPLE run, or wait for a processor, and are not stuck, after one more of them was
-asked about.  0 where they cannot be more than ENOUGH."
+  "How many workers in SAMPLE run, or wait for a processor, and are not stuck, after one more of
+them was asked about.  0 where they cannot be more than ENOUGH."
   (cond ((<= (worker-sample-available sample) enough)
          (setf (controller-running-share controller) 0.0)
          0)

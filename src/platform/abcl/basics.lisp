@@ -77,8 +77,9 @@ a file would be closed when it is read or written."
   (heed-destruction))
 
 (defmacro unwind-protect-whole (form &body cleanup)
-  "Evaluates FORM, and then, however that was left, all of CLEANUP, though its thread was destroyed.  Returns the
-values of FORM; or ends a thread that was destroyed where nothing took heed of it before CLEANUP."
+  "Evaluates FORM, and then, however that was left, all of CLEANUP, though its thread was destroyed.
+Returns the values of FORM; or ends a thread that was destroyed where nothing took heed of it before
+CLEANUP."
   (let ((done-p (gensym "DONE-P")) (destroyed-p (gensym "DESTROYED-P")))
     `(let ((,done-p nil) (,destroyed-p nil))
        (unwind-protect (multiple-value-prog1 ,form
@@ -89,18 +90,21 @@ values of FORM; or ends a thread that was destroyed where nothing took heed of i
            (end-destroyed-thread))))))
 
 (defparameter *destruction-period* 1/4
-  "How often, in seconds, a thread that waits has to call HEED-DESTRUCTION; NIL where that is not needed.")
+  "How often, in seconds, a thread that waits has to call HEED-DESTRUCTION; NIL where that is not
+needed.")
 
 (defun heed-destruction ()
-  "Ends the current thread if somebody has destroyed it by Bordeaux Threads, which ends no wait here."
+  "Ends the current thread if somebody has destroyed it by Bordeaux Threads, which ends no wait
+here."
   (eval nil))                           ; see DESTROY-THREAD
 
 (defun wait-on (condition-variable lock seconds)
   "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
 CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
 for."
-  ;; Bordeaux Threads takes LOCK again only where nobody interrupts the wait; whoever gives LOCK back while the
-  ;; thread unwinds would fail then, and a handler of that error would keep the thread from its end.
+  ;; Bordeaux Threads takes LOCK again only where nobody interrupts the wait; whoever gives LOCK
+  ;; back while the thread unwinds would fail then, and a handler of that error would keep the
+  ;; thread from its end.
   (let ((lock-back-p nil))
     (unwind-protect
          (setf lock-back-p (bt:condition-wait condition-variable lock :timeout seconds))
@@ -139,7 +143,8 @@ meanwhile."
                      ,channel java:+true+))))
 
 (defun select-once (selector milliseconds)
-  "Waits up to MILLISECONDS, or for ever when NIL, for what SELECTOR is for.  True when it is ready."
+  "Waits up to MILLISECONDS, or for ever when NIL, for what SELECTOR is for.  True when it is
+ready."
   ;; To SELECT, zero means no limit.
   (plusp (cond ((null milliseconds)
                 (jcall-method ("java.nio.channels.Selector" "select") selector))
@@ -172,6 +177,6 @@ meanwhile."
     t))
 
 (defun wait-timed-out-p (condition)
-  "True when CONDITION, which reading or writing a socket's stream has signalled, tells that the wait had its
-time: here it is Java's exception, as text."
+  "True when CONDITION, which reading or writing a socket's stream has signalled, tells that the
+wait had its time: here it is Java's exception, as text."
   (and (search "timed out" (princ-to-string condition)) t))

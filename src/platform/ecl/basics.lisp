@@ -7,8 +7,8 @@
   `(mp:without-interrupts ,@body))
 
 (defmacro deferring-interrupts (&body body)
-  "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until that is done, or until
-an INTERRUPTIBLY in it.  A wait in the system is cut short, as by any signal.  ECL keeps that in part
+  "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until that is done, or until an
+INTERRUPTIBLY in it.  A wait in the system is cut short, as by any signal.  ECL keeps that in part
 only: it ends a thread that is to be destroyed also where BODY leaves a handler."
   `(mp:without-interrupts ,@body))
 
@@ -60,8 +60,9 @@ interrupted where the caller can."
   (max 1 (ffi:c-inline () () :long "sysconf(_SC_NPROCESSORS_ONLN)" :one-liner t)))
 
 (defmacro with-lock-except-in-waits ((lock) &body body)
-  "Evaluates BODY while the current thread holds LOCK and defers interrupts.  In BODY, (WAITING FORM) evaluates
-FORM, a call of WAIT-ON, in which the thread can be interrupted where the caller can."
+  "Evaluates BODY while the current thread holds LOCK and defers interrupts.  In BODY, (WAITING
+FORM) evaluates FORM, a call of WAIT-ON, in which the thread can be interrupted where the caller
+can."
   (let ((mutex (gensym "MUTEX")))
     `(let ((,mutex ,lock))
        (mp:without-interrupts
@@ -94,8 +95,8 @@ for.  Interrupts that the caller allows run where LOCK is not held."
 (defconstant +eintr+ 4)
 
 (defun poll-descriptor (descriptor direction until)
-  "Waits until DESCRIPTOR is ready for DIRECTION, :INPUT or :OUTPUT, or failed: then true.  NIL after UNTIL, a moment
-of MILLISECONDS, or NIL for no limit."
+  "Waits until DESCRIPTOR is ready for DIRECTION, :INPUT or :OUTPUT, or failed: then true.  NIL
+after UNTIL, a moment of MILLISECONDS, or NIL for no limit."
   ;; In pieces, so that a wait is over before long also when a thread's interrupt came just
   ;; before poll(2).
   (loop for left = (milliseconds-left until)

@@ -2,12 +2,14 @@
 
 ;;;; The streams of sockets on ECL, which are C's FILEs.
 ;;;;
-;;;; Where the socket has a time limit (SO_RCVTIMEO, SO_SNDTIMEO), any signal ends a wait in the system, see signal(7), and
-;;;; the garbage collector stops threads by signals.  Then ECL (21.2.1) asks the FILE once more for all that it wanted
-;;;; at first, so that octets are lost, or sent twice.  So nothing waits here amid several octets: what is read is a single
-;;;; one, or has come already; and what is written goes to the socket itself.
+;;;; Where the socket has a time limit (SO_RCVTIMEO, SO_SNDTIMEO), any signal ends a wait in the
+;;;; system, see signal(7), and the garbage collector stops threads by signals.  Then ECL (21.2.1)
+;;;; asks the FILE once more for all that it wanted at first, so that octets are lost, or sent
+;;;; twice.  So nothing waits here amid several octets: what is read is a single one, or has come
+;;;; already; and what is written goes to the socket itself.
 ;;;;
-;;;; A program that reads or writes such a stream by itself has what ECL does, as with Hunchentoot alone.
+;;;; A program that reads or writes such a stream by itself has what ECL does, as with Hunchentoot
+;;;; alone.
 
 (ffi:clines "#include <errno.h>" "#include <sys/ioctl.h>" "#include <sys/socket.h>" "#include <sys/time.h>"
             "#ifndef MSG_NOSIGNAL
@@ -27,11 +29,12 @@
 (defconstant +eagain+ #+linux 11 #-linux 35)
 
 (defconstant +most-read-singly+ 4096
-  "How many octets are read one by one before it is looked again how many have come: as many as a FILE has read ahead at
-most.")
+  "How many octets are read one by one before it is looked again how many have come: as many as a
+FILE has read ahead at most.")
 
 (defun own-descriptor (stream octets)
-  "The descriptor of STREAM, one half of a socket's, if that is the Lisp's own, and OCTETS are what C can read; else NIL."
+  "The descriptor of STREAM, one half of a socket's, if that is the Lisp's own, and OCTETS are what
+C can read; else NIL."
   (and (typep stream 'file-stream)
        (typep octets 'octets)
        (let ((descriptor (ext:file-stream-fd stream)))
@@ -39,7 +42,8 @@ most.")
               descriptor))))
 
 (defun send-limit (descriptor)
-  "How many milliseconds a write to DESCRIPTOR, a socket, may wait, 0 for any time; or minus an error number."
+  "How many milliseconds a write to DESCRIPTOR, a socket, may wait, 0 for any time; or minus an
+error number."
   (ffi:c-inline (descriptor) (:int) :long "hrt_send_limit(#0)" :one-liner t))
 
 (defun available-count (descriptor)
@@ -47,7 +51,8 @@ most.")
   (ffi:c-inline (descriptor) (:int) :int "hrt_available(#0)" :one-liner t))
 
 (defun read-singly (stream octets start end)
-  "Reads OCTETS from START to END one by one.  Returns where that ended, and as second value true at the end of STREAM."
+  "Reads OCTETS from START to END one by one.  Returns where that ended, and as second value true at
+the end of STREAM."
   (loop for position from start below end
         for octet = (read-byte stream nil)
         while octet
@@ -71,12 +76,14 @@ most.")
               finally (return (- position start))))))
 
 (defun send-now (descriptor octets start end)
-  "Sends what DESCRIPTOR, a socket, takes now of OCTETS from START to END.  Returns how many, or minus an error number."
+  "Sends what DESCRIPTOR, a socket, takes now of OCTETS from START to END.  Returns how many, or
+minus an error number."
   (ffi:c-inline (descriptor octets start (- end start)) (:int :object :long :long) :long
                 "hrt_send(#0, (#1)->vector.self.b8 + #2, #3)" :one-liner t))
 
 (defun await-room-to-send (descriptor)
-  "Waits until DESCRIPTOR, a socket, takes more, as long as a write to it may wait; signals an error after that."
+  "Waits until DESCRIPTOR, a socket, takes more, as long as a write to it may wait; signals an error
+after that."
   (let ((limit (send-limit descriptor)))
     (unless (poll-descriptor descriptor :output (and (plusp limit) (+ (milliseconds) limit)))
       (error "The peer has taken nothing for ~D ms." limit))))

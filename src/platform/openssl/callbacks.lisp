@@ -1,11 +1,11 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What OpenSSL asks of us in a handshake.  Nothing leaves a callback but by its end: there are OpenSSL's
-;;;; frames below.
+;;;; What OpenSSL asks of us in a handshake.  Nothing leaves a callback but by its end: there are
+;;;; OpenSSL's frames below.
 
 (defmacro define-tls-callback (name arguments failure documentation &body body)
-  "Defines the callback NAME of ARGUMENTS, that returns what BODY does, an int, or FAILURE when that fails.
-DOCUMENTATION says what for."
+  "Defines the callback NAME of ARGUMENTS, that returns what BODY does, an int, or FAILURE when that
+fails.  DOCUMENTATION says what for."
   (declare (ignore documentation))
   `(cffi:defcallback ,name :int ,arguments
      (declare (ignorable ,@(mapcar #'first arguments)))
@@ -21,8 +21,8 @@ DOCUMENTATION says what for."
 (defconstant +no-wildcards+ 2)          ; X509_CHECK_FLAG_NO_WILDCARDS
 
 (defun context-for-name (handles name)
-  "Which of HANDLES, pointers to SSL_CTX, has a certificate for NAME, a C string: by the name itself, or else
-by a wildcard (RFC 6125, section 6.4.3).  NIL for none."
+  "Which of HANDLES, pointers to SSL_CTX, has a certificate for NAME, a C string: by the name
+itself, or else by a wildcard (RFC 6125, section 6.4.3).  NIL for none."
   (loop for flags in (list +no-wildcards+ 0)
           thereis (find-if (lambda (handle)
                              (= 1 (%check-host (%context-certificate handle) name 0 flags
@@ -48,8 +48,8 @@ by a wildcard (RFC 6125, section 6.4.3).  NIL for none."
   "The names of protocols that we speak (RFC 7301, section 6), the preferred one first.")
 
 (defun find-protocol (offered length protocol)
-  "Where PROTOCOL, octets, is among the names in the LENGTH octets at OFFERED, each with its length before it:
-the index of its first octet, or NIL."
+  "Where PROTOCOL, octets, is among the names in the LENGTH octets at OFFERED, each with its length
+before it: the index of its first octet, or NIL."
   (loop with index = 0
         while (< index length)
         do (let* ((count (cffi:mem-aref offered :uint8 index))
@@ -107,14 +107,16 @@ the index of its first octet, or NIL."
         (flet ((parameter (index)
                  (cffi:mem-aptr parameters '(:struct ossl-param) index)))
           (set-parameter (parameter 0) key-name 5 key 32) ; OSSL_PARAM_OCTET_STRING
-          (set-parameter (parameter 1) digest-name 4 digest (1- digest-size)) ; OSSL_PARAM_UTF8_STRING
+          ;; OSSL_PARAM_UTF8_STRING.
+          (set-parameter (parameter 1) digest-name 4 digest (1- digest-size))
           (set-parameter (parameter 2) (cffi:null-pointer) 0 (cffi:null-pointer) 0)
           ;; OpenSSL 3.0 has it, and only that asks.
           (= 1 (cffi:foreign-funcall "EVP_MAC_CTX_set_params" :pointer mac :pointer parameters
                                                               :int)))))))
 
 (defun set-ticket-key (key begin start cipher mac)
-  "Prepares CIPHER, by the function BEGIN with its START, and MAC for KEY, octets.  True on success."
+  "Prepares CIPHER, by the function BEGIN with its START, and MAC for KEY, octets.  True on
+success."
   (cffi:with-foreign-object (octets :uint8 +ticket-key-octets+)
     (copy-out key octets)
     (and (= 1 (funcall begin cipher (%aes-256-cbc) (cffi:null-pointer)
@@ -122,7 +124,8 @@ the index of its first octet, or NIL."
          (set-mac-key mac (cffi:inc-pointer octets +ticket-name-octets+)))))
 
 (defun make-ticket (keys name start cipher mac)
-  "Prepares CIPHER and MAC for a new ticket; writes its NAME and START.  Returns what OpenSSL wants."
+  "Prepares CIPHER and MAC for a new ticket; writes its NAME and START.  Returns what OpenSSL
+wants."
   (copy-out (subseq (first keys) 0 +ticket-name-octets+) name)
   (if (and (= 1 (%random-octets start 16))
            (set-ticket-key (first keys) #'%begin-encryption start cipher mac))
@@ -130,8 +133,8 @@ the index of its first octet, or NIL."
       -1))
 
 (defun take-ticket (keys name start cipher mac)
-  "Prepares CIPHER and MAC for a ticket with NAME and START.  Returns what OpenSSL wants: 0 for one of which
-no key is known, 2 for one that is to be replaced."
+  "Prepares CIPHER and MAC for a ticket with NAME and START.  Returns what OpenSSL wants: 0 for one
+of which no key is known, 2 for one that is to be replaced."
   (let* ((wanted (copy-in name +ticket-name-octets+))
          (key (find-if (lambda (key) (not (mismatch key wanted :end1 +ticket-name-octets+))) keys)))
     (cond ((null key) 0)

@@ -23,8 +23,8 @@
 ;;; Passwords
 
 (defun call-with-password (context password function)
-  "Calls FUNCTION; files that OpenSSL reads for CONTEXT, an SSL_CTX, may be encrypted by PASSWORD, a string or
-NIL.  Without one it takes an empty one: otherwise OpenSSL would ask at the terminal."
+  "Calls FUNCTION; files that OpenSSL reads for CONTEXT, an SSL_CTX, may be encrypted by PASSWORD, a
+string or NIL.  Without one it takes an empty one: otherwise OpenSSL would ask at the terminal."
   (cffi:with-foreign-string ((text size) (or password ""))
     (%set-password context text)
     (unwind-protect (funcall function)
@@ -33,7 +33,8 @@ NIL.  Without one it takes an empty one: otherwise OpenSSL would ask at the term
         (setf (cffi:mem-aref text :uint8 index) 0)))))
 
 (defun encrypted-key-p (file)
-  "True when FILE says that what is in it is encrypted: in PKCS #8 (RFC 5958), or as RFC 1421 has it."
+  "True when FILE says that what is in it is encrypted: in PKCS #8 (RFC 5958), or as RFC 1421 has
+it."
   (with-open-file (stream file :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
     (loop for line = (read-line stream nil)
           while line
@@ -64,7 +65,8 @@ NIL.  Without one it takes an empty one: otherwise OpenSSL would ask at the term
     (key-refused index file password (why-it-failed))))
 
 (defun load-certificate (context index file)
-  "Makes the certificates in FILE those of CONTEXT, an SSL_CTX: its own, and then those of who issued it."
+  "Makes the certificates in FILE those of CONTEXT, an SSL_CTX: its own, and then those of who
+issued it."
   (check-readable :certificate index file)
   (unless (= 1 (call-with-password context nil
                                    (lambda ()
@@ -112,7 +114,8 @@ NIL.  Without one it takes an empty one: otherwise OpenSSL would ask at the term
                          (time-words (%certificate-begin certificate))))))))
 
 (defun certificate-warnings (context file)
-  "What is to be said of the certificates of CONTEXT, an SSL_CTX, which were in FILE: a list of sentences."
+  "What is to be said of the certificates of CONTEXT, an SSL_CTX, which were in FILE: a list of
+sentences."
   (loop for (certificate . issuers) on (certificate-chain context)
         for position from 1
         append (date-warnings certificate file position)
@@ -128,7 +131,8 @@ NIL.  Without one it takes an empty one: otherwise OpenSSL would ask at the term
 (defconstant +verify-required+ 2)
 
 (defun load-authorities (context file)
-  "Makes CONTEXT, an SSL_CTX, trust clients whose certificates those in FILE have issued, and tell them so."
+  "Makes CONTEXT, an SSL_CTX, trust clients whose certificates those in FILE have issued, and tell
+them so."
   (let* ((name (name-for-openssl file))
          (names (if (= 1 (%load-authorities context name (cffi:null-pointer)))
                     (%read-authority-names name)

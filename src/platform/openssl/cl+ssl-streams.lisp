@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; TLS connections that CL+SSL has made, for SBCL on Linux: of acceptors that are none of ours, of programs,
-;;;; and where a worker waits for the peer.
+;;;; TLS connections that CL+SSL has made, for SBCL on Linux: of acceptors that are none of ours, of
+;;;; programs, and where a worker waits for the peer.
 ;;;;
 ;;;; Invariant: no thread is interrupted while it is in OpenSSL; see session.lisp.
 

@@ -1,10 +1,11 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What all TLS connections of an acceptor have in common: OpenSSL's SSL_CTX, one for each certificate.
+;;;; What all TLS connections of an acceptor have in common: OpenSSL's SSL_CTX, one for each
+;;;; certificate.
 ;;;;
-;;;; Invariant: an SSL_CTX is freed when nobody has its structure any more, and never before.  So whoever
-;;;; has the structure may use the pointers in it, without a lock.  An SSL object counts as a user of the
-;;;; SSL_CTX that it has, for OpenSSL, but of no other.
+;;;; Invariant: an SSL_CTX is freed when nobody has its structure any more, and never before.  So
+;;;; whoever has the structure may use the pointers in it, without a lock.  An SSL object counts as
+;;;; a user of the SSL_CTX that it has, for OpenSSL, but of no other.
 
 ;;; Keys for session tickets (RFC 5077, section 4), vectors of 80 octets.
 
@@ -25,8 +26,8 @@
   (make-ticket-keys (list (milliseconds) (random-octets +ticket-key-octets+))))
 
 (defun valid-ticket-keys (ticket-keys)
-  "The keys of TICKET-KEYS, a list: tickets are made with the first, and taken with any.  A random one
-that is too old is replaced before."
+  "The keys of TICKET-KEYS, a list: tickets are made with the first, and taken with any.  A random
+one that is too old is replaced before."
   (let* ((state (ticket-keys-state ticket-keys))
          (made (first state))
          (now (milliseconds)))
@@ -40,9 +41,9 @@ that is too old is replaced before."
 
 (define-record (tls-context (:include opaque)
                             (:constructor %make-tls-context (id handles ciphers ticket-keys)))
-  "What TLS connections are made of: certificates, keys and settings; see MAKE-TLS-CONTEXT.  It is not
-changed any more.  Whoever has an SSL object of it in its handshake keeps the structure, too: that has the
-certificates for other names."
+  "What TLS connections are made of: certificates, keys and settings; see MAKE-TLS-CONTEXT.  It is
+not changed any more.  Whoever has an SSL object of it in its handshake keeps the structure, too:
+that has the certificates for other names."
   (id 0 :type (integer 1) :read-only t)
   (handles '() :type list :read-only t) ; pointers to SSL_CTX, the default one first
   (ciphers "" :type string :read-only t
@@ -52,8 +53,8 @@ certificates for other names."
 MAKE-TLS-CONTEXT of the one that succeeds it."))
 
 (defun tls-context-handle (context)
-  "OpenSSL's SSL_CTX for a new connection under CONTEXT, a foreign pointer that may be used as long as
-somebody has CONTEXT."
+  "OpenSSL's SSL_CTX for a new connection under CONTEXT, a foreign pointer that may be used as long
+as somebody has CONTEXT."
   (first (tls-context-handles context)))
 
 ;;; Callbacks find the structure by a number that each SSL_CTX of it has.
@@ -100,8 +101,8 @@ somebody has CONTEXT."
     #-sbcl (trivial-garbage:finalize context #'finish)))
 
 (defun make-tls-stream (context stream)
-  "A stream of CL+SSL's for a server under CONTEXT, by which octets on STREAM are encrypted, after the
-handshake.  Signals what CL+SSL does when that fails."
+  "A stream of CL+SSL's for a server under CONTEXT, by which octets on STREAM are encrypted, after
+the handshake.  Signals what CL+SSL does when that fails."
   (cl+ssl:ensure-initialized)           ; or it would do so now, and make a context of its own
   (keeping (context)                    ; it has pointers that are used
     (cl+ssl:with-global-context ((tls-context-handle context))

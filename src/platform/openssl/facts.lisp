@@ -2,8 +2,8 @@
 
 ;;;; What is known of a TLS connection after its handshake, and of its client's certificate.
 ;;;;
-;;;; Invariant: all pointers here are OpenSSL's own, valid as long as the SSL object is, unless said otherwise.
-;;;; The caller sees to it that nobody ends that meanwhile, and is not interrupted.
+;;;; Invariant: all pointers here are OpenSSL's own, valid as long as the SSL object is, unless said
+;;;; otherwise.  The caller sees to it that nobody ends that meanwhile, and is not interrupted.
 
 (cffi:defcfun ("SSL_get_version" %protocol-of-handle) :pointer (handle :pointer))
 
@@ -68,10 +68,10 @@
         (map 'string #'code-char (copy-in (cffi:mem-ref octets :pointer) count))))))
 
 (defun tls-facts (handle)
-  "What is known of the connection of HANDLE, a pointer to an SSL object whose handshake is done: a plist of
-:PROTOCOL and :CIPHER, strings; :SERVER-NAME, that the client has asked for (RFC 6066, section 3), and
-:APPLICATION-PROTOCOL, that was agreed on (RFC 7301), strings or NIL; and :RESUMED-P, true where the handshake
-took up a session of an earlier connection."
+  "What is known of the connection of HANDLE, a pointer to an SSL object whose handshake is done: a
+plist of :PROTOCOL and :CIPHER, strings; :SERVER-NAME, that the client has asked for (RFC 6066,
+section 3), and :APPLICATION-PROTOCOL, that was agreed on (RFC 7301), strings or NIL; and
+:RESUMED-P, true where the handshake took up a session of an earlier connection."
   (deferring-interrupts
     (list :protocol (c-text (%protocol-of-handle handle))
           :cipher (c-text (%cipher-name (%cipher-of-handle handle)))
@@ -134,7 +134,8 @@ took up a session of an earlier connection."
         (encode-universal-time seconds minutes hours day (1+ month) (+ 1900 year) 0)))))
 
 (defun verification-failure (handle)
-  "Why the certificate of the peer of HANDLE is not to be trusted, a string; NIL where it was verified."
+  "Why the certificate of the peer of HANDLE is not to be trusted, a string; NIL where it was
+verified."
   (let ((result (%verify-result handle)))
     (unless (zerop result)              ; X509_V_OK
       (c-text (%verify-words result)))))
@@ -148,10 +149,11 @@ took up a session of an earlier connection."
       certificate)))
 
 (defun peer-certificate-facts (handle)
-  "What is known of the certificate that the peer of HANDLE, a pointer to an SSL object, has shown: a plist of
-:OCTETS, all of it, in DER; :FAILURE, why it was not verified, a string, or NIL; :SUBJECT and :ISSUER, strings
-as in RFC 2253; :SERIAL-NUMBER, an integer; :NOT-BEFORE and :NOT-AFTER, universal times; and :DIGEST, the 32
-octets that SHA-256 makes of it.  NIL where the peer has shown none."
+  "What is known of the certificate that the peer of HANDLE, a pointer to an SSL object, has shown:
+a plist of :OCTETS, all of it, in DER; :FAILURE, why it was not verified, a string, or NIL; :SUBJECT
+and :ISSUER, strings as in RFC 2253; :SERIAL-NUMBER, an integer; :NOT-BEFORE and :NOT-AFTER,
+universal times; and :DIGEST, the 32 octets that SHA-256 makes of it.  NIL where the peer has shown
+none."
   (deferring-interrupts
     (let ((certificate (peer-certificate handle)))
       (when certificate

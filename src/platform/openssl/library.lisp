@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What we call of OpenSSL's library, which CL+SSL has loaded, to make contexts: names, constants, and the
-;;;; errors that it keeps for each thread.  OpenSSL 1.1.1 has all of it, unless said otherwise.
+;;;; What we call of OpenSSL's library, which CL+SSL has loaded, to make contexts: names, constants,
+;;;; and the errors that it keeps for each thread.  OpenSSL 1.1.1 has all of it, unless said
+;;;; otherwise.
 
 ;;; Contexts, see ssl(7)
 
@@ -101,7 +102,8 @@
 (cffi:defcfun ("ASN1_TIME_to_tm" %broken-down-time) :int (time :pointer) (result :pointer))
 
 (defun certificate-chain (context)
-  "The certificates that CONTEXT, an SSL_CTX, sends, the server's own first; a list of pointers to X509."
+  "The certificates that CONTEXT, an SSL_CTX, sends, the server's own first; a list of pointers to
+X509."
   (cffi:with-foreign-object (chain :pointer)
     (setf (cffi:mem-ref chain :pointer) (cffi:null-pointer))
     (control-context context +control-chain+ 0 chain)
@@ -151,8 +153,8 @@
     (%sha256 pointer (length octets) digest)
     (copy-in digest 32)))
 
-;;; What went wrong.  OpenSSL adds to what has failed before in the thread, and other calls would take it
-;;; for theirs, see SSL_get_error(3).
+;;; What went wrong.  OpenSSL adds to what has failed before in the thread, and other calls would
+;;; take it for theirs, see SSL_get_error(3).
 
 (cffi:defcfun ("ERR_clear_error" %clear-errors) :void)
 

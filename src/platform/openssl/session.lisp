@@ -21,12 +21,15 @@
   (context nil :read-only t)            ; which callbacks of OpenSSL look for in a handshake
   (failed-p nil)
   (kernel-p nil)                        ; the kernel encrypts what is sent
-  (greedy-p nil)                        ; OpenSSL reads as much as there is, see SSL_set_read_ahead(3)
-  (short-read-p nil)                    ; the last read of the descriptor got less than it could have
+  ;; OpenSSL reads as much as there is, see SSL_set_read_ahead(3).
+  (greedy-p nil)
+  ;; The last read of the descriptor got less than it could have.
+  (short-read-p nil)
   (octets-read 0 :type (unsigned-byte 62))) ; off the descriptor, in all
 
 (setf (documentation 'tls-session-kernel-p 'function)
-      "True when the kernel encrypts what is sent to SESSION, so that files can be sent without a copy.")
+      "True when the kernel encrypts what is sent to SESSION, so that files can be sent without a
+copy.")
 
 (defvar *tls-sessions* (make-counter)
   "How many sessions are open.")
@@ -36,7 +39,8 @@
   (counter-count *tls-sessions*))
 
 (defmacro openssl (name result &rest arguments)
-  "Calls the function NAME of OpenSSL, which returns RESULT, with ARGUMENTS, lists of type and value."
+  "Calls the function NAME of OpenSSL, which returns RESULT, with ARGUMENTS, lists of type and
+value."
   `(sb-alien:alien-funcall
     (sb-alien:extern-alien ,name (function ,result ,@(mapcar #'first arguments)))
     ,@(mapcar #'second arguments)))
@@ -46,19 +50,21 @@
   `(openssl ,name ,result (sb-sys:system-area-pointer (tls-session-handle ,session)) ,@arguments))
 
 (defmacro owning-session ((session) &body body)
-  "Evaluates BODY, which calls OpenSSL for SESSION, while no other thread does, and nobody interrupts this one."
+  "Evaluates BODY, which calls OpenSSL for SESSION, while no other thread does, and nobody
+interrupts this one."
   `(uninterruptibly
      (sb-thread:with-mutex ((tls-session-lock ,session))
        ,@body)))
 
 (defun tls-session-pointer (session)
-  "The SSL object of OpenSSL that SESSION has, a CFFI pointer, for as long as SESSION is not ended; NIL then."
+  "The SSL object of OpenSSL that SESSION has, a CFFI pointer, for as long as SESSION is not ended;
+NIL then."
   (tls-session-handle session))
 
 (defun make-tls-session (context descriptor)
-  "A TLS-SESSION of a server by CONTEXT, a TLS-CONTEXT, on DESCRIPTOR, a socket that does not block, before
-its handshake.  The caller sees to it that END-TLS-SESSION is called.  Signals an error where OpenSSL has no
-memory."
+  "A TLS-SESSION of a server by CONTEXT, a TLS-CONTEXT, on DESCRIPTOR, a socket that does not block,
+before its handshake.  The caller sees to it that END-TLS-SESSION is called.  Signals an error where
+OpenSSL has no memory."
   (uninterruptibly
     (keeping (context)                  ; or its handle might be freed meanwhile
       (let ((handle (openssl "SSL_new" sb-sys:system-area-pointer
@@ -74,13 +80,14 @@ memory."
           session)))))
 
 (defun note-greed (session)
-  "Notes whether OpenSSL reads more of the descriptor of SESSION than the record at hand, where it can."
+  "Notes whether OpenSSL reads more of the descriptor of SESSION than the record at hand, where it
+can."
   (setf (tls-session-greedy-p session)
         (= 1 (openssl-of session "SSL_get_read_ahead" sb-alien:int))))
 
 (defmacro without-broken-pipes (&body body)
-  "Evaluates BODY; if that writes where nobody reads any more, the thread gets no SIGPIPE: OpenSSL has no flag
-against that as send(2) has.  See SEND-FILE."
+  "Evaluates BODY; if that writes where nobody reads any more, the thread gets no SIGPIPE: OpenSSL
+has no flag against that as send(2) has.  See SEND-FILE."
   `(flet ((body () ,@body))
      (declare (dynamic-extent #'body))
      (if (broken-pipes-ignored-p)
@@ -126,7 +133,8 @@ against that as send(2) has.  See SEND-FILE."
            (- +eio+)))))
 
 (defmacro calling-openssl ((session) call)
-  "The value of the form CALL of OpenSSL for SESSION if that is positive, else what TLS-RESULT makes of it."
+  "The value of the form CALL of OpenSSL for SESSION if that is positive, else what TLS-RESULT makes
+of it."
   `(owning-session (,session)
      (cond ((and (tls-session-handle ,session) (not (tls-session-failed-p ,session)))
             ;; What failed on this thread before would be taken for a failure of this call.
@@ -136,8 +144,8 @@ against that as send(2) has.  See SEND-FILE."
            (t (- +ebadf+)))))
 
 (defun tls-awaits (session)
-  "What SESSION, for which a call returned that it would block, waits for: :INPUT; or :OUTPUT, where OpenSSL
-has something of its own to send first, such as new keys."
+  "What SESSION, for which a call returned that it would block, waits for: :INPUT; or :OUTPUT, where
+OpenSSL has something of its own to send first, such as new keys."
   (owning-session (session)
     (if (and (tls-session-handle session)
              (= 2 (openssl-of session "SSL_want" sb-alien:int))) ; SSL_WRITING
@@ -147,26 +155,27 @@ has something of its own to send first, such as new keys."
 ;;; Octets
 
 (defconstant +surely-short+ 4096
-  "A call of OpenSSL that has read no more octets off a descriptor than these did not fill its buffer, which
-has room for a record of 16 KiB, whatever was in it before.")
+  "A call of OpenSSL that has read no more octets off a descriptor than these did not fill its
+buffer, which has room for a record of 16 KiB, whatever was in it before.")
 
-;;; OpenSSL reads as much as it has room for when it looks for a record.  Of a record whose header it has it
-;;; reads just the rest, and more may have come.
+;;; OpenSSL reads as much as it has room for when it looks for a record.  Of a record whose header
+;;; it has it reads just the rest, and more may have come.
 
 (defun amid-record-p (session)
-  "True when OpenSSL has the header of a record for SESSION, and not all of that record, or may have it."
+  "True when OpenSSL has the header of a record for SESSION, and not all of that record, or may have
+it."
   (or (/= 0 (openssl-of session "SSL_has_pending" sb-alien:int))
       (= (char-code #\B)                ; "RB" for the body, "RH" for the header
          (sb-sys:sap-ref-8 (openssl-of session "SSL_rstate_string" sb-sys:system-area-pointer) 1))))
 
 (defun note-octets-read (session amid-p)
-  "Notes whether OpenSSL has emptied the descriptor of SESSION in its last call, if it has read that at all.
-AMID-P says whether it was AMID-RECORD-P before."
+  "Notes whether OpenSSL has emptied the descriptor of SESSION in its last call, if it has read that
+at all.  AMID-P says whether it was AMID-RECORD-P before."
   (let* ((total (openssl "BIO_number_read" sb-alien:unsigned-long
                          (sb-sys:system-area-pointer
                           (openssl-of session "SSL_get_rbio" sb-sys:system-area-pointer))))
          (count (- total (tls-session-octets-read session))))
-    ;; What was in OpenSSL's buffer says nothing of the descriptor: more may have come since that was read.
+    ;; OpenSSL's buffer says nothing about the descriptor: more may have arrived since it was read.
     (setf (tls-session-octets-read session) total
           (tls-session-short-read-p session) (and (plusp count)
                                                   (tls-session-greedy-p session)
@@ -174,7 +183,8 @@ AMID-P says whether it was AMID-RECORD-P before."
                                                   (<= count +surely-short+)))))
 
 (defmacro noting-octets-read ((session) call)
-  "The value of CALL, of OpenSSL, which may read the descriptor of SESSION; notes whether it emptied that."
+  "The value of CALL, of OpenSSL, which may read the descriptor of SESSION; notes whether it emptied
+that."
   (let ((amid-p (gensym "AMID-P")))
     `(let ((,amid-p (amid-record-p ,session)))
        (prog1 ,call
@@ -188,8 +198,8 @@ AMID-P says whether it was AMID-RECORD-P before."
          (zerop (openssl-of session "SSL_has_pending" sb-alien:int)))))
 
 (defun receive-tls (session octets start end)
-  "Reads what SESSION has, at most END - START octets, to OCTETS from START.  Returns what RECEIVE-OCTETS
-does."
+  "Reads what SESSION has, at most END - START octets, to OCTETS from START.  Returns what
+RECEIVE-OCTETS does."
   (declare (type octets octets) (type index start end))
   (assert (<= start end (length octets))) ; OpenSSL checks nothing
   (calling-openssl (session)
@@ -201,8 +211,8 @@ does."
                     (sb-alien:int (- end start)))))))
 
 (defun send-tls (session octets start end)
-  "Writes OCTETS from START to END to SESSION, as many as it takes now.  Returns what SEND-OCTETS does.  What
-it did not take is to be given again before all else."
+  "Writes OCTETS from START to END to SESSION, as many as it takes now.  Returns what SEND-OCTETS
+does.  What it did not take is to be given again before all else."
   (declare (type octets octets) (type index start end))
   (assert (<= start end (length octets))) ; OpenSSL checks nothing
   (calling-openssl (session)
@@ -237,8 +247,8 @@ it did not take is to be given again before all else."
           (tls-session-short-read-p session) nil)))
 
 (defun send-file-tls (session file position end)
-  "Writes FILE, a descriptor, from POSITION to END to SESSION, of which TLS-SESSION-KERNEL-P is true, as many
-octets as it takes now.  Returns what SEND-FILE does."
+  "Writes FILE, a descriptor, from POSITION to END to SESSION, of which TLS-SESSION-KERNEL-P is
+true, as many octets as it takes now.  Returns what SEND-FILE does."
   (calling-openssl (session)
     (without-broken-pipes
       (openssl-of session "SSL_sendfile" sb-alien:long ; of OpenSSL 3.0, as kernel TLS
@@ -254,9 +264,9 @@ octets as it takes now.  Returns what SEND-FILE does."
       (openssl "ERR_reason_error_string" sb-alien:c-string (sb-alien:unsigned-long number)))))
 
 (defun shake-hands (session)
-  "Takes the handshake of SESSION as far as what has come allows.  Returns :DONE; :INPUT or :OUTPUT, which its
-descriptor has to be ready for before it goes on; or :FAILED, and as second value what OpenSSL says of that,
-a string, or NIL where the peer is gone."
+  "Takes the handshake of SESSION as far as what has come allows.  Returns :DONE; :INPUT or :OUTPUT,
+which its descriptor has to be ready for before it goes on; or :FAILED, and as second value what
+OpenSSL says of that, a string, or NIL where the peer is gone."
   (let* ((reason nil)
          (result (calling-openssl (session)
                    (let ((result (noting-octets-read (session)
@@ -271,8 +281,8 @@ a string, or NIL where the peer is gone."
           (t (values :failed reason)))))
 
 (defun end-tls-session (session)
-  "Says good-bye to the peer of SESSION, if that takes it now, and frees what OpenSSL has for it; the
-descriptor stays open.  May be called again."
+  "Says good-bye to the peer of SESSION, if that takes it now, and frees what OpenSSL has for it;
+the descriptor stays open.  May be called again."
   (owning-session (session)
     (when (tls-session-handle session)
       (unless (tls-session-failed-p session)

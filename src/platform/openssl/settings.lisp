@@ -9,7 +9,8 @@
 
 (defconstant +context-options+
   (logior (ash 1 17)                    ; SSL_OP_NO_COMPRESSION
-          (ash 1 21)                    ; SSL_OP_PRIORITIZE_CHACHA: where the client wants that first
+          ;; SSL_OP_PRIORITIZE_CHACHA: where the client wants that first.
+          (ash 1 21)
           (ash 1 22)                    ; SSL_OP_CIPHER_SERVER_PREFERENCE
           (ash 1 30)))                  ; SSL_OP_NO_RENEGOTIATION
 
@@ -48,8 +49,8 @@ buffers.")
   "The ciphers for TLS 1.3 (RFC 8446, section 9.1).")
 
 (defun unknown-names (context names setter)
-  "Those of NAMES, a string as OpenSSL has them, that SETTER alone does not take for CONTEXT, an SSL_CTX.
-What is taken out of a list need not be known."
+  "Those of NAMES, a string as OpenSSL has them, that SETTER alone does not take for CONTEXT, an
+SSL_CTX.  What is taken out of a list need not be known."
   (remove-if (lambda (name)
                (or (string= name "")
                    (find (char name 0) "!-+@")
@@ -71,8 +72,8 @@ What is taken out of a list need not be known."
 ;;; Sessions
 
 (defun session-id-context (verify-client client-ca-file)
-  "What sessions that are resumed have in common, octets: a client that was verified in another way has to be
-verified again, see SSL_CTX_set_session_id_context(3)."
+  "What sessions that are resumed have in common, octets: a client that was verified in another way
+has to be verified again, see SSL_CTX_set_session_id_context(3)."
   (when client-ca-file
     (check-readable :client-ca-file nil client-ca-file))
   (digest-of (concatenate 'octets
@@ -175,27 +176,26 @@ would end the process, within EVP_MAC_CTX_set_params."
 (defun make-tls-context (certificates
                          &key (minimum-protocol :tls-1.2) ciphers cipher-suites client-ca-file
                            verify-client ticket-keys ticket-key-files kernel-tls (read-ahead t))
-  "A TLS-CONTEXT for a server, and a list of sentences, strings, on what will make clients distrust it: a
-certificate that has expired or is not valid yet, or a chain out of order.
+  "A TLS-CONTEXT for a server, and a list of sentences, strings, on what will make clients distrust
+it: a certificate that has expired or is not valid yet, or a chain out of order.
 
-CERTIFICATES is a list of lists of a certificate file, a file with its private key, both pathname designators
-of PEM files, and the key's password, a string or NIL.  After the server's own certificate its file may have
-those of who issued it, which are sent, too.  A client gets the first, unless another one, by the names in it,
-is for the name that the client asks for (RFC 6066, section 3).
+CERTIFICATES is a list of lists of a certificate file, a file with its private key, both pathname
+designators of PEM files, and the key's password, a string or NIL.  After the server's own
+certificate its file may have those of who issued it, which are sent, too.  A client gets the first,
+unless another one, by the names in it, is for the name that the client asks for (RFC 6066, section
+3).
 
-MINIMUM-PROTOCOL, :TLS-1.2 or :TLS-1.3: nothing older is spoken.
-CIPHERS: for TLS 1.2, a string as OpenSSL has them, see ciphers(1); by default those with forward secrecy and
-authenticated encryption.
-CIPHER-SUITES: likewise, for TLS 1.3.
-VERIFY-CLIENT: :REQUIRED, clients have to have a certificate that is valid; :OPTIONAL, they may have none, but no
-other; :REQUEST, they are asked for one, and it is taken whatever it is; NIL, they are not asked.
-CLIENT-CA-FILE: the certificates of who issues those of clients, in PEM.
-TICKET-KEY-FILES: files of 80 octets that nobody knows, by which sessions are resumed (RFC 5077): new tickets
-are made by the first, and those by the others are still taken.  With the same files, several processes
-resume each other's sessions.  More than one needs OpenSSL 3.0.
-TICKET-KEYS: in their place those of another context, see TLS-CONTEXT-TICKET-KEYS; by default a random
-one, which is replaced daily where OpenSSL 3.0 asks for it, and is still taken for another day.
-KERNEL-TLS: true where the kernel may encrypt, if it can.
+MINIMUM-PROTOCOL, :TLS-1.2 or :TLS-1.3: nothing older is spoken.  CIPHERS: for TLS 1.2, a string as
+OpenSSL has them, see ciphers(1); by default those with forward secrecy and authenticated
+encryption.  CIPHER-SUITES: likewise, for TLS 1.3.  VERIFY-CLIENT: :REQUIRED, clients have to have a
+certificate that is valid; :OPTIONAL, they may have none, but no other; :REQUEST, they are asked for
+one, and it is taken whatever it is; NIL, they are not asked.  CLIENT-CA-FILE: the certificates of
+who issues those of clients, in PEM.  TICKET-KEY-FILES: files of 80 octets that nobody knows, by
+which sessions are resumed (RFC 5077): new tickets are made by the first, and those by the others
+are still taken.  With the same files, several processes resume each other's sessions.  More than
+one needs OpenSSL 3.0.  TICKET-KEYS: in their place those of another context, see
+TLS-CONTEXT-TICKET-KEYS; by default a random one, which is replaced daily where OpenSSL 3.0 asks for
+it, and is still taken for another day.  KERNEL-TLS: true where the kernel may encrypt, if it can.
 READ-AHEAD: false where OpenSSL is to read no more of a socket than the record at hand.
 
 Signals TLS-MISTAKE."

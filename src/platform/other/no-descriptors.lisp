@@ -97,7 +97,8 @@
   (incf (counter-value counter) delta))
 
 (defun counter-add-up-to (counter delta most)
-  "Adds DELTA to COUNTER, and returns true; NIL where that would be more than MOST.  Atomic only where it is needed."
+  "Adds DELTA to COUNTER, and returns true; NIL where that would be more than MOST.  Atomic only
+where it is needed."
   (when (<= (+ (counter-value counter) delta) most)
     (incf (counter-value counter) delta)
     t))

@@ -7,12 +7,13 @@
   (bt:destroy-thread thread))
 
 (defmacro unwind-protect-whole (form &body cleanup)
-  "Evaluates FORM, and then, however that was left, all of CLEANUP, though its thread was destroyed.  Returns the
-values of FORM."
+  "Evaluates FORM, and then, however that was left, all of CLEANUP, though its thread was destroyed.
+Returns the values of FORM."
   `(unwind-protect ,form ,@cleanup))
 
 (defparameter *destruction-period* nil
-  "How often, in seconds, a thread that waits has to call HEED-DESTRUCTION; NIL where that is not needed.")
+  "How often, in seconds, a thread that waits has to call HEED-DESTRUCTION; NIL where that is not
+needed.")
 
 (declaim (inline heed-destruction))
 (defun heed-destruction ()
@@ -20,8 +21,8 @@ values of FORM."
   nil)
 
 (defun wait-timed-out-p (condition)
-  "True when CONDITION, which reading or writing a socket's stream has signalled, tells that the wait had its
-time."
+  "True when CONDITION, which reading or writing a socket's stream has signalled, tells that the
+wait had its time."
   (typep condition '(or usocket:timeout-error #+sbcl sb-sys:io-timeout)))
 
 (defun %closed-p (listener)

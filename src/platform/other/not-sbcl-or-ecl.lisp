@@ -24,8 +24,8 @@ left, the form RELEASE."
        ,release)))
 
 (defmacro with-lock-except-in-waits ((lock) &body body)
-  "Evaluates BODY while the current thread holds LOCK.  In BODY, (WAITING FORM) evaluates FORM, a call of
-WAIT-ON."
+  "Evaluates BODY while the current thread holds LOCK.  In BODY, (WAITING FORM) evaluates FORM, a
+call of WAIT-ON."
   `(macrolet ((waiting (form) form))
      (bt:with-lock-held (,lock)
        ,@body)))

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Octets by groups that every Lisp has small numbers for; sbcl/octets.lisp has the same by machine
-;;;; words.
+;;;; Octets by groups that every Lisp has small numbers for; sbcl/octets.lisp has the same by
+;;;; machine words.
 
 (defconstant +group-size+ 4
   "How many octets an OCTET-GROUP has.")

@@ -4,10 +4,10 @@
 ;;;; Linux.
 ;;;;
 ;;;; A listener that is closed resets the connections that the system has accepted for it and those
-;;;; whose handshake is under way, and their clients may have sent requests already.  So before it is
-;;;; closed, a filter drops the segments that begin a handshake, and all else passes.  A client whose
-;;;; first segment was dropped sends it again after a second; by then the system refuses it, or gives it
-;;;; to another process that listens on the same port.
+;;;; whose handshake is under way, and their clients may have sent requests already.  So before it
+;;;; is closed, a filter drops the segments that begin a handshake, and all else passes.  A client
+;;;; whose first segment was dropped sends it again after a second; by then the system refuses it,
+;;;; or gives it to another process that listens on the same port.
 
 (defconstant +so-attach-filter+ 26)
 
@@ -33,8 +33,8 @@
     octets))
 
 (defun attach-filter (descriptor program)
-  "Has the system give the socket DESCRIPTOR only what PROGRAM lets pass.  Returns 0 or minus an error
-number."
+  "Has the system give the socket DESCRIPTOR only what PROGRAM lets pass.  Returns 0 or minus an
+error number."
   (let ((octets (filter-octets program)))
     (sb-sys:with-pinned-objects (octets)
       ;; struct sock_fprog: the number of instructions, and their address.

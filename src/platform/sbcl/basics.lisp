@@ -24,8 +24,8 @@ before BODY begins if that was to happen already."
      (sb-sys:with-interrupts ,@body)))
 
 (defun clear-stack ()
-  "Clears what calls that have returned have left on the stack of the current thread, where the collector of garbage would
-take it for objects in use."
+  "Clears what calls that have returned have left on the stack of the current thread, where the
+collector of garbage would take it for objects in use."
   (sb-sys:scrub-control-stack))
 
 (defmacro with-acquired ((variable acquire release) &body body)
@@ -72,8 +72,9 @@ every processor that we know reads the object after the pointer to it."
             sc-nprocessors-onln))))
 
 (defmacro with-lock-except-in-waits ((lock) &body body)
-  "Evaluates BODY while the current thread holds LOCK and defers interrupts.  In BODY, (WAITING FORM) evaluates
-FORM, a call of WAIT-ON, in which the thread can be interrupted where the caller can."
+  "Evaluates BODY while the current thread holds LOCK and defers interrupts.  In BODY, (WAITING
+FORM) evaluates FORM, a call of WAIT-ON, in which the thread can be interrupted where the caller
+can."
   (let ((mutex (gensym "MUTEX")))
     `(let ((,mutex ,lock))
        (sb-sys:without-interrupts
@@ -91,8 +92,8 @@ for.  Interrupts that the caller allows run where LOCK is not held."
   (bt:condition-wait condition-variable lock :timeout seconds))
 
 (defun join-thread (thread seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, for the end of THREAD, however it ends.  True when
-it has."
+  "Waits up to SECONDS, a real or NIL for no limit, for the end of THREAD, however it ends.  True
+when it has."
   (when (or (null seconds) (plusp seconds))
     (sb-thread:join-thread thread :default nil :timeout seconds))
   (not (bt:thread-alive-p thread)))

@@ -134,7 +134,8 @@ system does not send a segment to DESCRIPTOR that these could fill."
   (set-tcp-option descriptor +tcp-nodelay+ 1))
 
 (defun send-held-octets (descriptor)
-  "Has the system send what it holds of SEND-OCTETS-BEFORE-MORE to DESCRIPTOR.  Returns 0 or minus an error number."
+  "Has the system send what it holds of SEND-OCTETS-BEFORE-MORE to DESCRIPTOR.  Returns 0 or minus
+an error number."
   (set-no-delay descriptor))            ; which does so each time
 
 (defun defer-accepts (listener seconds)
@@ -155,13 +156,13 @@ an integer; 0 for at once.  Returns 0, or minus an error number, as on a Unix-do
       (if (minusp result) result count))))
 
 (defun unread-octets (descriptor)
-  "How many octets have come to the socket DESCRIPTOR that can be read without waiting; or minus an error
-number."
+  "How many octets have come to the socket DESCRIPTOR that can be read without waiting; or minus an
+error number."
   (queued-octets descriptor +siocinq+))
 
 (defun unsent-octets (descriptor)
-  "How many octets that were written to the socket DESCRIPTOR its peer has not acknowledged yet; or minus
-an error number."
+  "How many octets that were written to the socket DESCRIPTOR its peer has not acknowledged yet; or
+minus an error number."
   (queued-octets descriptor +siocoutq+))
 
 (defun change-flags (descriptor function)

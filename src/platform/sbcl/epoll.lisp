@@ -136,8 +136,8 @@ before that has happened."
 
 (declaim (inline event-token))
 (defun event-token (events place)
-  "What the event whose words begin at PLACE of those at EVENTS, an address, tells: a token, :BROADCAST,
-:PROBE or :WAKEUP."
+  "What the event whose words begin at PLACE of those at EVENTS, an address, tells: a token,
+:BROADCAST, :PROBE or :WAKEUP."
   (declare (type sb-sys:system-area-pointer events) (type (mod 64) place) #.*hot-policy*)
   (let ((token (logior (event-word events (+ place +data-offset+))
                        (ash (ldb (byte 30 0) (event-word events (+ place +data-offset+ 1))) 32))))
@@ -153,10 +153,10 @@ before that has happened."
 
 (defun await-ready (poller milliseconds &optional (most 1))
   "Waits until something that POLLER watches is ready, and returns its token; :BROADCAST after a
-call of WAKE-ALL; :PROBE after SEND-PROBE; :WAKEUP after WAKE-ONE; NIL after MILLISECONDS, an integer or
--1 for no limit, or when interrupted.  When more is ready, tells of up to MOST, an integer from 1 to
-16, and returns the others in their order as its second value, a fresh list.  What is told to one
-caller is told to no other."
+call of WAKE-ALL; :PROBE after SEND-PROBE; :WAKEUP after WAKE-ONE; NIL after MILLISECONDS, an
+integer or -1 for no limit, or when interrupted.  When more is ready, tells of up to MOST, an
+integer from 1 to 16, and returns the others in their order as its second value, a fresh list.  What
+is told to one caller is told to no other."
   (declare (type poller poller) (type (signed-byte 31) milliseconds) (type (integer 1 16) most)
            #.*hot-policy*)
   (sb-alien:with-alien ((events (array (sb-alien:unsigned 32) 64)))

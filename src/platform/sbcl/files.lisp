@@ -78,8 +78,8 @@ system does not tell."
                 (sb-alien:slot facts 'nanoseconds))))))
 
 (defmacro transfer-file-octets (name file position octets start end)
-  "Calls the C function NAME, pread or pwrite, until it has transferred all of OCTETS from START to END
-between FILE, a descriptor, at POSITION, and memory.  True when it has."
+  "Calls the C function NAME, pread or pwrite, until it has transferred all of OCTETS from START to
+END between FILE, a descriptor, at POSITION, and memory.  True when it has."
   `(sb-sys:with-pinned-objects (,octets)
      (loop
        (when (= ,start ,end)
@@ -101,7 +101,8 @@ between FILE, a descriptor, at POSITION, and memory.  True when it has."
   (transfer-file-octets "pread" file position octets start end))
 
 (defun write-file-octets (file position octets start end)
-  "Writes OCTETS from START to END to FILE, a descriptor, at POSITION.  True when it took all of them."
+  "Writes OCTETS from START to END to FILE, a descriptor, at POSITION.  True when it took all of
+them."
   (declare (type descriptor file) (type octets octets) (type index position start end))
   (transfer-file-octets "pwrite" file position octets start end))
 
@@ -113,8 +114,8 @@ between FILE, a descriptor, at POSITION, and memory.  True when it has."
         "/tmp")))
 
 (defun open-temporary-file ()
-  "A descriptor of a new, empty file without a name, which goes away when that is closed; or minus an
-error number."
+  "A descriptor of a new, empty file without a name, which goes away when that is closed; or minus
+an error number."
   (let ((name (sb-ext:string-to-octets
                (concatenate 'string (temporary-directory) "/hunchentoot-XXXXXX")
                :external-format :utf-8 :null-terminate t)))
@@ -132,8 +133,8 @@ error number."
   "How many names for a private folder are tried.")
 
 (defun private-folder-p (name)
-  "True when the string NAME names a folder of this user that nobody else may use; makes it where there is
-nothing of that name."
+  "True when the string NAME names a folder of this user that nobody else may use; makes it where
+there is nothing of that name."
   (sb-unix:unix-mkdir name #o700)
   (multiple-value-bind (found-p device inode mode links user) (sb-unix:unix-lstat name)
     (declare (ignore device inode links))
@@ -142,8 +143,8 @@ nothing of that name."
          (= #o040000 (logand #o170077 mode)))))
 
 (defun private-folder ()
-  "The pathname of a folder for temporary files, in that which the environment names, that only this user's
-processes may use; it is made when it is not there.  Signals an error where that cannot be."
+  "The pathname of a folder for temporary files, in that which the environment names, that only this
+user's processes may use; it is made when it is not there.  Signals an error where that cannot be."
   (loop with beginning = (format nil "~A/hunchentoot-~D" (temporary-directory) (sb-unix:unix-getuid))
         for number below +folders-tried+
         for name = (format nil "~A~[~:;-~:*~D~]" beginning number)

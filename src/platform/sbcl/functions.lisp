@@ -15,8 +15,8 @@
   (sb-ext:gc :full t))
 
 (defun call-when-forgotten (object function)
-  "Calls FUNCTION, of no arguments, which must not refer to OBJECT, in some thread when nobody has OBJECT any
-more."
+  "Calls FUNCTION, of no arguments, which must not refer to OBJECT, in some thread when nobody has
+OBJECT any more."
   (sb-ext:finalize object function :dont-save t))
 
 (defun functions-can-be-wrapped-p ()
@@ -34,8 +34,8 @@ nothing the second time."
                           (apply wrapper function arguments)))))
 
 (defun frames-above (caller)
-  "The frame where a backtrace begins, and how many there are up to that of the function named CALLER,
-which does not count; all of them where there is none."
+  "The frame where a backtrace begins, and how many there are up to that of the function named
+CALLER, which does not count; all of them where there is none."
   (let ((first nil) (count 0))
     (sb-debug::map-backtrace
      (lambda (frame)
@@ -48,9 +48,9 @@ which does not count; all of them where there is none."
     (values first count)))
 
 (defun call-for-backtrace (function length caller)
-  "A backtrace of the caller as a string, without the function named CALLER, a symbol, and those that
-called it, with no more than LENGTH elements of any list and none of vectors that are no strings;
-FUNCTION, of another library, would return it with all of them."
+  "A backtrace of the caller as a string, without the function named CALLER, a symbol, and those
+that called it, with no more than LENGTH elements of any list and none of vectors that are no
+strings; FUNCTION, of another library, would return it with all of them."
   (declare (ignore function))
   (handler-case
       (with-output-to-string (stream)

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; How many processors this process may use, for SBCL on Linux: those that its affinity allows, and
-;;;; no more than the quota of time of its control group, or of one above that, comes to.
+;;;; How many processors this process may use, for SBCL on Linux: those that its affinity allows,
+;;;; and no more than the quota of time of its control group, or of one above that, comes to.
 
 (defparameter *affinity-octets* 1024
   "Room for the affinity of a thread, a bit for each processor.")
@@ -28,8 +28,8 @@
 (defun file-lines (path)
   "The lines of the file PATH; none where it cannot be read: such a limit is not known to us."
   (handler-case
-      ;; Not WITH-OPEN-FILE: a thread that is destroyed after the file was opened, and before a cleanup
-      ;; form is there, would leave the descriptor open.
+      ;; Not WITH-OPEN-FILE: a thread that is destroyed after the file was opened, and before a
+      ;; cleanup form is there, would leave the descriptor open.
       (with-acquired (stream (open (sb-ext:parse-native-namestring path) :if-does-not-exist nil)
                              (when stream
                                (close stream)))
@@ -57,14 +57,15 @@ not limited."
            (quota-share quota period))))))
 
 (defun groups-above (path)
-  "PATH, of a control group, without its first slash and with one at its end, and those of all above."
+  "PATH, of a control group, without its first slash and with one at its end, and those of all
+above."
   (loop with names = (remove "" (uiop:split-string path :separator "/") :test #'string=)
         for count from (length names) downto 0
         collect (format nil "~{~A/~}" (subseq names 0 count))))
 
 (defun hierarchies (controllers)
-  "The version of a hierarchy for CONTROLLERS, the empty string for all, and the folders where it may be
-mounted; NIL when it does not limit processors."
+  "The version of a hierarchy for CONTROLLERS, the empty string for all, and the folders where it
+may be mounted; NIL when it does not limit processors."
   (cond ((string= controllers "")
          (values 2 '("" "unified/")))
         ((member "cpu" (uiop:split-string controllers :separator ",") :test #'string=)
@@ -88,8 +89,8 @@ mounted; NIL when it does not limit processors."
     (and shares (reduce #'min shares))))
 
 (defun processor-count ()
-  "How many processors this process may use, at least 1: those that the affinity of the current thread
-allows, or as many as the time comes to that its control groups grant, rounded up."
+  "How many processors this process may use, at least 1: those that the affinity of the current
+thread allows, or as many as the time comes to that its control groups grant, rounded up."
   (let ((share (cgroup-share))
         (affinity (or (affinity-count) 1)))
     (max 1 (if share (min affinity (ceiling share)) affinity))))

@@ -9,16 +9,16 @@
 (defconstant +f-dupfd-cloexec+ 1030)
 
 (defun duplicate-descriptor (descriptor)
-  "A new descriptor, closed on exec, of what DESCRIPTOR is open on.  Signals an error when there is no
-descriptor left."
+  "A new descriptor, closed on exec, of what DESCRIPTOR is open on.  Signals an error when there is
+no descriptor left."
   (declare (type descriptor descriptor))
   (check-call (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
                            (sb-alien:int +f-dupfd-cloexec+) (sb-alien:int 0))
               "fcntl"))
 
 (defun open-lisp-stream (descriptor)
-  "A socket of the Lisp's own for a duplicate of DESCRIPTOR, and its stream, of octets and characters.
-It closes the duplicate when it is closed, or when nobody has it any more."
+  "A socket of the Lisp's own for a duplicate of DESCRIPTOR, and its stream, of octets and
+characters.  It closes the duplicate when it is closed, or when nobody has it any more."
   (uninterruptibly
     (let ((socket (lisp-socket (duplicate-descriptor descriptor))))
       (values socket

@@ -26,8 +26,8 @@ Returns its result, or minus the error number when that is negative."
                      (events sb-alien:short) (events-that-came sb-alien:short)))
 
 (defun poll-once (descriptor direction milliseconds)
-  "Calls poll(2) for DESCRIPTOR and DIRECTION, see AWAIT-DESCRIPTOR, with a limit of MILLISECONDS, -1
-for none.  Returns what that does, or minus an error number."
+  "Calls poll(2) for DESCRIPTOR and DIRECTION, see AWAIT-DESCRIPTOR, with a limit of MILLISECONDS,
+-1 for none.  Returns what that does, or minus an error number."
   (sb-alien:with-alien ((poll (sb-alien:struct pollfd)))
     (setf (sb-alien:slot poll 'descriptor) descriptor
           (sb-alien:slot poll 'events) (ecase direction (:input #x1) (:output #x4) (:end #x2000) (:failure 0)))
@@ -40,10 +40,10 @@ for none.  Returns what that does, or minus an error number."
   "The most milliseconds that poll(2) can be told.")
 
 (defun await-descriptor (descriptor direction &key until)
-  "Waits until DESCRIPTOR can be read or written, or its peer has ended its half (Linux), as DIRECTION, :INPUT,
-:OUTPUT or :END, says, or is broken, which alone counts with :FAILURE: then true.  NIL after UNTIL,
-a moment of MILLISECONDS, or NIL for no limit; when that has passed, only looks.  Signals do not
-move the end of the wait."
+  "Waits until DESCRIPTOR can be read or written, or its peer has ended its half (Linux), as
+DIRECTION, :INPUT, :OUTPUT or :END, says, or is broken, which alone counts with :FAILURE: then true.
+NIL after UNTIL, a moment of MILLISECONDS, or NIL for no limit; when that has passed, only looks.
+Signals do not move the end of the wait."
   ;; A signal ends poll(2), and each garbage collection sends one to every thread.
   (loop for left = (milliseconds-left until)
         for count = (poll-once descriptor direction (if left (min left +longest-poll+) -1))

@@ -13,12 +13,12 @@
    #+x86-64 186 #+ppc64 207 #-(or x86-64 ppc64) 178))
 
 (defparameter *tasks* "/proc/self/task/"
-  "The folder in which the system tells of the threads of this process, see proc(5).  It is not there
-where /proc is not mounted, as in many a chroot.")
+  "The folder in which the system tells of the threads of this process, see proc(5).  It is not
+there where /proc is not mounted, as in many a chroot.")
 
 (defun open-thread-status (identity)
-  "A descriptor for THREAD-STATE of the thread IDENTITY of this process; NIL when there is none to be
-had."
+  "A descriptor for THREAD-STATE of the thread IDENTITY of this process; NIL when there is none to
+be had."
   (let ((result (system-call "open" sb-alien:int
                              (sb-alien:c-string (format nil "~A~D/stat" *tasks* identity))
                              (sb-alien:int +sock-cloexec+))))
@@ -26,8 +26,8 @@ had."
       result)))
 
 (defun thread-state (status)
-  "What the thread of STATUS, of OPEN-THREAD-STATUS, does: :RUNNING when it has a processor or waits for
-one, :BLOCKED when it waits for something else, NIL when the system does not tell."
+  "What the thread of STATUS, of OPEN-THREAD-STATUS, does: :RUNNING when it has a processor or waits
+for one, :BLOCKED when it waits for something else, NIL when the system does not tell."
   (let ((buffer (make-octets 64)))
     (declare (dynamic-extent buffer))
     (sb-sys:with-pinned-objects (buffer)
@@ -85,7 +85,8 @@ inherit that.  Returns 0 or minus an error number."
   `(sb-thread:barrier (:memory)))
 
 (defmacro order-reads ()
-  "What the current thread reads, or changes at once, before this is read before what it reads after."
+  "What the current thread reads, or changes at once, before this is read before what it reads
+after."
   ;; x86-64 reads in order, and its atomic instructions come before what is read after them.
   #+x86-64 nil
   #-x86-64 `(sb-thread:barrier (:memory)))
@@ -126,8 +127,8 @@ was written before, is seen by whoever finds NEW; what is read afterwards, is re
   (the (unsigned-byte 61) (counter-value counter)))
 
 (defun counter-add-up-to (counter delta most)
-  "Adds DELTA, an integer of 0 or more, to COUNTER, at once, and returns true; NIL, and COUNTER is as it was at every
-moment, where that would be more than MOST, an integer."
+  "Adds DELTA, an integer of 0 or more, to COUNTER, at once, and returns true; NIL, and COUNTER is
+as it was at every moment, where that would be more than MOST, an integer."
   (declare (type (unsigned-byte 60) delta) (type (integer 0) most))
   (loop
     (let* ((old (counter-count counter))

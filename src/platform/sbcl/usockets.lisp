@@ -6,8 +6,9 @@
   ((descriptor :initarg :descriptor :reader usocket-descriptor)
    (octet-stream :initarg :octet-stream :reader socket-octet-stream)
    (peer :initarg :peer :reader usocket-peer))
-  (:documentation "A connection's socket as programs see it.  The socket and the stream of the Lisp's
-own, which programs and libraries take it for, are made when they are asked for, which is seldom."))
+  (:documentation "A connection's socket as programs see it.  The socket and the stream of the
+Lisp's own, which programs and libraries take it for, are made when they are asked for, which is
+seldom."))
 
 (defun descriptor-socket (descriptor stream &optional peer)
   "A usocket for the open DESCRIPTOR, whose octets STREAM carries, and of which PEER is known."
@@ -34,8 +35,8 @@ own, which programs and libraries take it for, are made when they are asked for,
     socket))
 
 (defun accepted-socket (socket)
-  "What ACCEPT-CONNECTION returns for SOCKET, one of the Lisp's own: its descriptor, non-blocking, which is
-the caller's to close."
+  "What ACCEPT-CONNECTION returns for SOCKET, one of the Lisp's own: its descriptor, non-blocking,
+which is the caller's to close."
   (let ((descriptor (sb-bsd-sockets:socket-file-descriptor socket)))
     (sb-ext:cancel-finalization socket)
     (set-non-blocking descriptor)

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What the peer of a buffered connection does not take of a reply that a handler streams is kept, up to a high-water
-;;;; mark, so that the handler goes on.
+;;;; What the peer of a buffered connection does not take of a reply that a handler streams is kept,
+;;;; up to a high-water mark, so that the handler goes on.
 ;;;;
 ;;;;   what was written          and                               then
 ;;;;   fills the buffer, or      the peer takes it                 it leaves
@@ -10,17 +10,18 @@
 ;;;;                             the heap has no room
 ;;;;   all of the reply          some of it is queued              the engine sends that
 ;;;;
-;;;; Who has a descriptor of its own that nobody would send from, or a stream of the Lisp's own beside the
-;;;; buffered connection, waits as everywhere else.
+;;;; Who has a descriptor of its own that nobody would send from, or a stream of the Lisp's own
+;;;; beside the buffered connection, waits as everywhere else.
 
 (defparameter *high-water-mark* (* 256 1024)
-  "How many octets, an integer from 0, of a reply that a handler streams are kept for a client that does
-not take them; beyond that the handler waits for the client, for the write timeout of the acceptor at
-most.  Each slow client may take so much of the heap, while no more than three quarters of that are in use.")
+  "How many octets, an integer from 0, of a reply that a handler streams are kept for a client that
+does not take them; beyond that the handler waits for the client, for the write timeout of the
+acceptor at most.  Each slow client may take so much of the heap, while no more than three quarters
+of that are in use.")
 
 (defun give-up-taker (io)
-  "Signals STREAM-TIMEOUT for IO, whose peer has taken too long.  A connection of the engine is broken:
-nobody waits for that peer again."
+  "Signals STREAM-TIMEOUT for IO, whose peer has taken too long.  A connection of the engine is
+broken: nobody waits for that peer again."
   (when (eq :engine (io-owner io))
     (break-off-io io))
   (error 'stream-timeout :stream (io-stream io)))

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A buffered connection: a non-blocking descriptor with what was received and not read, and what was written
-;;;; and not sent.
+;;;; A buffered connection: a non-blocking descriptor with what was received and not read, and what
+;;;; was written and not sent.
 ;;;;
 ;;;; It has buffers only while it is in use: they belong to the worker, who lends them for a
 ;;;; request.  Invariants:
@@ -23,11 +23,13 @@
   (descriptor nil :type (or null descriptor))
   (transport nil)
   (stream nil)                          ; of which this is the buffered connection
-  (encrypted nil)                       ; the buffered connection that TLS carries on this one, see ENCRYPT-IO
-  (connection nil)                      ; the engine's, whose client is the peer; NIL where there is none, or not yet
-  ;; Who closes the descriptor: the :ENGINE, which watches it, so that CLOSE only ends it; the engine,
-  ;; which is :CLOSING the connection, so that CLOSE leaves it alone; the :STREAM; or LENT, whose
-  ;; descriptor it is then.
+  ;; The buffered connection that TLS carries on this one, see ENCRYPT-IO.
+  (encrypted nil)
+  ;; The engine's, whose client is the peer; NIL where there is none, or not yet.
+  (connection nil)
+  ;; The party that closes the descriptor: the :ENGINE, which watches it, so that CLOSE only ends
+  ;; it; the engine that is :CLOSING the connection, so that CLOSE leaves it alone; the :STREAM; or
+  ;; LENT, which has the descriptor then.
   (owner :engine :type (member :engine :closing :stream :lent))
   (lent nil)                            ; the Lisp's own stream beside it, see lending.lisp
   (milliseconds -1 :type fixnum)        ; how long one wait for input may take; -1 for no limit
@@ -40,7 +42,8 @@
   ;; how many milliseconds a worker has waited.  What was taken of the reply QUEUE knows.
   (received-before 0 :type fixnum)
   (waited 0 :type fixnum)
-  (talked-on-p nil)                     ; a program has it for another protocol, and may wait as it likes
+  ;; A program has it for another protocol, and may wait as it likes.
+  (talked-on-p nil)
   (kept 0 :type index)                  ; so many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
   (reserved 0 :type index)              ; octets of the budget of all clients, for INPUT that waits
@@ -56,7 +59,8 @@
       (documentation 'io-queue 'function)
       "The SEND-QUEUE of IO: what was written to it, and its descriptor did not take."
       (documentation 'io-talked-on-p 'function)
-      "True when a program talks another protocol over IO, so that its waits for the client have no share."
+      "True when a program talks another protocol over IO, so that its waits for the client have no
+share."
       (documentation 'io-drained-p 'function)
       "True when IO had received all that had come when it was last read.")
 
@@ -66,13 +70,14 @@
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defconstant +vector-header-octets+ 16
-    "How many octets of SBCL's heap a vector takes before its elements.  The heap consists of pages of 32 KiB; a
-vector of 16 KiB with its header takes one by itself, and half of it is lost."))
+    "How many octets of SBCL's heap a vector takes before its elements.  The heap consists of pages
+of 32 KiB; a vector of 16 KiB with its header takes one by itself, and half of it is lost."))
 (defconstant +input-size+ (- (* 16 1024) +vector-header-octets+))
 (defconstant +output-size+ (- (* 32 1024) +vector-header-octets+))
 
-;; A buffered connection takes a buffer in one thread, and often gives it back in another.  So worker buffers has one of each kind at most, and all
-;; others are on a free list that all threads share: wherever they flow, the number that exists stays about what is in use.
+;; A buffered connection takes a buffer in one thread, and often gives it back in another.  So
+;; worker buffers has one of each kind at most, and all others are on a free list that all threads
+;; share: wherever they flow, the number that exists stays about what is in use.
 
 (defvar *input-buffers* (make-free-list 32)
   "Buffers for input that neither a buffered connection nor worker buffers has.")
@@ -91,9 +96,11 @@ vector of 16 KiB with its header takes one by itself, and half of it is lost."))
                  (make-octets +output-size+)))))
 
 (defun return-buffer (kind buffer)
-  "Keeps BUFFER, to which nothing refers any more, for the next buffered connection that wants one of KIND."
+  "Keeps BUFFER, to which nothing refers any more, for the next buffered connection that wants one
+of KIND."
   (ecase kind
-    (:input (cond ((/= (length (the octets buffer)) +input-size+)) ; it had to grow for a long head, say
+    ;; It had to grow for a long head, say.
+    (:input (cond ((/= (length (the octets buffer)) +input-size+))
                   ((and *worker-buffers* (null (worker-buffers-input *worker-buffers*)))
                    (setf (worker-buffers-input *worker-buffers*) buffer))
                   (t (put-on-free-list *input-buffers* buffer))))
@@ -133,8 +140,8 @@ vector of 16 KiB with its header takes one by itself, and half of it is lost."))
     (and transport (transport-waits-p transport))))
 
 (defun io-tls-handle (io)
-  "The SSL object of OpenSSL, a foreign pointer, by which what carries IO encrypts; NIL where there is none, or
-it is closed."
+  "The SSL object of OpenSSL, a foreign pointer, by which what carries IO encrypts; NIL where there
+is none, or it is closed."
   (let ((transport (io-transport io)))
     (and transport (transport-tls-handle transport))))
 
@@ -146,7 +153,8 @@ it is closed."
 
 (declaim (inline io-base))
 (defun io-base (io)
-  "The buffered connection whose descriptor is beneath IO: itself where nothing else carries it, or has no descriptor."
+  "The buffered connection whose descriptor is beneath IO: itself where nothing else carries it, or
+has no descriptor."
   (let ((transport (io-transport io)))
     (or (and transport (transport-base transport))
         io)))
@@ -157,8 +165,8 @@ it is closed."
 
 (defun await-peer (io direction)
   "Waits until the descriptor of IO is ready in DIRECTION; signals STREAM-TIMEOUT when that takes
-too long, or the peer is the slowest of too many for which workers wait.  The limit is one for each wait: who goes on
-reading or writing gets it anew."
+too long, or the peer is the slowest of too many for which workers wait.  The limit is one for each
+wait: who goes on reading or writing gets it anew."
   (flet ((wait ()
            (cond ((eq :output direction) (await-taker io))
                  ((io-pace io) (await-input-at-pace io))
@@ -167,8 +175,8 @@ reading or writing gets it anew."
     (await-among-others io direction #'wait)))
 
 (defun await-among-others (io direction wait)
-  "Calls WAIT, a function that waits for the peer of IO in DIRECTION, unless too many wait for faster ones; see
-WAIT-FOR-CLIENT.  A program that has the connection may wait as it likes."
+  "Calls WAIT, a function that waits for the peer of IO in DIRECTION, unless too many wait for
+faster ones; see WAIT-FOR-CLIENT.  A program that has the connection may wait as it likes."
   (let ((base (io-base io)))
     (if (or (io-talked-on-p io) (not (eq :engine (io-owner base))))
         (funcall wait)
@@ -189,8 +197,8 @@ WAIT-FOR-CLIENT.  A program that has the connection may wait as it likes."
           (io-waited base) 0)))
 
 (defun await-input-within (io limit)
-  "Waits until the descriptor beneath IO is ready for IO to be read; signals STREAM-TIMEOUT when that takes
-more than LIMIT milliseconds, if that is not negative."
+  "Waits until the descriptor beneath IO is ready for IO to be read; signals STREAM-TIMEOUT when
+that takes more than LIMIT milliseconds, if that is not negative."
   (let ((base (io-base io))
         (transport (io-transport io)))
     (unless (await-descriptor (open-descriptor base) (if transport (transport-awaits transport) :input)
@@ -202,15 +210,15 @@ more than LIMIT milliseconds, if that is not negative."
 ;;; Only the time counts in which somebody waits for the peer: who reads may be slow as well.
 
 (defstruct (pace (:include opaque) (:constructor make-pace (rate left received)) (:copier nil))
-  "The least RATE of a buffered connection, in octets a second: LEFT milliseconds may be waited from when RECEIVED octets
-had come, and a second more for as many as RATE."
+  "The least RATE of a buffered connection, in octets a second: LEFT milliseconds may be waited from
+when RECEIVED octets had come, and a second more for as many as RATE."
   (rate nil :type (integer 1) :read-only t)
   (left 0 :type fixnum)
   (received 0 :type fixnum :read-only t))
 
 (defun pace-io (io rate grace)
-  "From now on, who waits for input of IO waits no longer than GRACE seconds, and as many as what has come
-since takes at RATE octets a second.  With RATE NIL there is no such limit."
+  "From now on, who waits for input of IO waits no longer than GRACE seconds, and as many as what
+has come since takes at RATE octets a second.  With RATE NIL there is no such limit."
   (setf (io-pace io)
         (and rate (make-pace rate (* 1000 grace) (io-received io)))))
 
@@ -233,7 +241,8 @@ since takes at RATE octets a second.  With RATE NIL there is no such limit."
 
 (defun lend-no-buffers (io)
   "Gives the buffers of IO that hold nothing back."
-  ;; IO forgets a buffer first: a thread that is destroyed in between loses it, and no other buffered connection gets one that is in use.
+  ;; IO forgets a buffer first: a thread that is destroyed in between loses it, and no other
+  ;; buffered connection gets one that is in use.
   (when (and (io-input io) (= (io-start io) (io-end io)))
     (setf (io-start io) 0
           (io-end io) 0)
@@ -245,8 +254,9 @@ since takes at RATE octets a second.  With RATE NIL there is no such limit."
   "The least octets that are allocated for input that waits: a client may send one at a time.")
 
 (defun shrink-input (io)
-  "Lets what IO has received and not read be in a vector of no more than twice its size, save where it is small.  Since a
-vector that is full is doubled, an octet is copied once or twice, however slowly all come."
+  "Lets what IO has received and not read be in a vector of no more than twice its size, save where
+it is small.  Since a vector that is full is doubled, an octet is copied once or twice, however
+slowly all come."
   (let* ((input (io-input io))
          (start (io-start io))
          (size (- (io-end io) start)))
@@ -265,9 +275,10 @@ vector that is full is doubled, an octet is copied once or twice, however slowly
     (if input (length (the octets input)) 0)))
 
 (defun keep-input (io more share)
-  "Gives the buffers of IO back, whose connection waits for its client without a worker, save what was received and not
-read: that is kept in memory of about its size, which is reserved, as are MORE octets, of what was made of what was read.
-NIL where SHARE of the budget, a rational, is in use by then, or the heap has no room for MORE."
+  "Gives the buffers of IO back, whose connection waits for its client without a worker, save what
+was received and not read: that is kept in memory of about its size, which is reserved, as are MORE
+octets, of what was made of what was read.  NIL where SHARE of the budget, a rational, is in use by
+then, or the heap has no room for MORE."
   (lend-no-buffers io)
   (shrink-input io)
   (let ((size (+ more (input-memory io))))
@@ -282,7 +293,8 @@ NIL where SHARE of the budget, a rational, is in use by then, or the heap has no
                                                share)
                     (setf (io-reserved io) size)
                     t))
-                ;; What gave way is garbage, which outlives several collections of the usual kind once it has waited.
+                ;; Octets that gave way are garbage, which outlives several minor collections
+                ;; once it has waited.
                 (or (zerop more) (make-room-in-heap more)))))))
 
 (defun release-input (io &optional (size 0))
@@ -301,8 +313,8 @@ sent.  NIL when it was closed already."
   (and (io-descriptor io) t))
 
 (defun leave-end-to-engine (io)
-  "Lets who closes the stream of IO, or one made of that, leave the descriptor open and its both halves
-as they are: the engine is closing the connection, and may still drop what its peer sends."
+  "Lets who closes the stream of IO, or one made of that, leave the descriptor open and its both
+halves as they are: the engine is closing the connection, and may still drop what its peer sends."
   (when (eq :engine (io-owner io))
     (setf (io-owner io) :closing)))
 

@@ -26,8 +26,8 @@ says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
         (t (fail-as-broken io (- count)))))
 
 (defun input-of-descriptor (io)
-  "How many octets the descriptor of IO has that can be received without waiting; 0 where something else
-carries IO, or may read its descriptor too."
+  "How many octets the descriptor of IO has that can be received without waiting; 0 where something
+else carries IO, or may read its descriptor too."
   (if (or (null (io-descriptor io)) (io-transport io) (io-lent io))
       0
       (max 0 (unread-octets (io-descriptor io)))))
@@ -48,8 +48,8 @@ nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-B
         (setf (io-input io) (take-buffer :input)))))
 
 (defun fill-empty-input (io wanted)
-  "Receives what is there for IO, which has no input; waits for WANTED octets where its transport does.
-Returns what FILL-INPUT does."
+  "Receives what is there for IO, which has no input; waits for WANTED octets where its transport
+does.  Returns what FILL-INPUT does."
   (let* ((buffer (empty-input-buffer io))
          (count (receive io buffer 0 (length buffer) wanted))
          (outcome (note-received io count (length buffer))))
@@ -59,8 +59,8 @@ Returns what FILL-INPUT does."
     outcome))
 
 (defun fill-more-input (io)
-  "Receives more than IO has already; returns what FILL-INPUT does.  Waits for the next line where its
-transport does."
+  "Receives more than IO has already; returns what FILL-INPUT does.  Waits for the next line where
+its transport does."
   (if (= (io-start io) (io-end io))
       (if (io-open-p io)
           (fill-empty-input io nil)
@@ -107,7 +107,8 @@ the peer may be waiting for it.  No more than WANTED octets are read where other
        (await-peer io :input)))))
 
 (defun input-ended-p (io)
-  "True when the peer of IO has sent its end, whether what came before was read or not, or is gone.  Does not wait."
+  "True when the peer of IO has sent its end, whether what came before was read or not, or is gone.
+Does not wait."
   (let ((descriptor (io-descriptor io)))
     (and descriptor
          (await-descriptor descriptor :end :until (milliseconds)))))

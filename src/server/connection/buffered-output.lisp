@@ -34,11 +34,12 @@ blocks, sees to that itself."
       (send-octets (open-descriptor io) octets start end)))
 
 (defconstant +gathered-octets+ (* 16 1024)
-  "From how many octets on a part is written to a transport as it is: a TLS record has as many at most (RFC
-8446, section 5.1).")
+  "From how many octets on a part is written to a transport as it is: a TLS record has as many at
+most (RFC 8446, section 5.1).")
 
 (defun send-repeatedly (transport octets end)
-  "Writes what TRANSPORT takes now of OCTETS up to END, record by record.  Returns what TRANSPORT-SEND does."
+  "Writes what TRANSPORT takes now of OCTETS up to END, record by record.  Returns what
+TRANSPORT-SEND does."
   (loop with sent = 0
         for count = (transport-send transport octets sent end)
         do (cond ((plusp count) (incf sent count))
@@ -47,8 +48,8 @@ blocks, sees to that itself."
         finally (return sent)))
 
 (defun send-gathered (transport parts)
-  "Writes what TRANSPORT takes now of PARTS, as TRANSPORT-SEND-PARTS does: what is in several parts, or in a
-file, by way of a buffer, or each would be a record of TLS, and a call of the system."
+  "Writes what TRANSPORT takes now of PARTS, as TRANSPORT-SEND-PARTS does: what is in several parts,
+or in a file, by way of a buffer, or each would be a record of TLS, and a call of the system."
   (let ((part (first parts)))
     (if (and (octets-part-p part)
              (or (null (rest parts))

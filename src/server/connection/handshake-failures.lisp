@@ -7,8 +7,8 @@
   (:report (lambda (condition stream)
              (format stream "A TLS handshake failed: ~:[the client is gone~;~:*~A~]."
                      (handshake-failure-reason condition))))
-  (:documentation "A TLS handshake did not end well, because of REASON, a string, or NIL where the client is
-gone."))
+  (:documentation "A TLS handshake did not end well, because of REASON, a string, or NIL where the
+client is gone."))
 
 (defmethod tls-failure-words ((condition handshake-failed))
   (or (handshake-failure-reason condition) :gone))
@@ -34,8 +34,8 @@ gone."))
     (:gone nil nil
      "unexpected eof" "connection reset" "broken pipe" "alert user cancel" "alert close notify")
     (:other :info nil))
-  "Kinds of failures of handshakes: at which level they are told, NIL for not at all, and by what words; and
-parts of OpenSSL's words for them, of which its versions have others before and after.")
+  "Kinds of failures of handshakes: at which level they are told, NIL for not at all, and by what
+words; and parts of OpenSSL's words for them, of which its versions have others before and after.")
 
 (defun handshake-failure-kinds ()
   "The kinds of failures of TLS handshakes, a list of keywords."
@@ -48,8 +48,8 @@ parts of OpenSSL's words for them, of which its versions have others before and 
         :other)))
 
 (defun handshake-failure-kind (condition)
-  "Of what kind the failure of a TLS handshake is that CONDITION tells of, one of HANDSHAKE-FAILURE-KINDS;
-:EXPIRED where the client took too long; NIL for other errors."
+  "Of what kind the failure of a TLS handshake is that CONDITION tells of, one of
+HANDSHAKE-FAILURE-KINDS; :EXPIRED where the client took too long; NIL for other errors."
   (let ((words (tls-failure-words condition)))
     (typecase words
       (string (kind-by-words words))
@@ -60,8 +60,8 @@ parts of OpenSSL's words for them, of which its versions have others before and 
            (t (and (wait-timed-out-p condition) :expired)))))))
 
 (defun handshake-failure-telling (condition)
-  "At which level, a keyword, the failure of a TLS handshake is told that CONDITION tells of, and why it failed,
-a string; NIL where it is not told."
+  "At which level, a keyword, the failure of a TLS handshake is told that CONDITION tells of, and
+why it failed, a string; NIL where it is not told."
   (destructuring-bind (&optional level sentence &rest parts)
       (rest (assoc (handshake-failure-kind condition) *handshake-failures*))
     (declare (ignore parts))

@@ -13,8 +13,8 @@
 ;;;;     is done                               is read for its first request, which may have come already
 ;;;;     failed                                is closed; who spoke plain HTTP is told so
 ;;;;
-;;;; Where a worker reads the connection, because a program has a method of its own for that, or a blocking
-;;;; engine serves it, the worker waits instead: see ENCRYPTED-STREAM.
+;;;; Where a worker reads the connection, because a program has a method of its own for that, or a
+;;;; blocking engine serves it, the worker waits instead: see ENCRYPTED-STREAM.
 
 (defun handshake-begins-p (application connection kind)
   "True when we begin the handshake of CONNECTION, of KIND, on which something has come."
@@ -23,7 +23,8 @@
            (eql +tls-handshake-record+ (first-octet (connection-descriptor connection))))))
 
 (defun begin-handshake (application connection)
-  "The HTTP connection of CONNECTION, whose handshake is to begin.  Signals PEER-GONE where nobody is there any more."
+  "The HTTP connection of CONNECTION, whose handshake is to begin.  Signals PEER-GONE where nobody
+is there any more."
   (let* ((http (http-connection-to-socket application (connection-usocket connection)))
          (io (encrypt-io (http-base http) (handshake-context application))))
     (setf (http-io http) io
@@ -32,8 +33,8 @@
           (connection-data connection) http)))
 
 (defun shaken-p (application connection http)
-  "Takes the handshake of CONNECTION over HTTP as far as it gets.  Returns true when it is done; else what
-becomes of the connection, :NONE or :END, as second value."
+  "Takes the handshake of CONNECTION over HTTP as far as it gets.  Returns true when it is done;
+else what becomes of the connection, :NONE or :END, as second value."
   (let ((transport (io-transport (http-io http))))
     (multiple-value-bind (result reason) (transport-handshake transport)
       (ecase result
@@ -53,8 +54,8 @@ becomes of the connection, :NONE or :END, as second value."
          (values nil :end))))))
 
 (defun end-handshake (application http reason)
-  "Tells who runs APPLICATION that the handshake over HTTP failed because of REASON; and the client, where it
-speaks plain HTTP."
+  "Tells who runs APPLICATION that the handshake over HTTP failed because of REASON; and the client,
+where it speaks plain HTTP."
   (let ((failure (make-condition 'handshake-failed :reason reason)))
     (note-failed-handshake application failure)
     (when (eq :plain-http (handshake-failure-kind failure))
@@ -79,8 +80,8 @@ speaks plain HTTP."
 ;;; Where a worker waits
 
 (defconstant +behind-sentinel+ 1000
-  "For how many milliseconds longer than it may a worker waits for a peer where the sentinel may end, and
-count, what takes too long.")
+  "For how many milliseconds longer than it may a worker waits for a peer where the sentinel may
+end, and count, what takes too long.")
 
 (defun complete-handshake (io)
   "Waits until the handshake of IO, which TLS carries, is done.  Signals HANDSHAKE-FAILED and
@@ -96,9 +97,9 @@ STREAM-TIMEOUT."
         (:failed (error 'handshake-failed :reason reason))))))
 
 (defun encrypted-stream (stream context)
-  "The stream that TLS by CONTEXT, a TLS-CONTEXT, or NIL where there is none, carries on STREAM, that of the
-descriptor of a connection, after its handshake, for which it waits; NIL where STREAM is none of ours, or
-CONTEXT is NIL.  Signals HANDSHAKE-FAILED and STREAM-TIMEOUT."
+  "The stream that TLS by CONTEXT, a TLS-CONTEXT, or NIL where there is none, carries on STREAM,
+that of the descriptor of a connection, after its handshake, for which it waits; NIL where STREAM is
+none of ours, or CONTEXT is NIL.  Signals HANDSHAKE-FAILED and STREAM-TIMEOUT."
   (let ((base (stream-io stream)))
     (cond ((null base) nil)
           ((io-encrypted base)

@@ -5,10 +5,11 @@
 (define-record (http-connection (:include opaque) (:conc-name http-))
   "What is kept for a connection between its requests."
   (base nil
-   :documentation "The buffered connection of the descriptor of the socket of HTTP; NIL where there is none.")
+   :documentation "The buffered connection of the descriptor of the socket of HTTP; NIL where there
+is none.")
   (io nil
-   :documentation "What requests are read off, and replies written to, over HTTP: HTTP-BASE, or a buffered connection that
-TLS or a stream carries.")
+   :documentation "What requests are read off, and replies written to, over HTTP: HTTP-BASE, or a
+buffered connection that TLS or a stream carries.")
   (stream nil
    :documentation "The stream of HTTP that programs get: that of HTTP-IO, or what PROGRAM-STREAM has
 made.")
@@ -18,12 +19,13 @@ made.")
   (awaited :idle :type keyword)         ; what that is the deadline of, as AWAITED-OF has it
   (body-prefetch nil)                   ; of content, whose request is not served before
   (content nil
-   :documentation "What was received early of the content of the request that is answered next over HTTP, a
-stream; NIL where nothing was, or the request was answered.")
+   :documentation "What was received early of the content of the request that is answered next over
+HTTP, a stream; NIL where nothing was, or the request was answered.")
   (suspended-exchange nil
    :documentation "What goes on over HTTP, a SUSPENDED-EXCHANGE; NIL while requests are read.")
   (over-p nil
-   :documentation "True when the client of HTTP has said that it would send no more, and all has come.")
+   :documentation "True when the client of HTTP has said that it would send no more, and all has
+come.")
   (remote '() :type list
    :documentation "Address and port of the client of HTTP, a list.")
   (local '() :type list
@@ -50,8 +52,8 @@ stream; NIL where nothing was, or the request was answered.")
   (stream-io (socket-octet-stream socket)))
 
 (defun http-connection-to-socket (application socket)
-  "An HTTP connection for the connection of SOCKET to APPLICATION, yet without a buffered connection to be read.  Signals PEER-GONE where
-nobody is there any more."
+  "An HTTP connection for the connection of SOCKET to APPLICATION, yet without a buffered connection
+to be read.  Signals PEER-GONE where nobody is there any more."
   (let ((http (make-http-connection :base (stream-io (socket-octet-stream socket))
                                     :remote (multiple-value-list (peer-name socket))
                                     :local (name-of-our-end application socket))))
@@ -63,11 +65,13 @@ nobody is there any more."
     http))
 
 (defun http-waits-p (http)
-  "True when reading HTTP waits for the peer, so that a request is not to be read before it has come."
+  "True when reading HTTP waits for the peer, so that a request is not to be read before it has
+come."
   (io-waits-p (http-io http)))
 
 (defun settle-io (http connection socket-stream stream)
-  "Gives HTTP, of CONNECTION, its buffered connection for STREAM, which PROGRAM-STREAM has made of SOCKET-STREAM."
+  "Gives HTTP, of CONNECTION, its buffered connection for STREAM, which PROGRAM-STREAM has made of
+SOCKET-STREAM."
   (let* ((base (http-base http))
          (encrypted (and base (io-encrypted base)))
          (io (cond ((and base (eq stream socket-stream)) base)

@@ -3,8 +3,9 @@
 ;;;; The Lisp's own stream beside a buffered connection.
 ;;;;
 ;;;; Programs and libraries do with the stream of a socket what only the Lisp's own streams can do:
-;;;; set time limits, ask for the descriptor, read characters.  So whoever asks for the stream is LENT
-;;;; one of those, which has a duplicate of the descriptor.  Both can be used; the invariants are:
+;;;; set time limits, ask for the descriptor, read characters.  So whoever asks for the stream is
+;;;; LENT one of those, which has a duplicate of the descriptor.  Both can be used; the invariants
+;;;; are:
 ;;;;
 ;;;; - Octets that either of them has received and not handed out are handed out by the one that is
 ;;;;   read next, provided that a program asks for LENT again after the buffered connection was read.
@@ -74,8 +75,8 @@
     (close (io-lent io) :abort t)))
 
 (defun settle-lent (io)
-  "At the end of a request: sends what was written to the stream beside IO, if there is one.  NIL when
-the program has closed that, and there is nothing to be read or written any more."
+  "At the end of a request: sends what was written to the stream beside IO, if there is one.  NIL
+when the program has closed that, and there is nothing to be read or written any more."
   (cond ((null (io-lent io)) t)
         (t
          (forget-closed-lent io)

@@ -1,9 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What one connection has of the budget of all clients (see the engine's memory-budget.lisp), while
-;;;; what is kept for it grows, shrinks, and ends in whatever way.  One thread reserves; any thread may
-;;;; close the account, once or more often: from then on nothing is reserved for a connection that has
-;;;; ended.
+;;;; What one connection has of the budget of all clients (see the engine's memory-budget.lisp),
+;;;; while what is kept for it grows, shrinks, and ends in whatever way.  One thread reserves; any
+;;;; thread may close the account, once or more often: from then on nothing is reserved for a
+;;;; connection that has ended.
 
 (defstruct (memory-account (:include opaque) (:conc-name account-) (:constructor make-memory-account ()) (:copier nil))
   "Memory that is reserved for what comes over one connection."
@@ -19,16 +19,16 @@
   (or (account-octets account) 0))
 
 (defun change-account (account octets)
-  "Adds OCTETS, which may be negative, to ACCOUNT; the caller changes the budget.  NIL when ACCOUNT was
-closed."
+  "Adds OCTETS, which may be negative, to ACCOUNT; the caller changes the budget.  NIL when ACCOUNT
+was closed."
   (loop for old = (account-octets account)
         while old
         when (compare-and-set (account-octets account) old (+ old octets))
           return t))
 
 (defun reserve-for-account (account octets &optional (share 1))
-  "Reserves OCTETS for ACCOUNT, of SHARE of the budget.  NIL where there is no memory, or ACCOUNT was
-closed; the caller gives up what ACCOUNT is for then."
+  "Reserves OCTETS for ACCOUNT, of SHARE of the budget.  NIL where there is no memory, or ACCOUNT
+was closed; the caller gives up what ACCOUNT is for then."
   (and (account-open-p account)
        (uninterruptibly
          (when (zerop (account-size account))

@@ -2,9 +2,9 @@
 
 ;;;; A stream that waits for its peer as transport.
 ;;;;
-;;;; Invariant: no octet is read that nobody wanted yet.  A program that has made the stream, or talks
-;;;; another protocol after the request, reads on in it; and who asked for more than comes would wait in
-;;;; vain.  So of a head, whose length nobody knows, one line is read at a time.
+;;;; Invariant: no octet is read that nobody wanted yet.  A program that has made the stream, or
+;;;; talks another protocol after the request, reads on in it; and who asked for more than comes
+;;;; would wait in vain.  So of a head, whose length nobody knows, one line is read at a time.
 
 (defstruct (stream-transport (:include transport)
                              (:constructor make-stream-transport (source base)))
@@ -12,8 +12,8 @@
   (ready-p nil))                        ; the socket has something that was not read
 
 (defmacro or-broken ((stream) &body body)
-  "The value of BODY, which reads or writes STREAM and returns a number; or minus an error number where
-that fails.  Signals STREAM-TIMEOUT to who has waited in vain."
+  "The value of BODY, which reads or writes STREAM and returns a number; or minus an error number
+where that fails.  Signals STREAM-TIMEOUT to who has waited in vain."
   `(handler-case (progn ,@body)
      (stream-timeout (condition) (error condition)) ; of the buffered connection beneath
      ;; What the Lisp, or the program, signals when the peer is gone, is not known.
@@ -23,8 +23,8 @@ that fails.  Signals STREAM-TIMEOUT to who has waited in vain."
            (- +eio+)))))
 
 (defun read-line-octets (stream octets start end)
-  "Reads a line of STREAM with its end to OCTETS from START, up to END.  Returns how many octets; those that
-came before it failed, if any did.  What begins TLS has no lines, and is not waited for."
+  "Reads a line of STREAM with its end to OCTETS from START, up to END.  Returns how many octets;
+those that came before it failed, if any did.  What begins TLS has no lines, and is not waited for."
   (let ((line-feed (load-time-value (char-code #\Newline)))
         (position start))
     (handler-case (loop while (< position end)
@@ -69,8 +69,8 @@ came before it failed, if any did.  What begins TLS has no lines, and is not wai
         (error () t))))
 
 (defmethod note-socket-ready ((transport stream-transport))
-  ;; LISTEN of ABCL does not tell the end.  Where another stream stands between, a few octets may be too few for who reads
-  ;; them not to wait.
+  ;; LISTEN of ABCL does not tell the end.  Where another stream stands between, a reader may still have to wait
+  ;; although a few octets are there.
   (unless (or (transport-base transport)
               (transport-tls-handle transport))
     (setf (stream-transport-ready-p transport) t)))

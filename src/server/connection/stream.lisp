@@ -3,7 +3,8 @@
 ;;;; A buffered connection as a stream of octets, for everybody who wants one.
 
 (defgeneric stream-io (stream)
-  (:documentation "The buffered connection whose octets STREAM carries; NIL where it is none of ours."))
+  (:documentation "The buffered connection whose octets STREAM carries; NIL where it is none of
+ours."))
 
 (defclass descriptor-stream (trivial-gray-streams:fundamental-binary-input-stream
                              trivial-gray-streams:fundamental-binary-output-stream
@@ -23,8 +24,8 @@ SEND-QUEUE."
     (setf (io-stream io) (make-instance 'descriptor-stream :io io))))
 
 (defun queue-of-transport (transport)
-  "The send queue of a buffered connection that TRANSPORT carries: that of the buffered connection beneath, save where TRANSPORT
-waits, and the buffered connection beneath sends meanwhile."
+  "The send queue of a buffered connection that TRANSPORT carries: that of the buffered connection
+beneath, save where TRANSPORT waits, and the buffered connection beneath sends meanwhile."
   (let* ((base (transport-base transport))
          (queue (if (and base (not (transport-waits-p transport)))
                     (io-queue base)
@@ -42,7 +43,8 @@ waits, and the buffered connection beneath sends meanwhile."
   (let* ((io (stream-io stream))
          (milliseconds (or (as-milliseconds seconds) -1)))
     (setf (io-milliseconds io) milliseconds)
-    (unless (and (io-connection io) (eq :engine (io-owner io)))         ; see HTTP-CONNECTION-TO-SOCKET
+    ;; See HTTP-CONNECTION-TO-SOCKET.
+    (unless (and (io-connection io) (eq :engine (io-owner io)))
       (limit-taking (io-queue io) seconds))
     (when (io-lent io)
       (setf (lisp-stream-milliseconds (io-lent io)) milliseconds))))

@@ -36,12 +36,14 @@
           return (first items)))
 
 (defun put-on-free-list (free-list object)
-  "Leaves OBJECT to FREE-LIST; it becomes garbage when the free list is full, or another thread was faster."
+  "Leaves OBJECT to FREE-LIST; it becomes garbage when the free list is full, or another thread was
+faster."
   (let ((items (free-list-items free-list)))
     (when (< (length items) (free-list-most free-list))
       (compare-and-set (free-list-items free-list) items (cons object items)))))
 
-;;; Threads that are no workers, or visit another connection than that which they serve, borrow worker buffers.
+;;; Threads that are no workers, or visit another connection than that which they serve, borrow
+;;; worker buffers.
 
 (defvar *free-worker-buffers* (make-free-list 16)
   "Worker buffers that no thread uses.")
@@ -53,10 +55,12 @@
   (put-on-free-list *free-worker-buffers* worker-buffers))
 
 (defvar *spare-worker-buffers* nil
-  "In a thread that visits many connections, one after the other, the worker buffers for the next visit; NIL amid one, and elsewhere.")
+  "In a thread that visits many connections, one after the other, the worker buffers for the next
+visit; NIL amid one, and elsewhere.")
 
 (defun call-with-borrowed-worker-buffers (thunk)
-  "Calls THUNK, a function without arguments, with worker buffers that nobody else uses meanwhile; returns what that does."
+  "Calls THUNK, a function without arguments, with worker buffers that nobody else uses meanwhile;
+returns what that does."
   (let* ((spare (shiftf *spare-worker-buffers* nil))
          (*worker-buffers* (or spare (borrow-worker-buffers))))
     (multiple-value-prog1 (funcall thunk)
@@ -65,8 +69,8 @@
           (return-worker-buffers *worker-buffers*)))))
 
 (defun call-with-spare-worker-buffers (thunk)
-  "Calls THUNK, a function without arguments that visits many connections, with worker buffers for their visits; returns what that
-does."
+  "Calls THUNK, a function without arguments that visits many connections, with worker buffers for
+their visits; returns what that does."
   (let ((*spare-worker-buffers* (borrow-worker-buffers)))
     (multiple-value-prog1 (funcall thunk)
       (when *spare-worker-buffers*

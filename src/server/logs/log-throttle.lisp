@@ -20,8 +20,8 @@
       "Until when nothing is told of LOG-THROTTLE, in MILLISECONDS; NIL before the first time.")
 
 (defun count-throttled (log-throttle now)
-  "Counts that LOG-THROTTLE has happened.  How many times a message is to tell of NOW, in MILLISECONDS, or NIL for no
-message."
+  "Counts that LOG-THROTTLE has happened.  How many times a message is to tell of NOW, in
+MILLISECONDS, or NIL for no message."
   (with-lock-briefly ((log-throttle-lock log-throttle))
     (incf (log-throttle-count log-throttle))
     (let ((until (or (log-throttle-silent-until log-throttle) now)))
@@ -39,8 +39,9 @@ it is not spoken, and handshakes that failed, by kind."
   "The control string of LOG-RARELY.")
 
 (defun log-rarely (log-throttle tell once often &optional reason)
-  "Has TELL, a function of a control string and its arguments, tell that what ONCE says has happened, or, after a
-number, OFTEN, both strings, and the REASON of the last time, a string or NIL; unless LOG-THROTTLE was told just now."
+  "Has TELL, a function of a control string and its arguments, tell that what ONCE says has
+happened, or, after a number, OFTEN, both strings, and the REASON of the last time, a string or NIL;
+unless LOG-THROTTLE was told just now."
   (let ((count (count-throttled log-throttle (milliseconds))))
     (when count
       (funcall tell *rare-control*

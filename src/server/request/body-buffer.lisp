@@ -10,21 +10,24 @@
 ;;;; - ACCOUNTED octets of the budget of all clients are reserved for this body buffer.
 
 (defparameter *body-buffer-memory* (- (* 64 1024) +vector-header-octets+)
-  "How many octets a body-buffer has in memory; more go to a temporary file, unless memory is plentiful.")
+  "How many octets a body-buffer has in memory; more go to a temporary file, unless memory is
+plentiful.")
 
 (defparameter *most-body-buffer-memory* (* 4 1024 1024)
-  "How many octets a body-buffer has in memory at most, however plentiful that is; more go to a temporary file.")
+  "How many octets a body-buffer has in memory at most, however plentiful that is; more go to a
+temporary file.")
 
 (defparameter *most-octets-in-files* (* 4 1024 1024 1024)
-  "How many octets, an integer, of content that is received before its request is served may be in temporary files, of all
-requests of this process together.  Where there would be more, handlers are called, and wait for the rest of their content.")
+  "How many octets, an integer, of content that is received before its request is served may be in
+temporary files, of all requests of this process together.  Where there would be more, handlers are
+called, and wait for the rest of their content.")
 
 (defvar *octets-in-files* (make-counter)
   "How many are.")
 
 (defparameter *plenty* 1/2
-  "Memory is plentiful while all content together has less than this share of what it may have while it
-waits: a file costs several times the processor time.")
+  "Memory is plentiful while all content together has less than this share of what it may have while
+it waits: a file costs several times the processor time.")
 
 (defconstant +least-body-buffer+ 256
   "The least octets that are allocated: a client may send one at a time.")
@@ -54,8 +57,8 @@ waits: a file costs several times the processor time.")
     (storage-condition () nil)))
 
 (defun larger-memory (body-buffer size)
-  "A vector with the octets that BODY-BUFFER has in memory, and room for SIZE in all, or more; NIL when the heap has
-no room for it."
+  "A vector with the octets that BODY-BUFFER has in memory, and room for SIZE in all, or more; NIL
+when the heap has no room for it."
   (let* ((wanted (max +least-body-buffer+ (* 2 size)))
          (memory (octets-if-room (if (<= size *body-buffer-memory*)
                                      (min *body-buffer-memory* wanted)
@@ -100,7 +103,8 @@ no room for it."
          t)))
 
 (defun move-to-file (body-buffer)
-  "Lets BODY-BUFFER, of which nothing was read, have all of its octets in a file; NIL when that cannot be."
+  "Lets BODY-BUFFER, of which nothing was read, have all of its octets in a file; NIL when that
+cannot be."
   (uninterruptibly                      ; until it is closed by CLEAR-BODY-BUFFER
     (let ((file (open-temporary-file)))
       (cond ((minusp file) nil)
@@ -114,16 +118,16 @@ no room for it."
              nil)))))
 
 (defun plenty-p (octets)
-  "True when memory is plentiful, though OCTETS more were taken.  Garbage is in the way as well: it is not
-collected for what can be in a file."
+  "True when memory is plentiful, though OCTETS more were taken.  Garbage is in the way as well: it
+is not collected for what can be in a file."
   (let ((budget (client-memory-budget)))
     (and budget
          (< (+ octets (client-memory-reserved)) (* *plenty* *waiting-share* budget))
          (fits-in-heap-p octets))))
 
 (defun append-to-body-buffer (body-buffer octets start end)
-  "Appends OCTETS from START to END to BODY-BUFFER, of which nothing was read.  NIL when there is no room for
-them, neither in memory nor in a file: BODY-BUFFER is as it was."
+  "Appends OCTETS from START to END to BODY-BUFFER, of which nothing was read.  NIL when there is no
+room for them, neither in memory nor in a file: BODY-BUFFER is as it was."
   (let ((total (+ (body-buffer-fill body-buffer) (- end start))))
     (cond ((body-buffer-file body-buffer)
            (append-to-file body-buffer octets start end))
@@ -147,8 +151,8 @@ them, neither in memory nor in a file: BODY-BUFFER is as it was."
         (setf (body-buffer-start body-buffer) 0)))))
 
 (defun next-window (body-buffer)
-  "Reads more of the file of BODY-BUFFER, whose memory was read to its end.  NIL when that has no more, or
-cannot be read, or the heap has no room."
+  "Reads more of the file of BODY-BUFFER, whose memory was read to its end.  NIL when that has no
+more, or cannot be read, or the heap has no room."
   (let* ((position (body-buffer-position body-buffer))
          (count (min *body-buffer-memory* (- (body-buffer-size body-buffer) position))))
     (when (plusp count)
@@ -162,8 +166,8 @@ cannot be read, or the heap has no room."
         t))))
 
 (defun read-body-buffer (body-buffer sequence start end)
-  "Moves octets of BODY-BUFFER to SEQUENCE from START, up to END; returns the position after the last one.
-Signals an error when the file of BODY-BUFFER cannot be read."
+  "Moves octets of BODY-BUFFER to SEQUENCE from START, up to END; returns the position after the
+last one.  Signals an error when the file of BODY-BUFFER cannot be read."
   (loop while (and (< start end) (plusp (body-buffer-left body-buffer)))
         do (unless (or (< (body-buffer-start body-buffer) (body-buffer-fill body-buffer)) (next-window body-buffer))
              (error "A temporary file cannot be read."))
@@ -192,8 +196,8 @@ Signals an error when the file of BODY-BUFFER cannot be read."
 ;;; What all body buffers have in memory together
 
 (defun account-for-memory (body-buffer)
-  "Reserves as many octets as BODY-BUFFER has in memory.  NIL where what waits would have too much then; as many as before are
-reserved in that case."
+  "Reserves as many octets as BODY-BUFFER has in memory.  NIL where what waits would have too much
+then; as many as before are reserved in that case."
   (uninterruptibly
     (let* ((size (length (body-buffer-memory body-buffer)))
            (more (- size (body-buffer-accounted body-buffer))))

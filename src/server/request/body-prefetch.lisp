@@ -15,8 +15,8 @@
 ;;;;   more is to come otherwise                       waits, parked
 ;;;;
 ;;;; A client that pauses may wait for a handler that answers what it has sent so far, and gets its
-;;;; answer a little late.  But so do clients that mean no good, and each holds a worker then: so it is
-;;;; only for a few at a time.
+;;;; answer a little late.  But so do clients that mean no good, and each holds a worker then: so it
+;;;; is only for a few at a time.
 ;;;;
 ;;;; It is too late when nothing came for the read timeout, when all of it has taken longer than
 ;;;; it may, or when after a grace less came than the least rate wants.
@@ -35,8 +35,9 @@
   "How many octets of memory a request may keep that do not count: most have fewer.")
 
 (defun request-memory (head)
-  "How many octets of memory a request with HEAD keeps, about: its strings, and what applications make of its target and
-its cookies, whose parts take some 80 octets each besides their characters.  0 where these are few."
+  "How many octets of memory a request with HEAD keeps, about: its strings, and what applications
+make of its target and its cookies, whose parts take some 80 octets each besides their characters.
+0 where these are few."
   (flet ((parts-memory (text delimiter)
            (declare (type text text))
            (+ (* 4 (length text)) (* 80 (1+ (count delimiter text))))))
@@ -58,7 +59,8 @@ its cookies, whose parts take some 80 octets each besides their characters.  0 w
   (touched (milliseconds) :type fixnum)) ; when octets came last
 
 (defparameter *pause-milliseconds* 2000
-  "After how long without octets the request of a client that has sent a part of its content may be served.")
+  "After how long without octets the request of a client that has sent a part of its content may be
+served.")
 
 (defparameter *most-unfinished* 4
   "How many requests may be served at a time whose clients paused amid their content.")
@@ -83,20 +85,21 @@ its cookies, whose parts take some 80 octets each besides their characters.  0 w
                  (<= size (come-octets content)))))))
 
 (defun come-octets (content)
-  "How many octets of CONTENT have come that were not read, wherever they are, as far as that is known."
+  "How many octets of CONTENT have come that were not read, wherever they are, as far as that is
+known."
   (+ (spooled-octets content) (buffered-octets content) (input-of-descriptor (content-io content))))
 
 (defun most-received (content most)
-  "How many octets of CONTENT are received before its request is served, where MOST are in general: of
-content that is larger, no more than a body-buffer keeps in memory."
+  "How many octets of CONTENT are received before its request is served, where MOST are in general:
+of content that is larger, no more than a body-buffer keeps in memory."
   (let ((size (content-size content)))
     (if (and size (> size most))
         (min most *body-buffer-memory*)
         most)))
 
 (defgeneric receive-some (content room)
-  (:documentation "Moves what the buffered connection of CONTENT has buffered, up to ROOM octets, to the body-buffer of CONTENT.
-Returns true unless nothing more is to be received so."))
+  (:documentation "Moves what the buffered connection of CONTENT has buffered, up to ROOM octets, to
+the body-buffer of CONTENT.  Returns true unless nothing more is to be received so."))
 
 (defmethod receive-some ((content content-stream) room)
   (let* ((io (content-io content))
@@ -124,9 +127,9 @@ Returns true unless nothing more is to be received so."))
          (not (or (content-refusal content) (content-over-p content))))))
 
 (defgeneric receive-more (content room)
-  (:documentation "Receives what has come of CONTENT, to the buffer of its buffered connection, or up to ROOM octets right
-into the memory of its body-buffer.  Returns what FILL-INPUT does, or :ALL when who reads need not wait for the rest.
-Signals DESCRIPTOR-BROKEN.")
+  (:documentation "Receives what has come of CONTENT, to the buffer of its buffered connection, or
+up to ROOM octets right into the memory of its body-buffer.  Returns what FILL-INPUT does, or :ALL
+when who reads need not wait for the rest.  Signals DESCRIPTOR-BROKEN.")
   (:method (content room)
     (declare (ignore room))
     (fill-input (content-io content))))
@@ -150,9 +153,9 @@ Signals DESCRIPTOR-BROKEN.")
          (<= (content-remaining content) (length (body-buffer-memory body-buffer))))))
 
 (defun worth-room-p (content come room)
-  "True when memory is to be taken for all of CONTENT, of known length, of which COME octets have come, and
-ROOM more than those in its body-buffer may be received: when a fourth of it has come, or as much as any body-buffer has in
-memory.  Who announces much may send little."
+  "True when memory is to be taken for all of CONTENT, of known length, of which COME octets have
+come, and ROOM more than those in its body-buffer may be received: when a fourth of it has come, or
+as much as any body-buffer has in memory.  Who announces much may send little."
   (let ((body-buffer (content-body-buffer content))
         (size (content-remaining content)))
     (and (<= size *most-body-buffer-memory*)
@@ -163,8 +166,9 @@ memory.  Who announces much may send little."
          (plenty-p size))))
 
 (defun room-for-all-made-p (content)
-  "Gives the body-buffer of CONTENT, of known length, a vector of just that, and moves there what has come to the
-buffer of its buffered connection.  That vector is what its reader gets.  NIL when the heap has no room for it."
+  "Gives the body-buffer of CONTENT, of known length, a vector of just that, and moves there what
+has come to the buffer of its buffered connection.  That vector is what its reader gets.  NIL when
+the heap has no room for it."
   (let ((body-buffer (content-body-buffer content))
         (io (content-io content))
         (memory (octets-if-room (content-remaining content))))
@@ -178,8 +182,8 @@ buffer of its buffered connection.  That vector is what its reader gets.  NIL wh
       t)))
 
 (defun receive-directly-ahead (content)
-  "Receives what has come of CONTENT to the memory of its body-buffer, which has room for all, while nothing is in
-the buffer of its buffered connection; returns what FILL-INPUT does."
+  "Receives what has come of CONTENT to the memory of its body-buffer, which has room for all, while
+nothing is in the buffer of its buffered connection; returns what FILL-INPUT does."
   (let* ((io (content-io content))
          (body-buffer (content-body-buffer content))
          (size (content-remaining content))
@@ -191,8 +195,8 @@ the buffer of its buffered connection; returns what FILL-INPUT does."
     outcome))
 
 (defun receive-ahead (body-prefetch most)
-  "Receives what has come for BODY-PREFETCH, MOST octets at most in all, without waiting.  Returns :ALL when
-its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-BROKEN."
+  "Receives what has come for BODY-PREFETCH, MOST octets at most in all, without waiting.  Returns
+:ALL when its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-BROKEN."
   (let* ((content (body-prefetch-content body-prefetch))
          (most (most-received content most)))
     (unless (content-body-buffer content)
@@ -210,8 +214,8 @@ its request is to be served, or :NONE when more is to come.  Signals DESCRIPTOR-
              (return :all))))))))
 
 (defun memory-left-p (content)
-  "Accounts for the memory that CONTENT has while it waits; moves that to a file when what waits has too much.  NIL when it
-cannot wait."
+  "Accounts for the memory that CONTENT has while it waits; moves that to a file when what waits has
+too much.  NIL when it cannot wait."
   (let ((body-buffer (content-body-buffer content)))
     (or (account-for-memory body-buffer)
         (and (or (body-buffer-file body-buffer) (move-to-file body-buffer))
@@ -223,7 +227,8 @@ cannot wait."
     (if body-buffer (body-buffer-accounted body-buffer) 0)))
 
 (defun move-received-to-file (body-prefetch)
-  "Moves what BODY-PREFETCH has received to a file, and releases the memory for it; NIL when that cannot be."
+  "Moves what BODY-PREFETCH has received to a file, and releases the memory for it; NIL when that
+cannot be."
   (let ((body-buffer (content-body-buffer (body-prefetch-content body-prefetch))))
     (and body-buffer
          (null (body-buffer-file body-buffer))
@@ -231,7 +236,8 @@ cannot wait."
          (account-for-memory body-buffer))))
 
 (defun place-taken-p (content)
-  "True when the request whose CONTENT has come in part may be served: it has one of the few places then."
+  "True when the request whose CONTENT has come in part may be served: it has one of the few places
+then."
   (uninterruptibly
     (when (counter-add-up-to *unfinished* 1 *most-unfinished*)
       (setf (content-place-p content) t))))
@@ -242,29 +248,29 @@ cannot wait."
       (counter-add *unfinished* -1))))
 
 (defun pause-end (body-prefetch idle)
-  "When the peer of BODY-PREFETCH, of which more is to come, has paused, in MILLISECONDS.  IDLE is as for
-BODY-PREFETCH-DEADLINE."
+  "When the peer of BODY-PREFETCH, of which more is to come, has paused, in MILLISECONDS.  IDLE is
+as for BODY-PREFETCH-DEADLINE."
   (+ (body-prefetch-touched body-prefetch)
      (if idle (min *pause-milliseconds* (floor idle 2)) *pause-milliseconds*)))
 
 (defun next-look (body-prefetch idle now)
-  "When BODY-PREFETCH, of which more is to come, is to be looked at again if nothing comes, in MILLISECONDS: when
-its peer has paused; when it has before NOW, after twice as long, for a place may be free then.  IDLE is as for
-BODY-PREFETCH-DEADLINE."
+  "When BODY-PREFETCH, of which more is to come, is to be looked at again if nothing comes, in
+MILLISECONDS: when its peer has paused; when it has before NOW, after twice as long, for a place may
+be free then.  IDLE is as for BODY-PREFETCH-DEADLINE."
   (let ((end (pause-end body-prefetch idle)))
     (if (< now end)
         end
         (+ now (max 1 (- now (body-prefetch-touched body-prefetch)))))))
 
 (defun unfinished-served-p (body-prefetch idle)
-  "True when the request of BODY-PREFETCH, of which more is to come, is to be served now all the same.  IDLE is
-as for BODY-PREFETCH-DEADLINE."
+  "True when the request of BODY-PREFETCH, of which more is to come, is to be served now all the
+same.  IDLE is as for BODY-PREFETCH-DEADLINE."
   (and (<= (pause-end body-prefetch idle) (milliseconds))
        (place-taken-p (body-prefetch-content body-prefetch))))
 
 (defun body-prefetch-deadline (body-prefetch limits idle)
-  "When BODY-PREFETCH under LIMITS is too late, in MILLISECONDS, or NIL for never.  IDLE is for how many
-milliseconds nothing may come, or NIL."
+  "When BODY-PREFETCH under LIMITS is too late, in MILLISECONDS, or NIL for never.  IDLE is for how
+many milliseconds nothing may come, or NIL."
   (let ((rate (limits-content-rate limits))
         (seconds (limits-content-seconds limits))
         (received (spooled-octets (body-prefetch-content body-prefetch))))

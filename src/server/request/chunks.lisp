@@ -71,7 +71,8 @@ PROTOCOL-ERROR."
         (t :eof)))
 
 (defun read-chunks (content sequence start end)
-  "Reads octets of CONTENT to SEQUENCE from START, up to END; returns the position after the last one."
+  "Reads octets of CONTENT to SEQUENCE from START, up to END; returns the position after the last
+one."
   (loop with source = (content-source content)
         with position = (read-spooled content sequence start end)
         while (and (< position end) (await-content content))

@@ -12,8 +12,8 @@ be taken for the whole."))
 (defclass no-content (content-stream)
   ()
   (:default-initargs :source nil :remaining 0)
-  (:documentation "The content of all requests that have none: what is done to it for one of them, the others
-must not notice."))
+  (:documentation "The content of all requests that have none: what is done to it for one of them,
+the others must not notice."))
 
 (defmethod close ((stream no-content) &key abort)
   (declare (ignore abort))

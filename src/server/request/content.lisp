@@ -3,8 +3,8 @@
 ;;;; The content of a request: what its streams have in common, and content as a whole in memory.
 ;;;;
 ;;;; Where content is not acceptable, or does not come in time, a function that the layer above gave
-;;;; is called with the PROTOCOL-ERROR.  It may answer and leave by a throw; if it returns, the error
-;;;; is signalled to whoever reads.  From then on there is no more content:
+;;;; is called with the PROTOCOL-ERROR.  It may answer and leave by a throw; if it returns, the
+;;;; error is signalled to whoever reads.  From then on there is no more content:
 ;;;;
 ;;;;   what has ended it                                   who reads on gets
 ;;;;   a refusal                                           that PROTOCOL-ERROR
@@ -12,11 +12,13 @@
 ;;;;   who was reading has left that, by a time limit      CONTENT-LEFT
 ;;;;   of its own, say
 ;;;;
-;;;; Where a program has left what it does with octets that were taken, so that nobody has them, who reads on gets
-;;;; CONTENT-LEFT as well; but the rest can be dropped, and the next request be looked for behind it.
+;;;; Where a program has left what it does with octets that were taken, so that nobody has them, who
+;;;; reads on gets CONTENT-LEFT as well; but the rest can be dropped, and the next request be looked
+;;;; for behind it.
 ;;;;
-;;;; What came before the request was served is in the BODY-BUFFER, and is read first; see body-prefetch.lisp.  Where several threads
-;;;; may read, they take turns, and not all of them may take from the source; see shared-content.lisp.
+;;;; What came before the request was served is in the BODY-BUFFER, and is read first; see
+;;;; body-prefetch.lisp.  Where several threads may read, they take turns, and not all of them may
+;;;; take from the source; see shared-content.lisp.
 
 (defclass content (trivial-gray-streams:fundamental-binary-input-stream
                    trivial-gray-streams:trivial-gray-stream-mixin)
@@ -27,8 +29,8 @@
            :documentation "A function that tells the peer to send the content that it holds back
 until then; NIL when it does not, or was told.")
    (failure :initform nil :accessor content-failure
-            :documentation "The condition that has ended it before all was read, and is signalled to who
-reads on, or NIL.")
+            :documentation "The condition that has ended it before all was read, and is signalled to
+who reads on, or NIL.")
    (lost-p :initform nil :accessor content-lost-p
            :documentation "True when nobody has some of the octets that were taken.")
    (body-buffer :initform nil :accessor content-body-buffer)
@@ -36,16 +38,18 @@ reads on, or NIL.")
    (sharing :initform nil :accessor content-sharing
             :documentation "A SHARING where several threads may read it, or NIL.")
    (refusal :initform nil :accessor content-refusal
-            :documentation "The condition, a PROTOCOL-ERROR most often, that is behind what BODY-BUFFER has, or NIL.")
+            :documentation "The condition, a PROTOCOL-ERROR most often, that is behind what
+BODY-BUFFER has, or NIL.")
    (place-p :initform nil :accessor content-place-p
-            :documentation "True while it counts as unfinished: from when its request is served until all has come.")
+            :documentation "True while it counts as unfinished: from when its request is served
+until all has come.")
    (memory :initform 0 :accessor content-memory
            :documentation "How many octets are reserved for it; see RESERVE-MEMORY."))
   (:documentation "The content of one request as a stream of octets, which ends where that ends."))
 
 (setf (documentation 'content-invite 'function)
-      "A function without arguments that tells the client to send CONTENT, which it holds back until then; NIL
-when it does not, or was told.")
+      "A function without arguments that tells the client to send CONTENT, which it holds back until
+then; NIL when it does not, or was told.")
 
 (setf (documentation 'content-limits 'function)
       "The LIMITS that the request of CONTENT is under.")
@@ -53,9 +57,10 @@ when it does not, or was told.")
 (define-condition content-left (recycling-error stream-error)
   ()
   (:report "Not all of the content was read, and the rest of it is not to be had any more.")
-  (:documentation "Signalled to a thread that reads on after reading content was left by a non-local exit, as by a time
-limit; after the request is over; in a thread that is not the handler's, where not all of the content of a deferred reply
-was received; or, of the body that Clack's handler gives, after nobody takes more of it."))
+  (:documentation "Signalled to a thread that reads on after reading content was left by a non-local
+exit, as by a time limit; after the request is over; in a thread that is not the handler's, where
+not all of the content of a deferred reply was received; or, of the body that Clack's handler gives,
+after nobody takes more of it."))
 
 (defgeneric content-io (content)
   (:documentation "The buffered connection off which CONTENT is read.")
@@ -74,8 +79,8 @@ was received; or, of the body that Clack's handler gives, after nobody takes mor
     (error refusal)))
 
 (defun keep-reply-from (content)
-  "Lets what is refused of CONTENT from now on be told to who reads it, and to nobody else: the reply to its request is
-decided."
+  "Lets what is refused of CONTENT from now on be told to who reads it, and to nobody else: the
+reply to its request is decided."
   (setf (content-turn-down content) (constantly nil)))
 
 (defun invite-content (content)
@@ -86,7 +91,8 @@ decided."
       (funcall invite))))
 
 (defun fail-behind-body-buffer (content)
-  "Signals what is behind that which the body-buffer of CONTENT has, if there is something: nothing more is to be read then."
+  "Signals what is behind that which the body-buffer of CONTENT has, if there is something: nothing
+more is to be read then."
   (let ((condition (content-refusal content)))
     (typecase condition
       (null)
@@ -109,9 +115,9 @@ would wait for it once more, waits in vain."
   (eq content (ignore-errors (stream-error-stream condition))))
 
 (defun call-taking-content (content function)
-  "Calls FUNCTION, which takes octets of CONTENT.  Who leaves it before it is done, by a time limit of a
-handler's own, say, may have taken some that nobody counted, and the next request would be looked for where
-it does not begin: there is no more content then, and this is the last request."
+  "Calls FUNCTION, which takes octets of CONTENT.  Who leaves it before it is done, by a time limit
+of a handler's own, say, may have taken some that nobody counted, and the next request would be
+looked for where it does not begin: there is no more content then, and this is the last request."
   (unless-returned (handler-bind ((end-of-file (lambda (condition)
                                                  (when (about-content-p condition content)
                                                    (setf (content-failure content) condition))))
@@ -122,15 +128,16 @@ it does not begin: there is no more content then, and this is the last request."
       (setf (content-failure content) (make-condition 'content-left :stream content)))))
 
 (defmacro keeping-content ((content) &body body)
-  "Evaluates BODY, which reads octets of CONTENT and puts them where they belong: where it is left before its end, they are
-LOST."
+  "Evaluates BODY, which reads octets of CONTENT and puts them where they belong: where it is left
+before its end, they are LOST."
   (let ((it (gensym "CONTENT")))
     `(let ((,it ,content))
        (unless-returned (progn ,@body)
          (setf (content-lost-p ,it) t)))))
 
 (defun lose-rest (content)
-  "Lets who reads on CONTENT be told that the rest of it is not to be had; the caller has read some or none of it."
+  "Lets who reads on CONTENT be told that the rest of it is not to be had; the caller has read some
+or none of it."
   (unless (eql 0 (content-size content))
     (setf (content-lost-p content) t)))
 
@@ -190,7 +197,8 @@ LOST."
   (:documentation "True when nothing of CONTENT is still to be taken from its source."))
 
 (defgeneric content-at-hand (content)
-  (:documentation "How many octets of CONTENT, an integer, can be read without waiting, as far as that is known."))
+  (:documentation "How many octets of CONTENT, an integer, can be read without waiting, as far as
+that is known."))
 
 (defun content-awaited (content)
   "How many octets of CONTENT, an integer, have yet to come; NIL when nobody knows."
@@ -198,9 +206,9 @@ LOST."
     (and size (- size (spooled-octets content)))))
 
 (defgeneric drop-content (content limit)
-  (:documentation "Drops what is left of CONTENT after it has come.  NIL when that is more than LIMIT
-octets, not acceptable, held back by the peer until it is asked for, or does not come in time.  Signals END-OF-FILE where
-the connection ends before.")
+  (:documentation "Drops what is left of CONTENT after it has come.  NIL when that is more than
+LIMIT octets, not acceptable, held back by the peer until it is asked for, or does not come in time.
+Signals END-OF-FILE where the connection ends before.")
   (:method :around ((content content) limit)
     (declare (ignore limit))
     (with-content-turn (content)
@@ -219,8 +227,8 @@ the connection ends before.")
     (if body-buffer (body-buffer-left body-buffer) 0)))
 
 (defun read-spooled (content sequence start end)
-  "Moves octets of CONTENT that came before to SEQUENCE from START, up to END; returns the position after
-the last one."
+  "Moves octets of CONTENT that came before to SEQUENCE from START, up to END; returns the position
+after the last one."
   (let ((body-buffer (content-body-buffer content)))
     (if body-buffer
         (prog1 (read-body-buffer body-buffer sequence start end)
@@ -235,7 +243,8 @@ the last one."
     (aref octets 0)))
 
 (defgeneric drop-spooled (content)
-  (:documentation "Drops what came of CONTENT before: what CONTENT says of its size holds afterwards, too.")
+  (:documentation "Drops what came of CONTENT before: what CONTENT says of its size holds
+afterwards, too.")
   (:method ((content content))
     (when (content-body-buffer content)
       (clear-body-buffer (content-body-buffer content)))))
@@ -260,8 +269,8 @@ in memory that all threads write to.")
         (refuse-content content :no-memory)))))
 
 (defun reserve-plentiful-memory (content octets)
-  "Reserves memory for OCTETS, an integer, more of CONTENT.  True while memory is plentiful; otherwise NIL: the caller uses
-a file."
+  "Reserves memory for OCTETS, an integer, more of CONTENT.  True while memory is plentiful;
+otherwise NIL: the caller uses a file."
   (or (null (client-memory-budget))
       (and (plenty-p octets)
            (uninterruptibly
@@ -275,7 +284,8 @@ a file."
     (release-client-memory (shiftf (content-memory content) 0))))
 
 (defun release-octets (content)
-  "Gives back all that CONTENT has in memory and in files; where another thread reads it, when that has read."
+  "Gives back all that CONTENT has in memory and in files; where another thread reads it, when that
+has read."
   (if (content-sharing content)
       (release-shared content)
       (uninterruptibly
@@ -283,14 +293,15 @@ a file."
         (release-memory content))))
 
 (defun release-content (content)
-  "Like RELEASE-OCTETS; and nobody will wait for more of CONTENT.  To be called at the end of its request."
+  "Like RELEASE-OCTETS; and nobody will wait for more of CONTENT.  To be called at the end of its
+request."
   (uninterruptibly
     (release-octets content)
     (give-place-up content)))
 
 (defun leave-content (content)
-  "Leaves what came of CONTENT and was not read to a program that has taken its connection away.  When nobody has
-CONTENT any more, what that has in memory and in files is given back."
+  "Leaves what came of CONTENT and was not read to a program that has taken its connection away.
+When nobody has CONTENT any more, what that has in memory and in files is given back."
   (uninterruptibly
     (give-place-up content)
     (release-memory content)
@@ -307,8 +318,8 @@ CONTENT any more, what that has in memory and in files is given back."
 ;;; As a whole
 
 (defun spooled-whole (content size)
-  "All SIZE octets of CONTENT, which count as read then, where they are a vector in the memory of its body-buffer:
-that, which is its caller's from then on; else NIL."
+  "All SIZE octets of CONTENT, which count as read then, where they are a vector in the memory of
+its body-buffer: that, which is its caller's from then on; else NIL."
   (let ((body-buffer (content-body-buffer content)))
     (and body-buffer
          (null (body-buffer-file body-buffer))
@@ -322,8 +333,8 @@ that, which is its caller's from then on; else NIL."
            octets))))
 
 (defun buffered-whole (content size)
-  "All SIZE octets of CONTENT, which count as read then, in a vector of their own, where the buffer of its buffered connection
-has them, and nobody has to be asked for them; else NIL."
+  "All SIZE octets of CONTENT, which count as read then, in a vector of their own, where the buffer
+of its buffered connection has them, and nobody has to be asked for them; else NIL."
   (let ((io (content-io content)))
     (and (plusp size)
          (zerop (spooled-octets content))
@@ -370,9 +381,9 @@ has them, and nobody has to be asked for them; else NIL."
                                    octets)))))
 
 (defun read-all-content (content limit refusal &optional (judge (constantly nil)))
-  "The octets that are left of CONTENT, in a vector of their own.  Where they are more than LIMIT, an
-integer or NIL, CONTENT is refused with REFUSAL, a keyword; before any is read where their number is
-known.  JUDGE is called with the octets as they come, a start and an end, and may refuse it too."
+  "The octets that are left of CONTENT, in a vector of their own.  Where they are more than LIMIT,
+an integer or NIL, CONTENT is refused with REFUSAL, a keyword; before any is read where their number
+is known.  JUDGE is called with the octets as they come, a start and an end, and may refuse it too."
   (with-content-turn (content)
     (let ((size (content-size content)))
       (when (and limit (content-intact-p content)

@@ -6,7 +6,8 @@
                          (:constructor make-exchange
                              (application connection
                               &key kind head (engine (and *worker* (worker-engine *worker*))))))
-  "What is known and was decided of one request.  The owner of its connection alone reads and writes it."
+  "What is known and was decided of one request.  The owner of its connection alone reads and writes
+it."
   (application nil :read-only t
    :documentation "The HTTP-SERVICE that is to respond to the request of EXCHANGE.")
   (connection nil :read-only t
@@ -20,19 +21,20 @@
   (content nil
    :documentation "The content of the request of EXCHANGE, a stream; NIL until it was taken.")
   (protocol 0 :type protocol-state
-   :documentation "The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides whether the
-connection may be used again.")
+   :documentation "The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides
+whether the connection may be used again.")
   (access nil
-   :documentation "What the access log is to tell of EXCHANGE at its end, as the application likes; or NIL.")
+   :documentation "What the access log is to tell of EXCHANGE at its end, as the application likes;
+or NIL.")
   (deferred-response nil
    :documentation "The DEFERRED-RESPONSE of the reply of EXCHANGE; NIL unless it is to come later.")
   (upgrade nil
-   :documentation "What the application is to make of the connection of EXCHANGE when its reply with status 101 was
-sent; NIL for nothing."))
+   :documentation "What the application is to make of the connection of EXCHANGE when its reply with
+status 101 was sent; NIL for nothing."))
 
 (defun note-event (exchange event)
-  "Notes EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply.  Signals
-ILLEGAL-EVENT."
+  "Notes EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply.
+Signals ILLEGAL-EVENT."
   (setf (exchange-protocol exchange) (next-state (exchange-protocol exchange) event)))
 
 (defvar *exchange* nil

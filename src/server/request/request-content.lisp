@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The content of the next request of a connection: made, received before the request is answered (see
-;;;; body-prefetch.lisp for when), and dropped.
+;;;; The content of the next request of a connection: made, received before the request is answered
+;;;; (see body-prefetch.lisp for when), and dropped.
 
 (defun pace-content (application http)
   "Holds content that is read off HTTP to the least rate of APPLICATION."
@@ -9,14 +9,14 @@
     (pace-io (http-io http) (limits-content-rate limits) (limits-content-grace limits))))
 
 (defun no-content (http)
-  "The content, a stream, of a request over HTTP that has none, also where it asks for another protocol:
-what follows is the next request until that was granted."
+  "The content, a stream, of a request over HTTP that has none, also where it asks for another
+protocol: what follows is the next request until that was granted."
   (pace-io (http-io http) nil nil)
   *no-content*)
 
 (defun make-content (application http head &optional invite)
-  "The content of the request HEAD to APPLICATION, which follows on HTTP, a stream.  INVITE, a function or
-NIL, tells the client to send it."
+  "The content of the request HEAD to APPLICATION, which follows on HTTP, a stream.  INVITE, a
+function or NIL, tells the client to send it."
   (let ((framing (head-framing head))
         (io (http-io http)))
     (if (content-to-come-p http head)
@@ -35,8 +35,9 @@ NIL, tells the client to send it."
         content))))
 
 (defun invitation (exchange announce)
-  "A function that tells the client of EXCHANGE to send its content, unless it has a reply already; NIL where the client
-does not wait for that (RFC 9110, section 10.1.1).  ANNOUNCE is as in TAKE-CONTENT."
+  "A function that tells the client of EXCHANGE to send its content, unless it has a reply already;
+NIL where the client does not wait for that (RFC 9110, section 10.1.1).  ANNOUNCE is as in
+TAKE-CONTENT."
   (when (head-expect-100-continue-p (exchange-head exchange))
     (lambda ()
       (when (and (eq :idle (our-side (exchange-protocol exchange)))
@@ -45,8 +46,9 @@ does not wait for that (RFC 9110, section 10.1.1).  ANNOUNCE is as in TAKE-CONTE
         (send-continue (http-io (exchange-http exchange)))))))
 
 (defun take-content (application exchange &optional announce)
-  "The content of the request of EXCHANGE to APPLICATION, which came before, or is to follow: a stream.  ANNOUNCE, a
-function without arguments or NIL, is called before 100 (Continue) is sent, and returns NIL where that is not to be."
+  "The content of the request of EXCHANGE to APPLICATION, which came before, or is to follow: a
+stream.  ANNOUNCE, a function without arguments or NIL, is called before 100 (Continue) is sent, and
+returns NIL where that is not to be."
   (let ((http (exchange-http exchange))
         (head (exchange-head exchange)))
     (setf (exchange-content exchange)
@@ -55,11 +57,13 @@ function without arguments or NIL, is called before 100 (Continue) is sent, and 
                 (t (make-content application http head (invitation exchange announce)))))))
 
 (defparameter *unasked-limit* (* 64 1024 1024)
-  "How many octets of content that the program has not read are dropped before the reply is sent, or kept for the
-threads that answer later.  Where more are announced, none is: the reply is sent at once, and the connection is closed.")
+  "How many octets of content that the program has not read are dropped before the reply is sent, or
+kept for the threads that answer later.  Where more are announced, none is: the reply is sent at
+once, and the connection is closed.")
 
 (defun too-much-to-come-p (content)
-  "True when more is announced of CONTENT, and has yet to come, than is taken for a program that has not read it."
+  "True when more is announced of CONTENT, and has yet to come, than is taken for a program that has
+not read it."
   (let ((awaited (content-awaited content)))
     (and awaited (> awaited *unasked-limit*))))
 
@@ -68,8 +72,8 @@ threads that answer later.  Where more are announced, none is: the reply is sent
 of keeping the connection; where there are more, it is closed.")
 
 (defun drop-rest (application http content)
-  "Drops what was not read of CONTENT, which came over HTTP for APPLICATION; NIL where it is too much, late, or
-cut off."
+  "Drops what was not read of CONTENT, which came over HTTP for APPLICATION; NIL where it is too
+much, late, or cut off."
   (prog1 (or (and (null (content-failure content)) (all-received-p content))
              (progn (pace-content application http) ; who has read it may have had its own
                     (handler-case (drop-content content *unread-limit*)
@@ -77,8 +81,8 @@ cut off."
     (pace-io (http-io http) nil nil)))
 
 (defun end-content (application exchange taken-p)
-  "Drops the rest of the content of the request of EXCHANGE to APPLICATION; unless TAKEN-P: a program has taken the
-connection away."
+  "Drops the rest of the content of the request of EXCHANGE to APPLICATION; unless TAKEN-P: a
+program has taken the connection away."
   (let ((http (exchange-http exchange))
         (content (exchange-content exchange)))
     (when (member (client-side (exchange-protocol exchange)) '(:body :held))
@@ -101,8 +105,8 @@ connection away."
       (t (> framing (- (io-end io) (io-start io)))))))
 
 (defun octets-received-early (application head)
-  "How many octets of the content of the request HEAD, which has some, are received before APPLICATION answers it; 0 for
-none."
+  "How many octets of the content of the request HEAD, which has some, are received before
+APPLICATION answers it; 0 for none."
   (if (head-expect-100-continue-p head)
       0
       (early-octets application head)))
@@ -136,12 +140,14 @@ received before that is served."
                head)))))
 
 (defparameter *held-milliseconds* 250
-  "For how long a request whose client waits for 100 (Continue) is held while as many threads wait for clients as may.")
+  "For how long a request whose client waits for 100 (Continue) is held while as many threads wait
+for clients as may.")
 
 (defun held-request (connection http)
-  "The head of the request of CONNECTION that came over HTTP, whose client waits for 100 (Continue), once it was held for
-*HELD-MILLISECONDS*; until then :NONE.  Its thread would wait, and another client be given up for it: clients that are silent
-after 100 (Continue), and come again, would otherwise make threads do nothing else."
+  "The head of the request of CONNECTION that came over HTTP, whose client waits for 100 (Continue),
+once it was held for *HELD-MILLISECONDS*; until then :NONE.  Its thread would wait, and another
+client be given up for it: clients that are silent after 100 (Continue), and come again, would
+otherwise make threads do nothing else."
   (let* ((body-prefetch (http-body-prefetch http))
          (end (+ (body-prefetch-began body-prefetch) *held-milliseconds*)))
     (cond ((and (< (milliseconds) end)
@@ -153,8 +159,8 @@ after 100 (Continue), and come again, would otherwise make threads do nothing el
            (body-prefetch-head body-prefetch)))))
 
 (defun begin-body-prefetch (application connection http head most)
-  "Receives the content of the request HEAD over HTTP, MOST octets of it, before APPLICATION answers; returns what
-WHOLE-REQUEST does."
+  "Receives the content of the request HEAD over HTTP, MOST octets of it, before APPLICATION
+answers; returns what WHOLE-REQUEST does."
   (let ((content (make-content application http head)))
     (cond ((all-come-p content)
            (setf (http-content http) content)
@@ -164,8 +170,8 @@ WHOLE-REQUEST does."
            (received-request application connection http)))))
 
 (defun received-request (application connection http)
-  "The head of the request whose content is being received over HTTP; :NONE when more of that is to come,
-:END when it will not.  Signals DESCRIPTOR-BROKEN."
+  "The head of the request whose content is being received over HTTP; :NONE when more of that is to
+come, :END when it will not.  Signals DESCRIPTOR-BROKEN."
   (let ((body-prefetch (http-body-prefetch http))
         (idle (as-milliseconds (idle-seconds application))))
     (cond ((or (eq :all (receive-ahead body-prefetch (body-prefetch-most body-prefetch)))
@@ -179,8 +185,9 @@ WHOLE-REQUEST does."
            (await-rest application connection http body-prefetch idle)))))
 
 (defun await-rest (application connection http body-prefetch idle)
-  "Lets CONNECTION wait for the rest of BODY-PREFETCH, which comes over HTTP: returns :NONE.  When it is too
-late, answers the request, and returns :END.  IDLE is for how many milliseconds nothing may come, or NIL."
+  "Lets CONNECTION wait for the rest of BODY-PREFETCH, which comes over HTTP: returns :NONE.  When
+it is too late, answers the request, and returns :END.  IDLE is for how many milliseconds nothing
+may come, or NIL."
   (let* ((now (milliseconds))
          (deadline (body-prefetch-deadline body-prefetch (application-limits application) idle))
          (look (next-look body-prefetch idle now)))
@@ -196,13 +203,15 @@ late, answers the request, and returns :END.  IDLE is for how many milliseconds 
            :none))))
 
 (defun refuse-body-prefetch (application http reason)
-  "Answers the request of which not all content has come over HTTP with the refusal that REASON, a keyword, names; returns :END."
+  "Answers the request of which not all content has come over HTTP with the refusal that REASON, a
+keyword, names; returns :END."
   (send-refusal (http-io http) (reject-body-prefetch application http (make-refusal reason)))
   (abandon-body-prefetch http)
   :end)
 
 (defun reject-body-prefetch (application http refusal)
-  "Counts and logs the request of which not all content has come over HTTP; returns REFUSAL, which is why it is not served."
+  "Counts and logs the request of which not all content has come over HTTP; returns REFUSAL, which
+is why it is not served."
   (let ((head (body-prefetch-head (http-body-prefetch http))))
     (note-rejected application http refusal
                     (head-method head) (head-uri head) (head-protocol head))

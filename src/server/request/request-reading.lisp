@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The head of the next request of a connection, and what becomes of one that is not acceptable, or
-;;;; does not come in time.
+;;;; The head of the next request of a connection, and what becomes of one that is not acceptable,
+;;;; or does not come in time.
 
 (defun waiting-request (application connection http &optional ahead-p)
   "The head of the next request over HTTP; :NONE when it has not come whole; :END when none will
@@ -43,8 +43,9 @@ first, and where it does not begin a request that is :SOME."
     (and deadline (<= deadline (milliseconds)))))
 
 (defun head-unless-late (http parser head)
-  "HEAD, what PARSER has read over HTTP.  Signals PROTOCOL-ERROR where a part has come, and the whole should have.
-The sentinel ends who is parked; whose head comes in parts until the end may always be owned when it looks."
+  "HEAD, what PARSER has read over HTTP.  Signals PROTOCOL-ERROR where a part has come, and the
+whole should have.  The sentinel ends who is parked; whose head comes in parts until the end may
+always be owned when it looks."
   (when (and (eq head :none)
              (parser-begun-p parser)
              (head-late-p http))
@@ -52,8 +53,8 @@ The sentinel ends who is parked; whose head comes in parts until the end may alw
   head)
 
 (defun read-head-in-time (http parser)
-  "Like READ-HEAD, over HTTP, where a worker waits for it.  Signals PROTOCOL-ERROR when a head came in part,
-and the rest not in time: the sentinel ends the input then."
+  "Like READ-HEAD, over HTTP, where a worker waits for it.  Signals PROTOCOL-ERROR when a head came
+in part, and the rest not in time: the sentinel ends the input then."
   (let ((head (handler-case (read-head (http-io http) parser)
                 (stream-timeout () :late)
                 ;; Not every Lisp tells what has ended a wait.
@@ -106,8 +107,8 @@ REFUSAL."
          result)))
 
 (defun acceptable-head (application head)
-  "HEAD, or what READ-HEAD returned in place of one.  Signals PROTOCOL-ERROR for one that APPLICATION does
-not serve, and for CONNECT: after a 2xx to that, what follows is no HTTP."
+  "HEAD, or what READ-HEAD returned in place of one.  Signals PROTOCOL-ERROR for one that
+APPLICATION does not serve, and for CONNECT: after a 2xx to that, what follows is no HTTP."
   (when (typep head 'head)
     (case (head-method head)
       ((:get :head))                    ; everybody serves these (RFC 9110, section 9.1)
@@ -116,9 +117,9 @@ not serve, and for CONNECT: after a 2xx to that, what follows is no HTTP."
   head)
 
 (defun keep-parser (application connection http parser)
-  "Keeps the octets that PARSER has read until more comes: of a head, or of the empty lines before one.  What has
-been read of a head is not input that waits: only the poller tells when there is more.  NIL where there is no memory for
-them."
+  "Keeps the octets that PARSER has read until more comes: of a head, or of the empty lines before
+one.  What has been read of a head is not input that waits: only the poller tells when there is
+more.  NIL where there is no memory for them."
   ;; Over TLS octets may come that make no octet of a request yet.
   (settle-head-deadline application connection http (awaited-of connection parser))
   (cond ((parser-fresh-p parser)
@@ -129,9 +130,9 @@ them."
   (input-kept-p (worker-engine *worker*) http))
 
 (defun input-kept-p (engine http)
-  "Keeps what came over HTTP, of a connection of ENGINE, that waits: input, as KEEP-INPUT does, and the request of which the
-rest, or whose reply, is to come.  Where there is no memory for it, others that have kept some for longest give way first, so
-that new clients get in."
+  "Keeps what came over HTTP, of a connection of ENGINE, that waits: input, as KEEP-INPUT does, and
+the request of which the rest, or whose reply, is to come.  Where there is no memory for it, others
+that have kept some for longest give way first, so that new clients get in."
   (let* ((io (http-io http))
          (more (request-memory-kept http))
          (share (if (and (http-suspended-exchange http) (plusp more)) *request-share* *waiting-share*)))
@@ -140,7 +141,8 @@ that new clients get in."
              (keep-input io more share)))))
 
 (defun request-memory-kept (http)
-  "How many octets of memory the request that came over HTTP takes while the rest of it, or its reply, is to come."
+  "How many octets of memory the request that came over HTTP takes while the rest of it, or its
+reply, is to come."
   (let ((body-prefetch (http-body-prefetch http))
         (suspended-exchange (http-suspended-exchange http)))
     (cond (body-prefetch
@@ -156,8 +158,9 @@ that new clients get in."
         (t :idle)))
 
 (defun settle-head-deadline (application connection http kind)
-  "Gives CONNECTION the deadline of what came in part over HTTP: all of a head has one, and so have all
-empty lines and parts of TLS records before it, or a client could send an octet a second for ever."
+  "Gives CONNECTION the deadline of what came in part over HTTP: all of a head has one, and so have
+all empty lines and parts of TLS records before it, or a client could send an octet a second for
+ever."
   (unless (and (http-head-deadline http)
                (eq kind (http-awaited http)))
     (set-deadline connection kind (idle-seconds application) (milliseconds))
@@ -169,11 +172,12 @@ empty lines and parts of TLS records before it, or a client could send an octet 
 ;;; By a worker that waits
 
 (defparameter *look-milliseconds* 250
-  "How often a worker that waits for the next request of its connection looks whether it still should.")
+  "How often a worker that waits for the next request of its connection looks whether it still
+should.")
 
 (defun await-request (application socket connection http wait-p)
-  "The head of the next request of CONNECTION, with SOCKET, to APPLICATION, over HTTP, which does not wait;
-:END when none comes, and :NONE when it has not come and WAIT-P is false."
+  "The head of the next request of CONNECTION, with SOCKET, to APPLICATION, over HTTP, which does
+not wait; :END when none comes, and :NONE when it has not come and WAIT-P is false."
   (loop for input = (waiting-request application connection http)
         while (and wait-p (eq input :none))
         unless (await-more application socket connection http)
@@ -183,8 +187,8 @@ empty lines and parts of TLS records before it, or a client could send an octet 
                 (return input)))
 
 (defun read-next-request (application socket connection http)
-  "The head of the next request of CONNECTION, with SOCKET, to APPLICATION, over HTTP, which waits; :END when
-none comes."
+  "The head of the next request of CONNECTION, with SOCKET, to APPLICATION, over HTTP, which waits;
+:END when none comes."
   (if (or (zerop (connection-served connection)) ; then there is somebody who wants something
           (await-more application socket connection http))
       (let ((seconds (idle-seconds application)))
@@ -195,8 +199,8 @@ none comes."
       :end))
 
 (defun await-more (application socket connection http)
-  "Waits until more of CONNECTION comes by SOCKET, over HTTP.  NIL when nobody should wait for a request
-any more."
+  "Waits until more of CONNECTION comes by SOCKET, over HTTP.  NIL when nobody should wait for a
+request any more."
   (when (and (http-waits-p http)        ; else what was buffered has been read
              (input-waiting-p (http-io http)))
     (return-from await-more t))

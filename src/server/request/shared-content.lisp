@@ -2,8 +2,8 @@
 
 ;;;; Content that several threads may read: that of a request whose reply is deferred.
 ;;;;
-;;;; The handler's thread shares it before any other thread can know of the deferred response, and then
-;;;; receives what has yet to come, so that a thread that reads it touches no connection:
+;;;; The handler's thread shares it before any other thread can know of the deferred response, and
+;;;; then receives what has yet to come, so that a thread that reads it touches no connection:
 ;;;;
 ;;;;   what has yet to come                  is taken from the connection by
 ;;;;   no more than the limit                SHARE-CONTENT, to memory or a file
@@ -89,8 +89,8 @@
     (body-octets-due (content-decoder content))))
 
 (defun prepare-body-buffer (content)
-  "Gives CONTENT a body-buffer to which octets can be appended.  Where CONTENT is short the body-buffer has room
-for just all of it: the reader gets that vector then."
+  "Gives CONTENT a body-buffer to which octets can be appended.  Where CONTENT is short the
+body-buffer has room for just all of it: the reader gets that vector then."
   (let ((body-buffer (content-body-buffer content))
         (size (content-size content)))
     (cond (body-buffer (compact-body-buffer body-buffer))
@@ -101,8 +101,8 @@ for just all of it: the reader gets that vector then."
              (memory-made-p body-buffer size))))))
 
 (defun rest-received-p (content most)
-  "Receives what has yet to come of CONTENT to its body-buffer, waiting for it.  NIL when that is more
-than MOST octets, an integer or NIL for no limit, or there is no room for them, nor in a file."
+  "Receives what has yet to come of CONTENT to its body-buffer, waiting for it.  NIL when that is
+more than MOST octets, an integer or NIL for no limit, or there is no room for them, nor in a file."
   (loop
     (let ((room (if most (- (1+ most) (spooled-octets content)) +input-size+)))
       (cond ((all-received-p content) (return t))
@@ -128,7 +128,8 @@ what is more than MOST octets.  A failure is signalled to whoever reads up to it
 
 (defun share-content (content most)
   "Lets any thread read CONTENT from now on, after it has come: no more than MOST octets, an integer
-or NIL for no limit.  The rest is the current thread's to take, see END-TAKING.  Waits for the client."
+or NIL for no limit.  The rest is the current thread's to take, see END-TAKING.  Waits for the
+client."
   (let ((size (content-size content)))
     (when (and (content-intact-p content)
                (null (content-invite content))

@@ -1,11 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A reply that comes later, where a worker keeps the connection meanwhile: where there is no poller, or a program
-;;;; reads the connection itself.  Who answers notifies the worker, which does all that an owner does.
+;;;; A reply that comes later, where a worker keeps the connection meanwhile: where there is no
+;;;; poller, or a program reads the connection itself.  Who answers notifies the worker, which does
+;;;; all that an owner does.
 
 (defparameter *keeping-seconds* 1/2
-  "How often a worker that keeps a connection, for an answer that comes later, looks whether its client has left or its
-engine stops.")
+  "How often a worker that keeps a connection, for an answer that comes later, looks whether its
+client has left or its engine stops.")
 
 (defmethod keep-suspended-exchange ((deferred-response deferred-response) http)
   "Waits until DEFERRED-RESPONSE was answered over HTTP.  :CLOSE when the engine stops before."
@@ -23,7 +24,8 @@ engine stops.")
     (abandon-suspended-exchange http)))
 
 (defun resumed-in-time-p (deferred-response)
-  "Waits until DEFERRED-RESPONSE is visited, its deadline has passed, or its client has left.  NIL when its engine stops before."
+  "Waits until DEFERRED-RESPONSE is visited, its deadline has passed, or its client has left.  NIL
+when its engine stops before."
   (loop
     (let* ((end (and (deferred-response-pending-p deferred-response) ; a stream has none
                      (deferred-response-end deferred-response)))

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What is known of files that are sent, from the system's cache to the socket, and how they get into a
-;;;; reply.
+;;;; What is known of files that are sent, from the system's cache to the socket, and how they get
+;;;; into a reply.
 
 (defparameter *file-copy-limit* (* 32 1024)
   "Files of up to so many octets are read behind the head of the reply, and leave with it by one
@@ -82,14 +82,15 @@ files stands still for milliseconds at a time.")
 ;;; Into a reply
 
 (defun close-unless-left (part http)
-  "Closes the file of PART, if any, unless some of it is left to be sent over HTTP: then it is the buffered connection's."
+  "Closes the file of PART, if any, unless some of it is left to be sent over HTTP: then it is the
+buffered connection's."
   (unless (or (null part)
               (member part (io-unsent (http-io http))))
     (drop-parts (list part))))
 
 (defun call-with-file (pathname http function)
-  "Calls FUNCTION of the file PATHNAME, a FILE-PART that is sent over HTTP, and of its VERSION.  NIL where that is
-no regular file that can be read."
+  "Calls FUNCTION of the file PATHNAME, a FILE-PART that is sent over HTTP, and of its VERSION.  NIL
+where that is no regular file that can be read."
   (let* ((known (known-file pathname))
          (name (known-file-name known)))
     (with-acquired (part (and name (open-file-part name)) (close-unless-left part http))
@@ -99,8 +100,8 @@ no regular file that can be read."
           t)))))
 
 (defun append-file (reply part)
-  "Appends PART, of a file, to REPLY where it is small; else returns it, to be sent by itself.  Signals
-an error when the file has not as many octets any more."
+  "Appends PART, of a file, to REPLY where it is small; else returns it, to be sent by itself.
+Signals an error when the file has not as many octets any more."
   (let* ((position (part-position part))
          (size (- (part-end part) position)))
     (cond ((> size *file-copy-limit*) part)
@@ -112,8 +113,8 @@ an error when the file has not as many octets any more."
            (error "A file became shorter while it was read.")))))
 
 (defun range-of-file (head tag version)
-  "The first and the last octet of the VERSION of a file, with the entity TAG, that the request HEAD asks for; NIL
-when that is all (RFC 9110, section 14.2)."
+  "The first and the last octet of the VERSION of a file, with the entity TAG, that the request HEAD
+asks for; NIL when that is all (RFC 9110, section 14.2)."
   (let ((range (head-header head :range)))
     (and range
          (plusp (version-size version))
@@ -122,9 +123,9 @@ when that is all (RFC 9110, section 14.2)."
          (parse-range range (version-size version)))))
 
 (defun settle-range (part version head status tag)
-  "Makes PART what the request HEAD wants of the VERSION of its file, with the entity TAG, where the reply has
-STATUS otherwise.  Returns the status; and, where that is now 206, or 416 as there is no such range, the text of
-Content-Range and the first and the last octet (RFC 9110, section 14)."
+  "Makes PART what the request HEAD wants of the VERSION of its file, with the entity TAG, where the
+reply has STATUS otherwise.  Returns the status; and, where that is now 206, or 416 as there is no
+such range, the text of Content-Range and the first and the last octet (RFC 9110, section 14)."
   (let ((size (version-size version)))
     (multiple-value-bind (first last) (and (eql 200 status) (range-of-file head tag version))
       (cond ((null first)

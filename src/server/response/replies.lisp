@@ -33,8 +33,8 @@ REPLY are given away then."
           (give-octets-away reply))))))
 
 (defun encode-last-text (reply status headers text &optional second)
-  "Appends the last answer of a connection to REPLY: with STATUS, HEADERS, an alist, and TEXT, of characters of
-ASCII; dated SECOND, a universal time, unless that is NIL."
+  "Appends the last answer of a connection to REPLY: with STATUS, HEADERS, an alist, and TEXT, of
+characters of ASCII; dated SECOND, a universal time, unless that is NIL."
   (encode-head reply status
                `((:connection . "close")
                  ,@headers
@@ -89,16 +89,16 @@ sent.  True when some of it was."
        t))
 
 (defun reply-event (status kept-p)
-  "What it is for the connection, an event that NEXT-STATE knows, to send a reply with STATUS, after which the
-connection may be used again if KEPT-P."
+  "What it is for the connection, an event that NEXT-STATE knows, to send a reply with STATUS, after
+which the connection may be used again if KEPT-P."
   (cond ((eql 101 status) :switch)
         (kept-p :reply)
         (t :last-reply)))
 
 (defun connection-headers (exchange event seconds)
-  "The values of the headers Connection and Keep-Alive, strings or NIL, that the reply of EXCHANGE, whose
-sending is EVENT, should have if it has none.  SECONDS is for how long the connection is kept, a real, or NIL
-for no limit."
+  "The values of the headers Connection and Keep-Alive, strings or NIL, that the reply of EXCHANGE,
+whose sending is EVENT, should have if it has none.  SECONDS is for how long the connection is kept,
+a real, or NIL for no limit."
   (let ((state (next-state (exchange-protocol exchange) event))
         (head (exchange-head exchange)))
     (cond ((eq :switch event)
@@ -113,7 +113,8 @@ for no limit."
            (values nil nil)))))
 
 (defun content-wanted-p (method status)
-  "True when a client that has asked by METHOD, a keyword or a string, gets the content of a reply with STATUS
+  "True when a client that has asked by METHOD, a keyword or a string, gets the content of a reply
+with STATUS
 (RFC 9110, section 6.4.1)."
   (and (body-allowed-p status)
        (not (eq :head method))))
@@ -124,8 +125,8 @@ for no limit."
   "What a refused client is told to wait before it tries again, an integer of seconds.")
 
 (defun send-busy (socket)
-  "Answers SOCKET, a connection for which there is no room, that the server is busy (RFC 9110, section 15.6.4).
-Waits a second at most."
+  "Answers SOCKET, a connection for which there is no room, that the server is busy (RFC 9110,
+section 15.6.4).  Waits a second at most."
   (let ((reply (make-output)))
     (encode-last-text reply 503 `((:retry-after . ,*retry-seconds*))
                       "The server is busy.  Please try again in a moment.")

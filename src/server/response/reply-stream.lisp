@@ -10,17 +10,17 @@
 ;;;;   :NONE       there is none                               is dropped
 ;;;;   NIL         has ended                                   is the business of the stream beneath
 ;;;;
-;;;; Chunks are made where they leave from, in the buffer of the buffered connection, and are whole at any time: so who
-;;;; reads on, and sends first what was written, need not know of them.  What is written without being
-;;;; flushed becomes one chunk, as long as the buffer has room.
+;;;; Chunks are made where they leave from, in the buffer of the buffered connection, and are whole
+;;;; at any time: so who reads on, and sends first what was written, need not know of them.  What is
+;;;; written without being flushed becomes one chunk, as long as the buffer has room.
 
 (defstruct (reply-content (:include opaque) (:constructor make-reply-content (io framing))
                           (:copier nil))
   "The content of one reply, as far as it was written."
   (io nil :type io :read-only t)
   (framing :plain :type (or (member :chunked :plain :none nil) content-size))
-  ;; The last chunk in the buffer of the buffered connection: where it begins, how many octets it has, and where it ends;
-  ;; unless the buffer ends there, too, it has left.
+  ;; The last chunk in the buffer of the buffered connection: where it begins, how many octets it
+  ;; has, and where it ends; unless the buffer ends there, too, it has left.
   (chunk-start 0 :type index)
   (chunk-size 0 :type index)
   (chunk-end 0 :type index))
@@ -37,8 +37,8 @@
       "The stream of octets behind REPLY-STREAM, from which a program may go on to read.")
 
 (defun make-reply-stream (io inner framing)
-  "A stream for the content of a reply over IO, whose head was written, on the stream INNER.  FRAMING is
-:CHUNKED, :PLAIN, :NONE or the number of octets that the content will have."
+  "A stream for the content of a reply over IO, whose head was written, on the stream INNER.
+FRAMING is :CHUNKED, :PLAIN, :NONE or the number of octets that the content will have."
   (make-instance 'reply-stream :content (make-reply-content io framing) :inner inner))
 
 (define-condition content-too-long (stream-error)
@@ -49,9 +49,10 @@
 ;;; Framing
 
 (defun framing-of-stream (method status length chunked-p)
-  "How the content is framed that is written piece by piece for a reply with STATUS to a request by METHOD: as
-MAKE-REPLY-STREAM has it; and what the head says of it, a number of octets, :CHUNKED, or NIL for nothing.
-LENGTH is the number of octets, or NIL where nobody knows; CHUNKED-P says whether it may come in chunks then
+  "How the content is framed that is written piece by piece for a reply with STATUS to a request by
+METHOD: as MAKE-REPLY-STREAM has it; and what the head says of it, a number of octets, :CHUNKED, or
+NIL for nothing.  LENGTH is the number of octets, or NIL where nobody knows; CHUNKED-P says whether
+it may come in chunks then
 (RFC 9112, section 6)."
   (let ((said (and (body-allowed-p status)
                    (or length (and chunked-p :chunked)))))
@@ -64,7 +65,8 @@ LENGTH is the number of octets, or NIL where nobody knows; CHUNKED-P says whethe
 
 (declaim (inline last-chunk))
 (defun last-chunk (content)
-  "Where the chunk with which the buffer of CONTENT ends begins, and its size; 0 when it is still to begin."
+  "Where the chunk with which the buffer of CONTENT ends begins, and its size; 0 when it is still to
+begin."
   (let ((fill (io-fill (reply-content-io content))))
     (if (and (= fill (reply-content-chunk-end content))
              (plusp (reply-content-chunk-size content)))
@@ -78,7 +80,8 @@ LENGTH is the number of octets, or NIL where nobody knows; CHUNKED-P says whethe
       (chunk-room size (- (length buffer) start)))))
 
 (defun await-room-in-chunk (content)
-  "How many octets more, at least one, fit into the last chunk of CONTENT, after room was made for them."
+  "How many octets more, at least one, fit into the last chunk of CONTENT, after room was made for
+them."
   (let ((room (room-in-chunk content)))
     (cond ((plusp room) room)
           (t
@@ -86,8 +89,8 @@ LENGTH is the number of octets, or NIL where nobody knows; CHUNKED-P says whethe
            (room-in-chunk content)))))
 
 (defun lengthen-last-chunk (content count)
-  "Makes the last chunk of CONTENT, or a new one, longer by COUNT octets, for which there is room.  Returns
-the buffer, and where in it the caller is to put these."
+  "Makes the last chunk of CONTENT, or a new one, longer by COUNT octets, for which there is room.
+Returns the buffer, and where in it the caller is to put these."
   (let* ((io (reply-content-io content))
          (buffer (io-output io)))
     (multiple-value-bind (start size) (last-chunk content)
@@ -113,7 +116,8 @@ the buffer, and where in it the caller is to put these."
       (setf (aref buffer position) octet))))
 
 (defun write-encoded (io output)
-  "Writes the octets of OUTPUT, which are of no use in part, to IO; what its peer does not take now is kept."
+  "Writes the octets of OUTPUT, which are of no use in part, to IO; what its peer does not take now
+is kept."
   (whole-or-broken (io)
     (write-with-backpressure io (output-octets output) 0 (output-fill output))))
 
@@ -198,7 +202,8 @@ the buffer, and where in it the caller is to put these."
 ;;; The end
 
 (defun note-sent-beside (stream shared-queue)
-  "Notes that the content of STREAM, a REPLY-STREAM, was sent to its buffered connection from SHARED-QUEUE, as much of it as was put in."
+  "Notes that the content of STREAM, a REPLY-STREAM, was sent to its buffered connection from
+SHARED-QUEUE, as much of it as was put in."
   (when (shared-queue-announced shared-queue)
     (setf (reply-content-framing (reply-stream-content stream)) (shared-queue-announced shared-queue))))
 
@@ -207,8 +212,9 @@ the buffer, and where in it the caller is to put these."
   (if (eq :chunked framing) (chunk-of octets) octets))
 
 (defun end-reply (stream)
-  "Ends the content that was written to STREAM, a REPLY-STREAM, if it has not ended yet; what the peer does
-not take now is queued.  True when it is whole: none is missing of what the head has announced."
+  "Ends the content that was written to STREAM, a REPLY-STREAM, if it has not ended yet; what the
+peer does not take now is queued.  True when it is whole: none is missing of what the head has
+announced."
   (let* ((content (reply-stream-content stream))
          (io (reply-content-io content))
          (framing (reply-content-framing content)))

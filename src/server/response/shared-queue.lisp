@@ -38,19 +38,21 @@
   (changed nil))                        ; a condition variable, where somebody has waited for room
 
 (setf (documentation 'make-shared-queue 'function)
-      "A new, empty shared send queue in which MARK octets, an integer, may wait.  ANNOUNCED is how many may
-be put in altogether, an integer, or NIL for any number; ENGINE, or NIL, is where the failure of a
-program's function is logged."
+      "A new, empty shared send queue in which MARK octets, an integer, may wait.  ANNOUNCED is how
+many may be put in altogether, an integer, or NIL for any number; ENGINE, or NIL, is where the
+failure of a program's function is logged."
       (documentation 'shared-queue-announced 'function)
       "How many octets may still be put into SHARED-QUEUE, an integer; NIL for any number.")
 
 (defmacro with-shared-queue ((shared-queue) &body body)
-  "Evaluates BODY, which is short and waits for nothing, while no other thread touches SHARED-QUEUE."
+  "Evaluates BODY, which is short and waits for nothing, while no other thread touches
+SHARED-QUEUE."
   `(with-lock-briefly ((shared-queue-lock ,shared-queue))
      ,@body))
 
 (defun full-p (shared-queue)
-  "True when more octets than its mark says are in SHARED-QUEUE, or it is to be ended since they were."
+  "True when more octets than its mark says are in SHARED-QUEUE, or it is to be ended since they
+were."
   (or (> (shared-queue-size shared-queue) (shared-queue-mark shared-queue))
       (eq :dropped (shared-queue-phase shared-queue))))
 
@@ -63,10 +65,10 @@ program's function is logged."
   (and (member (shared-queue-phase shared-queue) '(:ending :ended)) t))
 
 (defun put-in-shared-queue (shared-queue octets &optional however-full-p)
-  "Puts OCTETS, a vector that nobody changes any more, into SHARED-QUEUE.  Returns :ROOM when more may follow, :FULL when
-these are more than may wait, so that nobody should go on before there is room; or, where it has not taken them,
-:REFUSED because it was full before, unless HOWEVER-FULL-P, :OVER because it has ended, and :TOO-LONG because fewer were
-announced."
+  "Puts OCTETS, a vector that nobody changes any more, into SHARED-QUEUE.  Returns :ROOM when more
+may follow, :FULL when these are more than may wait, so that nobody should go on before there is
+room; or, where it has not taken them, :REFUSED because it was full before, unless HOWEVER-FULL-P,
+:OVER because it has ended, and :TOO-LONG because fewer were announced."
   (with-shared-queue (shared-queue)
     (cond ((shared-queue-shut-p shared-queue) :over)
           ((and (full-p shared-queue) (not however-full-p)) :refused)
@@ -95,14 +97,16 @@ announced."
   (eq :ended (shared-queue-phase shared-queue)))
 
 (defun close-shared-queue (shared-queue)
-  "Lets nobody put anything into SHARED-QUEUE any more; what is in it is still sent.  True for the first who does so."
+  "Lets nobody put anything into SHARED-QUEUE any more; what is in it is still sent.  True for the
+first who does so."
   (with-shared-queue (shared-queue)
     (when (eq :open (shared-queue-phase shared-queue))
       (setf (shared-queue-phase shared-queue) :ending))))
 
 (defun drop-shared-queue (shared-queue)
-  "Has SHARED-QUEUE, whose peer is too slow, ended with its connection, which the caller visits next: those who wait for room learn
-of that from a worker, and not in the caller, who may have locks of theirs."
+  "Has SHARED-QUEUE, whose peer is too slow, ended with its connection, which the caller visits
+next: those who wait for room learn of that from a worker, and not in the caller, who may have locks
+of theirs."
   (with-shared-queue (shared-queue)
     (when (eq :open (shared-queue-phase shared-queue))
       (setf (shared-queue-phase shared-queue) :dropped))))
@@ -112,17 +116,18 @@ of that from a worker, and not in the caller, who may have locks of theirs."
   (and (member (shared-queue-phase shared-queue) '(:dropped :ended)) t))
 
 (defun end-shared-queue (shared-queue &optional first)
-  "Drops what SHARED-QUEUE has: nobody will send it.  Wakes who waits for room; FIRST, a function without arguments or NIL, is called
-before the functions of programs that do."
+  "Drops what SHARED-QUEUE has: nobody will send it.  Wakes who waits for room; FIRST, a function
+without arguments or NIL, is called before the functions of programs that do."
   (with-acquired (functions (end-of-shared-queue shared-queue) (call-all shared-queue functions))
     (when first
       (funcall first))
-    (loop while functions               ; where it is left amid one, the others are called all the same
+    ;; Where one exits non-locally, the others are called all the same.
+    (loop while functions
           do (call-noting shared-queue (pop functions)))))
 
 (defun end-of-shared-queue (shared-queue)
-  "Ends SHARED-QUEUE, and calls who wants to know of that.  Returns the functions of those who wait for room, the caller's to call.
-The caller cannot be interrupted."
+  "Ends SHARED-QUEUE, and calls who wants to know of that.  Returns the functions of those who wait
+for room, the caller's to call.  The caller cannot be interrupted."
   (multiple-value-bind (takers functions)
       (with-shared-queue (shared-queue)
         (setf (shared-queue-phase shared-queue) :ended
@@ -146,8 +151,8 @@ The caller cannot be interrupted."
     (call-noting shared-queue function)))
 
 (defun call-when-over (shared-queue function)
-  "Calls FUNCTION, without arguments, which waits for nothing and is not interrupted, once, in any thread, when SHARED-QUEUE has
-ended; at once if it has by now."
+  "Calls FUNCTION, without arguments, which waits for nothing and is not interrupted, once, in any
+thread, when SHARED-QUEUE has ended; at once if it has by now."
   (uninterruptibly
     (when (with-shared-queue (shared-queue)
             (cond ((eq :ended (shared-queue-phase shared-queue)) t)
@@ -160,8 +165,8 @@ ended; at once if it has by now."
     (setf (shared-queue-on-end shared-queue) (remove function (shared-queue-on-end shared-queue) :test #'eq))))
 
 (defun call-when-room (shared-queue function)
-  "Calls FUNCTION, without arguments, once, in any thread, when SHARED-QUEUE has room, or has ended; at once if it has
-by now."
+  "Calls FUNCTION, without arguments, once, in any thread, when SHARED-QUEUE has room, or has ended;
+at once if it has by now."
   (unless (with-shared-queue (shared-queue)
             (when (and (full-p shared-queue) (not (eq :ended (shared-queue-phase shared-queue))))
               (push function (shared-queue-on-room shared-queue))
@@ -169,7 +174,8 @@ by now."
     (call-all shared-queue (list function))))
 
 (defun await-room (shared-queue seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until SHARED-QUEUE has room or has ended.  True when it has."
+  "Waits up to SECONDS, a real or NIL for no limit, until SHARED-QUEUE has room or has ended.  True
+when it has."
   (let ((changed (with-shared-queue (shared-queue)
                    (or (shared-queue-changed shared-queue)
                        (setf (shared-queue-changed shared-queue) (bt:make-condition-variable))))))
@@ -180,7 +186,8 @@ by now."
 ;;; For the owner of the connection
 
 (defconstant +most-joined+ (* 16 1024)
-  "How many octets of several vectors are copied into one at most, to leave by one call of the system.")
+  "How many octets of several vectors are copied into one at most, to leave by one call of the
+system.")
 
 (defun joined-octets (vectors count)
   "The COUNT octets of VECTORS, a list of one or more, in one vector."
@@ -217,8 +224,8 @@ small ones together."
     parts))
 
 (defun take-incoming (shared-queue)
-  "What was put into SHARED-QUEUE and not taken before, a list of vectors, the last first; and as second
-value true when nothing will follow them."
+  "What was put into SHARED-QUEUE and not taken before, a list of vectors, the last first; and as
+second value true when nothing will follow them."
   (with-shared-queue (shared-queue)
     (values (shiftf (shared-queue-incoming shared-queue) '())
             (not (eq :open (shared-queue-phase shared-queue))))))
@@ -234,8 +241,8 @@ value true when nothing will follow them."
                                (take-takers shared-queue))))))
 
 (defun take-takers (shared-queue)
-  "A list of the functions that are to be told of room in SHARED-QUEUE, in the order in which they came, after a thread was
-woken that waits for it.  Under the lock."
+  "A list of the functions that are to be told of room in SHARED-QUEUE, in the order in which they
+came, after a thread was woken that waits for it.  Under the lock."
   (when (shared-queue-changed shared-queue)
     (bt:condition-notify (shared-queue-changed shared-queue)))
   (reverse (shiftf (shared-queue-on-room shared-queue) '())))
@@ -257,8 +264,8 @@ woken that waits for it.  Under the lock."
           (setf (connection-queue connection) shared-queue))))))
 
 (defun send-incoming (shared-queue io more-p)
-  "Sends what the peer of IO takes now of SHARED-QUEUE, its queue, and of what was put in.  MORE-P is
-as in FLUSH-IO.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
+  "Sends what the peer of IO takes now of SHARED-QUEUE, its queue, and of what was put in.  MORE-P
+is as in FLUSH-IO.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
   (let ((engine-sends-p (engine-sends-p io)))
     (unless engine-sends-p              ; a program has a stream beside it, or all of it
       (send-output io))
@@ -271,8 +278,8 @@ as in FLUSH-IO.  True when nothing will follow.  Signals DESCRIPTOR-BROKEN."
             (t (send-unsent io))))))
 
 (defun nothing-to-send-p (shared-queue)
-  "True when all that was put into SHARED-QUEUE was sent, and more may be put in.  Who just puts something in has it sent
-afterwards."
+  "True when all that was put into SHARED-QUEUE was sent, and more may be put in.  Who just puts
+something in has it sent afterwards."
   (and (eq :open (shared-queue-phase shared-queue))
        (not (queued-p shared-queue))    ; nor a vector without octets
        (zerop (shared-queue-size shared-queue))))

@@ -3,8 +3,8 @@
 ;;;; Connections that a program takes away.
 
 (defun give-away (application connection http)
-  "Leaves the socket of CONNECTION, with HTTP, to a program under APPLICATION; returns what is to become of
-the connection."
+  "Leaves the socket of CONNECTION, with HTTP, to a program under APPLICATION; returns what is to
+become of the connection."
   (let ((base (http-base http)))
     (pace-io (http-io http) nil nil)
     (abandon-body-prefetch http)        ; who leaves a request by a non-local exit has not
@@ -13,14 +13,15 @@ the connection."
           ((null (io-descriptor base)) :close)
           ((encrypted-p application)
            (finish-output (http-stream http))
-           ;; OpenSSL has the number of the descriptor, so it must be that.  Once it is the program's, it
-           ;; may be another connection's at any moment.
+           ;; OpenSSL has the number of the descriptor, so it must be that.  Once it is the
+           ;; program's, it may be another connection's at any moment.
            (uninterruptibly
              (detach (worker-engine *worker*) connection)
              (setf (connection-outcome connection) :detached)
              (if (hand-descriptor-over base)
                  (end-when-forgotten base)
-                 (close-socket (connection-descriptor connection)))) ; the program has just closed it
+                 ;; The program has just closed it.
+                 (close-socket (connection-descriptor connection))))
            :detached)
           (t
            (usocket:socket-stream (connection-usocket connection)) ; lends that
@@ -29,7 +30,8 @@ the connection."
                :close)))))
 
 (defun end-when-forgotten (base)
-  "Has the TLS connection on BASE, which a program has taken away, ended when that has forgotten it."
+  "Has the TLS connection on BASE, which a program has taken away, ended when that has forgotten
+it."
   (let ((transport (and (io-encrypted base) (io-transport (io-encrypted base)))))
     (when transport
       (end-transport-when-forgotten transport (io-stream base)))))

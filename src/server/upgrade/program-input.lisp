@@ -13,12 +13,14 @@
 ;;;;   that the program has failed             sends a close frame with code 1011, and calls it no more
 ;;;;   the end                                 closes the connection
 ;;;;
-;;;; Where it does not, the program is called with octets as they come, and at the end the connection is closed when all was
-;;;; sent.  Input is not read while the client does not take what was sent, nor while the program has no function for it.
+;;;; Where it does not, the program is called with octets as they come, and at the end the
+;;;; connection is closed when all was sent.  Input is not read while the client does not take what
+;;;; was sent, nor while the program has no function for it.
 ;;;;
-;;;; Who speaks the WebSocket protocol and has not closed the connection itself is told of its end by a close frame, as if it
-;;;; had come from the client: that one's code, or what the server has sent, or 1006 where neither has sent one.  There are
-;;;; libraries that answer the first one, and close when they get the next: so they get two, the client's counted.
+;;;; Who speaks the WebSocket protocol and has not closed the connection itself is told of its end
+;;;; by a close frame, as if it had come from the client: that one's code, or what the server has
+;;;; sent, or 1006 where neither has sent one.  There are libraries that answer the first one, and
+;;;; close when they get the next: so they get two, the client's counted.
 
 ;;; Frames
 
@@ -42,8 +44,8 @@
   (close-shared-queue (program-socket-shared-queue socket)))
 
 (defun hold-input (socket io extent exact-p)
-  "Moves what IO has of a frame of EXTENT octets, or more unless EXACT-P, to what is HELD of SOCKET.  NIL where there is
-no memory."
+  "Moves what IO has of a frame of EXTENT octets, or more unless EXACT-P, to what is HELD of SOCKET.
+NIL where there is no memory."
   (let* ((fill (program-socket-fill socket))
          (held (program-socket-held socket))
          (count (min (- extent fill) (- (io-end io) (io-start io))))
@@ -67,8 +69,8 @@ no memory."
     (if (= extent (length held)) held (subseq held 0 extent))))
 
 (defun take-frame (socket io)
-  "The next frame of SOCKET, in a vector of its own, if it has come whole; NIL if it has not, and :TOO-LONG or :NO-MEMORY if
-it will not be taken."
+  "The next frame of SOCKET, in a vector of its own, if it has come whole; NIL if it has not, and
+:TOO-LONG or :NO-MEMORY if it will not be taken."
   (loop
     (multiple-value-bind (extent exact-p head)
         (if (program-socket-held socket)
@@ -96,8 +98,8 @@ it will not be taken."
                (program-socket-text-p socket) (text-frame-p frame)))))
 
 (defun memory-for-frame (socket frame)
-  "How much memory is to be reserved for SOCKET while its program has FRAME, in octets: for what libraries keep of a message
-that has not ended, and for what they make of one that has."
+  "How much memory is to be reserved for SOCKET while its program has FRAME, in octets: for what
+libraries keep of a message that has not ended, and for what they make of one that has."
   (let ((size (program-socket-message-size socket))
         (memory (websocket-memory socket)))
     (cond ((control-frame-p frame) 0)
@@ -113,7 +115,8 @@ that has not ended, and for what they make of one that has."
         (reserve-for-account (websocket-memory socket) more (if (final-frame-p frame) 1 *waiting-share*)))))
 
 (defun release-for-frame (socket frame)
-  "Releases what was reserved for SOCKET, whose program was called with FRAME, but for a message that has not ended."
+  "Releases what was reserved for SOCKET, whose program was called with FRAME, but for a message
+that has not ended."
   (when (and (final-frame-p frame) (not (control-frame-p frame)))
     (setf (program-socket-message-size socket) 0))
   (reduce-account (websocket-memory socket) (program-socket-message-size socket)))
@@ -221,7 +224,8 @@ that has not ended, and for what they make of one that has."
     (setf (websocket-owner socket) nil)))
 
 (defun written-called-p (socket http)
-  "Calls what the program wanted called when SOCKET has sent what it has by now; true if there was anything."
+  "Calls what the program wanted called when SOCKET has sent what it has by now; true if there was
+anything."
   (when (program-socket-written socket)
     (setf (websocket-owner socket) (bt:current-thread))
     (unwind-protect (call-lending-value socket (http-io http) #'call-written)
@@ -263,7 +267,8 @@ that has not ended, and for what they make of one that has."
   (call-written socket))
 
 (defmethod abandon ((socket program-socket))
-  (take-sending-back socket)            ; amid the program's function, where its thread was destroyed
+  ;; Its thread was destroyed in the program's function.
+  (take-sending-back socket)
   (unwind-protect (end-with-program socket)
     (end-websocket socket)              ; where the program has ended the thread
     (setf (program-socket-reader socket) nil

@@ -1,11 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A connection over which a program speaks by itself: the WebSocket protocol, by a library of its own, or any other.
-;;;; It writes whatever it likes, from any thread, and is called with what comes; no worker waits for that.  What is done
-;;;; with what comes, and at the end, is in program-input.lisp.
+;;;; A connection over which a program speaks by itself: the WebSocket protocol, by a library of its
+;;;; own, or any other.  It writes whatever it likes, from any thread, and is called with what
+;;;; comes; no worker waits for that.  What is done with what comes, and at the end, is in
+;;;; program-input.lisp.
 ;;;;
-;;;; Where the request was one for a WebSocket, close frames are noticed in both directions, so that the TCP connection ends
-;;;; as RFC 6455 has it (websocket-state.lisp).  What the program writes is
+;;;; Where the request was one for a WebSocket, close frames are noticed in both directions, so that
+;;;; the TCP connection ends as RFC 6455 has it (websocket-state.lisp).  What the program writes is
 ;;;;
 ;;;;   in the state       a close frame                          anything else
 ;;;;   :OPEN              sent; the client's is awaited, unless  sent
@@ -17,9 +18,10 @@
 ;;;;
 ;;;; Where it was not, all is sent until the program has closed the connection; then it is an error.
 ;;;;
-;;;; Invariants: PUT octets were put into the shared send queue by the program, and those up to PUT less its size were sent, as far as
-;;;; is known.  A function that the program has given with what it wrote is called once that was sent, without a lock, one
-;;;; at a time; one given with a close frame not before the program was told of the end, while HELD-P.
+;;;; Invariants: PUT octets were put into the shared send queue by the program, and those up to PUT
+;;;; less its size were sent, as far as is known.  A function that the program has given with what
+;;;; it wrote is called once that was sent, without a lock, one at a time; one given with a close
+;;;; frame not before the program was told of the end, while HELD-P.
 
 (defparameter *close-answer-seconds* 2
   "How many seconds a client has to answer a close frame of a program.")
@@ -34,20 +36,24 @@
   (most-octets 0 :type unsigned-byte :read-only t) ; of payload, of a message and of a frame
   (ping nil :read-only t)               ; PING-MILLISECONDS while pings may be sent
   (reader nil
-   :documentation "The program's function that is called with what comes for PROGRAM-SOCKET, or NIL.")
-  (worker-wanted-p nil)                 ; to read what has come before there was a READER, or to call what is WRITTEN
+   :documentation "The program's function that is called with what comes for PROGRAM-SOCKET, or
+NIL.")
+  ;; To read octets that came before there was a READER, or to call functions in WRITTEN.
+  (worker-wanted-p nil)
   (held nil :type (or null octets))     ; of a frame that has not come whole, FILL octets
   (fill 0 :type index)
   (message-size 0 :type unsigned-byte)  ; octets of payload of a message that has not ended
   (text-p nil)                          ; it is a text
   (buffered '() :type list)             ; what was written and is to be sent later, the last first
   (put 0 :type unsigned-byte)
-  (written '() :type list)              ; of functions that are to be called: lists of position, kind and function
+  ;; Functions to be called: lists of position, kind and function.
+  (written '() :type list)
   (caller nil)                          ; the thread that calls them, if any
   (held-p nil)                          ; see above
   (teller nil)                          ; the thread that tells the program of the end
   (told 0 :type fixnum)                 ; how often it was
-  (farewell nil :type (or null octets)) ; the payload of the close frame that was written, or has come
+  ;; The payload of the close frame that was sent or received.
+  (farewell nil :type (or null octets))
   (finished-p nil)                      ; the program has closed it
   (failed-p nil))                       ; and so has a failure of the program
 
@@ -58,16 +64,17 @@
                                "The connection has ended."
                                "The connection cannot be taken over.")
                            stream)))
-  (:documentation "A program writes to a connection that has ended, or to whose client it took too long; or to one that
-it cannot take over, or not any more."))
+  (:documentation "A program writes to a connection that has ended, or to whose client it took too
+long; or to one that it cannot take over, or not any more."))
 
 (setf (documentation 'program-socket-over-socket 'function)
       "The PROGRAM-SOCKET of a PROGRAM-SOCKET-OVER; NIL where the connection cannot become one.")
 
 (defun make-program-socket (exchange frames-p &key (most-octets (* 1024 1024)) ping-seconds idle-seconds)
-  "A PROGRAM-SOCKET over the connection of EXCHANGE, which the program speaks over from now on: the WebSocket protocol if
-FRAMES-P.  A message may have MOST-OCTETS then, an integer.  PING-SECONDS is after how many without anything from the
-client a ping is sent, and IDLE-SECONDS after how many it counts as gone, reals; NIL for never."
+  "A PROGRAM-SOCKET over the connection of EXCHANGE, which the program speaks over from now on: the
+WebSocket protocol if FRAMES-P.  A message may have MOST-OCTETS then, an integer.  PING-SECONDS is
+after how many without anything from the client a ping is sent, and IDLE-SECONDS after how many it
+counts as gone, reals; NIL for never."
   (let ((socket (%make-program-socket
                  (exchange-application exchange) (exchange-engine exchange) (exchange-connection exchange)
                  (make-shared-queue *high-water-mark* :engine (exchange-engine exchange))
@@ -77,8 +84,8 @@ client a ping is sent, and IDLE-SECONDS after how many it counts as gone, reals;
     socket))
 
 (defun begin-to-speak (socket http)
-  "Makes HTTP, which has the request that the current thread serves, one over which SOCKET goes on: what the program writes
-from now on is sent at once."
+  "Makes HTTP, which has the request that the current thread serves, one over which SOCKET goes on:
+what the program writes from now on is sent at once."
   (setf (http-suspended-exchange http) socket)
   (when (lendable-p (http-io http))
     (lend-sending socket)))
@@ -99,14 +106,15 @@ from now on is sent at once."
                          (eq (bt:current-thread) (program-socket-teller socket)))))))))
 
 (defun become-caller-p (socket)
-  "Makes the current thread the one that calls what is WRITTEN of SOCKET; NIL where another one does, or it does so already."
+  "Makes the current thread the one that calls what is WRITTEN of SOCKET; NIL where another one
+does, or it does so already."
   (with-websocket (socket)
     (unless (program-socket-caller socket)
       (setf (program-socket-caller socket) (bt:current-thread)))))
 
 (defun next-written (socket)
-  "The next function of SOCKET that is to be called, which is forgotten then; NIL where there is none, and the caller is no
-longer who calls them."
+  "The next function of SOCKET that is to be called, which is forgotten then; NIL where there is
+none, and the caller is no longer who calls them."
   (with-websocket (socket)
     (let ((entry (find-if (lambda (entry) (due-p socket entry)) (program-socket-written socket))))
       (setf (program-socket-written socket) (remove entry (program-socket-written socket) :test #'eq))
@@ -115,8 +123,8 @@ longer who calls them."
       (third entry))))
 
 (defun leave-calling (socket)
-  "Lets others call what is WRITTEN of SOCKET if the current thread still does, as where one of the functions has ended that;
-who has put more in meanwhile has left it to it."
+  "Lets others call what is WRITTEN of SOCKET if the current thread still does, as where one of the
+functions has ended that; who has put more in meanwhile has left it to it."
   (when (with-websocket (socket)
           (when (eq (bt:current-thread) (program-socket-caller socket))
             (setf (program-socket-caller socket) nil)
@@ -187,7 +195,8 @@ who has put more in meanwhile has left it to it."
         (whole-frame-p octets))))
 
 (defun put-octets (socket octets)
-  "Puts OCTETS into the shared send queue of SOCKET, if there are any.  Returns what PUT-WRITTEN does.  Under the lock."
+  "Puts OCTETS into the shared send queue of SOCKET, if there are any.  Returns what PUT-WRITTEN
+does.  Under the lock."
   (let* ((shared-queue (program-socket-shared-queue socket))
          (result (cond ((plusp (length octets)) (put-in-shared-queue shared-queue octets))
                        ((shared-queue-over-p shared-queue) :over)
@@ -197,7 +206,8 @@ who has put more in meanwhile has left it to it."
         result)))
 
 (defun put-frames (socket octets)
-  "Puts OCTETS into SOCKET, which speaks the WebSocket protocol.  Returns what PUT-WRITTEN does.  Under the lock."
+  "Puts OCTETS into SOCKET, which speaks the WebSocket protocol.  Returns what PUT-WRITTEN does.
+Under the lock."
   (let ((payload (close-frame-payload octets)))
     (cond ((and payload (put-close socket octets payload)))
           ((not (sending-p (websocket-state socket)))
@@ -215,8 +225,9 @@ who has put more in meanwhile has left it to it."
                 (list (list (program-socket-put socket) kind callback)))))
 
 (defun put-written (socket octets callback)
-  "Puts OCTETS, which nobody changes any more, into SOCKET; CALLBACK, a function or NIL, is called when they were sent.
-Returns what PUT-IN-SHARED-QUEUE does; :DROPPED where a close frame was sent before."
+  "Puts OCTETS, which nobody changes any more, into SOCKET; CALLBACK, a function or NIL, is called
+when they were sent.  Returns what PUT-IN-SHARED-QUEUE does; :DROPPED where a close frame was sent
+before."
   (with-websocket (socket)
     (let ((result (if (program-socket-frames-p socket)
                       (put-frames socket octets)
@@ -229,9 +240,10 @@ Returns what PUT-IN-SHARED-QUEUE does; :DROPPED where a close frame was sent bef
       result)))
 
 (defun write-to-program-socket (socket octets &optional callback)
-  "Has OCTETS, a vector that nobody changes any more, sent to SOCKET; CALLBACK, a function without arguments or NIL, is
-called in some thread when the system has taken them.  Any thread may write; while too much is on its way to the client
-it waits, at most for the write timeout.  Signals PROGRAM-SOCKET-OVER."
+  "Has OCTETS, a vector that nobody changes any more, sent to SOCKET; CALLBACK, a function without
+arguments or NIL, is called in some thread when the system has taken them.  Any thread may write;
+while too much is on its way to the client it waits, at most for the write timeout.  Signals
+PROGRAM-SOCKET-OVER."
   (loop
     (ecase (put-written socket octets callback)
       ((:room :full :dropped)
@@ -261,8 +273,9 @@ it waits, at most for the write timeout.  Signals PROGRAM-SOCKET-OVER."
                              callback)))
 
 (defun finish-program-socket (socket)
-  "Closes SOCKET when all that was written to it was sent; where a close frame was sent, when the client has answered, but
-after *CLOSE-ANSWER-SECONDS* at the latest.  The program is not called any more."
+  "Closes SOCKET when all that was written to it was sent; where a close frame was sent, when the
+client has answered, but after *CLOSE-ANSWER-SECONDS* at the latest.  The program is not called any
+more."
   (when (program-socket-buffered socket)
     (ignore-errors (flush-program-socket socket)))
   (with-websocket (socket)
@@ -272,9 +285,9 @@ after *CLOSE-ANSWER-SECONDS* at the latest.  The program is not called any more.
   (resume-websocket socket))
 
 (defun listen-to-program-socket (socket function)
-  "Lets FUNCTION, of octets and :START and :END, be called by a worker with what comes for SOCKET: with a frame where it
-speaks the WebSocket protocol, else with any number of octets; in their order, one call at a time.  NIL: what comes is
-left to the system."
+  "Lets FUNCTION, of octets and :START and :END, be called by a worker with what comes for SOCKET:
+with a frame where it speaks the WebSocket protocol, else with any number of octets; in their order,
+one call at a time.  NIL: what comes is left to the system."
   (setf (program-socket-reader socket) function)
   (unless (owned-websocket-p socket)
     (setf (program-socket-worker-wanted-p socket) t)

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A WebSocket over a connection: the protocol is the business of the layer websocket/; here its octets come in and
-;;;; go out, without a worker between two messages.
+;;;; A WebSocket over a connection: the protocol is the business of the layer websocket/; here its
+;;;; octets come in and go out, without a worker between two messages.
 ;;;;
 ;;;;   the owner of the connection finds        and
 ;;;;   messages                                 calls ON-MESSAGE for each, in their order, and waits for it
@@ -41,10 +41,12 @@
            :deferred))))
 
 (defconstant +input-turn+ 64
-  "After how many messages, or buffers of input, of a WebSocket its owner turns to what else is ready.")
+  "After how many messages, or buffers of input, of a WebSocket its owner turns to what else is
+ready.")
 
 (defun receive-messages (socket io)
-  "Handles the messages of SOCKET that have come over IO.  True when more may have come, but its turn is over."
+  "Handles the messages of SOCKET that have come over IO.  True when more may have come, but its
+turn is over."
   (let ((turns +input-turn+))
     (loop while (and (reads-on-p socket) (null (io-unsent io)))
           do (when (minusp (decf turns))
@@ -76,8 +78,9 @@
     (end-websocket socket)))
 
 (defun nothing-new-p (socket io)
-  "True when all that has come for SOCKET over IO was read, so that there will be an event of what comes next.  The end
-of the client's half may have come with the last of it, and no event of its own."
+  "True when all that has come for SOCKET over IO was read, so that there will be an event of what
+comes next.  The end of the client's half may have come with the last of it, and no event of its
+own."
   (and (io-all-read-p io)
        (not (peer-left-p socket))))
 
@@ -114,7 +117,8 @@ of the client's half may have come with the last of it, and no event of its own.
         (close-websocket-with socket 1011 "The server failed.")))))
 
 (defun note-close (socket step code reason)
-  "Notes STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, of SOCKET, and answers with a close frame if one is owed."
+  "Notes STEP, :RECEIVE-CLOSE or :FAIL, with CODE and REASON, of SOCKET, and answers with a close
+frame if one is owed."
   (reduce-account (websocket-memory socket) 0)
   (with-websocket (socket)
     (when (eq :open (websocket-state socket))
@@ -129,8 +133,8 @@ of the client's half may have come with the last of it, and no event of its own.
 
 ;;; Time
 ;;;
-;;; Who is not pinged in time, since too much was on its way to him, or his worker was late, does not count as gone: first
-;;; the ping leaves, and he has then as much time as others have.
+;;; Who is not pinged in time, since too much was on its way to him, or his worker was late, does
+;;; not count as gone: first the ping leaves, and he has then as much time as others have.
 
 (defun ping-moment (socket)
   "When a ping is to be sent to SOCKET, in MILLISECONDS; NIL for never."
@@ -197,8 +201,8 @@ the time that it takes."
                        "What was to be done for the end of a WebSocket failed: ~A" condition))))))
 
 (defun say-farewell (socket)
-  "Tells the client of SOCKET, whose connection the caller owns and closes next, if its engine stops, unless octets that
-would have to go before are left."
+  "Tells the client of SOCKET, whose connection the caller owns and closes next, if its engine
+stops, unless octets that would have to go before are left."
   (setf (websocket-owner socket) (bt:current-thread))
   (let ((io (websocket-io socket)))
     (when (and (io-open-p io)

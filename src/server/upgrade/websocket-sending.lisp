@@ -1,18 +1,19 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A WebSocket over a connection, and how any thread sends to it; what is done with what comes is in
-;;;; websocket-connection.lisp.
+;;;; A WebSocket over a connection, and how any thread sends to it; what is done with what comes is
+;;;; in websocket-connection.lisp.
 ;;;;
-;;;; ON-MESSAGE may take long, and what others have for the client is not to wait for that.  So the owner lends the
-;;;; right to send meanwhile:
+;;;; ON-MESSAGE may take long, and what others have for the client is not to wait for that.  So the
+;;;; owner lends the right to send meanwhile:
 ;;;;
 ;;;;   relay     who sends
 ;;;;   NIL       the owner of the connection
 ;;;;   :FREE     whoever has something to be sent, after it has made that :TAKEN
 ;;;;   :TAKEN    who has made it so, also what others have put into the shared send queue since
 ;;;;
-;;;; Invariant: what was put into the shared send queue is seen by who has the right to send, or gets it next: each looks again
-;;;; after it has given the right up, and who does not get it has put his octets in before.
+;;;; Invariant: what was put into the shared send queue is seen by who has the right to send, or
+;;;; gets it next: each looks again after it has given the right up, and who does not get it has put
+;;;; his octets in before.
 
 (defparameter *closing-seconds* 5
   "How many seconds a client has to answer a close frame.")
@@ -25,7 +26,8 @@
   "A WebSocket.  STATE is guarded by the lock; HEARD, PINGED and DECODER are its owner's alone."
   (shared-queue nil :read-only t
    :documentation "The shared send queue of WEBSOCKET.")
-  (memory (make-memory-account) :read-only t) ; of a message that has not come whole, or is being handled
+  ;; The memory of a message that is unfinished or being handled.
+  (memory (make-memory-account) :read-only t)
   (decoder nil :read-only t)
   (on-message nil :read-only t)
   (on-close nil)
@@ -33,26 +35,31 @@
   (state :open :type keyword)           ; see the websocket layer's websocket-state.lisp
   (code +abnormal-end+ :type fixnum)    ; of the end, for ON-CLOSE
   (reason "" :type string)
-  (ping-milliseconds nil :type (or null fixnum)) ; NIL, too, while no ping may be put between what was sent
+  ;; Also NIL while no ping may interrupt the octets being sent.
+  (ping-milliseconds nil :type (or null fixnum))
   (idle-milliseconds nil :type (or null fixnum) :read-only t)
   (heard 0 :type fixnum)                ; when the client was heard last, in MILLISECONDS
-  (pinged nil :type (or null (eql :put) fixnum)) ; when a ping was sent since; :PUT while it is to leave
+  ;; When a ping was sent since; :PUT while it is to leave.
+  (pinged nil :type (or null (eql :put) fixnum))
   (closing-end nil :type (or null fixnum)) ; by when the client is to send a close frame
-  (owner (bt:current-thread))           ; the thread that goes on with it now; at first who answers the handshake
+  ;; The thread that serves it now; at first the one that answers the handshake.
+  (owner (bt:current-thread))
   (begun-p nil
    :documentation "True when the answer to the opening handshake of WEBSOCKET was sent.")
   (relay nil :type (member nil :free :taken))
   ;; Of a burst of messages; see there.
   (more-p nil)                          ; while the owner handles one, others have come
   (withheld-p nil)                      ; the system may hold octets that the owner has sent
-  (held-since 0 :type fixnum)           ; when the first message whose answers it may hold began, in MILLISECONDS
+  ;; When the first message whose answers it may hold began, in MILLISECONDS.
+  (held-since 0 :type fixnum)
   (slow-p nil))                         ; that was long ago
 
 (setf (documentation 'websocket-p 'function)
       "True when the argument is a WebSocket.")
 
 (defun make-decoder-with-account (account message-octets)
-  "A decoder of messages of MESSAGE-OCTETS at most, or NIL for the usual limit, whose memory is that of ACCOUNT."
+  "A decoder of messages of MESSAGE-OCTETS at most, or NIL for the usual limit, whose memory is that
+of ACCOUNT."
   (flet ((reserve (octets whole-p)
            (reserve-for-account account octets (if whole-p 1 *waiting-share*))))
     (if message-octets
@@ -61,11 +68,12 @@
 
 (defun make-websocket (exchange on-message on-close
                        &key (high-water-mark *high-water-mark*) message-octets ping-seconds idle-seconds)
-  "A WebSocket over the connection of EXCHANGE, whose opening handshake is about to be answered.  ON-MESSAGE is a
-function of the WebSocket, :TEXT or :BINARY, and a string or a vector of octets; ON-CLOSE one of the WebSocket, the code
-of the end and its reason; both are called by workers.  HIGH-WATER-MARK is how many octets may wait for the client,
-MESSAGE-OCTETS how many a message may have, PING-SECONDS after how many without anything from the client a ping is
-sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
+  "A WebSocket over the connection of EXCHANGE, whose opening handshake is about to be answered.
+ON-MESSAGE is a function of the WebSocket, :TEXT or :BINARY, and a string or a vector of octets;
+ON-CLOSE one of the WebSocket, the code of the end and its reason; both are called by workers.
+HIGH-WATER-MARK is how many octets may wait for the client, MESSAGE-OCTETS how many a message may
+have, PING-SECONDS after how many without anything from the client a ping is sent, and IDLE-SECONDS
+after how many it counts as gone; NIL for never."
   (let ((memory (make-memory-account)))
     (%make-websocket (exchange-application exchange) (exchange-engine exchange) (exchange-connection exchange)
                      (make-shared-queue high-water-mark :engine (exchange-engine exchange))
@@ -75,7 +83,8 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
                      (as-milliseconds ping-seconds) (as-milliseconds idle-seconds) (milliseconds))))
 
 (defmacro with-websocket ((socket) &body body)
-  "Evaluates BODY, which is short and waits for nothing, while no other thread touches the state of SOCKET."
+  "Evaluates BODY, which is short and waits for nothing, while no other thread touches the state of
+SOCKET."
   `(with-lock-briefly ((websocket-lock ,socket))
      ,@body))
 
@@ -84,7 +93,8 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   (setf (websocket-state socket) (next-websocket-state (websocket-state socket) step)))
 
 (defun put-in-websocket (socket frame)
-  "Has FRAME, octets that nobody changes any more, sent to SOCKET.  Returns what PUT-IN-SHARED-QUEUE does."
+  "Has FRAME, octets that nobody changes any more, sent to SOCKET.  Returns what PUT-IN-SHARED-QUEUE
+does."
   (with-websocket (socket)
     (if (sending-p (websocket-state socket))
         (put-in-shared-queue (websocket-shared-queue socket) frame)
@@ -122,7 +132,8 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
       t)))
 
 (defun relay-queued (socket)
-  "Sends what was put into SOCKET if its owner has lent the right to send.  True when the caller need not care."
+  "Sends what was put into SOCKET if its owner has lent the right to send.  True when the caller
+need not care."
   (loop
     (cond ((relayed-p socket)
            (unless (queued-p (websocket-shared-queue socket))
@@ -153,7 +164,8 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
         do (bt:thread-yield)))
 
 (defun call-lending (socket io function)
-  "Calls FUNCTION, a program's, in the owner of SOCKET, who lends the right to send over IO meanwhile."
+  "Calls FUNCTION, a program's, in the owner of SOCKET, who lends the right to send over IO
+meanwhile."
   (if (lendable-p io)
       (unwind-protect (progn (lend-sending socket)
                              (funcall function))
@@ -162,14 +174,17 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
 
 ;;; Bursts of messages
 ;;;
-;;; The answers to messages that have come together leave together: while others wait to be handled, the system may
-;;; hold what the owner sends, and what is sent without that, by anybody, takes it along.  When the owner has handled
-;;; all, he lets the system send what it still has; and where a handler waits meanwhile, the system does so by itself,
-;;; when what is on its way is acknowledged, or else after its retransmission timeout: 200 ms and a round trip, or more where
-;;; that varies.  So that this is rare, nothing is held after a message that took long, or several that did together.
+;;; The answers to messages that have come together leave together: while others wait to be handled,
+;;; the system may hold what the owner sends, and what is sent without that, by anybody, takes it
+;;; along.  When the owner has handled all, he lets the system send what it still has; and where a
+;;; handler waits meanwhile, the system does so by itself, when what is on its way is acknowledged,
+;;; or else after its retransmission timeout: 200 ms and a round trip, or more where that varies.
+;;; So that this is rare, nothing is held after a message that took long, or several that did
+;;; together.
 
 (defparameter *long-milliseconds* 1
-  "How long after the first message whose answer is held others may be handled while nothing leaves.")
+  "How long after the first message whose answer is held others may be handled while nothing
+leaves.")
 
 (defun send-amid-burst (socket io)
   "Like SEND-QUEUED, for the owner of SOCKET, who handles a message."
@@ -188,7 +203,8 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
         (send-held-octets descriptor)))))
 
 (defun call-holding (socket io function)
-  "Calls FUNCTION, which handles a message, while the system may hold answers of SOCKET over IO if others wait behind it."
+  "Calls FUNCTION, which handles a message, while the system may hold answers of SOCKET over IO if
+others wait behind it."
   (setf (websocket-more-p socket) (and (< (io-start io) (io-end io))
                                        (not (websocket-slow-p socket))
                                        (lendable-p io)))
@@ -196,7 +212,8 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
     (setf (websocket-more-p socket) nil)))
 
 (defun call-in-burst (socket io function)
-  "Like CALL-LENDING; FUNCTION handles a message that has come over IO, and others may have come behind it."
+  "Like CALL-LENDING; FUNCTION handles a message that has come over IO, and others may have come
+behind it."
   (unless (websocket-withheld-p socket)
     (setf (websocket-held-since socket) (milliseconds)))
   ;; What others have put in by now is sent as the right to send is lent, and not held.
@@ -211,8 +228,8 @@ sent, and IDLE-SECONDS after how many it counts as gone; NIL for never."
   (end-shared-queue (websocket-shared-queue socket)))
 
 (defun close-websocket-with (socket code reason)
-  "Sends SOCKET a close frame with CODE and REASON, unless one was sent.  True when it does.  Signals an error where
-neither may be in a close frame."
+  "Sends SOCKET a close frame with CODE and REASON, unless one was sent.  True when it does.
+Signals an error where neither may be in a close frame."
   (let ((frame (encode-close code reason)))
     (when (with-websocket (socket)
             (when (sending-p (websocket-state socket))
@@ -243,8 +260,9 @@ neither may be in a close frame."
   "How often who waits for room looks whether he could send himself, since the owner is busy.")
 
 (defun await-room-in-websocket (socket wait)
-  "Waits up to WAIT seconds, a real, or T for no limit, until SOCKET has room or has ended.  True when it has.  In a
-handler that has not returned yet nothing was sent, and nobody would take any: NIL at once."
+  "Waits up to WAIT seconds, a real, or T for no limit, until SOCKET has room or has ended.  True
+when it has.  In a handler that has not returned yet nothing was sent, and nobody would take any:
+NIL at once."
   (let ((end (if (eq t wait) nil (end-after wait))))
     (cond ((not (owned-websocket-p socket)) (await-room-elsewhere socket end))
           ((websocket-begun-p socket) (await-room-as-owner socket end))
