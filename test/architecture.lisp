@@ -82,7 +82,8 @@
   '("intern" "find-symbol" "make-symbol" "read-from-string" "parse-integer" "parse-number" "as-keyword"
     "make-keyword" "string-to-symbol" "cl-ppcre:" "ppcre:" "rfc2388:" "parse-content-type" "read-token"
     "read-name-value-pair" "eval" "split-sequence")
-  "What is not to be given what a client has sent: names of operators, or with a colon, of packages.")
+  "What is not to be given what a client has sent: names of operators, or with a colon, of
+packages.")
 
 (defparameter *allowed-risks*
   '(("src/base/records.lisp" "(intern" "names of accessors, where records are defined")
@@ -100,7 +101,8 @@
     ("src/platform/abcl/basics.lisp" "(eval" "NIL")
     ("clack/socket.lisp" "(eval" "definitions of this library, when it is loaded")
     ("clack/socket.lisp" "(find-symbol" "names of operators of clack.socket"))
-  "Files, what they say, and why that is given nothing that a client has sent, or does no harm to it.")
+  "Files, what they say, and why that is given nothing that a client has sent, or does no harm to
+it.")
 
 (defun risks-of (file)
   "Which of *RISKY-OPERATORS* FILE calls, or names as functions."
@@ -276,8 +278,8 @@
                             (symbol-package name))))))
 
 (defun defined-functions (form)
-  "The names of the functions and macros that FORM, at top level, defines, and (:TYPE NAME) for a type; those
-of methods are not."
+  "The names of the functions and macros that FORM, at top level, defines, and (:TYPE NAME) for a
+type; those of methods are not."
   (when (consp form)
     (case (first form)
       ((defun defmacro defgeneric) (list (second form)))
@@ -297,8 +299,9 @@ of methods are not."
 ;;; Docstrings
 
 (defun interface-packages ()
-  "The packages of the layers whose exported symbols are to be documented.  Only the public ones where the
-Lisp loses docstrings of accessors, or where functions of the platform stand in for those that it lacks."
+  "The packages of the layers whose exported symbols are to be documented.  Only the public ones
+where the Lisp loses docstrings of accessors, or where functions of the platform stand in for those
+that it lacks."
   (loop for layer in (cons "clack" *layers*)
         if (string= layer "clack")
           collect (find-package '#:clack.handler.recycling)
@@ -331,8 +334,8 @@ Lisp loses docstrings of accessors, or where functions of the platform stand in 
     (every #'stringp strings)))
 
 (defun own-symbols (lambda-list package)
-  "The symbols of PACKAGE in LAMBDA-LIST that are parameters, whatever they are destructured from.  What
-a DEFSTRUCT calls the argument of an accessor is none."
+  "The symbols of PACKAGE in LAMBDA-LIST that are parameters, whatever they are destructured from.
+What a DEFSTRUCT calls the argument of an accessor is none."
   (loop for parameter in lambda-list
         append (cond ((symbolp parameter)
                       (and parameter

@@ -76,8 +76,8 @@
 
 (defun run-all (&key (suite 'all) processors)
   "Runs SUITE, a suite or a single test, by default all, in every mode, tells what failed, and
-prints the counts in the last line.  True when something passed and nothing failed.  Where PROCESSORS
-is an integer, the engine counts on so many processors in all of it."
+prints the counts in the last line.  True when something passed and nothing failed.  Where
+PROCESSORS is an integer, the engine counts on so many processors in all of it."
   (setf engine::*processors* processors)
   (let* ((suite (find-suite suite))
          (results (loop for mode in (modes)

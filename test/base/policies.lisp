@@ -60,8 +60,8 @@
     (is (= 3 (call-as-compiled (first (own-files)) (lambda () (quality 'safety)))))))
 
 (defun compiled-third (declaration)
-  "A function of a vector that gives its third element, from a file with DECLARATION in the function,
-compiled and loaded as a file of ours."
+  "A function of a vector that gives its third element, from a file with DECLARATION in the
+function, compiled and loaded as a file of ours."
   (with-directory (directory)
     (let ((source (merge-pathnames "third.lisp" directory)))
       (with-open-file (out source :direction :output)

@@ -36,7 +36,8 @@
                  (is (null (response-header answer "content-length"))))))))
 
 (defun received-p (connection ending)
-  "Receives from CONNECTION until what has come ends with ENDING, a string; NIL when it does not come."
+  "Receives from CONNECTION until what has come ends with ENDING, a string; NIL when it does not
+come."
   (loop with text = ""
         for octet = (next-octet connection)
         while octet

@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;;; The same application, served by us and, in processes of their own, by Woo and by Clack's handler for
-;;;; Hunchentoot, where ASDF finds them: what it is told, and what its clients get, may differ only as
-;;;; differences.sexp has it, and each difference that this has must be there.
+;;;; The same application, served by us and, in processes of their own, by Woo and by Clack's
+;;;; handler for Hunchentoot, where ASDF finds them: what it is told, and what its clients get, may
+;;;; differ only as differences.sexp has it, and each difference that this has must be there.
 
 (def-suite clack-differential :in clack
   :description "What others make of the same applications of Clack's.")
@@ -31,7 +31,8 @@
   (loop for entry in (clack-differences) append (getf entry :at)))
 
 (defun place-of-difference (places rival request fact)
-  "The one of PLACES that tells that we differ from RIVAL at REQUEST in FACT; NIL where there is none."
+  "The one of PLACES that tells that we differ from RIVAL at REQUEST in FACT; NIL where there is
+none."
   (loop for place in places
         for (rivals requests . facts) = place
         when (and (member rival rivals) (member request requests) (member fact facts :test #'string=))
@@ -78,7 +79,8 @@
         (acons "body" (body-fact body) facts))))
 
 (defun afterwards (connection)
-  "What becomes of CONNECTION after a reply: :KEPT, :CLOSED, or :SILENT, where there is no reply any more."
+  "What becomes of CONNECTION after a reply: :KEPT, :CLOSED, or :SILENT, where there is no reply any
+more."
   (handler-case (if (= 200 (response-status (exchange connection "/list")))
                     :kept
                     :closed)
@@ -99,8 +101,8 @@
   (cdr (assoc name facts :test #'string=)))
 
 (defun facts-to-compare (ours theirs)
-  "The names of the facts of OURS and THEIRS, alists, that can be compared: where the status is another, all else is, too,
-but for what becomes of the connection."
+  "The names of the facts of OURS and THEIRS, alists, that can be compared: where the status is
+another, all else is, too, but for what becomes of the connection."
   (if (equal (fact-of "status" ours) (fact-of "status" theirs))
       (remove-duplicates (mapcar #'car (append ours theirs)) :test #'string= :from-end t)
       '("status" "connection")))
@@ -126,7 +128,8 @@ but for what becomes of the connection."
     place))
 
 (defun compare-with-rival (rival port)
-  "Checks that RIVAL, on PORT, does what our server does, but for known differences, and that these are there."
+  "Checks that RIVAL, on PORT, does what our server does, but for known differences, and that these
+are there."
   (let* ((places (all-places))
          (*patience* 3)
          (seen (loop for request in *rival-requests*

@@ -6,8 +6,9 @@
 (in-suite clack/later-responses)
 
 (defmacro with-later ((given &rest arguments) form &body body)
-  "Evaluates BODY while a server, made with ARGUMENTS, answers /word by \"word\", and for all else evaluates FORM with
-RESPONDER and ENVIRONMENT bound in a function that the application returns; values of FORM are recorded in GIVEN."
+  "Evaluates BODY while a server, made with ARGUMENTS, answers /word by \"word\", and for all else
+evaluates FORM with RESPONDER and ENVIRONMENT bound in a function that the application returns;
+values of FORM are recorded in GIVEN."
   `(let ((,given (make-recorder)))
      (with-clack (environment (if (equal "/word" (getf environment :path-info))
                                   (text-response "word")

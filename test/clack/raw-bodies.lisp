@@ -12,8 +12,8 @@
     (subseq octets 0 end)))
 
 (defmacro with-raw-body ((body &rest request) form &body checks)
-  "Evaluates CHECKS with VALUE bound to that of FORM, which an application evaluates with BODY, the content of a
-REQUEST that is sent in pieces."
+  "Evaluates CHECKS with VALUE bound to that of FORM, which an application evaluates with BODY, the
+content of a REQUEST that is sent in pieces."
   `(let ((value nil) (octets (request-octets "/" :method :post ,@request)))
      (with-clack (environment (let ((,body (getf environment :raw-body)))
                                 (setf value ,form)
@@ -81,8 +81,8 @@ REQUEST that is sent in pieces."
     (loop repeat 2 do (is (equal "(:EOF :EOF 0 T T #())" (ask-text "/"))))))
 
 (defun check-large-body (content &rest request)
-  "Checks that an application gets CONTENT of REQUEST, which is too large to be kept in memory, as often as it
-likes."
+  "Checks that an application gets CONTENT of REQUEST, which is too large to be kept in memory, as
+often as it likes."
   (let ((value nil))
     (with-clack (environment
                  (let ((body (getf environment :raw-body)))
@@ -110,7 +110,8 @@ likes."
       (skip "On this Lisp there are no temporary files.")))
 
 (defmacro check-blocks (content size &rest request)
-  "Checks that an application gets CONTENT, octets in blocks of SIZE, of REQUEST from any position on, and not from a file."
+  "Checks that an application gets CONTENT, octets in blocks of SIZE, of REQUEST from any position
+on, and not from a file."
   `(let ((count (length ,content)))
      (with-raw-body (body ,@request)
          (once (list (read-octets-of body (1+ count))

@@ -52,7 +52,8 @@
     (is (equal "" (clack-log)))))
 
 (defmacro told-of-failure ((connection failure) &body body)
-  "Checks that who begins to write over CONNECTION, where that ends with FAILURE, a form, is told; then evaluates BODY."
+  "Checks that who begins to write over CONNECTION, where that ends with FAILURE, a form, is told;
+then evaluates BODY."
   `(with-later (given) responder
      (with-connection (,connection)
        (send-request ,connection "/")
@@ -113,8 +114,8 @@
     (is (equal "" (clack-log)))))
 
 (defun written-slowly-p (seconds pause)
-  "Whether a client that calls PAUSE before it takes some of what three threads write gets it to its end, where the write
-timeout is SECONDS."
+  "Whether a client that calls PAUSE before it takes some of what three threads write gets it to its
+end, where the write timeout is SECONDS."
   (let ((enough-p nil) (written (make-recorder)))
     (with-later (given :write-timeout seconds)
         (let ((writer (funcall responder '(200 ())))

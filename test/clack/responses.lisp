@@ -6,8 +6,8 @@
 (in-suite clack/responses)
 
 (defmacro answered-with ((response &rest request) &body checks)
-  "Evaluates CHECKS with ANSWER bound to what the client of an application that returns the value of RESPONSE gets
-for REQUEST."
+  "Evaluates CHECKS with ANSWER bound to what the client of an application that returns the value of
+RESPONSE gets for REQUEST."
   `(with-clack (environment ,response)
      (let ((answer (ask "/" ,@request)))
        (declare (ignorable answer))

@@ -1,5 +1,5 @@
-;;;; The application that the differential test has served by us and by others.  It is loaded in their processes, too,
-;;;; where nothing of the tests is.
+;;;; The application that the differential test has served by us and by others.  It is loaded in
+;;;; their processes, too, where nothing of the tests is.
 
 (defpackage #:recycling-rival-application
   (:use #:common-lisp)

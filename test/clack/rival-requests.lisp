@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;;; What is asked of us and of others; rival-application.lisp tells what the paths mean, and that others than those
-;;;; which it names are answered with the environment.
+;;;; What is asked of us and of others; rival-application.lisp tells what the paths mean, and that
+;;;; others than those which it names are answered with the environment.
 
 (defparameter *rival-requests*
   `(;; Methods

@@ -144,7 +144,8 @@
 (defclass telling-stream (trivial-gray-streams:fundamental-character-output-stream)
   ((server :initform nil :accessor told-server)
    (characters :initform '() :accessor told-characters :documentation "The last first."))
-  (:documentation "Takes characters, and has its server tell something itself when the first comes."))
+  (:documentation "Takes characters, and has its server tell something itself when the first
+comes."))
 
 (defmethod trivial-gray-streams:stream-write-char ((stream telling-stream) character)
   (let ((server (shiftf (told-server stream) nil)))

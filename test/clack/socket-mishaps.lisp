@@ -6,7 +6,8 @@
 (in-suite clack/socket-mishaps)
 
 (define-server-test (who-sends-too-long-a-close-frame-ends-like-everybody :needs :noticed-leaving)
-  ;; RFC 6455, section 5.5: a control frame has 125 octets at most.  The program says nothing to it, nor closes.
+  ;; RFC 6455, section 5.5: a control frame has 125 octets at most.  The program says nothing to it,
+  ;; nor closes.
   (let ((frames (make-recorder)))
     (with-globals ((server::*close-answer-seconds* 1/10))
       (with-speaker (environment frame (record frames frame))

@@ -32,8 +32,9 @@
     (handler::flush-clack-socket io callback)))
 
 (defmacro with-speaker ((environment frame function-form &rest arguments) &body body)
-  "Evaluates BODY while an application speaks over the connections of requests for /ws: FUNCTION-FORM is evaluated with
-ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
+  "Evaluates BODY while an application speaks over the connections of requests for /ws:
+FUNCTION-FORM is evaluated with ENVIRONMENT and FRAME, octets, for each frame; other requests are
+answered."
   `(with-clack (,environment
                 (if (equal "/ws" (getf ,environment :path-info))
                     (lambda (responder)
@@ -114,7 +115,8 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
       (is (end-talk talk)))))
 
 (defun frames-taken (pieces)
-  "The frames that are taken off a buffered connection to which PIECES, vectors of octets, come one after the other."
+  "The frames that are taken off a buffered connection to which PIECES, vectors of octets, come one
+after the other."
   (let ((socket (server::%make-program-socket nil nil nil nil t 100000 nil nil 0))
         (io (server::make-io nil))
         (frames '()))
@@ -387,8 +389,8 @@ ENVIRONMENT and FRAME, octets, for each frame; other requests are answered."
         (is (string= "second" (hear-text talk)))))))
 
 (define-server-test who-reads-nothing-is-read-no-more
-  ;; Each frame has an answer that is as long as what may wait; the client does not take any.  The system
-  ;; takes some ten million octets on its way.
+  ;; Each frame has an answer that is as long as what may wait; the client does not take any.  The
+  ;; system takes some ten million octets on its way.
   (let ((answered (make-recorder))
         (answer (test-octets 300000)))
     (with-speaker (environment frame (progn (write-frame (io-of environment) :binary answer)

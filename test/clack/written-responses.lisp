@@ -331,7 +331,8 @@
 ;;; Writers that are left open
 
 (defun check-writer-stays-open (connection)
-  "Checks that a request over CONNECTION is answered by one chunk, \"one\", and that its response goes on after half a second."
+  "Checks that a request over CONNECTION is answered by one chunk, \"one\", and that its response
+goes on after half a second."
   (send-request connection "/")
   (read-head connection)
   (is (equal "one" (chunk-text connection)))

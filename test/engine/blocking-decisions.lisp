@@ -5,7 +5,8 @@
 (in-suite blocking)
 
 (defmacro with-still-engine ((engine &rest options) &body body)
-  "Evaluates BODY with an ENGINE, made by MAKE-ENGINE of OPTIONS, that seems to run and has no threads."
+  "Evaluates BODY with an ENGINE, made by MAKE-ENGINE of OPTIONS, that seems to run and has no
+threads."
   `(let* (*listener* *service*
           (,engine (make-engine (constantly :close) ,@options)))
      (setf (engine::engine-phase ,engine) :running

@@ -3,16 +3,18 @@
 (def-suite* buffered-input :in ready
   :description "Nothing that came waits unseen where a part of it is in a buffer, and some answers come later.")
 
-;;; An exhaustive search, as in ownership-model.lisp, of what can happen to one connection whose requests are all
-;;; answered later: two workers get its events; another thread answers, as a resuming thread; somebody visits
-;;; it for nothing, and the sentinel claims it once.  The client sends requests, several at once or one by one, and ends
-;;; its half.
+;;; An exhaustive search, as in ownership-model.lisp, of what can happen to one connection whose
+;;; requests are all answered later: two workers get its events; another thread answers, as a
+;;; resuming thread; somebody visits it for nothing, and the sentinel claims it once.  The client
+;;; sends requests, several at once or one by one, and ends its half.
 ;;;
-;;; The service has a buffer: it receives all that has come, and knows then that it has read all (DRAINED-P), until it
-;;; is told that the engine has missed input.  Where it knows, it does not look before the connection is parked.
+;;; The service has a buffer: it receives all that has come, and knows then that it has read all
+;;; (DRAINED-P), until it is told that the engine has missed input.  Where it knows, it does not
+;;; look before the connection is parked.
 ;;;
-;;; What must hold: when nobody has anything to do, all requests that were sent are answered, and where the client has
-;;; ended its half, the connection is closed; and it is not closed while a request was not read.
+;;; What must hold: when nobody has anything to do, all requests that were sent are answered, and
+;;; where the client has ended its half, the connection is closed; and it is not closed while a
+;;; request was not read.
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defparameter *buffer-fields*
@@ -45,7 +47,8 @@
   (position thread *buffer-fields* :key #'first))
 
 (defun buffer-world (requests end-p)
-  "The beginning: a worker has accepted the connection, whose client sends REQUESTS and then ends its half, if END-P."
+  "The beginning: a worker has accepted the connection, whose client sends REQUESTS and then ends
+its half, if END-P."
   (let ((*world* (make-array (length *buffer-fields*) :initial-element 0)))
     (setf (buffer-field :word) (engine::ownership-word :owned)
           (buffer-field :to-send) requests
@@ -117,7 +120,8 @@
   (go-to :park))
 
 (defun take-kernel-event (place place-over)
-  "Takes the kernel's event: the thread is at PLACE next, or at PLACE-OVER where the client's half has ended."
+  "Takes the kernel's event: the thread is at PLACE next, or at PLACE-OVER where the client's half
+has ended."
   (when (plusp (buffer-field :pending))
     (setf (buffer-field :pending) 0)
     (when (to-be-read-p)
@@ -263,7 +267,8 @@
                                         (buffer-choices place))))))))
 
 (defun check-last-world (*world* requests end-p)
-  "Checks *WORLD*, in which nobody has anything to do, and whose client has sent REQUESTS, and ended its half if END-P."
+  "Checks *WORLD*, in which nobody has anything to do, and whose client has sent REQUESTS, and ended
+its half if END-P."
   (unless (= requests (buffer-field :answered))
     (violate "~D of ~D requests are answered" (buffer-field :answered) requests))
   (when (and end-p (not (bits-p (buffer-field :word) :closed)))
@@ -279,8 +284,8 @@
                                  value))))
 
 (defun search-buffer-worlds (requests end-p)
-  "Tries every order of steps.  Returns how many worlds there are; or, when one is not as it must be, text that tells how it
-came to be."
+  "Tries every order of steps.  Returns how many worlds there are; or, when one is not as it must
+be, text that tells how it came to be."
   (let ((seen (make-number-set 21))
         (path '()))                     ; lists: a world, and those that are to be tried after it
     (flet ((enter (world)

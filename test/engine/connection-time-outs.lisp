@@ -8,8 +8,8 @@
 ;;; Overdue
 
 (defmacro with-overdue-connection ((engine connection client now) &body body)
-  "Evaluates BODY with an ENGINE without threads, and CONNECTION, to CLIENT, which is parked and overdue at
-NOW."
+  "Evaluates BODY with an ENGINE without threads, and CONNECTION, to CLIENT, which is parked and
+overdue at NOW."
   `(with-connection-at-rest (,engine ,connection ,client)
      (let ((,now (platform:milliseconds)))
        (is (eq :parked (engine::park ,engine ,connection)))
@@ -113,7 +113,8 @@ NOW."
     (is (= 1 (statistic engine :expired)))))
 
 (defmacro with-unsent-octets ((unsent count) &body body)
-  "Evaluates BODY while UNSENT, at first COUNT, is how many octets the system says that no peer has taken."
+  "Evaluates BODY while UNSENT, at first COUNT, is how many octets the system says that no peer has
+taken."
   `(let ((,unsent ,count))
      (with-function (platform:unsent-octets (original descriptor) ,unsent)
        ,@body)))
@@ -126,8 +127,8 @@ NOW."
   (is (eq :parked (engine::leave-to-poller engine connection))))
 
 (defun end-of-writing (engine connection now)
-  "After how many milliseconds from NOW the sentinel of ENGINE, which looks four times a second, ends
-CONNECTION; NIL when it does not within two minutes."
+  "After how many milliseconds from NOW the sentinel of ENGINE, which looks four times a second,
+ends CONNECTION; NIL when it does not within two minutes."
   (loop for passed from 0 to 120000 by 250
         do (engine::time-out-if-due engine connection (+ now passed))
         when (engine::gone-p connection)

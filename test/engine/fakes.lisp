@@ -145,7 +145,8 @@ returns what SERVE does."
        (engine:stop-engine ,engine))))
 
 (defun thread-that-never-began ()
-  "A thread that has ended without having done anything, as one does that is destroyed before it begins."
+  "A thread that has ended without having done anything, as one does that is destroyed before it
+begins."
   (let ((thread (bt:make-thread (constantly nil))))
     (platform:join-thread thread *patience*)
     thread))

@@ -6,7 +6,8 @@
 (in-suite interrupts)
 
 (defun interrupt-workers (engine function)
-  "Has FUNCTION called in the thread of each worker of ENGINE, as soon as that can be interrupted; returns how many there are."
+  "Has FUNCTION called in the thread of each worker of ENGINE, as soon as that can be interrupted;
+returns how many there are."
   (eventually ("all workers to rest")   ; and not to begin, where nothing of ours could help them
     (= (length (engine::engine-workers engine))
        (+ (engine::worker-count engine :suspended)
@@ -154,8 +155,8 @@
             (is (> 900 (reduce #'max (recorded turns))) "The first one was not done yet.")))))))
 
 (defun check-queued-is-not-idle (queue)
-  "Checks that a connection that QUEUE, a function of an engine and the connection, leaves to workers is parked, and not taken
-for idle."
+  "Checks that a connection that QUEUE, a function of an engine and the connection, leaves to
+workers is parked, and not taken for idle."
   (with-connections-at-rest (engine connections clients 1)
     (let ((connection (first connections)))
       (funcall queue engine connection)

@@ -6,7 +6,8 @@
 (in-suite memory-budget)
 
 (defmacro with-budget ((octets) &body body)
-  "Runs BODY with a budget of OCTETS beyond what is reserved by now, where the size of the heap is known."
+  "Runs BODY with a budget of OCTETS beyond what is reserved by now, where the size of the heap is
+known."
   `(let ((reserved (engine:client-memory-reserved)))
      (with-function (engine:client-memory-budget (original)
                       (and (funcall original) (+ reserved ,octets)))

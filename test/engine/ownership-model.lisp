@@ -2,14 +2,15 @@
 
 (in-suite ownership)
 
-;;; An exhaustive search of what can happen to two connections that have the same descriptor number, one
-;;; after the other, while two workers, the sentinel and a hard stop deal with them and their clients send
-;;; octets and end.  Every order of the steps is tried.  What an event makes of an ownership is asked of
-;;; the engine's own table.
+;;; An exhaustive search of what can happen to two connections that have the same descriptor number,
+;;; one after the other, while two workers, the sentinel and a hard stop deal with them and their
+;;; clients send octets and end.  Every order of the steps is tried.  What an event makes of an
+;;; ownership is asked of the engine's own table.
 ;;;
-;;; A step is what happens at once: one access to shared memory, or one call of the system.  The kernel is
-;;; modelled as epoll(7) describes edge-triggered watching: an arrival makes an event pending where the
-;;; socket is watched; taking it reports the socket to one thread if it still has something.
+;;; A step is what happens at once: one access to shared memory, or one call of the system.  The
+;;; kernel is modelled as epoll(7) describes edge-triggered watching: an arrival makes an event
+;;; pending where the socket is watched; taking it reports the socket to one thread if it still has
+;;; something.
 ;;;
 ;;; What must hold:
 ;;; - whoever uses the descriptor for a connection finds it to be that connection's;
@@ -24,8 +25,8 @@
       (:entry 2)                        ; of the table: 0, 1 or 2
       (:coming 2)                       ; the connection that is accepted next: 1, 2, or 3 for none
       (:stopping 1)
-      ;; Of each connection: ownership, octets that came, an end that came, octets that still will, watched,
-      ;; an event is pending, tokens in the shared queue, the socket was shut down.
+      ;; Of each connection: ownership, octets that came, an end that came, octets that still will,
+      ;; watched, an event is pending, tokens in the shared queue, the socket was shut down.
       (:word-1 5) (:data-1 1) (:end-1 1) (:more-1 1)
       (:watched-1 1) (:pending-1 1) (:queued-1 2) (:shut-1 1)
       (:word-2 5) (:data-2 1) (:end-2 1) (:more-2 1)
@@ -216,7 +217,8 @@
     (at :find connection)))
 
 (defun read-in-model (connection)
-  "Takes all that came; the owner knows then that it has read all, but not whether an end came with it."
+  "Takes all that came; the owner knows then that it has read all, but not whether an end came with
+it."
   (use connection "recv")
   (cond ((plusp (model-data *world* connection))
          (setf (model-data *world* connection) 0)
@@ -436,7 +438,8 @@
 ;;; The search
 
 (defstruct (number-set (:constructor make-number-set (size-bits)))
-  "Numbers above 0, in an open hash table of a fixed size: there are too many for one of the Lisp's."
+  "Numbers above 0, in an open hash table of a fixed size: there are too many for one of the
+Lisp's."
   (size-bits 0 :type (mod 32))
   (count 0 :type fixnum)
   (numbers (make-array (ash 1 size-bits) :element-type '(unsigned-byte 62) :initial-element 0)
@@ -479,8 +482,9 @@
                 collect (set-difference next last :test #'equal))))
 
 (defun search-worlds (size-bits &optional (threads (mapcar #'first *model-threads*)))
-  "Tries every order of steps of THREADS and the clients.  Returns how many worlds there are, which must be
-fewer than 7/8 of 2^SIZE-BITS; or, when one is not as it must be, text that explains how it came to be."
+  "Tries every order of steps of THREADS and the clients.  Returns how many worlds there are, which
+must be fewer than 7/8 of 2^SIZE-BITS; or, when one is not as it must be, text that explains how it
+came to be."
   (let ((*active-threads* (remove-if-not (lambda (name) (member name threads)) *model-threads*
                                          :key #'first))
         (set (make-number-set size-bits))
@@ -505,8 +509,8 @@ fewer than 7/8 of 2^SIZE-BITS; or, when one is not as it must be, text that expl
 
 (test no-order-of-steps-breaks-the-rules-of-ownership
   (if (platform:readiness-supported-p)
-      ;; With all four threads there are eleven million: (search-worlds 24).  Of two workers, who may change
-      ;; places, one that is alone is the sibling.
+      ;; With all four threads there are eleven million: (search-worlds 24).  Of two workers, who
+      ;; may change places, one that is alone is the sibling.
       (dolist (threads '((:worker :sibling :sentinel) (:worker :sibling :stop)
                          (:sibling :sentinel :stop)))
         (let ((result (search-worlds 22 threads)))

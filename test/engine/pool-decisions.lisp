@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; What the sentinel decides about the pool, one sample at a time, in an engine without threads: see the
-;;; table of pool-sizing.lisp of the engine.
+;;; What the sentinel decides about the pool, one sample at a time, in an engine without threads:
+;;; see the table of pool-sizing.lisp of the engine.
 
 (in-suite pool-sizing)
 
@@ -11,8 +11,8 @@
      ,@body))
 
 (defmacro with-still-pool ((engine controller &key (processors 4)) &body body)
-  "Evaluates BODY with an ENGINE without threads that seems to run, and a CONTROLLER for PROCESSORS, all
-of whom are wanted."
+  "Evaluates BODY with an ENGINE without threads that seems to run, and a CONTROLLER for PROCESSORS,
+all of whom are wanted."
   `(with-resting-engine (,engine)
      (let ((,controller (engine::make-controller ,processors)))
        (declare (ignorable ,controller))
@@ -238,7 +238,8 @@ of whom are wanted."
   (copy-list (engine::decision-counts (engine::controller-decisions controller))))
 
 (defmacro decisions-of ((controller) &body body)
-  "The decisions that CONTROLLER counts while BODY is evaluated, a list in the order of their table."
+  "The decisions that CONTROLLER counts while BODY is evaluated, a list in the order of their
+table."
   (let ((before (gensym "BEFORE")))
     `(let ((,before (decision-counts ,controller)))
        ,@body

@@ -8,7 +8,8 @@
 ;;; The rule
 
 (defun awake-after (looks engine controller)
-  "How many workers CONTROLLER of ENGINE wants after as many LOOKS, when all are there whom it wants."
+  "How many workers CONTROLLER of ENGINE wants after as many LOOKS, when all are there whom it
+wants."
   (loop repeat looks
         do (engine::adjust-awake engine controller (engine::controller-awake controller)))
   (engine::controller-awake controller))
@@ -65,8 +66,8 @@
     a-slow-reader-holds-no-worker
     after-a-rest-blocked-handlers-hold-up-nobody
     stopping-a-ready-engine-closes-what-is-parked)
-  "Tests of the ready engine that are run with several numbers of processors; all of its suites are with
-the number that is given to RUN-ALL.")
+  "Tests of the ready engine that are run with several numbers of processors; all of its suites are
+with the number that is given to RUN-ALL.")
 
 (defmacro define-processor-tests (&rest numbers)
   "Defines for each of NUMBERS a test that the engine keeps its promises with so many processors."

@@ -58,8 +58,8 @@
           (t outcome))))
 
 (defmacro with-owned-connection ((engine connection service-class) &body body)
-  "Evaluates BODY while a worker of ENGINE waits for the end of CONNECTION, and the kernel has reported
-more of it meanwhile."
+  "Evaluates BODY while a worker of ENGINE waits for the end of CONNECTION, and the kernel has
+reported more of it meanwhile."
   `(with-globals ((*more-came* (make-gate)))
      (with-ready-engine (,engine (lambda (char) (case char (#\w :wait)))
                          :service-class ',service-class)
@@ -105,8 +105,8 @@ more of it meanwhile."
 ;;; Readers that are slow, and steady
 
 (defun large-answer-slowly-p (connection pause)
-  "Whether CONNECTION gets as many octets as *LARGE-ANSWER* has, when PAUSE is called before each of the first pieces: for twice
-the time for which the server waits, its socket takes no more."
+  "Whether CONNECTION gets as many octets as *LARGE-ANSWER* has, when PAUSE is called before each of
+the first pieces: for twice the time for which the server waits, its socket takes no more."
   (flet ((all-p (count)
            (= count (length (receive-many connection count)))))
     (and (loop repeat 48

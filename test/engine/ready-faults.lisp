@@ -304,7 +304,8 @@ engine and a connection; and checks the engine."
              (funcall original listener))))))
 
 (defmacro with-failing-accepts ((engine number times) &body body)
-  "Evaluates BODY while a ready ENGINE runs, the first TIMES accepts of which fail with error NUMBER."
+  "Evaluates BODY while a ready ENGINE runs, the first TIMES accepts of which fail with error
+NUMBER."
   `(with-globals ((engine::*tick* 1/100))
      (where-supported
       (call-with-function 'platform:accept-descriptor (failing-accepts ,number ,times)

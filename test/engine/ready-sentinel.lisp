@@ -5,8 +5,8 @@
 (in-suite pool-sizing)
 
 (defun naps-after (engine controller found)
-  "For how many ticks the sentinel naps after a look that FOUND what ADJUST-POOL returns; :IDLE when it
-waits idly."
+  "For how many ticks the sentinel naps after a look that FOUND what ADJUST-POOL returns; :IDLE when
+it waits idly."
   (let ((naps (make-recorder)) (idle-waits (make-recorder)))
     (recording (naps platform:nap)
       (recording (idle-waits engine::idle-wait)

@@ -93,8 +93,8 @@ them.  Where there are no pollers, does nothing."
                             ,meanings ,@options)))
 
 (defmacro with-gated-engine ((engine gate connections count &rest options) &body body)
-  "Evaluates BODY while a ready ENGINE runs that answers octets, a w only when GATE is open, and with
-COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers, does nothing."
+  "Evaluates BODY while a ready ENGINE runs that answers octets, a w only when GATE is open, and
+with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pollers, does nothing."
   `(let ((,gate (make-gate)))
      (with-ready-engine (,engine (lambda (char) (when (char= char #\w) (await ,gate)) nil)
                          ,@options)

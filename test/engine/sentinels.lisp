@@ -30,7 +30,8 @@
                                  :standby 2 :thread-limit 2)
         (with-connection (blocked *port*)
           (exchange-octets blocked "x")
-          ;; One worker is blocked, and the other suspended: nobody waits, and the sentinel does not see to that.
+          ;; One worker is blocked, and the other suspended: nobody waits, and the sentinel does not
+          ;; see to that.
           (with-function (engine::adjust-pool (original engine controller) nil)
             (setf (engine::pool-state-target (engine::engine-pool-state engine)) 1)
             (eventually ("a suspended worker")

@@ -254,7 +254,8 @@ while the peer may go on."
   :deferred)
 
 (defun visiting-sender (engine connection)
-  "A function that sends the output of CONNECTION: the first time another one visits that meanwhile, and it takes none."
+  "A function that sends the output of CONNECTION: the first time another one visits that meanwhile,
+and it takes none."
   (let ((descriptor (engine:connection-descriptor connection))
         (first-p t))
     (lambda (parts)

@@ -48,7 +48,8 @@
            (send-each waiting "x")
            (eventually ("accepting to fail") (engine::engine-accept-trouble engine))
            (with-function (engine::evict-idle-connections (original engine)
-                            ;; The sentinel makes some as well, but then the stop would find no want.
+                            ;; The sentinel makes some as well, but then the stop would find no
+                            ;; want.
                             (unless (eq (bt:current-thread) (engine:engine-sentinel engine))
                               (funcall give-back))
                             (funcall original engine))
@@ -190,7 +191,8 @@
 
 ;;; Beside another stop
 ;;;
-;;; Who stops a server may close its listener next, and the number of that may be a new listener's then.
+;;; Who stops a server may close its listener next, and the number of that may be a new listener's
+;;; then.
 
 (define-server-test nobody-has-stopped-a-ready-engine-while-another-who-stops-it-may-accept
   (with-ready-engine (engine (constantly nil))

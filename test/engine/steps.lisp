@@ -196,8 +196,8 @@ CLIENTS in the same order."
   (funcall (giving-ending service)))
 
 (defun check-given-away (engine connection client ending)
-  "Checks that the descriptor of CONNECTION stays open when its service gives it away and then does what
-ENDING does."
+  "Checks that the descriptor of CONNECTION stays open when its service gives it away and then does
+what ENDING does."
   (let ((worker (engine::make-pool-worker engine 1))
         (service (change-class (engine::engine-service engine) 'giving-service)))
     (setf (giving-engine service) engine
@@ -233,8 +233,8 @@ ENDING does."
   (funcall (giving-ending service)))
 
 (defun check-other-descriptor (engine connection client ending)
-  "Checks that the other descriptor of the socket of CONNECTION can be used when its service gives that away
-and then does what ENDING does, and that nobody is told of it."
+  "Checks that the other descriptor of the socket of CONNECTION can be used when its service gives
+that away and then does what ENDING does, and that nobody is told of it."
   (let ((service (change-class (engine::engine-service engine) 'duplicating-service)))
     (setf (giving-ending service) ending)
     (engine::watch-connection engine connection)
@@ -406,9 +406,9 @@ which is DESCRIPTOR."
           (when client (disconnect client)))))))
 
 (defmacro with-a-failed-accept-beside ((engine descriptor) &body body)
-  "Evaluates BODY with an ENGINE without threads that could not accept.  Just after its listener, DESCRIPTOR,
-was seen to be empty, somebody comes; another thread fails to accept that connection, and notes it, before
-what was seen is noted."
+  "Evaluates BODY with an ENGINE without threads that could not accept.  Just after its listener,
+DESCRIPTOR, was seen to be empty, somebody comes; another thread fails to accept that connection,
+and notes it, before what was seen is noted."
   `(call-with-a-failed-accept-beside (lambda (,engine ,descriptor)
                                        (declare (ignorable ,descriptor))
                                        ,@body)))

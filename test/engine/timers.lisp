@@ -71,7 +71,8 @@
       (and (= (first one) (first other)) (< (second one) (second other)))))
 
 (defun check-heap-against-model (state steps)
-  "Does STEPS random things to timers and to a list of them.  True when both are the same all the time."
+  "Does STEPS random things to timers and to a list of them.  True when both are the same all the
+time."
   (let ((timers (engine::make-timers)) (model '()) (now 0))
     (flet ((add ()
              (let* ((deadline (+ now (random 300 state)))
@@ -179,7 +180,8 @@
 ;;; In engines that run
 
 (defun call-with-each-engine (function)
-  "Calls FUNCTION with each kind of engine, which runs meanwhile, and has requests answered by an octet."
+  "Calls FUNCTION with each kind of engine, which runs meanwhile, and has requests answered by an
+octet."
   (with-running-engine (engine (constantly :close))
     (funcall function engine))
   (when (platform:readiness-supported-p)

@@ -4,8 +4,8 @@
   :description "Chunks that grow where they lie.")
 
 (defun lengthen (octets start size count)
-  "Makes the chunk of SIZE octets at START of OCTETS one of COUNT more, which are those of TEST-OCTETS;
-returns where it ends."
+  "Makes the chunk of SIZE octets at START of OCTETS one of COUNT more, which are those of
+TEST-OCTETS; returns where it ends."
   (multiple-value-bind (position end) (http:lengthen-chunk octets start size count)
     (replace octets (test-octets (+ size count)) :start1 position :start2 size)
     end))

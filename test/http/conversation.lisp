@@ -137,7 +137,8 @@ at each arrival."
   (events-in-place octets (ends-by-octet octets) limits))
 
 (defun events-forgotten (octets ends &optional (limits (http:make-limits)))
-  "As EVENTS-IN-PLACE, but after each arrival the parser forgets what it has read of an unfinished head."
+  "As EVENTS-IN-PLACE, but after each arrival the parser forgets what it has read of an unfinished
+head."
   (call-as-conversation limits
                         (lambda (conversation)
                           (let ((position 0))

@@ -12,8 +12,8 @@
   (format nil "~{~A~%~}" lines))
 
 (defun parsed-events (octets)
-  "What a client makes of OCTETS, a stream of events: lists of type, data and identifier.  Written by the standard's
-rules, section 9.2.6, for streams with LF alone."
+  "What a client makes of OCTETS, a stream of events: lists of type, data and identifier.  Written
+by the standard's rules, section 9.2.6, for streams with LF alone."
   (let ((events '()) (type "") (data '()) (id ""))
     (dolist (line (uiop:split-string (decode octets) :separator '(#\Newline)) (nreverse events))
       (let* ((colon (position #\: line))

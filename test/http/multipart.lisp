@@ -14,8 +14,8 @@
 
 (defun multipart-events (octets ends &optional (boundary "b"))
   "What is found in the body OCTETS when they arrive up to each of ENDS: lists of an event and its
-text; at last :DONE, :CLOSED, :WAITING or :MALFORMED.  Behind what has arrived there are hyphens, which
-mean something, but not yet."
+text; at last :DONE, :CLOSED, :WAITING or :MALFORMED.  Behind what has arrived there are hyphens,
+which mean something, but not yet."
   (let ((parser (http:make-multipart-parser boundary))
         (events '())
         (buffer (make-array (length octets) :element-type '(unsigned-byte 8)

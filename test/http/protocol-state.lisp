@@ -21,8 +21,8 @@
     found))
 
 (defun call-for-steps (function)
-  "Calls FUNCTION with each state that a connection can come to, each event, and the state after that or
-NIL."
+  "Calls FUNCTION with each state that a connection can come to, each event, and the state after
+that or NIL."
   (dolist (state (states-from 0))
     (dolist (event http::*events*)
       (funcall function state event (state-after state event)))))

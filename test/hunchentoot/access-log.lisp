@@ -66,8 +66,8 @@
     (is (= 1 (length lines)))
     (is (search "GET /a\\x0D\\x0A127.0.0.1 - forged HTTP/1.1" (first lines)))))
 
-;; A value that ends its field with a bracket or a quotation mark and goes on as the next one would, or that ends
-;; the line.
+;; A value that ends its field with a bracket or a quotation mark and goes on as the next one would,
+;; or that ends the line.
 (defun hostile-access (format)
   "The access log in FORMAT of a request each of whose values tries to forge a part of it."
   (logged (:access-log-destination :access-log-format format) (("/" "body"))
@@ -248,8 +248,8 @@
 ;;; A destination that takes its time
 
 (defmacro with-log-held-up ((gate file messages) &body body)
-  "Evaluates BODY while a server writes its access log to FILE and its messages to MESSAGES, a string
-stream, after a request whose line is written when GATE is opened."
+  "Evaluates BODY while a server writes its access log to FILE and its messages to MESSAGES, a
+string stream, after a request whose line is written when GATE is opened."
   (let ((entered (gensym "ENTERED")))
     `(with-log-file (,file)
        (let ((,gate (make-gate)) (,entered (make-gate "the line to be written"))

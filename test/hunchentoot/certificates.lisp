@@ -3,7 +3,8 @@
 ;;; Certificates that openssl makes for a test, and openssl as a client.
 
 (defun openssl (&rest arguments)
-  "What openssl, called with ARGUMENTS, prints; strings, or pathnames of files.  Signals an error when it fails."
+  "What openssl, called with ARGUMENTS, prints; strings, or pathnames of files.  Signals an error
+when it fails."
   (uiop:run-program (list* "openssl" (loop for argument in arguments
                                            collect (if (pathnamep argument)
                                                        (uiop:native-namestring argument)
@@ -20,9 +21,9 @@
   file)
 
 (defun issue (directory name &key (names (list "localhost")) password by)
-  "Makes a key and a certificate in DIRECTORY, called NAME, for the host NAMES.  The key is encrypted if there is a
-PASSWORD; the certificate is issued BY another of that name, or else by itself.  Returns the files of the
-certificate and the key."
+  "Makes a key and a certificate in DIRECTORY, called NAME, for the host NAMES.  The key is
+encrypted if there is a PASSWORD; the certificate is issued BY another of that name, or else by
+itself.  Returns the files of the certificate and the key."
   (let ((key (make-key (file-in directory name "key") password))
         (certificate (file-in directory name "pem")))
     (apply #'openssl "req" "-x509" "-new" "-key" key "-days" "2" "-out" certificate
@@ -65,8 +66,8 @@ certificate and the key."
 ;;; openssl s_client
 
 (defun talk-by-openssl-about (target arguments)
-  "What openssl says, as a client with ARGUMENTS that asks *SERVER* for TARGET and waits for the end, a minute at
-most; without blanks, which its versions differ in."
+  "What openssl says, as a client with ARGUMENTS that asks *SERVER* for TARGET and waits for the
+end, a minute at most; without blanks, which its versions differ in."
   (remove #\Space
           (uiop:run-program
            (list* "timeout" "60" "openssl" "s_client" "-ign_eof"

@@ -12,8 +12,8 @@
   (typep (taskmaster-of acceptor) 'recycling:recycling-taskmaster))
 
 (defun serves-p (acceptor)
-  "True when ACCEPTOR, which is started for that, serves /yo, and stops in order: no thread of it is left,
-such as that for the connection by which Hunchentoot wakes its listener."
+  "True when ACCEPTOR, which is started for that, serves /yo, and stops in order: no thread of it is
+left, such as that for the connection by which Hunchentoot wakes its listener."
   (let ((*server* acceptor))
     (without-leaks ()
       (with-routes (("/yo" "Hey!"))
@@ -29,7 +29,8 @@ such as that for the connection by which Hunchentoot wakes its listener."
            (:default-initargs :currency :guilder ,@default-initargs))))
 
 (defmacro with-shop ((acceptor superclass &rest default-initargs) &body body)
-  "Evaluates BODY with ACCEPTOR bound to an acceptor of a new class with SUPERCLASS and DEFAULT-INITARGS."
+  "Evaluates BODY with ACCEPTOR bound to an acceptor of a new class with SUPERCLASS and
+DEFAULT-INITARGS."
   `(unwind-protect
         (progn (setf (find-class 'shop) nil)
                (define-shop ,superclass ,@default-initargs)

@@ -4,8 +4,8 @@
   :description "Streams of server-sent events, and channels that publish to many of them.")
 
 (defmacro serving-events ((streams channel &rest options) (&rest initargs) &body body)
-  "Evaluates BODY while *SERVER*, with INITARGS, answers / by event streams that subscribe to CHANNEL, a variable bound to
-a new channel with OPTIONS, and are recorded in STREAMS."
+  "Evaluates BODY while *SERVER*, with INITARGS, answers / by event streams that subscribe to
+CHANNEL, a variable bound to a new channel with OPTIONS, and are recorded in STREAMS."
   `(let ((,streams (make-recorder))
          (,channel (recycling:make-channel ,@options)))
      (serving ,initargs
@@ -18,7 +18,8 @@ a new channel with OPTIONS, and are recorded in STREAMS."
        ,@body)))
 
 (defun subscribed-p (connection channel count &rest keys)
-  "Makes CONNECTION the COUNTth that subscribes to CHANNEL; true when the head of its stream is that of events."
+  "Makes CONNECTION the COUNTth that subscribes to CHANNEL; true when the head of its stream is that
+of events."
   (apply #'send-request connection "/" keys)
   (eventually ("a subscriber") (= count (recycling:channel-size channel)))
   (let ((head (read-head connection)))

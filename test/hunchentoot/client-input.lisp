@@ -53,7 +53,8 @@
 ;;; Time
 
 (defun seconds-of (function argument)
-  "The least time of the processor, in seconds, that FUNCTION takes for ARGUMENT, of several measurements of many calls."
+  "The least time of the processor, in seconds, that FUNCTION takes for ARGUMENT, of several
+measurements of many calls."
   (let ((calls 1))
     (flet ((measured ()
              (let ((start (get-internal-run-time)))
@@ -63,8 +64,9 @@
       (/ (loop repeat 3 minimize (measured)) calls))))
 
 (defun linear-p (function make size)
-  "True when FUNCTION takes, for what the function MAKE makes of twice SIZE, no more than three times as long as
-for SIZE; measured up to three times, since other threads of this process, and collections, use the processor as well."
+  "True when FUNCTION takes, for what the function MAKE makes of twice SIZE, no more than three
+times as long as for SIZE; measured up to three times, since other threads of this process, and
+collections, use the processor as well."
   (loop repeat 3
           thereis (<= (seconds-of function (funcall make (* 2 size)))
                       (* 3 (seconds-of function (funcall make size))))))

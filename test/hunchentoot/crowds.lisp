@@ -25,7 +25,8 @@
     (:reads-nothing (send-request connection "/unread"))))
 
 (defun make-crowd (kinds)
-  "Pairs of one of KINDS and a connection to *SERVER* that has stalled so, *CROWD-SIZE* of each kind."
+  "Pairs of one of KINDS and a connection to *SERVER* that has stalled so, *CROWD-SIZE* of each
+kind."
   (loop for kind in kinds
         append (loop repeat *crowd-size*
                      collect (let ((connection (connect)))
@@ -39,8 +40,8 @@
           do (try-to-send connection "x")))
 
 (defun outlive-crowd (crowd)
-  "Asks *SERVER* again and again until all connections of CROWD are closed.  Returns the most threads that
-there were, and the milliseconds of the slowest answer."
+  "Asks *SERVER* again and again until all connections of CROWD are closed.  Returns the most
+threads that there were, and the milliseconds of the slowest answer."
   (loop with deadline = (deadline-after (* 2 *patience*))
         for began = (platform:milliseconds)
         do (is (equal "word" (ask-text "/word")))
@@ -53,9 +54,9 @@ there were, and the milliseconds of the slowest answer."
         finally (return (values threads slowest))))
 
 (defun call-after-crowd (function kinds &key initargs (make-connection *make-connection*))
-  "Calls FUNCTION when an acceptor with INITARGS, and time limits of a second, has closed all clients that
-stall in the ways KINDS, on connections by MAKE-CONNECTION; with how many threads there were more than
-before, and with the milliseconds of the slowest answer to who did not stall."
+  "Calls FUNCTION when an acceptor with INITARGS, and time limits of a second, has closed all
+clients that stall in the ways KINDS, on connections by MAKE-CONNECTION; with how many threads there
+were more than before, and with the milliseconds of the slowest answer to who did not stall."
   (with-routes (("/word" "word") ("/unread" *unread-answer*))
     (let* ((acceptor (apply #'make-test-acceptor :read-timeout 1 :write-timeout 1 :content-grace 1
                             initargs))

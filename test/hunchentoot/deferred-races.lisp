@@ -58,7 +58,8 @@ request has one answer, or its connection ends.")
             (t (poll (lambda () (or (pool-jobs pool) (pool-over-p pool))) 1/100))))))
 
 (defun complete-race (race complete)
-  "Calls COMPLETE, which completes the reply of RACE, after the delay of that, and notes what it returns."
+  "Calls COMPLETE, which completes the reply of RACE, after the delay of that, and notes what it
+returns."
   (when (plusp (race-delay race))
     (poll (constantly nil) (/ (race-delay race) 1000)))
   (let ((result (handler-case (and (funcall complete) t)
@@ -133,8 +134,8 @@ request has one answer, or its connection ends.")
       (t (note-answers connection races)))))
 
 (defun racing-client (numbers state stopping-p)
-  "Makes the requests of the races with NUMBERS, a list, in random bursts.  Returns how many; fewer only when
-the function STOPPING-P is true by then."
+  "Makes the requests of the races with NUMBERS, a list, in random bursts.  Returns how many; fewer
+only when the function STOPPING-P is true by then."
   (let ((count 0))
     (handler-bind ((error (lambda (condition)
                             (when (and (funcall stopping-p)
@@ -163,8 +164,8 @@ the function STOPPING-P is true by then."
     (:forget '(504))))
 
 (defun race-fault (race stopped-p)
-  "What is wrong with RACE, which is over, a string; NIL when nothing is.  STOPPED-P tells that its acceptor may have been
-stopped before it was."
+  "What is wrong with RACE, which is over, a string; NIL when nothing is.  STOPPED-P tells that its
+acceptor may have been stopped before it was."
   (let* ((answer (race-answer race))
          (completions (race-completions race))
          (deferred-response (race-deferred-response race))
@@ -189,7 +190,8 @@ stopped before it was."
   (hunchentoot:stop acceptor :soft (zerop (random 2 state))))
 
 (defun call-with-pool (function)
-  "Calls FUNCTION while threads complete what is handed over to them; returns when they have completed all."
+  "Calls FUNCTION while threads complete what is handed over to them; returns when they have
+completed all."
   (let* ((pool (setf *pool* (make-pool)))
          (threads (loop repeat 2 collect (in-background ("pool") (work-for-pool pool)))))
     (unwind-protect (funcall function)
@@ -229,7 +231,8 @@ stopped before it was."
            (unless stop-p
              (eventually ("all connections to end") (zerop (figure :open)))))))
       (unless stop-p
-        ;; Where the streams are the Lisp's own, a client that leaves may break them in ways of its own.
+        ;; Where the streams are the Lisp's own, a client that leaves may break them in ways of its
+        ;; own.
         (when (platform:readiness-supported-p)
           (is (zerop (figure :failed)))))
       (hunchentoot:stop *server*)

@@ -11,8 +11,8 @@
     (nth (1- number) (recorded replies))))
 
 (defun await-deferred (count)
-  "Waits until COUNT connections of *SERVER* wait for replies, and their workers are done with them; without parking, until
-as many workers serve."
+  "Waits until COUNT connections of *SERVER* wait for replies, and their workers are done with them;
+without parking, until as many workers serve."
   (eventually ("replies to be deferred")
     (= count (if *parking-p*
                  (count :deferred (recycling:list-connections *server*)
@@ -20,8 +20,8 @@ as many workers serve."
                  (figure :busy)))))
 
 (defmacro serving-deferred ((replies &rest initargs) (&rest routes) &body body)
-  "Evaluates BODY while *SERVER*, with INITARGS, defers the replies to requests for /, which are recorded in REPLIES, a
-variable, and answers /word and ROUTES."
+  "Evaluates BODY while *SERVER*, with INITARGS, defers the replies to requests for /, which are
+recorded in REPLIES, a variable, and answers /word and ROUTES."
   `(let ((,replies (make-recorder)))
      (serving ,initargs
          (("/" (recycling:defer-reply (reply) (record ,replies reply)) "This is not sent.")
@@ -146,7 +146,8 @@ variable, and answers /word and ROUTES."
                  (setf (recorder-entries replies) '()))))))
 
 (defmacro with-completed-reply ((reply connection) &body body)
-  "Evaluates BODY when a thread has ended that was to complete REPLY, to a request on CONNECTION, with the text first."
+  "Evaluates BODY when a thread has ended that was to complete REPLY, to a request on CONNECTION,
+with the text first."
   `(let ((replies (make-recorder)))
      (serving () (("/" (recycling:defer-reply (reply) (record replies reply))))
        (with-connection (,connection)
@@ -634,7 +635,8 @@ variable, and answers /word and ROUTES."
                (is (= 1 (getf (figure :rejected-by-status) status)))))))
 
 (defun read-in-thread (reply function told)
-  "Records in TOLD what FUNCTION returns in the context of REPLY in another thread, or the status of its refusal, or :ERROR."
+  "Records in TOLD what FUNCTION returns in the context of REPLY in another thread, or the status of
+its refusal, or :ERROR."
   (bt:join-thread
    (bt:make-thread (lambda ()
                      (recycling:with-reply-context (reply)

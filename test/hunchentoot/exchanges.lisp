@@ -121,8 +121,8 @@
   (octets "x" (loop repeat (ceiling size (length *smuggled*)) collect *smuggled*)))
 
 (defmacro with-partial-readers ((smuggled) &body body)
-  "Evaluates BODY while /one reads the first octet of its content, /none nothing, and SMUGGLED records
-requests that were none."
+  "Evaluates BODY while /one reads the first octet of its content, /none nothing, and SMUGGLED
+records requests that were none."
   `(let ((,smuggled (make-recorder)))
      (serving (:max-early-octets 0)
          (("/one" (princ-to-string

@@ -1,5 +1,6 @@
-;;;; A program that the test process-exits.lisp runs, by scripts/lisp, on SBCL: it makes processes that serve, and exit
-;;;; while threads are being made, and tells how each ended, once it was about to exit.
+;;;; A program that the test process-exits.lisp runs, by scripts/lisp, on SBCL: it makes processes
+;;;; that serve, and exit while threads are being made, and tells how each ended, once it was about
+;;;; to exit.
 
 (in-package #:hunchentoot-recycling-taskmaster-scripts)
 
@@ -20,7 +21,8 @@
   "The descriptor that tells the parent that the process is about to exit.")
 
 (defun tell-leaving ()
-  "Lets the parent know that the current process is about to exit: the time that the exit takes begins now."
+  "Lets the parent know that the current process is about to exit: the time that the exit takes
+begins now."
   (let ((octets (make-array 1 :element-type '(unsigned-byte 8) :initial-element 0)))
     (sb-sys:with-pinned-objects (octets)
       (sb-posix:write *tells-leaving* (sb-sys:vector-sap octets) 1))))
@@ -80,7 +82,8 @@
     connections))
 
 (defun end-of-process (process)
-  "Waits for the end of PROCESS, for *PATIENCE* seconds at most.  Returns its status, or NIL when it had to be killed."
+  "Waits for the end of PROCESS, for *PATIENCE* seconds at most.  Returns its status, or NIL when it
+had to be killed."
   (loop repeat (* 100 *patience*)
         do (multiple-value-bind (ended status) (sb-posix:waitpid process sb-posix:wnohang)
              (when (= ended process)
@@ -90,7 +93,8 @@
                 (sb-posix:waitpid process 0)))
 
 (defun call-in-process (function)
-  "Calls FUNCTION, which calls LEAVE, in a process of its own.  Returns its status, or NIL when it had to be killed."
+  "Calls FUNCTION, which calls LEAVE, in a process of its own.  Returns its status, or NIL when it
+had to be killed."
   (multiple-value-bind (reading writing) (sb-posix:pipe)
     (let ((process (sb-posix:fork)))
       (when (zerop process)
@@ -102,8 +106,8 @@
                                 (sb-ext:exit :code 1 :abort t))))
           (funcall function)))
       (sb-posix:close writing)
-      ;; First requests have SBCL compile dispatch functions, which lasts where the processors are busy.  The end
-      ;; of the pipe, when the process has ended, counts too.
+      ;; First requests have SBCL compile dispatch functions, which lasts where the processors are
+      ;; busy.  The end of the pipe, when the process has ended, counts too.
       (sb-sys:wait-until-fd-usable reading :input (* 12 *patience*) nil)
       (prog1 (end-of-process process)
         (sb-posix:close reading)))))

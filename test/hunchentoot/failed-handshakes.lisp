@@ -45,7 +45,8 @@
           append (list kind count)))
 
 (defun begin-by-openssl (&rest arguments)
-  "Has openssl, as a client with ARGUMENTS, begin a connection to *SERVER*, and leave when it has one."
+  "Has openssl, as a client with ARGUMENTS, begin a connection to *SERVER*, and leave when it has
+one."
   (uiop:run-program (list* "openssl" "s_client" "-connect"
                            (format nil "127.0.0.1:~D" (hunchentoot:acceptor-port *server*))
                            arguments)
@@ -103,8 +104,8 @@
 ;;; Told
 
 (defmacro with-messages ((messages) (operator (&rest arguments) &rest rest))
-  "Evaluates the form of OPERATOR, which makes acceptors, with a further initarg among ARGUMENTS; MESSAGES is a
-function that returns what was written to the message log so far."
+  "Evaluates the form of OPERATOR, which makes acceptors, with a further initarg among ARGUMENTS;
+MESSAGES is a function that returns what was written to the message log so far."
   (let ((log (gensym "LOG")) (lock (gensym "LOCK")))
     `(with-directory (,lock)
        (let ((,log (merge-pathnames "messages" ,lock)))

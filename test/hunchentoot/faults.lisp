@@ -51,7 +51,8 @@ still serves."
     (is (= 500 (response-status (ask "/error"))))))
 
 (define-server-test (a-handler-that-exhausts-the-stack-is-answered :needs :our-http)
-  ;; Signalled and not done: threads of SBCL that take over the stack of one that has done so may end the process.
+  ;; Signalled and not done: threads of SBCL that take over the stack of one that has done so may
+  ;; end the process.
   (surviving (("/" (error 'storage-condition))
               ("/later" (recycling:defer-reply (reply)
                           (recycling:complete-reply reply (lambda () (error 'storage-condition))))))

@@ -19,8 +19,8 @@
           framing :crlf :crlf))
 
 (defmacro serving-forms ((&rest initargs) &body body)
-  "Evaluates BODY while an acceptor made of INITARGS tells how many parameters a form at /form has, how
-many octets of content /raw gets, and serves /next; what they take, RUNS records."
+  "Evaluates BODY while an acceptor made of INITARGS tells how many parameters a form at /form has,
+how many octets of content /raw gets, and serves /next; what they take, RUNS records."
   `(let ((runs (make-recorder)))
      (serving ,initargs
          (("/form" (let ((count (length (hunchentoot:post-parameters*))))

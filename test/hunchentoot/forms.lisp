@@ -21,7 +21,8 @@
                            (list name value)))))
 
 (defun form-as-seen-by (class content-type body)
-  "What a handler of an acceptor of CLASS sees of a form, and how many files Hunchentoot made for it."
+  "What a handler of an acceptor of CLASS sees of a form, and how many files Hunchentoot made for
+it."
   (let ((*acceptor-class* class) (files :none))
     (serving-uploads (("/" (let ((seen (shown-form)))
                              (setf files (length hunchentoot::*tmp-files*))
@@ -92,7 +93,8 @@
           (format t "~&~S~%~S~%" hunchentoots ours)))))
 
 (defparameter *forms-that-hunchentoot-loses* '("parts that are no fields")
-  "Forms of which Hunchentoot's own code has nothing: it fails at a part without Content-Disposition.")
+  "Forms of which Hunchentoot's own code has nothing: it fails at a part without
+Content-Disposition.")
 
 (define-server-test forms-mean-what-they-mean-to-hunchentoot
   (loop for (name . parts) in *forms*
@@ -342,7 +344,8 @@ records what follows that, and the stream LOG has the messages."
          ,@body))))
 
 (defun check-that-none-is-stored (target)
-  "Checks that forms with files for TARGET are answered 500, and that the connection is kept after it."
+  "Checks that forms with files for TARGET are answered 500, and that the connection is kept after
+it."
   (dolist (file (files-of-sizes))
     (with-connection (connection)
       (let ((form (multipart (form-part "a" "1") file (form-part "b" "2"))))

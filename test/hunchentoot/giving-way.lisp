@@ -6,7 +6,8 @@
 ;;; In each test more than may wait is 50000 octets, of which some clients take all.
 
 (defun check-late-head (&key (target "/word") (text "word") (size 5000))
-  "Checks that *SERVER* answers TARGET with TEXT to a client whose head, of SIZE octets, about, comes in two parts."
+  "Checks that *SERVER* answers TARGET with TEXT to a client whose head, of SIZE octets, about,
+comes in two parts."
   (let ((kept (make-gate "the part of a head to be kept")))
     (with-connection (connection)
       (with-function (server::input-kept-p (original &rest arguments)
@@ -19,7 +20,8 @@
       (is (string= text (response-text (read-response connection)))))))
 
 (defun send-parts-of-content (connections)
-  "Sends over each of CONNECTIONS all of a request with content but for 1000 octets; waits until that is kept."
+  "Sends over each of CONNECTIONS all of a request with content but for 1000 octets; waits until
+that is kept."
   (loop for connection in connections
         for count from 1
         do (send connection (post-head "/" "Content-Length: 9000") (test-octets 8000))
@@ -52,7 +54,8 @@
           "X-Padding: " (make-string size :initial-element #\x) :crlf :crlf))
 
 (defun await-memory (octets)
-  "Waits until more than OCTETS are reserved for clients, and for a millisecond: who has memory in the next one is younger."
+  "Waits until more than OCTETS are reserved for clients, and for a millisecond: who has memory in
+the next one is younger."
   (eventually ("memory to be reserved") (< octets (engine:client-memory-reserved)))
   (let ((now (platform:milliseconds)))
     (eventually ("a millisecond to pass") (< now (platform:milliseconds)))))

@@ -42,7 +42,8 @@
           (open-gate gate))))))
 
 (defclass called-once () ()
-  (:documentation "Has a primary method of its own, so all requests of a connection are served within it."))
+  (:documentation "Has a primary method of its own, so all requests of a connection are served
+within it."))
 
 (defmethod hunchentoot:process-connection ((acceptor called-once) socket)
   (declare (ignore socket))
@@ -57,8 +58,8 @@
         (task-result (in-background ("soft stop") (hunchentoot:stop *server* :soft t)))))))
 
 (defun ask-afresh (port stop-p)
-  "Asks PORT for /yo on a new connection each time until STOP-P is true.  Returns how often the answer was
-right; signals an error when it was not."
+  "Asks PORT for /yo on a new connection each time until STOP-P is true.  Returns how often the
+answer was right; signals an error when it was not."
   (loop until (funcall stop-p)
         count (with-connection (connection port)
                 (let ((response (exchange connection "/yo" :headers '(("Connection" . "close")))))
@@ -66,8 +67,8 @@ right; signals an error when it was not."
                       (error "Not an answer: ~A" (response-text response)))))))
 
 (defmacro handing-over ((first second port) &body body)
-  "Evaluates BODY while several clients ask PORT, where FIRST listens, on new connections; SECOND is to
-listen there at the end.  Checks that all were answered."
+  "Evaluates BODY while several clients ask PORT, where FIRST listens, on new connections; SECOND is
+to listen there at the end.  Checks that all were answered."
   `(let* ((stop-p nil)
           (clients (loop repeat 4
                          collect (let ((port ,port))

@@ -26,7 +26,8 @@
   (or (read-byte (carried-stream stream) nil nil) :eof))
 
 (defun encrypt-octet-by-octet (connection)
-  "A stream of TLS on CONNECTION whose records are sent octet by octet, and the stream that does that."
+  "A stream of TLS on CONNECTION whose records are sent octet by octet, and the stream that does
+that."
   (setf (usocket:socket-option (connection-socket connection) :tcp-no-delay) t)
   (let ((carrier (make-instance 'octet-by-octet :stream (connection-stream connection))))
     (values (cl+ssl:make-ssl-client-stream carrier :verify nil :unwrap-stream-p nil) carrier)))
@@ -98,7 +99,8 @@
 
 (defclass wrapping-streams ()
   ((streams :initform (make-recorder) :reader wrapped-streams))
-  (:documentation "A mixin for an acceptor of a program that puts a stream of its own around each connection's."))
+  (:documentation "A mixin for an acceptor of a program that puts a stream of its own around each
+connection's."))
 
 (defclass remembering (octet-by-octet)
   ()
@@ -212,7 +214,8 @@
          (find "tls" (uiop:split-string (read-line stream nil "")) :test #'string=))))
 
 (defun ask-for-large-file (kernel-p)
-  "The octets of a file, and what a client gets that asks for it over TLS, by the kernel if KERNEL-P."
+  "The octets of a file, and what a client gets that asks for it over TLS, by the kernel if
+KERNEL-P."
   (let ((octets (coerce (loop for index below 100001 collect (mod (* 7 index) 251)) 'octet-vector)))
     (with-directory (directory)
       (let ((file (merge-pathnames "large" directory)))

@@ -6,8 +6,8 @@
 (in-suite last-answers)
 
 (defmacro with-patient-closing (&body body)
-  "Evaluates BODY while a connection that was answered for the last time waits for its client for longer
-than a test waits for anything."
+  "Evaluates BODY while a connection that was answered for the last time waits for its client for
+longer than a test waits for anything."
   `(with-globals ((engine::*linger-seconds* (* 2 *patience*))
                   (platform::*discard-seconds* (* 2 *patience*))
                   (platform::*discard-pause* (* 2 *patience*)))

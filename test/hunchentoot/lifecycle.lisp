@@ -200,8 +200,8 @@
 ;;; Two who stop, and a start in between
 
 (defmacro holding-who-leaves ((function reached gate) &body body)
-  "Evaluates BODY while the first thread that returns from FUNCTION, a name, opens the gate REACHED and is
-held until GATE opens, which it does at the end."
+  "Evaluates BODY while the first thread that returns from FUNCTION, a name, opens the gate REACHED
+and is held until GATE opens, which it does at the end."
   (let ((first-p (gensym "FIRST-P")) (lock (gensym "LOCK")))
     `(let ((,reached (make-gate)) (,gate (make-gate)) (,first-p t) (,lock (bt:make-lock "first")))
        (with-function (,function (original &rest arguments)
@@ -213,8 +213,8 @@ held until GATE opens, which it does at the end."
            (open-gate ,gate))))))
 
 (defun stop-and-start-beside (acceptor first-stop reached gate)
-  "Stops ACCEPTOR and starts it again while FIRST-STOP, a task, is held where REACHED tells, until GATE opens.
-Checks that it then serves, whatever FIRST-STOP does."
+  "Stops ACCEPTOR and starts it again while FIRST-STOP, a task, is held where REACHED tells, until
+GATE opens.  Checks that it then serves, whatever FIRST-STOP does."
   (await reached)
   (hunchentoot:stop acceptor)
   (hunchentoot:start acceptor)

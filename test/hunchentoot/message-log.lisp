@@ -103,7 +103,8 @@ returns its text."
   "Requests whose client leaves amid their content: a target, lines of the head, and the content.")
 
 (defun leave-amid (target &rest lines)
-  "Sends the beginning of a request for TARGET with LINES, the last of which is content, and leaves."
+  "Sends the beginning of a request for TARGET with LINES, the last of which is content, and
+leaves."
   (with-connection (connection)
     (send connection (format nil "~{~A~C~%~}~A"
                              (loop for line in `(,(format nil "POST ~A HTTP/1.1" target) "Host: l"

@@ -158,8 +158,8 @@
                (is (search "something else listens there" (princ-to-string condition)))))))
 
 (defparameter *missing-addresses-told-p*
-  ;; Asked once: where usocket fails in its own code, as on ECL, it loses a descriptor.  192.0.2.0/24
-  ;; is for documents (RFC 5737).
+  ;; Asked once: where usocket fails in its own code, as on ECL, it loses a descriptor.
+  ;; 192.0.2.0/24 is for documents (RFC 5737).
   (handler-case (progn (usocket:socket-close (usocket:socket-listen "192.0.2.1" 0)) nil)
     (usocket:socket-error () t)
     (condition () nil))

@@ -4,8 +4,8 @@
   :description "Deferred replies that any thread writes: framing, slow clients, and clients that leave.")
 
 (defmacro serving-streams ((streams &rest options) (&rest initargs) &body body)
-  "Evaluates BODY while *SERVER*, with INITARGS, answers / by streams, which are recorded in STREAMS, a variable.  OPTIONS
-are those of START-STREAM, and :ON-ABANDON."
+  "Evaluates BODY while *SERVER*, with INITARGS, answers / by streams, which are recorded in
+STREAMS, a variable.  OPTIONS are those of START-STREAM, and :ON-ABANDON."
   `(let ((,streams (make-recorder)))
      (serving ,initargs
          (("/" (recycling:defer-reply (reply :on-abandon ,(getf options :on-abandon))
@@ -232,7 +232,8 @@ are those of START-STREAM, and :ON-ABANDON."
         (recycling:close-outgoing stream)))))
 
 (defun pump (stream octets start)
-  "Writes OCTETS from START on to STREAM, as far as there is room, and goes on when there is more; then closes it."
+  "Writes OCTETS from START on to STREAM, as far as there is room, and goes on when there is more;
+then closes it."
   (loop while (< start (length octets))
         do (let* ((end (min (length octets) (+ start 30000)))
                   (more-p (recycling:write-outgoing stream octets :start start :end end)))
@@ -387,7 +388,8 @@ are those of START-STREAM, and :ON-ABANDON."
       (eventually ("the function to be called") (= 1 (recorded-count called))))))
 
 (defun write-on (stream steps told)
-  "Writes to STREAM until that is full, and again when there is room; then the number of entries of TOLD is recorded in STEPS."
+  "Writes to STREAM until that is full, and again when there is room; then the number of entries of
+TOLD is recorded in STEPS."
   (unless (< 50 (recorded-count steps)) ; or the stack would be exhausted
     (loop while (recycling:write-outgoing stream *large-answer*))
     (recycling:call-when-writable stream (lambda ()
@@ -395,8 +397,8 @@ are those of START-STREAM, and :ON-ABANDON."
                                            (write-on stream steps told)))))
 
 (defun check-who-is-told-first (end)
-  "Checks that who writes to a stream until it is full is told that its client has left, and then called once, when END, a
-function of the stream and of the client's connection, has ended it."
+  "Checks that who writes to a stream until it is full is told that its client has left, and then
+called once, when END, a function of the stream and of the client's connection, has ended it."
   (let ((told (make-recorder)) (steps (make-recorder)))
     (serving-streams (streams :on-abandon (lambda () (record told t))) (:write-timeout 60)
       (with-open-connection (connection (connect-with-small-buffer (hunchentoot:acceptor-port *server*)))

@@ -219,7 +219,8 @@
       (is (string= "after" (ask-text "/"))))))
 
 (defun call-with-definition (name definition thunk)
-  "Calls THUNK while the function NAME is DEFINITION, a function of the former one and the arguments."
+  "Calls THUNK while the function NAME is DEFINITION, a function of the former one and the
+arguments."
   (let ((former (fdefinition name)))
     (unwind-protect
          (progn (setf (fdefinition name)

@@ -4,8 +4,8 @@
   :description "Content of a request whose reply is deferred, read in other threads: it is what the handler would get.")
 
 (defun complete-by-reading (reply function)
-  "Completes REPLY, in another thread, with what FUNCTION returns in its context, a string; or with the name of the
-condition that it has signalled."
+  "Completes REPLY, in another thread, with what FUNCTION returns in its context, a string; or with
+the name of the condition that it has signalled."
   (in-background ("reading content")
     (recycling:complete-reply
      reply (handler-case (recycling:with-reply-context (reply) (funcall function))
@@ -15,8 +15,8 @@ condition that it has signalled."
   (hunchentoot:raw-post-data :force-text t))
 
 (defmacro serving-readers ((&rest initargs) (&rest routes) &body body)
-  "Evaluates BODY while *SERVER*, with INITARGS, completes the reply to a request for a path of ROUTES, a list of paths and
-functions, by what the function returns in another thread."
+  "Evaluates BODY while *SERVER*, with INITARGS, completes the reply to a request for a path of
+ROUTES, a list of paths and functions, by what the function returns in another thread."
   `(serving ,initargs
        ,(loop for (path function) in routes
               collect `(,path (recycling:defer-reply (reply) (complete-by-reading reply ,function))))

@@ -14,7 +14,8 @@
            (finish-output stream)))
 
 (defun large-stream-p (connection &optional (pause (constantly nil)))
-  "Whether the next reply that CONNECTION reads is *LARGE-ANSWER* in chunks, before each of which it calls PAUSE."
+  "Whether the next reply that CONNECTION reads is *LARGE-ANSWER* in chunks, before each of which it
+calls PAUSE."
   (flet ((next-chunk ()
            (funcall pause)
            (read-chunk connection)))

@@ -94,7 +94,8 @@
    :forms "(answer-at \"/large\" (lambda () (make-array 5000000 :element-type '(unsigned-byte 8) :initial-element 1)))"))
 
 (defun send-large-texts (port target count mebibytes)
-  "Sends texts of MEBIBYTES over COUNT WebSockets at TARGET of the child on PORT, all at once, as far as it takes them."
+  "Sends texts of MEBIBYTES over COUNT WebSockets at TARGET of the child on PORT, all at once, as
+far as it takes them."
   (let ((head (websocket:encode-frame-head :text (* mebibytes *mebibyte*) :mask 0))
         (piece (make-array *mebibyte* :element-type '(unsigned-byte 8) :initial-element 97))
         (connections '()))
@@ -118,7 +119,8 @@
        (eventually ("the memory to be given back")
          (< (- (child-heap port) before) (* 8 *mebibyte*)))
        (send-large-texts port "/large" 6 8)
-       ;; Registers of threads at rest can keep two vectors from being collected: a message, and what it has grown to.
+       ;; Registers of threads at rest can keep two vectors from being collected: a message, and
+       ;; what it has grown to.
        (eventually ("the memory of large messages to be given back")
          (< (- (child-heap port) before) (* (+ 8 8 8) *mebibyte*)))))
    :forms "(defun count-characters (socket text)

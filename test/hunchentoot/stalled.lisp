@@ -15,7 +15,8 @@
   "Header lines and parts of content that announce more than they send.")
 
 (defmacro with-stalling-posts ((connections &optional (target "/")) &body body)
-  "Evaluates BODY with CONNECTIONS on which each content of *STALLING* was sent to TARGET: so they stall at the same time."
+  "Evaluates BODY with CONNECTIONS on which each content of *STALLING* was sent to TARGET: so they
+stall at the same time."
   `(with-connections (,connections (length *stalling*))
      (loop for connection in ,connections
            for content in *stalling*

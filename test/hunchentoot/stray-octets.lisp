@@ -16,8 +16,8 @@
        (zerop (figure :stalls))))
 
 (defmacro with-stray-octets ((connection &rest octets) &body body)
-  "Evaluates BODY after OCTETS came on each of 20 connections, the last of which is CONNECTION: to a new
-one, and after a reply."
+  "Evaluates BODY after OCTETS came on each of 20 connections, the last of which is CONNECTION: to a
+new one, and after a reply."
   (let ((connections (gensym "CONNECTIONS")))
     `(serving () (("/yo" "Hey!"))
        (with-connections (,connections 20)

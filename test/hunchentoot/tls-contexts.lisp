@@ -8,8 +8,8 @@
 (in-suite tls-contexts)
 
 (defmacro serving-https ((directory &rest initargs) &body body)
-  "Evaluates BODY with a started HTTPS acceptor of /yo and INITARGS as *SERVER*.  DIRECTORY is bound to a new
-directory, where there is a certificate for localhost already."
+  "Evaluates BODY with a started HTTPS acceptor of /yo and INITARGS as *SERVER*.  DIRECTORY is bound
+to a new directory, where there is a certificate for localhost already."
   `(with-directory (,directory)
      (issue ,directory "localhost")
      (let ((*acceptor-class* 'recycling:parallel-easy-ssl-acceptor))
@@ -137,14 +137,15 @@ directory, where there is a certificate for localhost already."
   (list "-cert" (file-in directory name "pem") "-key" (file-in directory name "key")))
 
 (defun answers-to-clients (directory)
-  "Whether clients are served that have no certificate, one that was issued by root in DIRECTORY, and another."
+  "Whether clients are served that have no certificate, one that was issued by root in DIRECTORY,
+and another."
   (mapcar (lambda (arguments)
             (served-p (apply #'talk-by-openssl arguments)))
           (list '() (client-arguments directory "known") (client-arguments directory "stranger"))))
 
 (defmacro with-clients ((directory authorities) &body body)
-  "Evaluates BODY with certificates for clients in DIRECTORY, and AUTHORITIES bound to the file of who has issued
-one of them."
+  "Evaluates BODY with certificates for clients in DIRECTORY, and AUTHORITIES bound to the file of
+who has issued one of them."
   `(with-directory (,directory)
      (let ((,authorities (issue ,directory "root")))
        (issue ,directory "known" :by "root")
@@ -193,7 +194,8 @@ one of them."
   (is-true (served-p (apply #'talk-by-openssl "-sess_out" (session-file directory) arguments))))
 
 (defun session-resumed-p (directory &rest arguments)
-  "Whether the session that is kept in DIRECTORY is resumed, by a client of ARGUMENTS, which is served."
+  "Whether the session that is kept in DIRECTORY is resumed, by a client of ARGUMENTS, which is
+served."
   (let ((output (apply #'talk-by-openssl "-sess_in" (session-file directory) arguments)))
     (and (served-p output) (resumed-p output))))
 

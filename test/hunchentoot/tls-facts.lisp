@@ -4,8 +4,8 @@
   :description "What a handler learns of its TLS connection and of its client's certificate.")
 
 (defmacro with-facts ((facts form) &body body)
-  "Evaluates BODY; in it the function FACTS, of arguments for openssl as a client of *SERVER*, returns what FORM
-returns in a handler for it, whose values are gone when the request is served."
+  "Evaluates BODY; in it the function FACTS, of arguments for openssl as a client of *SERVER*,
+returns what FORM returns in a handler for it, whose values are gone when the request is served."
   (let ((found (gensym "FOUND")))
     `(let ((,found '()))
        (with-routes (("/facts" (push ,form ,found) "told"))

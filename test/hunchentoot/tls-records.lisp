@@ -5,7 +5,8 @@
 
 (defclass by-record (octet-by-octet)
   ((withholding-p :initform nil :accessor withholding-p))
-  (:documentation "A stream that sends each octet by itself, or remembers it while it is WITHHOLDING-P."))
+  (:documentation "A stream that sends each octet by itself, or remembers it while it is
+WITHHOLDING-P."))
 
 (defmethod trivial-gray-streams:stream-write-byte ((stream by-record) octet)
   (cond ((withholding-p stream)
@@ -14,8 +15,8 @@
         (t (call-next-method))))
 
 (defun begin-by-record (connection)
-  "A stream of TLS on CONNECTION, after its first request, whose records are withheld from now on; and the
-stream that withholds them."
+  "A stream of TLS on CONNECTION, after its first request, whose records are withheld from now on;
+and the stream that withholds them."
   (setf (usocket:socket-option (connection-socket connection) :tcp-no-delay) t)
   (let* ((carrier (make-instance 'by-record :stream (connection-stream connection)))
          (stream (cl+ssl:make-ssl-client-stream carrier :verify nil :unwrap-stream-p nil)))
@@ -100,8 +101,8 @@ stream that withholds them."
 ;;; New keys
 
 (defun ask-for-keys (connection count)
-  "Asks COUNT times on CONNECTION, of TLS 1.3, that the server change its keys (RFC 8446, section 4.6.3), and
-reads nothing.  Returns how many times that was sent."
+  "Asks COUNT times on CONNECTION, of TLS 1.3, that the server change its keys (RFC 8446, section
+4.6.3), and reads nothing.  Returns how many times that was sent."
   (let ((handle (tls-handle connection)))
     (loop repeat count
           count (and (= 1 (cffi:foreign-funcall "SSL_key_update" :pointer handle :int 1 :int))

@@ -1,6 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; Certificates that are renewed while HTTPS is served, and methods of programs that have a part in it.
+;;; Certificates that are renewed while HTTPS is served, and methods of programs that have a part in
+;;; it.
 
 (def-suite tls-reload :in acceptors
   :description "Reloaded certificates of HTTPS.")
@@ -135,8 +136,8 @@
 (defclass after-encryption (hunchentoot:acceptor) ())
 (defclass between-everything (recycling:parallel-easy-ssl-acceptor before-encryption after-encryption)
   ()
-  (:documentation "An acceptor whose methods come before ours, between ours and Hunchentoot's, and after
-these."))
+  (:documentation "An acceptor whose methods come before ours, between ours and Hunchentoot's, and
+after these."))
 
 (macrolet ((define-watching-methods (&rest classes)
              `(progn

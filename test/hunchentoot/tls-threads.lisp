@@ -71,7 +71,8 @@
     (is (eql before (sessions-of-openssl)))))
 
 (defun sessions-of-others ()
-  "What SESSIONS-OF-OPENSSL returns when what other tests have left was collected, so that it does not sink much further."
+  "What SESSIONS-OF-OPENSSL returns when what other tests have left was collected, so that it does
+not sink much further."
   (loop for before = nil then now
         for now = (progn (platform:collect-garbage)
                          (poll (constantly nil) 1/20) ; those who end them have threads of their own

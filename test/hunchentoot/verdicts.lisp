@@ -4,7 +4,8 @@
   :description "What the vectors promise of octets holds of connections, in all modes, and over TLS.")
 
 ;;; A verdict is a list: what becomes of the connection, :KEPT or :CLOSED, and before that, for each
-;;; final answer, its status, and with 200 the text in which the handler tells what request it has seen.
+;;; final answer, its status, and with 200 the text in which the handler tells what request it has
+;;; seen.
 
 ;;; What is promised
 
@@ -40,7 +41,8 @@
                         (or *content-read-p* (not (getf request :expects-100)))))))))
 
 (defun last-verdict (event)
-  "The answers to what EVENT, the last of a conversation, tells, and whether the connection is kept."
+  "The answers to what EVENT, the last of a conversation, tells, and whether the connection is
+kept."
   (destructuring-bind (kind what detail &optional request) event
     (declare (ignore detail))
     (cond ((and (eq :refused kind) request (not *content-read-p*))
@@ -89,7 +91,8 @@
           return (if (= 200 status) (list status (response-text response)) (list status))))
 
 (defun observed-verdict (connection heads)
-  "The verdict that comes from CONNECTION, which sends no more; HEADS tells which requests are by HEAD."
+  "The verdict that comes from CONNECTION, which sends no more; HEADS tells which requests are by
+HEAD."
   (let ((answers '()) (probe (list 200 (told-request :get *verdict-probe* ""))))
     (handler-case (loop (push (next-final-answer connection (pop heads)) answers))
       (broken-response (condition)

@@ -7,8 +7,8 @@
   "How many clients are slow: more than there are threads.")
 
 (defmacro serving-waits ((&rest initargs) &body body)
-  "Evaluates BODY while an acceptor made with INITARGS, with 6 threads, of which 3 may wait for clients, reads content, as a
-whole or as a stream, and streams replies."
+  "Evaluates BODY while an acceptor made with INITARGS, with 6 threads, of which 3 may wait for
+clients, reads content, as a whole or as a stream, and streams replies."
   `(serving (:taskmaster (taskmaster :standby-thread-count 6 :max-thread-count 6)
              :max-early-octets 0 :read-timeout 60 :write-timeout 60 ,@initargs)
        (("/whole" (shown (length (hunchentoot:raw-post-data :force-binary t))))
@@ -19,8 +19,8 @@ whole or as a stream, and streams replies."
      ,@body))
 
 (defun check-waits (kind target)
-  "Checks that 5 clients that are too many are given up because of KIND, :BODY or :WRITE, and others get \"next\" from
-TARGET."
+  "Checks that 5 clients that are too many are given up because of KIND, :BODY or :WRITE, and others
+get \"next\" from TARGET."
   (eventually ("clients to be given up")
     (<= 5 (getf (figure :expired-by) kind)))
   (loop repeat 5 do (is (string= "next" (ask-text target)))))
@@ -68,7 +68,8 @@ TARGET."
       (let ((connections '()))
         (unwind-protect
              (progn
-               ;; Without parking a connection that idles while others wait is closed: each begins its request at once.
+               ;; Without parking a connection that idles while others wait is closed: each begins
+               ;; its request at once.
                (loop repeat *slow-client-count*
                      do (push (connect) connections)
                         (send-some-content (list (first connections)) "/whole"))

@@ -13,8 +13,8 @@
   (every (lambda (text) (equal text (hear-text talk))) texts))
 
 (defmacro serving-stops ((gate) &body body)
-  "Evaluates BODY while *SERVER* echoes texts, but for \"stop\": then it answers \"stopping\", awaits GATE, and answers
-\"going on\"."
+  "Evaluates BODY while *SERVER* echoes texts, but for \"stop\": then it answers \"stopping\",
+awaits GATE, and answers \"going on\"."
   `(let ((,gate (make-gate)))
      (serving-websocket (:on-text (lambda (socket text)
                                     (flet ((say (text) (recycling:send-text socket text)))
@@ -27,8 +27,9 @@
        ,@body)))
 
 (defmacro serving-halts ((socket inside left) &body body)
-  "Evaluates BODY while *SERVER* echoes texts; at a \"stop\", when it has sent that, it opens INSIDE and awaits LEFT, gates.
-SOCKET, a function without arguments there, waits for the server's end of the WebSocket and returns it."
+  "Evaluates BODY while *SERVER* echoes texts; at a \"stop\", when it has sent that, it opens INSIDE
+and awaits LEFT, gates.  SOCKET, a function without arguments there, waits for the server's end of
+the WebSocket and returns it."
   `(let ((,inside (make-gate)) (,left (make-gate)))
      (serving-pushes (,socket (:on-text (lambda (socket text)
                                           (recycling:send-text socket text)
@@ -143,8 +144,8 @@ SOCKET, a function without arguments there, waits for the server's end of the We
 ;;; What the system may hold
 
 (defmacro recording-holds ((held released) &body body)
-  "Evaluates BODY while HELD, a recorder, gets the octets that the system may hold, and RELEASED a true value each time
-when it is to send them."
+  "Evaluates BODY while HELD, a recorder, gets the octets that the system may hold, and RELEASED a
+true value each time when it is to send them."
   `(let ((,held (make-recorder)) (,released (make-recorder)))
      (with-function (engine:flush-queue (original queue descriptor &optional more-p)
                       (when more-p
@@ -196,7 +197,8 @@ when it is to send them."
     (loop until (<= end (platform:milliseconds)))))
 
 (defmacro serving-slow-echoes ((milliseconds &optional only) &body body)
-  "Evaluates BODY while *SERVER* echoes texts; ONLY, a text, or each, after it was busy for MILLISECONDS."
+  "Evaluates BODY while *SERVER* echoes texts; ONLY, a text, or each, after it was busy for
+MILLISECONDS."
   `(serving-websocket (:on-text (lambda (socket text)
                                   (when ,(if only `(string= ,only text) t)
                                     (stay ,milliseconds))

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; A WebSocket client of octets: the library's encoder and decoder in the role of a client, over a connection of the
-;;; tests; and servers to talk to.
+;;; A WebSocket client of octets: the library's encoder and decoder in the role of a client, over a
+;;; connection of the tests; and servers to talk to.
 
 (def-suite websockets :in acceptors
   :description "WebSockets over connections.")
@@ -24,7 +24,8 @@
                                     ,@headers)))
 
 (defun open-talk (connection &key more handshake)
-  "Opens a WebSocket over CONNECTION by a handshake of HANDSHAKE, behind which the octets of MORE come at once."
+  "Opens a WebSocket over CONNECTION by a handshake of HANDSHAKE, behind which the octets of MORE
+come at once."
   (send connection (apply #'handshake-octets handshake) more)
   (let ((head (read-head connection)))
     (unless (and (= 101 (response-status head))
@@ -34,7 +35,8 @@
     (values (make-talk connection) head)))
 
 (defmacro with-talk ((talk &rest keys) &body body)
-  "Evaluates BODY with TALK bound to a new WebSocket of a client to *SERVER*; KEYS are those of BEGIN-TALK."
+  "Evaluates BODY with TALK bound to a new WebSocket of a client to *SERVER*; KEYS are those of
+BEGIN-TALK."
   (let ((connection (gensym "CONNECTION")))
     `(with-connection (,connection)
        (let ((,talk (open-talk ,connection ,@keys)))
@@ -54,8 +56,8 @@
   (tell talk (websocket:encode-close code reason 1)))
 
 (defun hear (talk)
-  "What comes next: a list of kind and value as DECODE-MESSAGE returns them, for a close frame the reason too; (:END) at
-the end."
+  "What comes next: a list of kind and value as DECODE-MESSAGE returns them, for a close frame the
+reason too; (:END) at the end."
   (loop
     (let ((octet (next-octet (talk-connection talk))))
       (unless octet
@@ -92,7 +94,8 @@ the end."
 ;;; Servers
 
 (defmacro serving-websocket ((&rest arguments) (&rest initargs) &body body)
-  "Evaluates BODY while *SERVER*, made of INITARGS, upgrades requests for /ws by ARGUMENTS, and serves /plain."
+  "Evaluates BODY while *SERVER*, made of INITARGS, upgrades requests for /ws by ARGUMENTS, and
+serves /plain."
   `(serving ,initargs
        (("/ws" (recycling:upgrade-to-websocket ,@arguments))
         ("/plain" "plain"))
@@ -111,15 +114,16 @@ the end."
     (record recorder code)))
 
 (defmacro serving-echoes ((ends &rest initargs) &body body)
-  "Evaluates BODY while *SERVER* echoes what is sent to /ws; ENDS is bound to a recorder of the codes of the ends."
+  "Evaluates BODY while *SERVER* echoes what is sent to /ws; ENDS is bound to a recorder of the
+codes of the ends."
   `(let ((,ends (make-recorder)))
      (serving-websocket (:on-text 'echo-text :on-binary 'echo-binary :on-close (record-end ,ends))
          ,initargs
        ,@body)))
 
 (defmacro serving-pushes ((socket arguments &rest initargs) &body body)
-  "Evaluates BODY with SOCKET bound to a function that returns the server's end of the WebSocket that was opened last,
-waiting for it; ARGUMENTS are of UPGRADE-TO-WEBSOCKET."
+  "Evaluates BODY with SOCKET bound to a function that returns the server's end of the WebSocket
+that was opened last, waiting for it; ARGUMENTS are of UPGRADE-TO-WEBSOCKET."
   (let ((opened (gensym "OPENED")))
     `(let ((,opened nil))
        (serving-websocket (:on-open (lambda (socket) (setf ,opened socket)) ,@arguments)

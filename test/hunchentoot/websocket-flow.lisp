@@ -4,8 +4,8 @@
 
 ;;; Time
 
-;;; What a slow machine does late must not decide: a client that is to stay has a minute, and one that is to count as gone
-;;; says all that it has to say at once.
+;;; What a slow machine does late must not decide: a client that is to stay has a minute, and one
+;;; that is to count as gone says all that it has to say at once.
 
 (define-server-test (who-is-silent-is-pinged-and-who-answers-stays :needs :our-engine)
   (serving-pushes (socket (:ping-seconds 1/10 :idle-seconds 60 :on-text 'echo-text))
@@ -78,7 +78,8 @@
               (is (string= "here" (second (hear-kind talk :text))))))))))
 
 (defun silent-websocket (ping idle)
-  "A WebSocket without a connection that was heard at 0, with PING and IDLE, in milliseconds or NIL."
+  "A WebSocket without a connection that was heard at 0, with PING and IDLE, in milliseconds or
+NIL."
   (server::%make-websocket nil nil nil (server::make-shared-queue 100) nil nil nil nil ping idle 0))
 
 (test who-is-pinged-late-has-the-time-that-others-have-from-when-the-ping-has-left
@@ -307,7 +308,8 @@
 ;;; Many who send more than the client takes
 
 (defun flood (socket number stop)
-  "Sends SOCKET texts of NUMBER that count up, those that it refuses too, until STOP, a function, returns true."
+  "Sends SOCKET texts of NUMBER that count up, those that it refuses too, until STOP, a function,
+returns true."
   (loop for count from 0
         until (funcall stop)
         do (handler-case (recycling:send-text socket (format nil "~D ~D" number count))
@@ -339,7 +341,8 @@
           (mapc #'task-result senders))))))
 
 (defun call-interrupted (function)
-  "Calls FUNCTION with a function that calls another one, which is left now and then, by an interrupt."
+  "Calls FUNCTION with a function that calls another one, which is left now and then, by an
+interrupt."
   (let* ((thread (bt:current-thread))
          (inside-p nil) (under-way-p nil) (over-p nil)
          (interrupting (in-background ("interrupting")

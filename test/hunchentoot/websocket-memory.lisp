@@ -5,8 +5,8 @@
 ;;; Messages that have not come whole, and the memory of all clients together.
 
 (defmacro with-memory-for-all ((octets) &body body)
-  "Evaluates BODY where all clients together may have OCTETS in memory; skips the test where the size of
-the heap is not known."
+  "Evaluates BODY where all clients together may have OCTETS in memory; skips the test where the
+size of the heap is not known."
   `(if (platform:heap-octets)
        (with-globals ((engine:*client-memory-share* (/ ,octets (platform:heap-octets))))
          (eventually ("servers of other tests to give memory back")
@@ -15,8 +15,8 @@ the heap is not known."
        (skip "The size of the heap is not known here.")))
 
 (defun check-messages-in-memory ()
-  "Checks that *SERVER*, which echoes at /ws, keeps parts of messages within a budget of 80000 octets, of
-which half is for those that have not come whole, and gives the memory back."
+  "Checks that *SERVER*, which echoes at /ws, keeps parts of messages within a budget of 80000
+octets, of which half is for those that have not come whole, and gives the memory back."
   (let* ((before (engine:client-memory-reserved))
          (octets (test-octets 30000))
          (frame (frame :binary octets)))

@@ -2,8 +2,8 @@
 
 (in-suite websockets)
 
-;;; WebSocket clients that others have written, where they are installed: Debian's python3-websockets and node-ws, and
-;;; Chromium.
+;;; WebSocket clients that others have written, where they are installed: Debian's
+;;; python3-websockets and node-ws, and Chromium.
 
 (defun program-works-p (&rest command)
   "True when COMMAND, a program and its arguments, runs here, and says that all is well."
@@ -65,7 +65,8 @@ ws.on('close', (code, reason) => console.log(code, String(reason)));
       (recycling:send-text socket text)))
 
 (defun talk-with-outside-client (&rest command)
-  "What COMMAND, a client with its arguments, prints that talks with a server whose address is its last argument."
+  "What COMMAND, a client with its arguments, prints that talks with a server whose address is its
+last argument."
   (let ((ends (make-recorder)))
     (serving-websocket (:on-text 'answer-outside-client :on-binary 'echo-binary :subprotocols '("echo")
                         :on-close (record-end ends))

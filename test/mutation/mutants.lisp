@@ -4,8 +4,8 @@
 ;;;;
 ;;;;   (:file "src/..." :suites (suite ...) :mutants (mutant ...))
 ;;;;
-;;;; where SUITES names the suites and tests that the mutants of the file should be met by, and a mutant
-;;;; is
+;;;; where SUITES names the suites and tests that the mutants of the file should be met by, and a
+;;;; mutant is
 ;;;;
 ;;;;   (definition from to &key suites parking equivalent)
 ;;;;
@@ -72,7 +72,8 @@
       (subsetp (tests-of name) (tests-of suite))))
 
 (defun seed ()
-  "The number that says which mutants a sample has: SEED, or one that every process of this run gets."
+  "The number that says which mutants a sample has: SEED, or one that every process of this run
+gets."
   (unless (setting "SEED")
     (setf (uiop:getenv "SEED") (princ-to-string (random 1000000 (make-random-state t)))))
   (parse-integer (setting "SEED")))

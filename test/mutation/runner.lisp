@@ -132,7 +132,8 @@ after the first test that fails."
   (finish-output))
 
 (defun check-baseline (mutants)
-  "Ends all unless the tests pass with nothing changed.  Returns how many seconds a mutant may take."
+  "Ends all unless the tests pass with nothing changed.  Returns how many seconds a mutant may
+take."
   (loop with start = (get-universal-time)
         for (what parking) in '(("parking" t) ("blocking" nil))
         when (find parking mutants :key #'mutant-parking)

@@ -9,9 +9,9 @@
 ;;;; The library's source as text, changed in one place, and loaded over what is there.
 ;;;;
 ;;;; What is loaded anew for a mutant: every function, method and macro of the changed file, since a
-;;;; compiler may build upon what others in that file return; and, where a macro or an inline function
-;;;; was changed, whatever mentions it in the files that come later.  Structures, classes and variables
-;;;; stay, and with them the state.
+;;;; compiler may build upon what others in that file return; and, where a macro or an inline
+;;;; function was changed, whatever mentions it in the files that come later.  Structures, classes
+;;;; and variables stay, and with them the state.
 
 (define-condition stale (error)
   ((text :initarg :text :reader stale-text))
@@ -88,7 +88,8 @@ such as \"close ((stream descriptor-stream)\"."
 ;;; What has to be loaded
 
 (defparameter *loaded-anew*
-  "^\\((defun|defmethod|defgeneric|defmacro|define-compiler-macro|declaim|define-phase|define-step|define-frame-step|define-multipart-phase) "
+  "
+^\\((defun|defmethod|defgeneric|defmacro|define-compiler-macro|declaim|define-phase|define-step|define-frame-step|define-multipart-phase)"
   "What forms may be loaded twice and keep the state.")
 
 (defun package-form (text)
@@ -126,8 +127,8 @@ such as \"close ((stream descriptor-stream)\"."
                  (pushnew used names :test #'string=))))))
 
 (defun forms-to-load (file &optional name from to)
-  "Texts of what must be loaded so that FILE is as if its definition of NAME had TO in place of FROM;
-all functions of the file as they are if no NAME is given."
+  "Texts of what must be loaded so that FILE is as if its definition of NAME had TO in place of
+FROM; all functions of the file as they are if no NAME is given."
   (let* ((text (file-text file))
          (forms (top-level-forms text))
          (original (and name (the-definition forms name file)))

@@ -147,8 +147,8 @@
 ;;; What a peer sends after the last answer
 
 (defmacro with-slow-closing ((server client closing) &body body)
-  "Evaluates BODY while CLOSING, a task, closes SERVER gently, whose CLIENT has sent more than was read, and
-is waited for as long as it takes."
+  "Evaluates BODY while CLOSING, a task, closes SERVER gently, whose CLIENT has sent more than was
+read, and is waited for as long as it takes."
   `(with-globals ((platform::*discard-seconds* *patience*)
                   (platform::*discard-pause* *patience*))
      (with-accepted (,server ,client)

@@ -6,8 +6,8 @@
 (in-suite processors-of-the-platform)
 
 (defun call-with-cgroups (membership files function)
-  "Calls FUNCTION while the system seems to tell MEMBERSHIP, lines, of control groups, and to have FILES,
-pairs of name and contents, for them."
+  "Calls FUNCTION while the system seems to tell MEMBERSHIP, lines, of control groups, and to have
+FILES, pairs of name and contents, for them."
   (with-directory (root)
     (write-file root "membership" membership)
     (loop for (name contents) in files

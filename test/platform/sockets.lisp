@@ -18,8 +18,8 @@
   #-sbcl (platform:accept-connection listener))
 
 (defmacro with-accepted ((server client) &body body)
-  "Evaluates BODY with both ends of a connection: SERVER, as the platform accepted it, and
-CLIENT, of the tests' client.  SERVER is a usocket also where the platform would return a descriptor."
+  "Evaluates BODY with both ends of a connection: SERVER, as the platform accepted it, and CLIENT,
+of the tests' client.  SERVER is a usocket also where the platform would return a descriptor."
   (let ((listener (gensym "LISTENER")))
     `(with-listener (,listener)
        (with-connection (,client (usocket:get-local-port ,listener))
@@ -143,7 +143,8 @@ has ended."
     #+ecl (signals error (platform:write-stream-octets (platform:socket-octet-stream server)
                                                        (test-octets 9000000) 0 9000000))))
 
-;;; For the garbage collector a Lisp stops its threads by signals, which cut waits in the system short.
+;;; For the garbage collector a Lisp stops its threads by signals, which cut waits in the system
+;;; short.
 
 (defun collect-garbage-repeatedly ()
   "Collects garbage, save on ABCL: Java stops its threads in another way."

@@ -16,7 +16,8 @@
          (server:drop-descriptor (server:stream-io stream)))))))
 
 (defmacro with-io ((io stream client) &body body)
-  "Evaluates BODY with an IO, its STREAM, and the CLIENT at its other end, in a worker with its worker buffers."
+  "Evaluates BODY with an IO, its STREAM, and the CLIENT at its other end, in a worker with its
+worker buffers."
   (let ((descriptor (gensym "DESCRIPTOR")))
     `(where-supported
       (with-descriptor (,descriptor ,client)

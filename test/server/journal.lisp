@@ -225,8 +225,8 @@
 
 (defclass deadly-stream (stalled-stream)
   ((deadly-p :initform t :accessor deadly-p))
-  (:documentation "A stream that takes what is written to it, and has the first thread destroyed that
-writes to it."))
+  (:documentation "A stream that takes what is written to it, and has the first thread destroyed
+that writes to it."))
 
 (defmethod trivial-gray-streams:stream-write-string :after
     ((stream deadly-stream) string &optional start end)

@@ -6,8 +6,8 @@
 (in-suite reply-streams)
 
 (defmacro with-reply-stream ((reply framing io client) &body body)
-  "Evaluates BODY with REPLY, a stream for content with FRAMING, on an IO with the CLIENT at its other
-end, in a worker with its worker buffers."
+  "Evaluates BODY with REPLY, a stream for content with FRAMING, on an IO with the CLIENT at its
+other end, in a worker with its worker buffers."
   (let ((stream (gensym "STREAM")))
     `(with-io (,io ,stream ,client)
        (let ((,reply (server:make-reply-stream ,io ,stream ,framing)))
@@ -18,8 +18,8 @@ end, in a worker with its worker buffers."
   (octets (loop for chunk = (read-chunk connection) while chunk collect chunk)))
 
 (defmacro while-read ((content form) &body body)
-  "Evaluates BODY, but for its last form, while somebody evaluates FORM, which reads what the client gets;
-then the last, with CONTENT bound to what was read."
+  "Evaluates BODY, but for its last form, while somebody evaluates FORM, which reads what the client
+gets; then the last, with CONTENT bound to what was read."
   (let ((task (gensym "TASK")))
     `(let ((,task (in-background ("client") ,form)))
        ,@(butlast body)
@@ -343,9 +343,9 @@ then the last, with CONTENT bound to what was read."
       (is (null (octet-difference (subseq octets 1) (task-result reader)))))))
 
 (defmacro with-slow-kernel ((clock &rest steps) &body body)
-  "Evaluates BODY while nobody has to wait for a client to take octets: the time passes at once, as CLOCK, a
-variable with milliseconds, tells, without room for more.  The kernel holds as many octets as STEPS say, one
-after the other, whenever it is asked.  Then there is room."
+  "Evaluates BODY while nobody has to wait for a client to take octets: the time passes at once, as
+CLOCK, a variable with milliseconds, tells, without room for more.  The kernel holds as many octets
+as STEPS say, one after the other, whenever it is asked.  Then there is room."
   (let ((left (gensym "STEPS")) (held (gensym "HELD")))
     `(let* ((,clock 1000)
             (,left (append ,@steps))

@@ -52,7 +52,8 @@
   nil)
 
 (defun scripted-io (&rest parts)
-  "A buffered connection that a stream of PARTS, texts, conditions and :EOF, carries; and that stream."
+  "A buffered connection that a stream of PARTS, texts, conditions and :EOF, carries; and that
+stream."
   (let ((stream (make-instance 'scripted-stream
                                :octets (loop for part in parts
                                              append (if (stringp part)

@@ -1,6 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; A server in a process of its own, with a small heap: what fills that ends the server and not the tests.
+;;; A server in a process of its own, with a small heap: what fills that ends the server and not the
+;;; tests.
 
 (defparameter *child-program*
   "(hunchentoot-recycling-taskmaster-scripts:load-own \"hunchentoot-recycling-taskmaster\")
@@ -43,9 +44,9 @@
    :input :stream))
 
 (defun call-with-child-server (function &key (megabytes 256) (forms "") initargs)
-  "Calls FUNCTION with the port of a server in a process of its own, whose heap has MEGABYTES, and whose acceptor is made with
-INITARGS, of constants.  Its handlers are /hello, /heap, which tells how much of that is in use, and what FORMS, a
-string, define with ANSWER-AT."
+  "Calls FUNCTION with the port of a server in a process of its own, whose heap has MEGABYTES, and
+whose acceptor is made with INITARGS, of constants.  Its handlers are /hello, /heap, which tells how
+much of that is in use, and what FORMS, a string, define with ANSWER-AT."
   (uiop:with-temporary-file (:stream stream :pathname program :type "lisp")
     (let ((port (free-port)))
       (format stream *child-program* forms port initargs)
@@ -72,6 +73,6 @@ string, define with ANSWER-AT."
     (equal "hello" (exchange-text connection "/hello"))))
 
 (defun connections-for-tests (wanted)
-  "How many connections, WANTED at most, a test may have open: usocket waits by select(2), which takes descriptors below
-1,024."
+  "How many connections, WANTED at most, a test may have open: usocket waits by select(2), which
+takes descriptors below 1,024."
   (min wanted 900 (- (descriptor-limit) 124)))

@@ -16,8 +16,8 @@
   (get-output-stream-string *clack-log*))
 
 (defun start-clack (app arguments)
-  "Starts a server of APP by RUN with ARGUMENTS in a thread of its own; returns it, and the task.  Signals what RUN
-does when it fails."
+  "Starts a server of APP by RUN with ARGUMENTS in a thread of its own; returns it, and the task.
+Signals what RUN does when it fails."
   (let* ((server nil)
          (log *clack-log*)
          (parking-p *parking-p*)
@@ -42,8 +42,8 @@ does when it fails."
         (task-result task)))))
 
 (defmacro with-clack ((environment response &rest arguments) &body body)
-  "Evaluates BODY with *SERVER* bound to a server, made with ARGUMENTS, whose application returns the value of
-RESPONSE, in which the variable ENVIRONMENT is bound to that of the request."
+  "Evaluates BODY with *SERVER* bound to a server, made with ARGUMENTS, whose application returns
+the value of RESPONSE, in which the variable ENVIRONMENT is bound to that of the request."
   `(call-with-clack (lambda (,environment)
                       (declare (ignorable ,environment))
                       ,response)
@@ -55,7 +55,8 @@ RESPONSE, in which the variable ENVIRONMENT is bound to that of the request."
   (list 200 '(:content-type "text/plain; charset=utf-8") strings))
 
 (defun environment-of (octets &rest arguments)
-  "The environment that an application gets for the request that OCTETS are, from a server made with ARGUMENTS."
+  "The environment that an application gets for the request that OCTETS are, from a server made with
+ARGUMENTS."
   (let ((seen nil))
     (call-with-clack (lambda (environment)
                        (setf seen (copy-list environment))

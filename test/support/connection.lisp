@@ -104,8 +104,8 @@ that of *SERVER*, and closes them afterwards."
 ;;; Receiving
 
 (defgeneric readable-p (connection &optional seconds)
-  (:documentation "Whether within SECONDS there is something to read from CONNECTION, its end included,
-which a reset is too."))
+  (:documentation "Whether within SECONDS there is something to read from CONNECTION, its end
+included, which a reset is too."))
 
 (defmethod readable-p ((connection connection) &optional (seconds 0))
   (or (handler-case (listen (connection-stream connection))

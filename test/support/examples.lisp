@@ -54,7 +54,8 @@
                       (merge-pathnames "fullchain.pem" folder)))))
 
 (defun localized (form)
-  "FORM with free ports in place of the ports that it names, and temporary files in place of its files."
+  "FORM with free ports in place of the ports that it names, and temporary files in place of its
+files."
   (cond ((and (stringp form) (uiop:string-prefix-p *example-folder* form))
          (example-file (subseq form (length *example-folder*))))
         ((atom form)
@@ -89,8 +90,8 @@
       t)))
 
 (defun evaluate-forms (example in out)
-  "Evaluates the forms of EXAMPLE, which are read from IN; what they print goes to OUT.  Returns how many
-values were compared."
+  "Evaluates the forms of EXAMPLE, which are read from IN; what they print goes to OUT.  Returns how
+many values were compared."
   (loop for form = (read-preserving-whitespace in nil in)
         until (eq form in)
         do (push (let ((*standard-output* out)) (eval (localized form))) *example-values*)
@@ -231,7 +232,8 @@ values were compared."
           (mapc #'delete-package (set-difference (list-all-packages) packages)))))))
 
 (defun run-page (page)
-  "Runs the examples of the document PAGE.  Returns lists of what is wrong, and of why blocks were skipped."
+  "Runs the examples of the document PAGE.  Returns lists of what is wrong, and of why blocks were
+skipped."
   (let ((examples (examples page)) (*mistakes* '()) (*skipped* '()))
     (flet ((run-all-examples ()
              (loop for (example next) on examples

@@ -48,8 +48,8 @@ just while it looks."
   (not (ignore-errors (probe-file pathname))))
 
 (defun files-of-forms-changed-p ()
-  "True where rfc2388, with which Hunchentoot reads forms with files, stores others than were sent: it
-writes characters with the codes of the octets, save on SBCL in the Lisp's default encoding."
+  "True where rfc2388, with which Hunchentoot reads forms with files, stores others than were sent:
+it writes characters with the codes of the octets, save on SBCL in the Lisp's default encoding."
   (unless (uiop:featurep :sbcl)
     (with-directory (directory)
       (let ((file (merge-pathnames "characters" directory)))

@@ -3,8 +3,8 @@
 ;;; Functions that something else stands in for while a test runs, in all threads.
 
 (defun call-with-function (name replacement function)
-  "Calls FUNCTION while the function NAME is REPLACEMENT, a function of the one it replaces and of the
-arguments."
+  "Calls FUNCTION while the function NAME is REPLACEMENT, a function of the one it replaces and of
+the arguments."
   (let ((original (fdefinition name)))
     (setf (fdefinition name) (lambda (&rest arguments) (apply replacement original arguments)))
     (unwind-protect (funcall function)

@@ -58,7 +58,8 @@ vector of octets; the keyword :CRLF; or a list of such parts."
 (defun octet-difference (expected actual)
   "NIL when the vectors EXPECTED and ACTUAL are alike; else a sentence about where they
 differ, so that a check that fails does not print them."
-  ;; ABCL's MISMATCH is evaluated, so it is asked only where they do.  EQUALP is as strict where one has octets.
+  ;; ABCL's MISMATCH is evaluated, so it is asked only where they do.  EQUALP is as strict where one
+  ;; has octets.
   (let ((position (and (not (and (typep expected '(simple-array (unsigned-byte 8) (*)))
                                  (equalp expected actual)))
                        (mismatch expected actual))))

@@ -4,8 +4,8 @@
 ;;; fails with a sentence.  The one call of SLEEP in the tests is here.
 
 (defvar *patience* (parse-integer (or (uiop:getenv "PATIENCE") "10"))
-  "Seconds that any wait of a test may last before the test fails; the environment variable PATIENCE says another number,
-for a machine that is busy with other things.")
+  "Seconds that any wait of a test may last before the test fails; the environment variable PATIENCE
+says another number, for a machine that is busy with other things.")
 
 (define-condition patience-lost (error)
   ((what :initarg :what :reader patience-lost-what)
@@ -22,7 +22,8 @@ for a machine that is busy with other things.")
 
 (defun deadline-after (seconds)
   "The moment SECONDS from now, to be asked of by SECONDS-UNTIL."
-  ;; The clock of GET-INTERNAL-REAL-TIME goes on SBCL in steps of 4 ms: what is to take a while would take less.
+  ;; The clock of GET-INTERNAL-REAL-TIME goes on SBCL in steps of 4 ms: what is to take a while
+  ;; would take less.
   (+ (platform:microseconds) (ceiling (* seconds 1000000))))
 
 (defun seconds-until (deadline)
@@ -48,12 +49,13 @@ When PATIENCE seconds pass before, signals PATIENCE-LOST with the noun phrase WH
 ;;; A client that keeps a pace
 
 (defparameter *paced-octets* 50000
-  "How many octets a client takes between two pauses.  The system tells the other side after three times as many, at the latest,
-that some were taken.")
+  "How many octets a client takes between two pauses.  The system tells the other side after three
+times as many, at the latest, that some were taken.")
 
 (defun pace-keeper (seconds)
-  "Two functions of no arguments.  The first one makes a pause of a twelfth of SECONDS, but after 48 of them none.  The second
-one tells whether the pace is kept: no three calls of the first one in a row took more than half of SECONDS."
+  "Two functions of no arguments.  The first one makes a pause of a twelfth of SECONDS, but after 48
+of them none.  The second one tells whether the pace is kept: no three calls of the first one in a
+row took more than half of SECONDS."
   (let ((ends (make-list 3 :initial-element (deadline-after (/ seconds 2))))
         (count 0)
         (kept-p t))
@@ -70,10 +72,11 @@ one tells whether the pace is kept: no three calls of the first one in a row too
                 kept-p)))))
 
 (defun call-at-pace (function)
-  "Calls FUNCTION, which has a client take *PACED-OCTETS* at a time, with a number of seconds, for which the server waits at most
-until its client takes something, and a function that is to be called before each time, and makes a pause.  Returns what
-FUNCTION returns, or NIL when it signals an error.  Where that is NIL, and the machine was so busy that the client did not keep
-its pace, this says nothing of the server: then it is tried again with four times the seconds, and again."
+  "Calls FUNCTION, which has a client take *PACED-OCTETS* at a time, with a number of seconds, for
+which the server waits at most until its client takes something, and a function that is to be called
+before each time, and makes a pause.  Returns what FUNCTION returns, or NIL when it signals an
+error.  Where that is NIL, and the machine was so busy that the client did not keep its pace, this
+says nothing of the server: then it is tried again with four times the seconds, and again."
   (loop for seconds in '(1/2 2 8)
         do (multiple-value-bind (pause kept-p) (pace-keeper seconds)
              (let ((value (ignore-errors (funcall function seconds pause))))

@@ -3,10 +3,11 @@
 ;;; The form in which tests that start servers or threads are written.
 
 (defun unmet-need (need)
-  "Why a test that has NEED cannot run now, as a sentence; NIL when it can.
-NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD, :TLS,
-:TLS-CLIENT, :FULL-DUPLEX-CLIENT, :SEVERAL-TICKET-KEYS, :REDEFINITION, :DEFERRED-ENDS,
-:ENDS-AMID-C, :DESTROYED-ACCEPTS, :NOTICED-LEAVING, :STREAMS-ON-GRAY-STREAMS, :COUNTED-WAITS, :KNOWN-READ-AHEAD or :CALLS-BY-NAME."
+  "Why a test that has NEED cannot run now, as a sentence; NIL when it can.  NEED is :OUR-ENGINE,
+:OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :SYSTEMD, :TLS, :TLS-CLIENT,
+:FULL-DUPLEX-CLIENT, :SEVERAL-TICKET-KEYS, :REDEFINITION, :DEFERRED-ENDS, :ENDS-AMID-C,
+:DESTROYED-ACCEPTS, :NOTICED-LEAVING, :STREAMS-ON-GRAY-STREAMS, :COUNTED-WAITS, :KNOWN-READ-AHEAD or
+:CALLS-BY-NAME."
   (ecase need
     (:our-content
      (or (unmet-need :our-engine)
@@ -59,7 +60,8 @@ NEED is :OUR-ENGINE, :OUR-HTTP, :OUR-CONTENT, :OCTETS-IN-FORMS, :QUIET-WAITS, :S
      (why-accepting-threads-survive))
     (:noticed-leaving
      (unless (platform:readiness-supported-p)
-       "On this Lisp a worker that keeps a connection notices that its client has left when it sends."))
+       "On this Lisp a worker that keeps a connection notices that its client has left when it
+sends."))
     (:streams-on-gray-streams
      (when (uiop:featurep :abcl)
        "ABCL makes no stream that stands for a Gray stream."))

@@ -59,7 +59,8 @@ vectors of octets."
   (progn number (funcall function)))
 
 (defun call-without-privilege (function)
-  "The value of FUNCTION, called while the current thread may open only what anybody may; NIL where that is not possible."
+  "The value of FUNCTION, called while the current thread may open only what anybody may; NIL where
+that is not possible."
   #+(and cffi linux sbcl)
   (let ((before (cffi:foreign-funcall "setfsuid" :int 65534 :int)))
     (unwind-protect (and (= 65534 (cffi:foreign-funcall "setfsuid" :int -1 :int))
@@ -185,8 +186,8 @@ more."
   #-(and sbcl linux) nil)
 
 (defun call-with-file-size-limit (octets function)
-  "Calls FUNCTION while no file of this process can grow beyond OCTETS: a write is cut there, and the
-next one fails."
+  "Calls FUNCTION while no file of this process can grow beyond OCTETS: a write is cut there, and
+the next one fails."
   #+(and sbcl linux)
   (let ((rlimit-fsize 1) (sigxfsz 25) (old 0))
     (cffi:with-foreign-object (limits :uint64 2)
@@ -298,7 +299,8 @@ where the Lisp would enter its debugger."
            state))
 
 (defun lisp-command ()
-  "The program of this Lisp and its first arguments, strings; NIL where a second one cannot be started with another heap."
+  "The program of this Lisp and its first arguments, strings; NIL where a second one cannot be
+started with another heap."
   #+sbcl (list (uiop:native-namestring sb-ext:*runtime-pathname*)
                "--core" (uiop:native-namestring sb-ext:*core-pathname*)))
 
@@ -312,8 +314,8 @@ where the Lisp would enter its debugger."
       1024))
 
 (defmacro with-environment ((&rest settings) &body body)
-  "Evaluates BODY with environment variables set as SETTINGS, a list of (name value), say; afterwards
-they have the values that they had, or the empty one."
+  "Evaluates BODY with environment variables set as SETTINGS, a list of (name value), say;
+afterwards they have the values that they had, or the empty one."
   (let ((before (gensym "BEFORE")))
     `(let ((,before (list ,@(loop for (name) in settings collect `(or (uiop:getenv ,name) "")))))
        (unwind-protect (progn (setf ,@(loop for (name value) in settings

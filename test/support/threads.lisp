@@ -127,9 +127,9 @@ when the body has not ended within PATIENCE seconds."
       (loop until (first done) do (bt:thread-yield)))))
 
 (defun found-by-interrupts (lock wait &optional (end (constantly nil)))
-  "Calls WAIT in a thread that is interrupted whenever it is about to wait for a condition variable of LOCK; calls
-END after the first interrupt.  Returns, without duplicates, what interrupts have found: whether their thread held
-LOCK."
+  "Calls WAIT in a thread that is interrupted whenever it is about to wait for a condition variable
+of LOCK; calls END after the first interrupt.  Returns, without duplicates, what interrupts have
+found: whether their thread held LOCK."
   (let ((found (make-recorder)))
     (with-function (platform::wait-on (original condition-variable mutex seconds)
                      (when (eq lock mutex)

@@ -1,13 +1,13 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 ;;; A client's end of a connection over TLS: OpenSSL on a non-blocking descriptor.  What it wants is
-;;; waited for, the descriptor's input or output, and nothing else: a descriptor that can be read may
-;;; have a session ticket and no octet of the peer's (RFC 8446, section 4.6.1).
+;;; waited for, the descriptor's input or output, and nothing else: a descriptor that can be read
+;;; may have a session ticket and no octet of the peer's (RFC 8446, section 4.6.1).
 
 (defstruct (tls-connection (:include connection)
                            (:constructor %make-tls-connection (socket stream)))
-  "A connection of the test client whose octets CL+SSL's STREAM encrypts.  Octets that were decrypted, and
-not asked for yet, are in BUFFER from START below END."
+  "A connection of the test client whose octets CL+SSL's STREAM encrypts.  Octets that were
+decrypted, and not asked for yet, are in BUFFER from START below END."
   stream
   (buffer (make-array 16384 :element-type '(unsigned-byte 8)))
   (start 0)
@@ -31,8 +31,8 @@ not asked for yet, are in BUFFER from START below END."
   (loop until (zerop (cl+ssl::err-get-error))))
 
 (defun await-tls (connection result deadline)
-  "Waits until DEADLINE for what CONNECTION wanted when a call gave RESULT.  Returns true when that came,
-NIL when it did not, and :BROKEN when nothing will."
+  "Waits until DEADLINE for what CONNECTION wanted when a call gave RESULT.  Returns true when that
+came, NIL when it did not, and :BROKEN when nothing will."
   (let ((direction (case (cl+ssl::ssl-get-error (tls-handle connection) result)
                      (#.cl+ssl::+ssl-error-want-read+ :input)
                      (#.cl+ssl::+ssl-error-want-write+ :output))))
@@ -78,7 +78,8 @@ Returns how many; 0 at the end of CONNECTION; NIL when SECONDS have passed."
   (ignore-errors (close (tls-connection-stream connection) :abort t)))
 
 (defun filled-p (connection seconds)
-  "Whether within SECONDS there are octets in the buffer of CONNECTION; :END when no more will come."
+  "Whether within SECONDS there are octets in the buffer of CONNECTION; :END when no more will
+come."
   (or (< (tls-connection-start connection) (tls-connection-end connection))
       (let ((count (call-tls connection #'cl+ssl::ssl-read (tls-connection-buffer connection) 0
                              seconds)))

@@ -6,8 +6,8 @@
 (in-suite websocket-frame-bounds)
 
 (defun extents-of (frame)
-  "What FRAME-EXTENT tells as FRAME comes octet by octet, behind an octet of another one: from which octet on the extent is
-known, and that."
+  "What FRAME-EXTENT tells as FRAME comes octet by octet, behind an octet of another one: from which
+octet on the extent is known, and that."
   (let* ((octets (concatenate 'base:octets #(255) frame))
          (known (loop for end from 1 to (length octets)
                       when (nth-value 1 (websocket:frame-extent octets 1 end))

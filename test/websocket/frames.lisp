@@ -15,7 +15,8 @@
                      collect (parse-integer digits :start i :end (+ i 2) :radix 16)))))
 
 (defun payload-octets (payload)
-  "The octets of PAYLOAD: a string, in UTF-8; (:HEX digits), (:TIMES n payload), or (:ALL payload ...)."
+  "The octets of PAYLOAD: a string, in UTF-8; (:HEX digits), (:TIMES n payload), or (:ALL payload
+...)."
   (cond ((stringp payload) (encode payload))
         ((eq :hex (first payload)) (hex-octets (second payload)))
         ((eq :times (first payload))
@@ -28,8 +29,8 @@
         (t (apply #'octets (mapcar #'payload-octets (rest payload))))))
 
 (defun length-field (size form)
-  "The octets of the length SIZE, the first without mask bit; in 0, 2 or 8 octets more, as FORM says, or
-else in the fewest."
+  "The octets of the length SIZE, the first without mask bit; in 0, 2 or 8 octets more, as FORM
+says, or else in the fewest."
   (let ((form (or form (cond ((< size 126) 0) ((< size 65536) 2) (t 8)))))
     (cons (ecase form (0 size) (2 126) (8 127))
           (loop for i from (1- form) downto 0 collect (ldb (byte 8 (* 8 i)) size)))))
@@ -112,8 +113,8 @@ else in the fewest."
       '((:waiting))))
 
 (defun events-in-pieces (octets ends &rest limits)
-  "The events when OCTETS arrive up to each of ENDS, each time in a buffer of their own, in which other
-octets follow once they were looked at."
+  "The events when OCTETS arrive up to each of ENDS, each time in a buffer of their own, in which
+other octets follow once they were looked at."
   (let ((decoder (apply #'websocket:make-message-decoder limits)) (start 0) (events '()))
     (dolist (end ends)
       (let* ((offset (mod (* 7 end) 13))

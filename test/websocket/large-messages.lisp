@@ -136,8 +136,9 @@
       (is (zerop (websocket:octets-held decoder)) "a failure"))))
 
 (defun reservations (octets granted &rest limits)
-  "What a decoder that gets OCTETS in pieces of 1000 reserves before GRANTED octets are reserved in all: lists of a number
-of octets and whether they are for the whole message; and as second value its events."
+  "What a decoder that gets OCTETS in pieces of 1000 reserves before GRANTED octets are reserved in
+all: lists of a number of octets and whether they are for the whole message; and as second value its
+events."
   (let ((asked '()) (left granted))
     (let ((events (apply #'events-in-pieces octets (equal-pieces (length octets) 1000)
                          :reserve (lambda (octets whole-p)

@@ -37,8 +37,8 @@
   "The RFC's request.")
 
 (defun answer-to (fields &key (method :get) (protocol :http/1.1) subprotocols)
-  "The values of ACCEPT-HANDSHAKE in a list, for a request with FIELDS before the usual ones; or a list of
-status and names of headers where it is refused."
+  "The values of ACCEPT-HANDSHAKE in a list, for a request with FIELDS before the usual ones; or a
+list of status and names of headers where it is refused."
   (let ((fields (append fields *opening-fields*)))
     (handler-case (multiple-value-list
                    (websocket:accept-handshake method protocol (lambda (name) (getf fields name))

@@ -55,8 +55,8 @@
          (not (<= #xD800 least most #xDFFF)))))
 
 (defun first-fault (octets)
-  "Where in OCTETS the first is behind which no text can come; NIL if there is none.  Second, whether they
-end with a character."
+  "Where in OCTETS the first is behind which no text can come; NIL if there is none.  Second,
+whether they end with a character."
   (let ((position 0) (size (length octets)))
     (loop
       (when (= position size)

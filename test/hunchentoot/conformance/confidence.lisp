@@ -10,8 +10,8 @@
   "The dispatch table that loading the suite leaves behind; it is made only then.")
 
 (defun find-system (name)
-  "The system NAME; NIL when ASDF cannot find it.  What ASDF says of the style of the file where it is
-defined is no matter of ours."
+  "The system NAME; NIL when ASDF cannot find it.  What ASDF says of the style of the file where it
+is defined is no matter of ours."
   (handler-bind ((warning #'muffle-warning))
     (ignore-errors (asdf:find-system name nil))))
 

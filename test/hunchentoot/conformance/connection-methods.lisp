@@ -6,7 +6,8 @@
 ;;; One that reads before Hunchentoot does
 
 (defclass behind-a-proxy () ()
-  (:documentation "A mixin for an acceptor whose connections begin with a line of the PROXY protocol."))
+  (:documentation "A mixin for an acceptor whose connections begin with a line of the PROXY
+protocol."))
 
 (defvar *proxy-lines* (make-recorder)
   "What the proxies have said; every test makes it new.")
@@ -140,7 +141,8 @@
       (is (equalp (octets "You said " line) (apply #'ask-raw line))))))
 
 (defclass monitored () ()
-  (:documentation "A mixin for an acceptor that serves connections as Hunchentoot does, by its own loop."))
+  (:documentation "A mixin for an acceptor that serves connections as Hunchentoot does, by its own
+loop."))
 
 (defmethod hunchentoot:process-connection ((acceptor monitored) socket)
   (note :connection)

@@ -101,7 +101,8 @@
       (skip "Broadcast streams of this Lisp reach no Gray streams.")))
 
 (defclass only-request (hunchentoot:request) ()
-  (:documentation "A request that is its connection's last, which the program decides after the reply."))
+  (:documentation "A request that is its connection's last, which the program decides after the
+reply."))
 
 (defmethod hunchentoot:process-request :after ((request only-request))
   (setf hunchentoot::*finish-processing-socket* t))

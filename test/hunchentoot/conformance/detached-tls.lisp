@@ -28,9 +28,9 @@ for WebSockets do.  A message is an octet for its length, and that many octets."
     (close stream)))
 
 (defmacro serving-detached ((talker form) &body body)
-  "Evaluates BODY while a connection over TLS that asks for /talk is detached, and its *TALK-SOCKET* and stream
-are what FORM is evaluated with, in a thread whose task is what the function TALKER returns.  Reads may take two
-seconds, unless the program says otherwise."
+  "Evaluates BODY while a connection over TLS that asks for /talk is detached, and its *TALK-SOCKET*
+and stream are what FORM is evaluated with, in a thread whose task is what the function TALKER
+returns.  Reads may take two seconds, unless the program says otherwise."
   (let ((task (gensym "TASK")))
     `(let ((,task nil))
        (with-routes (("/talk" (let ((stream hunchentoot::*hunchentoot-stream*)

@@ -3,9 +3,9 @@
 (def-suite* conformance/libraries :in conformance
   :description "What WebSocket libraries and the like do with sockets and streams.")
 
-;;; A library that talks on after a 101, as those for WebSockets do: it keeps the socket in a variable,
-;;; sets time limits on that, and has each client's thread read from its content stream, and write to
-;;; the streams of all.  A message is an octet for its length, and the text.
+;;; A library that talks on after a 101, as those for WebSockets do: it keeps the socket in a
+;;; variable, sets time limits on that, and has each client's thread read from its content stream,
+;;; and write to the streams of all.  A message is an octet for its length, and the text.
 
 (defvar *talk-socket* nil
   "The socket of the connection that is served, in the thread that serves it.")
@@ -41,8 +41,8 @@
   "")
 
 (defmacro serving-talk ((stream &body talk) &body body)
-  "Evaluates BODY while /talk switches to a talk that evaluates TALK, with STREAM bound to that of the
-connection."
+  "Evaluates BODY while /talk switches to a talk that evaluates TALK, with STREAM bound to that of
+the connection."
   `(with-globals ((*talk* (lambda (,stream) ,@talk)))
      (serving (:mixin 'talkative :request-class 'talk-request)
          (("/talk" (grant-talk)) ("/plain" "plain"))
@@ -259,11 +259,13 @@ connection."
             (let ((stream (uiop:symbol-call '#:sb-ext '#:weak-pointer-value pointer)))
               (when stream (close stream :abort t)))))))))
 
-;;; A library that hands requests over to another acceptor, which need not be started, or ours: a method for its class of
-;;; requests makes a second request, and has one of the two processed while *ACCEPTOR* and *REQUEST* are the other's.
+;;; A library that hands requests over to another acceptor, which need not be started, or ours: a
+;;; method for its class of requests makes a second request, and has one of the two processed while
+;;; *ACCEPTOR* and *REQUEST* are the other's.
 
 (defvar *handed-to* nil
-  "The acceptor that requests are handed to, and true when the second request is processed; set by each test.")
+  "The acceptor that requests are handed to, and true when the second request is processed; set by
+each test.")
 
 (defclass handed-request (hunchentoot:request) ())
 
@@ -340,7 +342,8 @@ connection."
                                                 :content-type "application/x-www-form-urlencoded")
                    (is (string= "hello" (response-text (read-response connection))))))))))
 
-;;; A library that traces requests: it writes what was sent to its own log, when the reply is logged.
+;;; A library that traces requests: it writes what was sent to its own log, when the reply is
+;;; logged.
 
 (defvar *traced* nil
   "A recorder of what was traced; set by each test.")

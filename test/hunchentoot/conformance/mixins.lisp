@@ -5,7 +5,8 @@
 (in-suite conformance/subclasses)
 
 (defclass tracing (hunchentoot:acceptor) ()
-  (:documentation "An acceptor with a method on every generic function on which ours have one too."))
+  (:documentation "An acceptor with a method on every generic function on which ours have one
+too."))
 
 (macrolet ((trace-calls (&rest functions)
              `(progn

@@ -110,8 +110,8 @@ is in order."
         (is (next-is-served-p connection))))))
 
 (defun chunga-warns-p ()
-  "False where Chunga can't warn of an extension of a chunk: it gives its warning arguments that this Lisp
-refuses, since the class of the warning has none."
+  "False where Chunga can't warn of an extension of a chunk: it gives its warning arguments that
+this Lisp refuses, since the class of the warning has none."
   (handler-case (progn (make-condition 'chunga:chunga-warning
                                        :stream nil :format-control "" :format-arguments '())
                        t)

@@ -66,8 +66,8 @@ change is in no release yet, so we look for a function that is as new."
      ,@body))
 
 (defun header-stream-works-p ()
-  "False where Hunchentoot's own code writes, and broadcast streams of this Lisp reach no Gray streams:
-then no client gets the head of a reply while there is a *HEADER-STREAM*."
+  "False where Hunchentoot's own code writes, and broadcast streams of this Lisp reach no Gray
+streams: then no client gets the head of a reply while there is a *HEADER-STREAM*."
   (let ((octets (ignore-errors
                  (flexi-streams:with-output-to-sequence (stream)
                    (let ((both (make-broadcast-stream (make-string-output-stream)

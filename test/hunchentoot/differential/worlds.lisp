@@ -206,8 +206,8 @@ of INITARGS, and so many CLIENTS at a time."
   "A server whose answers are compared."
   name class initargs
   (tls-p nil)                           ; whether it is asked over TLS
-  ;; The class of Hunchentoot's that it is compared with, and what entries of the table call its mode:
-  ;; :PARKED or :PORTABLE.
+  ;; The class of Hunchentoot's that it is compared with, and what entries of the table call its
+  ;; mode: :PARKED or :PORTABLE.
   reference mode)
 
 (defun compared-with (reference mode class tls-p)
@@ -220,8 +220,8 @@ of INITARGS, and so many CLIENTS at a time."
   (loop for mode in '(:parked :portable)
         collect (compared-with 'hunchentoot:easy-acceptor mode
                                'recycling:parallel-easy-acceptor nil)
-        ;; Over TLS Hunchentoot's acceptor loses answers, and waits for what has come.  What it answers
-        ;; is the same, save where it says by which scheme it was asked.
+        ;; Over TLS Hunchentoot's acceptor loses answers, and waits for what has come.  What it
+        ;; answers is the same, save where it says by which scheme it was asked.
         collect (compared-with 'said-secure mode 'recycling:parallel-easy-ssl-acceptor t))
   "All that there are.")
 
