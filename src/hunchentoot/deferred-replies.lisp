@@ -123,7 +123,8 @@ left, and still gets what REPLY is completed with."
 Hunchentoot bound as they were in the handler that has deferred REPLY, and returns what it returns.
 Temporary files that are made meanwhile live as long as those of the handler.  Any thread may ask
 for raw post data and parameters; what else two threads change of these objects at a time, or one
-and the handler, they have to agree on."
+and the handler, they have to agree on.  Signals CLIENT-LEFT when REPLY is over: it was sent, its
+client has left and its :ON-ABANDON was called, or its time has run out."
   (call-with-content-as-stream (or (deferred-reply-content reply) *no-content*)
                                (lambda () (call-in-context reply function))))
 

@@ -52,15 +52,16 @@ ALREADY-ANSWERED."
 
 (defun make-outgoing (deferred-response completion mark)
   "The stream of DEFERRED-RESPONSE, whose reply gets what COMPLETION says; MARK octets may wait in
-it."
+it.  NIL when that reply is over."
   ;; The handler, in another thread, may have the rest of its context still; and the reply is not to
   ;; be changed before it is known that somebody waits for the stream.
-  (let* ((context (deferred-response-context deferred-response))
-         (reply (deferred-reply-reply context))
-         (hunchentoot:*acceptor* (deferred-reply-acceptor context))
-         (hunchentoot:*request* (deferred-reply-request context))
-         (hunchentoot:*reply* (draft-of reply completion)))
-    (let ((framing (current-framing)))
+  (multiple-value-bind (request reply)
+      (handler-case (objects-of (deferred-response-context deferred-response))
+        (client-left () (return-from make-outgoing nil)))
+    (let* ((hunchentoot:*acceptor* (deferred-reply-acceptor (deferred-response-context deferred-response)))
+           (hunchentoot:*request* request)
+           (hunchentoot:*reply* (draft-of reply completion))
+           (framing (current-framing)))
       (make-outgoing-stream deferred-response
                             (make-shared-queue mark :engine (suspended-exchange-engine deferred-response)
                                                     :announced (and (integerp framing) framing))

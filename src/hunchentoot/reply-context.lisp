@@ -7,31 +7,49 @@
 (defstruct (deferred-reply (:include opaque) (:copier nil)
                            (:constructor make-deferred-reply
                                (deferred-response acceptor request reply content session)))
-  "A reply that comes later, and what was bound while its handler ran."
+  "A reply that comes later, and what was bound while its handler ran.  A program may keep it for
+longer than its request: so its end forgets the objects that refer to much."
   (deferred-response nil :read-only t)
   (acceptor nil :read-only t)
-  (request nil :read-only t)
-  (reply nil :read-only t)
-  (content nil :read-only t)            ; of the request
+  (request nil)                         ; NIL from the end on, like the next four
+  (reply nil)
+  (content nil)                         ; of the request
   (session nil)
   (stream nil)                          ; Hunchentoot's
-  (lock (bt:make-lock "deferred reply") :read-only t) ; held while FILES changes
+  (lock (bt:make-lock "deferred reply") :read-only t) ; held while REQUEST to FILES change
   (files '()))                          ; temporary ones, deleted at the end; :DELETED from then on
 
 (setf (documentation 'deferred-reply-p 'function)
       "True when the argument is a reply that DEFER-REPLY has deferred.")
 
+(defun objects-of (context)
+  "The request, the reply and the session of CONTEXT.  Signals CLIENT-LEFT when its reply is over."
+  (multiple-value-bind (request reply session)
+      (with-lock-briefly ((deferred-reply-lock context))
+        (values (deferred-reply-request context)
+                (deferred-reply-reply context)
+                (deferred-reply-session context)))
+    (unless request
+      (error 'client-left))
+    (values request reply session)))
+
+(defun keep-session (context session)
+  "Lets SESSION be that of CONTEXT, unless its reply is over."
+  (with-lock-briefly ((deferred-reply-lock context))
+    (when (deferred-reply-request context)
+      (setf (deferred-reply-session context) session))))
+
 (defun call-in-context (context function)
-  (let* ((session (deferred-reply-session context))
-         (hunchentoot:*acceptor* (deferred-reply-acceptor context))
-         (hunchentoot:*reply* (deferred-reply-reply context))
-         (hunchentoot:*session* session))
-    (multiple-value-prog1
-        (flet ((keep (files) (add-files context files)))
-          (declare (dynamic-extent #'keep))
-          (call-keeping-files (deferred-reply-request context) function #'keep))
-      (unless (eq session hunchentoot:*session*) ; the handler may have begun one meanwhile
-        (setf (deferred-reply-session context) hunchentoot:*session*)))))
+  (multiple-value-bind (request reply session) (objects-of context)
+    (let ((hunchentoot:*acceptor* (deferred-reply-acceptor context))
+          (hunchentoot:*reply* reply)
+          (hunchentoot:*session* session))
+      (multiple-value-prog1
+          (flet ((keep (files) (add-files context files)))
+            (declare (dynamic-extent #'keep))
+            (call-keeping-files request function #'keep))
+        (unless (eq session hunchentoot:*session*) ; the handler may have begun one meanwhile
+          (keep-session context hunchentoot:*session*))))))
 
 (defun add-files (context files)
   "Has FILES deleted at the end of the reply of CONTEXT, or now, when that has come."
@@ -42,17 +60,24 @@
                         nil))))
     (delete-files files)))
 
-(defun forget-files (context)
-  "Deletes the temporary files of CONTEXT, whose reply is over."
+(defun end-context (context)
+  "Deletes the temporary files of CONTEXT, whose reply is over, and forgets the objects of its
+request, which a program may still keep it with.  Returns the content of the request, or NIL."
   (uninterruptibly
-    (let ((files (with-lock-briefly ((deferred-reply-lock context))
-                   (shiftf (deferred-reply-files context) :deleted))))
+    (multiple-value-bind (files content)
+        (with-lock-briefly ((deferred-reply-lock context))
+          (setf (deferred-reply-request context) nil
+                (deferred-reply-reply context) nil
+                (deferred-reply-session context) nil
+                (deferred-reply-stream context) nil)
+          (values (shiftf (deferred-reply-files context) :deleted)
+                  (shiftf (deferred-reply-content context) nil)))
       (unless (eq :deleted files)
-        (delete-files files)))))
+        (delete-files files))
+      content)))
 
 (defun forget-request (context)
-  "Deletes the uploaded files of the request of CONTEXT, and counts what of its content is in memory
-as garbage."
-  (forget-files context)
-  (when (typep (deferred-reply-content context) 'content)
-    (release-octets (deferred-reply-content context))))
+  "Does what END-CONTEXT does for CONTEXT, and counts what of the content is in memory as garbage."
+  (let ((content (end-context context)))
+    (when (typep content 'content)
+      (release-octets content))))

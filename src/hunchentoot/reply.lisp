@@ -46,7 +46,7 @@ handler returns: libraries for other protocols look for it there."
     (unwind-protect (answer-by #'handle acceptor request head)
       (let ((deferred-response (exchange-deferred-response *exchange*)))
         (when (and deferred-response (not (deferred-p *exchange*)))
-          (forget-files (deferred-response-context deferred-response))))))) ; of other threads
+          (end-context (deferred-response-context deferred-response))))))) ; of other threads
 
 (defun answer-by (handler acceptor request head)
   "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a

@@ -105,6 +105,33 @@ values of FORM are recorded in GIVEN."
         (is (equal "once" (response-text (read-response connection))))
         (signals handler:response-over (funcall responder (text-response "thrice")))))))
 
+(define-server-test (a-responder-that-a-program-keeps-keeps-nothing-of-the-request :needs :parking)
+  (dolist (end '(:answered :left :late))
+    (let ((responders (make-recorder)) (cookies (make-recorder)))
+      (with-clack (environment (let ((cookie (gethash "cookie" (getf environment :headers))))
+                                 (record cookies (uiop:symbol-call '#:sb-ext '#:make-weak-pointer cookie))
+                                 (lambda (responder) (record responders responder)))
+                               :response-timeout (if (eq :late end) 1/10 60))
+        (with-connections (connections 8)
+          (dolist (connection connections)
+            (send-request connection "/"
+                          :headers `(("Cookie" . ,(format nil "a=~A" (make-string 3998 :initial-element #\x))))))
+          (eventually ("the functions to have run") (= 8 (recorded-count responders)))
+          (ecase end
+            (:answered (dolist (responder (recorded responders))
+                         (funcall responder (text-response "later")))
+             (dolist (connection connections)
+               (is (string= "later" (response-text (read-response connection))))))
+            (:late (dolist (connection connections)
+                     (is (= 504 (response-status (read-response connection))))))
+            (:left (await-pending 8)
+             (mapc #'reset connections)))
+          (await-forgotten cookies)
+          (eventually ("the connections to wait or end") (zerop (server-figure :deferred)))
+          (dolist (responder (recorded responders))
+            (is (equal (if (eq :answered end) 'handler:response-over 'handler:client-left)
+                       (elsewhere (lambda () (funcall (funcall responder '(200 ())) "too late")))))))))))
+
 (define-server-test those-behind-a-later-response-wait-and-are-answered-in-order
   (with-later (given) responder
     (with-connection (connection)

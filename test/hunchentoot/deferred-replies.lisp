@@ -247,6 +247,43 @@ with the text first."
       (hunchentoot:stop *server*)
       (is (= 1 (recorded-count told))))))
 
+(define-server-test (a-reply-that-a-program-keeps-after-its-end-keeps-nothing-of-the-request :needs :parking)
+  (dolist (end '(:answered :left :late))
+    (let ((replies (make-recorder)) (cookies (make-recorder)) (abandoned (make-recorder)))
+      (serving () (("/" (let ((own nil))
+                          (recycling:defer-reply
+                              (reply :timeout (if (eq :late end) 1/10 60)
+                                     :on-abandon (lambda ()
+                                                   (recycling:with-reply-context (own)
+                                                     (record abandoned
+                                                             (length (hunchentoot:header-in* :cookie))))))
+                            (setf own reply)
+                            (record cookies (uiop:symbol-call '#:sb-ext '#:make-weak-pointer
+                                                              (hunchentoot:header-in* :cookie)))
+                            (record replies reply)))))
+        (with-connections (connections 8)
+          (dolist (connection connections)
+            (send-request connection "/"
+                          :headers `(("Cookie" . ,(format nil "a=~A" (make-string 3998 :initial-element #\x))))))
+          (eventually ("the handlers to have run") (= 8 (recorded-count replies)))
+          (ecase end
+            (:answered (dolist (reply (recorded replies))
+                         (recycling:complete-reply reply "later"))
+             (dolist (connection connections)
+               (is (string= "later" (response-text (read-response connection))))))
+            (:late (dolist (connection connections)
+                     (is (= 504 (response-status (read-response connection))))))
+            (:left (await-deferred 8)
+             (mapc #'reset connections)))
+          (await-forgotten cookies)
+          (eventually ("the connections to wait or end") (zerop (figure :deferred)))
+          (dolist (reply (recorded replies))
+            (signals recycling:client-left (recycling:with-reply-context (reply) t))
+            (unless (eq :answered end)
+              (is-false (recycling:start-stream reply))))
+          (is (equal (if (eq :left end) (make-list 8 :initial-element 4000) '())
+                     (recorded abandoned))))))))
+
 (define-server-test (a-reply-may-fail :needs :our-engine)
   (serving-deferred (replies) ()
     (with-connection (connection)

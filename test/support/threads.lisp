@@ -167,3 +167,11 @@ found: whether their thread held LOCK."
 (defun worker-p ()
   "Whether the current thread is a worker of an acceptor."
   (search "http-worker" (bt:thread-name (bt:current-thread))))
+
+(defun await-forgotten (pointers)
+  "Waits until the collector has freed most of the objects of POINTERS, a recorder of weak pointers:
+it may take a word on some stack for one of them."
+  (eventually ("most of them to be forgotten")
+    (uiop:symbol-call '#:sb-ext '#:gc :full t)
+    (<= 6 (count-if-not (lambda (pointer) (uiop:symbol-call '#:sb-ext '#:weak-pointer-value pointer))
+                        (recorded pointers)))))

@@ -237,9 +237,16 @@ whether it was taken."
 
 (defun finish-deferred-response (deferred-response)
   "Forgets what programs gave to DEFERRED-RESPONSE, which is over: it may refer to those who have
-the reply, and these to DEFERRED-RESPONSE."
-  (setf (deferred-response-on-leaving deferred-response) (and (deferred-response-on-leaving deferred-response) #'do-nothing)
-        (deferred-response-answer deferred-response) nil))
+the reply, and these to DEFERRED-RESPONSE.  Programs may keep that for ever: so it forgets the
+strings of its request, too, whose memory counts no more."
+  (let ((head (exchange-head (deferred-response-exchange deferred-response))))
+    (setf (deferred-response-on-leaving deferred-response)
+          (and (deferred-response-on-leaving deferred-response) #'do-nothing)
+          (deferred-response-answer deferred-response) nil
+          (head-uri head) ""
+          (head-headers head) '()
+          (head-host head) nil
+          (head-upgrade head) nil)))
 
 (defun do-nothing ()
   nil)
@@ -388,6 +395,7 @@ ended its half."
           (t
            (setf (http-suspended-exchange http) nil
                  (deferred-response-shared-queue deferred-response) nil)
-           (finish-deferred-response deferred-response)
            (end-shared-queue shared-queue)
-           (end-stream (suspended-exchange-application deferred-response) deferred-response shared-queue)))))
+           (unwind-protect (end-stream (suspended-exchange-application deferred-response)
+                                       deferred-response shared-queue)
+             (finish-deferred-response deferred-response))))))
