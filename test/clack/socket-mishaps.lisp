@@ -73,10 +73,10 @@
 
 (define-server-test what-is-no-octets-takes-nothing-over
   (with-clack (environment (handler::write-to-clack-socket (io-of environment)
-                                              (if (equal "/string" (getf environment :path-info))
-                                                  "HTTP/1.1 101 Switching Protocols"
-                                                  (vector 72 256 0))
-                                              nil))
+                                                           (if (equal "/string" (getf environment :path-info))
+                                                               "HTTP/1.1 101 Switching Protocols"
+                                                               (vector 72 256 0))
+                                                           nil))
     (dolist (path '("/string" "/large"))
       (is (= 500 (response-status (ask path)))))))
 
@@ -95,6 +95,36 @@
                                (handler::close-clack-socket io)
                                nil))
       (is (equal "abcddef" (decode (ask-raw (request-octets "/"))))))))
+
+(define-server-test pieces-that-wait-for-a-flush-leave-when-they-are-more-than-the-mark
+  (let ((release (make-gate)))
+    (unwind-protect
+         (with-clack (environment (let ((io (io-of environment)))
+                                    (loop repeat 5
+                                          do (handler::buffer-for-clack-socket
+                                              io (test-octets (floor server:*high-water-mark* 4))))
+                                    (await release)
+                                    (handler::close-clack-socket io)
+                                    nil))
+           (with-connection (connection)
+             (send-request connection "/")
+             (is (equalp (test-octets (floor server:*high-water-mark* 4))
+                         (read-octets connection (floor server:*high-water-mark* 4))))))
+      (open-gate release))))
+
+(define-server-test pieces-that-wait-for-a-flush-are-dropped-at-the-end
+  (let ((ios (make-recorder)))
+    (with-speaker (environment frame (let ((io (io-of environment)))
+                                       (handler::buffer-for-clack-socket io (test-octets 100))
+                                       (record ios io)))
+      (with-talk (talk)
+        (tell talk "hello")
+        (eventually ("the application to be called") (plusp (recorded-count ios))))
+      (let ((socket (server:exchange-upgrade (first (recorded ios)))))
+        (flet ((kept () (server::program-socket-buffered socket)))
+          (eventually ("the pieces to be dropped") (null (kept)))
+          (server:buffer-for-program-socket socket (test-octets 100))
+          (is (null (kept)) "Nor is one taken after that."))))))
 
 (define-server-test a-great-many-pieces-are-flushed-together
   (with-clack (environment (let ((io (io-of environment)))

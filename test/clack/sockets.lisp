@@ -22,8 +22,8 @@
   "Answers the opening handshake of ENVIRONMENT piece by piece; FUNCTION gets each frame."
   (let ((io (io-of environment)))
     (handler::set-clack-socket-callback (lambda (octets &key (start 0) end)
-                                (funcall function (subseq octets start end)))
-                              io)
+                                          (funcall function (subseq octets start end)))
+                                        io)
     (dolist (piece (list "HTTP/1.1 101 Switching Protocols" *line-end* "Upgrade: websocket" *line-end*
                          "Connection: Upgrade" *line-end* "Sec-WebSocket-Accept: "
                          (websocket:accept-key (gethash "sec-websocket-key" (getf environment :headers)))

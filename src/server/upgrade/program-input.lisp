@@ -271,6 +271,7 @@ anything."
   (take-sending-back socket)
   (unwind-protect (end-with-program socket)
     (end-websocket socket)              ; where the program has ended the thread
+    (with-websocket (socket) (take-buffered socket))
     (setf (program-socket-reader socket) nil
           (program-socket-held socket) nil)
     (close-account (websocket-memory socket))))

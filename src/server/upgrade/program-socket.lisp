@@ -44,7 +44,8 @@ NIL.")
   (fill 0 :type index)
   (message-size 0 :type unsigned-byte)  ; octets of payload of a message that has not ended
   (text-p nil)                          ; it is a text
-  (buffered '() :type list)             ; what was written and is to be sent later, the last first
+  (buffered '() :type list)             ; pieces that wait for a flush, the last first
+  (buffered-size 0 :type unsigned-byte) ; their octets, at most the high-water mark
   (put 0 :type unsigned-byte)
   ;; Functions to be called: lists of position, kind and function.
   (written '() :type list)
@@ -258,14 +259,24 @@ PROGRAM-SOCKET-OVER."
       (:over (error 'program-socket-over :socket socket)))))
 
 (defun buffer-for-program-socket (socket octets)
-  "Keeps OCTETS, a vector that nobody changes any more, for FLUSH-PROGRAM-SOCKET."
-  (with-websocket (socket)
-    (push octets (program-socket-buffered socket))))
+  "Keeps OCTETS, a vector that nobody changes any more, for FLUSH-PROGRAM-SOCKET; drops it where
+SOCKET has ended.  Flushes once more than *HIGH-WATER-MARK* octets are kept, and may then wait and
+signal as WRITE-TO-PROGRAM-SOCKET does."
+  (when (with-websocket (socket)
+          (unless (shared-queue-over-p (program-socket-shared-queue socket))
+            (push octets (program-socket-buffered socket))
+            (< *high-water-mark* (incf (program-socket-buffered-size socket) (length octets)))))
+    (flush-program-socket socket)))
+
+(defun take-buffered (socket)
+  "The pieces that SOCKET keeps for a flush, the last first; from now on it keeps none.  Under the
+lock."
+  (setf (program-socket-buffered-size socket) 0)
+  (shiftf (program-socket-buffered socket) '()))
 
 (defun flush-program-socket (socket &optional callback)
   "Has all that was buffered for SOCKET sent, as WRITE-TO-PROGRAM-SOCKET does; CALLBACK as there."
-  (let ((parts (with-websocket (socket)
-                 (shiftf (program-socket-buffered socket) '()))))
+  (let ((parts (with-websocket (socket) (take-buffered socket))))
     (write-to-program-socket socket
                              (if parts
                                  (joined-octets (reverse parts) (octets-of parts))
@@ -277,7 +288,8 @@ PROGRAM-SOCKET-OVER."
 client has answered, but after *CLOSE-ANSWER-SECONDS* at the latest.  The program is not called any
 more."
   (when (program-socket-buffered socket)
-    (ignore-errors (flush-program-socket socket)))
+    (handler-case (flush-program-socket socket)
+      (program-socket-over () nil)))    ; as at its end, which closes it anyhow
   (with-websocket (socket)
     (setf (program-socket-finished-p socket) t)
     (unless (eq :closing (websocket-state socket))
