@@ -88,9 +88,10 @@ and make a failure."
   (write-outputs (result-setting "RESULT")))
 
 (defun readme-from-environment ()
-  "UPDATE-README from the result that the setting RESULT holds."
-  (update-readme (result-setting "RESULT")
-                 (or (setting "README") (merge-pathnames "README.md" *root*))))
+  "UPDATE-DOCUMENTS from the result that the setting RESULT holds."
+  (update-documents (result-setting "RESULT")
+                    (merge-pathnames "README.md" *root*)
+                    (merge-pathnames "docs/guide/performance.md" *root*)))
 
 (defun profile-from-environment ()
   "PROFILE what the settings SERVER, WORKLOAD, MODE and SECONDS say."

@@ -4,7 +4,7 @@ machine side by side, and says in tables, charts and words what came out.")
   (:use #:common-lisp)
   (:export
    ;; The doors: one for each make target.
-   #:bench #:write-outputs #:compare #:update-readme #:profile
+   #:bench #:write-outputs #:compare #:update-documents #:profile
    ;; For new rivals.
    #:define-rival #:rival #:lisp-rival #:program-rival
    #:prepare #:command #:version #:*rivals*

@@ -1,14 +1,53 @@
 (in-package #:hunchentoot-recycling-taskmaster-benchmark)
 
-;;;; The performance section of the README, made from one result of the standard or the full run.
+;;;; The performance sections of the README, a few rows, and of docs/guide/performance.md, all of them,
+;;;; made from one result of the standard or the full run.
 
 (defparameter *section-begin* "<!-- performance:begin -->"
-  "The line of the README after which the section begins.")
+  "The line of a document after which the section begins.")
 
 (defparameter *section-end* "<!-- performance:end -->"
-  "The line of the README before which the section ends.")
+  "The line of a document before which the section ends.")
 
-;;; What it shows: two tables, of servers in general and of those that serve Clack's applications
+;;; What the README shows: the figures that most readers ask for
+
+(defparameter *readme-servers* '("ours" "hunchentoot" "woo-cores" "woo-100" "go" "nginx")
+  "The names of the servers that the README shows.")
+
+(defparameter *readme-workloads*
+  '("keep-0ms-100" "close-0ms-100" "file16k-0ms-50" "keep-1ms-100" "tls-keep-0ms-100")
+  "The names of the workloads that the README shows.")
+
+(defun readme-cell (cell fastest)
+  "Text for CELL in the README, or for NIL: its requests/s, bold if it is one of the cells FASTEST."
+  (cond ((null (and cell (value-of cell :rate))) "-")
+        ((member cell fastest) (format nil "**~a**" (grouped (value-of cell :rate))))
+        (t (grouped (value-of cell :rate)))))
+
+(defun readme-row (workload cells)
+  "The row of the README's table for WORKLOAD, a name, made from CELLS."
+  (let* ((these (cells-of *readme-servers* (list workload) cells))
+         (fastest (unbeaten (contest these) (find-measure :rate))))
+    (cons (title-of workload)
+          (loop for server in *readme-servers*
+                collect (readme-cell (find-cell these server workload) fastest)))))
+
+(defun write-readme-section (stream result cells)
+  "Write the README's section for RESULT, whose cells are CELLS."
+  (format stream "~%Requests per second. Bold: no other server is clearly faster.~%~%")
+  (write-markdown-table stream (cons "" (mapcar #'label-of *readme-servers*))
+                        (loop for workload in *readme-workloads*
+                              when (member workload (workload-names cells) :test #'string=)
+                                collect (readme-row workload cells)))
+  (format stream "~%A dash: not measured. Woo runs handlers in its event loops, so one that waits holds up ~
+                  others.~%Measured on ~a at commit ~a on ~a processors, which servers and clients ~
+                  share~:[~;,~%while the machine was busy with other things~].~%`make bench` measures ~
+                  again. [Performance](docs/guide/performance.md) has processor time,~%more servers and ~
+                  workloads, and where we lose.~%~%"
+          (subseq (result-name result) 0 10) (fact "commit" result) (fact "cores" result)
+          (busy-p result)))
+
+;;; What the page shows: two tables, of servers in general and of those that serve Clack's applications
 
 (defun shown-server-p (name)
   "Is the server called NAME one of the standard run, but not the limit, which is the unit, nor a part
@@ -20,7 +59,7 @@ of ours?"
   "Is the server called NAME in the standard run for Clack's workloads only?"
   (and (rival-standard-workloads (find-rival name)) t))
 
-(defun readme-servers (cells)
+(defun page-servers (cells)
   "The names of the servers of CELLS that the first table shows."
   (remove-if (lambda (name) (or (not (shown-server-p name)) (for-clack-p name)))
              (servers-among cells)))
@@ -37,7 +76,7 @@ applications."
                           (or (for-clack-p name) (member name *clack-peers* :test #'string=)))
                         names))))
 
-(defun readme-workloads (cells)
+(defun page-workloads (cells)
   "The names of the workloads of CELLS that the first table shows: those of the standard run."
   (remove-if-not (lambda (name) (member name *standard-workloads* :test #'string=))
                  (workload-names cells)))
@@ -56,7 +95,7 @@ applications."
 
 ;;; Footnotes: caveats that several cells share have one mark
 
-(defun readme-caveats (cells)
+(defun page-caveats (cells)
   "The caveats of CELLS, each once, in the order of their servers."
   (remove-duplicates (loop for server in (servers-among cells)
                            append (loop for cell in cells
@@ -78,7 +117,7 @@ applications."
 ;;; The table
 
 (defun limit-cell (limit)
-  "What the README's table says of LIMIT, the cell by which the others are divided, or NIL."
+  "What the page's table says of LIMIT, the cell by which the others are divided, or NIL."
   (if (and limit (value-of limit :rate))
       (format nil "~a/s<br>~a" (grouped (value-of limit :rate))
               (quantity limit (find-measure :cpu)))
@@ -90,8 +129,8 @@ applications."
       (format nil "~a/s" (grouped (value-of cell :rate)))
       (ratio-text cell limit :rate)))
 
-(defun readme-cell (cell limit winners caveats)
-  "What the README's table says of CELL: its throughput, as a part of that of LIMIT if that is
+(defun page-cell (cell limit winners caveats)
+  "What the page's table says of CELL: its throughput, as a part of that of LIMIT if that is
 another cell and not NIL, and below its CPU per request; bold if it is one of WINNERS.  CAVEATS are
 the footnotes."
   (if (null cell)
@@ -103,8 +142,8 @@ the footnotes."
                     (quantity cell (find-measure :cpu))
                     "-")))))
 
-(defun readme-row (workload servers cells caveats)
-  "The row of a table of the README for WORKLOAD, a name, with what CELLS have of each of SERVERS.  Who
+(defun page-row (workload servers cells caveats)
+  "The row of a table of the page for WORKLOAD, a name, with what CELLS have of each of SERVERS.  Who
 wins there wins among these."
   (let* ((these (cells-under workload cells))
          (limit (limit-among these))
@@ -112,14 +151,14 @@ wins there wins among these."
     (list* (title-of workload)
            (limit-cell limit)
            (loop for server in servers
-                 collect (readme-cell (find-cell these server workload) limit winners caveats)))))
+                 collect (page-cell (find-cell these server workload) limit winners caveats)))))
 
-(defun write-readme-table (stream servers workloads cells)
+(defun write-page-table (stream servers workloads cells)
   "Write a table of what CELLS have of SERVERS under WORKLOADS, names, and its footnotes."
-  (let ((caveats (readme-caveats (cells-of servers workloads cells))))
+  (let ((caveats (page-caveats (cells-of servers workloads cells))))
     (write-markdown-table stream (list* "" "limit" (mapcar #'label-of servers))
                           (loop for workload in workloads
-                                collect (readme-row workload servers cells caveats)))
+                                collect (page-row workload servers cells caveats)))
     (format stream "~%")
     (loop for caveat in caveats
           for number from 1
@@ -129,9 +168,9 @@ wins there wins among these."
   "Write the table of who serves Clack's applications, if CELLS have any."
   (let ((servers (clack-servers cells)))
     (when servers
-      (format stream "### Through Clack~%~%The same application of Clack's by each handler; beside them ~
+      (format stream "## Through Clack~%~%The same application of Clack's by each handler; beside them ~
                       servers of other kinds. Figures as above.~%~%")
-      (write-readme-table stream servers (clack-workloads cells) cells))))
+      (write-page-table stream servers (clack-workloads cells) cells))))
 
 ;;; What it was measured with
 
@@ -170,9 +209,9 @@ wins there wins among these."
           (fact "rounds" result) (fact "seconds per round" result) (fact "cores" result)
           (fact "processor" result) (busy-p result)
           (length (servers-among cells)) (length *rivals*)
-          (length (readme-workloads cells)) (length *workloads*)
+          (length (page-workloads cells)) (length *workloads*)
           (mapcar #'label-of (left-out result))
-          (versions result (remove-duplicates (append (readme-servers cells) (clack-servers cells))
+          (versions result (remove-duplicates (append (page-servers cells) (clack-servers cells))
                                               :test #'string= :from-end t))
           (fact "Lisp" result) (version-number (or (fact "kernel" result) "?"))
           (version-number (or (fact "load tool" result) "?"))))
@@ -180,29 +219,29 @@ wins there wins among these."
 ;;; The section
 
 (defun relative-name (result file)
-  "The name of FILE in the directory RESULT, as seen from the checkout."
-  (format nil "benchmark/results/~a/~a" (result-name result) file))
+  "The name of FILE in the directory RESULT, as seen from docs/guide/."
+  (format nil "../../benchmark/results/~a/~a" (result-name result) file))
 
-(defun write-readme-charts (stream result)
-  "Write the charts of RESULT that the README shows: those of the quick run's workloads."
+(defun write-page-charts (stream result)
+  "Write the charts of RESULT that the page shows: those of the quick run's workloads."
   (dolist (workload *quick-workloads*)
     (let ((file (format nil "charts/~a-speed.svg" workload)))
       (when (probe-file (result-file result file))
         (format stream "![~a](~a)~%" (title-of workload) (relative-name result file))))))
 
-(defun write-readme-section (stream result cells)
-  "Write the section for RESULT, whose cells are CELLS."
+(defun write-page-section (stream result cells)
+  "Write the page's section for RESULT, whose cells are CELLS."
   (format stream "~%Throughput as a part of what the machine gives (the limit: a C program with a ~
                   fixed answer, which uses all that our engine uses; it has no TLS, so throughput ~
                   itself stands there), and below it CPU time per request. Bold: nobody is clearly ~
                   better, by throughput or by CPU. A star: some clients were refused or not served. ~
                   A dash: it cannot do that.~%~%")
-  (write-readme-table stream (readme-servers cells) (readme-workloads cells) cells)
+  (write-page-table stream (page-servers cells) (page-workloads cells) cells)
   (write-clack-table stream cells)
   (write-circumstances stream result cells)
   (write-limits stream result)
   (terpri stream)
-  (write-readme-charts stream result)
+  (write-page-charts stream result)
   (format stream "~%Latency, memory, fairness, who won what and where we lose: ~
                   [the whole report](~a). `make bench` makes it on your machine.~%~%"
           (relative-name result "report.md")))
@@ -224,18 +263,23 @@ TEXT has no such lines."
   (let* ((begin (search *section-begin* text))
          (end (search *section-end* text)))
     (unless (and begin end (< begin end))
-      (mistake "The README needs two lines to put the section between:~%~a~%~a"
+      (mistake "The document needs two lines to put the section between:~%~a~%~a"
              *section-begin* *section-end*))
     (format nil "~a~%~a~a" (subseq text 0 (+ begin (length *section-begin*)))
             section (subseq text end))))
 
-(defun update-readme (result readme)
-  "Rewrite the performance section of the file README from the directory RESULT.  A MISTAKE if
-that is of another run than a whole standard or full one."
-  (check-publishable result)
-  (let* ((cells (summarize (read-samples result)))
-         (section (with-output-to-string (stream)
-                    (write-readme-section stream result cells)))
-         (text (replace-section (uiop:read-file-string readme) section)))
-    (with-open-file (stream readme :direction :output :if-exists :supersede)
+(defun update-section (file section)
+  "Put SECTION, a string, between the two marker lines of FILE."
+  (let ((text (replace-section (uiop:read-file-string file) section)))
+    (with-open-file (stream file :direction :output :if-exists :supersede)
       (write-string text stream))))
+
+(defun update-documents (result readme page)
+  "Rewrite the performance sections of the files README and PAGE, docs/guide/performance.md, from the
+directory RESULT.  A MISTAKE if that is of another run than a whole standard or full one."
+  (check-publishable result)
+  (let ((cells (summarize (read-samples result))))
+    (update-section readme (with-output-to-string (stream)
+                             (write-readme-section stream result cells)))
+    (update-section page (with-output-to-string (stream)
+                           (write-page-section stream result cells)))))

@@ -16,7 +16,7 @@ bench-start = cd "$(BENCH_ROOT)" && $(1) \
     --eval '(setf *compile-verbose* nil)' --eval '(push (uiop:getcwd) asdf:*central-registry*)'
 bench-variables = BENCH_QUICK="$(QUICK)" BENCH_FULL="$(FULL)" BENCH_SERVERS="$(SERVERS)" BENCH_WORKLOADS="$(WORKLOADS)" \
   BENCH_ROUNDS="$(ROUNDS)" BENCH_SECONDS="$(SECONDS)" BENCH_IDLE="$(IDLE)" \
-  BENCH_RESULT="$(RESULT)" BENCH_A="$(A)" BENCH_B="$(B)" BENCH_README="$(README)" \
+  BENCH_RESULT="$(RESULT)" BENCH_A="$(A)" BENCH_B="$(B)" \
   BENCH_SERVER="$(SERVER)" BENCH_WORKLOAD="$(WORKLOAD)" BENCH_MODE="$(MODE)"
 bench-lisp = $(call bench-start,$(bench-variables)) \
     --eval '(asdf:load-system "$(BENCH_SYSTEM)")' \
@@ -33,7 +33,7 @@ bench-report: ## Make the report of RESULT=dir again
 bench-compare: ## Ratios of the results A=dir and B=dir
 	@$(call bench-lisp,compare-from-environment)
 
-bench-readme: ## Rewrite the README's performance section from RESULT=dir
+bench-readme: ## Rewrite the figures of README and guide from RESULT=dir
 	@$(call bench-lisp,readme-from-environment)
 
 profile: bench-deps ## Profile a server of ours: MODE=cpu|alloc WORKLOAD=keep-0ms-100 SECONDS=

@@ -38,7 +38,7 @@
                   "0.500" "0.500" "0.500" "")
                 (ruler::read-tsv (merge-pathnames "table.tsv" result)) :test #'equal)))))
 
-;;; The README shows whole standard runs only
+;;; The README and the guide show whole standard runs only
 
 (defun recorded-run (set &key (took "1 s"))
   "A result of a run of SET that took TOOK, with a cell of ours and one of the limit."
@@ -62,17 +62,35 @@
           unless (and (eql #\Space character) (eql #\Space previous))
             do (write-char character stream))))
 
-(defun readme-of (result)
-  "The README that is made from RESULT, which was nearly empty."
-  (uiop:with-temporary-file (:pathname readme :stream stream)
-    (format stream "~a~%~a~%" ruler::*section-begin* ruler::*section-end*)
-    (close stream)
-    (ruler:update-readme result readme)
-    (uiop:read-file-string readme)))
+(defun documents-of (result)
+  "The README and the page of the guide that are made from RESULT, which were nearly empty."
+  (uiop:with-temporary-file (:pathname readme)
+    (uiop:with-temporary-file (:pathname page)
+      (dolist (file (list readme page))
+        (with-open-file (stream file :direction :output :if-exists :supersede)
+          (format stream "~a~%~a~%" ruler::*section-begin* ruler::*section-end*)))
+      (ruler:update-documents result readme page)
+      (values (uiop:read-file-string readme) (uiop:read-file-string page)))))
 
-(test the-readme-shows-throughput-and-cpu
+(defun page-of (result)
+  "The page of the guide that is made from RESULT."
+  (nth-value 1 (documents-of result)))
+
+(test the-readme-shows-requests-per-second-of-a-few-servers
   (with-temporary-results ()
-    (let ((text (readme-of (recorded-run :standard))))
+    (let ((result (recorded-run :standard)))
+      (ruler::record-sample result (sample "go" 120))
+      (let ((text (remove-repeated-spaces (documents-of result))))
+        (is (search "| ours | Hunchentoot | Woo, 1 per core | Woo, 100 workers | Go net/http | nginx |"
+                    text))
+        (is (search "100 connections | **150** | - | - | - | 120 | - |" text))
+        (is (search "`make bench`" text))
+        (is (not (search "limit" text)))
+        (is (not (search "10 connections" text)) "a workload of another set")))))
+
+(test the-page-shows-throughput-and-cpu
+  (with-temporary-results ()
+    (let ((text (page-of (recorded-run :standard))))
       (is (search "**0.75**<br>8.00 us" text))
       (is (search "`make bench`" text))
       (is (search "Not found here: nginx" text))
@@ -80,28 +98,28 @@
       (is (search "What this does not show" text))
       (is (not (search "10 connections" text)) "a workload of another set"))))
 
-(test the-readme-shows-throughput-itself-where-there-is-no-limit
+(test the-page-shows-throughput-itself-where-there-is-no-limit
   (with-temporary-results ()
     (let ((result (recorded-run :standard)))
       (ruler::record-sample result (ruler::make-sample "ours" "tls-keep-0ms-100" 1
                                                        '(:rate 1234 :cpu 20)))
-      (is (search "| **1,234/s**<br>20.0 us" (readme-of result))))))
+      (is (search "| **1,234/s**<br>20.0 us" (page-of result))))))
 
 (defun text-between (begin end text)
   "What TEXT has between BEGIN and END, all strings."
   (let ((start (search begin text)))
     (and start (subseq text start (search end text :start2 start)))))
 
-(test the-readme-shows-handlers-of-clack-in-a-table-of-their-own
+(test the-page-shows-handlers-of-clack-in-a-table-of-their-own
   (with-temporary-results ()
     (let ((result (recorded-run :standard)))
-      (is (not (search "Through Clack" (readme-of result))))
+      (is (not (search "Through Clack" (page-of result))))
       (dolist (server '("ours-clack" "woo-8" "go"))
         (ruler::record-sample result (sample server 160 :cpu 5)))
       (ruler::record-sample result (ruler::make-sample "ours-clack" "upload-0ms-4" 1 '(:rate 7 :cpu 1)))
-      (let* ((text (readme-of result))
-             (first-table (text-between "| " "###" text))
-             (table (text-between "### Through Clack" "Measured on" text)))
+      (let* ((text (page-of result))
+             (first-table (text-between "| " "## " text))
+             (table (text-between "## Through Clack" "Measured on" text)))
         (is (search "| ours |" (remove-repeated-spaces first-table)))
         (is (not (search "Clack" first-table)))
         (is (search "| limit | ours, Clack | Woo, 8 workers | Go net/http |"
@@ -121,11 +139,11 @@
       (is (search "- ours, Clack: under `keep-0ms-100`" (report-of result)))
       (is (not (search "- limit (C): under" (report-of result)))))))
 
-(test the-readme-shows-no-selections
+(test documents-show-no-selections
   (with-temporary-results ()
-    (signals ruler::mistake (readme-of (recorded-run :selection)))
-    (signals ruler::mistake (readme-of (recorded-run :quick)))
-    (signals ruler::mistake (readme-of (recorded-run :standard :took nil)))))
+    (signals ruler::mistake (page-of (recorded-run :selection)))
+    (signals ruler::mistake (page-of (recorded-run :quick)))
+    (signals ruler::mistake (page-of (recorded-run :standard :took nil)))))
 
 (test the-report-says-what-was-not-asked-for
   (with-temporary-results ()
