@@ -141,12 +141,13 @@ NIL."
   (let ((message (make-string 50000 :initial-element #\m)))
     (serving-websocket (:high-water-mark 100000
                         :on-text (lambda (socket text)
-                                   (dotimes (i 120) (recycling:send-text socket message :wait t))
+                                   (dotimes (i (rounds 120)) (recycling:send-text socket message :wait t))
                                    (recycling:send-text socket text :wait *patience*)))
         (:read-timeout 600 :write-timeout 600) ; on a slow Lisp it takes the client long to read all of that
       (with-talk (talk)
         (tell talk "end")
-        (loop repeat 120 do (unless (string= message (hear-text talk)) (fail "Another message came.")))
+        (loop repeat (rounds 120)
+              do (unless (string= message (hear-text talk)) (fail "Another message came.")))
         (is (string= "end" (hear-text talk)))))))
 
 (define-server-test (a-handler-does-not-wait-for-ever-for-its-own-client :needs (:our-engine :noticed-leaving))
@@ -176,7 +177,7 @@ NIL."
     (with-talk (talk)
       (let* ((ping (frame :ping (make-array 125 :element-type '(unsigned-byte 8) :initial-element 1)))
              (flood (in-background ("a flood of pings")
-                      (loop repeat 200 do (tell talk (loop repeat 200 collect ping)))
+                      (loop repeat (rounds 200) do (tell talk (loop repeat 200 collect ping)))
                       (tell talk "through"))))
         (is (string= "through" (second (hear-kind talk :text))))
         (task-result flood)
