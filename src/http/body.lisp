@@ -1,24 +1,24 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; Where in the octets that arrive the content is.  Like the parser of heads, a decoder
-;;; is a machine of phases that judges each octet once, in order.  It keeps no octets.
+;;; A body decoder finds the content among the octets of a body.  Like the head parser, it is a
+;;; state machine that examines each octet once, in order.  It keeps no octets.
 ;;;
-;;; Trailer fields are held to the rules of header fields and then dropped: RFC 9110,
-;;; section 6.5.1, lets a recipient do so, and none of them may change what the head said.
-
-;;; The phases TAKE-CONTENT and TAKE-CHUNK are the ones in which octets are content; they
-;;; end with REMAINING.  All others are functions, which take what is not content.
+;;; The decoder checks trailer fields like header fields, and drops them.  RFC 9110, section
+;;; 6.5.1, allows that, and a trailer field must not change the meaning of the head.
+;;;
+;;; In the phases TAKE-CONTENT and TAKE-CHUNK, the next REMAINING octets are content.  All other
+;;; phases are functions that take the octets around the content.
 
 (defstruct (body-decoder (:include opaque) (:constructor %make-body-decoder (limits)) (:copier nil)
                          (:conc-name decoder-))
   "Finds the content of one request; see DECODE-BODY."
   (limits *default-limits* :type limits)
-  (phase nil :type symbol)              ; NIL: the body has ended
+  (phase nil :type symbol)              ; NIL after the end of the body
   (remaining 0 :type content-size)      ; octets of content up to the next phase
   (room 0 :type content-size)           ; octets that further chunks may have
-  (digits 0 :type index)                ; of the chunk size being read
+  (digits 0 :type index)                ; number of digits of the chunk size so far
   (budget 0 :type index)                ; octets that extensions, then trailers, may have
-  (line-p nil :type boolean))           ; inside a trailer line, not at its start
+  (line-p nil :type boolean))           ; true within a trailer line, after its first octet
 
 (defun make-body-decoder (framing &optional (limits *default-limits*))
   "A decoder for a body with FRAMING, a HEAD-FRAMING, under LIMITS."
@@ -41,13 +41,14 @@
   (null (decoder-phase decoder)))
 
 (defun body-octets-due (decoder)
-  "How many octets, at least 1, of the body that DECODER has not seen the end of will come for
-certain, and no more than a buffer may have: who reads as many never waits for what is not sent."
+  "The number of octets, at least 1 and at most a buffer's size, that the client must still send
+before the body can end.  A caller that reads that many never waits for octets beyond the body.
+DECODER has not seen the end of the body."
   (max 1 (min (decoder-remaining decoder) (* 16 1024))))
 
 (defmacro define-step (name (decoder octets position end) documentation &body body)
-  "Defines NAME as a phase of DECODER that is given OCTETS from POSITION below END, at
-least one.  BODY answers the position after what it took, and perhaps sets a new phase."
+  "Defines NAME as a phase of DECODER that gets OCTETS from POSITION below END, at least one.  BODY
+returns the position after the octets that it took, and may set a new phase."
   `(defun ,name (,decoder ,octets ,position ,end)
      ,documentation
      (declare (type body-decoder ,decoder) (type octets ,octets) (type index ,position ,end)
@@ -55,7 +56,7 @@ least one.  BODY answers the position after what it took, and perhaps sets a new
      ,@body))
 
 (defmacro step-to (phase decoder position)
-  "Makes PHASE the next of DECODER; returns POSITION."
+  "Makes PHASE the phase of DECODER; returns POSITION."
   `(progn (setf (decoder-phase ,decoder) ',phase)
           ,position))
 
@@ -63,8 +64,8 @@ least one.  BODY answers the position after what it took, and perhaps sets a new
 ;;; chunk = chunk-size [ chunk-ext ] CRLF chunk-data CRLF, chunk-size = 1*HEXDIG
 
 (defconstant +most-size-digits+ 15
-  "The most digits of a chunk size, leading zeros included: each such number is a
-CONTENT-SIZE, and nobody can feed us zeros for ever.")
+  "The maximum number of digits of a chunk size, leading zeros included.  A number of that many
+digits is a CONTENT-SIZE.  The limit also keeps a client from sending zeros for ever.")
 
 (define-step read-chunk-size (decoder octets position end)
   "Takes the hexadecimal digits of a chunk size."
@@ -94,22 +95,24 @@ CONTENT-SIZE, and nobody can feed us zeros for ever.")
   (setf (decoder-remaining decoder) (+ (* 16 (decoder-remaining decoder)) digit)))
 
 (defun end-chunk-size (decoder)
-  "Refuses the chunk whose size has been read if there is no room for it."
+  "Refuses the chunk whose size was read if the content would exceed its limit."
   (when (> (decoder-remaining decoder) (decoder-room decoder))
     (refuse :body-too-large))
   (decf (decoder-room decoder) (decoder-remaining decoder))
   (setf (decoder-digits decoder) 0))
 
 (defun charge (decoder octets refusal)
-  "Takes a number of OCTETS from the budget of DECODER; signals REFUSAL beyond it."
+  "Subtracts a number of OCTETS from the budget of DECODER.  Refuses the body with REFUSAL if the
+budget is too small."
   (let ((left (- (decoder-budget decoder) octets)))
     (when (minusp left)
       (refuse refusal))
     (setf (decoder-budget decoder) left)))
 
 (defun next-in-extension (decoder octet position equals-p)
-  "Moves DECODER on at OCTET, at POSITION, which ends a name, if EQUALS-P, or a value of an
-extension, or white space before it; returns the position from which to go on."
+  "Selects the next phase of DECODER by OCTET, at POSITION, which ends a part of an extension: its
+name, if EQUALS-P; else its value, or white space before the extension.  Returns the position where
+that phase begins."
   (cond ((= octet +semicolon+)
          (charge decoder 1 :chunk-extensions-too-large)
          (step-to begin-extension decoder (1+ position)))
@@ -124,13 +127,15 @@ extension, or white space before it; returns the position from which to go on."
          (refuse-octet octet :malformed-chunk-extension))))
 
 (defun end-of-run (decoder octets position end class)
-  "Where the octets of CLASS that begin OCTETS at POSITION end, after charging them to DECODER."
+  "The end of the run of octets of CLASS that begins in OCTETS at POSITION.  Charges the run to the
+budget of DECODER."
   (declare (type octets octets) (type index position end) (type octet class) #.*plain-policy*)
   (let ((stop (run-end octets position end class)))
     (charge decoder (- stop position) :chunk-extensions-too-large)
     stop))
 
-;;; RFC 9112, section 7.1.1: MUST ignore unrecognized extensions, ought to limit their total.
+;;; RFC 9112, section 7.1.1: a recipient MUST ignore unrecognized extensions, and ought to limit
+;;; their total length.
 ;;; chunk-ext = *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ), where a name is a
 ;;; token and a value a token or a quoted-string.  BWS MUST be parsed and removed.
 
@@ -188,7 +193,7 @@ extension, or white space before it; returns the position from which to go on."
            (next-in-extension decoder (aref octets stop) stop nil)))))
 
 (define-step read-quoted-value (decoder octets position end)
-  "Takes a quoted value of an extension, up to a backslash, or with the quote that ends it."
+  "Takes a quoted value of an extension, through a backslash or the closing quote."
   ;; RFC 9110, section 5.6.4: qdtext = HTAB / SP / %x21 / %x23-5B / %x5D-7E / obs-text
   (loop for octet = (aref octets position)
         do (cond ((= octet +quote+)
@@ -212,14 +217,14 @@ extension, or white space before it; returns the position from which to go on."
   (step-to read-quoted-value decoder (1+ position)))
 
 (define-step end-quoted-value (decoder octets position end)
-  "Takes what follows a quoted value of an extension."
+  "Takes the octet after a quoted value of an extension."
   (let ((octet (aref octets position)))
     (if (= octet +carriage-return+)
         (step-to end-chunk-line decoder (1+ position))
         (next-in-extension decoder octet position nil))))
 
 (define-step end-chunk-line (decoder octets position end)
-  "Takes the line feed after a chunk size.  The chunk of size 0 is the last."
+  "Takes the line feed after a chunk size.  A chunk of size 0 is the last."
   (expect-line-feed (aref octets position))
   (cond ((plusp (decoder-remaining decoder))
          (step-to take-chunk decoder (1+ position)))
@@ -272,14 +277,14 @@ extension, or white space before it; returns the position from which to go on."
   (step-to read-trailer decoder (1+ position)))
 
 (define-step end-body (decoder octets position end)
-  "Takes the very last line feed."
+  "Takes the last line feed of the body."
   (expect-line-feed (aref octets position))
   (step-to nil decoder (1+ position)))
 
-;;; The whole
+;;; The whole body
 
 (defun found-content (decoder position end)
-  "Takes what is content from POSITION to END; answers as DECODE-BODY does."
+  "Takes the content from POSITION to END at most; returns the values of DECODE-BODY."
   (let* ((size (min (decoder-remaining decoder) (- end position)))
          (stop (+ position size)))
     (when (zerop (decf (decoder-remaining decoder) size))
@@ -288,12 +293,12 @@ extension, or white space before it; returns the position from which to go on."
     (values position stop stop)))
 
 (defun decode-body (decoder octets start end)
-  "Finds content in OCTETS from START below END.  Returns three values: where content
-begins, where it ends (there may be none), and up to where OCTETS have been used up.
-Call again, with more octets if all were used, until BODY-DONE-P of DECODER; octets after
-the body are not touched.
-Signals a PROTOCOL-ERROR, whose status is 400, 413 or 431, as soon as the octets so far
-cannot become an acceptable body (RFC 9112, section 7.1)."
+  "Finds content in OCTETS from START below END.  Returns three positions: the start of the content,
+its end (equal to the start if there is none), and the end of the octets that DECODER has used.  The
+caller calls again from that third position, with more octets if all were used, until BODY-DONE-P of
+DECODER is true.  DECODER uses no octet after the body.
+Signals a PROTOCOL-ERROR with status 400, 413 or 431 as soon as the octets received so far cannot
+become an acceptable body (RFC 9112, section 7.1)."
   (declare (type body-decoder decoder) #.*plain-policy*)
   (check-range octets start end)
   (loop with position of-type index = start

@@ -1,29 +1,29 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;;; A chunk that grows where it lies, since nobody knows its size before the last of it is written.
+;;;; A chunk that grows in place: its size is known only after its last octet is written.
 ;;;;
 ;;;;   start               end
 ;;;;   size CR LF octets CR LF         RFC 9112, section 7.1
 ;;;;
-;;;; Invariant: save while the caller puts octets into it, it is a whole chunk, which may be sent at
-;;;; any time.
+;;;; Invariant: the chunk is complete and can be sent at any time, except while the caller writes
+;;;; octets into it.
 
 (declaim (inline size-line-length))
 (defun size-line-length (size)
-  "How many octets the line with SIZE takes."
+  "The number of octets of the line with SIZE."
   (declare (type content-size size))
   (+ 2 (ceiling (integer-length size) 4)))
 
 (defun chunk-room (size room)
-  "How many octets more the chunk of SIZE octets, 0 for none yet, may get where ROOM octets are for
-all of it, the line with its size and its end included."
+  "The number of octets that can be added to the chunk of SIZE octets, 0 for none yet, if all of it,
+with its size line and its end, has to fit into ROOM octets."
   (declare (type index size room) #.*plain-policy*)
   (max 0 (- room (size-line-length room) size 2)))
 
 (defun lengthen-chunk (octets start size count)
-  "Makes the chunk of SIZE octets that begins at START of OCTETS, 0 for none yet, one of COUNT more,
-at least 1.  Returns where in OCTETS the caller is to put these, and where the chunk ends.  Signals
-an error where OCTETS has no room for it; see CHUNK-ROOM."
+  "Lengthens the chunk of SIZE octets, 0 for none yet, that begins at START of OCTETS, by COUNT
+octets, at least 1.  Returns the position where the caller has to write the new octets, and the end
+of the chunk.  Signals an error if OCTETS has no room for the chunk; see CHUNK-ROOM."
   (declare (type octets octets) (type index start size count) #.*plain-policy*)
   (let* ((grown (+ size count))
          (former (+ start (size-line-length size)))
@@ -36,7 +36,8 @@ an error where OCTETS has no room for it; see CHUNK-ROOM."
     (values (+ first size) (put-line-end octets last))))
 
 (defun chunk-of (octets)
-  "A chunk of OCTETS, at least one, as a fresh vector of octets (RFC 9112, section 7.1)."
+  "A fresh vector of octets: a chunk with OCTETS, at least one, as its data (RFC 9112, section
+7.1)."
   (declare (type octets octets) #.*plain-policy*)
   (let* ((size (length octets))
          (chunk (make-octets (+ (size-line-length size) size 2))))

@@ -1,11 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; Conditional requests and ranges, for content whose last change and size are known.
+;;; Conditional requests and range requests for content with a known size and time of change.
 
 (defun entity-tag (seconds nanoseconds size strong-p)
   "An entity tag, a string, for content of SIZE octets that last changed at SECONDS, a universal
-time, and NANOSECONDS: the same for the same content wherever it is served from.  STRONG-P says that
-content which changes from now on will have another time (RFC 9110, section 8.8.3)."
+time, and NANOSECONDS.  The tag does not depend on the place of the file.  STRONG-P is true if any
+further change is sure to give the content another time; else the tag is weak (RFC 9110, section
+8.8.3)."
   (format nil "~:[W/~;~]\"~(~36R-~36R-~36R~)\"" strong-p seconds nanoseconds size))
 
 (defun tag-weak-p (tag)
@@ -16,14 +17,14 @@ content which changes from now on will have another time (RFC 9110, section 8.8.
   (if (tag-weak-p tag) 2 0))
 
 (defun tag-listed-p (tag list strong-p)
-  "True when TAG is in LIST, the text of If-Match or If-None-Match, by the strong comparison or the
-weak one (RFC 9110, section 8.8.3.2)."
+  "True if TAG is in LIST, the text of If-Match or If-None-Match.  The comparison is strong if
+STRONG-P, else weak (RFC 9110, section 8.8.3.2)."
   (declare (type string tag list))
   (let ((list (coerce list 'text)))
     (declare (type text list))
     (if (string= list "*")
         t
-        ;; A tag may have a comma, but none of its pieces is a tag then.
+        ;; A comma within a tag splits it into pieces, but none of the pieces is a valid tag.
         (do-elements (list start end)
           (let ((other (subseq list start end)))
             (when (and (not (and strong-p (or (tag-weak-p tag) (tag-weak-p other))))
@@ -32,8 +33,9 @@ weak one (RFC 9110, section 8.8.3.2)."
               (return t)))))))
 
 (defun precondition (head tag date)
-  "What the request HEAD wants of content with the entity TAG, which last changed at DATE, a string:
-:PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (RFC 9110, section 13.2.2)."
+  "Evaluates the preconditions of the request HEAD for content with the entity TAG that last changed
+at DATE, both strings.  Returns :PROCEED, :NOT-MODIFIED (304) or :FAILED (412) (RFC 9110, section
+13.2.2)."
   (let ((if-match (head-header head :if-match))
         (if-none-match (head-header head :if-none-match))
         (retrieval-p (member (head-method head) '(:get :head))))
@@ -46,24 +48,25 @@ weak one (RFC 9110, section 8.8.3.2)."
           (t :proceed))))
 
 (defun range-current-p (head tag date)
-  "True unless the request HEAD wants its range only of other content than that with the entity TAG,
-which last changed at DATE, a string or NIL if that is too recent to tell (RFC 9110, section
-13.1.5)."
+  "True if If-Range in the request HEAD is absent or matches the content with the entity TAG that
+last changed at DATE, so that its Range applies.  TAG is a string; DATE is a string, or NIL if the
+change is too recent for a comparison by date (RFC 9110, section 13.1.5)."
   (let ((validator (head-header head :if-range)))
     (cond ((null validator) t)
           ((find #\" validator) (and (not (tag-weak-p tag)) (string= tag validator)))
           (t (equal date validator)))))
 
 (defun range-position (value start end)
-  "The number whose digits VALUE has from START to END, or one beyond all content."
+  "The decimal number in VALUE from START to END; +MOST-CONTENT+ if it has too many digits."
   (let ((start (or (position #\0 value :start start :end end :test #'char/=) (1- end))))
     (or (decimal-number value start end +most-integer-digits+)
         +most-content+)))
 
 (defun parse-range (value size)
-  "The first and the last octet that VALUE, the text of Range, asks for, of content of SIZE octets;
-NIL when it is none of the ranges that are served: one first octet, and perhaps a last.  Whether
-there are that many is the caller's to check (RFC 9110, section 14.1.2)."
+  "The positions of the first and the last octet that VALUE, the text of Range, asks for, in content
+of SIZE octets.  NIL unless VALUE is a single range with a first octet and perhaps a last one; the
+server ignores other ranges.  The caller checks the positions against SIZE (RFC 9110, section
+14.1.2)."
   (let ((dash (and (> (length value) 6)
                    (string-equal "bytes=" value :end2 6)
                    (position #\- value :start 6))))

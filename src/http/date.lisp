@@ -19,8 +19,8 @@
     digits))
 
 (defun imf-fixdate (universal-time)
-  "UNIVERSAL-TIME, in seconds, as the date format of HTTP, a fresh string of 29
-characters: Sun, 06 Nov 1994 08:49:37 GMT (RFC 9110, section 5.6.7)."
+  "UNIVERSAL-TIME, in seconds, in the date format of HTTP: a fresh string of 29 characters such as
+\"Sun, 06 Nov 1994 08:49:37 GMT\" (RFC 9110, section 5.6.7)."
   (multiple-value-bind (second minute hour day month year weekday)
       (decode-universal-time universal-time 0)
     (concatenate 'string
@@ -29,11 +29,11 @@ characters: Sun, 06 Nov 1994 08:49:37 GMT (RFC 9110, section 5.6.7)."
                  (decimal second 2) " GMT")))
 
 (defmacro rendered-second (variable second render)
-  "What the function RENDER, a form, makes of the universal time SECOND, once for all who ask in
-that second.  VARIABLE, global, is (NIL) at first."
-  ;; Invariant: neither the pair (SECOND . RENDERED) nor what is in it ever changes; a new
-  ;; second is a new pair, published by one assignment.  So whoever reads VARIABLE once has a
-  ;; pair that belongs together.
+  "The result of RENDER, a form for a function, for the universal time SECOND.  All threads share
+one result per second.  VARIABLE, a global variable with the initial value (NIL), caches it."
+  ;; Invariant: the pair (SECOND . RENDERED) and its contents never change.  Each second gets a
+  ;; new pair, which one assignment publishes.  So a thread that reads VARIABLE once gets a
+  ;; consistent pair.
   (let ((pair (gensym "PAIR")) (now (gensym "SECOND")))
     `(let ((,pair ,variable) (,now ,second))
        (unless (eql ,now (car ,pair))
@@ -42,17 +42,17 @@ that second.  VARIABLE, global, is (NIL) at first."
        (cdr ,pair))))
 
 (defvar *date-line* '(nil)
-  "A second and the octets of its Date line; see RENDERED-SECOND.")
+  "The pair of a second and the octets of its Date line; see RENDERED-SECOND.")
 
 (defun render-date-line (second)
   (concatenate 'octets (ascii-octets "Date: ") (ascii-octets (imf-fixdate second)) '(13 10)))
 
 (defun date-line (second)
-  "The octets of the line Date for the universal time SECOND."
+  "The octets of the Date line for the universal time SECOND."
   (rendered-second *date-line* second 'render-date-line))
 
 (defun encode-date (output second)
-  "Appends the field Date for SECOND, a universal time, to OUTPUT.  A second is rendered
-once, however many threads ask (RFC 9110, section 6.6.1)."
+  "Appends the Date field for SECOND, a universal time, to OUTPUT.  All threads share one rendering
+per second (RFC 9110, section 6.6.1)."
   (declare (type output output) #.*plain-policy*)
   (encode-octets output (date-line second)))

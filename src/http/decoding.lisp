@@ -1,13 +1,13 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; What octets in UTF-8 say, and percent-encoded text.  Nothing is refused here: what is no UTF-8
-;;; becomes U+FFFD, and a percent sign without two digits stays.
+;;; Decoding of UTF-8 and of percent-encoded text.  The functions here refuse nothing: they replace
+;;; invalid UTF-8 by U+FFFD, and leave a percent sign without two digits as it is.
 
 (defconstant +replacement+ #xFFFD)
 
 (defun utf-8-size-by-first (octet)
-  "How many octets the sequence has, in UTF-8, that begins with OCTET; 1 where none does (RFC 3629,
-section 3)."
+  "The number of octets, an integer, of a UTF-8 sequence that begins with OCTET; 1 if no longer
+sequence begins with it (RFC 3629, section 3)."
   (cond ((< octet #xC2) 1)
         ((< octet #xE0) 2)
         ((< octet #xF0) 3)
@@ -16,9 +16,8 @@ section 3)."
 
 (declaim (inline continues-p))
 (defun continues-p (octet first nth)
-  "True when OCTET may be the NTH, from 1, after the octet FIRST, which begins a sequence of UTF-8."
-  ;; RFC 3629, section 4: neither forms that are too long nor surrogates, nor what is beyond
-  ;; U+10FFFF.
+  "True if OCTET may be the NTH octet, from 1, after FIRST, which begins a UTF-8 sequence."
+  ;; RFC 3629, section 4, excludes overlong forms, surrogates, and code points above U+10FFFF.
   (if (= 1 nth)
       (case first
         (#xE0 (<= #xA0 octet #xBF))
@@ -29,8 +28,9 @@ section 3)."
       (<= #x80 octet #xBF)))
 
 (defun utf-8-code (octets start end)
-  "The code point that begins OCTETS at START, below END, in UTF-8, and where it ends.  It is U+FFFD
-for as many octets as begin a sequence that does not go on, or for one that begins none."
+  "The code point, an integer, that OCTETS have in UTF-8 at START, below END; and the position after
+it.  The code point is U+FFFD for an octet that begins no sequence, and for the octets of a sequence
+that breaks off."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (let* ((first (aref octets start))
          (size (utf-8-size-by-first first)))
@@ -47,8 +47,8 @@ for as many octets as begin a sequence that does not go on, or for one that begi
                  finally (return (values code (+ start size))))))))
 
 (defun put-code-point (text position code)
-  "Puts CODE into TEXT at POSITION, as two characters where the Lisp's strings are UTF-16.  Returns
-where it ends."
+  "Puts the character of CODE, an integer, into TEXT at POSITION, as two characters if this Lisp's
+strings are UTF-16.  Returns the position after it."
   (declare (type text text) (type index position) (type (unsigned-byte 21) code) #.*plain-policy*)
   (cond ((< code char-code-limit)
          (setf (schar text position) (code-char code))
@@ -60,11 +60,11 @@ where it ends."
            (+ position 2)))))
 
 (defun utf-8-text (octets &optional (start 0) (end (length octets)))
-  "A fresh string of what OCTETS from START below END say in UTF-8, where each sequence that is none
-says U+FFFD."
+  "A fresh string: OCTETS from START below END decoded as UTF-8.  U+FFFD replaces each invalid
+sequence."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
-  ;; No sequence has fewer octets than characters.
+  ;; A sequence never has more characters than octets.
   (let ((text (make-string (- end start)))
         (fill 0))
     (declare (type index fill))
@@ -77,8 +77,8 @@ says U+FFFD."
 ;;; RFC 3986, section 2.1
 
 (defun encoded-octets (text start end)
-  "The octets that TEXT, all Latin-1, from START below END is with percent signs decoded; and how
-many."
+  "TEXT, all Latin-1, from START below END, with percent-encoded octets decoded: a vector of octets,
+and the number of octets in it."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (let ((octets (make-octets (- end start)))
         (fill 0))
@@ -101,8 +101,8 @@ many."
         always (< (char-code (schar text position)) 128)))
 
 (defun percent-decoded (text start end)
-  "What TEXT, all Latin-1, says from START below END once percent-encoded octets are decoded, and
-all are read as UTF-8: a string, TEXT itself where that is the same."
+  "TEXT, all Latin-1, from START below END, with percent-encoded octets decoded and the result read
+as UTF-8: a string.  It is TEXT itself if that is the same."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (assert (<= start end (length text)) (start end) "[~S, ~S) is no range of a text." start end)
   (cond ((not (and (= end (text-position #\% text start end))
@@ -115,8 +115,8 @@ all are read as UTF-8: a string, TEXT itself where that is the same."
 ;;; The parts of a request's target
 
 (defun uri-path (uri)
-  "Where in the string URI, a request target, the path begins, and where it ends: at the query or at
-the end of all (RFC 9112, section 3.2)."
+  "The start and the end of the path in the string URI, a request target.  The path ends at the
+query or at the end of URI (RFC 9112, section 3.2)."
   (declare (type text uri) #.*plain-policy*)
   (let* ((size (length uri))
          (query (text-position #\? uri 0 size))

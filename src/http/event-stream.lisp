@@ -8,18 +8,18 @@
   (:report (lambda (condition stream)
              (format stream "~S cannot be the ~(~A~) of a server-sent event."
                      (malformed-event-value condition) (malformed-event-field condition))))
-  (:documentation "Signalled for what cannot be a field of an event."))
+  (:documentation "A value cannot be a field of a server-sent event."))
 
 (setf (documentation 'malformed-event-field 'function)
       "The keyword of the field that MALFORMED-EVENT is about."
       (documentation 'malformed-event-value 'function)
-      "What was to be the value of that field.")
+      "The value that the field of MALFORMED-EVENT cannot have.")
 
 (defun line-end-p (char)
   (or (char= char #\Return) (char= char #\Newline)))
 
 (defun check-event-field (field value &rest forbidden)
-  "VALUE, for FIELD, as a string; signals MALFORMED-EVENT when it has a line end, or one of the
+  "VALUE, for FIELD, as a string.  Signals MALFORMED-EVENT if it has a line end or one of the
 characters FORBIDDEN."
   (let ((text (princ-to-string value)))
     (if (find-if (lambda (char) (or (line-end-p char) (member char forbidden))) text)
@@ -41,7 +41,7 @@ characters FORBIDDEN."
                            (1+ end)))))
 
 (defun utf-8-octets (text)
-  "The string TEXT in UTF-8.  Signals MALFORMED-EVENT where it has characters that UTF-8 has not."
+  "The string TEXT in UTF-8.  Signals MALFORMED-EVENT if UTF-8 cannot encode a character of it."
   (let* ((size (or (encoded-length text :utf-8)
                    (error 'malformed-event :field :data :value text)))
          (output (make-output (make-octets size))))
@@ -50,10 +50,10 @@ characters FORBIDDEN."
 
 (defun encode-event (data &key event id retry)
   "A server-sent event, a fresh vector of octets.  DATA is a string of any number of lines, or NIL
-for an event that has only other fields.  EVENT is its type, ID its identifier, strings or what
-PRINC makes strings of, without line ends; RETRY is after how many milliseconds, an integer, a
-client whose connection ends tries again; each is NIL for none.  Signals MALFORMED-EVENT.  (HTML
-Living Standard, section 9.2.5.)"
+for an event without data.  EVENT is the type and ID the identifier of the event, strings or other
+objects to PRINC.  RETRY is the delay in milliseconds, an integer, after which a client that has
+lost its connection tries again.  EVENT, ID and RETRY are NIL for none.  Signals MALFORMED-EVENT if
+EVENT or ID has a line end, or ID has a null character (HTML Living Standard, section 9.2.5)."
   (check-type data (or null string))
   (check-type retry (or null unsigned-byte))
   (utf-8-octets
@@ -69,8 +69,8 @@ Living Standard, section 9.2.5.)"
      (terpri stream))))
 
 (defun encode-comment (&optional (text ""))
-  "A comment in a stream of events, a fresh vector of octets, which clients ignore: TEXT, a string
-(HTML Living Standard, section 9.2.6)."
+  "A comment in a stream of events, a fresh vector of octets, with TEXT, a string.  Clients ignore
+it (HTML Living Standard, section 9.2.6)."
   (utf-8-octets
    (with-output-to-string (stream)
      (write-lines text ":" stream)

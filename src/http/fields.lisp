@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; What the header fields that rule a connection mean.  SEEN is the roles (words.lisp)
-;;; of the fields that a head has, so that absent fields cost nothing.
+;;; The meaning of the header fields that control a connection.  SEEN is the union of the roles
+;;; (words.lisp) of the fields in a head, so that absent fields cost nothing.
 
 (defmacro do-elements ((text start end) &body body)
   "Runs BODY for each element of the comma-separated list TEXT, a variable, with START
@@ -17,12 +17,13 @@ and END around the element without its surrounding white space.  Elements may be
            until (= ,comma ,size))))
 
 (defmacro element= (word text start end)
-  "True if TEXT from START to END is WORD, a literal in lower case, in any case."
+  "True if TEXT from START to END is WORD, a literal in lower case, compared without regard to
+case."
   `(text-spells-p ,text ,start ,end (load-time-value (coerce ,word 'text) t)))
 
 (defun list-elements (value)
-  "The elements of VALUE, a string that is a comma-separated list, as a list of strings; without
-empty ones (RFC 9110, section 5.6.1)."
+  "A list of the non-empty elements, strings, of VALUE, a string that is a comma-separated list
+(RFC 9110, section 5.6.1)."
   (let ((text (coerce value 'text)) (elements '()))
     (declare (type text text))
     (do-elements (text start end)
@@ -38,7 +39,7 @@ empty ones (RFC 9110, section 5.6.1)."
          (= end (text-run-end text 0 end +token+)))))
 
 (defun settle-connection (head seen)
-  "Sets what HEAD says about the connection from its version, Connection and Upgrade."
+  "Sets the connection options of HEAD by its version, Connection and Upgrade."
   (declare (type head head) (type role seen) #.*plain-policy*)
   (when (logtest seen +connection+)
     (let ((options (head-header head :connection))
@@ -51,35 +52,35 @@ empty ones (RFC 9110, section 5.6.1)."
                (setf (head-close-requested-p head) t))
               ((element= "upgrade" options start end)
                (setf upgrade-p t))))
-      ;; RFC 9110, section 7.8: ignore Upgrade in HTTP/1.0; without the connection
-      ;; option it was not meant for us.
+      ;; RFC 9110, section 7.8: a server MUST ignore Upgrade in HTTP/1.0.  Without the connection
+      ;; option, Upgrade was not meant for this server.
       (when (and upgrade-p (logtest seen +upgrade+) (eq :http/1.1 (head-protocol head)))
         (setf (head-upgrade head) (head-header head :upgrade)))))
-  ;; RFC 9112, section 9.3, in its order.
+  ;; These tests follow the order of RFC 9112, section 9.3.
   (setf (head-keep-alive-p head)
         (and (not (head-close-requested-p head))
              (or (eq :http/1.1 (head-protocol head))
                  (head-keep-alive-requested-p head)))))
 
 (defun settle-host (head seen)
-  "Checks Host, and sets what the program sees of it where the target takes precedence."
+  "Checks Host.  If the target names a host, replaces the value of Host by it."
   (declare (type head head) (type role seen) #.*plain-policy*)
   (let* ((entry (and (logtest seen +host+) (find-field :host (head-headers head))))
          (value (cdr entry)))
     (cond ((null entry)
-           ;; RFC 9112, section 3.2: MUST respond with 400 to HTTP/1.1 without Host.
+           ;; RFC 9112, section 3.2: a server MUST respond with 400 to HTTP/1.1 without Host.
            (when (eq :http/1.1 (head-protocol head))
              (refuse :missing-host)))
           ((not (authority-p value 0 (length value)))
            (refuse :invalid-host))
           ((head-host head)
-           ;; RFC 9112, section 3.2.2: MUST ignore Host in favour of the target.
+           ;; RFC 9112, section 3.2.2: a server MUST ignore Host in favour of the target.
            (setf (cdr entry) (head-host head)))
           (t
            (setf (head-host head) value)))))
 
 (defun parse-content-length (value limit)
-  "The number that VALUE, the text of a Content-Length, is; refused beyond LIMIT."
+  "The number in VALUE, the text of a Content-Length.  Refuses a number above LIMIT."
   (declare (type text value))
   ;; RFC 9110, section 8.6: Content-Length = 1*DIGIT; anticipate large numerals.
   (unless (and (plusp (length value))
@@ -98,14 +99,14 @@ empty ones (RFC 9110, section 5.6.1)."
   (declare (type text value) #.*plain-policy*)
   (let ((chunked 0) (others 0) (final-chunked-p nil))
     (do-elements (value start end)
-      ;; RFC 9112, section 7.1: parameters of chunked are an error.  An empty element
-      ;; is refused too, unlike section 5.6.1.2 of RFC 9110 has it for lists: two
-      ;; parties that read it differently disagree about where the request ends.
+      ;; RFC 9112, section 7.1: parameters of chunked are an error.  RFC 9110, section 5.6.1.2,
+      ;; allows empty elements in lists.  They are refused here, since a proxy that reads them
+      ;; differently would see another end of the request.
       (unless (and (< start end) (= end (text-run-end value start end +token+)))
         (refuse :malformed-transfer-encoding))
       (setf final-chunked-p (element= "chunked" value start end))
       (if final-chunked-p (incf chunked) (incf others)))
-    ;; RFC 9112, section 6.3, item 4: without a final chunked the length is unknown.
+    ;; RFC 9112, section 6.3, item 4: unless chunked comes last, the length is unknown.
     (unless (and final-chunked-p (= 1 chunked))
       (refuse :chunked-not-final))
     (when (plusp others)
@@ -116,7 +117,7 @@ empty ones (RFC 9110, section 5.6.1)."
   (declare (type head head) (type role seen) (type limits limits) #.*plain-policy*)
   (let ((length-p (logtest seen +content-length+)))
     (when (logtest seen +transfer-encoding+)
-      ;; RFC 9112, section 6.1: in HTTP/1.0 the framing is faulty.
+      ;; RFC 9112, section 6.1: in HTTP/1.0, a Transfer-Encoding makes the framing faulty.
       (when (eq :http/1.0 (head-protocol head))
         (refuse :transfer-encoding-in-http/1.0))
       (when length-p
@@ -130,9 +131,10 @@ empty ones (RFC 9110, section 5.6.1)."
         (setf (head-framing head) (if (zerop size) :none size))))))
 
 (defun settle-expectation (head seen)
-  "Sets whether the client of HEAD waits for 100; refuses any other expectation."
+  "Sets HEAD-EXPECT-100-CONTINUE-P of HEAD.  Refuses any other expectation."
   (declare (type head head) (type role seen) #.*plain-policy*)
-  ;; RFC 9110, section 10.1.1: ignore it in HTTP/1.0; 417 for a member we cannot meet.
+  ;; RFC 9110, section 10.1.1: a server MUST ignore Expect in HTTP/1.0, and may reply 417 to an
+  ;; expectation that it cannot meet.
   (when (and (logtest seen +expect+) (eq :http/1.1 (head-protocol head)))
     (let ((value (head-header head :expect)))
       (declare (type text value))

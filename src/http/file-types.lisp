@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;;; The media types of files, by the ends of their names.
+;;;; The media types of files, by file name extension.
 
 (defparameter *file-types*
   '(("text/html" "html" "htm") ("text/css" "css") ("text/javascript" "js" "mjs")
@@ -15,7 +15,7 @@
     ("font/woff" "woff") ("font/woff2" "woff2") ("font/ttf" "ttf") ("font/otf" "otf")
     ("audio/mpeg" "mp3") ("audio/ogg" "ogg" "oga" "opus") ("audio/wav" "wav")
     ("video/mp4" "mp4" "m4v") ("video/webm" "webm") ("video/ogg" "ogv"))
-  "Media types of files, each with the ends of names that mean it.")
+  "Media types of files, each with its file name extensions.")
 
 (defun table-of-file-types ()
   (let ((table (make-hash-table :test 'equalp)))
@@ -25,9 +25,8 @@
     table))
 
 (defparameter *types-by-end* (table-of-file-types)
-  "Media types by the ends of names, in any case.")
+  "Media types by extension, regardless of case.")
 
 (defun media-type-of-file (pathname)
-  "The media type of the file PATHNAME, a string, by the end of its name; NIL where that means
-none."
+  "The media type, a string, of the file PATHNAME by its extension; NIL for an unknown one."
   (values (gethash (pathname-type pathname) *types-by-end*)))

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; The alphabet of HTTP/1.1: single octets by name, and sets of octets as bits
-;;; of one table, so that a scan asks one question of each octet.
+;;; The alphabet of HTTP/1.1: single octets by name, and classes of octets as bits of one table, so
+;;; that a scan needs one lookup for each octet.
 
 (defconstant +line-feed+ 10)
 (defconstant +carriage-return+ 13)
@@ -16,13 +16,13 @@
 (eval-when (:compile-toplevel :load-toplevel :execute)
 
   (defun member-octets (part)
-    "The octets meant by PART of a class: a string of them, or a range (FIRST . LAST)."
+    "A list of the octets in PART of a class: a string of them, or a range (FIRST . LAST)."
     (if (stringp part)
         (coerce (ascii-octets part) 'list)
         (loop for octet from (car part) to (cdr part) collect octet)))
 
   (defun class-table (classes)
-    "A table from octet to the sum of the bits of those of CLASSES it belongs to."
+    "A table from each octet to the bits of its CLASSES."
     (let ((table (make-array 256 :element-type 'octet :initial-element 0)))
       (loop for parts in classes
             for bit = 1 then (ash bit 1)
@@ -38,7 +38,7 @@
              collect `(defconstant ,name ,bit))
      (declaim (type (octets 256) ,table))
      (defparameter ,table (class-table ',(mapcar #'rest classes))
-       "From octet to the sum of the classes it belongs to.")))
+       "Maps each octet to the bits of its classes.")))
 
 (define-octet-classes *octet-classes*
 
@@ -46,9 +46,9 @@
   ;; "'" / "*" / "+" / "-" / "." / "^" / "_" / "`" / "|" / "~" / DIGIT / ALPHA
   (+token+ "!#$%&'*+-.^_`|~" (48 . 57) (65 . 90) (97 . 122))
 
-  ;; RFC 5234, appendix B.1: VCHAR = %x21-7E.  What may stand in a request target;
-  ;; RFC 9112, section 3.2, allows less, but nothing here takes a target apart by
-  ;; the octets that it excludes, and browsers do send | and ".
+  ;; RFC 5234, appendix B.1: VCHAR = %x21-7E.  A request target may have these octets.  RFC 9112,
+  ;; section 3.2, allows fewer, but browsers send | and ", and no function here splits a target
+  ;; at an octet that the RFC excludes.
   (+visible+ (33 . 126))
 
   ;; RFC 9110, section 5.5: field-vchar = VCHAR / obs-text (%x80-FF), with SP and
@@ -58,8 +58,8 @@
   ;; RFC 9110, section 5.6.3: OWS = *( SP / HTAB )
   (+whitespace+ (9 . 9) (32 . 32))
 
-  ;; RFC 3986, section 3.2.2: reg-name = *( unreserved / pct-encoded / sub-delims );
-  ;; here without pct-encoded, which is three octets
+  ;; RFC 3986, section 3.2.2: reg-name = *( unreserved / pct-encoded / sub-delims ).  This class
+  ;; leaves out pct-encoded, which is three octets; see REG-NAME-END.
   (+reg-name+ "-._~!$&'()*+,;=" (48 . 57) (65 . 90) (97 . 122))
 
   ;; RFC 3986, section 3.2.2: between the brackets of an IP-literal, IPv6address

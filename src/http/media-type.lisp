@@ -1,9 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; The media type of content: token "/" token, with parameters (RFC 9110, section 8.3.1).  What
-;;; follows a type and is no parameter means nothing, as it does to Hunchentoot: one function
-;;; decides for both, or content of a type that only one of them takes for a form would escape the
-;;; limits of forms.
+;;; The media type of content: token "/" token, with parameters (RFC 9110, section 8.3.1).  Text
+;;; after the type that is not a parameter is ignored, as in Hunchentoot.  The engine and
+;;; Hunchentoot must agree about which content is a form: a form that only Hunchentoot recognized
+;;; would escape the limits of forms.
 
 (define-condition malformed-media-type (recycling-error)
   ()
@@ -11,12 +11,13 @@
   (:documentation "The value of a Content-Type is not acceptable (RFC 9110, section 8.3.1)."))
 
 (defun media-type-end (text)
-  "Where the type ends in TEXT, a Content-Type, and where its slash is; NIL where it has none."
+  "The end of the type in TEXT, a Content-Type, and the position of its slash; NIL if TEXT has no
+slash after its first token."
   (declare (type text text) #.*plain-policy*)
   (let* ((size (length text))
          (slash (text-run-end text 0 size +token+)))
     (when (= (1+ slash) size)
-      ;; It ends in what cannot begin a subtype.
+      ;; The subtype is missing.
       (when (char= #\/ (schar text slash)) (error 'malformed-media-type)))
     (when (zerop size)
       (error 'malformed-media-type))
@@ -25,8 +26,8 @@
          (values (text-run-end text (1+ slash) size +token+) slash))))
 
 (defun quoted-end (text start lenient-p)
-  "Where the quoted string whose first quote is before START of TEXT has its last; if LENIENT-P, the
-end of TEXT where it has none."
+  "The position of the closing quote of the quoted string that begins in TEXT before START.  If the
+quote is missing: the end of TEXT if LENIENT-P, else an error."
   (declare (type text text) (type index start) #.*plain-policy*)
   ;; RFC 9110, section 5.6.4
   (loop with size of-type index = (length text)
@@ -39,18 +40,18 @@ end of TEXT where it has none."
         finally (return (if lenient-p size (error 'malformed-media-type)))))
 
 (defun parameter-value-end (text start)
-  "Where the value of a parameter, no quoted string, that begins TEXT at START ends."
+  "The end of the parameter value, other than a quoted string, that begins in TEXT at START."
   (declare (type text text) (type index start) #.*plain-policy*)
-  ;; RFC 9110, section 5.6.6, has a token; boundaries come with other characters, too.
+  ;; RFC 9110, section 5.6.6, requires a token, but clients send boundaries with other characters.
   (loop for position of-type index from start below (length text)
         until (let ((char (schar text position)))
                 (or (char= char #\;) (char= char #\Space) (char= char #\Tab)))
         finally (return position)))
 
 (defun parameter-range (text start name lenient-p)
-  "From where to where in TEXT, whose parameters begin at START, the value of the first one called
-NAME is, without its quotes; third, whether it has these.  NIL where there is none.  Signals
-MALFORMED-MEDIA-TYPE for a parameter without value, or stops there if LENIENT-P."
+  "The start and the end, without quotes, of the value of the first parameter NAME in TEXT, whose
+parameters begin at START; and true if the value is quoted.  NIL if there is no such parameter.  At
+a parameter without a value, stops if LENIENT-P, else signals MALFORMED-MEDIA-TYPE."
   (declare (type text text name) (type index start) #.*plain-policy*)
   (let ((size (length text)) (position start) (from nil) (to 0) (quoted nil))
     (declare (type index position to))
@@ -71,14 +72,16 @@ MALFORMED-MEDIA-TYPE for a parameter without value, or stops there if LENIENT-P.
             (error 'malformed-media-type))
           (let* ((quote-p (char= #\" (schar text position)))
                  (value (if quote-p (1+ position) position))
-                 (end (if quote-p (quoted-end text value lenient-p) (parameter-value-end text value))))
+                 (end (if quote-p
+                          (quoted-end text value lenient-p)
+                          (parameter-value-end text value))))
             (declare (type index value end))
             (when (and (null from) (string-equal name text :start2 name-start :end2 name-end))
               (setf from value to end quoted quote-p))
             (setf position (if quote-p (min size (1+ end)) end))))))))
 
 (defun unescaped (text start end)
-  "A fresh string of TEXT from START below END without the backslashes of quoted pairs."
+  "A fresh string: TEXT from START below END without the backslashes of quoted pairs."
   (with-output-to-string (output)
     (loop with position = start
           while (< position end)
@@ -88,14 +91,14 @@ MALFORMED-MEDIA-TYPE for a parameter without value, or stops there if LENIENT-P.
              (incf position))))
 
 (defun parameter-value (text start end quoted)
-  "The value that TEXT has from START below END, which were in quotes if QUOTED."
+  "The parameter value in TEXT from START below END.  QUOTED is true if it was in quotes."
   (if quoted
       (unescaped text start end)
       (text-part text start end)))
 
 (defun media-type-p (type text)
-  "True when the string TEXT, the value of a Content-Type, names the media type TYPE, a string,
-whatever follows it (RFC 9110, section 8.3.1)."
+  "True if the string TEXT, the value of a Content-Type, names the media type TYPE, a string.
+Parameters do not matter (RFC 9110, section 8.3.1)."
   (let* ((text (coerce text 'text))
          (end (handler-case (media-type-end text)
                 (malformed-media-type () nil))))
@@ -104,9 +107,10 @@ whatever follows it (RFC 9110, section 8.3.1)."
          (string-equal type text :end2 end))))
 
 (defun media-type-parameter (name text &optional (kind nil))
-  "The value of the parameter NAME, a string in lower case, in the string TEXT, the value of a
-Content-Type: a fresh string, or NIL where it has none, or where KIND is a string and not what
-stands before the slash.  Signals MALFORMED-MEDIA-TYPE for what is none (RFC 9110, section 8.3.1)."
+  "The value, a fresh string, of the parameter NAME, a string in lower case, in the string TEXT, the
+value of a Content-Type.  NIL if TEXT has no such parameter, or if KIND is a string other than the
+part of the type before the slash.  Signals MALFORMED-MEDIA-TYPE if TEXT is not a media type (RFC
+9110, section 8.3.1)."
   (let ((text (coerce text 'text)) (name (coerce name 'text)))
     (multiple-value-bind (type-end slash) (media-type-end text)
       (when type-end

@@ -1,18 +1,18 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; Where in the octets of a multipart body its parts are.  Like the parser of heads it is a machine
-;;; of phases, keeps no octets, and finds the same however they arrive.
+;;; A multipart parser finds the parts among the octets of a multipart body.  Like the head parser,
+;;; it is a state machine, keeps no octets, and gives the same result however the octets are split.
 ;;;
-;;; A delimiter is a line that begins with two hyphens and the boundary.  Its line end before
-;;; belongs to it, and not to the content (RFC 2046, section 5.1.1).  Whatever else is on that line
-;;; means nothing, except two hyphens at once, which close the body.
+;;; A delimiter is a line that begins with two hyphens and the boundary.  The line end before it
+;;; belongs to the delimiter, not to the content (RFC 2046, section 5.1.1).  Two hyphens directly
+;;; after the boundary close the body; the parser ignores any other text on that line.
 ;;;
 ;;; Invariants:
-;;; - FRESH-P is true where a delimiter needs no line end before it: at the very beginning, and where
-;;;   a part's content begins, since the empty line ended just there.
-;;; - A phase that finds nothing and remains the phase has taken all that it can judge.
-;;; - A boundary has no carriage return, so the search for one, from carriage return to carriage
-;;;   return, looks at no octet more than twice.
+;;; - FRESH-P is true where a delimiter needs no line end before it: at the start of the body and,
+;;;   since an empty line has just ended, at the start of a part's content.
+;;; - A phase that returns no event and sets no other phase has used all octets that it can.
+;;; - A boundary has no carriage return.  So the search for it, from carriage return to carriage
+;;;   return, examines no octet more than twice.
 
 (define-condition malformed-multipart (recycling-error)
   ()
@@ -20,29 +20,30 @@
   (:documentation "A multipart body is not acceptable."))
 
 (defconstant +part-head-octets+ (* 16 1024)
-  "The most octets of the head of one part, the empty line included.")
+  "The maximum number of octets in the head of one part, with its empty line.")
 
 (defconstant +boundary-octets+ 1024
-  "The most octets of a boundary.  RFC 2046, section 5.1.1, allows 70, and none that is empty; other
-servers take more and less.")
+  "The maximum number of octets in a boundary.  RFC 2046, section 5.1.1, allows 1 to 70; other
+servers have other limits.")
 
 (defstruct (multipart-parser (:include opaque) (:copier nil)
                              (:constructor %make-multipart-parser (delimiter))
                              (:predicate nil) (:conc-name multipart-))
   "Finds the parts of one multipart body; see PARSE-MULTIPART."
   (delimiter (make-octets 0) :type octets :read-only t) ; line end, two hyphens, boundary
-  (phase 'skip-preamble :type symbol)   ; NIL: the last delimiter has ended
+  (phase 'skip-preamble :type symbol)   ; NIL after the last delimiter
   (fresh-p t :type boolean)
-  (closed-p nil :type boolean)          ; the last delimiter has begun
-  (judged 0 :type index))               ; octets of a head in which it does not end
+  (closed-p nil :type boolean)          ; true once the last delimiter has begun
+  (judged 0 :type index))               ; octets of a part's head that were searched for its end
 
 (defun boundary-p (text)
-  "True when TEXT, a string, can be the boundary of a multipart body."
+  "True if TEXT, a string, can be the boundary of a multipart body."
   (and (<= (length text) +boundary-octets+)
        (every (lambda (char) (<= 32 (char-code char) 255)) text)))
 
 (defun make-multipart-parser (boundary)
-  "A parser of a body whose parts BOUNDARY, a string for which BOUNDARY-P is true, delimits."
+  "A parser for a body whose parts are delimited by BOUNDARY, a string.  BOUNDARY-P must be true of
+it."
   (check-type boundary (satisfies boundary-p))
   (%make-multipart-parser
    (concatenate 'octets (vector +carriage-return+ +line-feed+) (ascii-octets "--")
@@ -58,8 +59,9 @@ servers take more and less.")
 ;;; Searching
 
 (defun find-octets (wanted octets start end)
-  "Where in OCTETS from START below END those of WANTED are, which begin with a carriage return;
-second, true.  Where they are not, from where on they could still come, or END; and NIL."
+  "Searches OCTETS from START below END for WANTED, which begins with a carriage return.  Returns
+its position and true; if it is not there, the position where its first octets may be, or END; and
+NIL."
   (declare (type octets wanted octets) (type index start end) #.*plain-policy*)
   (loop
     (let* ((position (octet-position +carriage-return+ octets start end))
@@ -70,8 +72,8 @@ second, true.  Where they are not, from where on they could still come, or END; 
       (setf start (1+ position)))))
 
 (defun find-delimiter (parser octets start end)
-  "Where in OCTETS from START below END what is before the next delimiter ends, as far as is known;
-second, where the delimiter ends, or NIL."
+  "Searches OCTETS from START below END for the next delimiter.  Returns the end of the octets that
+are certainly before it; and the end of the delimiter, or NIL if it was not found."
   (declare (type multipart-parser parser) (type octets octets) (type index start end)
            #.*plain-policy*)
   (let ((delimiter (multipart-delimiter parser)))
@@ -84,8 +86,8 @@ second, where the delimiter ends, or NIL."
     (multiple-value-bind (position found-p) (find-octets delimiter octets start end)
       (values position (and found-p (+ position (length delimiter)))))))
 
-;;; The phases.  Each is given OCTETS from POSITION below END, at least one, and returns as
-;;; PARSE-MULTIPART does; without an event it may have made another phase the next.
+;;; The phases.  Each gets OCTETS from POSITION below END, at least one, and returns the values of
+;;; PARSE-MULTIPART.  A phase that returns no event may have set another phase.
 
 (defmacro define-multipart-phase (name (parser octets position end) documentation &body body)
   "Defines NAME as a phase of PARSER, a multipart parser."
@@ -99,14 +101,14 @@ second, where the delimiter ends, or NIL."
   `(values nil nil nil ,position))
 
 (define-multipart-phase skip-preamble (parser octets position end)
-  "Drops what comes before the first delimiter, and takes that."
+  "Drops the octets before the first delimiter, and takes the delimiter."
   (multiple-value-bind (stop after) (find-delimiter parser octets position end)
     (when after
       (setf (multipart-phase parser) 'judge-delimiter))
     (without-event (or after stop))))
 
 (define-multipart-phase judge-delimiter (parser octets position end)
-  "Finds out whether a delimiter is the last."
+  "Decides whether a delimiter is the last one."
   (let ((hyphen-p (= +hyphen+ (aref octets position))))
     (cond ((and hyphen-p (= end (1+ position)))
            (without-event position))
@@ -117,7 +119,7 @@ second, where the delimiter ends, or NIL."
            (without-event (if hyphen-p (1+ position) position))))))
 
 (define-multipart-phase skip-to-return (parser octets position end)
-  "Drops what is left of the line of a delimiter, and takes the carriage return."
+  "Drops the rest of the line of a delimiter, and takes the carriage return."
   (let ((stop (octet-position +carriage-return+ octets position end)))
     (declare (type index stop))
     (cond ((= stop end) (without-event end))
@@ -137,7 +139,7 @@ second, where the delimiter ends, or NIL."
            (without-event (1+ stop))))))
 
 (defun part-head-end (parser octets start end)
-  "Where the head of a part that begins at START ends, or NIL when that is not known yet."
+  "The end of the head of a part that begins at START; NIL if it is not in OCTETS yet."
   (declare (type multipart-parser parser) (type index start end) #.*plain-policy*)
   (let ((line-end (load-time-value (coerce '(13 10) 'octets) t))
         (empty-line (load-time-value (coerce '(13 10 13 10) 'octets) t)))
@@ -173,17 +175,18 @@ second, where the delimiter ends, or NIL."
            (values :end stop stop after))
           (t (without-event position)))))
 
-;;; The whole
+;;; The whole body
 
 (defun parse-multipart (parser octets start end)
-  "Reads on in OCTETS, from START below END, with PARSER.  Returns four values: what comes next;
-from where and up to where in OCTETS it is; and from where on to read on.
+  "Continues to parse a multipart body with PARSER, in OCTETS from START below END.  Returns four
+values: an event; the start and the end of its octets; and the position from which to call again.
   :HEAD     the header lines of a part, with the empty line after them
-  :CONTENT  octets of the part, never none; there may be more
-  :END      the part is over
-  NIL       nothing more in OCTETS.  Unless MULTIPART-DONE-P, call again when more octets have come,
-            START being where those from the last position on are by then.
-Signals MALFORMED-MULTIPART when the head of a part is too large (RFC 2046, section 5.1.1)."
+  :CONTENT  octets of the part, at least one; more may follow
+  :END      the end of the part
+  NIL       OCTETS have no further event.  Unless MULTIPART-DONE-P is true, the caller keeps the
+            octets from the fourth value on, receives more, and calls again.  START is then the
+            position of those octets; the caller may have moved them.
+Signals MALFORMED-MULTIPART if the head of a part is too large (RFC 2046, section 5.1.1)."
   (declare (type multipart-parser parser) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (loop
@@ -196,11 +199,11 @@ Signals MALFORMED-MULTIPART when the head of a part is too large (RFC 2046, sect
           (return (values event from to next)))
         (setf start next)))))
 
-;;; What the head of a part says (RFC 7578, section 4.2)
+;;; The fields in the head of a part (RFC 7578, section 4.2)
 
 (defun head-lines (text)
-  "The lines of TEXT, the head of a part, as fresh strings; one that is continued is one (RFC 5322,
-section 2.2.3)."
+  "The lines of TEXT, the head of a part, as fresh strings.  A line and its continuation lines are
+one string (RFC 5322, section 2.2.3)."
   (declare (type text text) #.*plain-policy*)
   (let ((start 0) (size (length text)) (lines '()))
     (declare (type index start size))
@@ -219,8 +222,8 @@ section 2.2.3)."
     (nreverse lines)))
 
 (defun line-value (line name)
-  "From where to where in LINE the value is that it gives the field NAME, without parameters; NIL
-where it is another's."
+  "The start and the end of the value, without parameters, in LINE; NIL if LINE is not the field
+NAME."
   (declare (type text line name) #.*plain-policy*)
   (let ((size (length name)))
     (and (< size (length line))
@@ -230,8 +233,8 @@ where it is another's."
            (values start (parameter-value-end line start))))))
 
 (defun field-of-part (lines name &optional value)
-  "The first of LINES, of the head of a part, that gives the field NAME a value, or VALUE; with
-where the value begins and ends.  NIL where none does."
+  "The first of LINES that is the field NAME and, unless VALUE is NIL, has that value; and the start
+and the end of its value.  NIL if there is no such line."
   (dolist (line lines)
     (declare (type text line))
     (multiple-value-bind (start end) (line-value line (coerce name 'text))
@@ -240,9 +243,9 @@ where the value begins and ends.  NIL where none does."
         (return (values line start end))))))
 
 (defun extended-value (text)
-  "The octets, as characters with these codes, that TEXT, an ext-value, has, and their charset
-(RFC 8187, section 3.2.1).  TEXT itself and NIL where it is none, or its charset is neither UTF-8
-nor ISO-8859-1."
+  "The value of TEXT, an ext-value, as a string whose character codes are octets; and its charset
+(RFC 8187, section 3.2.1).  TEXT itself and NIL if TEXT is not an ext-value in UTF-8 or
+ISO-8859-1."
   (let* ((first (position #\' text))
          (second (and first (position #\' text :start (1+ first))))
          (charset (and second
@@ -254,21 +257,21 @@ nor ISO-8859-1."
         (values text nil))))
 
 (defun file-name-in (parameter)
-  "The name of a file, as characters whose codes are octets, or NIL; and its charset, where that is
-told.  PARAMETER is a function that returns the value of the parameter of a name, or NIL."
+  "The name of a file, a string whose character codes are octets, or NIL; and its charset, or NIL.
+PARAMETER is a function that maps the name of a parameter to its value or NIL."
   (let* ((plain (funcall parameter "filename"))
-         ;; RFC 7578, section 4.2, has clients not send it; those that do mean a file.
+         ;; RFC 7578, section 4.2, forbids filename* to clients, but some send it for a file.
          (extended (and (null plain) (funcall parameter "filename*"))))
     (if extended
         (extended-value extended)
         (values plain nil))))
 
 (defun part-facts (octets start end)
-  "What the head of a part, which is OCTETS from START below END, says: three strings of characters
-whose codes are octets, or NIL.  The name of the field, the name of the file, and its type without
-parameters, RFC 7578, sections 4.2 and 4.4.  Fourth, the charset, a string or NIL: of a file that of
-its name (RFC 8187), else that of the content (RFC 7578, section 5.1.2).  It takes time with the
-number of octets, and nothing in it is an error."
+  "Reads the head of a part, OCTETS from START below END.  Returns four values, each a string or
+NIL: the name of the field; the name of the file; the media type without parameters (RFC 7578,
+sections 4.2 and 4.4); and the charset of the file's name (RFC 8187) or, if there is no file, of the
+content (RFC 7578, section 5.1.2).  The character codes of the first three are octets.  Never
+signals an error for the octets of a head, and takes time linear in their number."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (let ((lines (head-lines (latin-1-text octets start end))))

@@ -1,42 +1,42 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; What a request's octets are called in Lisp, without making symbols of them: a
-;;; client could fill the KEYWORD package, which is never collected.
+;;; Lisp names for the octets of a request.  No function here interns a symbol, since a client
+;;; could fill the KEYWORD package, which is never collected.
 
 (defun method-name (octets start end)
-  "The method that is OCTETS from START below END: a keyword if there is one, or a string.
-Lower case stays what it is (RFC 9110, section 9.1)."
+  "The method in OCTETS from START below END: a keyword if it exists, else a string.  The case of
+letters is significant (RFC 9110, section 9.1)."
   (or (find-word *methods* octets start end)
       (let ((name (latin-1-text octets start end)))
         (or (find-symbol name '#:keyword) name))))
 
 (defvar *spelling-kept-p* nil
-  "True if the name of a header field that no keyword has stays as the client spells it; else it is
-in upper case.  Set once, before there is a request.")
+  "True to keep the client's spelling of a header field name that has no keyword; NIL to change such
+a name to upper case.  It is set once, before the first request.")
 
 (defun unknown-field-name (octets start end)
-  "The name of a field that is OCTETS from START below END, of none of *HEADER-NAMES*: a keyword if
-there is one, or else a string, spelled as *SPELLING-KEPT-P* says."
+  "The field name in OCTETS from START below END, none of *HEADER-NAMES*: a keyword if it exists,
+else a string, spelled according to *SPELLING-KEPT-P*."
   (let ((name (upper-case-text octets start end)))
     (or (find-symbol name '#:keyword)
         (if *spelling-kept-p* (latin-1-text octets start end) name))))
 
 (declaim (inline field-name))
 (defun field-name (octets start end)
-  "The name of a field that is OCTETS from START below END, and its role.  It is a keyword
-if there is one (any that a program mentions), or else a string (see *SPELLING-KEPT-P*)."
+  "The field name in OCTETS from START below END, and its role.  The name is a keyword if that
+keyword exists, as it does if a program mentions it; else a string (see *SPELLING-KEPT-P*)."
   (multiple-value-bind (keyword role) (find-word *headers* octets start end)
     (if keyword
         (values keyword role)
         (values (unknown-field-name octets start end) +unknown-field+))))
 
 (defun protocol-name (octets start end)
-  "The protocol that OCTETS from START below END name, :HTTP/1.0 or :HTTP/1.1."
+  "The protocol in OCTETS from START below END: :HTTP/1.0 or :HTTP/1.1.  Refuses any other."
   (or (and (< start end) (find-word *protocols* octets start end))
       (later-protocol-name octets start end)))
 
 (defun later-protocol-name (octets start end)
-  "As PROTOCOL-NAME, for versions that are not among *PROTOCOLS*."
+  "Like PROTOCOL-NAME, for versions that are not in *PROTOCOLS*."
   ;; RFC 9112, section 2.3: HTTP-version = HTTP-name "/" DIGIT "." DIGIT, case-sensitive.
   (let ((text (latin-1-text octets start end)))
     (unless (and (= 8 (length text))
@@ -45,7 +45,7 @@ if there is one (any that a program mentions), or else a string (see *SPELLING-K
                  (char= #\. (schar text 6))
                  (digit-char-p (schar text 7)))
       (refuse :malformed-version))
-    ;; RFC 9110, section 2.5: a later minor version is read as the latest we know.
+    ;; RFC 9110, section 2.5: a later minor version counts as the latest known one.
     (if (char= #\1 (schar text 5))
         :http/1.1
         (refuse :unsupported-version))))

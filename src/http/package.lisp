@@ -1,6 +1,6 @@
 (defpackage #:hunchentoot-recycling-taskmaster.http
-  (:documentation "Private.  HTTP/1.1 without I/O: octets in, request heads and
-body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
+  (:documentation "Private.  HTTP/1.1 without I/O: octets in, request heads and body ranges out;
+replies in, octets out.  This layer uses no socket, stream, thread or clock.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group
                 #:set-published)
@@ -13,7 +13,8 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:limits-header-count #:limits-body-octets #:limits-chunk-extension-octets
    #:limits-trailer-octets #:limits-raw-octets #:limits-form-octets #:limits-field-count
    #:limits-file-count
-   #:limits-early-octets #:limits-content-rate #:limits-content-grace #:limits-content-seconds #:limits-reply-rate #:limits-reply-grace
+   #:limits-early-octets #:limits-content-rate #:limits-content-grace #:limits-content-seconds
+   #:limits-reply-rate #:limits-reply-grace
    ;; request heads
    #:parser #:make-parser #:parse-head #:parser-begun-p #:known-request-line #:parser-fresh-p
    #:reset-parser #:forget-head
@@ -22,7 +23,7 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:head-keep-alive-requested-p #:head-close-requested-p #:head-upgrade
    #:head-expect-100-continue-p #:*spelling-kept-p*
    #:uri-path #:host-and-port #:default-port #:field-spelling
-   ;; whether a connection may be used again
+   ;; reuse of a connection
    #:protocol-state #:next-state #:state-after-head #:reusable-p #:persists-p #:last-request-read-p
    #:client-side #:our-side #:illegal-event #:illegal-event-event #:illegal-event-state
    ;; request bodies
@@ -43,7 +44,8 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    #:encode-octets #:encode-by #:encode-body #:*body-copy-limit*
    #:encoded-length #:encode-string #:encode-decimal
    #:encode-event #:encode-comment #:malformed-event #:malformed-event-field #:malformed-event-value
-   #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk #:chunk-room #:lengthen-chunk #:chunk-of
+   #:encode-chunk-start #:encode-chunk-end #:encode-last-chunk
+   #:chunk-room #:lengthen-chunk #:chunk-of
    #:reason-phrase #:media-type-of-file #:body-allowed-p #:imf-fixdate #:rendered-second
    ;; lists and words in header fields
    #:list-elements #:token-p
@@ -52,11 +54,11 @@ body ranges out; replies in, octets out.  No socket, stream, thread or clock.")
    ;; texts and octets
    #:text-position #:text-part #:latin-1-text #:octet-count
    #:utf-8-text #:utf-8-code #:utf-8-size-by-first #:put-code-point #:percent-decoded
-   ;; ranges that a caller cannot vouch for
+   ;; checks of arguments
    #:check-range))
 
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
 (defparameter *hot-files* '("scan" "put")
-  "The files of src/http/ that may say *HOT-POLICY*.  Their functions trust their
-arguments; every caller has checked types and bounds under *PLAIN-POLICY*.")
+  "The files of src/http/ that may use *HOT-POLICY*.  Their functions trust their arguments: every
+caller has checked types and bounds under *PLAIN-POLICY*.")

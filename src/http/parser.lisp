@@ -1,14 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; The request head parser: a machine of few phases.  A phase is a function that is given
-;;; the octets from where the last one stopped.  It takes a word and calls the next phase
-;;; (PROCEED); at the end of a line it answers where the next one begins; and where it has
-;;; looked at all octets and still lacks some, it answers NIL, and is called again with
-;;; what follows.  So each octet is judged once, in order, and whether a request is
-;;; refused, and why, depends on its octets only and not on how they arrived.
+;;; The request head parser is a state machine.  Each phase is a function that gets the octets
+;;; from where the last phase stopped.  A phase takes one word and calls the next phase
+;;; (PROCEED).  At the end of a line, the phase returns the position of the next line.  When
+;;; the octets run out first, the phase returns NIL, and PARSE-HEAD calls it again with the
+;;; octets that follow.  So the parser examines each octet once, in order, and the decision to
+;;; refuse a request depends on its octets alone, not on how they were split in transit.
 
 (defun refuse-octet (octet refusal)
-  "Refuses OCTET at the end of a word: for what it is, or else with REFUSAL."
+  "Refuses OCTET at the end of a word: a line feed as a bare one, any other octet with REFUSAL."
   (refuse (if (= octet +line-feed+) :bare-line-feed refusal)))
 
 (declaim (inline expect-line-feed))
@@ -19,8 +19,8 @@
     (refuse :bare-carriage-return)))
 
 (defmacro define-phase (name (parser octets position end) documentation &body body)
-  "Defines NAME as a phase of PARSER that is given OCTETS from POSITION below END, at
-least one.  BODY answers where the next line begins, or NIL to wait for more."
+  "Defines NAME as a phase of PARSER that gets OCTETS from POSITION below END, at least one.  BODY
+returns the position of the next line, or NIL to wait for more octets."
   `(defun ,name (,parser ,octets ,position ,end)
      ,documentation
      (declare (type parser ,parser) (type octets ,octets) (type index ,position ,end)
@@ -28,20 +28,20 @@ least one.  BODY answers where the next line begins, or NIL to wait for more."
      ,@body))
 
 ;;; The request line.  RFC 9112, section 3: request-line = method SP request-target SP
-;;; HTTP-version.  Just these spaces: whoever splits more loosely than the party before
-;;; it can be made to see another request.
+;;; HTTP-version.  The parser accepts exactly one space between words.  If it were more lenient
+;;; than a proxy in front of it, an attacker could make the two see different requests.
 
 (define-phase read-empty-line (parser octets position end)
-  "Skips empty lines before the request line, as RFC 9112, section 2.2, asks."
+  "Skips empty lines before the request line (RFC 9112, section 2.2)."
   (if (= (aref octets position) +carriage-return+)
       (proceed end-empty-line parser octets (1+ position) end)
       (proceed read-method parser octets position end)))
 
 (define-phase end-empty-line (parser octets position end)
-  "Takes the line feed of an empty line; its octets count as the request line's."
+  "Takes the line feed of an empty line.  The empty line counts against the request line's budget."
   (expect-line-feed (aref octets position))
   (let ((next (1+ position)))
-    (setf (parser-start parser) next)   ; the caller needs no octets before it
+    (setf (parser-start parser) next)   ; the caller can drop the octets before NEXT
     (begin-line parser 'read-empty-line next (remaining-budget parser next))))
 
 (define-phase read-method (parser octets position end)
@@ -81,7 +81,7 @@ least one.  BODY answers where the next line begins, or NIL to wait for more."
       (proceed end-request-line parser octets (1+ stop) end))))
 
 (define-phase end-request-line (parser octets position end)
-  "Takes the line feed of the request line, and judges the target."
+  "Takes the line feed of the request line, and checks the target."
   (expect-line-feed (aref octets position))
   (when (parser-judging-p parser)
     (read-request-line-again parser octets (parser-base parser) position))
@@ -90,16 +90,17 @@ least one.  BODY answers where the next line begins, or NIL to wait for more."
     (begin-line parser 'read-name next (budget-after-request-line parser next))))
 
 (defun read-request-line-again (parser octets start end)
-  "Has PARSER, which judges only, remember what the request line says, of which OCTETS from START
-below END have come.  Refuses it where it was refused before."
+  "Reads the request line again, now to store its words in PARSER, which has only checked them so
+far.  The line, or its first part, is in OCTETS from START below END.  Signals the same refusal as
+the first reading."
   (setf (parser-judging-p parser) nil
         (parser-base parser) start)
   (when (< start end)
     (read-method parser octets start end)))
 
 (defun budget-after-request-line (parser position)
-  "How many octets the header lines, which begin at POSITION, may have: what the request line leaves
-of the limit of the whole head."
+  "The number of octets that the header lines may have: the limit of the whole head, less the
+request line, which ends at POSITION."
   (let ((limits (parser-limits parser)))
     (max 0 (- (limits-header-octets limits)
               (- (limits-request-line-octets limits) (remaining-budget parser position))))))
@@ -121,8 +122,8 @@ of the limit of the whole head."
                               (zerop (parser-field-count parser))))))))
 
 (defun refuse-name-end (octet line-start-p first-p)
-  "Refuses OCTET, no colon, after a field name.  LINE-START-P says that there is none,
-FIRST-P that it would have been the first."
+  "Refuses OCTET, which stands where a colon must follow a field name.  LINE-START-P is true if the
+name is empty; FIRST-P is true if the field would have been the first."
   (refuse-octet octet (cond ((not (octet-in-class-p octet +whitespace+))
                              :malformed-field-name)
                             ((not line-start-p) :whitespace-before-colon)
@@ -148,15 +149,16 @@ FIRST-P that it would have been the first."
     (begin-line parser 'read-name next (remaining-budget parser next))))
 
 (define-phase end-head (parser octets position end)
-  "Takes the line feed of the empty line; the head is there."
+  "Takes the line feed of the empty line that ends the head."
   (expect-line-feed (aref octets position))
   (setf (parser-phase parser) nil)
   (1+ position))
 
-;;; The whole
+;;; The whole head
 
 (defun refuse-over-budget (phase)
-  "Refuses a section that is longer than its limit, by the PHASE that is not at its end."
+  "Refuses a section that is longer than its limit.  PHASE, in which the budget ran out, tells which
+section that is."
   (refuse (ecase phase
             ((read-empty-line end-empty-line) :too-many-empty-lines)
             (read-method :method-too-long)
@@ -164,7 +166,8 @@ FIRST-P that it would have been the first."
             ((read-name read-value end-field end-head) :headers-too-large))))
 
 (defun finished-head (parser)
-  "The head that PARSER has read, judged as a whole.  PARSER awaits the next."
+  "Returns the head that PARSER has read, after the checks that need all of its fields.  PARSER is
+then ready for the next head."
   (declare (type parser parser) #.*plain-policy*)
   (let ((head (parser-head parser))
         (seen (parser-seen parser)))
@@ -177,19 +180,18 @@ FIRST-P that it would have been the first."
     head))
 
 (defun read-head-again (parser)
-  "Has PARSER, which has judged a whole head, read that from its start, and remember it.  What it
-returns does not matter."
+  "Sends PARSER, which has only checked a whole head, back to its start, to read and store it."
   (reset-parser parser)
   (setf (parser-base parser) (parser-start parser)))
 
 (defun parse-head (parser octets start end)
-  "Reads on in OCTETS, from START below END, with PARSER.  Returns two values:
-the HEAD and where its octets end; or NIL and from where on octets are still needed: those of the
-whole unfinished head.  In the second case call again when more octets have come, START being where
-those octets are by then: they may have been moved, and those before them are free.  The head does
-not share any of OCTETS.
-Signals a PROTOCOL-ERROR, whose status is 400, 413, 414, 417, 431, 501 or 505, as soon as
-the octets so far cannot become an acceptable request (RFC 9112, section 2.2)."
+  "Continues to parse a request head with PARSER, in OCTETS from START below END.  Returns two
+values: the HEAD and the position after its last octet, if the head is complete; else NIL and the
+position of its first octet.  In the second case, the caller keeps the octets from that position on,
+receives more, and calls again.  START is then the position of the first octet of the head; the
+caller may have moved the octets within the buffer.  The head shares no memory with OCTETS.
+Signals a PROTOCOL-ERROR with status 400, 413, 414, 417, 431, 501 or 505 as soon as the octets
+received so far cannot become an acceptable request (RFC 9112, section 2.2)."
   (declare (type parser parser) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (setf (parser-start parser) start
@@ -219,9 +221,9 @@ the octets so far cannot become an acceptable request (RFC 9112, section 2.2)."
                (return (values (finished-head parser) next))))))))
 
 (defun known-request-line (parser octets start end)
-  "Method, target and protocol of the request whose head PARSER reads, or has refused, and of which
-OCTETS, from START below END, have come; NIL in the place of each that is not known.  PARSER can
-only be reset afterwards."
+  "Returns the method, the target and the protocol of a request whose head is unfinished or was
+refused; NIL for each one that is not known.  PARSER is the parser of the head; the octets received
+so far are in OCTETS from START below END.  Afterwards PARSER must be reset before it is used."
   (when (parser-judging-p parser)
     (handler-case (read-request-line-again parser octets start end)
       (protocol-error () nil)))

@@ -1,79 +1,80 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;;; May a connection be used for another request?  Both sides of it have a state, which events
-;;;; change; what is decided follows from the states alone (RFC 9112, sections 9.3 and 9.6).  The
-;;;; idea is h11's.
+;;;; May a connection be used for another request?  Each of its two sides has a state, and events
+;;;; change these states.  The answer depends on the two states alone (RFC 9112, sections 9.3 and
+;;;; 9.6).  The idea comes from h11.
 ;;;;
-;;;;   state      the client's side                          our side
-;;;;   :IDLE      no request was read                        no head of a reply was sent, but of 100 (Continue)
-;;;;   :BODY      content follows                            content follows
-;;;;   :HELD      content follows when we have sent 100      -
-;;;;   :DONE      the request was read to its end            the reply was written to its end
-;;;;   :ERROR     it is refused, or will not be read on      the reply is cut short
-;;;;   :SWITCHED  speaks another protocol                    likewise
+;;;;   state      the client's side                      our side
+;;;;   :IDLE      no request was read                    no reply was begun (100 (Continue) aside)
+;;;;   :BODY      content follows                        content follows
+;;;;   :HELD      content follows after we send 100      -
+;;;;   :DONE      the request was read to its end        the reply was written to its end
+;;;;   :ERROR     the request was refused or abandoned   the reply is cut short
+;;;;   :SWITCHED  speaks another protocol                speaks another protocol
 ;;;;
-;;;;   event            what has happened
+;;;;   event            meaning
 ;;;;   :REQUEST         the head of a request without content was read
-;;;;   :REQUEST-BODY    the head of one with content was read
-;;;;   :REQUEST-HELD    likewise, and the client waits for 100 (Continue) before it sends that
-;;;;   :LAST-REQUEST    the head has said that no other request will follow, see HEAD-KEEP-ALIVE-P
+;;;;   :REQUEST-BODY    the head of a request with content was read
+;;;;   :REQUEST-HELD    likewise, and the client waits for 100 (Continue) before it sends content
+;;;;   :LAST-REQUEST    by its head, the request is the client's last; see HEAD-KEEP-ALIVE-P
 ;;;;   :CONTINUE        100 (Continue) was sent
 ;;;;   :REQUEST-END     the content was read to its end
-;;;;   :REQUEST-FAULT   the content was refused, does not come, or is more than will be read
-;;;;   :REPLY           the head of a reply was sent whose end the client will know
-;;;;   :LAST-REPLY      the head was sent of one that the connection does not outlive: it ends with that, or
-;;;;                    the head says close
+;;;;   :REQUEST-FAULT   the content was refused, does not arrive, or exceeds a limit
+;;;;   :REPLY           the head of a reply was sent; the reply marks its own end
+;;;;   :LAST-REPLY      the head of a reply was sent; the reply ends with the connection, or says
+;;;;                    close
 ;;;;   :REPLY-END       all of the reply was written
-;;;;   :REPLY-CUT       the rest of the reply will not be sent, or its handler has failed after its head
-;;;;   :CLOSE           whoever answers wants this request to be the last, whatever the head has said
-;;;;   :SWITCH          101 (Switching Protocols) was sent, or whoever answers talks on in another protocol
-;;;;   :NEXT            the next request is awaited
+;;;;   :REPLY-CUT       the rest of the reply will not be sent, or the handler failed after the head
+;;;;   :CLOSE           the handler wants this request to be the last, regardless of the head
+;;;;   :SWITCH          101 (Switching Protocols) was sent, or the handler continues in another
+;;;;                    protocol
+;;;;   :NEXT            the server waits for the next request
 ;;;;
-;;;; A head that is refused makes no request: it is answered, and its connection closed, without a
-;;;; state.
+;;;; A refused head does not become a request.  The server replies to it and closes the connection;
+;;;; no state is involved.
 
 (defmacro define-table (name value documentation)
-  "DEFPARAMETER of NAME with VALUE, a form, and DOCUMENTATION, also for macros below."
+  "Defines the parameter NAME with VALUE, a form, and DOCUMENTATION, at compile time too, since
+macros below use it."
   `(eval-when (:compile-toplevel :load-toplevel :execute)
      (defparameter ,name ,value ,documentation)))
 
 (define-table *transitions*
-  '(;; event         the client's side                       our side                        closed by
-    (:request        ((:idle -> :done))                      ((:idle))                       :nobody)
-    (:request-body   ((:idle -> :body))                      ((:idle))                       :nobody)
-    (:request-held   ((:idle -> :held))                      ((:idle))                       :nobody)
-    (:last-request   ((:body :held :done))                   ((:idle))                       :client)
-    (:continue       ((:held -> :body))                      ((:idle)))
-    (:request-end    ((:body :held -> :done))                :any)
+  '(;; event         client                               ours                            closes
+    (:request        ((:idle -> :done))                   ((:idle))                       :nobody)
+    (:request-body   ((:idle -> :body))                   ((:idle))                       :nobody)
+    (:request-held   ((:idle -> :held))                   ((:idle))                       :nobody)
+    (:last-request   ((:body :held :done))                ((:idle))                       :client)
+    (:continue       ((:held -> :body))                   ((:idle)))
+    (:request-end    ((:body :held -> :done))             :any)
     (:request-fault  ((:body :held :done :error -> :error)
-                      (:switched))                           :any)
-    (:reply          ((:body :done :error))                  ((:idle -> :body)))
-    ;; RFC 9110, section 10.1.1: of a client that still waits then, content may come next, or a
-    ;; request.
-    (:reply          ((:held))                               ((:idle -> :body))              :us)
-    (:last-reply     ((:body :held :done :error))            ((:idle -> :body))              :us)
-    (:reply-end      :any                                    ((:body -> :done) (:switched)))
+                      (:switched))                        :any)
+    (:reply          ((:body :done :error))               ((:idle -> :body)))
+    ;; RFC 9110, section 10.1.1: a client that still waits for 100 may send its content next, or
+    ;; another request, so the connection cannot be reused.
+    (:reply          ((:held))                            ((:idle -> :body))              :us)
+    (:last-reply     ((:body :held :done :error))         ((:idle -> :body))              :us)
+    (:reply-end      :any                                 ((:body -> :done) (:switched)))
     (:reply-cut      ((:body :held :done :error :switched))
                      ((:idle :body :done :error :switched -> :error)))
-    (:close          :any                                    :any                            :us)
+    (:close          :any                                 :any                            :us)
     (:switch         ((:body :held :done :switched -> :switched) (:error))
                      ((:idle :body :done :switched -> :switched) (:error)))
-    (:next           ((:done -> :idle))                      ((:done -> :idle))              :nobody))
-  "A list of (EVENT CLIENT OURS CLOSES).  CLIENT and OURS are lists of (FROM ... -> TO), or (FROM
-...) where the side stays as it is, or :ANY for whatever it is, which it stays.  CLOSES is who is
-known to want the connection closed from then on, if anybody; or :NOBODY: the event is for a
-connection that nobody wants closed.  An event that no entry has for the states of both sides is
-illegal.")
+    (:next           ((:done -> :idle))                   ((:done -> :idle))              :nobody))
+  "A list of (EVENT CLIENT OURS CLOSES).  CLIENT and OURS are each a list of (FROM ... -> TO) or, if
+the side does not change, (FROM ...); or :ANY, if the side may have any state and keeps it.  CLOSES
+is :CLIENT or :US if that side wants the connection closed from then on; or :NOBODY if the event is
+legal only while neither side wants that.  An event is illegal in every state that has no entry
+here.")
 
-;;; A state is a number: three bits for each side, and one for each of those who may close.
+;;; A state is a number: three bits for each side, and one bit for each side that wants to close.
 
 (deftype protocol-state ()
-  "The state of both sides of a connection, as far as one request and its reply have got; 0 at
-first."
+  "The state of both sides of a connection during one request and its reply; 0 is the initial one."
   '(unsigned-byte 8))
 
 (defparameter *sides* #(:idle :body :held :done :error :switched)
-  "The states of a side, each at its number.")
+  "The states of a side.  The index of a state is its number.")
 
 (defconstant +client-closes+ #b01000000)
 (defconstant +we-close+ #b10000000)
@@ -93,25 +94,26 @@ first."
 
 (define-condition illegal-event (recycling-error)
   ((event :initarg :event :reader illegal-event-event
-          :documentation "The keyword of the event, or whatever was taken for one.")
+          :documentation "The event, a keyword, or another object that the caller passed as one.")
    (state :initarg :state :reader illegal-event-state
-          :documentation "The PROTOCOL-STATE in which it has no meaning."))
+          :documentation "The PROTOCOL-STATE in which the event is illegal."))
   (:report (lambda (condition stream)
              (let ((state (illegal-event-state condition)))
                (format stream "~S cannot happen while the client's side is ~S, and ours ~S."
                        (illegal-event-event condition) (client-side state) (our-side state)))))
-  (:documentation "A defect of whoever reports an event, and not of the client."))
+  (:documentation "The calling code reported an event that is illegal in the state of the
+connection.  This is a defect of that code, not of the client."))
 
 (setf (documentation 'illegal-event-event 'function)
-      "The keyword of the event that ILLEGAL-EVENT is about, or whatever was taken for one."
+      "The event of ILLEGAL-EVENT, a keyword, or another object that the caller passed as one."
       (documentation 'illegal-event-state 'function)
-      "The PROTOCOL-STATE in which the event of ILLEGAL-EVENT has no meaning.")
+      "The PROTOCOL-STATE in which the event of ILLEGAL-EVENT is illegal.")
 
 ;;; The table, looked up
 
 (defun side-after (side clauses)
-  "What SIDE becomes by CLAUSES, one side of an entry of *TRANSITIONS*; NIL where the event is
-illegal."
+  "The state that follows SIDE by CLAUSES, one side of an entry of *TRANSITIONS*; NIL if the event
+is illegal."
   (if (eq :any clauses)
       side
       (dolist (clause clauses)
@@ -126,7 +128,7 @@ illegal."
         (list clause))))
 
 (defun state-by-entry (entry state)
-  "The state after the event of ENTRY, of *TRANSITIONS*, in STATE; NIL where that is illegal."
+  "The state after the event of ENTRY, of *TRANSITIONS*, in STATE; NIL if the event is illegal."
   (destructuring-bind (client ours &optional closes) (rest entry)
     (let ((client (side-after (client-side state) client))
           (ours (side-after (our-side state) ours))
@@ -143,15 +145,15 @@ illegal."
                      (:us +we-close+)))))))
 
 (defun possible-state-p (state)
-  "True when STATE, an integer, is a number of two sides."
+  "True if STATE, an integer, encodes valid states of both sides."
   (and (< (ldb (byte 3 0) state) (length *sides*))
        (< (ldb (byte 3 3) state) (length *sides*))))
 
 (defconstant +illegal+ #b111
-  "In the place of a state: no side has this number.")
+  "Stands for an illegal event in a table of states; no state has this number.")
 
 (defun states-after (event)
-  "A vector of the state after EVENT in each state, or +ILLEGAL+."
+  "A vector that maps each state to the state after EVENT, or to +ILLEGAL+."
   (let ((states (make-array 256 :element-type 'protocol-state :initial-element +illegal+)))
     (dotimes (state 256 states)
       (when (possible-state-p state)
@@ -166,17 +168,17 @@ illegal."
   "All events.")
 
 (defmacro states-after-event (event)
-  "What STATES-AFTER returns for EVENT, a form, made when the code is loaded; NIL where that is no
-event."
+  "The vector of STATES-AFTER for the value of EVENT, a form.  It is computed at load time.  NIL if
+the value is not an event."
   `(case ,event
      ,@(loop for event in (remove-duplicates (mapcar #'first *transitions*))
              collect `(,event (load-time-value (states-after ,event))))))
 
-;;; For those who serve
+;;; The interface for servers
 
 (defun next-state (state event)
-  "The PROTOCOL-STATE after EVENT, a keyword, in STATE, one too.  Signals ILLEGAL-EVENT where EVENT
-has no meaning in STATE."
+  "The PROTOCOL-STATE after EVENT, a keyword, in STATE, a PROTOCOL-STATE.  Signals ILLEGAL-EVENT if
+EVENT is illegal in STATE."
   (declare (type protocol-state state) #.*plain-policy*)
   (let* ((states (states-after-event event))
          (after (if states
@@ -187,8 +189,8 @@ has no meaning in STATE."
         after)))
 
 (defun state-after-head (state head)
-  "The PROTOCOL-STATE after HEAD was read in STATE, one in which nothing was read, or in which the
-connection may be used again.  Signals ILLEGAL-EVENT otherwise."
+  "The PROTOCOL-STATE after HEAD was read in STATE, the initial PROTOCOL-STATE or one for which
+REUSABLE-P is true.  Signals ILLEGAL-EVENT in any other state."
   (declare (type protocol-state state) (type head head) #.*plain-policy*)
   (let ((after (next-state (if (reusable-p state) (next-state state :next) state)
                            (cond ((eq :none (head-framing head)) :request)
@@ -199,22 +201,22 @@ connection may be used again.  Signals ILLEGAL-EVENT otherwise."
         (next-state after :last-request))))
 
 (defun reusable-p (state)
-  "True if the connection may be used for another request now: in STATE, a PROTOCOL-STATE, request
-and reply have both come to their ends, and nobody wants it closed (RFC 9112, section 9.3)."
+  "True if the connection may be used for another request now: in STATE, a PROTOCOL-STATE, the
+request and the reply are complete, and neither side wants to close (RFC 9112, section 9.3)."
   (declare (type protocol-state state))
   (= state +both-done+))
 
 (defun persists-p (state)
-  "True if the connection may still come to be used again after STATE, a PROTOCOL-STATE, so that the
-head of a reply need not say close (RFC 9112, section 9.6)."
+  "True if the connection can still become reusable after STATE, a PROTOCOL-STATE, so that the head
+of a reply need not say close (RFC 9112, section 9.6)."
   (declare (type protocol-state state))
   (and (zerop (logand state (logior +client-closes+ +we-close+)))
-       (<= (ldb (byte 3 0) state) 3)    ; not after :DONE
+       (<= (ldb (byte 3 0) state) 3)    ; neither :ERROR nor :SWITCHED
        (<= (ldb (byte 3 3) state) 3)))
 
 (defun last-request-read-p (state)
-  "True if the client has said that its request is its last one, and that was read to its end, in
-STATE, a PROTOCOL-STATE: nothing more of it is to be expected (RFC 9112, section 9.6)."
+  "True if the client has announced its last request, and that was read to its end, in STATE, a
+PROTOCOL-STATE.  The client will then send nothing more (RFC 9112, section 9.6)."
   (declare (type protocol-state state))
   (and (logtest +client-closes+ state)
        (eq :done (client-side state))))

@@ -1,15 +1,15 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; hot: the loops that make every octet of a reply.  Nothing here checks its arguments;
-;;; the functions of reply-buffer.lisp have made sure that TARGET has room, and of what type
-;;; strings are.  Each answers the position after what it put.
+;;; hot: the loops that write every octet of a reply.  No function here checks its arguments.  The
+;;; functions of reply-buffer.lisp ensure that TARGET has room and that strings have the declared
+;;; types.  Each function returns the position after the last octet that it has written.
 
 (deftype simple-text ()
-  "The strings that a header is put from; SIMPLE-TEXT makes them of all others."
+  "The string types of header values.  The function SIMPLE-TEXT converts other strings."
   '(or (simple-array character (*)) simple-base-string))
 
 (defmacro dispatch-text ((text) &body body)
-  "Compiles BODY once for each type of string that TEXT, a variable, may be."
+  "Compiles BODY once for each string type that TEXT, a variable, may have."
   `(if (typep ,text '(simple-array character (*)))
        (let ((,text ,text))
          (declare (type (simple-array character (*)) ,text))
@@ -33,7 +33,7 @@
   (declare (type octets target source) (type index position start end) #.*hot-policy*)
   (let ((count (- end start)))
     (declare (type index count))
-    ;; The lines of a head are short: less work than to call what copies whole blocks.
+    ;; The lines of a head are short.  For them, this loop is faster than a call of REPLACE.
     (if (< count 64)
         (let ((done 0))
           (declare (type index done))
@@ -65,7 +65,7 @@
         (setf (aref target (the index (+ position i))) code)))))
 
 (defun put-capitalized (target position text)
-  "Puts TEXT, of token characters, into TARGET at POSITION as STRING-CAPITALIZE has it."
+  "Puts TEXT, of token characters, into TARGET at POSITION, capitalized as by STRING-CAPITALIZE."
   (declare (type octets target) (type index position) (type simple-text text)
            #.*hot-policy*)
   (dispatch-text (text)
@@ -110,11 +110,11 @@
            #.*hot-policy*)
   (put-number target position number 16))
 
-;;; Content.  Most text is ASCII, or nearly so: it is gone through four characters at a time
-;;; while all four are.
+;;; Content.  Most text is ASCII, or nearly so.  The loops take four characters at a time while all
+;;; four are ASCII.
 
 (defmacro with-four-codes ((codes text i) &body body)
-  "Evaluates BODY with the four variables CODES being the codes of TEXT from I."
+  "Evaluates BODY with the four variables CODES bound to the character codes of TEXT from I on."
   `(let ,(loop for code in codes
                for k from 0
                collect `(,code (char-code (schar ,text (+ ,i ,k)))))
@@ -127,8 +127,8 @@
                  append `((aref ,target (+ ,position ,k)) (the octet ,code)))))
 
 (defun codes-end (text limit)
-  "The first position where TEXT has a character whose code is not below LIMIT, a power of 2, or
-else its length."
+  "The position of the first character of TEXT whose code is not below LIMIT, a power of 2; or the
+length of TEXT."
   (declare (type simple-text text) (type index limit) #.*hot-policy*)
   (dispatch-text (text)
     (let ((i 0) (end (length text)))
@@ -164,13 +164,13 @@ else its length."
                        position (the index (+ position 1)))))
       position)))
 
-;;; UTF-8.  RFC 3629, section 3.  A surrogate is no character of it: two that make a pair
-;;; are put as the character they mean (in some Lisps strings are UTF-16), any other as
-;;; U+FFFD.
+;;; UTF-8.  RFC 3629, section 3, excludes surrogates.  In some Lisps strings are UTF-16, so a
+;;; surrogate pair becomes the character that it encodes.  Any other surrogate becomes U+FFFD.
 
 (defmacro do-code-points ((code text start) four &body body)
-  "Goes through TEXT from START: evaluates FOUR, a lambda expression, with the codes of four
-characters that are all ASCII, and BODY with CODE being each other code point."
+  "Iterates over TEXT from START.  FOUR is (VARIABLES . FORMS): the forms are evaluated for each run
+of four ASCII characters, with their codes in the variables.  BODY is evaluated for each other code
+point, with CODE bound to it."
   (let ((i (gensym "I")) (end (gensym "END")) (low (gensym "LOW")))
     `(let ((,i ,start) (,end (length ,text)))
        (declare (type index ,i ,end))
@@ -197,7 +197,7 @@ characters that are all ASCII, and BODY with CODE being each other code point."
            ,@body)))))
 
 (defun utf-8-size (text start)
-  "How many octets TEXT has in UTF-8 from START on."
+  "The number of octets of TEXT from START on, in UTF-8."
   (declare (type text text) (type index start) #.*hot-policy*)
   (let ((size 0))
     (declare (type index size))
@@ -210,8 +210,8 @@ characters that are all ASCII, and BODY with CODE being each other code point."
     size))
 
 (defun put-utf-8 (target position limit text)
-  "Puts TEXT in UTF-8 into TARGET at POSITION.  NIL if LIMIT comes before its end: another thread
-may have changed it since its size was found."
+  "Puts TEXT in UTF-8 into TARGET at POSITION.  NIL if its octets go beyond LIMIT, as they may if
+another thread has changed TEXT since its size was computed."
   (declare (type octets target) (type index position limit) (type text text) #.*hot-policy*)
   (macrolet ((check-room (count)
                `(when (> (the index (+ position ,count)) limit)

@@ -2,9 +2,9 @@
 
 (define-condition protocol-error (recycling-error)
   ((refusal :initarg :refusal :reader protocol-error-refusal
-            :documentation "The keyword that names the rule the client broke.")
+            :documentation "The keyword that names the rule that the client broke.")
    (status :initarg :status :reader protocol-error-status
-           :documentation "The HTTP status code to answer with, an integer.")
+           :documentation "The HTTP status code of the reply, an integer.")
    (section :initarg :section :reader protocol-error-section
             :documentation "The section of an RFC that states the rule, a string.")
    (reason :initarg :reason :reader protocol-error-reason
@@ -14,20 +14,21 @@
                      (protocol-error-status condition)
                      (protocol-error-reason condition)
                      (protocol-error-section condition))))
-  (:documentation "What a client sent is not acceptable HTTP.  The connection has
-lost its framing: answer with PROTOCOL-ERROR-STATUS if anything was asked, and close."))
+  (:documentation "A client sent octets that are not acceptable HTTP.  The end of the request is
+unknown, so the server replies with PROTOCOL-ERROR-STATUS, if the client has sent anything, and
+closes the connection."))
 
 (defvar *refusals* '()
   "List of (REFUSAL STATUS SECTION REASON), the last defined first.")
 
 (defun define-refusal (refusal status section reason)
-  "Defines the keyword REFUSAL as what to answer with STATUS because of REASON, a sentence
-for the client, by the rule in SECTION of an RFC."
+  "Defines the keyword REFUSAL: the server replies with STATUS and REASON, a sentence for the
+client.  SECTION of an RFC has the rule."
   (setf *refusals* (remove refusal *refusals* :key #'first))
   (push (list refusal status section reason) *refusals*))
 
-;;; Every reason for which this layer, or one above it, turns a client away.
-;;; The status is a hint for whoever answers; nothing here writes a reply.
+;;; Every reason for which this layer, or a layer above it, refuses a request.  The layer that
+;;; sends the reply uses the status; this file sends nothing.
 
 ;;; Line structure
 
@@ -43,7 +44,7 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :malformed-method 400 "RFC 9112, section 3.1"
   "The method is not a token followed by one space.")
 (define-refusal :method-too-long 501 "RFC 9112, section 3"
-  "The method is longer than any that is known here.")
+  "The method is longer than any that this server knows.")
 (define-refusal :malformed-target 400 "RFC 9112, section 3.2"
   "The request target is not visible ASCII followed by one space.")
 (define-refusal :target-too-long 414 "RFC 9112, section 3"
@@ -53,7 +54,7 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :malformed-version 400 "RFC 9112, section 2.3"
   "The request line does not end in an HTTP version.")
 (define-refusal :unsupported-version 505 "RFC 9110, section 15.6.6"
-  "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+  "This server speaks only HTTP/1.1 and HTTP/1.0.")
 (define-refusal :unknown-target-form 400 "RFC 9112, section 3.2"
   "The request target is neither a path nor an http URI.")
 (define-refusal :fragment-in-target 400 "RFC 9112, section 3.2"
@@ -102,15 +103,15 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :two-framings 400 "RFC 9112, section 6.1"
   "Transfer-Encoding and Content-Length exclude each other.")
 (define-refusal :transfer-encoding-in-http/1.0 400 "RFC 9112, section 6.1"
-  "HTTP/1.0 knows no Transfer-Encoding.")
+  "HTTP/1.0 has no Transfer-Encoding.")
 (define-refusal :malformed-transfer-encoding 400 "RFC 9112, section 7"
   "Transfer-Encoding is not a list of plain coding names.")
 (define-refusal :chunked-not-final 400 "RFC 9112, section 6.3"
-  "The final transfer coding of a request is chunked, once.")
+  "The final transfer coding, and no other, must be chunked.")
 (define-refusal :unknown-transfer-coding 501 "RFC 9112, section 6.1"
-  "No transfer coding but chunked is known here.")
+  "This server knows no transfer coding but chunked.")
 (define-refusal :unknown-expectation 417 "RFC 9110, section 10.1.1"
-  "No expectation but 100-continue can be met here.")
+  "This server can meet no expectation but 100-continue.")
 
 ;;; Chunked bodies
 
@@ -125,7 +126,7 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :trailers-too-large 431 "RFC 9112, section 7.1.2"
   "The trailer fields are larger than this server takes.")
 
-;;; For the layers above, which have handlers, a heap and a clock
+;;; Refusals by the layers above, which have handlers, a heap and a clock
 
 (define-refusal :form-too-large 413 "RFC 9110, section 15.5.14"
   "The form is larger than this server takes.")
@@ -134,12 +135,12 @@ for the client, by the rule in SECTION of an RFC."
 (define-refusal :too-many-files 413 "RFC 9110, section 15.5.14"
   "The form has more files than this server takes.")
 (define-refusal :no-memory 503 "RFC 9110, section 15.6.4"
-  "There is no memory for the request now.")
+  "The server has no memory for the request at the moment.")
 (define-refusal :connect-not-served 501 "RFC 9110, section 9.3.6"
-  "This server is no proxy, and connects nobody.")
+  "This server is not a proxy, and does not serve CONNECT.")
 
 (define-refusal :content-of-handshake 400 "RFC 6455, section 4.1"
-  "A request that opens a WebSocket has no content.")
+  "A request that opens a WebSocket must not have content.")
 
 (define-refusal :plain-http-to-tls 400 "RFC 9110, section 4.2.2"
   "A plain HTTP request was sent to a port for https.")
@@ -165,7 +166,7 @@ Never returns."
 (setf (documentation 'protocol-error-refusal 'function)
       "The keyword that names the rule which the client broke with the PROTOCOL-ERROR."
       (documentation 'protocol-error-status 'function)
-      "The status code to answer the PROTOCOL-ERROR with: an integer from 400 to 505."
+      "The status code of the reply to the PROTOCOL-ERROR: an integer from 400 to 505."
       (documentation 'protocol-error-section 'function)
       "The section of the RFC whose rule the PROTOCOL-ERROR reports, a string."
       (documentation 'protocol-error-reason 'function)

@@ -1,30 +1,29 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; The buffer that replies are made in, and the checked entries to put.lisp.
+;;; The buffer in which replies are made, and the checked entries to put.lisp.
 ;;;
-;;; Invariant: octets of an output up to its fill are done; those behind it are free.
-;;; Each function that appends moves the fill last, so what signals has appended nothing.
+;;; Invariant: the octets of an output before its fill are final; those after it are free.  Each
+;;; function that appends sets the fill last, so a function that signals has appended nothing.
 
 (define-record (output (:include opaque) (:constructor %make-output (octets)) (:copier nil))
-  "Replies on their way to the wire: octets in a vector that grows."
+  "A buffer of replies to send: octets in a vector that grows."
   (octets nil :type octets
-   :documentation "The vector that the octets of OUTPUT are in.  It is another one after
-OUTPUT has grown.")
+   :documentation "The vector that holds the octets of OUTPUT.  OUTPUT replaces it when it grows.")
   (fill 0 :type index
-   :documentation "How many octets OUTPUT has.  Set it back to take octets away."))
+   :documentation "The number of octets in OUTPUT.  The caller may reduce it to remove octets."))
 
 (defconstant +output-size+ 4096
-  "The octets an output has room for at first: most replies and a short page.")
+  "The initial size of an output, in octets: most heads fit, with a short page.")
 
 (defconstant +kept-output-size+ (* 128 1024)
-  "An output that has grown beyond this gives its octets back when it is reset.")
+  "RESET-OUTPUT gives the vector of an output back if it has more octets than this.")
 
 (defun make-output (&optional (octets (make-octets +output-size+)))
-  "An empty OUTPUT; until it has grown, it is in OCTETS."
+  "An empty OUTPUT that uses the vector OCTETS until it grows."
   (%make-output octets))
 
 (defun reset-output (output)
-  "Empties OUTPUT; returns it.  One large reply does not keep its memory for ever."
+  "Empties OUTPUT, frees the memory of a large reply, and returns OUTPUT."
   (check-type output output)
   (when (> (length (output-octets output)) +kept-output-size+)
     (setf (output-octets output) (make-octets +output-size+)))
@@ -32,7 +31,7 @@ OUTPUT has grown.")
   output)
 
 (defun give-octets-away (output)
-  "Leaves the octets of OUTPUT, which is empty afterwards, to whoever has them."
+  "Empties OUTPUT and gives it a fresh vector.  The caller owns the previous vector from then on."
   (setf (output-octets output) (make-octets +output-size+)
         (output-fill output) 0)
   (values))
@@ -61,17 +60,17 @@ OUTPUT has grown.")
       (coerce string 'text)))
 
 (defmacro append-to ((output octets position count) &body body)
-  "Makes room in OUTPUT for COUNT octets.  BODY puts some into OCTETS at POSITION and
-answers where they end, which becomes the fill."
+  "Makes room in OUTPUT for COUNT octets.  BODY writes octets into OCTETS from POSITION on and
+returns their end, which becomes the fill."
   `(multiple-value-bind (,octets ,position) (reserve ,output ,count)
      (setf (output-fill ,output) (progn ,@body))))
 
 ;;; Octets
 
 (defun encode-by (output count function)
-  "Appends COUNT octets to OUTPUT, which FUNCTION is to put into a vector from a start to an end:
-its three arguments.  FUNCTION returns true when it has; else nothing is appended.  Returns what it
-returned."
+  "Appends COUNT octets, an integer, that FUNCTION writes to OUTPUT.  FUNCTION gets a vector of
+octets, a start and an end, and returns true if it has written all octets between them; else nothing
+is appended.  Returns T if the octets were appended, else NIL."
   (declare (type output output) (type index count) #.*plain-policy*)
   (multiple-value-bind (octets start) (reserve output count)
     (let ((end (+ start count)))
@@ -88,13 +87,14 @@ returned."
   (values))
 
 (defparameter *body-copy-limit* (* 64 1024)
-  "The most octets of a body that ENCODE-BODY copies.  Copying as much takes less time
-than one more call of the system; and one segment with head and body is not delayed by a
-client's late acknowledgement of the head.")
+  "The maximum number of octets that ENCODE-BODY copies.  To copy that many takes less time than
+another system call.  A body in one segment with its head also does not wait for a delayed
+acknowledgement of the head.")
 
 (defun encode-body (output body &optional (start 0) (end (length body)))
-  "Appends the octets of BODY from START below END to OUTPUT if there are at most
-*BODY-COPY-LIMIT*.  True if it did; else the caller writes that range after OUTPUT."
+  "Appends the octets of BODY from START below END to OUTPUT if their number is at most
+*BODY-COPY-LIMIT*, and returns true.  Else returns NIL, and the caller sends that range after
+OUTPUT."
   (declare (type output output) #.*plain-policy*)
   (check-range body start end)
   (when (<= (- end start) (the index *body-copy-limit*))
@@ -104,9 +104,9 @@ client's late acknowledgement of the head.")
 ;;; Strings
 
 (defun encoded-length (string encoding)
-  "How many octets STRING has in ENCODING, :UTF-8 or :LATIN-1; NIL if it has a character
-that ENCODING has not.  In UTF-8 a lone surrogate is replaced by U+FFFD (RFC 3629,
-section 3), so there is always an answer."
+  "The number of octets of STRING in ENCODING, :UTF-8 or :LATIN-1; NIL if Latin-1 cannot encode a
+character of it.  In UTF-8, U+FFFD replaces a lone surrogate, so every string can be encoded (RFC
+3629, section 3)."
   (declare (type string string) #.*plain-policy*)
   (let* ((text (simple-text string))
          (end (codes-end text (ecase encoding (:utf-8 128) (:latin-1 256)))))
@@ -115,7 +115,7 @@ section 3), so there is always an answer."
           ((eq encoding :utf-8) (+ end (utf-8-size (coerce text 'text) end))))))
 
 (defun append-text (output text encoding size)
-  "Appends TEXT in ENCODING, said to be SIZE octets, to OUTPUT.  True if that was so."
+  "Appends TEXT in ENCODING to OUTPUT, and returns true, if it has exactly SIZE octets; else NIL."
   (declare (type output output) (type simple-text text) (type index size) #.*plain-policy*)
   (multiple-value-bind (octets position) (reserve output size)
     (let* ((limit (+ position size))
@@ -128,17 +128,17 @@ section 3), so there is always an answer."
         t))))
 
 (defun encode-string (output string encoding &optional size)
-  "Appends STRING in ENCODING, :UTF-8 or :LATIN-1, to OUTPUT.  True if it did; NIL if
-STRING has a character that ENCODING has not, and then OUTPUT is as it was.  SIZE is what
-ENCODED-LENGTH has answered, unless it has not been asked.  Signals an error if STRING has not as
-many octets."
+  "Appends STRING in ENCODING, :UTF-8 or :LATIN-1, to OUTPUT, and returns true.  Returns NIL and
+appends nothing if ENCODING cannot encode a character of STRING.  SIZE is the ENCODED-LENGTH of
+STRING, an integer, or NIL if the caller has not computed it.  Signals an error if STRING does not
+have SIZE octets."
   (declare (type output output) (type string string) (type (or null index) size)
            #.*plain-policy*)
   (let* ((text (simple-text string))
          (size (or size (encoded-length text encoding))))
     (when size
       (or (append-text output text encoding size)
-          (error "A string has not the ~D octets in ~A that it should have." size encoding)))))
+          (error "A string does not have ~D octets in ~A." size encoding)))))
 
 (defun encode-decimal (output number)
   "Appends the decimal digits of NUMBER, a CONTENT-SIZE, to OUTPUT."
@@ -153,8 +153,8 @@ many octets."
   "The chunk of size 0 and no trailer field.")
 
 (defun encode-chunk-start (output size)
-  "Appends the size line of a chunk of SIZE octets, more than 0, to OUTPUT.  The caller
-sends as many octets and then what ENCODE-CHUNK-END appends."
+  "Appends the size line of a chunk of SIZE octets, at least 1, to OUTPUT.  The caller sends that
+many octets after it, and then calls ENCODE-CHUNK-END (RFC 9112, section 7.1)."
   (declare (type output output) #.*plain-policy*)
   (check-type size (and content-size (integer 1)))
   (append-to (output octets position 17)
@@ -169,9 +169,9 @@ sends as many octets and then what ENCODE-CHUNK-END appends."
   (values))
 
 (defun encode-chunk-end (output)
-  "Appends the line end after the octets of a chunk to OUTPUT."
+  "Appends the line end after the octets of a chunk to OUTPUT (RFC 9112, section 7.1)."
   (encode-line-end output))
 
 (defun encode-last-chunk (output)
-  "Appends the end of a chunked body, without trailer fields, to OUTPUT."
+  "Appends the end of a chunked body, without trailer fields, to OUTPUT (RFC 9112, section 7.1)."
   (encode-octets output *last-chunk*))

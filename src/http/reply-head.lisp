@@ -4,15 +4,15 @@
 
 (define-condition invalid-header (recycling-error)
   ((name :initarg :name :reader invalid-header-name
-         :documentation "The name of the field, as the program gave it.")
+         :documentation "The name of the field, as the program set it.")
    (value :initarg :value :reader invalid-header-value
-          :documentation "The value of the field, as the program gave it."))
+          :documentation "The value of the field, as the program set it."))
   (:report (lambda (condition stream)
              (format stream "The header field ~S with the value ~S cannot be sent."
                      (invalid-header-name condition) (invalid-header-value condition))))
-  (:documentation "A program set a header field whose name is no token, or whose value has
-a control character or one beyond Latin-1.  Sent as it is, it could end the line, and what
-follows would be a line, or a reply, of somebody else's making (RFC 9110, section 5.5)."))
+  (:documentation "A program set a header field whose name is not a token, or whose value has a
+control character or a character beyond Latin-1.  Such a value could end the line early, so that the
+rest of it would be read as another line, or another reply (RFC 9110, section 5.5)."))
 
 (setf (documentation 'invalid-header-name 'function)
       "The name of the field that the INVALID-HEADER reports, a keyword or string."
@@ -20,9 +20,9 @@ follows would be a line, or a reply, of somebody else's making (RFC 9110, sectio
       "The value of the field that the INVALID-HEADER reports, any object.")
 
 (defun encode-status-line (output status &optional reason)
-  "Appends the status line for STATUS, an integer from 100 to 999, to OUTPUT.  REASON is
-a string, by default REASON-PHRASE's, else empty.  Signals INVALID-HEADER for a REASON that
-cannot be sent (RFC 9112, section 4)."
+  "Appends the status line for STATUS, an integer from 100 to 999, to OUTPUT.  REASON is a string,
+or NIL for the REASON-PHRASE of STATUS, or none if STATUS is unknown.  Signals INVALID-HEADER if
+REASON has a character other than visible ASCII or space (RFC 9112, section 4)."
   (declare (type output output) #.*plain-policy*)
   (check-type status status-code)
   (let ((line (and (null reason) (svref *status-lines* status))))
@@ -34,7 +34,7 @@ cannot be sent (RFC 9112, section 4)."
            (error 'invalid-header :name status :value reason)))))
 
 (defun known-line-start (name)
-  "The octets for NAME with colon and space if it is a keyword known here; else NIL."
+  "The octets of NAME with colon and space if it is one of the known keywords; else NIL."
   (declare #.*plain-policy*)
   (when (symbolp name)
     (do-places (place (keyword-hash name))
@@ -45,8 +45,8 @@ cannot be sent (RFC 9112, section 4)."
                (return nil)))))))
 
 (defun put-name (octets position name text)
-  "Puts TEXT, which spells the field NAME, with colon and space into OCTETS at POSITION.
-Symbols are capitalized.  Returns where it ends, or NIL if TEXT is no valid name."
+  "Puts TEXT, the spelling of the field NAME, with colon and space into OCTETS at POSITION.
+Capitalizes it if NAME is a symbol.  Returns the end, or NIL if TEXT is not a valid name."
   (declare (type octets octets) (type index position) #.*plain-policy*)
   (let ((end (and (plusp (length text)) (put-text octets position text +token+))))
     (when end
@@ -57,7 +57,7 @@ Symbols are capitalized.  Returns where it ends, or NIL if TEXT is no valid name
       (+ end 2))))
 
 (defun sendable-value (value)
-  "VALUE as what a header line can be made of: a CONTENT-SIZE or a SIMPLE-TEXT."
+  "VALUE converted to a CONTENT-SIZE or a SIMPLE-TEXT."
   (declare #.*plain-policy*)
   (typecase value
     (string (simple-text value))
@@ -66,11 +66,11 @@ Symbols are capitalized.  Returns where it ends, or NIL if TEXT is no valid name
          (simple-text (princ-to-string value))))))
 
 (defun encode-header (output name value)
-  "Appends the header field NAME with VALUE to OUTPUT.  NAME is a symbol, sent capitalized
-as STRING-CAPITALIZE does, or a string, sent as it is.  VALUE is a string, an integer, or
-anything that PRINC prints.  Signals INVALID-HEADER, and appends nothing, if NAME is no
-token or VALUE has a control character other than Tab, or one beyond Latin-1 (RFC 9110,
-sections 5.1 and 5.5): so CR, LF and NUL never get out."
+  "Appends the header field NAME with VALUE to OUTPUT.  NAME is a symbol, which is capitalized as by
+STRING-CAPITALIZE, or a string, which is sent unchanged.  VALUE is a string, an integer, or another
+object to PRINC.  Signals INVALID-HEADER, and appends nothing, if NAME is not a token, or if VALUE
+has a control character other than Tab or a character beyond Latin-1.  So CR, LF and NUL are never
+sent (RFC 9110, sections 5.1 and 5.5)."
   (declare (type output output) (type (or symbol string) name) #.*plain-policy*)
   (let* ((line-start (known-line-start name))
          (text (if line-start "" (simple-text (string name))))
@@ -96,10 +96,11 @@ sections 5.1 and 5.5): so CR, LF and NUL never get out."
   (encode-line-end output))
 
 (defun encode-head (output status headers &key cookies second reason)
-  "Appends the head of a reply to OUTPUT: the line for STATUS, with REASON if that is not
-NIL; HEADERS, an alist of names and values as in ENCODE-HEADER, without those whose value
-is NIL; a Set-Cookie field for each string in the list COOKIES; the date of SECOND, a
-universal time, if that is not NIL.  If it signals INVALID-HEADER, nothing is appended."
+  "Appends the head of a reply to OUTPUT: the status line for STATUS and REASON, as by
+ENCODE-STATUS-LINE; a field for each entry with a value in HEADERS, an alist of names and values as
+in ENCODE-HEADER; a Set-Cookie field for each string in the list COOKIES; and Date for SECOND, a
+universal time, unless it is NIL.  Appends nothing if it signals INVALID-HEADER (RFC 9112, sections
+4 and 5)."
   (declare (type output output) #.*plain-policy*)
   (let ((start (output-fill output)))
     (unless-returned (progn

@@ -1,8 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; hot: the loops that touch every octet of a request.  Nothing here checks its
-;;; arguments; PARSE-HEAD, DECODE-BODY and PARSE-MULTIPART have made sure that every
-;;; range lies within its vector.
+;;; hot: the loops that touch every octet of a request.  No function here checks its arguments.
+;;; PARSE-HEAD, DECODE-BODY and PARSE-MULTIPART ensure that every range lies within its vector.
 
 (declaim (ftype (function (octets index index octet) index) run-end graphic-end)
          (ftype (function (octets index index) index) visible-end value-end)
@@ -27,7 +26,7 @@
                       (aref octets ,index))))
     (let ((position start))
       (declare (type index position))
-      ;; Four at a time while all four are in, then one by one.
+      ;; Four octets at a time while all four are in CLASS, then one by one.
       (loop while (and (<= (+ position 4) end)
                        (logtest class (logand (classes position)
                                               (classes (+ position 1))
@@ -43,14 +42,14 @@
 
 (declaim (inline first-flag))
 (defun first-flag (flags)
-  "Which octet of the group FLAGS, not zero, is the first that is not."
+  "The index of the first octet in the group FLAGS that is not zero.  One must be."
   (declare (type octet-group flags) #.*hot-policy*)
   (ash (1- (integer-length (logand flags (group- 0 flags)))) -3))
 
 (declaim (inline graphic-end))
 (defun graphic-end (octets start end least)
-  "The first position from START where OCTETS have something other than LEAST, at most 127, to
-126, or where less than a group is left before END."
+  "The first position from START where OCTETS have an octet outside LEAST, at most 127, to 126, or
+where less than a group is left before END."
   (declare (type octets octets) (type index start end) (type octet least) #.*hot-policy*)
   (let ((position start)
         (ones (in-each 1))
@@ -69,7 +68,7 @@
     position))
 
 (defmacro run-end-by-groups (octets start end class least)
-  "As RUN-END, for a CLASS that has all from LEAST to 126."
+  "Like RUN-END, for a CLASS that has all octets from LEAST to 126."
   `(let ((position (graphic-end ,octets ,start ,end ,least)))
      (if (and (< position ,end)
               (octet-in-class-p (aref ,octets position) ,class))
@@ -96,7 +95,7 @@
         finally (return position)))
 
 (defun octet-count (octet octets start end)
-  "How often OCTETS have OCTET from START below END."
+  "The number of times that OCTET occurs in OCTETS from START below END."
   (declare (type octet octet) (type octets octets) (type index start end) #.*hot-policy*)
   (loop with count of-type index = 0
         for position of-type index from start below end
@@ -105,7 +104,8 @@
         finally (return count)))
 
 (defun matching-octets (wanted from octets start end)
-  "How many octets of WANTED, from FROM on, are those of OCTETS from START below END."
+  "The number of octets that match between WANTED, from FROM on, and OCTETS from START below END,
+before the first difference."
   (declare (type octets wanted octets) (type index from start end) #.*hot-policy*)
   (let ((most (min (- (length wanted) from) (- end start))))
     (declare (type index most))
@@ -117,7 +117,8 @@
           finally (return count))))
 
 (defmacro text-of ((position start end) char)
-  "A fresh string of the CHAR at each POSITION from START below END, gone through by fours."
+  "A fresh string of the value of CHAR, a form, for each POSITION from START below END.  The loop is
+unrolled four times."
   (let ((fresh (gensym "TEXT")) (from (gensym "FROM")) (i (gensym "I")))
     `(let* ((,fresh (make-string (the index (- ,end ,start))))
             (,from ,start)
@@ -141,13 +142,13 @@
        ,fresh)))
 
 (defun latin-1-text (octets start end)
-  "A fresh string of the characters that OCTETS from START below END are in Latin-1."
+  "A fresh string: OCTETS, a vector of octets, from START below END, decoded as Latin-1."
   (declare (type octets octets) (type index start end) #.*hot-policy*)
   (text-of (position start end)
     (code-char (aref octets position))))
 
 (defun value-text (octets start end)
-  "As LATIN-1-TEXT, without the white space that OCTETS have after START and before END."
+  "Like LATIN-1-TEXT, but without white space at the start and the end."
   (declare (type octets octets) (type index start end) #.*hot-policy*)
   (loop while (and (< start end) (octet-in-class-p (aref octets start) +whitespace+))
         do (incf start))
@@ -156,13 +157,13 @@
   (latin-1-text octets start end))
 
 (defun text-part (text start end)
-  "A fresh string of what TEXT has from START below END."
+  "A fresh string: TEXT from START below END."
   (declare (type text text) (type index start end) #.*hot-policy*)
   (text-of (position start end)
     (schar text position)))
 
 (defun upper-case-text (octets start end)
-  "As LATIN-1-TEXT, with the ASCII letters in upper case."
+  "Like LATIN-1-TEXT, with the ASCII letters in upper case."
   (declare (type octets octets) (type index start end) #.*hot-policy*)
   (text-of (position start end)
     (let ((octet (aref octets position)))
@@ -170,8 +171,8 @@
 
 (declaim (inline last-group))
 (defun last-group (octets start end)
-  "The group of OCTETS from START below END, at least one and no more than it has places; zeros fill
-the others."
+  "The group of OCTETS from START below END, at least one and at most a whole group.  Zeros fill the
+other places."
   (declare (type octets octets) (type index start end) #.*hot-policy*)
   (if (<= (+ start +group-size+) (length octets))
       (let ((missing (- +group-size+ (- end start))))
@@ -186,8 +187,8 @@ the others."
             finally (return group))))
 
 (defun find-word (table octets start end)
-  "What the word stands for in TABLE that OCTETS from START below END, not empty, spell: its keyword
-and its role; or NIL."
+  "The keyword and the role in TABLE of the word, not empty, in OCTETS from START below END; or NIL
+if TABLE does not have the word."
   (declare (type word-table table) (type octets octets) (type index start end)
            #.*hot-policy*)
   (let ((folds (word-table-folds table))
@@ -210,7 +211,7 @@ and its role; or NIL."
                                  (aref (word-table-roles table) place))))))))))
 
 (defun text-equal (text other)
-  "True if TEXT and OTHER have the same characters, ASCII letters in any case."
+  "True if TEXT and OTHER are equal, regardless of the case of ASCII letters."
   (declare (type text text other) #.*hot-policy*)
   (flet ((folded (char)
            (let ((code (char-code char)))
@@ -221,7 +222,7 @@ and its role; or NIL."
                always (= (folded (schar text i)) (folded (schar other i)))))))
 
 (defun text-run-start (text start end class)
-  "The first position from START to END from where on TEXT up to END is of CLASS."
+  "The start of the run of CLASS that ends in TEXT at END; not below START."
   (declare (type text text) (type index start end) (type octet class) #.*hot-policy*)
   (loop with position of-type index = end
         while (and (> position start)
@@ -249,8 +250,8 @@ and its role; or NIL."
         finally (return position)))
 
 (defun text-spells-p (text start end word)
-  "True if TEXT from START to END is WORD in any case.  WORD is of lower-case letters,
-digits and hyphens, TEXT without control characters, so setting bit 5 is exact."
+  "True if TEXT from START to END is WORD, regardless of case.  WORD consists of lower-case letters,
+digits and hyphens, and TEXT has no control characters, so the test may set bit 5 of each code."
   (declare (type text text word) (type index start end) #.*hot-policy*)
   (and (= (length word) (- end start))
        (loop for i of-type index below (length word)

@@ -1,39 +1,39 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; What a parser remembers, and how its phases (parser.lisp) change it.
+;;; The state of a head parser, and the steps by which its phases (parser.lisp) change it.
 ;;;
 ;;; Invariants:
-;;; - START is where the head begins, and BASE where the current line does: LINE octets
-;;;   behind it.  OFFSET and MARK count from BASE, since the caller may move the octets
+;;; - START is the position of the head, and BASE the position of the current line, LINE octets
+;;;   after START.  OFFSET and MARK count from BASE, since the caller may move the octets
 ;;;   between two calls.
-;;; - BUDGET octets from BASE on the current section (request line or header fields)
-;;;   must end.  A phase never sees an octet beyond it.
+;;; - The current section (request line or header fields) must end within BUDGET octets from
+;;;   BASE.  A phase never sees an octet beyond them.
 
 (defstruct (parser (:include opaque) (:constructor %make-parser (limits))
                    (:copier nil) (:predicate nil))
-  "Reads request heads off a connection, one after the other; see PARSE-HEAD.
-Holds what is known of a head that has not arrived whole, and no octets."
+  "Reads request heads off a connection, one after the other; see PARSE-HEAD.  A parser holds the
+parsed part of an incomplete head, but none of its octets."
   (limits *default-limits* :type limits)
   (phase 'read-empty-line :type symbol)
   (start 0 :type index)
   (base 0 :type index)
   (line 0 :type index)
-  (offset 0 :type index)                ; how much of the line has been judged
-  (mark 0 :type index)                  ; where in the line the current word begins
+  (offset 0 :type index)                ; the number of octets of the line that were examined
+  (mark 0 :type index)                  ; the start of the current word within the line
   (budget 0 :type index)
-  (head nil :type (or null head))       ; what has been understood so far
+  (head nil :type (or null head))       ; the head as far as it was read
   (fields '() :type list)               ; alist, newest first
   (field-count 0 :type index)
   (field-name nil :type (or symbol string)) ; of the line being read
   (field-role 0 :type role)
-  (seen 0 :type role)                   ; the roles of FIELDS together
-  (repeated-p nil :type boolean)        ; a value of FIELDS is a list, newest first
-  ;; Octets are judged, and what they say is not remembered; see FORGET-HEAD.
+  (seen 0 :type role)                   ; the union of the roles of FIELDS
+  (repeated-p nil :type boolean)        ; true if a value in FIELDS is a list, newest first
+  ;; True if the parser checks the octets without storing their words; see FORGET-HEAD.
   (judging-p nil :type boolean))
 
 (defun reset-parser (parser &optional (limits (parser-limits parser)))
-  "Makes PARSER await a new request under LIMITS; returns it.  Needed only to drop an
-unfinished head, after a PROTOCOL-ERROR, and to change LIMITS between two requests."
+  "Makes PARSER ready for a new request under LIMITS, and returns PARSER.  The caller needs this
+only to drop an unfinished head, after a PROTOCOL-ERROR, or to change LIMITS between requests."
   (declare (type parser parser) (type limits limits) #.*plain-policy*)
   (setf (parser-limits parser) limits
         (parser-phase parser) 'read-empty-line
@@ -50,9 +50,9 @@ unfinished head, after a PROTOCOL-ERROR, and to change LIMITS between two reques
   parser)
 
 (defun forget-head (parser)
-  "Drops what PARSER remembers of an unfinished head, strings above all: a connection that waits for
-the rest has the octets, and no more.  PARSER goes on to judge each octet once, and reads the whole
-head again when that has come.  What it returns does not matter."
+  "Frees the strings that PARSER has made for an unfinished head, so that a connection that waits
+for the rest of the head holds only its octets.  PARSER continues to check each octet once.  When
+the head is complete, PARSER reads the whole head again."
   (declare (type parser parser))
   (when (parser-head parser)
     (setf (parser-head parser) nil
@@ -66,7 +66,7 @@ head again when that has come.  What it returns does not matter."
   (reset-parser (%make-parser limits)))
 
 (defun parser-begun-p (parser)
-  "True if PARSER has seen an octet of a request, empty lines before it apart."
+  "True if PARSER has seen an octet of a request, not counting empty lines before the request."
   (check-type parser parser)
   (not (member (parser-phase parser) '(read-empty-line end-empty-line))))
 
@@ -79,8 +79,8 @@ head again when that has come.  What it returns does not matter."
 ;;; Moving on
 
 (defmacro proceed (phase parser octets position end)
-  "Makes PHASE the next of PARSER, its word beginning at POSITION of OCTETS, and calls it
-if there are octets before END; else returns NIL."
+  "Makes PHASE the phase of PARSER, with its word beginning at POSITION of OCTETS.  Calls PHASE if
+there are octets before END; else returns NIL."
   (let ((start (gensym "START")))
     `(let ((,start ,position))
        (declare (type index ,start))
@@ -91,7 +91,7 @@ if there are octets before END; else returns NIL."
 
 (declaim (inline begin-line))
 (defun begin-line (parser phase position budget)
-  "Makes PHASE begin a line at POSITION with BUDGET octets to go; returns POSITION."
+  "Makes PHASE begin a line at POSITION with BUDGET octets left; returns POSITION."
   (setf (parser-phase parser) phase
         (parser-base parser) position
         (parser-budget parser) budget)
@@ -99,14 +99,14 @@ if there are octets before END; else returns NIL."
 
 (declaim (inline remaining-budget))
 (defun remaining-budget (parser position)
-  "What is left of the budget at POSITION."
+  "The octets of the budget that are left at POSITION."
   (- (parser-budget parser) (- position (parser-base parser))))
 
 ;;; Collecting fields
 
 (declaim (inline note-field-name))
 (defun note-field-name (parser octets start end)
-  "Remembers OCTETS from START below END as the name of the field being read."
+  "Stores OCTETS from START below END as the name of the current field."
   (declare (type parser parser) #.*plain-policy*)
   (when (= (parser-field-count parser) (limits-header-count (parser-limits parser)))
     (refuse :too-many-headers))
@@ -116,7 +116,7 @@ if there are octets before END; else returns NIL."
 
 (declaim (inline add-field))
 (defun add-field (parser value)
-  "Adds VALUE, a string, to the fields under the name being read."
+  "Adds VALUE, a string, to the fields under the name of the current field."
   (declare (type parser parser) #.*plain-policy*)
   (let* ((name (parser-field-name parser))
          (role (parser-field-role parser))
@@ -131,7 +131,7 @@ if there are octets before END; else returns NIL."
            (setf (parser-seen parser) (logior role seen))))))
 
 (defun judge-field (parser)
-  "Notes that the field being read has ended, of which nothing is remembered."
+  "Records the role of the current field, whose value the parser does not store."
   (declare (type parser parser) #.*plain-policy*)
   (let ((role (parser-field-role parser)))
     (when (logtest role (parser-seen parser))
@@ -139,22 +139,22 @@ if there are octets before END; else returns NIL."
     (setf (parser-seen parser) (logior role (parser-seen parser)))))
 
 (defun refuse-repeated (role)
-  "Refuses a field of ROLE, of which there was one before, where it must not be repeated."
-  ;; RFC 9112, section 3.2, and RFC 9110, section 8.6.  Equal values of Content-Length
-  ;; may be taken as one; no honest client sends them, so they are not.
+  "Refuses a second field of ROLE if the head may have only one."
+  ;; RFC 9112, section 3.2, and RFC 9110, section 8.6.  A server may accept equal values of
+  ;; Content-Length as one.  This server refuses them, since no honest client sends them.
   (cond ((= role +host+) (refuse :repeated-host))
         ((= role +content-length+) (refuse :repeated-content-length))))
 
 (defun repeat-field (role entry value)
-  "Adds VALUE to those of ENTRY, unless fields of ROLE must not be repeated."
+  "Adds VALUE to the values of ENTRY.  Refuses it if the head may have only one field of ROLE."
   (refuse-repeated role)
   (when (stringp (cdr entry))
     (setf (cdr entry) (list (cdr entry))))
   (push value (cdr entry)))
 
 (defun joined-values (name values)
-  "VALUES, the latest first, of the fields called NAME as one string.  One step for all:
-joining two at a time would copy the first as often as there are others."
+  "Joins VALUES, the latest first, of the fields called NAME into one string.  All values are joined
+at once, since joining them two by two would take quadratic time."
   (let* ((separator (if (eq name :cookie) "; " ","))
          (gap (length separator))
          (position (+ (reduce #'+ values :key #'length) (* gap (1- (length values)))))

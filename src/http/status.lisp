@@ -30,11 +30,11 @@
     (511 . "Network Authentication Required")
     ;; RFC 2324
     (418 . "I'm a teapot"))
-  "The reason phrases of the status codes that are known.")
+  "The reason phrases of the known status codes.")
 
 (deftype status-code ()
-  "RFC 9112, section 4: three digits.  Those from 600 on have no meaning (RFC 9110, section
-15), but programs that agree with their clients on one may send it."
+  "A status code has three digits (RFC 9112, section 4).  Codes from 600 on are undefined (RFC 9110,
+section 15), but a program and its clients may agree on one."
   '(integer 100 999))
 
 (defun reason-phrase (status)
@@ -51,9 +51,9 @@
     (loop for (status . reason) in *reason-phrases*
           do (setf (svref lines status) (status-line status reason)))
     lines)
-  "Status lines, ready to send, by status code.  NIL for unknown ones.")
+  "Status lines, ready to send, by status code; NIL for unknown codes.")
 
 (defun body-allowed-p (status)
-  "True unless a reply with STATUS, an integer, has no content whatever is asked for (RFC 9110,
+  "True if a reply with STATUS, an integer, may have content; NIL for 1xx, 204 and 304 (RFC 9110,
 sections 15.2, 15.3.5 and 15.4.5)."
   (not (or (<= 100 status 199) (= status 204) (= status 304))))

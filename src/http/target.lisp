@@ -5,17 +5,17 @@
 (declaim (ftype (function (text index index) index) reg-name-end ip-literal-end host-end))
 
 (defconstant +most-port-digits+ 5
-  "The most digits of a port (RFC 9110, section 4.2.1; a port of TCP has 16 bits).")
+  "The maximum number of digits of a port, which has 16 bits in TCP (RFC 9110, section 4.2.1).")
 
 (defconstant +most-integer-digits+ 18
-  "The most digits of any other number that a client sends: such a number is a CONTENT-SIZE, and to
-read it costs little.  To read the digits of a longer one would take time with their square.")
+  "The maximum number of digits of any other number that a client sends.  A number of that many
+digits is a CONTENT-SIZE.  To parse a longer one would take time quadratic in its digits.")
 
-;; So that PORT-P, which every request calls, knows the type of its text.
+;; This is inline since every request calls PORT-P, which knows the type of its text.
 (declaim (inline decimal-number))
 (defun decimal-number (text start end most)
-  "The integer that TEXT, a string, from START below END is in ASCII digits; NIL where that is none,
-or has more than MOST digits, an integer up to +MOST-INTEGER-DIGITS+."
+  "The integer in TEXT, a string, from START below END.  NIL if that part of TEXT is not a number in
+ASCII digits, or has more than MOST digits; MOST is at most +MOST-INTEGER-DIGITS+."
   (declare (type string text) (type index start end) (type (integer 1 #.+most-integer-digits+) most)
            #.*plain-policy*)
   (and (< start end)
@@ -44,7 +44,7 @@ or has more than MOST digits, an integer up to +MOST-INTEGER-DIGITS+."
        (digit-char-p (schar text (+ start 2)) 16)))
 
 (defun reg-name-end (text start end)
-  "Where the registered name, perhaps empty, that begins TEXT at START ends."
+  "The end of the registered name, perhaps empty, that begins in TEXT at START."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (loop for position of-type index = (text-run-end text start end +reg-name+)
           then (text-run-end text (+ position 3) end +reg-name+)
@@ -52,7 +52,7 @@ or has more than MOST digits, an integer up to +MOST-INTEGER-DIGITS+."
         finally (return position)))
 
 (defun ip-literal-end (text start end)
-  "Where the address in brackets that begins TEXT at START ends, or START if none does."
+  "The end of the address in brackets that begins in TEXT at START; START if there is none."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (let ((bracket (text-run-end text (1+ start) end +ip-literal+)))
     (if (and (< (1+ start) bracket end)
@@ -61,7 +61,7 @@ or has more than MOST digits, an integer up to +MOST-INTEGER-DIGITS+."
         start)))
 
 (defun host-end (text start end)
-  "Where the host that begins TEXT at START ends, at most END."
+  "The end of the host that begins in TEXT at START; at most END."
   (declare (type text text) (type index start end) #.*plain-policy*)
   ;; RFC 3986, section 3.2.2: host = IP-literal / IPv4address / reg-name
   (if (and (< start end) (char= #\[ (schar text start)))
@@ -69,11 +69,11 @@ or has more than MOST digits, an integer up to +MOST-INTEGER-DIGITS+."
       (reg-name-end text start end)))
 
 (defun authority-p (text start end)
-  "True if TEXT from START to END is a host, perhaps empty, and an optional port.
-The second value is where the host ends."
+  "True if TEXT from START to END is a host, perhaps empty, and an optional port.  The second value
+is the end of the host."
   (declare (type text text) (type index start end) #.*plain-policy*)
-  ;; RFC 9110, section 7.2: Host = uri-host [ ":" port ].  There is no userinfo in
-  ;; it (section 4.2.4), so an @ is refused along with every other stray character.
+  ;; RFC 9110, section 7.2: Host = uri-host [ ":" port ].  Section 4.2.4 excludes userinfo, so an @
+  ;; is as invalid as any other stray character.
   (let ((host-end (host-end text start end)))
     (values (or (= host-end end)
                 (and (char= #\: (schar text host-end))
@@ -81,13 +81,13 @@ The second value is where the host ends."
             host-end)))
 
 (defun connect-target-p (uri)
-  "True if URI is a host and a port, neither empty: the authority-form."
+  "True if URI has the authority-form: a host and a port, neither of them empty."
   (let ((end (length uri)))
     (multiple-value-bind (valid host-end) (authority-p uri 0 end)
       (and valid (plusp host-end) (< (1+ host-end) end)))))
 
 (defun authority-start (uri)
-  "Where the authority of URI begins, if its scheme is http or https; else NIL."
+  "The start of the authority in URI if its scheme is http or https; else NIL."
   ;; RFC 9110, section 4.2.3: the scheme is case-insensitive.
   (loop for scheme in '("http://" "https://")
         for end = (length scheme)
@@ -105,13 +105,13 @@ The second value is where the host ends."
     (subseq uri start end)))
 
 (defun settle-target (head)
-  "Finds the form of the target of HEAD and, where the target names it, its host."
+  "Sets the form of the target of HEAD and, if the target names a host, the host."
   (declare (type head head) #.*plain-policy*)
   (let ((uri (head-uri head))
         (method (head-method head)))
     (declare (type text uri))
-    ;; RFC 9112, section 3.2: no form has a fragment, which a proxy may take for a part of the path
-    ;; or not.
+    ;; RFC 9112, section 3.2: no form has a fragment.  Some proxies would read it as a part of the
+    ;; path, and others not.
     (unless (= (length uri) (text-position #\# uri 0 (length uri)))
       (refuse :fragment-in-target))
     (cond ((eq method :connect)         ; RFC 9112, section 3.2.3
@@ -130,11 +130,11 @@ The second value is where the host ends."
                    (head-host head) (target-authority uri start)))))))
 
 (defun host-and-port (authority default)
-  "The host, a string, and the port, an integer, that AUTHORITY, a string, names; the port is
-DEFAULT where it names none, and NIL where what it names is none (RFC 3986, section 3.2)."
+  "The host, a string, and the port, an integer, of AUTHORITY, a string.  The port is DEFAULT if
+AUTHORITY has none, and NIL if it is not a number (RFC 3986, section 3.2)."
   (let* ((colon (position #\: authority :from-end t))
          (colon (and colon
-                     (null (find #\] authority :start colon)) ; of an address of IPv6
+                     (null (find #\] authority :start colon)) ; the colon is not in an IPv6 address
                      colon))
          (start (and colon (1+ colon))))
     (values (subseq authority 0 colon)

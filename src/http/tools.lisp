@@ -1,23 +1,23 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; What the other files of this layer are written with.
+;;; Helpers for the other files of this layer.
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defun ascii-octets (string)
-    "A fresh vector of the character codes of STRING, which has no code over 127."
+    "A fresh vector of the character codes of STRING, which must all be below 128."
     (map 'octets #'char-code string)))
 
 (declaim (inline check-range))
 (defun check-range (octets start end)
-  "Signals an error unless OCTETS is a vector of octets with the range [START, END)."
+  "Signals an error unless OCTETS is a simple vector of octets with the range [START, END)."
   (unless (and (typep octets 'octets)
                (typep start 'index)
                (typep end 'index)
                (<= start end (length octets)))
-    (error "[~S, ~S) is no range of octets in ~S." start end (type-of octets))))
+    (error "[~S, ~S) is not a range of octets in ~S." start end (type-of octets))))
 
-;;; Groups (see OCTET-GROUP): where a sum or a difference of two goes beyond an octet, it
-;;; spoils only octets behind it, which nobody looks at any more.
+;;; Groups (see OCTET-GROUP).  A carry out of one octet in a sum or a difference changes only later
+;;; octets of the group, which the callers do not use then.
 
 (defmacro in-each (octet)
   "The group that has OCTET in each place."

@@ -1,37 +1,36 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
-;;; The words of HTTP that are known beforehand, so that a client's octets become
-;;; keywords without making a string or interning a symbol.
+;;; The known words of HTTP, so that a client's octets become keywords without a new string or an
+;;; interned symbol.
 ;;;
-;;; Invariant: FOLD makes comparison exact on the octets that can occur.  A header
-;;; name is compared with its letters forced to lower case by bit 5; known names
-;;; consist of letters, digits and "-", and no other token octet is mapped to one of
-;;; those by setting bit 5.
+;;; Invariant: a comparison with FOLD is exact for all octets that can occur.  To compare a header
+;;; name, the search sets bit 5 of each octet, which makes letters lower case.  Known names consist
+;;; of letters, digits and "-", and bit 5 turns no other token octet into one of those.
 
 (deftype role ()
   "A set of header fields, in bits; see +HOST+ and the constants after it."
   '(unsigned-byte 32))
 
-;;; Tables that lie flat, since what is looked up for each line of a head is often no more
-;;; in the processor's nearest memory: places in several vectors, by a hash; a word for whose
-;;; hash the place was taken has the next that was free.
+;;; A word table is a flat hash table with open addressing: a word whose place is taken gets the
+;;; next free place.  Each line of a head needs one lookup, and flat vectors cause few cache misses.
 
 (defconstant +place-count+ 256)
 
 (defconstant +groups-in-word+ (/ 32 +group-size+)
-  "How many groups of octets the longest word has.")
+  "The number of octet groups in the longest word.")
 
 (defmacro do-places ((place hash) &body body)
-  "Runs BODY with PLACE being HASH and then each that follows, until it returns."
+  "Runs BODY with PLACE bound to HASH and then to each following place, until BODY returns."
   `(loop for ,place of-type (integer 0 (,+place-count+)) = ,hash
            then (logand (1- +place-count+) (1+ ,place))
          do (progn ,@body)))
 
 (defstruct (word-table (:include opaque) (:constructor make-word-table (folds)) (:copier nil))
-  "Words by the hash of their octets, folded with FOLD (32 or 0); a group of these is FOLDS."
+  "Words by the hash of their octets.  FOLDS has the bit to set in each octet, 32 or 0, for a whole
+group."
   (folds 0 :type octet-group :read-only t)
   (sizes (make-array +place-count+ :element-type 'octet :initial-element 0)
-   :type octets :read-only t)           ; zero where a place is free
+   :type octets :read-only t)           ; zero for a free place
   (groups (make-array (* +place-count+ +groups-in-word+)
                       :element-type 'octet-group :initial-element 0)
    :type (simple-array octet-group (*)) :read-only t) ; +GROUPS-IN-WORD+ for each place
@@ -41,8 +40,8 @@
 
 (declaim (inline word-hash))
 (defun word-hash (octets start end fold)
-  "The place that the word, not empty, in OCTETS from START below END should have.
-Length and three octets; the factors are those that make the fewest words go elsewhere."
+  "The first place for the word, not empty, in OCTETS from START below END.  It depends on the
+length and three octets, with the factors that cause the fewest collisions."
   (flet ((at (index) (logior fold (aref octets index))))
     (declare (inline at))
     (logand (1- +place-count+)
@@ -52,10 +51,10 @@ Length and three octets; the factors are those that make the fewest words go els
                (* 31 (at (1- end)))))))
 
 (defun add-word (table spelling keyword role)
-  "Enters the word of SPELLING, folded, into TABLE: it stands for KEYWORD and ROLE."
+  "Enters the word with SPELLING, folded, into TABLE, with its KEYWORD and ROLE."
   (let* ((size (length spelling))
          (fold (logand 255 (word-table-folds table)))
-         ;; Behind the word stands what FOLD makes of zeros.
+         ;; LAST-GROUP fills the last group up with zeros.  Folded, each of them is FOLD.
          (octets (make-array (* +groups-in-word+ +group-size+)
                              :element-type 'octet :initial-element fold)))
     (assert (<= 1 size (length octets)))
@@ -71,7 +70,7 @@ Length and three octets; the factors are those that make the fewest words go els
         (return)))))
 
 (defun case-sensitive-words (names)
-  "A table of NAMES, strings in upper case, as words that stand for their keywords."
+  "A table of NAMES, strings in upper case, and their keywords."
   (let ((table (make-word-table (in-each 0))))
     (dolist (name names table)
       (add-word table name (intern name '#:keyword) 0))))
@@ -83,14 +82,14 @@ Length and three octets; the factors are those that make the fewest words go els
    '("GET" "HEAD" "POST" "PUT" "DELETE" "CONNECT" "OPTIONS" "TRACE" "PATCH"
      "COPY" "LOCK" "MKCOL" "MOVE" "PROPFIND" "PROPPATCH" "UNLOCK"
      "REPORT" "SEARCH" "QUERY" "PURGE"))
-  "The methods that become keywords without a look into the KEYWORD package.")
+  "The methods that become keywords without a lookup in the KEYWORD package.")
 
 (defparameter *protocols* (case-sensitive-words '("HTTP/1.1" "HTTP/1.0"))
-  "The protocols that are spoken here.")
+  "The protocols that this server speaks.")
 
-;;; Each header field has a role, a set of one bit.  The fields on which the life of a
-;;; connection depends have a bit of their own.  The others share the rest: where the
-;;; bit has not been seen in a head, neither has the field.
+;;; Each header field has a role, a set of one bit.  The fields that control a connection have a
+;;; bit each.  The other fields share the rest of the bits: if a bit was not seen in a head, none
+;;; of its fields was.
 
 (defconstant +host+ 1)
 (defconstant +content-length+ 2)
@@ -108,7 +107,7 @@ Length and three octets; the factors are those that make the fewest words go els
   `(("Host" . ,+host+) ("Content-Length" . ,+content-length+)
     ("Transfer-Encoding" . ,+transfer-encoding+) ("Connection" . ,+connection+)
     ("Upgrade" . ,+upgrade+) ("Expect" . ,+expect+))
-  "The bit of each header field that this layer itself obeys.")
+  "The bit of each header field that this layer interprets.")
 
 (defparameter *header-names*
   '(;; RFC 9110
@@ -119,7 +118,7 @@ Length and three octets; the factors are those that make the fewest words go els
     "If-Range" "If-Unmodified-Since" "Last-Modified" "Location" "Max-Forwards"
     "Proxy-Authenticate" "Proxy-Authorization" "Range" "Referer" "Retry-After" "Server"
     "TE" "Trailer" "Upgrade" "User-Agent" "Vary" "Via" "WWW-Authenticate"
-    ;; RFC 9111 and 9112, and their forerunners
+    ;; RFC 9111 and 9112, and their predecessors
     "Age" "Cache-Control" "Expires" "Pragma" "Warning" "Transfer-Encoding" "Keep-Alive"
     "Content-MD5" "Proxy-Connection"
     ;; cookies, transport security, proxies, priorities
@@ -130,19 +129,19 @@ Length and three octets; the factors are those that make the fewest words go els
     "DAV" "Depth" "Destination" "If" "Lock-Token" "Overwrite" "TimeOut"
     "Sec-WebSocket-Accept" "Sec-WebSocket-Extensions" "Sec-WebSocket-Key"
     "Sec-WebSocket-Protocol" "Sec-WebSocket-Version" "HTTP2-Settings"
-    ;; what browsers send of themselves
+    ;; other fields that browsers send
     "DNT" "Origin" "Referrer-Policy" "Save-Data" "Upgrade-Insecure-Requests"
     "X-Requested-With" "Sec-CH-UA" "Sec-CH-UA-Mobile" "Sec-CH-UA-Platform"
     "Sec-Fetch-Dest" "Sec-Fetch-Mode" "Sec-Fetch-Site" "Sec-Fetch-User" "Sec-GPC"
     "Access-Control-Request-Headers" "Access-Control-Request-Method" "Last-Event-ID"
-    ;; what replies commonly carry
+    ;; common fields of replies
     "Access-Control-Allow-Credentials" "Access-Control-Allow-Headers"
     "Access-Control-Allow-Methods" "Access-Control-Allow-Origin"
     "Access-Control-Expose-Headers" "Access-Control-Max-Age" "Content-Disposition"
     "Content-Security-Policy" "Link" "Permissions-Policy" "Server-Timing" "Refresh"
     "X-Accel-Buffering" "X-Content-Type-Options" "X-Frame-Options" "X-Powered-By"
     "X-XSS-Protection")
-  "The names of header fields that are known without looking them up.")
+  "The header fields that become keywords without a lookup in the KEYWORD package.")
 
 (defun header-keyword (name)
   "The keyword for the header field NAME."
@@ -161,12 +160,12 @@ Length and three octets; the factors are those that make the fewest words go els
 
 (declaim (type word-table *methods* *protocols* *headers*))
 
-;;; What replies say
+;;; Header fields of replies
 
 (defstruct (line-starts (:include opaque) (:copier nil))
-  "How lines of known header fields begin, by the hashes of their keywords."
+  "The starts of lines for known header fields, by the hashes of their keywords."
   (keywords (make-array +place-count+ :initial-element nil)
-   :type simple-vector :read-only t)    ; NIL where a place is free
+   :type simple-vector :read-only t)    ; NIL for a free place
   (octets (make-array +place-count+ :initial-element nil)
    :type simple-vector :read-only t)    ; as sent: "Content-Type: "
   (names (make-array +place-count+ :initial-element nil)
@@ -174,7 +173,7 @@ Length and three octets; the factors are those that make the fewest words go els
 
 (declaim (inline keyword-hash))
 (defun keyword-hash (keyword)
-  "The place that KEYWORD should have."
+  "The first place for KEYWORD."
   (logand (1- +place-count+) (sxhash (the symbol keyword))))
 
 (defparameter *line-starts*
@@ -183,22 +182,22 @@ Length and three octets; the factors are those that make the fewest words go els
       (let ((keyword (header-keyword name)))
         (do-places (place (keyword-hash keyword))
           (unless (svref (line-starts-keywords table) place)
-            ;; A reply spells it as STRING-CAPITALIZE does, as Hunchentoot always has:
-            ;; Www-Authenticate, Etag.
+            ;; A reply spells the name as STRING-CAPITALIZE and Hunchentoot do: Www-Authenticate,
+            ;; Etag.
             (setf (svref (line-starts-keywords table) place) keyword
                   (svref (line-starts-octets table) place)
                   (ascii-octets (format nil "~A: " (string-capitalize name)))
                   (svref (line-starts-names table) place)
                   (coerce (string-downcase name) 'text))
             (return))))))
-  "How lines of replies begin.  Filled when loaded, not when compiled: SXHASH may differ between
-the two.")
+  "The starts of lines in replies.  The table is filled at load time, since SXHASH may differ
+between compile time and load time.")
 
 (declaim (type line-starts *line-starts*))
 
 (defun field-spelling (name)
-  "The name of a header field, NAME, a keyword or a string, in lower case: a string, which nobody
-may change."
+  "NAME, the name of a header field, a keyword or a string, as a string in lower case.  The caller
+must not modify it."
   (declare #.*plain-policy*)
   (or (and (symbolp name)
            (do-places (place (keyword-hash name))
