@@ -1,11 +1,11 @@
 (in-package #:hunchentoot-recycling-taskmaster.base)
 
-;;; Objects of ours are arguments of functions, which a backtrace shows, in logs and on error pages.
-;;; Many hold what a client has sent: passwords, cookies, forms.  So structures do not print their
-;;; slots, as structures usually do.
+;;; A backtrace in a log or on an error page prints our objects, as arguments of functions.  Many of
+;;; them hold data of a client: passwords, cookies, forms.  So our structures do not print their
+;;; slots.
 
 (defstruct (opaque (:constructor nil) (:copier nil) (:predicate nil))
-  "What every structure of ours includes: it prints without its contents.")
+  "The root of all our structures: it prints without its contents.")
 
 (defmethod print-object ((object opaque) stream)
   (print-unreadable-object (object stream :type t :identity t)))

@@ -1,6 +1,6 @@
 (defpackage #:hunchentoot-recycling-taskmaster.base
-  (:documentation "Private.  What every other layer stands on: the two optimisation policies, the
-octet types, the root of our conditions, what is done where a form is left.")
+  (:documentation "Private.  The base of all other layers: the two optimisation policies, the octet
+types, the root of our conditions, and cleanup after non-local exits.")
   (:use #:common-lisp)
   (:export #:*hot-policy* #:*plain-policy*
            #:octet #:octets #:text #:index #:make-octets

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.base)
 
-;;; Structures whose slots are part of an interface, and so have docstrings.
+;;; Structures with documented slots, since the slots are part of an interface.
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
 
@@ -8,19 +8,21 @@
     "The name of the accessor of SLOT that DEFSTRUCT makes for STRUCTURE with OPTIONS."
     (let ((conc-name (find-if (lambda (option) (and (consp option) (eq :conc-name (first option))))
                               options)))
-      (intern (format nil "~A~A" (if conc-name (second conc-name) (format nil "~A-" structure)) slot)
+      (intern (format nil "~A~A"
+                      (if conc-name (second conc-name) (format nil "~A-" structure))
+                      slot)
               (symbol-package structure))))
 
   (defun slot-without-documentation (slot)
-    "The slot description SLOT as DEFSTRUCT wants it."
+    "The slot description SLOT without its :DOCUMENTATION, which DEFSTRUCT does not accept."
     (destructuring-bind (name initial-value &rest options) slot
       (let ((options (copy-list options)))
         (remf options :documentation)
         (list* name initial-value options)))))
 
 (defmacro define-record (name-and-options documentation &rest slots)
-  "DEFSTRUCT of NAME-AND-OPTIONS, with a DOCUMENTATION, and with the one that each of SLOTS may
-have, after :DOCUMENTATION, given to its accessor."
+  "Like DEFSTRUCT of NAME-AND-OPTIONS with DOCUMENTATION and SLOTS, but each slot may have a
+:DOCUMENTATION, which becomes the docstring of its accessor."
   (destructuring-bind (name &rest options)
       (if (consp name-and-options) name-and-options (list name-and-options))
     `(progn
@@ -30,5 +32,6 @@ have, after :DOCUMENTATION, given to its accessor."
        ,@(loop for (slot nil . slot-options) in slots
                for text = (getf slot-options :documentation)
                when text
-                 collect `(setf (documentation ',(accessor-name name options slot) 'function) ,text))
+                 collect `(setf (documentation ',(accessor-name name options slot) 'function)
+                                ,text))
        ',name)))

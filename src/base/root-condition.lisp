@@ -2,4 +2,4 @@
 
 (define-condition recycling-error (error)
   ()
-  (:documentation "The root of every error that this library signals of its own."))
+  (:documentation "The root of all errors that this library defines and signals."))

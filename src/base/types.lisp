@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.base)
 
 (deftype octet ()
-  "One byte of the wire."
+  "One byte of a connection."
   '(unsigned-byte 8))
 
 (deftype octets (&optional (length '*))
@@ -9,11 +9,11 @@
   `(simple-array octet (,length)))
 
 (deftype text ()
-  "The strings that octets off the wire become: all characters, simple."
+  "The type of strings that this library makes of received octets: simple, of any characters."
   '(simple-array character (*)))
 
 (deftype index ()
-  "A position in OCTETS; bounded so that sums of two stay fixnums everywhere."
+  "A position in OCTETS, bounded so that the sum of two is a fixnum in every Lisp."
   '(integer 0 #.(ash most-positive-fixnum -2)))
 
 (declaim (inline make-octets))

@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.base)
 
 (defmacro unless-returned (form &body cleanup)
-  "Evaluates FORM and returns its values; where it is left by a non-local exit, evaluates CLEANUP on
-the way."
+  "Evaluates FORM and returns its values.  If a non-local exit leaves FORM, evaluates CLEANUP on the
+way."
   (let ((returned-p (gensym "RETURNED-P")))
     `(let ((,returned-p nil))
        (unwind-protect (multiple-value-prog1 ,form

@@ -1,13 +1,13 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Locks that are held for as long as it takes to change a few slots.
+;;;; Locks that a thread holds only while it changes a few slots.
 
 (defmacro with-lock-briefly ((lock) &body body)
-  "Evaluates BODY, which is short and waits for nothing, while the current thread holds LOCK, whole:
-neither an interrupt nor BT:DESTROY-THREAD leaves it half done, as far as UNINTERRUPTIBLY can do
-that here; nor does a program's deadline."
+  "Evaluates BODY, which must be short and wait for nothing, while the current thread holds LOCK.
+As far as UNINTERRUPTIBLY works in this Lisp, no interrupt, BT:DESTROY-THREAD or deadline of a
+program ends BODY half done."
   #+sbcl
-  ;; Half of what BT:WITH-LOCK-HELD costs goes into letting interrupts come in between.
+  ;; BT:WITH-LOCK-HELD takes twice the time, since it enables interrupts in between.
   (let ((mutex (gensym "MUTEX")))
     `(uninterruptibly
        (let ((,mutex ,lock))

@@ -5,23 +5,22 @@
   (:report (lambda (condition stream)
              (format stream "No connection could be accepted: ~A"
                      (accept-failure-cause condition))))
-  (:documentation "The listen socket gave no connection for a reason that may pass."))
+  (:documentation "The listener returned no connection, for a reason that may pass."))
 
 (define-condition descriptors-exhausted (accept-failed)
   ()
-  (:documentation "The process or the system has no descriptor or no memory left for
-another connection (EMFILE, ENFILE, ENOBUFS, ENOMEM); accepting again at once
-would fail again at once."))
+  (:documentation "The process or the system has no descriptor or no memory left for another
+connection (EMFILE, ENFILE, ENOBUFS, ENOMEM).  Another accept right away would fail, too."))
 
 (define-condition network-trouble (accept-failed)
   ()
-  (:documentation "The network failed under a connection before it could be accepted (ENETDOWN,
-EHOSTUNREACH and their like); the next one may be all right."))
+  (:documentation "The network failed before a connection could be accepted (ENETDOWN, EHOSTUNREACH
+and similar errors).  The next accept may succeed."))
 
 (define-condition listener-closed (accept-failed)
   ()
-  (:documentation "The listen socket was shut down or closed; it will never give
-another connection."))
+  (:documentation "The listener was shut down or closed, and will never return another
+connection."))
 
 (define-condition listen-failed (recycling-error)
   ((place :initarg :place :reader listen-failure-place)
@@ -29,17 +28,16 @@ another connection."))
   (:report (lambda (condition stream)
              (format stream "Cannot listen on ~A: ~A."
                      (listen-failure-place condition) (listen-failure-reason condition))))
-  (:documentation "No connection can be accepted on a path or a descriptor that was given for
-that."))
+  (:documentation "A path or a descriptor cannot be used as a listener."))
 
 (define-condition peer-gone (recycling-error)
   ()
-  (:report "The peer has left, and its address with it.")
-  (:documentation "Who is at the other end of a connection cannot be told any more."))
+  (:report "The peer has left, so its address is unknown.")
+  (:documentation "The address of the peer of a connection is no longer available."))
 
 (defgeneric tls-failure-words (condition)
-  (:documentation "What the library says of CONDITION, which has ended a TLS handshake, a string;
-:GONE where the peer is gone; NIL where CONDITION tells of something else.")
+  (:documentation "The TLS library's description, a string, of CONDITION, which has ended a TLS
+handshake; :GONE if the peer has left; NIL if CONDITION is not about TLS.")
   (:method (condition)
     (declare (ignore condition))
     nil))

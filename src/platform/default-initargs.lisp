@@ -1,11 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What CHANGE-CLASS and the redefinition of a class, other than MAKE-INSTANCE, leave out: the
-;;;; default initargs of the class.
+;;;; The default initargs of a class: MAKE-INSTANCE uses them, but CHANGE-CLASS and the redefinition
+;;;; of a class do not.
 
 (defun default-arguments (class)
-  "An alist of the names of all default initargs of CLASS, which has instances, and functions that
-return their values.  Empty on Lisps where nobody can tell."
+  "An alist of the default initargs of CLASS, which has instances: their names, keywords or other
+symbols, and functions without arguments that return their values.  Empty on Lisps other than SBCL,
+ECL and ABCL."
   #-(or sbcl ecl abcl) (progn class '())
   #+(or sbcl ecl abcl)
   (loop for (name nil function) in (#+sbcl sb-mop:class-default-initargs
@@ -15,7 +16,7 @@ return their values.  Empty on Lisps where nobody can tell."
         collect (cons name function)))
 
 (defun slots-filled (class)
-  "An alist of the names of the slots of CLASS and lists of the initargs that fill them."
+  "An alist of the slots of CLASS: their names, and lists of the initargs that fill them."
   #-(or sbcl ecl abcl) (progn class '())
   #+sbcl
   (loop for slot in (sb-mop:class-slots class)
@@ -28,8 +29,8 @@ return their values.  Empty on Lisps where nobody can tell."
         collect (cons (mop:slot-definition-name slot) (mop:slot-definition-initargs slot))))
 
 (defun missing-arguments (instance &key slotless)
-  "A plist of the default initargs of the class of INSTANCE that would fill slots which are unbound;
-where SLOTLESS is true, also those that fill no slot."
+  "A plist of the default initargs of the class of INSTANCE that would fill unbound slots; if
+SLOTLESS is true, also of those that fill no slot."
   (let ((slots (slots-filled (class-of instance))))
     (loop for (name . function) in (default-arguments (class-of instance))
           for filled = (loop for (slot . initargs) in slots

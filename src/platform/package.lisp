@@ -1,15 +1,16 @@
 (defpackage #:hunchentoot-recycling-taskmaster.platform
-  (:documentation "Private.  The door to the operating system and to the Lisp
-beneath us: the only place with reader conditionals, foreign calls and file
-descriptors.  One file for each Lisp defines the few operators that differ
-\(those with a % in their names); sockets.lisp builds what the engine calls on top of them.")
+  (:documentation "Private.  The interface to the operating system and to the Lisp: the only layer
+with reader conditionals, foreign calls and file descriptors.  One file for each Lisp defines the
+few operators that differ, with a % in their names; sockets.lisp builds the functions that the
+engine calls on top of them.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:export
    ;; clock, machine, threads
    #:milliseconds #:as-milliseconds #:microseconds #:processor-count
    #:uninterruptibly #:deferring-interrupts #:interruptibly #:interrupt-pending-p #:with-acquired
    #:end-after #:milliseconds-left #:wait-until #:wait-once
-   #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period* #:heed-destruction
+   #:clear-stack #:destroy-thread #:join-thread #:unwind-protect-whole #:*destruction-period*
+   #:heed-destruction
    #:call-making-thread #:process-exits-p #:process-exits #:call-at-exit
    ;; listeners
    #:prepare-listener #:accept-connection #:pending-connection-p #:wake-listener
@@ -25,13 +26,14 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:peer-name #:peer-gone #:local-name #:socket-octet-stream #:socket-asked-p #:watch-socket
    #:close-gently #:close-unread
    #:read-stream-octets #:write-stream-octets
-   ;; readiness: non-blocking descriptors, and pollers that tell who is ready
+   ;; readiness: non-blocking descriptors, and pollers
    #:readiness-supported-p
    #:descriptor #:token #:would-block-p #:+would-block+ #:error-text #:+ebadf+ #:+eio+
    #:listener-descriptor #:descriptor-socket #:descriptor-peer-name #:descriptor-local-name
-   #:receive-octets #:drop-octets #:+most-dropped+ #:send-octets #:send-octets-before-more #:send-held-octets
+   #:receive-octets #:drop-octets #:+most-dropped+
+   #:send-octets #:send-octets-before-more #:send-held-octets
    #:accept-descriptor #:close-descriptor #:shut-descriptor
-   ;; streams of the Lisp's own on descriptors
+   ;; streams of the Lisp on descriptors
    #:octet-stream-descriptor #:accompany #:hand-octets-over
    #:lisp-stream-descriptor #:lisp-stream-milliseconds
    #:take-read-ahead #:put-read-ahead #:set-blocking
@@ -53,18 +55,18 @@ descriptors.  One file for each Lisp defines the few operators that differ
    #:tls-failure-words
    #:stream-tls-handle #:tls-facts #:peer-certificate-facts
    ;; octets through TLS
-   #:tls-session #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands #:end-tls-session
-   #:abandon-tls-session
+   #:tls-session #:make-tls-session #:tls-session-pointer #:tls-session-count #:shake-hands
+   #:end-tls-session #:abandon-tls-session
    #:receive-tls #:send-tls #:send-file-tls #:tls-session-kernel-p #:tls-awaits #:tls-drained-p
    #:tls-on-descriptor-p #:adopt-tls-stream #:follow-tls-stream
    ;; files as descriptors
    #:fill-standard-descriptors #:native-name #:open-file #:file-facts #:read-file-octets
    #:write-file-octets #:send-file
    #:open-temporary-file #:private-folder
-   ;; threads as the system sees them, and the sentinel's tick
+   ;; threads as the system schedules them, and the sentinel's tick
    #:thread-identity #:open-thread-status #:thread-state #:thread-run-time
    #:schedule-as-batch #:let-timers-be-late #:nap
-   ;; classes: how instances are made
+   ;; classes and their instances
    #:*making-functions* #:class-making #:classes-between #:extra-slots #:sole-method-p
    #:superclasses #:method-calls-supported-p #:make-calling-method #:call-methods
    #:call-when-redefined
@@ -77,5 +79,5 @@ descriptors.  One file for each Lisp defines the few operators that differ
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
 (defparameter *hot-files* '("sbcl/octets" "sbcl/descriptors" "sbcl/epoll")
-  "The files of src/platform/ that may say *HOT-POLICY*.  Their functions trust their arguments;
+  "The files of src/platform/ that may use *HOT-POLICY*.  Their functions trust their arguments:
 every caller has checked types and bounds.")

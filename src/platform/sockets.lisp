@@ -1,61 +1,61 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Sockets as the engine sees them.  Generic, so that a test can put a socket of
-;;;; its own in their place; the methods here are for usocket's.
+;;;; The socket operations of the engine.  They are generic functions, so that a test can use a
+;;;; socket of its own.  The methods here are for the sockets of usocket.
 
 ;;; Listeners
 
 (defgeneric prepare-listener (listener)
-  (:documentation "Called once before the first ACCEPT-CONNECTION on LISTENER, to make its waits
-short enough.")
+  (:documentation "Limits the waits of ACCEPT-CONNECTION on LISTENER.  The engine calls it once,
+before the first ACCEPT-CONNECTION.")
   (:method (listener)
     (declare (ignore listener))
     nil))
 
 (defgeneric accept-connection (listener)
-  (:documentation "Waits for the next connection on LISTENER and returns its socket or, where octets
-can be read off descriptors without waiting, see READINESS-SUPPORTED-P, its non-blocking descriptor;
-or NIL when the one that came was gone again (ECONNABORTED) or the wait was cut short.  Called
-within DEFERRING-INTERRUPTS, so that no connection is lost on its way to the caller: the wait is
-then cut short where another thread wants to interrupt or destroy this one, or after a few seconds.
-Signals LISTENER-CLOSED once the listener was woken or closed, DESCRIPTORS-EXHAUSTED when the system
-has no room for a connection, NETWORK-TROUBLE when the network failed under it, and ACCEPT-FAILED
-for anything else."))
+  (:documentation "Waits for the next connection on LISTENER.  Returns its non-blocking descriptor
+if READINESS-SUPPORTED-P, else its socket; or NIL if the client has already left (ECONNABORTED) or
+the wait was cut short.  The caller uses DEFERRING-INTERRUPTS, so that no connection is lost on its
+way to the caller.  The wait then ends after a few seconds, or when another thread wants to
+interrupt or destroy the current one.  Signals LISTENER-CLOSED once the listener was woken or
+closed, DESCRIPTORS-EXHAUSTED if the system has no room for a connection, NETWORK-TROUBLE if the
+network failed, and ACCEPT-FAILED for any other failure."))
 
 (defgeneric pending-connection-p (listener)
-  (:documentation "True when a connection waits on LISTENER to be accepted, or when the
-platform cannot tell.  Does not block."))
+  (:documentation "True if a connection waits on LISTENER to be accepted, or if the platform cannot
+tell.  Does not block."))
 
 (defgeneric wake-listener (listener waiting-count)
-  (:documentation "Makes every accept on LISTENER, of which WAITING-COUNT are under way,
-end with LISTENER-CLOSED or NIL.  Where the platform has no call for that, connects to
-the listener WAITING-COUNT times."))
+  (:documentation "Ends every ACCEPT-CONNECTION on LISTENER, in WAITING-COUNT threads, with
+LISTENER-CLOSED or NIL.  If the platform has no call for that, connects to the listener
+WAITING-COUNT times."))
 
 (defgeneric stop-arrivals (listener)
-  (:documentation "Has the system begin no further connection to LISTENER, where it can; those that
-it has begun come, and are to be accepted.  NIL where what comes is not for us alone.")
+  (:documentation "Makes the system begin no further connection to LISTENER, if it can.  Connections
+that the system has begun still arrive, and the caller accepts them.  NIL if other processes share
+LISTENER, so that connections still begin.")
   (:method (listener)
     (declare (ignore listener))
     t))
 
 (defgeneric close-listener (listener)
-  (:documentation "Closes LISTENER and so frees its port.  Nobody may be waiting on it."))
+  (:documentation "Closes LISTENER, and so frees its port.  No thread may wait on it then."))
 
 (defconstant +eio+ 5
-  "The error number of a failure of which no more is known.")
+  "The error number for an unknown failure.")
 
 (defconstant +ebadf+ 9
-  "The error number of who uses a descriptor that is closed.")
+  "The error number for the use of a closed descriptor.")
 
-;;; What it means that accepting failed.
+;;; The failures of accept(2), and the caller's remedies.
 ;;;
-;;;   kind         means                                        what helps
-;;;   :none        nothing is there                             to wait for the next connection
-;;;   :gone        the connection that came is gone again       to accept again at once
-;;;   :again       the network failed under it (accept(2))      to accept again after a moment
-;;;   :exhausted   no descriptor, or no memory, is left         the same, and to let others go
-;;;   :closed      the listener was shut down or closed         nothing
-;;;   :other       anything else, as a firewall's refusal       as for :AGAIN
+;;;   kind         meaning                                     remedy
+;;;   :none        no connection is there                      wait for the next connection
+;;;   :gone        the client has already left                 accept again at once
+;;;   :again       the network failed (see accept(2))          accept again after a moment
+;;;   :exhausted   no descriptor or no memory is left          close connections, then as :again
+;;;   :closed      the listener was shut down or closed        none
+;;;   :other       any other failure (a firewall's refusal)    as for :again
 
 (defparameter *accept-failures*
   #+linux
@@ -71,16 +71,16 @@ it has begun come, and are to be accepted.  NIL where what comes is not for us a
     (:again 42 45 50 51 64 65 100 102)
     (:exhausted 12 23 24 55)
     (:closed 9 22 38))
-  "Error numbers by what they mean when they come from accept(2).")
+  "The error numbers of accept(2), by kind of failure.")
 
 (defun accept-failure-kind (number)
-  "What the error NUMBER, an integer or NIL when unknown, of accept(2) means: :NONE, :GONE, :AGAIN,
-:EXHAUSTED, :CLOSED or :OTHER."
+  "The kind of failure for the error NUMBER of accept(2), an integer or NIL if unknown: :NONE,
+:GONE, :AGAIN, :EXHAUSTED, :CLOSED or :OTHER."
   (or (first (find-if (lambda (entry) (member number (rest entry))) *accept-failures*))
       :other))
 
 (defun make-accept-failure (kind cause)
-  "The condition that tells of CAUSE, which is of KIND, a value of ACCEPT-FAILURE-KIND."
+  "A condition for CAUSE, a failure to accept of KIND, a value of ACCEPT-FAILURE-KIND."
   (make-condition (ecase kind
                     (:again 'network-trouble)
                     (:exhausted 'descriptors-exhausted)
@@ -89,7 +89,7 @@ it has begun come, and are to be accepted.  NIL where what comes is not for us a
                   :cause cause))
 
 (defun condition-kind (condition)
-  "The kind of failure of a CONDITION that accepting signalled."
+  "The kind of failure, as of ACCEPT-FAILURE-KIND, for a CONDITION that an accept has signalled."
   (let ((number (%error-number condition)))
     (if number
         (accept-failure-kind number)
@@ -101,8 +101,8 @@ it has begun come, and are to be accepted.  NIL where what comes is not for us a
           (t :other)))))
 
 (defparameter *accept-seconds* 2
-  "After how many seconds, an integer, a wait for a connection is cut short: an interrupt that comes
-just before the wait begins cuts nothing short.")
+  "The maximum wait for a connection, in seconds, an integer.  Without it, an interrupt just before
+the wait begins would have no effect until the next connection.")
 
 (defmethod prepare-listener ((listener usocket:stream-server-usocket))
   (%prepare-listener listener *accept-seconds*))
@@ -137,25 +137,25 @@ just before the wait begins cuts nothing short.")
 ;;; Connections
 
 (defgeneric await-input (socket &key until)
-  (:documentation "Waits until SOCKET has bytes to read or was ended by its peer: then true.  NIL
-after UNTIL, a moment of MILLISECONDS, or NIL for no limit; when that has passed, only looks.
-Signals do not move the end of the wait."))
+  (:documentation "Waits until SOCKET has octets to read, or its peer has ended it; returns true
+then.  Returns NIL after UNTIL, a moment of MILLISECONDS, or NIL for no limit.  If UNTIL has passed,
+only checks.  Signals do not prolong the wait."))
 
 (defgeneric limit-waits (socket seconds)
-  (:documentation "Lets no single read on the stream of SOCKET take longer than SECONDS, a
-real or NIL for no limit."))
+  (:documentation "Limits each read on the stream of SOCKET to SECONDS, a real or NIL for no
+limit."))
 
 (defgeneric shut-down (socket direction)
-  (:documentation "Ends SOCKET in DIRECTION, :INPUT, :OUTPUT or :IO, without giving up its
-descriptor: whoever waits in it reads an end of file.  Never signals; NIL when the peer
-was gone already."))
+  (:documentation "Shuts SOCKET down in DIRECTION, :INPUT, :OUTPUT or :IO, but keeps its descriptor
+open.  A thread that waits to read from it gets an end of file.  Never signals; NIL if the peer had
+already left."))
 
 (defgeneric socket-open-p (socket)
-  (:documentation "True while nobody has closed SOCKET or its stream."))
+  (:documentation "True until SOCKET or its stream is closed."))
 
 (defgeneric close-socket (socket)
-  (:documentation "Closes SOCKET and its stream, dropping what was not flushed.  Never
-signals; NIL when it was closed already."))
+  (:documentation "Closes SOCKET and its stream, and drops unflushed output.  Never signals; NIL if
+SOCKET was closed already."))
 
 (defmethod await-input ((socket usocket:stream-usocket) &key until)
   (%await-input socket until))
@@ -175,21 +175,21 @@ signals; NIL when it was closed already."))
     (error () nil)))
 
 (defgeneric send-without-delay (socket)
-  (:documentation "Sends small packets of SOCKET at once (TCP_NODELAY); NIL where SOCKET is no TCP
-socket.")
+  (:documentation "Makes the system send small packets of SOCKET at once (TCP_NODELAY).  NIL if
+SOCKET is not a TCP socket.")
   (:method (socket)
     (handler-case (progn (setf (usocket:socket-option socket :tcp-nodelay) t) t)
       (error () nil))))
 
 (defun mapped-p (address)
-  "True when ADDRESS is an IPv4 address in an IPv6 one (RFC 4291, section 2.5.5.2)."
+  "True if ADDRESS is an IPv4 address mapped to IPv6 (RFC 4291, section 2.5.5.2)."
   (and (= (length address) 16)
        (= 10 (or (position 0 address :test-not #'eql) 16))
        (= #xFF (aref address 10) (aref address 11))))
 
 (defun address-string (address)
-  "ADDRESS, octets, as people write it (RFC 5952, section 4.3).  An IPv4 peer of a socket for
-IPv6 gets its IPv4 address, by which programs know it."
+  "ADDRESS, octets, in its usual notation (RFC 5952, section 4.3).  An IPv4 address mapped to IPv6
+becomes an IPv4 address, as programs know it."
   (cond ((mapped-p address) (usocket:host-to-hostname (subseq address 12)))
         ((= (length address) 16) (string-downcase (usocket:host-to-hostname address)))
         (t (usocket:host-to-hostname address))))
@@ -198,62 +198,63 @@ IPv6 gets its IPv4 address, by which programs know it."
   (values (address-string address) port))
 
 (defgeneric peer-name (socket)
-  (:documentation "The address, a string, and the port of the peer of SOCKET; of a Unix-domain
-socket \"unix:\" and 0.  Signals PEER-GONE when it is too late to ask.")
+  (:documentation "The address, a string, and the port, an integer, of the peer of SOCKET; for a
+Unix-domain socket, \"unix:\" and 0.  Signals PEER-GONE if the peer has left.")
   (:method (socket)
     (multiple-value-call #'name-values
       (handler-case (usocket:get-peer-name socket)
-        ;; The only thing that can be wrong with the question.
+        ;; The call can fail for no other reason.
         (error () (error 'peer-gone))))))
 
 (defgeneric local-name (socket)
-  (:documentation "The address, a string, and the port of our own end of SOCKET; of a
-Unix-domain socket \"unix:\" before its path, and 0.")
+  (:documentation "The address, a string, and the port, an integer, of our own end of SOCKET; for a
+Unix-domain socket, \"unix:\" followed by its path, and 0.")
   (:method (socket)
     (multiple-value-call #'name-values (usocket:get-local-name socket))))
 
 (defgeneric socket-octet-stream (socket)
-  (:documentation "The stream that reads and writes the octets of SOCKET.  In the ready engine it
-takes no characters.")
+  (:documentation "The stream that reads and writes the octets of SOCKET.  In the ready engine, this
+stream does not support characters.")
   (:method (socket)
     (usocket:socket-stream socket)))
 
-;;; As READ-SEQUENCE and WRITE-SEQUENCE do it, but where these lose octets; see streams-ecl.lisp.
+;;; These are READ-SEQUENCE and WRITE-SEQUENCE, except where those lose octets; see
+;;; ecl/streams.lisp.
 
 (defgeneric read-stream-octets (stream octets start end)
-  (:documentation "Reads OCTETS, a vector, from START to END from STREAM, a stream of octets,
-waiting for them.  Returns how many octets: fewer only at its end.  Signals what STREAM does, in
-particular when a wait took longer than LIMIT-WAITS has allowed.")
+  (:documentation "Reads octets from STREAM, a stream of octets, into OCTETS, a vector, from START
+to END, and waits for them.  Returns the number of octets, which is smaller only at the end of
+STREAM.  Signals the errors of STREAM, also if a wait takes longer than LIMIT-WAITS allows.")
   (:method (stream octets start end)
     (- (read-sequence octets stream :start start :end end) start)))
 
 (defgeneric write-stream-octets (stream octets start end)
-  (:documentation "Sends OCTETS, a vector, from START to END to STREAM, a stream of octets, after
-what was written to it before, waiting for its peer.  What it returns does not matter.  Signals what
-STREAM does, in particular when a wait took longer than the socket allows.")
+  (:documentation "Sends OCTETS, a vector, from START to END on STREAM, a stream of octets, after
+all octets that were written before, and waits for the peer.  Signals the errors of STREAM, also if
+a wait takes longer than the socket allows.")
   (:method (stream octets start end)
     (write-sequence octets stream :start start :end end)
     (finish-output stream)))
 
 (defgeneric stream-tls-handle (stream)
-  (:documentation "The SSL object of OpenSSL, a CFFI pointer, by which STREAM, CL+SSL's, encrypts;
-NIL for other streams, and for one that is closed.")
+  (:documentation "The SSL object of OpenSSL, a CFFI pointer, of STREAM, a stream of CL+SSL; NIL for
+other streams and for a closed one.")
   (:method (stream)
     (declare (ignore stream))
     nil))
 
-;;; Sockets that tell whether a program wants to read or write them
+;;; Sockets that record whether a program has asked for their stream
 
 (defgeneric socket-asked-p (socket)
-  (:documentation "True when a program has asked for the stream of SOCKET, which is watched, since
-WATCH-SOCKET was called last."))
+  (:documentation "True if a program has asked for the stream of SOCKET since the last call of
+WATCH-SOCKET for it."))
 
 (defclass watched-usocket (usocket:stream-usocket)
   ((asked-p
     :initform nil
     :accessor socket-asked-p
-    :documentation "True when somebody has asked for the stream since this was set to NIL."))
-  (:documentation "A usocket that notes when somebody asks for its stream, save by
+    :documentation "True if a program has asked for the stream since this slot was set to NIL."))
+  (:documentation "A usocket that records when its stream is asked for, except by
 SOCKET-OCTET-STREAM."))
 
 (defmethod usocket:socket-stream :before ((socket watched-usocket))
@@ -263,52 +264,53 @@ SOCKET-OCTET-STREAM."))
   (slot-value socket 'usocket::stream))
 
 (defgeneric watch-socket (socket)
-  (:documentation "Makes SOCKET one that tells by SOCKET-ASKED-P whether somebody has asked for its
-stream from now on.")
+  (:documentation "Makes SOCKET a socket for which SOCKET-ASKED-P tells whether a program has asked
+for its stream from now on.")
   (:method ((socket usocket:stream-usocket))
     (change-class socket 'watched-usocket))
   (:method ((socket watched-usocket))
     (setf (socket-asked-p socket) nil)))
 
-;;; A socket that we read and write ourselves may get a stream of the Lisp's own beside ours.
+;;; A socket that the engine reads and writes itself may also get a stream of the Lisp.
 
 (defgeneric octet-stream-descriptor (octet-stream)
-  (:documentation "The descriptor of OCTET-STREAM; NIL when it is closed."))
+  (:documentation "The descriptor, an integer, of OCTET-STREAM; NIL if it is closed."))
 
 (defgeneric accompany (octet-stream stream)
-  (:documentation "Notes that programs have STREAM, one of the Lisp's own, for the socket of
+  (:documentation "Records that programs have STREAM, a stream of the Lisp, for the socket of
 OCTET-STREAM."))
 
 (defgeneric hand-octets-over (octet-stream)
-  (:documentation "Makes what OCTET-STREAM has received and not handed out what the Lisp's own
-stream beside it hands out next, and sends what was written."))
+  (:documentation "Moves the unread octets of OCTET-STREAM to the stream of the Lisp beside it,
+which then reads them first.  Sends the octets that were written to OCTET-STREAM."))
 
 (defparameter *discard-seconds* 1
-  "For how long in all, in seconds, what a peer still sends is dropped before its connection is
-closed.")
+  "The maximum time, in seconds, during which further octets of a peer are dropped before its
+connection is closed.")
 
 (defparameter *discard-octets* (* 4 1024 1024)
-  "How many octets that a peer still sends are dropped before its connection is closed.")
+  "The maximum number of further octets of a peer that are dropped before its connection is
+closed.")
 
 (defparameter *discard-pause* 1/10
-  "After how many seconds without an octet nothing more is expected of a peer.")
+  "The time, in seconds, after which a peer that has sent nothing is expected to send no more.")
 
 (defgeneric discard-available-input (socket most end)
-  (:documentation "Drops what SOCKET has ready, an octet at least and MOST at most, until END, a
-moment of MILLISECONDS.  Returns how many octets; NIL at the end of its input.")
+  (:documentation "Drops octets that SOCKET has ready, at least one and at most MOST, until END, a
+moment of MILLISECONDS.  Returns their number; NIL at the end of input.")
   (:method (socket most end)
     (loop with stream = (socket-octet-stream socket)
           for count from 1 to most
           unless (read-byte stream nil nil)
             return nil
-          while (and (or (plusp (mod count 4096)) ; seldom, for the clock's sake
+          while (and (or (plusp (mod count 4096)) ; a look at the clock takes time
                          (plusp (milliseconds-left end)))
                      (listen stream))
           finally (return (min count most)))))
 
 (defun discard-input (socket)
-  "Reads and drops what the peer of SOCKET sends until it ends, or pauses, or takes too long, or
-has sent too much: nginx calls this a lingering close."
+  "Reads and drops octets from the peer of SOCKET until the peer ends the connection, pauses, takes
+too long, or has sent too many.  nginx calls this a lingering close."
   (loop with end = (end-after *discard-seconds*)
         with room = *discard-octets*
         for count = (and (await-input socket :until (min end (end-after *discard-pause*)))
@@ -318,8 +320,10 @@ has sent too much: nginx calls this a lingering close."
                    (plusp (milliseconds-left end)))))
 
 (defun close-after (socket function)
-  "Ends our half of SOCKET, calls FUNCTION, and closes SOCKET, whatever failed.  Never signals."
-  ;; A stream around it may have closed it: its descriptor is another connection's by now.
+  "Shuts down the output of SOCKET, calls FUNCTION, and closes SOCKET even if one of these fails.
+Never signals."
+  ;; A stream around SOCKET may have closed it.  Its descriptor may then belong to another
+  ;; connection.
   (when (socket-open-p socket)
     (with-acquired (socket socket (close-socket socket))
       (when (shut-down socket :output)
@@ -327,18 +331,19 @@ has sent too much: nginx calls this a lingering close."
           (error () nil))))))
 
 (defun close-gently (socket &optional more-p)
-  "Closes SOCKET, whose last answer was sent.  When its peer sent more than was read, or MORE-P
-tells that it may, waits a moment for it to see our end: a socket closed with unread input, or
-before more comes, resets its peer, who may then lose the answer that is on its way (RFC 9112,
-section 9.6).  That moment has limits, whatever the peer does; see *DISCARD-PAUSE*,
-*DISCARD-SECONDS* and *DISCARD-OCTETS*.  Never signals."
+  "Closes SOCKET after its last reply was sent.  If the socket has unread input, or if MORE-P says
+that more may come, first waits a moment for the peer to read the end.  A socket that is closed with
+unread input, or that gets input later, resets the connection, and the peer may lose the reply (RFC
+9112, section 9.6).  *DISCARD-PAUSE*, *DISCARD-SECONDS* and *DISCARD-OCTETS* limit the wait,
+whatever the peer does.  Never signals."
   (close-after socket (lambda ()
                         (when (or more-p (await-input socket :until (milliseconds)))
                           (discard-input socket)))))
 
 (defun close-unread (socket)
-  "Closes SOCKET, to whose peer something was said though nothing was read, without waiting: what
-has come is dropped, or the peer would be reset; see CLOSE-GENTLY.  Never signals."
+  "Closes SOCKET, on which a reply was sent before any input was read, without a wait.  Drops the
+octets received so far, since unread input would reset the connection; see CLOSE-GENTLY.  Never
+signals."
   (close-after socket (lambda ()
                         (when (await-input socket :until (milliseconds))
                           (discard-available-input socket *discard-octets*

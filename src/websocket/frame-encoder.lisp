@@ -1,16 +1,16 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
-;;;; Messages to octets: RFC 6455, section 5.2.  A frame is one vector with its head, so that what
-;;;; goes to many connections is encoded once.
+;;;; Messages to octets: RFC 6455, section 5.2.  A frame and its head are one vector, so that a
+;;;; program encodes a message for many connections once.
 ;;;;
-;;;; A server masks nothing.  The frames of a client, for tests, are masked: MASK is 32 bits, their
-;;;; first octet the lowest; or NIL for a server.
+;;;; A server does not mask its frames, and MASK is NIL.  Tests play clients, which do: there, MASK
+;;;; is 32 bits, and its lowest octet is the first.
 
 (defconstant +most-control-octets+ 125
-  "The most octets of the payload of a control frame (RFC 6455, section 5.5).")
+  "The maximum number of octets in the payload of a control frame (RFC 6455, section 5.5).")
 
 (defun opcode-of (kind)
-  "The number of frames of KIND."
+  "The opcode of frames of KIND."
   (case kind
     (:continuation 0)
     (:text 1)
@@ -18,29 +18,29 @@
     (:close 8)
     (:ping 9)
     (:pong 10)
-    (t (error "~S is no kind of a frame." kind))))
+    (t (error "~S is not a kind of frame." kind))))
 
 ;;; The head
 
 (defun length-octets (length)
-  "How many octets a frame's LENGTH takes beyond the seven bits that each has."
+  "The number of octets in the extended length of a frame with LENGTH octets of payload."
   (cond ((<= length +most-control-octets+) 0)
         ((< length #x10000) 2)
         (t 8)))
 
 (defun head-size (length mask)
-  "How many octets the head of a frame of LENGTH octets with MASK takes."
+  "The number of octets in the head of a frame with LENGTH octets of payload and MASK."
   (+ 2 (length-octets length) (if mask 4 0)))
 
 (defun put-big-endian (target position number count)
   "Puts NUMBER into COUNT octets of TARGET from POSITION on, the highest first."
-  (declare (type octets target) (type index position) (type (integer 0 8) count) (type (unsigned-byte 62) number)
-           #.*plain-policy*)
+  (declare (type octets target) (type index position) (type (integer 0 8) count)
+           (type (unsigned-byte 62) number) #.*plain-policy*)
   (dotimes (i count (+ position count))
     (setf (aref target (+ position i)) (ldb (byte 8 (* 8 (- count i 1))) number))))
 
 (defun put-frame-head (target kind length final-p mask)
-  "Puts the head of a frame into TARGET, from 0 on.  Returns where it ends."
+  "Puts the head of a frame into TARGET, from 0 on.  Returns its end."
   (declare (type octets target) (type index length) (type (or null mask) mask) #.*plain-policy*)
   (let ((more (length-octets length))
         (mask-bit (if mask #x80 0)))
@@ -53,17 +53,18 @@
       (+ end (if mask 4 0)))))
 
 (defun check-control (kind length final-p)
-  "Signals an error for a control frame that must not be."
+  "Signals an error for a control frame that is not final or is too long."
   (when (and (<= 8 (opcode-of kind))
              (not (and final-p (<= length +most-control-octets+))))
-    (error "A control frame is whole, and has at most ~D octets, not ~D."
+    (error "A control frame must be final, with at most ~D octets of payload, not ~D."
            +most-control-octets+ length)))
 
 (defun encode-frame-head (kind length &key (final-p t) mask)
-  "The head, a fresh vector of octets, of a frame with LENGTH octets, which the caller sends behind
-it, masked by MASK unless that is NIL.  KIND is :TEXT, :BINARY, :PING, :PONG, :CLOSE or, for a
-further frame of a message, :CONTINUATION; FINAL-P is true in the last frame of a message.  Signals
-an error for a control frame that is not final or has more than 125 octets (RFC 6455, section 5.2)."
+  "The head, a fresh vector of octets, of a frame with a payload of LENGTH octets, an integer.  The
+caller sends the payload after the head, masked with MASK, 32 bits, unless that is NIL.  KIND is
+:TEXT, :BINARY, :PING, :PONG, :CLOSE or, for a further frame of a message, :CONTINUATION.  FINAL-P
+is true for the last frame of a message.  Signals an error for a control frame that is not final or
+has more than 125 octets (RFC 6455, section 5.2)."
   (check-type length index)
   (check-type mask (or null mask))
   (check-control kind length final-p)
@@ -71,17 +72,17 @@ an error for a control frame that is not final or has more than 125 octets (RFC 
     (put-frame-head octets kind length final-p mask)
     octets))
 
-;;; The whole
+;;; The whole frame
 
 (defun payload-size (payload)
-  "How many octets PAYLOAD, a string or octets, is."
+  "The number of octets of PAYLOAD, a string or octets."
   (if (stringp payload)
       (encoded-length payload :utf-8)
       (length payload)))
 
 (defun put-payload (target position payload size mask)
-  "Puts PAYLOAD, a string or OCTETS, of SIZE octets at the end of TARGET, from POSITION on, masked
-by MASK unless that is NIL."
+  "Puts PAYLOAD, a string or octets, of SIZE octets into TARGET from POSITION to its end, masked
+with MASK unless that is NIL."
   (cond ((stringp payload)
          (let ((output (make-output target)))
            (setf (output-fill output) position)
@@ -92,15 +93,15 @@ by MASK unless that is NIL."
          (unmask-octets payload 0 size target position (or mask 0)))))
 
 (defun utf-8-p (octets)
-  "True if OCTETS are a text in UTF-8, not cut."
+  "True if OCTETS are a complete text in UTF-8."
   (declare (type octets octets) #.*plain-policy*)
   (= +between-characters+ (check-utf-8 octets 0 (length octets) +between-characters+)))
 
 (defun encode-frame (kind payload &key mask)
   "A whole frame, a fresh vector of octets: a message of KIND :TEXT or :BINARY, or a :PING or :PONG.
-PAYLOAD is a string, which goes in UTF-8, or a vector of octets; it is masked by MASK unless that is
-NIL.  Signals an error where the octets of a :TEXT are not UTF-8, and where a :PING or :PONG has
-more than 125 octets (RFC 6455, sections 5.5 and 5.6)."
+PAYLOAD is a string, which is encoded in UTF-8, or a vector of octets.  It is masked with MASK, 32
+bits, unless that is NIL.  Signals an error if the octets of a :TEXT are not UTF-8, or if a :PING or
+:PONG has more than 125 octets (RFC 6455, sections 5.5 and 5.6)."
   (check-type kind (member :text :binary :ping :pong))
   (check-type payload (or string (vector octet)))
   (check-type mask (or null mask))
@@ -123,19 +124,19 @@ more than 125 octets (RFC 6455, sections 5.5 and 5.6)."
 ;;; Close
 
 (defun cut-reason (octets most)
-  "OCTETS, a text in UTF-8, or if they are more than MOST the characters of it that fit in so many."
+  "OCTETS, a text in UTF-8; cut after a whole character if they are more than MOST."
   (if (<= (length octets) most)
       octets
       (subseq octets 0 (loop for end downfrom most
-                             ;; It is no end of a character where one goes on behind it.
+                             ;; A continuation octet at END means that END is within a character.
                              while (= #x80 (logand #xC0 (aref octets end)))
                              finally (return end)))))
 
 (defun encode-close (code &optional (reason "") mask)
-  "A close frame, a fresh vector of octets, with CODE, for which CLOSE-CODE-P is true, and REASON, a
-string, of which goes what fits into 123 octets; it is masked by MASK unless that is NIL.  Where
-CODE is +NO-CLOSE-CODE+, as DECODE-MESSAGE returns it, the frame has neither code nor reason.
-Signals an error for any other CODE (RFC 6455, sections 5.5.1 and 7.4)."
+  "A close frame, a fresh vector of octets, with CODE, an integer for which CLOSE-CODE-P is true,
+and REASON, a string, which is cut to 123 octets.  The frame is masked with MASK, 32 bits, unless
+that is NIL.  If CODE is +NO-CLOSE-CODE+, as DECODE-MESSAGE returns it, the frame has neither code
+nor reason.  Signals an error for any other CODE (RFC 6455, sections 5.5.1 and 7.4)."
   (check-type code (or (eql 1005) (satisfies close-code-p)))
   (check-type reason string)
   (check-type mask (or null mask))

@@ -1,23 +1,24 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
-;;;; Octets to messages: RFC 6455, sections 5 and 8.1.  Like the parsers of HTTP a decoder is a
-;;;; machine of phases.  It judges each octet once, in order, as soon as it is there, so what a
-;;;; connection means, and with which failure it ends, does not depend on how its octets arrive.
+;;;; Octets to messages: RFC 6455, sections 5 and 8.1.  Like the parsers of HTTP, a decoder is a
+;;;; state machine.  It examines each octet once, in order, as soon as the octet arrives.  So the
+;;;; messages and the failure of a connection do not depend on how its octets were split.
 ;;;;
-;;;;   phase              awaits                                      then
-;;;;   READ-FIRST-OCTET   the first octet of a frame                  READ-SECOND-OCTET
-;;;;   READ-SECOND-OCTET  mask bit and length of 7 bits               READ-LENGTH, READ-MASK, TAKE-PAYLOAD
-;;;;   READ-LENGTH        DUE octets of the length                    READ-MASK, TAKE-PAYLOAD
-;;;;   READ-MASK          DUE octets of the mask                      TAKE-PAYLOAD
-;;;;   TAKE-PAYLOAD       REMAINING octets of the payload             READ-FIRST-OCTET
-;;;;   SKIP-REST          nothing: after a close frame or a failure   SKIP-REST
+;;;;   phase              waits for                        next phase
+;;;;   READ-FIRST-OCTET   the first octet of a frame       READ-SECOND-OCTET
+;;;;   READ-SECOND-OCTET  the mask bit and 7-bit length    READ-LENGTH, READ-MASK, TAKE-PAYLOAD
+;;;;   READ-LENGTH        DUE octets of the length         READ-MASK, TAKE-PAYLOAD
+;;;;   READ-MASK          DUE octets of the mask           TAKE-PAYLOAD
+;;;;   TAKE-PAYLOAD       REMAINING octets of the payload  READ-FIRST-OCTET
+;;;;   SKIP-REST          nothing, after a close frame or  SKIP-REST
+;;;;                      a failure
 ;;;;
-;;;; Where a frame has no payload, its end comes at once.
+;;;; A frame without payload ends right after its head.
 
 (defmacro define-frame-step (name (decoder octets position end) documentation &body body)
-  "Defines NAME as a phase of DECODER that is given OCTETS from POSITION below END, at least one.
-BODY answers the position after what it took; and where that completes an event, its kind, its value
-and what more is to be said of it."
+  "Defines NAME as a phase of DECODER that gets OCTETS from POSITION below END, at least one.  BODY
+returns the position after the octets that it took; and, if they complete an event, the kind and the
+two values of the event, as DECODE-MESSAGE describes them."
   `(defun ,name (,decoder ,octets ,position ,end)
      ,documentation
      (declare (type message-decoder ,decoder) (type octets ,octets) (type index ,position ,end)
@@ -28,19 +29,19 @@ and what more is to be said of it."
 
 (declaim (inline control-p))
 (defun control-p (opcode)
-  "True if OPCODE is that of a control frame."
+  "True if OPCODE is the opcode of a control frame."
   (<= 8 opcode))
 
 (defun first-octet-failure (decoder octet)
-  "The failure that OCTET is as the first of a frame; NIL if it is none."
+  "The failure if OCTET must not be the first octet of a frame; else NIL."
   (let ((opcode (logand 15 octet))
         (final-p (logtest #x80 octet))
-        (amid-message-p (decoder-kind decoder)))
+        (within-message-p (decoder-kind decoder)))
     (cond ((logtest #x70 octet) :reserved-bits)
           ((not (or (<= opcode 2) (<= 8 opcode 10))) :unknown-opcode)
           ((control-p opcode) (if final-p nil :fragmented-control))
-          ((zerop opcode) (if amid-message-p nil :stray-continuation))
-          (amid-message-p :interrupted-message))))
+          ((zerop opcode) (if within-message-p nil :stray-continuation))
+          (within-message-p :interrupted-message))))
 
 (define-frame-step read-first-octet (decoder octets position end)
   "Takes the octet with the opcode."
@@ -58,7 +59,7 @@ and what more is to be said of it."
            (1+ position)))))
 
 (defun second-octet-failure (decoder octet)
-  "The failure that OCTET is as the second of a frame; NIL if it is none."
+  "The failure if OCTET must not be the second octet of a frame; else NIL."
   (let ((length (logand 127 octet))
         (opcode (decoder-opcode decoder)))
     (cond ((not (eq (decoder-masked-p decoder) (logtest #x80 octet)))
@@ -68,7 +69,7 @@ and what more is to be said of it."
           ((and (= 8 opcode) (= 1 length)) :close-of-one-octet))))
 
 (define-frame-step read-second-octet (decoder octets position end)
-  "Takes the octet with the length, or with how long that is."
+  "Takes the octet with the mask bit, and with the length or the size of an extended length."
   (let* ((octet (aref octets position))
          (length (logand 127 octet))
          (next (1+ position))
@@ -97,7 +98,7 @@ and what more is to be said of it."
           (t (settle-length decoder number next end)))))
 
 (defun settle-length (decoder length position end)
-  "What a step returns that has read the LENGTH of a frame up to POSITION."
+  "Ends a phase that has read the LENGTH of a frame up to POSITION; returns its values."
   (declare (type message-decoder decoder) (type (unsigned-byte 64) length) #.*plain-policy*)
   (cond ((control-p (decoder-opcode decoder))
          (setf (decoder-control decoder) (make-octets length)
@@ -112,7 +113,8 @@ and what more is to be said of it."
          (await-mask decoder position))))
 
 (defun await-mask (decoder position)
-  "What a step returns that has read up to POSITION all of a head but the mask, if there is one."
+  "Ends a phase that has read the head of a frame up to POSITION, except for the mask; returns its
+values."
   (setf (decoder-mask decoder) 0)
   (cond ((decoder-masked-p decoder)
          (setf (decoder-due decoder) 4
@@ -133,7 +135,7 @@ and what more is to be said of it."
         (1+ position))))
 
 (defun await-payload (decoder position)
-  "What a step returns that has read a head up to POSITION."
+  "Ends a phase that has read the head of a frame up to POSITION; returns its values."
   (cond ((zerop (decoder-remaining decoder))
          (end-frame decoder position))
         (t
@@ -143,7 +145,7 @@ and what more is to be said of it."
 ;;; The payload
 
 (define-frame-step take-payload (decoder octets position end)
-  "Takes what there is of the payload."
+  "Takes the octets of the payload that have arrived."
   (let* ((remaining (decoder-remaining decoder))
          (count (min remaining (- end position)))
          (next (+ position count))
@@ -161,16 +163,17 @@ and what more is to be said of it."
           (t next))))
 
 (defun turned-mask (mask count)
-  "MASK for what comes after COUNT octets."
+  "MASK rotated for the octets that follow the next COUNT octets."
   (declare (type mask mask) (type index count))
   (let ((shift (* 8 (mod count 4))))
     (logior (ash mask (- shift))
             (ldb (byte 32 0) (ash mask (- 32 shift))))))
 
 (defun take-data (decoder octets start end)
-  "Adds OCTETS from START below END to the message, and judges them if that is a text.  NIL where
-there is no memory."
-  (declare (type message-decoder decoder) (type octets octets) (type index start end) #.*plain-policy*)
+  "Adds OCTETS from START below END to the message, and checks them if the message is a text.  NIL
+if there is no memory."
+  (declare (type message-decoder decoder) (type octets octets) (type index start end)
+           #.*plain-policy*)
   (let* ((fill (decoder-fill decoder))
          (after (+ fill (- end start)))
          (held (room-for decoder after)))
@@ -186,27 +189,28 @@ there is no memory."
       t)))
 
 (defun room-for (decoder size)
-  "The vector of DECODER, with room for SIZE octets, which have come; NIL where there is no memory."
+  "The vector of DECODER, with room for SIZE octets, all of which have arrived; NIL if there is no
+memory."
   (let* ((held (decoder-held decoder))
          (room (length held)))
     (if (<= size room)
         held
         (let* ((twice (max size (* 2 room)))
                (whole (+ (decoder-fill decoder) (decoder-remaining decoder)))
-               ;; The last frame tells how large the message is: no more is needed.
+               ;; Once the last frame has begun, the size of the message is known.
                (grown-size (if (decoder-final-p decoder) (min twice whole) twice)))
-          ;; Most messages come whole, are handed over at once, and take no account.
+          ;; Most messages arrive in one piece and leave at once, so they need no reservation.
           (when (or (and (zerop room) (decoder-final-p decoder) (= size whole))
                     (reserve-for-message decoder (- grown-size room) nil))
             (let ((grown (make-octets grown-size)))
-              ;; Copies by words in every Lisp.
+              ;; UNMASK-OCTETS copies whole words in every Lisp; REPLACE does not.
               (unmask-octets held 0 (decoder-fill decoder) grown 0 0)
               (setf (decoder-held decoder) grown)))))))
 
 ;;; The end of a frame
 
 (defun end-frame (decoder position)
-  "What a step returns that has read the last octet of a frame before POSITION."
+  "Ends a phase that has read the last octet of a frame before POSITION; returns its values."
   (let ((control (decoder-control decoder)))
     (setf (decoder-phase decoder) 'read-first-octet
           (decoder-control decoder) nil)
@@ -219,18 +223,18 @@ there is no memory."
                    position)))))
 
 (defconstant +character-octets+ 4
-  "How many octets a character of a string takes, or fewer.")
+  "The maximum number of octets of memory for a character of a string.")
 
 (defun reserve-whole (decoder kind fill characters)
-  "Reserves memory for what is made of the message of DECODER, of KIND, with FILL octets that are so
-many CHARACTERS, if there is an account of it.  NIL where there is no memory."
+  "Reserves memory for the result of the message of DECODER, of KIND, with FILL octets and
+CHARACTERS characters, if memory was reserved for the message before.  NIL if there is no memory."
   (cond ((not (decoder-reserved-p decoder)) t)
         ((eq :text kind) (reserve-for-message decoder (* +character-octets+ characters) t))
         ((= fill (length (decoder-held decoder))) t)
         (t (reserve-for-message decoder fill t))))
 
 (defun end-message (decoder position)
-  "What a step returns that has read the last octet of a message before POSITION."
+  "Ends a phase that has read the last octet of a message before POSITION; returns its values."
   (declare (type message-decoder decoder) #.*plain-policy*)
   (let ((kind (decoder-kind decoder))
         (held (decoder-held decoder))
@@ -248,7 +252,8 @@ many CHARACTERS, if there is an account of it.  NIL where there is no memory."
                          (t (subseq held 0 fill))))))))
 
 (defun end-close (decoder payload position)
-  "What a step returns that has read a close frame with PAYLOAD, not of one octet, before POSITION."
+  "Ends a phase that has read, before POSITION, a close frame with PAYLOAD of 0 or at least 2
+octets; returns its values."
   (declare (type octets payload) #.*plain-policy*)
   (end-decoding decoder)
   (if (zerop (length payload))
@@ -262,23 +267,23 @@ many CHARACTERS, if there is an account of it.  NIL where there is no memory."
                 (t (values position :close code (utf-8-text payload 2 end characters))))))))
 
 (define-frame-step skip-rest (decoder octets position end)
-  "Takes whatever comes after a close frame or a failure."
+  "Drops all octets after a close frame or a failure."
   end)
 
 (defun decode-message (decoder octets start end)
-  "Reads on with DECODER in OCTETS from START below END, up to the next event.  Returns four values:
-the kind of the event, and where in OCTETS it ends; call again from there for the next.  Then what
-depends on the kind:
-  :TEXT     a message, a string
-  :BINARY   a message, a vector of octets
-  :PING     its payload, at most 125 octets, to be sent back as :PONG, unless close was sent
-  :PONG     its payload, likewise octets; often nobody has asked for it
-  :CLOSE    the client's code, or +NO-CLOSE-CODE+; and its reason, a string, often empty
-  :FAILURE  the code to close with, 1002, 1007, 1009 or 1013; and why, a sentence for the client
-  NIL       nothing: END has come before the next event, and more octets are awaited.
-All octets up to the second value are done, and nothing refers to OCTETS, which is not changed.  After
-:CLOSE and :FAILURE, DECODER takes whatever comes, and finds no event any more (RFC 6455, sections 5
-to 8)."
+  "Continues to decode with DECODER, in OCTETS from START below END, up to the next event.  Returns
+four values: the kind of the event, a keyword; the position after it in OCTETS, from which the
+caller calls again; and two values that depend on the kind:
+  :TEXT     the message, a string
+  :BINARY   the message, a vector of octets
+  :PING     the payload, at most 125 octets; reply with a :PONG unless a close frame was sent
+  :PONG     the payload, at most 125 octets; a client may send it unasked
+  :CLOSE    the client's code, or +NO-CLOSE-CODE+; and the reason, a string, often empty
+  :FAILURE  the code for the close frame, 1002, 1007, 1009 or 1013; and a sentence for the client
+  NIL       none: there is no further event before END, so the decoder needs more octets
+DECODER has used all octets up to the second value.  It does not modify OCTETS, and keeps no
+reference to it.  After :CLOSE and :FAILURE, DECODER drops all octets and finds no further event
+(RFC 6455, sections 5 to 8)."
   (declare (type message-decoder decoder) (type index start end) #.*plain-policy*)
   (check-range octets start end)
   (loop

@@ -1,7 +1,7 @@
 (defpackage #:hunchentoot-recycling-taskmaster.websocket
-  (:documentation "Private.  The WebSocket protocol, RFC 6455, without I/O: a request to what
-answers it; octets to messages; messages to octets; and what may follow what.  No socket, stream,
-thread or clock.")
+  (:documentation "Private.  The WebSocket protocol, RFC 6455, without I/O: the opening handshake;
+octets to messages; messages to octets; and the states of a connection.  This layer uses no socket,
+stream, thread or clock.")
   (:use #:common-lisp #:hunchentoot-recycling-taskmaster.base)
   (:import-from #:hunchentoot-recycling-taskmaster.platform #:+group-size+ #:octet-group)
   (:import-from #:hunchentoot-recycling-taskmaster.http
@@ -16,18 +16,18 @@ thread or clock.")
    #:message-decoder #:make-message-decoder #:decode-message #:decoder-idle-p #:octets-held
    ;; messages to octets
    #:encode-frame #:encode-close #:encode-frame-head
-   ;; where frames end
+   ;; bounds of frames
    #:frame-extent #:frame-payload-size #:whole-frame-p #:control-frame-p #:continuation-frame-p
    #:final-frame-p #:text-frame-p
    #:close-frame-payload #:close-payload #:close-payload-code #:client-close-frame #:failure-code-p
    ;; codes of close frames
    #:close-code-p #:+no-close-code+ #:+going-away+ #:+abnormal-end+
-   ;; what may follow what
+   ;; the states of a connection
    #:next-websocket-state #:sending-p #:receiving-p #:close-owed-p #:over-p
    #:misplaced-step #:misplaced-step-step #:misplaced-step-state))
 
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
 (defparameter *hot-files* '("payload")
-  "The files of src/websocket/ that may say *HOT-POLICY*.  Their functions trust their arguments;
+  "The files of src/websocket/ that may use *HOT-POLICY*.  Their functions trust their arguments:
 every caller has checked types and bounds under *PLAIN-POLICY*.")

@@ -1,15 +1,15 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
-;;; hot: the loops that touch every octet of a message.  Nothing here checks its arguments; the
-;;; functions of message-decoder.lisp and frame-encoder.lisp have made sure that every range lies
-;;; within its vector.
+;;; hot: the loops that touch every octet of a message.  No function here checks its arguments.  The
+;;; functions of message-decoder.lisp and frame-encoder.lisp ensure that every range lies within
+;;; its vector.
 
 (deftype mask ()
-  "A masking key: its first octet in the lowest bits (RFC 6455, section 5.3)."
+  "A masking key, with its first octet in the lowest bits (RFC 6455, section 5.3)."
   '(unsigned-byte 32))
 
 (deftype utf-8-state ()
-  "Where in the octets of a character a text stands; see *UTF-8-ROWS*."
+  "The position within the octets of a character; see *UTF-8-ROWS*."
   '(integer 0 8))
 
 (declaim (ftype (function (octets index index octets index mask) t) unmask-octets)
@@ -21,7 +21,7 @@
 
 (declaim (inline mask-group))
 (defun mask-group (mask)
-  "The group that has MASK in it as often as it has places for it."
+  "A group filled with repetitions of MASK."
   (declare (type mask mask) #.*hot-policy*)
   (loop with group of-type octet-group = mask
         for shift from 32 below (* 8 +group-size+) by 32
@@ -29,8 +29,8 @@
         finally (return group)))
 
 (defun unmask-octets (source start end target position mask)
-  "Puts SOURCE from START below END into TARGET at POSITION, each octet changed by the one of MASK
-whose turn it is, from the lowest on.  SOURCE and START may be TARGET and POSITION."
+  "Puts SOURCE from START below END into TARGET at POSITION.  Each octet is XORed with the next
+octet of MASK, from the lowest on.  SOURCE and START may be TARGET and POSITION."
   (declare (type octets source target) (type index start end position) (type mask mask)
            #.*hot-policy*)
   (let ((group (mask-group mask)))
@@ -45,8 +45,8 @@ whose turn it is, from the lowest on.  SOURCE and START may be TARGET and POSITI
                    start (the index (1+ start))
                    position (the index (1+ position))))))
 
-;;; UTF-8: RFC 3629, section 4.  A text is judged octet by octet, so that it is refused as soon as
-;;; no character can come of it, however it arrives.
+;;; UTF-8: RFC 3629, section 4.  The check goes octet by octet, so that a text is refused at its
+;;; first invalid octet, however its octets are split.
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
 
@@ -57,17 +57,17 @@ whose turn it is, from the lowest on.  SOURCE and START may be TARGET and POSITI
     ;; state       octets, and the state after them
     '((0           (#x00 #x7F 0) (#xC2 #xDF 1) (#xE0 #xE0 4) (#xE1 #xEC 2) (#xED #xED 5)
                    (#xEE #xEF 2) (#xF0 #xF0 6) (#xF1 #xF3 3) (#xF4 #xF4 7))
-      (1           (#x80 #xBF 0))       ; one octet more
-      (2           (#x80 #xBF 1))       ; two
-      (3           (#x80 #xBF 2))       ; three
-      (4           (#xA0 #xBF 1))       ; nothing that fewer octets have
-      (5           (#x80 #x9F 1))       ; no surrogate
-      (6           (#x90 #xBF 2))       ; nothing that fewer octets have
-      (7           (#x80 #x8F 2)))      ; nothing beyond U+10FFFF
+      (1           (#x80 #xBF 0))       ; one more octet
+      (2           (#x80 #xBF 1))       ; two more octets
+      (3           (#x80 #xBF 2))       ; three more octets
+      (4           (#xA0 #xBF 1))       ; excludes overlong forms of two octets
+      (5           (#x80 #x9F 1))       ; excludes surrogates
+      (6           (#x90 #xBF 2))       ; excludes overlong forms of three octets
+      (7           (#x80 #x8F 2)))      ; excludes code points above U+10FFFF
     "The states of a text: a list of (STATE (FIRST LAST AFTER) ...).")
 
   (defun utf-8-steps ()
-    "A vector of the state after each octet in each state, 256 for each."
+    "A vector of the state after each octet in each state, 256 elements for each state."
     (let ((steps (make-array (* 8 256) :element-type 'octet :initial-element +not-utf-8+)))
       (loop for (state . ranges) in *utf-8-rows*
             do (loop for (first last after) in ranges
@@ -81,8 +81,8 @@ whose turn it is, from the lowest on.  SOURCE and START may be TARGET and POSITI
 
 (declaim (inline ascii-end))
 (defun ascii-end (octets start end)
-  "From START, in steps of a group: the first position where OCTETS have something other than ASCII
-in the group, or where less than a group is left before END."
+  "The position of the first group from START, in steps of a group, that is not all ASCII; or the
+position where less than a group is left before END."
   (declare (type octets octets) (type index start end) #.*hot-policy*)
   (loop while (and (<= (+ start +group-size+) end)
                    (not (logtest (ldb (byte (* 8 +group-size+) 0) #x8080808080808080)
@@ -92,9 +92,9 @@ in the group, or where less than a group is left before END."
 
 (declaim (inline usual-end))
 (defun usual-end (octets start end)
-  "The first position from START where OCTETS have something other than a character of two or three
-octets that need no closer look, or where less than four are left before END; and how many such
-characters there are."
+  "Skips characters of two or three octets that a simple test recognizes.  Returns the first
+position from START where that test fails, or where fewer than four octets are left before END; and
+the number of characters before it."
   (declare (type octets octets) (type index start end) #.*hot-policy*)
   (flet ((continued-p (count)
            (loop for k of-type index from 1 below count
@@ -112,15 +112,15 @@ characters there are."
           finally (return (values start characters)))))
 
 (defmacro characters-of (lead)
-  "How many characters of the Lisp's a character is that begins with LEAD: in some Lisps strings are
-UTF-16."
+  "The number of Lisp characters for a character that begins with LEAD; it is two beyond U+FFFF if
+this Lisp's strings are UTF-16."
   (if (< #x10000 char-code-limit)
       1
       `(if (<= #xF0 ,lead) 2 1)))
 
 (defun check-utf-8 (octets start end state)
-  "The state after OCTETS from START below END, a part of a text, in STATE: +NOT-UTF-8+ where it is
-none.  Second, how many characters begin there."
+  "Checks OCTETS from START below END, a part of a text, in STATE.  Returns the state after them,
+which is +NOT-UTF-8+ if they are not UTF-8; and the number of characters that begin in them."
   (declare (type octets octets) (type index start end) (type utf-8-state state) #.*hot-policy*)
   (let ((steps *utf-8-steps*) (characters 0))
     (declare (type (octets 2048) steps) (type index characters))
@@ -143,23 +143,24 @@ none.  Second, how many characters begin there."
           (setf characters (the index (+ characters (characters-of octet)))))
         (setf start (the index (1+ start)))))))
 
-;;; The characters of a text that was judged
+;;; The characters of a text that was checked
 
 (defmacro put-group (group text position)
-  "Puts the octets of GROUP, a variable, all ASCII, into TEXT from POSITION on."
+  "Puts the octets of GROUP, a variable, all of them ASCII, into TEXT from POSITION on."
   `(setf ,@(loop for k below +group-size+
                  append `((schar ,text (the index (+ ,position ,k)))
                           (code-char (ldb (byte 8 ,(* 8 k)) ,group))))))
 
 (defmacro code-of-octets (octets start count)
-  "The code of the character whose COUNT octets, two or more, are in OCTETS from START on."
+  "The code of the character with COUNT octets, at least two, in OCTETS from START on."
   `(logior (ash (ldb (byte ,(- 7 count) 0) (aref ,octets ,start)) ,(* 6 (1- count)))
            ,@(loop for k from 1 below count
                    collect `(ash (ldb (byte 6 0) (aref ,octets (the index (+ ,start ,k))))
                                  ,(* 6 (- count k 1))))))
 
 (defmacro put-character (code text position)
-  "Puts the character of CODE, a variable, into TEXT at POSITION, a variable, which it moves on."
+  "Puts the character of CODE, a variable, into TEXT at POSITION, a variable, and advances
+POSITION."
   (flet ((put (code)
            `(setf (schar ,text ,position) (code-char ,code)
                   ,position (the index (1+ ,position)))))
@@ -170,8 +171,8 @@ none.  Second, how many characters begin there."
                   ,(put `(+ #xDC00 (logand #x3FF ,code))))))))
 
 (defun utf-8-text (octets start end characters)
-  "A fresh string of the CHARACTERS that OCTETS have in UTF-8 from START below END: CHECK-UTF-8 has
-judged them, and counted."
+  "A fresh string of the CHARACTERS characters in OCTETS, UTF-8, from START below END.  CHECK-UTF-8
+has checked and counted them."
   (declare (type octets octets) (type index start end characters) #.*hot-policy*)
   (let ((text (make-string characters)) (position 0))
     (declare (type index position))

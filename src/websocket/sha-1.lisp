@@ -1,25 +1,26 @@
 (in-package #:hunchentoot-recycling-taskmaster.websocket)
 
-;;;; SHA-1 (FIPS 180-4, section 6.1), for the answer to a key and nothing else: it proves that a
-;;;; server speaks WebSocket, and protects no secret.
+;;;; SHA-1 (FIPS 180-4, section 6.1), for Sec-WebSocket-Accept only.  There, it shows that a server
+;;;; speaks WebSocket; it protects no secret.
 
 (deftype word ()
-  "What the function computes with."
+  "The words of 32 bits with which SHA-1 computes."
   '(unsigned-byte 32))
 
 (defmacro word+ (&rest words)
-  "The sum of WORDS, without what does not fit."
+  "The sum of WORDS modulo 2^32."
   `(ldb (byte 32 0) (+ ,@words)))
 
 (declaim (inline rotated))
 (defun rotated (word count)
-  "WORD, turned to the left by COUNT bits."
+  "WORD rotated to the left by COUNT bits."
   (declare (type word word) (type (integer 0 31) count))
   (logior (ldb (byte 32 0) (ash word count))
           (ash word (- count 32))))
 
 (defun padded-message (octets)
-  "OCTETS, then one bit, zeros, and their number in 64 bits: blocks of 64 octets (section 5.1.1)."
+  "OCTETS, a one bit, zeros, and the number of bits in 64 bits: blocks of 64 octets (section
+5.1.1)."
   (let* ((size (length octets))
          (padded (make-array (* 64 (ceiling (+ size 9) 64))
                              :element-type 'octet :initial-element 0)))
@@ -32,8 +33,10 @@
     padded))
 
 (defun fill-schedule (words octets start)
-  "Fills WORDS, 80 of them, with what the block from START in OCTETS gives (section 6.1.2, step 1)."
-  (declare (type (simple-array word (80)) words) (type octets octets) (type index start) #.*plain-policy*)
+  "Fills WORDS, 80 of them, with the schedule of the block at START in OCTETS (section 6.1.2, step
+1)."
+  (declare (type (simple-array word (80)) words) (type octets octets) (type index start)
+           #.*plain-policy*)
   (dotimes (i 16)
     (setf (aref words i)
           (loop with word of-type word = 0
@@ -48,7 +51,7 @@
                           1))))
 
 (defun mixed-words (round b c d)
-  "What ROUND makes of the words B, C and D, together with its constant (sections 4.1.1, 4.2.1)."
+  "The function of ROUND for the words B, C and D, plus its constant (sections 4.1.1, 4.2.1)."
   (declare (type (integer 0 79) round) (type word b c d) #.*plain-policy*)
   (cond ((< round 20) (word+ #x5A827999 (logxor d (logand b (logxor c d)))))
         ((< round 40) (word+ #x6ED9EBA1 (logxor b c d)))
@@ -56,7 +59,7 @@
         (t (word+ #xCA62C1D6 (logxor b c d)))))
 
 (defun add-block (digest words)
-  "Changes DIGEST, five words, by the schedule WORDS of a block (section 6.1.2, steps 2 to 4)."
+  "Updates DIGEST, five words, with WORDS, the schedule of a block (section 6.1.2, steps 2 to 4)."
   (declare (type (simple-array word (5)) digest) (type (simple-array word (80)) words)
            #.*plain-policy*)
   (let ((a (aref digest 0)) (b (aref digest 1)) (c (aref digest 2))

@@ -1,12 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; How the system stops to begin connections to a listener that is going to be closed, for SBCL on
+;;;; Before a listener is closed, the system has to stop beginning connections to it; for SBCL on
 ;;;; Linux.
 ;;;;
-;;;; A listener that is closed resets the connections that the system has accepted for it and those
-;;;; whose handshake is under way, and their clients may have sent requests already.  So before it
-;;;; is closed, a filter drops the segments that begin a handshake, and all else passes.  A client
-;;;; whose first segment was dropped sends it again after a second; by then the system refuses it,
+;;;; When a listener is closed, the system resets its connections that were not accepted yet and
+;;;; those whose handshake is under way; their clients may have sent requests already.  So before
+;;;; that, a filter drops the segments that begin a handshake, and lets all others pass.  A client
+;;;; whose first segment was dropped sends it again after a second.  By then the system refuses it,
 ;;;; or gives it to another process that listens on the same port.
 
 (defconstant +so-attach-filter+ 26)
@@ -14,14 +14,14 @@
 (defparameter *no-first-segment*
   ;; struct sock_filter of <linux/filter.h>: code, jumps if true and if false, constant.
   '((#x30 0 0 13)                       ; load the octet of flags of the TCP header
-    (#x54 0 0 #x12)                     ; SYN and ACK
-    (#x15 0 1 #x02)                     ; SYN alone?
-    (#x06 0 0 0)                        ; drop it
-    (#x06 0 0 #xFFFFFFFF))              ; let it pass
+    (#x54 0 0 #x12)                     ; mask SYN and ACK
+    (#x15 0 1 #x02)                     ; is it SYN without ACK?
+    (#x06 0 0 0)                        ; yes: drop the segment
+    (#x06 0 0 #xFFFFFFFF))              ; no: let it pass
   "A program of the classic Berkeley packet filter.")
 
 (defun filter-octets (program)
-  "PROGRAM as the system wants it."
+  "PROGRAM in the format of the system, a vector of octets."
   (let ((octets (make-octets (* 8 (length program)))))
     (sb-sys:with-pinned-objects (octets)
       (loop for (code if-true if-false constant) in program
@@ -33,8 +33,8 @@
     octets))
 
 (defun attach-filter (descriptor program)
-  "Has the system give the socket DESCRIPTOR only what PROGRAM lets pass.  Returns 0 or minus an
-error number."
+  "Attaches the filter PROGRAM to the socket DESCRIPTOR, which then receives only segments that pass
+it.  Returns 0 or minus an error number."
   (let ((octets (filter-octets program)))
     (sb-sys:with-pinned-objects (octets)
       ;; struct sock_fprog: the number of instructions, and their address.
@@ -47,9 +47,9 @@ error number."
                      (sb-alien:int 16))))))
 
 (defmethod stop-arrivals ((listener usocket:stream-server-usocket))
-  ;; Where the filter is refused, connections that come last may be reset, as they were without it.
+  ;; If the system refuses the filter, the last connections may be reset; no more can be done.
   (attach-filter (listener-descriptor listener) *no-first-segment*)
-  (defer-accepts listener 0)            ; what has come without an octet comes now
+  (defer-accepts listener 0)            ; connections without input arrive now
   t)
 
 (defmethod stop-arrivals ((listener path-listener))

@@ -1,48 +1,49 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; hot: the ready set, epoll(7), for SBCL on Linux.
+;;;; hot: pollers by epoll(7), for SBCL on Linux.
 
 (defconstant +epollin+ #x1)
 (defconstant +epollrdhup+ #x2000)
 (defconstant +epoll-over+ (logior +epollrdhup+ #x8 #x10)
-  "EPOLLRDHUP, EPOLLERR or EPOLLHUP.")
+  "The bits of EPOLLRDHUP, EPOLLERR and EPOLLHUP.")
 (defconstant +epollet+ #x80000000)
 (defconstant +epollout+ #x4)
 (defconstant +epollin-edge+ (logior +epollin+ +epollrdhup+ +epollet+))
 
 (deftype token ()
-  "What a poller tells when a descriptor is ready: chosen by who had it watched, save bit 31,
-in which the poller tells that the peer has sent all it will."
+  "The number that a poller returns for a ready descriptor.  The caller of WATCH chooses it, except
+for bit 31: the poller sets that bit if the peer will send no more."
   '(unsigned-byte 62))
 
 (defconstant +hangup-bit+ 31)
 
 (declaim (inline token-hangup-p plain-token))
 (defun token-hangup-p (token)
-  "True when TOKEN tells besides that the peer will send no more."
+  "True if TOKEN also says that the peer will send no more."
   (declare (type token token))
   (logbitp +hangup-bit+ token))
 
 (defun plain-token (token)
-  "TOKEN as it was chosen."
+  "TOKEN as the caller of WATCH chose it."
   (declare (type token token))
   (logandc2 token (ash 1 +hangup-bit+)))
 
-(defstruct (poller (:include opaque) (:constructor %make-poller (descriptor broadcast probe wakeup)))
-  "A ready set: an epoll instance; an eventfd that stays readable once WAKE-ALL was called;
-and two that are always readable, of which an event comes each time they are armed."
+(defstruct (poller (:include opaque)
+                   (:constructor %make-poller (descriptor broadcast probe wakeup)))
+  "A poller: an epoll instance; an eventfd that stays readable once WAKE-ALL was called; and two
+eventfds that are always readable, each of which gives one event whenever it is armed."
   (descriptor 0 :type descriptor :read-only t)
   (broadcast 0 :type descriptor :read-only t)
   (probe 0 :type descriptor :read-only t)
   (wakeup 0 :type descriptor :read-only t))
 
-;;; Above all tokens of descriptors, of which none is so large.
+;;; These tokens are larger than any token of a descriptor.
 (defconstant +broadcast-token+ (logandc2 (1- (ash 1 62)) (ash 1 +hangup-bit+)))
 (defconstant +probe-token+ (1- +broadcast-token+))
 (defconstant +wakeup-token+ (1- +probe-token+))
 
-;;; struct epoll_event in words of 32 bits: what is ready, and our data, the low word first.  It is
-;;; packed on x86-64 only.
+;;; The struct epoll_event in words of 32 bits: the events, and then our data, the low word first.
+;;; The struct is packed on x86-64 only.
 (defconstant +event-size+ #+x86-64 3 #-x86-64 4)
 (defconstant +data-offset+ #+x86-64 1 #-x86-64 2)
 
@@ -59,13 +60,13 @@ and two that are always readable, of which an event comes each time they are arm
                  ((* (array (sb-alien:unsigned 32) 4)) (sb-alien:addr event)))))
 
 (defun make-eventfd (count)
-  "The descriptor of a new eventfd, which is readable when COUNT is above 0; or minus an error
+  "The descriptor of a new eventfd, which is readable if COUNT is above 0; or minus an error
 number."
   (system-call "eventfd" sb-alien:int (sb-alien:unsigned-int count)
                (sb-alien:int (logior +sock-nonblock+ +sock-cloexec+))))
 
 (defun make-poller ()
-  "A new poller.  Signals an error when the system has no descriptor left."
+  "A new poller.  Signals an error if the system has no descriptor left."
   (let* ((epoll (system-call "epoll_create1" sb-alien:int (sb-alien:int +sock-cloexec+)))
          (broadcast (make-eventfd 0))
          (probe (make-eventfd 1))
@@ -75,18 +76,19 @@ number."
       (mapc #'close-descriptor made)
       (check-call (min epoll broadcast probe wakeup) "epoll_create1 or eventfd"))
     (let* ((poller (%make-poller epoll broadcast probe wakeup))
-           ;; Level-triggered: everybody who waits sees it.
-           (failed (find-if #'minusp (list (epoll-control poller 1 broadcast +epollin+ +broadcast-token+)
-                                           (watch poller probe +probe-token+)
-                                           (watch poller wakeup +wakeup-token+)))))
+           ;; The broadcast is level-triggered, so that every waiting thread sees it.
+           (failed (find-if #'minusp
+                            (list (epoll-control poller 1 broadcast +epollin+ +broadcast-token+)
+                                  (watch poller probe +probe-token+)
+                                  (watch poller wakeup +wakeup-token+)))))
       (when failed
         (close-poller poller)
         (check-call failed "epoll_ctl"))
-      (await-ready poller 0 2)          ; both were readable from the beginning
+      (await-ready poller 0 2)          ; takes the first event of PROBE and of WAKEUP
       poller)))
 
 (defun close-poller (poller)
-  "Gives the descriptors of POLLER back.  Nobody may be waiting on it."
+  "Closes the descriptors of POLLER.  No thread may wait on POLLER then."
   (close-descriptor (poller-wakeup poller))
   (close-descriptor (poller-probe poller))
   (close-descriptor (poller-broadcast poller))
@@ -96,47 +98,47 @@ number."
   (if output-p (logior +epollin-edge+ +epollout+) +epollin-edge+))
 
 (defun watch (poller descriptor token &optional output-p)
-  "Lets POLLER tell TOKEN once each time new octets, a connection or the end of input come to
-DESCRIPTOR, and if OUTPUT-P each time it takes octets again after it took no more, beginning
-with what is so now: edge-triggered.  Ends when DESCRIPTOR is closed.  Returns 0 or minus an
-error number."
+  "Makes POLLER watch DESCRIPTOR, edge-triggered.  The poller returns TOKEN once if DESCRIPTOR is
+ready now, and once each time that new octets, a connection or the end of input arrive.  If OUTPUT-P
+is true, it also does so each time that DESCRIPTOR accepts octets again after it was full.  The
+watch ends when DESCRIPTOR is closed.  Returns 0 or minus an error number."
   (epoll-control poller 1 descriptor (edges output-p) token))
 
 (defun rearm (poller descriptor token &optional output-p)
-  "Lets POLLER tell TOKEN again if DESCRIPTOR, which is watched, is ready now, and from now on as
-WATCH with OUTPUT-P does."
+  "Makes POLLER, which already watches DESCRIPTOR, return TOKEN again if DESCRIPTOR is ready now;
+and from then on watch it like WATCH, with TOKEN and OUTPUT-P.  Returns 0 or minus an error number."
   (epoll-control poller 3 descriptor (edges output-p) token))
 
 (defun unwatch (poller descriptor)
-  "Makes POLLER forget DESCRIPTOR."
+  "Makes POLLER watch DESCRIPTOR no longer.  Returns 0 or minus an error number."
   (epoll-control poller 2 descriptor 0 0))
 
 (defun wake-all (poller)
-  "Makes everybody who waits on POLLER, now or later, return :BROADCAST."
+  "Makes AWAIT-READY return :BROADCAST in every thread that waits on POLLER, now or later."
   (sb-alien:with-alien ((one (sb-alien:unsigned 64) 1))
     (system-call "write" sb-alien:long (sb-alien:int (poller-broadcast poller))
                  ((* (sb-alien:unsigned 64)) (sb-alien:addr one))
                  (sb-alien:unsigned-long 8))))
 
 (defun send-probe (poller)
-  "Makes one of those who wait on POLLER, now or later, return :PROBE, in its turn: after all
-that is ready now.  Has no effect before that has happened."
+  "Makes AWAIT-READY return :PROBE in one thread that waits on POLLER, now or later, after all
+descriptors that are ready now.  Another call before that has no effect."
   (rearm poller (poller-probe poller) +probe-token+))
 
 (defun wake-one (poller)
-  "Makes one of those who wait on POLLER, now or later, return :WAKEUP, in its turn.  Has no effect
-before that has happened."
+  "Makes AWAIT-READY return :WAKEUP in one thread that waits on POLLER, now or later, after all
+descriptors that are ready now.  Another call before that has no effect."
   (rearm poller (poller-wakeup poller) +wakeup-token+))
 
 (declaim (inline event-word))
 (defun event-word (events index)
-  "Word INDEX of those at EVENTS, an address."
+  "The word with INDEX at EVENTS, an address."
   (declare (type sb-sys:system-area-pointer events) (type (mod 66) index) #.*hot-policy*)
   (sb-sys:sap-ref-32 events (* 4 index)))
 
 (declaim (inline event-token))
 (defun event-token (events place)
-  "What the event whose words begin at PLACE of those at EVENTS, an address, tells: a token,
+  "The value for the event whose words begin at PLACE of those at EVENTS, an address: a token,
 :BROADCAST, :PROBE or :WAKEUP."
   (declare (type sb-sys:system-area-pointer events) (type (mod 64) place) #.*hot-policy*)
   (let ((token (logior (event-word events (+ place +data-offset+))
@@ -152,11 +154,11 @@ before that has happened."
           (t token))))
 
 (defun await-ready (poller milliseconds &optional (most 1))
-  "Waits until something that POLLER watches is ready, and returns its token; :BROADCAST after a
+  "Waits until a descriptor that POLLER watches is ready, and returns its token; :BROADCAST after a
 call of WAKE-ALL; :PROBE after SEND-PROBE; :WAKEUP after WAKE-ONE; NIL after MILLISECONDS, an
-integer or -1 for no limit, or when interrupted.  When more is ready, tells of up to MOST, an
-integer from 1 to 16, and returns the others in their order as its second value, a fresh list.  What
-is told to one caller is told to no other."
+integer or -1 for no limit, or after an interrupt.  If more events are there, takes up to MOST, an
+integer from 1 to 16, and returns the others in order, a fresh list, as the second value.  Each
+event except :BROADCAST goes to one caller only."
   (declare (type poller poller) (type (signed-byte 31) milliseconds) (type (integer 1 16) most)
            #.*hot-policy*)
   (sb-alien:with-alien ((events (array (sb-alien:unsigned 32) 64)))
@@ -167,7 +169,7 @@ is told to one caller is told to no other."
                               (sb-alien:int milliseconds))))
       (declare (type (integer -4095 16) count))
       (when (plusp count)
-        ;; As an address: who passes EVENTS itself makes an object of it, in memory.
+        ;; An address needs no memory; to pass EVENTS itself would allocate an object.
         (let ((address (sb-alien:alien-sap events))
               (others '()))
           (loop for index of-type (mod 17) from (1- count) above 0
@@ -175,5 +177,5 @@ is told to one caller is told to no other."
           (values (event-token address 0) others))))))
 
 (defun readiness-supported-p ()
-  "True where this platform has pollers."
+  "True if this platform has pollers."
   t)

@@ -1,10 +1,10 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;; hot: octets by machine words, for SBCL where the lowest octet comes first.  Nothing here
-;;; checks its arguments.
+;;; hot: octets by machine words, for SBCL on little-endian processors.  No function here checks its
+;;; arguments.
 
 (defconstant +group-size+ 8
-  "How many octets an OCTET-GROUP has.")
+  "The number of octets in an OCTET-GROUP.")
 
 (deftype octet-group ()
   "Several octets in one number, the first in its lowest bits."
@@ -12,14 +12,14 @@
 
 (declaim (inline octet-group))
 (defun octet-group (octets position)
-  "The group of the octets that OCTETS has from POSITION on, of which there must be enough."
+  "The group of octets that begins in OCTETS at POSITION.  It must lie within OCTETS."
   (declare (type octets octets) (type index position) #.*hot-policy*)
   (sb-sys:with-pinned-objects (octets)
     (sb-sys:sap-ref-64 (sb-sys:vector-sap octets) position)))
 
 (declaim (inline (setf octet-group)))
 (defun (setf octet-group) (group octets position)
-  "Makes GROUP the octets that OCTETS has from POSITION on, of which there must be enough."
+  "Writes GROUP to OCTETS from POSITION on.  It must lie within OCTETS."
   (declare (type octet-group group) (type octets octets) (type index position) #.*hot-policy*)
   (sb-sys:with-pinned-objects (octets)
     (setf (sb-sys:sap-ref-64 (sb-sys:vector-sap octets) position) group)))
