@@ -11,7 +11,7 @@
    (write-timeout :initarg :write-timeout :reader write-seconds)
    (response-timeout :initarg :response-timeout :reader server-response-timeout)
    (persistent-p :initarg :persistent-p :reader server-persistent-p)
-   (batch-scheduling-p :initarg :batch-scheduling-p :reader batch-scheduling-p)
+   (batch-scheduling-p :initarg :batch-scheduling-p :reader server-batch-scheduling-p)
    (tls-context :initarg :tls-context :initform nil :reader handshake-context)
    (place :initarg :place :reader server-place
           :documentation "Where to listen: a plist of arguments.")
@@ -123,11 +123,11 @@ the handshake."))
   "Where SERVER listens, a string for people."
   (format nil "~A:~A" (server-address server) (server-port server)))
 
-(defmethod make-worker-thread ((server clack-server) thunk number)
-  (bt:make-thread thunk :name (format nil "clack-worker-~A-~D" (place-of server) number)))
-
-(defmethod make-sentinel-thread ((server clack-server) thunk)
-  (bt:make-thread thunk :name (format nil "clack-listener-~A" (place-of server))))
+(defmethod make-engine-thread ((server clack-server) role thunk)
+  (bt:make-thread thunk :name (case role
+                                (:sentinel (format nil "clack-listener-~A" (place-of server)))
+                                (:timers (format nil "clack-timers-~A" (place-of server)))
+                                (t (format nil "clack-worker-~A-~D" (place-of server) role)))))
 
 (defmethod call-as-worker ((server clack-server) thunk)
   ;; Clack lets applications write where its caller does, in whichever thread they are called.

@@ -2,9 +2,6 @@
 
 ;;;; Timers, for Clack applications.
 
-(defmethod make-timer-thread ((server clack-server) thunk)
-  (bt:make-thread thunk :name (format nil "clack-timers-~A" (place-of server))))
-
 (defun engine-for-timer (server)
   "The engine that runs timers of SERVER, or, where that is NIL, of the server that the current
 thread belongs to."

@@ -56,7 +56,9 @@ platform does."
              :standby (getf threads :least)
              :thread-limit (getf threads :most)
              :accept-limit (getf threads :accept)
-             :waiting-limit (getf threads :waiting))))
+             :waiting-limit (getf threads :waiting)
+             :idle-seconds (idle-seconds server)
+             :batch-scheduling-p (server-batch-scheduling-p server))))
 
 (defun start-server (server)
   "Starts SERVER: returns when it accepts connections.  Signals why it cannot."

@@ -25,7 +25,8 @@
 (defstruct (blocking-engine (:include engine)
                             (:constructor make-blocking-engine
                                 (service listener &key standby thread-limit accept-limit
-                                                       (waiting-limit :half)))
+                                                       (waiting-limit :half) idle-seconds
+                                                       batch-scheduling-p))
                             (:conc-name engine-) (:copier nil))
   "The engine for every platform: blocking accepts and blocking reads.")
 
@@ -33,7 +34,8 @@
       "An engine for SERVICE on LISTENER, not started.  STANDBY workers, an integer above 0, may
 wait; THREAD-LIMIT, an integer, may serve at a time, or any number when NIL; ACCEPT-LIMIT says what
 happens to others: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many may wait for clients: see
-ENGINE-WAITING-LIMIT.")
+ENGINE-WAITING-LIMIT; IDLE-SECONDS for how long connections may idle, a real, or NIL for no limit.
+BATCH-SCHEDULING-P is not used.")
 
 ;;; Taking a connection
 
@@ -192,7 +194,7 @@ worker."
         (and (become-idle engine worker)
              (prog1 (interruptibly
                       (await-input (connection-handle connection)
-                                   :until (end-after (idle-seconds service))))
+                                   :until (end-after (engine-idle-seconds engine))))
                (with-engine (engine)
                  (set-worker-state worker :serving)))))))
 

@@ -8,9 +8,8 @@ subclasses SERVICE and is called through its generic functions.")
   (:export
    ;; what the layer above implements
    #:service #:serve #:serve-resumption-of #:serve-at #:resume-connection #:call-for-all #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
-   #:idle-seconds #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
-   #:batch-scheduling-p #:make-worker-thread #:make-sentinel-thread #:sentinel-began #:make-timer-thread #:call-as-worker
-   #:note
+   #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
+   #:make-engine-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
    #:connection-descriptor #:connection-handle #:connection-peer #:connection-parkable-p

@@ -10,6 +10,12 @@
 (defmethod application-limits ((taskmaster recycling-taskmaster))
   (acceptor-limits (hunchentoot:taskmaster-acceptor taskmaster)))
 
+(defmethod idle-seconds ((taskmaster recycling-taskmaster))
+  (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
+
+(defmethod write-seconds ((taskmaster recycling-taskmaster))
+  (hunchentoot:acceptor-write-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
+
 (defmethod encrypted-p ((taskmaster recycling-taskmaster))
   (hunchentoot:acceptor-ssl-p (hunchentoot:taskmaster-acceptor taskmaster)))
 
@@ -93,27 +99,24 @@ PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to
 
 ;;; What the engine asks
 
-(defmethod idle-seconds ((taskmaster recycling-taskmaster))
-  (hunchentoot:acceptor-read-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
-
-(defmethod write-seconds ((taskmaster recycling-taskmaster))
-  (hunchentoot:acceptor-write-timeout (hunchentoot:taskmaster-acceptor taskmaster)))
-
-(defmethod make-worker-thread ((taskmaster recycling-taskmaster) thunk number)
-  (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
-    (hunchentoot:start-thread
-     taskmaster thunk
-     :name (format nil (taskmaster-worker-thread-name-format taskmaster)
-                   (format nil "~A-~D" (place-of acceptor) number)))))
-
 ;; Programs wait for the server to end by joining the first thread whose name has "hunchentoot" in
-;; it: so this one, which lives until STOP, has the name of Hunchentoot's listener, and no worker
-;; has such a name.
-(defmethod make-sentinel-thread ((taskmaster recycling-taskmaster) thunk)
-  (hunchentoot:start-thread
-   taskmaster thunk
-   :name (format nil "hunchentoot-listener-~A"
-                 (place-of (hunchentoot:taskmaster-acceptor taskmaster)))))
+;; it: so the sentinel, which lives until STOP, has the name of Hunchentoot's listener, and no other
+;; thread has such a name.
+(defmethod make-engine-thread ((taskmaster recycling-taskmaster) role thunk)
+  (let ((place (place-of (hunchentoot:taskmaster-acceptor taskmaster))))
+    (flet ((make (thunk control place)
+             (hunchentoot:start-thread taskmaster thunk :name (format nil control place))))
+      (case role
+        (:sentinel
+         (make (lambda ()
+                 (setf (taskmaster-process taskmaster) (bt:current-thread))
+                 (funcall thunk))
+               "hunchentoot-listener-~A" place))
+        (:timers
+         (make thunk "http-timers-~A" place))
+        (t
+         (make thunk (taskmaster-worker-thread-name-format taskmaster)
+               (format nil "~A-~D" place role)))))))
 
 (defmethod call-as-worker ((taskmaster recycling-taskmaster) thunk)
   ;; Through ACCEPT-CONNECTIONS, so that a program's methods around it wrap each worker.

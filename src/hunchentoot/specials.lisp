@@ -8,7 +8,7 @@ an integer above 0: the default of its :STANDBY-THREAD-COUNT.")
   "The default of :PARKING of a RECYCLING-TASKMASTER.")
 
 (defparameter *default-worker-thread-name-format* "http-worker-~A"
-  "See MAKE-SENTINEL-THREAD for why it is not Hunchentoot's.")
+  "See MAKE-ENGINE-THREAD for why it is not Hunchentoot's.")
 
 (defvar *work* nil
   "In a worker's thread, the function that is its work.")

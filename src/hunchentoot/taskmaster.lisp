@@ -37,7 +37,7 @@ NIL for the default.")
 the platform can do that.")
    (batch-scheduling
     :initarg :batch-scheduling
-    :reader batch-scheduling-p
+    :reader taskmaster-batch-scheduling-p
     :documentation "True when threads run under SCHED_BATCH, with coarse timers.")
    (rejections
     :initform (make-rejections)
@@ -268,7 +268,9 @@ sockets.")
            :standby (taskmaster-standby-thread-count taskmaster)
            :thread-limit (hunchentoot:taskmaster-max-thread-count taskmaster)
            :accept-limit (hunchentoot:taskmaster-max-accept-count taskmaster)
-           :waiting-limit (taskmaster-max-waiting-count taskmaster)))
+           :waiting-limit (taskmaster-max-waiting-count taskmaster)
+           :idle-seconds (idle-seconds taskmaster)
+           :batch-scheduling-p (taskmaster-batch-scheduling-p taskmaster)))
 
 (defmethod hunchentoot:execute-acceptor ((taskmaster recycling-taskmaster))
   (let* ((acceptor (hunchentoot:taskmaster-acceptor taskmaster))
@@ -278,11 +280,7 @@ sockets.")
     ;; Before its first worker runs: handlers ask for it, and so does STOP.
     (setf (application-engine taskmaster) engine)
     (note-engine acceptor engine)
-    (start-engine engine)
-    (setf (taskmaster-process taskmaster) (engine-sentinel engine))))
-
-(defmethod sentinel-began ((taskmaster recycling-taskmaster) thread)
-  (setf (taskmaster-process taskmaster) thread))
+    (start-engine engine)))
 
 (defmethod hunchentoot:shutdown ((taskmaster recycling-taskmaster))
   (when (application-engine taskmaster)

@@ -2,12 +2,6 @@
 
 ;;;; Timers, for programs.
 
-(defmethod make-timer-thread ((taskmaster recycling-taskmaster) thunk)
-  (hunchentoot:start-thread
-   taskmaster thunk
-   :name (format nil "http-timers-~A"   ; see MAKE-SENTINEL-THREAD for why not "hunchentoot"
-                 (place-of (hunchentoot:taskmaster-acceptor taskmaster)))))
-
 (defun engine-of (taskmaster)
   "The engine of TASKMASTER, or of the acceptor that a program gave in its place."
   (let ((engine (typecase taskmaster

@@ -28,6 +28,10 @@ program, :FOREIGN."))
 (defgeneric application-limits (application)
   (:documentation "The LIMITS of requests to APPLICATION."))
 
+(defgeneric idle-seconds (application)
+  (:documentation "How many seconds, a real, a client of APPLICATION may let a worker, or the
+server, wait for its handshake, its next request or the rest of one; NIL for no limit."))
+
 (defgeneric write-seconds (application)
   (:documentation "How many seconds, a real, a client of APPLICATION may take nothing of what is
 sent to it; NIL for no limit."))

@@ -30,7 +30,7 @@ application: octets by any transport, heads, content and replies; and logs.  Kno
    #:settle-lent #:close-lent #:lent-open-p #:leave-to-lent
    #:stream-timeout #:descriptor-broken
    ;; applications
-   #:http-service #:write-seconds #:application-engine
+   #:http-service #:idle-seconds #:write-seconds #:application-engine
    #:respond #:reading-kind #:application-limits #:encrypted-p #:handshake-context #:program-stream
    #:name-of-our-end #:note-failed-handshake #:check-head #:early-octets #:content-refused
    #:note-rejected

@@ -357,7 +357,7 @@ threads."
   ()
   (:documentation "Has no thread for a sentinel."))
 
-(defmethod engine:make-sentinel-thread ((service lonely-service) thunk)
+(defmethod engine:make-engine-thread ((service lonely-service) (role (eql :sentinel)) thunk)
   (declare (ignore thunk))
   (error "No thread for a sentinel."))
 

@@ -109,9 +109,10 @@
         (funcall notes)
         (record notes (cons level (apply #'format nil control arguments))))))
 
-(defmethod engine:make-worker-thread :before ((service fake-service) thunk number)
+(defmethod engine:make-engine-thread :before ((service fake-service) role thunk)
   (declare (ignore thunk))
-  (funcall (fake-making service) number))
+  (when (integerp role)
+    (funcall (fake-making service) role)))
 
 (defmethod engine:call-as-worker :after ((service fake-service) thunk)
   (declare (ignore thunk))

@@ -65,7 +65,7 @@
       (let ((dead (bt:make-thread (constantly nil))))
         (eventually ("a thread to end") (not (bt:thread-alive-p dead)))
         (let ((worker (engine::with-engine (engine) (engine::reserve-worker engine))))
-          (with-function (engine:make-worker-thread (original &rest arguments) dead)
+          (with-function (engine:make-engine-thread (original &rest arguments) dead)
             (is-true (engine::launch worker)))
           (engine::maintain-pool engine)
           (is (eq :ended (engine::worker-state worker)))

@@ -396,10 +396,9 @@ NUMBER."
   (where-supported
    (with-listener (listener)
      (let ((engine (engine:make-ready-engine
-                    (make-instance 'octet-service :meanings (constantly nil)
-                                                  :idle-seconds "no number")
-                    listener :standby 1)))
-       (signals error (engine:start-engine engine))
+                    (make-instance 'octet-service :meanings (constantly nil)) listener :standby 1)))
+       (with-function (platform:make-poller (original) (error "No poller."))
+         (signals error (engine:start-engine engine)))
        (is (null (engine:accounting-problems engine)))))))
 
 (define-server-test an-engine-that-was-never-started-has-no-descriptors

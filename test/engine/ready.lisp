@@ -12,7 +12,6 @@
 (defclass octet-service (engine:service)
   ((meanings :initarg :meanings :reader octet-meanings
              :documentation "A function of an octet; what it returns is its meaning, or NIL.")
-   (seconds :initarg :idle-seconds :initform nil :reader engine:idle-seconds)
    (write-seconds :initarg :write-seconds :initform nil :reader octet-write-seconds)
    (notice :initarg :notice :initform nil :reader octet-notice
            :documentation "What is said to those who are late, a string.")
@@ -20,9 +19,10 @@
            :documentation "Called before a thread is made.")
    (notes :initform (make-recorder) :reader fake-notes)))
 
-(defmethod engine:make-worker-thread :before ((service octet-service) thunk number)
+(defmethod engine:make-engine-thread :before ((service octet-service) role thunk)
   (declare (ignore thunk))
-  (funcall (fake-making service) number))
+  (when (integerp role)
+    (funcall (fake-making service) role)))
 
 (defmethod engine:give-notice ((service octet-service) connection)
   (let ((notice (octet-notice service)))
@@ -74,13 +74,12 @@
   (with-listener (listener)
     (let* ((*port* (usocket:get-local-port listener))
            (*service* (make-instance service-class :meanings meanings
-                                                    :idle-seconds idle-seconds
                                                     :write-seconds write-seconds
                                                     :making making
                                                     :notice notice))
            (engine (engine:make-ready-engine *service* listener
                                              :standby standby :thread-limit thread-limit
-                                             :accept-limit accept-limit)))
+                                             :accept-limit accept-limit :idle-seconds idle-seconds)))
       (engine:start-engine engine)
       (unwind-protect (funcall function engine)
         (engine:stop-engine engine)))))

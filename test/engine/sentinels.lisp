@@ -49,9 +49,9 @@
   (with-globals ((engine::*tick* 1/100) (engine::*poll-milliseconds* 10))
     (with-ready-engine (engine (constantly nil))
       (let ((sentinel (engine:engine-sentinel engine)) (unborn nil))
-        (with-function (engine:make-sentinel-thread (original service thunk)
-                         (if unborn
-                             (funcall original service thunk)
+        (with-function (engine:make-engine-thread (original service role thunk)
+                         (if (or unborn (not (eq :sentinel role)))
+                             (funcall original service role thunk)
                              (setf unborn (thread-that-never-began))))
           (platform:destroy-thread sentinel)
           (eventually ("a first successor") unborn)
@@ -192,7 +192,7 @@
       (setf (engine::engine-launch-after engine) 0)
       (catch 'away
         ;; Of another file than who calls it: ECL calls the functions of one file directly.
-        (call-with-function 'engine:make-sentinel-thread fail
+        (call-with-function 'engine:make-engine-thread fail
                             (lambda () (engine::ensure-sentinel engine))))
       (is-true (engine::engine-sentinel-lost-p engine))
       (is (zerop (engine::engine-sentinel-count engine))))))
@@ -208,7 +208,8 @@
              (open-gate gate)
              (eventually ("some to leave the pool") (plusp (statistic engine :ended)))
              (engine::join-exited-threads engine)
-             (is-true (eventually ("them to be kept for later") ; the sentinel takes them out to look at them
+             ;; The sentinel takes them out to look at them.
+             (is-true (eventually ("them to be kept for later")
                         (engine::engine-exited-threads engine)))
              (platform:destroy-thread
               (eventually ("the thread of a worker")

@@ -241,9 +241,6 @@
   ("hunchentoot:execute-acceptor" "(taskmaster-rejections taskmaster) (make-rejections)" ""
    :suites (rejections stats-tell-what-happened))
   ("hunchentoot:execute-acceptor" "(note-engine acceptor engine)" "" :suites (mistakes))
-  ("hunchentoot:execute-acceptor" "(taskmaster-process taskmaster) (engine-sentinel engine)" ""
-   :suites (acceptor-faults conformance/listener-thread))
-  ("sentinel-began" "(setf (taskmaster-process taskmaster) thread)" "" :suites (acceptor-faults))
   ("hunchentoot:shutdown" "(stop-engine (application-engine taskmaster))" "nil" :suites (acceptor-faults))
   ("hunchentoot:taskmaster-thread-count" "(if engine" "(if nil")
   ("hunchentoot:execute-acceptor" "(taskmaster-failed-handshakes taskmaster) (make-failed-handshakes)" ""
@@ -429,8 +426,10 @@
             read-and-write-timeouts-may-differ))
   ("write-seconds" "hunchentoot:acceptor-write-timeout" "hunchentoot:acceptor-read-timeout"
    :suites (slow-readers slow-replies read-and-write-timeouts-may-differ))
-  ("make-worker-thread" "number)))))" "0)))))" :suites (taskmaster arguments))
-  ("make-sentinel-thread" "hunchentoot-listener-~A" "listener-~A"
+  ("make-engine-thread" "(setf (taskmaster-process taskmaster) (bt:current-thread))" ""
+   :suites (acceptor-faults conformance/listener-thread))
+  ("make-engine-thread" "place role)" "place 0)" :suites (taskmaster arguments))
+  ("make-engine-thread" "hunchentoot-listener-~A" "listener-~A"
    :suites (conformance/listener-thread))
   ("call-as-worker" "(lambda () (hunchentoot:accept-connections acceptor))" "thunk")
   ("note" "level control arguments" ":info control arguments"

@@ -187,7 +187,7 @@
   ("become-idle" "(serving-p engine)" "t")
   ("become-idle" "(not (drain-over-p engine (milliseconds)))" "t")
   ("next-request-p" "(input-buffered-p service connection)" "nil" :suites (blocking conformance/connections) :parking nil)
-  ("next-request-p" "(end-after (idle-seconds service))" "nil" :suites (blocking conformance/connections) :parking nil)
+  ("next-request-p" "(end-after (engine-idle-seconds engine))" "nil" :suites (blocking conformance/connections) :parking nil)
   ("next-request-p" "(set-worker-state worker :serving)" "nil")
   ("serve-to-the-end" "(count-failure engine)" "")
   ("serve-to-the-end" "(if (eq outcome :park) :close outcome)" ":close")
@@ -276,7 +276,7 @@
 (:file "src/engine/ready/ready-lifecycle.lisp" :suites (ready ready-faults soft-stop lifecycle)
  :mutants
  (("check-listener" "(minusp result)" "nil")
-  ("acquire-resources ((engine ready-engine))" "(note-idle-seconds engine)" "")
+  ("acquire-resources ((engine ready-engine))" "(as-milliseconds (engine-idle-seconds engine))" "nil")
   ("acquire-resources ((engine ready-engine))" "(check-listener (set-non-blocking listener))" "")
   ("acquire-resources ((engine ready-engine))" "(set-no-delay listener)" "" :suites (ready acceptors))
   ("acquire-resources ((engine ready-engine))" "(check-listener (watch (engine-poller engine) listener listener))" "(watch (engine-poller engine) listener listener)")

@@ -38,6 +38,12 @@ limit.")
   (waiting-limit :half :type (or (integer 1 #.most-positive-fixnum) (member nil :half))
    :documentation "How many workers of ENGINE may wait for clients at a time, an integer above 0;
 :HALF of its thread limit, or NIL for no limit.  See client-waits.lisp.")
+  (idle-seconds nil :type (or null real) :read-only t
+   :documentation "How many seconds a connection of ENGINE may wait for its next request; NIL for no
+limit.")
+  (batch-scheduling-p t :read-only t
+   :documentation "True when the threads of ENGINE, and those that handlers make, had better not
+interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.")
   ;; Guards all slots below.  Held for a few instructions only, never while something is waited
   ;; for or the service is called.
   (lock (bt:make-lock "engine") :read-only t)

@@ -60,7 +60,8 @@ at all where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
 (defun start-sentinel (engine)
   "Makes the sentinel of ENGINE, which is counted already, and returns its thread."
   (call-making-thread (lambda ()
-                        (make-sentinel-thread (engine-service engine) (lambda () (run-sentinel engine))))))
+                        (make-engine-thread (engine-service engine) :sentinel
+                                            (lambda () (run-sentinel engine))))))
 
 (defun run-sentinel (engine)
   "The life of the sentinel of ENGINE in its own thread."
@@ -69,8 +70,6 @@ at all where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
         (with-engine (engine)
           (setf (engine-sentinel engine) (bt:current-thread))
           (bt:condition-notify (engine-changed engine)))
-        (handler-case (sentinel-began (engine-service engine) (bt:current-thread))
-          (error () (count-failure engine)))
         (list-engine engine)
         (sentinel-loop engine))
     (when (with-engine (engine)

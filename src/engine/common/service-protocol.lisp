@@ -82,12 +82,6 @@ it did say.")
     (declare (ignore connection))
     nil))
 
-(defgeneric idle-seconds (service)
-  (:documentation "How many seconds, a real, a connection of SERVICE may wait for its next
-request; NIL for no limit.")
-  (:method ((service service))
-    nil))
-
 (defgeneric give-notice (service connection)
   (:documentation "Tells the peer of CONNECTION, which waited without a worker until its deadline,
 why it is going to be closed.  True when SERVICE had something to say.  Called by the sentinel, who
@@ -118,45 +112,21 @@ want it, now or when CONNECTION is closed.  Returns :PARK when CONNECTION goes o
 when it is to be closed after GIVE-NOTICE, or :BROKEN.  Called by any thread, which owns CONNECTION
 meanwhile and must not wait for its peer."))
 
-(defgeneric batch-scheduling-p (service)
-  (:documentation "True when the threads that work for SERVICE, and those that its handlers make,
-had better not interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.")
-  (:method ((service service))
-    t))
-
-(defgeneric make-worker-thread (service thunk number)
-  (:documentation "Makes the thread of worker NUMBER, an integer, of SERVICE, in which THUNK, a
-function without arguments, is called.  Returns that thread, or anything else where it is not known.
+(defgeneric make-engine-thread (service role thunk)
+  (:documentation "Makes the thread of ROLE of the engine of SERVICE, in which THUNK, a function
+without arguments, is called, and returns it, or anything else where it is not known.  ROLE is
+  an integer  the number of a worker;
+  :SENTINEL   the thread that lives as long as the engine runs, of which there is a new one if it dies;
+  :TIMERS     the thread that sees to the timers of the engine, where that needs one.
 Signals an error when no thread can be made: it is tried again.")
-  (:method ((service service) thunk number)
-    (bt:make-thread thunk :name (format nil "worker-~D" number))))
-
-(defgeneric make-sentinel-thread (service thunk)
-  (:documentation "Makes the thread that lives as long as the engine of SERVICE runs, in which
-THUNK, a function without arguments, is called, and returns it.  Signals an error when no thread can
-be made.")
-  (:method ((service service) thunk)
-    (bt:make-thread thunk :name "sentinel")))
-
-(defgeneric make-timer-thread (service thunk)
-  (:documentation "Makes the thread in which THUNK, a function without arguments, sees to the timers
-of the engine of SERVICE, where that needs one.  What it returns does not matter.  Signals an error
-when no thread can be made: it is tried again.")
-  (:method ((service service) thunk)
-    (bt:make-thread thunk :name "timers")))
+  (:method ((service service) role thunk)
+    (bt:make-thread thunk :name (format nil "~:[~(~A~)~;worker-~D~]" (integerp role) role))))
 
 (defgeneric call-as-worker (service thunk)
   (:documentation "Calls THUNK, a function without arguments, which is the whole life of a worker of
 SERVICE, in its thread.  What it returns does not matter.")
   (:method ((service service) thunk)
     (funcall thunk)))
-
-(defgeneric sentinel-began (service thread)
-  (:documentation "Tells SERVICE that THREAD, the current one, is the sentinel of its engine from
-now on: called at each start, and when a sentinel that died has a successor.")
-  (:method ((service service) thread)
-    (declare (ignore thread))
-    nil))
 
 (defgeneric note (service level control &rest arguments)
   (:documentation "Tells the people who run SERVICE what happened: LEVEL is :INFO, :WARNING

@@ -43,8 +43,8 @@ again."
     (let ((claim (claim-timer-thread engine)))
       (when claim
         (handler-case (call-making-thread (lambda ()
-                                            (make-timer-thread (engine-service engine)
-                                                               (lambda () (run-timer-thread engine)))))
+                                            (make-engine-thread (engine-service engine) :timers
+                                                                (lambda () (run-timer-thread engine)))))
           (error (condition)
             (with-engine (engine)
               (setf (engine-timer-thread engine) :missing))

@@ -221,8 +221,8 @@ reservation is given back, and the sentinel will try again.  Never under the loc
   (let ((engine (worker-engine worker)))
     (handler-case
         (call-making-thread (lambda ()
-                              (make-worker-thread (engine-service engine) (lambda () (run-worker worker))
-                                                  (worker-number worker))))
+                              (make-engine-thread (engine-service engine) (worker-number worker)
+                                                  (lambda () (run-worker worker)))))
       ((or error storage-condition) (condition)
         (note-thread-trouble engine condition)
         (with-engine (engine)

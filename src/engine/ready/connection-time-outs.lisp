@@ -155,11 +155,6 @@ owns, and left it where it was: it is not called for that again."
       (count-failure engine)
       nil)))
 
-(defun note-idle-seconds (engine)
-  "Lets the workers of ENGINE know what their service says of idle connections."
-  (setf (pool-state-idle (engine-pool-state engine))
-        (as-milliseconds (idle-seconds (engine-service engine)))))
-
 (defun next-housekeeping (last)
   "When the sentinel, which has seen to deadlines and the like LAST at that moment, does so again,
 in MILLISECONDS."
@@ -170,7 +165,6 @@ in MILLISECONDS."
   (let ((now (milliseconds)))
     (when (<= (next-housekeeping (controller-last-housekeeping controller)) now)
       (setf (controller-last-housekeeping controller) now)
-      (note-idle-seconds engine)
       (map-connections (lambda (connection) (time-out-if-due engine connection now))
                        (engine-table engine))
       (close-status-descriptors engine)

@@ -35,7 +35,7 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (clock 0 :type fixnum)                ; MILLISECONDS at that tick
   ;; Nobody ticks: the sentinel is idle, failed just now, or is lost.
   (clock-stopped-p nil)
-  (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the service, as milliseconds
+  (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the engine, as milliseconds
   (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
   (target 1 :type fixnum)               ; how many workers may wait
   (excess 0 :type fixnum)               ; how many should be suspended; who is counts it down
@@ -149,12 +149,14 @@ resumed may still come.")
   (make-ready-worker engine number (engine-pool-state engine)))
 
 (defun make-ready-engine (service listener &key standby thread-limit accept-limit
-                                           (waiting-limit :half))
+                                           (waiting-limit :half) idle-seconds (batch-scheduling-p t))
   "An engine for SERVICE on LISTENER, not started.  STANDBY is how many workers it keeps when there
 is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT says how many connections
 may be open: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many workers may wait for clients: see
-ENGINE-WAITING-LIMIT."
+ENGINE-WAITING-LIMIT; IDLE-SECONDS for how long connections may idle, a real, or NIL for no limit;
+BATCH-SCHEDULING-P how the system schedules its threads: see ENGINE-BATCH-SCHEDULING-P."
   (%make-ready-engine :service service :listener listener :standby standby
                       :thread-limit thread-limit :accept-limit accept-limit
-                      :waiting-limit waiting-limit
+                      :waiting-limit waiting-limit :idle-seconds idle-seconds
+                      :batch-scheduling-p batch-scheduling-p
                       :listener-descriptor (listener-descriptor listener)))

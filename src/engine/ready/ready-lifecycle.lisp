@@ -21,8 +21,8 @@
       (setf (engine-poller engine) (make-poller)))
     (setf (pool-state-clock pool) (milliseconds)
           (pool-state-floor pool) (min (usable-processors) (engine-standby engine))
-          (pool-state-target pool) (pool-state-floor pool))
-    (note-idle-seconds engine)
+          (pool-state-target pool) (pool-state-floor pool)
+          (pool-state-idle pool) (as-milliseconds (engine-idle-seconds engine)))
     (check-listener (set-non-blocking listener))
     (set-no-delay listener)             ; what is accepted inherits it; not on a Unix-domain socket
     (check-listener (watch (engine-poller engine) listener listener))

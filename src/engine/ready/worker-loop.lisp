@@ -128,8 +128,8 @@ blocked.")
   "Tells the system what the current thread is, a worker's of ENGINE or the sentinel's: one of many
 that had better not interrupt each other, nor the clients, when they wake, and whose sleeps may end
 SLACK-MICROSECONDS, an integer, late.  Who is interrupted amid a request may have to wait for the
-slices of several others.  Does nothing where the service of ENGINE wants it otherwise."
-  (when (batch-scheduling-p (engine-service engine))
+slices of several others.  Does nothing where ENGINE was made otherwise."
+  (when (engine-batch-scheduling-p engine)
     (schedule-as-batch)
     (let-timers-be-late slack-microseconds)))
 
