@@ -73,16 +73,14 @@ poller tells of nothing that had come before."
   (let ((*desk* (make-desk)))
     (funcall thunk)))
 
-(defmethod all-read-p ((service fixed-answer) connection)
-  (desk-all-read-p *desk*))
-
 (defmethod note ((service fixed-answer) level control &rest arguments)
   (format *error-output* "~a: ~?~%" level control arguments))
 
 (defmethod refuse ((service fixed-answer) connection)
   (error "There is no limit of connections, so none is refused."))
 
-(defmethod serve ((service fixed-answer) connection)
+(defmethod serve ((service fixed-answer) connection resuming-p)
+  (declare (ignore resuming-p))
   (let* ((desk *desk*)
          (buffer (desk-buffer desk)))
     (loop
@@ -90,7 +88,8 @@ poller tells of nothing that had come before."
              ;; A head that fills the buffer leaves no room, and so looks like the end.
              (count (receive-octets (connection-descriptor connection) buffer
                                     start (length buffer))))
-        (setf (desk-all-read-p desk) (< count (- (length buffer) start)))
+        (setf (desk-all-read-p desk) (< count (- (length buffer) start))
+              (connection-input connection) (and (desk-all-read-p desk) :read))
         (cond ((would-block-p count)
                (put-off desk connection 0 start)
                (return :park))
@@ -145,8 +144,8 @@ when it is over then."
 ;;; Server
 
 (defun serve-alone (port delay-ms slow-ms backlog)
-  "Serve on PORT of 127.0.0.1 with BACKLOG and handlers that sleep DELAY-MS and SLOW-MS milliseconds,
-and never return.  Threads are limited as in a server of ours that comes as it is."
+  "Serve on PORT of 127.0.0.1 with BACKLOG and handlers that sleep DELAY-MS and SLOW-MS
+milliseconds, and never return.  Threads are limited as in a server of ours that comes as it is."
   (let ((service (make-instance 'fixed-answer :seconds (/ delay-ms 1000f0)
                                               :slow-seconds (/ slow-ms 1000f0)))
         (listener (usocket:socket-listen "127.0.0.1" port :reuse-address t :backlog backlog)))

@@ -189,26 +189,27 @@ worker."
 
 (defun next-request-p (engine worker connection)
   "Waits until CONNECTION has another request, or the end of its input."
-  (let ((service (engine-service engine)))
-    (or (input-buffered-p service connection)
-        (and (become-idle engine worker)
-             (prog1 (interruptibly
-                      (await-input (connection-handle connection)
-                                   :until (end-after (engine-idle-seconds engine))))
-               (with-engine (engine)
-                 (set-worker-state worker :serving)))))))
+  (and (become-idle engine worker)
+       (prog1 (interruptibly
+                (await-input (connection-handle connection)
+                             :until (end-after (engine-idle-seconds engine))))
+         (with-engine (engine)
+           (set-worker-state worker :serving)))))
 
 (defun call-service (engine connection)
   "What SERVE returns for CONNECTION."
   (setf (connection-outcome connection) nil)
-  (interruptibly (serve (engine-service engine) connection)))
+  (interruptibly (serve (engine-service engine) connection nil)))
 
 (defun serve-to-the-end (engine worker connection)
   "Serves the requests of CONNECTION; returns :CLOSE, :DETACHED or :BROKEN."
   (handler-case
       (loop for outcome = (call-service engine connection)
-            unless (and (eq outcome :park) (next-request-p engine worker connection))
-              return (if (eq outcome :park) :close outcome))
+            do (case outcome
+                 (:next)
+                 (:park (unless (next-request-p engine worker connection)
+                          (return :close)))
+                 (t (return outcome))))
     ((or error storage-condition) (condition)
       (count-failure engine)
       (log-message engine :error "Serving a connection failed: ~A" condition)
@@ -220,11 +221,9 @@ worker."
         (more-p nil))
     (unwind-protect-whole
         (surviving-interrupts (engine)
-          ;; A released connection has no input.
-          (setf more-p (and orderly (expecting-more-p engine connection)))
-          (release-connection engine connection))
+          (setf more-p (release-connection engine connection)))
       (if orderly
-          (close-gently socket more-p)
+          (close-gently socket (and more-p (not (engine-overloaded-p engine))))
           (close-socket socket)))))
 
 (defmethod close-orphaned-connection ((engine blocking-engine) connection)

@@ -7,21 +7,22 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
    ;; what the layer above implements
-   #:service #:serve #:serve-resumption-of #:serve-at #:resume-connection #:call-for-all #:output-unwanted-p #:refuse #:release #:input-buffered-p #:all-read-p #:more-may-come-p
+   #:service #:serve #:serve-at #:resume-connection #:call-for-all
+   #:output-unwanted-p #:refuse #:release
    #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
    #:make-engine-thread #:call-as-worker #:note
    ;; connections
    #:connection #:connection-socket #:connection-served #:connection-data #:count-request #:detach
    #:connection-descriptor #:connection-handle #:connection-peer #:connection-parkable-p
    #:connection-deadline #:connection-deadline-kind
-   #:connection-outcome #:peer-ended-p
+   #:connection-outcome #:connection-input #:peer-ended-p
    #:call-with-deadline #:set-deadline #:set-deadline-at #:count-late #:count-failure #:evict-oldest
    ;; output that the socket did not take yet
    #:send-queue #:make-send-queue #:send-queue-parts #:send-queue-sender #:send-queue-taken
    #:connection-queue #:connection-output #:enqueue #:flush-queue #:clear-queue #:queued-octets
    #:limit-taking #:copy-limits #:send-queue-milliseconds #:look-at-taker #:next-look-at-taker
    #:taker-given-up-p #:end-wait #:reset-taking #:earlier
-   #:note-input-missed #:drop-parts
+   #:drop-parts
    #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets #:make-step-part
    #:file-part-p #:gather-octets
    #:open-file-part #:file-part-file

@@ -14,31 +14,46 @@
   (let ((http (connection-data connection)))
     (and http (http-suspended-exchange http))))
 
-(defmethod serve ((application http-service) connection)
-  (if (connection-suspended-exchange connection)
-      (settle-continued connection (continue-after-event (connection-data connection)))
-      (serve-request-of application connection)))
+(defmethod serve ((application http-service) connection resuming-p)
+  (note-missed-input connection)
+  (let ((outcome (cond ((null (connection-suspended-exchange connection))
+                        (and (not resuming-p)
+                             (serve-request-of application connection)))
+                       (resuming-p
+                        (resume-exchange-of connection))
+                       (t
+                        (continue-after-event (connection-data connection))))))
+    (and outcome
+         (settled-outcome connection outcome))))
 
-(defmethod serve-resumption-of ((application http-service) connection)
+(defun resume-exchange-of (connection)
+  "What CONTINUE-HTTP-CONNECTION returns for CONNECTION in a resuming thread."
   (flet ((continue-it ()
-           (settle-continued connection (continue-http-connection (connection-data connection) t))))
+           (continue-http-connection (connection-data connection) t)))
     (declare (dynamic-extent #'continue-it))
-    (and (connection-suspended-exchange connection)
-         (call-with-borrowed-worker-buffers #'continue-it))))
+    (call-with-borrowed-worker-buffers #'continue-it)))
 
 (defmethod output-unwanted-p ((application http-service) connection)
   (let ((suspended-exchange (connection-suspended-exchange connection)))
     (and suspended-exchange (over-at-once-p suspended-exchange))))
 
-(defun settle-continued (connection outcome)
-  "OUTCOME, of CONTINUE-HTTP-CONNECTION for CONNECTION; or :BROKEN, where what is left of its output
-cannot be sent."
-  (if (and (not (eq :broken outcome)) (output-settled-p connection))
-      outcome
-      :broken))
+(defun settled-outcome (connection outcome)
+  "OUTCOME of a service of CONNECTION, as SERVE returns it: :BROKEN where what is left of its output
+cannot be sent, and :NEXT in place of :PARK where what was read has not been served."
+  (cond ((or (eq :broken outcome) (not (output-settled-p connection)))
+         :broken)
+        (t
+         (when (and (eq :park outcome)
+                    (null (connection-output connection))
+                    (input-to-serve-p connection))
+           (setf outcome :next))
+         (when (all-read-p connection)
+           (setf (connection-input connection) :read))
+         outcome)))
 
 (defun serve-request-of (application connection)
-  "Reads a request of CONNECTION, has APPLICATION answer it, and returns what SERVE does."
+  "Reads a request of CONNECTION, has APPLICATION answer it, and returns what is to become of
+CONNECTION."
   (let* ((kind (reading-kind application))
          (input (waiting-input application connection kind))
          (outcome (case input
@@ -54,7 +69,7 @@ cannot be sent."
        (setf outcome (continue-http-connection (connection-data connection) nil)))
       (t (when (eq :none input)
            (leave-reading-to-engine connection))))
-    (if (output-settled-p connection) outcome :broken)))
+    outcome))
 
 (defun respond-or-abandon (application exchange)
   "What RESPOND returns.  However it is left, a reply that was deferred is sent by who continues it,
@@ -174,7 +189,18 @@ then :NONE, or :END where it fails."
 
 ;;; What the engine asks
 
-(defmethod input-buffered-p ((application http-service) connection)
+(defun note-missed-input (connection)
+  "Lets whoever reads CONNECTION next look, where the engine may have got an event that it does not
+tell of."
+  (when (eq :missed (shiftf (connection-input connection) nil))
+    (let* ((http (connection-data connection))
+           (io (and http (http-io http))))   ; none before the handshake
+      (when io
+        (setf (io-drained-p io) nil)))))
+
+(defun input-to-serve-p (connection)
+  "True when octets of CONNECTION that were read already, or its end, are to be served, of which the
+poller will not tell.  Otherwise gives back the buffers that hold nothing."
   (let* ((http (connection-data connection))
          (io (and http (http-io http))))
     (cond ((null http) nil)
@@ -188,7 +214,8 @@ then :NONE, or :END where it fails."
            (lend-no-buffers io)
            nil))))
 
-(defmethod all-read-p ((application http-service) connection)
+(defun all-read-p (connection)
+  "True when all octets that had come of CONNECTION were read."
   (let ((http (connection-data connection)))
     (and http
          (not (http-shaking-p http))
@@ -197,12 +224,6 @@ then :NONE, or :END where it fails."
          (if (http-parser http)
              (io-drained-p (http-io http))
              (io-all-read-p (http-io http))))))
-
-(defmethod note-input-missed ((application http-service) connection)
-  (let* ((http (connection-data connection))
-         (io (and http (http-io http))))     ; none before the handshake
-    (when io
-      (setf (io-drained-p io) nil))))
 
 (defmethod give-notice ((application http-service) connection)
   "A request that came in part is answered 408 (RFC 9110, section 15.5.9); who has not begun one was
@@ -229,9 +250,9 @@ evicted; returns its refusal, or NIL when there is none."
              (request-line-so-far http parser))
            refusal))))
 
-(defmethod more-may-come-p ((application http-service) connection)
-  "A client that has said it would send no more, and has sent more all the same, may still be
-sending it."
+(defun more-may-come-p (connection)
+  "True when the client of CONNECTION may send more.  One that has said it would not, and has sent
+more all the same, may still be sending it."
   (let ((http (connection-data connection)))
     (not (and http
               (http-over-p http)
@@ -260,6 +281,11 @@ where what carries its buffered connection has some of its own to send before it
 ;;; The end
 
 (defmethod release ((application http-service) connection)
+  (prog1 (more-may-come-p connection)   ; what is let go of has no input
+    (let-go-of application connection)))
+
+(defun let-go-of (application connection)
+  "Gives up what APPLICATION keeps for CONNECTION, and flushes what is to be flushed."
   (let ((http (connection-data connection))
         (socket (connection-socket connection)))
     (when socket

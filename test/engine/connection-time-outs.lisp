@@ -92,7 +92,7 @@ overdue at NOW."
     (await-input-at-rest connection)
     (engine::time-out-if-due engine connection now)
     (is (engine::become-owner connection nil))
-    (with-function (engine:serve (original service connection)
+    (with-function (engine:serve (original service connection resuming-p)
                      (make-overdue connection now)
                      (engine::time-out-if-due engine connection now)
                      :close)
@@ -283,15 +283,13 @@ ends CONNECTION; NIL when it does not within two minutes."
   ()
   (:documentation "Reads all that has come of a request that never comes whole, and is overdue."))
 
-(defmethod engine:serve ((service piecemeal-service) connection)
+(defmethod engine:serve ((service piecemeal-service) connection resuming-p)
+  (declare (ignore resuming-p))
   (loop until (platform:would-block-p
                (platform:receive-octets (engine:connection-descriptor connection) (octets ".") 0 1)))
   (engine::set-deadline connection :head -1 (platform:milliseconds))
+  (setf (engine:connection-input connection) :read)
   :park)
-
-(defmethod engine:all-read-p ((service piecemeal-service) connection)
-  (declare (ignore connection))
-  t)
 
 (define-server-test what-came-after-a-service-had-read-all-is-left-to-workers-again
   (with-overdue-connection (engine connection client now)

@@ -92,7 +92,8 @@
    (ending :initform (constantly nil) :initarg :ending :reader fake-ending
            :documentation "Called by a worker that has left the pool.")))
 
-(defmethod engine:serve ((service fake-service) connection)
+(defmethod engine:serve ((service fake-service) connection resuming-p)
+  (declare (ignore resuming-p))
   (let ((socket (engine:connection-socket connection)))
     (cond ((plusp (fake-requests socket))
            (decf (fake-requests socket))

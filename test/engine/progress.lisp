@@ -11,9 +11,10 @@
   ()
   (:documentation "Says that there is more input, whatever it has read."))
 
-(defmethod engine:input-buffered-p ((service insistent-service) connection)
-  (declare (ignore connection))
-  t)
+(defmethod engine:serve ((service insistent-service) connection resuming-p)
+  (declare (ignorable resuming-p))
+  (let ((outcome (call-next-method)))
+    (if (eq :park outcome) :next outcome)))
 
 (define-server-test a-service-that-serves-nothing-of-what-it-claims-is-not-asked-again
   (with-ready-engine (engine (constantly nil) :service-class 'insistent-service)
@@ -49,7 +50,8 @@
   (:method ((service impatient-service) connection)
     (engine:call-with-deadline connection :handshake 1/10 #'call-next-method)))
 
-(defmethod engine:serve ((service waiting-service) connection)
+(defmethod engine:serve ((service waiting-service) connection resuming-p)
+  (declare (ignorable resuming-p))
   (let ((outcome (call-next-method)))
     (cond ((eq outcome :wait)
            (await *more-came*)

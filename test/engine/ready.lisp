@@ -30,33 +30,30 @@
       (platform:send-octets (engine:connection-descriptor connection) (octets notice)
                             0 (length notice)))))
 
-(defmethod engine:serve ((service octet-service) connection)
-  (let* ((buffer (octets "."))
-         (descriptor (engine:connection-descriptor connection))
-         (count (platform:receive-octets descriptor buffer 0 1)))
-    (cond ((platform:would-block-p count)
-           (setf (engine:connection-data connection) nil)
-           :park)
-          ((<= count 0) :close)
-          (t
-           (setf (engine:connection-data connection) :more) ; perhaps
-           (destructuring-bind (meaning &optional (outcome :park))
-               (uiop:ensure-list (or (funcall (octet-meanings service)
-                                              (code-char (aref buffer 0)))
-                                     :park))
-             (engine:count-request connection)
-             (cond ((keywordp meaning)
-                    (platform:send-octets descriptor buffer 0 1)
-                    meaning)
-                   (t
-                    (engine:limit-taking (engine:connection-queue connection)
-                                         (octet-write-seconds service))
-                    (engine:enqueue (engine:connection-queue connection)
-                                    (list (engine:make-octets-part meaning)))
-                    outcome)))))))
-
-(defmethod engine:input-buffered-p ((service octet-service) connection)
-  (eq (engine:connection-data connection) :more))
+(defmethod engine:serve ((service octet-service) connection resuming-p)
+  (unless resuming-p
+    (let* ((buffer (octets "."))
+           (descriptor (engine:connection-descriptor connection))
+           (count (platform:receive-octets descriptor buffer 0 1)))
+      (cond ((platform:would-block-p count) :park)
+            ((<= count 0) :close)
+            (t
+             (destructuring-bind (meaning &optional (outcome :park))
+                 (uiop:ensure-list (or (funcall (octet-meanings service)
+                                                (code-char (aref buffer 0)))
+                                       :park))
+               (engine:count-request connection)
+               (cond ((keywordp meaning)
+                      (platform:send-octets descriptor buffer 0 1)
+                      (setf outcome meaning))
+                     (t
+                      (engine:limit-taking (engine:connection-queue connection)
+                                           (octet-write-seconds service))
+                      (engine:enqueue (engine:connection-queue connection)
+                                      (list (engine:make-octets-part meaning)))))
+               (if (eq :park outcome)
+                   :next                ; perhaps
+                   outcome)))))))
 
 (defmethod engine:refuse ((service octet-service) connection)
   (platform:send-octets (engine:connection-descriptor connection) (octets "!") 0 1))

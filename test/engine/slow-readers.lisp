@@ -167,7 +167,8 @@
   ()
   (:documentation "Fails when it has left an answer."))
 
-(defmethod engine:serve :after ((service failing-service) connection)
+(defmethod engine:serve :after ((service failing-service) connection resuming-p)
+  (declare (ignore resuming-p))
   (when (engine:connection-output connection)
     (error "This fails after the answer.")))
 
@@ -245,13 +246,16 @@ while the peer may go on."
               :documentation "Visits to connections that had output left."))
   (:documentation "Its answers come later."))
 
-(defmethod engine:serve :before ((service visited-service) connection)
+(defmethod engine:serve :before ((service visited-service) connection resuming-p)
+  (declare (ignore resuming-p))
   (setf (last-visited service) connection))
 
-(defmethod engine:serve-resumption-of ((service visited-service) connection)
-  (when (engine:connection-output connection)
-    (record (visits-too-early service) connection))
-  :deferred)
+(defmethod engine:serve ((service visited-service) connection resuming-p)
+  (cond ((not resuming-p) (call-next-method))
+        (t
+         (when (engine:connection-output connection)
+           (record (visits-too-early service) connection))
+         :deferred)))
 
 (defun visiting-sender (engine connection)
   "A function that sends the output of CONNECTION: the first time another one visits that meanwhile,

@@ -58,16 +58,18 @@ CLIENTS in the same order."
   ()
   (:documentation "Serves whatever has come as one request, and says that it has read all."))
 
-(defmethod engine:serve ((service satisfied-service) connection)
+(defmethod engine:serve ((service satisfied-service) connection resuming-p)
+  (declare (ignore resuming-p))
   (engine:count-request connection)
+  (setf (engine:connection-input connection) :read)
   :park)
 
 (defclass indifferent-service (octet-service)
   ()
   (:documentation "Wants nothing of what comes."))
 
-(defmethod engine:serve ((service indifferent-service) connection)
-  (declare (ignore connection))
+(defmethod engine:serve ((service indifferent-service) connection resuming-p)
+  (declare (ignore connection resuming-p))
   :park)
 
 (define-server-test who-lingers-has-a-time-and-a-number-of-octets
@@ -94,19 +96,15 @@ CLIENTS in the same order."
           (is (engine::gone-p second))
           (is (null (engine::take-event engine))))))))
 
-(defmethod engine:all-read-p ((service satisfied-service) connection)
-  (declare (ignore connection))
-  t)
-
 (define-server-test what-came-after-a-service-had-read-all-is-unread
   (with-connection-at-rest (engine connection client)
-    (change-class (engine::engine-service engine) 'satisfied-service)
+    (setf (engine:connection-input connection) :read)
     (engine::watch-connection engine connection)
     (send client "x")
     (await-input-at-rest connection)
-    (is (not (engine::unread-p engine connection)) "Nobody was told of it.")
+    (is (not (engine::unread-p connection)) "Nobody was told of it.")
     (is (not (engine::become-owner connection nil)))
-    (is (engine::unread-p engine connection))))
+    (is (engine::unread-p connection))))
 
 ;;; Shutting down what somebody else owns
 
@@ -191,7 +189,8 @@ CLIENTS in the same order."
    (ending :accessor giving-ending :documentation "Called then; what it returns is the outcome."))
   (:documentation "Gives connections away."))
 
-(defmethod engine:serve ((service giving-service) connection)
+(defmethod engine:serve ((service giving-service) connection resuming-p)
+  (declare (ignore resuming-p))
   (engine::detach (giving-engine service) connection)
   (funcall (giving-ending service)))
 
@@ -226,7 +225,8 @@ what ENDING does."
   ((duplicate :accessor duplicate-descriptor))
   (:documentation "Gives away other descriptors of what its connections have."))
 
-(defmethod engine:serve ((service duplicating-service) connection)
+(defmethod engine:serve ((service duplicating-service) connection resuming-p)
+  (declare (ignore resuming-p))
   (setf (duplicate-descriptor service)
         (platform::duplicate-descriptor (engine:connection-descriptor connection))
         (engine:connection-outcome connection) :broken)

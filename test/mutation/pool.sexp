@@ -186,7 +186,7 @@
   ("accept-or-back-off" "(back-off engine)" "")
   ("become-idle" "(serving-p engine)" "t")
   ("become-idle" "(not (drain-over-p engine (milliseconds)))" "t")
-  ("next-request-p" "(input-buffered-p service connection)" "nil" :suites (blocking conformance/connections) :parking nil)
+  ("serve-to-the-end" "(:next)" "" :suites (blocking conformance/connections) :parking nil)
   ("next-request-p" "(end-after (engine-idle-seconds engine))" "nil" :suites (blocking conformance/connections) :parking nil)
   ("next-request-p" "(set-worker-state worker :serving)" "nil")
   ("serve-to-the-end" "(count-failure engine)" "")

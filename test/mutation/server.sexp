@@ -415,7 +415,7 @@
 (:file "src/server/connection-life.lisp"
  :suites (acceptor-faults conformance/connection-methods conformance/connections conformance/detaching content-that-does-not-come exchanges slow-replies stray-octets)
  :mutants
- (("serve-request-of" "(if (output-settled-p connection) outcome :broken)" "outcome" :suites (slow-readers slow-replies))
+ (("settled-outcome" "(not (output-settled-p connection))" "nil" :suites (slow-readers slow-replies))
   ("more-may-come-p" "(not (input-left-p (http-io http)))" "t" :suites (last-answers))
   ("serve-request-of" "(leave-reading-to-engine connection)" "nil" :suites (tls-records))
   ("all-read-p" "(io-drained-p (http-io http))" "nil"

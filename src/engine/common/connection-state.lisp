@@ -41,6 +41,11 @@ decided.  It waits here until the output is sent, and for a worker where a resum
 sentinel may not end CONNECTION.  A service that gives the socket away sets :DETACHED or :BROKEN at
 once.")
   ;; It is parked, or about to be, until somebody has an answer for it.
+  (input nil :type (member nil :read :missed)
+   :documentation "What is known of the input of CONNECTION between two calls of SERVE: :READ when
+its service, which sets that, has read all that had come, save what the engine may have got an event
+of since; :MISSED when the engine may have got events of input, or may get some before the next
+call, of which it will not tell, so that the service has to look; else NIL.")
   (deferred-p nil)
   ;; It is queued for a worker, with requests that may have come.
   (turn-over-p nil)

@@ -6,30 +6,25 @@
   ()
   (:documentation "What the workers of an engine do with a connection.  An abstract class."))
 
-(defgeneric serve (service connection)
+(defgeneric serve (service connection resuming-p)
   (:documentation "Reads one request of SERVICE from CONNECTION, answers it, and returns what is to
 become of the connection:
   :CLOSE     close it;
   :PARK      another request may follow;
+  :NEXT      another request was read already, at least in part: it is served at once;
   :DEFERRED  an answer comes later: it waits without a worker for RESUME-CONNECTION, an event, or its
              deadline, and is served again then;
-  :AGAIN     as :DEFERRED, but more has come than is served at a time: it is served again when what else is ready was;
+  :AGAIN     as :DEFERRED, but more has come than is served at a time: it is served again when what
+             else is ready was;
   :DETACHED  forget it, somebody else owns its socket now;
   :BROKEN    close its descriptor at once: its peer is gone, or somebody else has another one.
 What the socket did not take of the answer is in CONNECTION-QUEUE: the engine sends it, without a
-worker that waits, before the outcome counts, unless that is :BROKEN or :DETACHED; see
-NOTE-INPUT-MISSED.
-Called by a worker, in its thread.  An error that gets out is counted and noted, and the
-connection closed."))
-
-(defgeneric serve-resumption-of (service connection)
-  (:documentation "Does for CONNECTION what a resuming thread wants (see RESUME-CONNECTION), reading
-no request, and returns what SERVE does; or NIL when nobody wants anything of SERVICE, so that a
-worker is to look.  Called in any thread, without interrupts, so it must not wait.  An error that
-gets out is counted and noted, and the connection closed.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
+worker that waits, before the outcome counts, unless that is :BROKEN or :DETACHED.  SERVICE and the
+engine tell each other in CONNECTION-INPUT what they know of octets that nobody has read.
+When RESUMING-P is false, a worker calls it in its thread.  Else any thread does, without
+interrupts, for what a resuming thread wants (see RESUME-CONNECTION): SERVICE reads nothing then,
+and must not wait; it returns NIL where nobody wants anything of it, and a worker is to look.
+An error that gets out is counted and noted, and the connection closed."))
 
 (defgeneric output-unwanted-p (service connection)
   (:documentation "True when SERVICE wants CONNECTION ended at once, although its peer has not taken
@@ -45,39 +40,10 @@ closes CONNECTION, also after an error, which is counted."))
 
 (defgeneric release (service connection)
   (:documentation "Lets go of what SERVICE keeps for CONNECTION, flushing what is to be flushed: the
-engine is about to close its socket.  Called once more where it was left by a non-local exit.  What
-it returns does not matter; an error is counted.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
-
-(defgeneric input-buffered-p (service connection)
-  (:documentation "True when octets of CONNECTION were read from its socket already and wait
-in a buffer of SERVICE: the socket may then never become readable.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
-
-(defgeneric note-input-missed (service connection)
-  (:documentation "Tells SERVICE that the engine may have got events of input of CONNECTION, or may
-get some before SERVICE is called next, of which it will not tell: SERVICE does not know any more
-whether it has read all.  Called by the owner of CONNECTION; it must not wait.  What it returns does
-not matter.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
-
-(defgeneric all-read-p (service connection)
-  (:documentation "True when SERVICE knows that it has read all octets that had come of
-CONNECTION, save those of which the engine may have got an event since.")
-  (:method ((service service) connection)
-    (declare (ignore connection))
-    nil))
-
-(defgeneric more-may-come-p (service connection)
-  (:documentation "True when the peer of CONNECTION, which SERVICE has served for the last time, may
-send more, though nothing is there: it has not said that it would not, or not all has come of what
-it did say.")
+engine is about to close its socket.  Returns true when its peer, which SERVICE has served for the
+last time, may send more, though nothing is there: it has not said that it would not, or not all has
+come of what it did say.  Called once more where it was left by a non-local exit.  An error is
+counted.")
   (:method ((service service) connection)
     (declare (ignore connection))
     nil))

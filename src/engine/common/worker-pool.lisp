@@ -145,15 +145,12 @@ one."
     (incf (engine-failed engine))))
 
 (defun release-connection (engine connection)
-  "Lets the service RELEASE CONNECTION of ENGINE; a failure of that is only counted."
+  "Lets the service RELEASE CONNECTION of ENGINE.  Returns what that does; also true where it fails,
+which is only counted."
   (handler-case (release (engine-service engine) connection)
-    ((or error storage-condition) () (count-failure engine))))
-
-(defun expecting-more-p (engine connection)
-  "True when the peer of CONNECTION, whose last answer was sent, may send more before it sees that,
-and ENGINE has the time to wait for it."
-  (and (not (engine-overloaded-p engine))
-       (more-may-come-p (engine-service engine) connection)))
+    ((or error storage-condition) ()
+      (count-failure engine)
+      t)))
 
 (defun without-reports (arguments)
   "ARGUMENTS, with the types of conditions in their places."

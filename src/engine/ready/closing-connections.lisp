@@ -21,7 +21,8 @@
   (drop-connection engine connection))
 
 (defun release-owned (engine connection)
-  "Lets the service of ENGINE release CONNECTION, which the caller owns.  In a worker that can be
+  "Lets the service of ENGINE release CONNECTION, which the caller owns; returns what
+RELEASE-CONNECTION does.  In a worker that can be
 interrupted, as SERVE can: functions of programs run there.  Where it is left by a non-local exit,
 as when the thread is destroyed, CONNECTION is released once more, which the service may not have
 begun to do, and closed, or nobody would do it."
@@ -81,32 +82,26 @@ it."
 (defun close-gracefully (engine connection)
   "Closes CONNECTION, whose last answer was sent; gently where its peer has sent more than was read,
 or may."
-  (let ((linger-p (or (more-expected-p engine connection)
-                      (unread-p engine connection))))
-    (release-owned engine connection)
-    (if linger-p
-        (close-lingering engine connection)
-        (close-owned engine connection))))
+  (if (or (and (release-owned engine connection)
+               (not (read-closed-p connection)))
+          (unread-p connection))
+      (close-lingering engine connection)
+      (close-owned engine connection)))
 
 (defun close-lingering (engine connection)
   "Closes CONNECTION, which was released, gently."
   (begin-to-linger connection (coarse-now (engine-pool-state engine)))
   (linger engine connection))
 
-(defun more-expected-p (engine connection)
-  "True when the peer of CONNECTION, whose last answer was sent, may send more."
-  (and (not (read-closed-p connection))
-       (expecting-more-p engine connection)))
-
-(defun known-read-p (engine connection)
+(defun known-read-p (connection)
   "True when all that has come of CONNECTION is known to have been read."
   (and (connection-watched-p connection)
        (not (arrived-p connection))
-       (all-read-p (engine-service engine) connection)))
+       (eq :read (connection-input connection))))
 
-(defun unread-p (engine connection)
+(defun unread-p (connection)
   "True when more of CONNECTION has come than was read.  Reads some of it."
-  (not (or (known-read-p engine connection)
+  (not (or (known-read-p connection)
            (<= (drop-octets (connection-descriptor connection) 1) 0))))
 
 (defun begin-to-linger (connection now)
@@ -144,14 +139,14 @@ now, :SOME when there may be."
   (queue-parked engine connection)
   (end-if-parked-too-late engine connection))
 
-(defun give-up-unread (engine connection)
+(defun give-up-unread (connection)
   "Parks CONNECTION, which the caller owns, and whose events the caller may have got, or gets here,
 without reading what has come: whoever owns it next may have a request in a buffer, and would not
 look for more."
-  (note-input-missed (engine-service engine) connection)
+  (setf (connection-input connection) :missed)
   (loop until (give-up-ownership connection)))
 
 (defun queue-parked (engine connection)
   "What REQUEUE-CONNECTION does where ENGINE does not stop."
-  (give-up-unread engine connection)
+  (give-up-unread connection)
   (queue-events engine (list (connection-token connection))))

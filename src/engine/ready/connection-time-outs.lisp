@@ -119,7 +119,7 @@ at; it is parked again then."
     (cond ((eq :left (connection-untouched connection))
            (park-again engine connection)
            t)
-          ((unwanted-p engine connection)
+          ((unwanted-p connection)
            nil)
           (t
            (setf (connection-untouched connection) :left
@@ -127,11 +127,11 @@ at; it is parked again then."
            (requeue-connection engine connection)
            t))))
 
-(defun unwanted-p (engine connection)
-  "True when the service of ENGINE was called for what has come of CONNECTION, which the caller
+(defun unwanted-p (connection)
+  "True when the service was called for what has come of CONNECTION, which the caller
 owns, and left it where it was: it is not called for that again."
   (and (eql (connection-served-when-left connection) (connection-served connection))
-       (not (all-read-p (engine-service engine) connection))))
+       (not (eq :read (connection-input connection)))))
 
 (defun park-again (engine connection)
   "Parks CONNECTION, which the caller owns and has not served."

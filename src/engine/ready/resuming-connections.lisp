@@ -107,7 +107,7 @@ then."
 SERVE-ONCE does."
   (begin-service connection)
   (let* ((served (connection-served connection))
-         (outcome (serve-resumption-of (engine-service engine) connection)))
+         (outcome (serve (engine-service engine) connection t)))
     (if outcome
         (settle-outcome engine connection outcome served)
         :again)))

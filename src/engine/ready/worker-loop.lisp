@@ -280,7 +280,7 @@ when that is to be done after what else is ready; else what became of it, :PARKE
 of it."
   (begin-service connection)
   (let* ((served (connection-served connection))
-         (outcome (interruptibly (serve (engine-service engine) connection))))
+         (outcome (interruptibly (serve (engine-service engine) connection nil))))
     (settle-outcome engine connection outcome served)))
 
 (defun begin-service (connection)
@@ -294,26 +294,28 @@ of it."
 
 (defun settle-outcome (engine connection outcome served)
   "Does for CONNECTION, which the caller owns, what OUTCOME says that the service returned; SERVED
-requests of it had been answered before, an integer, or NIL for fewer than now.  Returns what
-SERVE-ONCE does."
-  (let ((service (engine-service engine)))
-    (cond ((gone-p connection) :detached)
-          ((eq outcome :broken) :broken)
-          ((connection-output connection)
-           ;; When all of it is sent, the connection is served again anyway.
-           (note-input-missed service connection)
-           (setf (connection-outcome connection) (if (eq outcome :again) :deferred outcome))
-           :again)
-          ((eq outcome :again) :later)
-          ((eq outcome :deferred)
-           (setf (connection-deferred-p connection) t)
-           (leave-to-poller engine connection))
-          ((not (eq outcome :park)) outcome)
-          ((and (input-buffered-p service connection)
-                (or (not (eql served (connection-served connection)))
-                    (note-stall engine)))
-           :again)
-          (t (settle-served engine connection)))))
+requests of it had been answered before, an integer.  Returns what SERVE-ONCE does."
+  (cond ((gone-p connection) :detached)
+        ((eq outcome :broken) :broken)
+        ((connection-output connection)
+         ;; When all of it is sent, the connection is served again anyway.
+         (setf (connection-input connection) :missed
+               (connection-outcome connection) (case outcome
+                                                 (:again :deferred)
+                                                 (:next :park)
+                                                 (t outcome)))
+         :again)
+        (t
+         (ecase outcome
+           (:park (settle-served engine connection))
+           (:next (if (or (/= served (connection-served connection)) (note-stall engine))
+                      :again
+                      (settle-served engine connection)))
+           (:deferred
+            (setf (connection-deferred-p connection) t)
+            (leave-to-poller engine connection))
+           (:again :later)
+           ((:close :detached) outcome)))))
 
 (defun settle-served (engine connection)
   "Does for CONNECTION, which the caller owns, what is to be done when all was served that had come
