@@ -83,7 +83,7 @@ overdue at NOW."
       (is (zerop (statistic engine :expired)))
       (is (engine::give-up-ownership connection)))
     (is (engine::become-owner connection nil))
-    (engine::handle-ready-connection engine (engine::make-pool-worker engine 1) connection)
+    (engine::serve-connection engine (engine::make-pool-worker engine 1) connection)
     (is (equal "x" (decode (read-octets client 1))))))
 
 (define-server-test who-is-served-has-a-deadline-though-it-was-left-to-workers
@@ -96,7 +96,7 @@ overdue at NOW."
                      (make-overdue connection now)
                      (engine::time-out-if-due engine connection now)
                      :close)
-      (engine::handle-ready-connection engine (engine::make-pool-worker engine 1) connection))
+      (engine::serve-connection engine (engine::make-pool-worker engine 1) connection))
     (is (= 1 (statistic engine :expired)))
     (is (closed-by-server-p client))))
 

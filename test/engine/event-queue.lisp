@@ -135,5 +135,5 @@ nothing."
     (with-globals ((engine::*poll-milliseconds* (* 1000 (ceiling *patience*))))
       (let ((worker (engine::make-pool-worker engine 1)))
         (engine::queue-events engine (list 7))
-        (is (eql 7 (engine::await-event engine worker)))
+        (is (eql 7 (engine::await-event engine worker nil)))
         (is (null (engine::somebody-waits-p engine)))))))

@@ -189,10 +189,10 @@ workers is parked, and not taken for idle."
 (define-server-test (a-request-that-is-served-while-a-visit-ends-counts-once :needs :parking)
   (with-connections-at-rest (engine connections clients 1)
     (let ((connection (first connections)))
-      (is (eq :parked (engine::settle-outcome engine connection :deferred nil)))
+      (is (eq :parked (engine::settle-outcome engine connection :deferred 0)))
       (with-function (engine::serve-resumption (original engine connection)
                        (engine:count-request connection)
-                       (prog1 (engine::settle-outcome engine connection :deferred nil)
+                       (prog1 (engine::settle-outcome engine connection :deferred 0)
                          ;; Its next owner.
                          (incf (engine::connection-served connection))))
         (task-result (in-background ("a resuming thread") (engine:resume-connection engine connection))))

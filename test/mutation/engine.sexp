@@ -26,7 +26,12 @@
 
 (:file "src/engine/ready/event-queue.lisp" :suites (event-queue ready)
  :mutants
- (("take-event" "(wake-one-if-somebody-waits engine)" "nil")
+ (("wait-for-events" "(counter-add waiting -1)" "" :suites (ready event-queue))
+  ("wait-for-events" "(or (take-event engine)" "(or nil" :suites (event-queue ready stress))
+  ("queue-other-events" "(clear-wakeup engine)" "" :suites (ready event-queue))
+  ("queue-other-events" "(setf others (remove :wakeup others))" "" :suites (ready event-queue))
+  ("next-event" "(clear-wakeup engine)" "nil" :suites (ready event-queue))
+  ("take-event" "(wake-one-if-somebody-waits engine)" "nil")
   ("take-event" "(compare-and-set (engine-event-queue engine) queue left)"
    "(progn (setf (engine-event-queue engine) left) t)" :suites (event-queue ready stress))
   ("take-event" "(or first (reverse behind))" "(or first behind)")
@@ -39,25 +44,20 @@
 
 (:file "src/engine/ready/worker-loop.lisp" :suites (ready event-queue steps time-outs progress slow-readers ready-faults)
  :mutants
- (("wait-for-events" "(counter-add waiting -1)" "")
-  ("wait-for-events" "(or (take-event engine)" "(or nil" :suites (event-queue ready stress))
-  ("attend-timers-in" "(call-for-timers engine)" "nil" :suites (timers))
-  ("queue-other-events" "(clear-wakeup engine)" "")
-  ("queue-other-events" "(setf others (remove :wakeup others))" "")
-  ("next-event" "(clear-wakeup engine)" "nil")
-  ("handle-next-event" "(setf (ready-worker-stamp worker) 0)" "nil"
+ (("attend-timers-in" "(call-for-timers engine)" "nil" :suites (timers))
+  ("worker-loop" "(setf (ready-worker-stamp worker) 0)" "nil"
    :suites (ready pool-sizing event-queue))
   ("own-connection" "(token-hangup-p token)" "nil" :suites (ready steps time-outs differential))
-  ("handle-ready-connection" "(connection-lingering-p connection)" "nil")
+  ("handle-event" "(connection-lingering-p connection)" "nil")
   ("serve-connection" "(setf (worker-connection worker) nil)" "")
   ("end-service" "(end-if-parked-too-late engine connection)" "nil"
    :suites (ready soft-stop ready-faults))
   ("end-service" "((gone-p connection))" "" :suites (ready progress conformance/detaching))
-  ("begin-service" "(setf (connection-deadline connection) nil)" "")
-  ("begin-service" "(setf (connection-untouched connection) nil (connection-outcome connection) nil"
+  ("serve-once" "(setf (connection-deadline connection) nil)" "")
+  ("serve-once" "(setf (connection-untouched connection) nil (connection-outcome connection) nil"
    "(setf (connection-outcome connection) nil")
   ("settle-outcome" "(setf (connection-deferred-p connection) t)" "" :suites (deferred-replies))
-  ("settle-outcome" "(or (not (eql served (connection-served connection))) (note-stall engine))" "t")
+  ("settle-outcome" "(eql served (connection-served connection))" "nil")
   ("settle-served" "(ownership-test ownership :arrived)" "nil" :suites (ready progress conformance/connections))
   ("settle-served" "(ownership-test ownership :read-closed)" "nil")
   ("settle-served" "(not (serving-p engine))" "nil" :suites (ready soft-stop slow-readers))
@@ -69,7 +69,7 @@
   ("look-around" "(setf (ready-worker-away worker) 0)" "nil" :suites (pool-sizing interrupts))
   ("look-around" "(wake-sentinel-if-nobody-waits engine (engine-pool-state engine))" "nil"
    :equivalent "An idle sentinel looks once in a second.")
-  ("serve-until-parked" "finally (return :later)" "" :suites (interrupts))
+  ("serve-connection" "finally (return :later)" "" :suites (interrupts))
   ("queue-for-next-turn" "(setf (ready-worker-taken worker) +event-batch+)" "nil" :suites (interrupts))
   ("end-if-parked-too-late" "(drop-connection engine connection)" "nil"
    :suites (ready soft-stop ready-faults))))

@@ -64,3 +64,74 @@ them up.")
 (defun clear-wakeup (engine)
   "Called by whoever got the wakeup, before it looks at the queue of ENGINE."
   (compare-and-set (engine-wakeup-pending-p engine) t nil))
+
+;;; Getting an event
+
+(defun next-event (engine worker)
+  "What WORKER should follow next; anything but an integer when it is time to look around."
+  (loop
+    ;; A worker that has taken so many off the queue asks the poller: others wait in the kernel, and
+    ;; might never have their turn.
+    (let* ((poll-p (>= (ready-worker-taken worker) +event-batch+))
+           (queued (if poll-p nil (take-event engine)))
+           (token (or queued (await-event engine worker poll-p))))
+      (when queued
+        (incf (ready-worker-taken worker)))
+      (unless (eq token :wakeup)
+        (return token))
+      (clear-wakeup engine)
+      (when (engine-sentinel-lost-p engine)
+        (look-around engine worker)))))
+
+(defun await-event (engine worker poll-p)
+  "What the poller returns to WORKER, at once if POLL-P; or what was queued while it turned to the
+poller."
+  (setf (ready-worker-accepted worker) 0
+        (ready-worker-timers-run worker) 0
+        (ready-worker-taken worker) 0)
+  (multiple-value-bind (token others)
+      (if poll-p
+          (await-ready (engine-poller engine) 0 +event-batch+)
+          (wait-for-events engine worker))
+    (when others
+      (queue-other-events engine others))
+    token))
+
+(defun wait-for-events (engine worker)
+  "What has come for WORKER when it has counted itself as waiting: an event that was queued
+meanwhile, or what the poller returns to it, two values."
+  (let* ((pool (engine-pool-state engine))
+         (waiting (pool-state-waiting pool))
+         (most (cond ((somebody-waits-p engine) 1)
+                     ((pool-state-calm-p pool) +event-batch+)
+                     (t +small-event-batch+))))
+    (counter-add waiting 1)
+    (multiple-value-bind (token others)
+        (or (take-event engine)
+            (await-ready (engine-poller engine) (ready-worker-poll-milliseconds worker) most))
+      (counter-add waiting -1)
+      (setf (ready-worker-poll-milliseconds worker)
+            (if token *poll-milliseconds* (idle-poll-milliseconds pool)))
+      (values token others))))
+
+(defun queue-other-events (engine others)
+  "Queues OTHERS, tokens that came with the one that the caller handles, for who is free next.  A
+wakeup among them woke nobody who waits, so its mark is cleared first, and another one sent: for
+them, or for what was queued already."
+  (when (member :wakeup others)         ; seldom
+    (clear-wakeup engine)
+    (setf others (remove :wakeup others))
+    (when (and (null others) (engine-event-queue engine))
+      (wake-one-if-somebody-waits engine)))
+  (when others
+    (queue-events engine others))
+  (when (engine-sentinel-lost-p engine) ; the wakeup may have been its
+    (wake-one (engine-poller engine))))
+
+(defun idle-poll-milliseconds (pool)
+  "How long a worker waits that found nothing to do: so long that all who wait at rest look around
+once in four seconds.  When more may wait than at rest, as long as the others: it may be one too
+many soon."
+  (if (> (pool-state-target pool) (pool-state-floor pool))
+      *poll-milliseconds*
+      (* 4 *poll-milliseconds* (1+ (counter-count (pool-state-waiting pool))))))

@@ -143,6 +143,49 @@ resumed may still come.")
   (when (ready-worker-status worker)
     (push (shiftf (ready-worker-status worker) nil) (engine-status-descriptors engine))))
 
+;;; Its threads
+
+(defparameter *worker-slack-microseconds* 250
+  "How late the system may end the sleep of a handler, to end several at once; its own default is
+50.")
+
+(defparameter *sentinel-slack-microseconds* 100
+  "How late the system may end a nap of the sentinel, which is to see soon that workers are
+blocked.")
+
+(defun prepare-thread (engine slack-microseconds)
+  "Tells the system what the current thread is, a worker's of ENGINE or the sentinel's: one of many
+that had better not interrupt each other, nor the clients, when they wake, and whose sleeps may end
+SLACK-MICROSECONDS, an integer, late.  Who is interrupted amid a request may have to wait for the
+slices of several others.  Does nothing where ENGINE was made otherwise."
+  (when (engine-batch-scheduling-p engine)
+    (schedule-as-batch)
+    (let-timers-be-late slack-microseconds)))
+
+(defun wake-sentinel-if-nobody-waits (engine pool)
+  "Wakes the sentinel of ENGINE, if it is idle, when nobody waits any more.  The caller has counted
+itself as not waiting before, and reads whether the sentinel is idle afterwards; see IDLE-WAIT."
+  (when (and (pool-state-sentinel-idle-p pool) (not (somebody-waits-p engine)))
+    (wake-sentinel engine)))
+
+(defun wake-sentinel (engine)
+  (with-engine (engine)
+    ;; The clock stands until the sentinel has woken, so COARSE-NOW asks the system until then.
+    (when (shiftf (pool-state-sentinel-idle-p (engine-pool-state engine)) nil)
+      (bt:condition-notify (engine-sentinel-wakeup engine)))))
+
+(defmethod serve-at :after ((engine ready-engine) connection time)
+  "An idle sentinel looks at deadlines once in *IDLE-TICK*, and may have looked before there was
+this one."
+  (declare (ignore connection))
+  (let ((pool (engine-pool-state engine)))
+    (when time
+      ;; The sentinel says that it is idle, and looks at deadlines then.
+      (order-memory)
+      (when (and (pool-state-sentinel-idle-p pool)
+                 (< time (+ (coarse-now pool) (as-milliseconds *idle-tick*))))
+        (wake-sentinel engine)))))
+
 ;;; Making it
 
 (defmethod make-pool-worker ((engine ready-engine) number)

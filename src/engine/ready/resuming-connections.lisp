@@ -95,19 +95,9 @@ included."
           (t (resume-and-send engine connection)))))
 
 (defun resume-and-send (engine connection)
-  "What RESUME-ONCE returns for CONNECTION, which has no output left; or of sending what is left
-then."
-  (let ((result (resume-once engine connection)))
+  "What SERVE-ONCE returns for CONNECTION, which has no output left, in a resuming thread; or of
+sending what is left then."
+  (let ((result (serve-once engine connection t)))
     (if (and (eq result :again) (connection-output connection))
         (send-pending-output engine connection)
         result)))
-
-(defun resume-once (engine connection)
-  "Has the service of ENGINE do for CONNECTION what its resuming thread wants; returns what
-SERVE-ONCE does."
-  (begin-service connection)
-  (let* ((served (connection-served connection))
-         (outcome (serve (engine-service engine) connection t)))
-    (if outcome
-        (settle-outcome engine connection outcome served)
-        :again)))
