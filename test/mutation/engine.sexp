@@ -77,12 +77,12 @@
 (:file "src/engine/ready/connection-time-outs.lisp" :suites (steps time-outs ready slow-readers progress soft-stop ready-faults)
  :mutants
  (("time-out-if-due" "(drain-time-out-p engine connection now)" "nil")
-  ("time-out-connection" "(overdue-p connection now) (time-out-parked-connection engine connection now)"
+  ("time-out-if-due" "(overdue-p connection now) (time-out-parked-connection engine connection now)"
    "t (time-out-parked-connection engine connection now)")
-  ("time-out-connection" "(and (owner-may-wait-p connection) (overdue-p connection now)" "(and (owner-may-wait-p connection)")
-  ("time-out-connection" "(and (owner-may-wait-p connection) (overdue-p connection now)" "(and (overdue-p connection now)")
-  ("time-out-connection" "(output-in-time-p connection now)" "nil")
-  ("time-out-connection" "(output-in-time-p connection now)" "t")
+  ("time-out-if-due" "(and (owner-may-wait-p connection) (overdue-p connection now)" "(and (owner-may-wait-p connection)")
+  ("time-out-if-due" "(and (owner-may-wait-p connection) (overdue-p connection now)" "(and (overdue-p connection now)")
+  ("time-out-if-due" "(output-in-time-p connection now)" "nil")
+  ("time-out-if-due" "(output-in-time-p connection now)" "t")
   ("owner-may-wait-p" "(null (connection-untouched connection))" "nil")
   ("owner-may-wait-p" "(unfinished-p connection)" "nil")
   ("owner-may-wait-p" "(not (amid-request-p connection))" "t")

@@ -40,10 +40,10 @@ closed."
 (defun readable-p (engine connection)
   "True when CONNECTION of ENGINE is parked and has something to be read.  Asks as its owner: else
 the descriptor might be another's by then."
-  (and (claim-parked connection)
-       (prog1 (or (connection-turn-over-p connection)
-                  (await-descriptor (connection-descriptor connection) :input :until (milliseconds)))
-         (park-again engine connection))))
+  (as-owner (claim-parked connection)
+    (prog1 (or (connection-turn-over-p connection)
+               (await-descriptor (connection-descriptor connection) :input :until (milliseconds)))
+      (park-again engine connection))))
 
 (defun busy-or-readable-count (engine most)
   "How many connections of ENGINE are served, or have something to be read, which no worker is free
@@ -53,7 +53,7 @@ for; MOST where they are more."
       (map-connections (lambda (connection)
                          (when (>= count most)
                            (return-from counting))
-                         (when (uninterruptibly (readable-p engine connection))
+                         (when (readable-p engine connection)
                            (incf count)))
                        (engine-table engine)))
     (min count most)))
@@ -181,13 +181,14 @@ serve, whatever fails here."
 (defun accept-and-park (engine worker)
   "Accepts a connection for the worker that gets the event of its request.  True when there may be
 more, of which no event will come."
-  (multiple-value-bind (connection more-p) (take-connection engine worker)
-    (when connection
-      (ecase (park engine connection)
-        (:parked (end-if-parked-too-late engine connection))
-        (:again (requeue-connection engine connection))
-        (:broken (drop-connection engine connection))))
-    more-p))
+  (uninterruptibly                      ; what was accepted is nobody else's to close
+    (multiple-value-bind (connection more-p) (take-connection engine worker)
+      (when connection
+        (ecase (park engine connection)
+          (:parked (end-if-parked-too-late engine connection))
+          (:again (requeue-connection engine connection))
+          (:broken (drop-connection engine connection))))
+      more-p)))
 
 (defun requeue-listener (engine worker)
   "Lets somebody else look whether connections wait."
@@ -213,7 +214,7 @@ not take that, it is tried again."
   (let ((left (countdown seconds)))
     ;; Somebody else may stop ENGINE, and waits until this is done, to close the listener.
     (loop while (and (engine-accepting-p engine) (plusp (funcall left)))
-          do (unless (uninterruptibly (accept-and-park engine (not (all-serve-p engine))))
+          do (unless (accept-and-park engine (not (all-serve-p engine)))
                (unless (engine-accept-again-p engine) ; else somebody could not be accepted
                  (return))
                (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
@@ -224,6 +225,6 @@ not take that, it is tried again."
   "What the sentinel does when no worker of ENGINE is free to accept: parks what comes, or refuses
 it."
   (loop repeat +accept-batch+
-        unless (uninterruptibly (accept-and-park engine nil))
+        unless (accept-and-park engine nil)
           return nil
         finally (rearm-listener engine)))

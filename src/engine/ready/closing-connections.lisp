@@ -18,7 +18,8 @@
     (close-descriptor (connection-descriptor connection))))
 
 (defmethod close-orphaned-connection ((engine ready-engine) connection)
-  (drop-connection engine connection))
+  (uninterruptibly                      ; it is owned, and its owner is gone
+    (drop-connection engine connection)))
 
 (defun release-owned (engine connection)
   "Lets the service of ENGINE release CONNECTION, which the caller owns; returns what
@@ -39,9 +40,8 @@ begun to do, and closed, or nobody would do it."
 
 (defun drop-connection (engine connection)
   "Closes CONNECTION, which the caller owns, at once."
-  (uninterruptibly
-    (release-owned engine connection)
-    (close-owned engine connection)))
+  (release-owned engine connection)
+  (close-owned engine connection))
 
 (defun unwatch-connection (engine connection)
   "Makes the poller of ENGINE forget CONNECTION, which the caller owns."
@@ -52,9 +52,8 @@ begun to do, and closed, or nobody would do it."
   "Closes the descriptor of CONNECTION, which the caller owns, at once.  Somebody else may have
 another one of its socket, and as long as that is open the poller would report it, unless it forgets
 it."
-  (uninterruptibly
-    (unwatch-connection engine connection)
-    (drop-connection engine connection)))
+  (unwatch-connection engine connection)
+  (drop-connection engine connection))
 
 (defmethod detach ((engine ready-engine) connection)
   (uninterruptibly

@@ -21,26 +21,22 @@
 (defun time-out-if-due (engine connection now)
   "Ends CONNECTION if it is overdue at NOW."
   (when (or (overdue-p connection now) (drain-time-out-p engine connection now))
-    ;; Or it might be nobody's to close: the sentinel, too, can be destroyed.
-    (uninterruptibly
-      (time-out-connection engine connection now))))
-
-(defun time-out-connection (engine connection now)
-  (cond ((claim-parked connection)
-         ;; It may have been served and parked again since: look again, as its owner.
-         (cond ((overdue-p connection now)
-                (time-out-parked-connection engine connection now))
-               ((drain-time-out-p engine connection now)
-                (end-idle-parked-connection engine connection now))
-               (t
-                (park-again engine connection))))
-        ((overdue-p connection now)
-         (call-while-expiring connection
-                              (lambda ()
-                                (when (and (owner-may-wait-p connection)
-                                           (overdue-p connection now)
-                                           (not (output-in-time-p connection now)))
-                                  (time-out-owned-connection engine connection)))))))
+    (unless (as-owner (claim-parked connection)
+              ;; It may have been served and parked again since: look again, as its owner.
+              (cond ((overdue-p connection now)
+                     (time-out-parked-connection engine connection now))
+                    ((drain-time-out-p engine connection now)
+                     (end-idle-parked-connection engine connection now))
+                    (t
+                     (park-again engine connection)))
+              t)
+      (when (overdue-p connection now)
+        (call-while-expiring connection
+                             (lambda ()
+                               (when (and (owner-may-wait-p connection)
+                                          (overdue-p connection now)
+                                          (not (output-in-time-p connection now)))
+                                 (time-out-owned-connection engine connection))))))))
 
 (defun owner-may-wait-p (connection)
   "True when the owner of CONNECTION, who is not the caller, may be waiting for its peer.  An owner
@@ -193,12 +189,11 @@ those that wait amid a request, whose deadlines come soon although they do not i
   "Ends some connections of ENGINE that only idle: without descriptors nobody else comes in."
   (loop repeat +accept-batch+
         for connection in (longest-idle engine)
-        do (uninterruptibly
-             (evict-if-idle engine connection))))
+        do (evict-if-idle engine connection)))
 
 (defun evict-if-idle (engine connection)
   "Ends CONNECTION unless somebody owns it, something has come, or it is being answered."
-  (when (claim-parked connection)
+  (as-owner (claim-parked connection)
     ;; It was served, and parked again, since it was found to idle.
     (cond ((unfinished-p connection)
            (park-again engine connection))
@@ -236,13 +231,12 @@ they do not take.  True when it got any at once.  The caller owns none of them."
     ;; Not one at a time, or each octet that comes would have them all looked through again.
     (loop repeat (ceiling (length keepers) 8)
           for connection in keepers
-          do (uninterruptibly
-               (evict engine connection)))
+          do (evict engine connection))
     (< (client-memory-reserved) before)))
 
 (defun evict (engine connection)
   "Takes the memory of CONNECTION back if it is still parked, and has some."
-  (when (claim-parked connection)
+  (as-owner (claim-parked connection)
     (cond ((plusp (send-queue-reserved (connection-queue connection)))
            (release-output connection)
            (setf (connection-deadline-kind connection) :evicted)

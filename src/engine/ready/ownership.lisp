@@ -34,6 +34,23 @@
 ;;;;   and is closed there.
 ;;;; - A descriptor is closed once.
 ;;;;
+;;;; A thread can be interrupted or destroyed at any moment, by an application or by a person at a
+;;;; REPL.  That costs one connection at most, by one rule: no thread can be interrupted while it owns
+;;;; a connection, save while the service has it.  A worker defers interrupts (see worker-loop.lisp),
+;;;; and every other thread owns connections within AS-OWNER only.
+;;;;
+;;;;   an interrupt that comes to            waits until          and costs        is cleaned up by
+;;;;   a worker that waits, is suspended,    at once, or it       nothing          RUN-WORKER, if it dies
+;;;;   or looks around (LOOK-AROUND)         looks around
+;;;;   a worker whose connection is served   at once              the connection   END-SERVICE
+;;;;   a worker whose service releases a     at once              the connection   RELEASE-OWNED, which
+;;;;   connection                                                                  releases once more
+;;;;   a worker that runs a timer            at once              that call        RUN-DUE-TIMERS
+;;;;   a worker between these                one of these         nothing
+;;;;   any thread within AS-OWNER            it owns none         nothing
+;;;;   the sentinel elsewhere                at once              nothing          RUN-SENTINEL
+;;;;   a worker that dies without unwinding                       its connection   REAP-WORKER
+;;;;
 ;;;; What an owner has to do, CONNECTION-OUTPUT and CONNECTION-LINGERING-P say:
 ;;;;
 ;;;;   octets of an answer that    sends them: see pending-output.lisp
@@ -152,6 +169,15 @@ ended.  True when the caller owns it now; otherwise its owner will look again."
 (defun claim-parked (connection)
   "True when CONNECTION was parked, and the caller owns it now."
   (not (ownership-test (change-ownership connection :claim) :owned :closed)))
+
+(defmacro as-owner (taking &body body)
+  "When TAKING, a form that takes a connection by CLAIM-PARKED or BECOME-OWNER, is true, evaluates
+BODY, which parks that connection or ends it; returns the value of BODY, else NIL.  The current
+thread cannot be interrupted meanwhile: nobody else could do for the connection what BODY leaves
+undone.  A worker that has got an event needs none of this."
+  `(uninterruptibly
+     (when ,taking
+       ,@body)))
 
 (defun give-up-ownership (connection)
   "Parks CONNECTION; NIL when more has come, and the caller still owns it."

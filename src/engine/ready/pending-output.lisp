@@ -69,11 +69,10 @@ ended for the next."
                (not (eq :deferred (connection-outcome connection))))
       (let ((octets (octets-held (send-queue-parts queue))))
         (flet ((reserved-p (share)
-                 (uninterruptibly
-                   (when (reserve-client-memory octets share)
-                     (setf (send-queue-reserved queue) octets
-                           (send-queue-reserved-since queue) (milliseconds))
-                     t))))
+                 (when (reserve-client-memory octets share)
+                   (setf (send-queue-reserved queue) octets
+                         (send-queue-reserved-since queue) (milliseconds))
+                   t)))
           (loop until (or (reserved-p *waiting-share*)
                           (and (not (evict-oldest engine))
                                (reserved-p nil)))))
@@ -83,8 +82,7 @@ ended for the next."
   "Releases what is reserved for output of CONNECTION, which the caller owns."
   (let ((queue (connection-queue connection)))
     (when (plusp (send-queue-reserved queue))
-      (uninterruptibly
-        (release-client-memory (shiftf (send-queue-reserved queue) 0))))))
+      (release-client-memory (shiftf (send-queue-reserved queue) 0)))))
 
 (defun look-at-output (connection now &optional sent-p)
   "Looks at NOW what the peer of CONNECTION, which the caller owns, has taken of its output, and

@@ -49,17 +49,16 @@
 
 (defmethod end-input ((engine ready-engine) &rest states)
   (map-connections (lambda (connection)
-                     ;; What was claimed is closed, even if the caller is destroyed.
-                     (uninterruptibly
-                       (end-input-of engine connection states)))
+                     (end-input-of engine connection states))
                    (engine-table engine)))
 
 (defun end-input-of (engine connection states)
   "Closes CONNECTION of ENGINE if it is parked in one of STATES; else, if those that are served are
 among these, has its owner read nothing more."
-  (cond ((and (member (if (unfinished-p connection) :writing :keep-alive) states)
-              (claim-parked connection))
-         (drop-connection engine connection))
+  (cond ((as-owner (and (member (if (unfinished-p connection) :writing :keep-alive) states)
+                        (claim-parked connection))
+           (drop-connection engine connection)
+           t))
         ((member :serving states)
          ;; Another thread that is about to shut it down may find that it need not; so this one
          ;; waits until it is done, and ends the input itself.
@@ -73,12 +72,11 @@ among these, has its owner read nothing more."
 (defun octets-unseen-p (engine connection)
   "True when CONNECTION of ENGINE is parked, and octets of it have come that no worker has looked
 at.  Asks as its owner: else the descriptor might be another's by then."
-  (uninterruptibly
-    (and (claim-parked connection)
-         (prog1 (or (connection-turn-over-p connection)
-                    (and (not (unfinished-p connection))
-                         (first-octet (connection-descriptor connection))))
-           (park-again engine connection)))))
+  (as-owner (claim-parked connection)
+    (prog1 (or (connection-turn-over-p connection)
+               (and (not (unfinished-p connection))
+                    (first-octet (connection-descriptor connection))))
+      (park-again engine connection))))
 
 (defmethod unanswered-connections ((engine ready-engine))
   (let ((waiting '()))

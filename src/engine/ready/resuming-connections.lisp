@@ -19,9 +19,8 @@
 ;;;; interrupted while it owns one, and nothing that it does waits for the peer.
 
 (defmethod resume-connection ((engine ready-engine) connection)
-  (uninterruptibly
-    (when (become-owner connection nil)
-      (resume-owned engine connection))))
+  (as-owner (become-owner connection nil)
+    (resume-owned engine connection)))
 
 (defun resume-owned (engine connection)
   "Does what RESUME-CONNECTION does for CONNECTION, which the current thread owns, and which cannot
@@ -73,12 +72,11 @@ included."
 
 (defmethod resume-all-deferred ((engine ready-engine))
   (map-connections (lambda (connection)
-                     (uninterruptibly
-                       ;; A marked owner looks again.  A connection whose owner left a moment ago
-                       ;; has said by now whether it is deferred.
-                       (when (and (or (owned-p connection) (connection-deferred-p connection))
-                                  (become-owner connection nil))
-                         (requeue-connection engine connection))))
+                     ;; A marked owner looks again.  A connection whose owner left a moment ago
+                     ;; has said by now whether it is deferred.
+                     (as-owner (and (or (owned-p connection) (connection-deferred-p connection))
+                                    (become-owner connection nil))
+                       (requeue-connection engine connection)))
                    (engine-table engine)))
 
 (defun serve-resumption (engine connection)

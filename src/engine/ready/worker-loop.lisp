@@ -10,7 +10,7 @@
 ;;;;
 ;;;; The poller reports an arrival once, and a connection that is accepted or owned is nobody else's
 ;;;; to close.  So a thread that is to be destroyed dies only where it says INTERRUPTIBLY: see the
-;;;; table in docs/engine.md.
+;;;; table in ownership.lisp.
 
 (defmethod worker-loop ((engine ready-engine) worker)
   (deferring-interrupts
@@ -233,9 +233,9 @@ behind all that is ready."
 
 (defun end-if-parked-too-late (engine connection)
   "STOP ends what is parked when it looks; what is parked later must see to itself."
-  (when (and (not (serving-p engine))
-             (claim-parked connection))
-    (drop-connection engine connection)))
+  (unless (serving-p engine)
+    (as-owner (claim-parked connection)
+      (drop-connection engine connection))))
 
 ;;; Between two events
 
