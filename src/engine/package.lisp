@@ -36,6 +36,6 @@ subclasses SERVICE and is called through its generic functions.")
    #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take
    #:*client-memory-share* #:*waiting-share* #:*request-share* #:client-memory-budget #:client-memory-reserved #:reserve-client-memory
-   #:release-client-memory #:fits-in-heap-p #:make-room-in-heap
+   #:release-client-memory #:change-reservation #:fits-in-heap-p #:make-room-in-heap
    ;; timers
    #:timer #:schedule #:cancel))

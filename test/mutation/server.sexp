@@ -123,7 +123,8 @@
   ("drop-content" "(null (content-failure content))" "t")
   ("drop-content" "(null (content-invite content))" "t")
   ("reserve-memory" "(> (+ octets (content-memory content)) budget)" "nil")
-  ("reserve-memory" "(incf (content-memory content) octets)" "")
+  ("reserve-memory" "(content-memory content) (+ octets (content-memory content))"
+   "(content-memory content) (content-memory content)")
   ("buffered-whole" "(note-all-read content)" "")
   ("buffered-whole" "(zerop (spooled-octets content))" "t")
   ("read-unknown-content" "(1+ limit)" "limit")

@@ -50,6 +50,24 @@ returns does not matter."
   (when (and (plusp octets) (client-memory-budget)) ; or nothing was counted
     (counter-add *client-memory* (- octets))))
 
+(defmacro change-reservation (place size &optional (share 1))
+  "Has SIZE octets, an integer, be reserved where so far as many are as PLACE says, and sets PLACE to
+SIZE.  Returns true; or NIL where more than SHARE of the budget would be reserved then, and nothing
+has changed.  The forms in PLACE are evaluated several times.  Interrupts wait: none comes between
+the budget and PLACE."
+  (let ((new (gensym "SIZE")) (more (gensym "MORE")))
+    `(let ((,new ,size))
+       (uninterruptibly
+         (let ((,more (- ,new ,place)))
+           (cond ((plusp ,more)
+                  (when (reserve-client-memory ,more ,share)
+                    (setf ,place ,new)
+                    t))
+                 (t
+                  (setf ,place ,new)
+                  (release-client-memory (- ,more))
+                  t)))))))
+
 ;;; The heap itself, garbage included
 
 ;; With a heap of 256 MiB, 3/4 and 5/8 were tried against 20 to 100 WebSockets that send texts of 2

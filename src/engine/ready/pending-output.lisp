@@ -69,10 +69,8 @@ ended for the next."
                (not (eq :deferred (connection-outcome connection))))
       (let ((octets (octets-held (send-queue-parts queue))))
         (flet ((reserved-p (share)
-                 (when (reserve-client-memory octets share)
-                   (setf (send-queue-reserved queue) octets
-                         (send-queue-reserved-since queue) (milliseconds))
-                   t)))
+                 (when (change-reservation (send-queue-reserved queue) octets share)
+                   (setf (send-queue-reserved-since queue) (milliseconds)))))
           (loop until (or (reserved-p *waiting-share*)
                           (and (not (evict-oldest engine))
                                (reserved-p nil)))))
@@ -82,7 +80,7 @@ ended for the next."
   "Releases what is reserved for output of CONNECTION, which the caller owns."
   (let ((queue (connection-queue connection)))
     (when (plusp (send-queue-reserved queue))
-      (release-client-memory (shiftf (send-queue-reserved queue) 0)))))
+      (change-reservation (send-queue-reserved queue) 0))))
 
 (defun look-at-output (connection now &optional sent-p)
   "Looks at NOW what the peer of CONNECTION, which the caller owns, has taken of its output, and

@@ -288,22 +288,15 @@ then, or the heap has no room for MORE."
           (t
            (when (zerop (io-reserved io))
              (setf (io-reserved-since io) (milliseconds)))
-           (and (uninterruptibly
-                  (when (reserve-client-memory (- size (io-reserved io))
-                                               share)
-                    (setf (io-reserved io) size)
-                    t))
+           (and (change-reservation (io-reserved io) size share)
                 ;; Octets that gave way are garbage, which outlives several minor collections
                 ;; once it has waited.
                 (or (zerop more) (make-room-in-heap more)))))))
 
 (defun release-input (io &optional (size 0))
   "Releases what is reserved for input of IO, but for SIZE octets."
-  (let ((more (- (io-reserved io) size)))
-    (when (plusp more)
-      (uninterruptibly
-        (setf (io-reserved io) size)
-        (release-client-memory more)))))
+  (when (< size (io-reserved io))
+    (change-reservation (io-reserved io) size)))
 
 (defun hand-descriptor-over (io)
   "Makes the descriptor of IO its stream's own, to be closed with that, after what is unsent was

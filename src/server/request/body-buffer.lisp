@@ -198,11 +198,6 @@ last one.  Signals an error when the file of BODY-BUFFER cannot be read."
 (defun account-for-memory (body-buffer)
   "Reserves as many octets as BODY-BUFFER has in memory.  NIL where what waits would have too much
 then; as many as before are reserved in that case."
-  (uninterruptibly
-    (let* ((size (length (body-buffer-memory body-buffer)))
-           (more (- size (body-buffer-accounted body-buffer))))
-      (when (if (plusp more)
-                (reserve-client-memory more *waiting-share*)
-                (progn (release-client-memory (- more)) t))
-        (setf (body-buffer-accounted body-buffer) size)
-        t))))
+  (change-reservation (body-buffer-accounted body-buffer)
+                      (length (body-buffer-memory body-buffer))
+                      *waiting-share*))

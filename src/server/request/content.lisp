@@ -262,9 +262,8 @@ in memory that all threads write to.")
     (when budget
       (when (> (+ octets (content-memory content)) budget)
         (refuse-content content :body-too-large))
-      (unless (and (uninterruptibly
-                     (when (reserve-client-memory octets)
-                       (incf (content-memory content) octets)))
+      (unless (and (change-reservation (content-memory content)
+                                       (+ octets (content-memory content)))
                    (make-room-in-heap octets))
         (refuse-content content :no-memory)))))
 
@@ -273,15 +272,11 @@ in memory that all threads write to.")
 otherwise NIL: the caller uses a file."
   (or (null (client-memory-budget))
       (and (plenty-p octets)
-           (uninterruptibly
-             (when (reserve-client-memory octets)
-               (incf (content-memory content) octets)
-               t)))))
+           (change-reservation (content-memory content) (+ octets (content-memory content))))))
 
 (defun release-memory (content)
   "Gives back what was reserved for CONTENT."
-  (uninterruptibly
-    (release-client-memory (shiftf (content-memory content) 0))))
+  (change-reservation (content-memory content) 0))
 
 (defun release-octets (content)
   "Gives back all that CONTENT has in memory and in files; where another thread reads it, when that
