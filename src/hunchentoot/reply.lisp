@@ -45,8 +45,11 @@ handler returns: libraries for other protocols look for it there."
     (declare (dynamic-extent #'handle))
     (unwind-protect (answer-by #'handle acceptor request head)
       (let ((deferred-response (exchange-deferred-response *exchange*)))
-        (when (and deferred-response (not (deferred-p *exchange*)))
-          (end-context (deferred-response-context deferred-response))))))) ; of other threads
+        ;; One that is neither waited for nor sent is abandoned next, which ends its context.
+        (when (and deferred-response
+                   (not (deferred-p *exchange*))
+                   (not (deferred-response-unsent-p deferred-response)))
+          (end-context (deferred-response-context deferred-response)))))))
 
 (defun answer-by (handler acceptor request head)
   "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a

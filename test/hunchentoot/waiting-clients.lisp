@@ -92,7 +92,7 @@ get \"next\" from TARGET."
 (define-server-test (the-client-that-is-waited-for-is-given-up-whoever-waits :needs :our-http)
   (let ((stream nil) (asked (make-gate "the first handler to begin")) (over (make-gate "the second handler to end")))
     (serving (:taskmaster (taskmaster :standby-thread-count 4 :max-thread-count 4 :max-waiting-count 1)
-              :max-early-octets 0 :read-timeout 60)
+              :max-early-octets 0 :read-timeout 60 :content-grace 60)
         (("/lend" (setf stream (hunchentoot:raw-post-data :want-stream t))
                   (open-gate asked)
                   (await over)
