@@ -1,11 +1,11 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What OpenSSL asks of us in a handshake.  Nothing leaves a callback but by its end: there are
-;;;; OpenSSL's frames below.
+;;;; The callbacks that OpenSSL calls in a handshake.  No callback may exit non-locally, since that
+;;;; would unwind OpenSSL's frames.
 
 (defmacro define-tls-callback (name arguments failure documentation &body body)
-  "Defines the callback NAME of ARGUMENTS, that returns what BODY does, an int, or FAILURE when that
-fails.  DOCUMENTATION says what for."
+  "Defines the callback NAME with ARGUMENTS.  It returns the value of BODY, an int, or FAILURE if
+BODY signals.  DOCUMENTATION is for readers of the source only."
   (declare (ignore documentation))
   `(cffi:defcallback ,name :int ,arguments
      (declare (ignorable ,@(mapcar #'first arguments)))
@@ -21,8 +21,8 @@ fails.  DOCUMENTATION says what for."
 (defconstant +no-wildcards+ 2)          ; X509_CHECK_FLAG_NO_WILDCARDS
 
 (defun context-for-name (handles name)
-  "Which of HANDLES, pointers to SSL_CTX, has a certificate for NAME, a C string: by the name
-itself, or else by a wildcard (RFC 6125, section 6.4.3).  NIL for none."
+  "The first of HANDLES, pointers to SSL_CTX, with a certificate for NAME, a C string; NIL for none.
+A certificate with the name itself precedes one with a wildcard (RFC 6125, section 6.4.3)."
   (loop for flags in (list +no-wildcards+ 0)
           thereis (find-if (lambda (handle)
                              (= 1 (%check-host (%context-certificate handle) name 0 flags
@@ -31,8 +31,8 @@ itself, or else by a wildcard (RFC 6125, section 6.4.3).  NIL for none."
 
 (define-tls-callback choose-certificate ((handle :pointer) (alert :pointer) (argument :pointer))
     +answer-ignored+
-    "Takes the certificate for the name that the client asks for (RFC 6066, section 3)."
-  (let ((name (%server-name handle 0))  ; a host name, the only kind
+    "Selects the certificate for the name that the client asks for (RFC 6066, section 3)."
+  (let ((name (%server-name handle 0))  ; 0 is the only kind: a host name
         (context (context-of handle)))
     (when (and context (rest (tls-context-handles context)) (not (cffi:null-pointer-p name)))
       (keeping (context)
@@ -45,11 +45,12 @@ itself, or else by a wildcard (RFC 6125, section 6.4.3).  NIL for none."
 
 (defparameter *application-protocols*
   (mapcar (lambda (name) (map 'octets #'char-code name)) '("http/1.1" "http/1.0"))
-  "The names of protocols that we speak (RFC 7301, section 6), the preferred one first.")
+  "The names of the protocols that this server speaks, the preferred one first (RFC 7301, section
+6).")
 
 (defun find-protocol (offered length protocol)
-  "Where PROTOCOL, octets, is among the names in the LENGTH octets at OFFERED, each with its length
-before it: the index of its first octet, or NIL."
+  "The index of the first octet of PROTOCOL, octets, in the LENGTH octets at OFFERED, or NIL.
+There, each name comes after its length."
   (loop with index = 0
         while (< index length)
         do (let* ((count (cffi:mem-aref offered :uint8 index))
@@ -66,7 +67,7 @@ before it: the index of its first octet, or NIL."
     ((handle :pointer) (chosen :pointer) (chosen-length :pointer) (offered :pointer)
      (length :unsigned-int) (argument :pointer))
     +answer-refused+
-    "Takes what we speak of the protocols that the client offers (RFC 7301, section 3.2)."
+    "Selects one of the protocols that the client offers (RFC 7301, section 3.2)."
   (dolist (protocol *application-protocols* +answer-refused+)
     (let ((start (find-protocol offered length protocol)))
       (when start
@@ -78,7 +79,7 @@ before it: the index of its first octet, or NIL."
 
 (define-tls-callback accept-any-certificate ((verified :int) (store :pointer))
     0
-    "Goes on whatever the client's certificate is; the connection knows that it was not verified."
+    "Accepts any certificate of a client.  The connection still records the failed verification."
   1)
 
 ;;; Tickets
@@ -100,23 +101,23 @@ before it: the index of its first octet, or NIL."
         (cffi:foreign-slot-value parameter '(:struct ossl-param) 'returned) 0))
 
 (defun set-mac-key (mac key)
-  "Makes MAC, an EVP_MAC_CTX, one of SHA-256 with the 32 octets at KEY.  True on success."
+  "Makes MAC, an EVP_MAC_CTX, use SHA-256 with the 32 octets at KEY.  True on success."
   (cffi:with-foreign-string ((digest digest-size) "SHA256" :null-terminated-p t)
     (cffi:with-foreign-strings ((key-name "key") (digest-name "digest"))
       (cffi:with-foreign-object (parameters '(:struct ossl-param) 3)
         (flet ((parameter (index)
                  (cffi:mem-aptr parameters '(:struct ossl-param) index)))
           (set-parameter (parameter 0) key-name 5 key 32) ; OSSL_PARAM_OCTET_STRING
-          ;; OSSL_PARAM_UTF8_STRING.
+          ;; 4 is OSSL_PARAM_UTF8_STRING.
           (set-parameter (parameter 1) digest-name 4 digest (1- digest-size))
           (set-parameter (parameter 2) (cffi:null-pointer) 0 (cffi:null-pointer) 0)
-          ;; OpenSSL 3.0 has it, and only that asks.
+          ;; Only OpenSSL 3.0 has this function, and only it calls this callback.
           (= 1 (cffi:foreign-funcall "EVP_MAC_CTX_set_params" :pointer mac :pointer parameters
                                                               :int)))))))
 
 (defun set-ticket-key (key begin start cipher mac)
-  "Prepares CIPHER, by the function BEGIN with its START, and MAC for KEY, octets.  True on
-success."
+  "Prepares CIPHER and MAC for KEY, octets.  The function BEGIN starts encryption or decryption,
+with the initialization vector START.  True on success."
   (cffi:with-foreign-object (octets :uint8 +ticket-key-octets+)
     (copy-out key octets)
     (and (= 1 (funcall begin cipher (%aes-256-cbc) (cffi:null-pointer)
@@ -124,8 +125,8 @@ success."
          (set-mac-key mac (cffi:inc-pointer octets +ticket-name-octets+)))))
 
 (defun make-ticket (keys name start cipher mac)
-  "Prepares CIPHER and MAC for a new ticket; writes its NAME and START.  Returns what OpenSSL
-wants."
+  "Prepares CIPHER and MAC for a new ticket, and writes its NAME and START.  Returns the callback's
+result: 1, or -1 for a failure."
   (copy-out (subseq (first keys) 0 +ticket-name-octets+) name)
   (if (and (= 1 (%random-octets start 16))
            (set-ticket-key (first keys) #'%begin-encryption start cipher mac))
@@ -133,8 +134,8 @@ wants."
       -1))
 
 (defun take-ticket (keys name start cipher mac)
-  "Prepares CIPHER and MAC for a ticket with NAME and START.  Returns what OpenSSL wants: 0 for one
-of which no key is known, 2 for one that is to be replaced."
+  "Prepares CIPHER and MAC to decrypt a ticket with NAME and START.  Returns the callback's result:
+1; 0 if the key is unknown; 2 if the ticket has to be replaced; -1 for a failure."
   (let* ((wanted (copy-in name +ticket-name-octets+))
          (key (find-if (lambda (key) (not (mismatch key wanted :end1 +ticket-name-octets+))) keys)))
     (cond ((null key) 0)
@@ -146,7 +147,7 @@ of which no key is known, 2 for one that is to be replaced."
     ((handle :pointer) (name :pointer) (start :pointer) (cipher :pointer) (mac :pointer)
      (new-p :int))
     -1
-    "Says by which key a ticket is made, or taken; see SSL_CTX_set_tlsext_ticket_key_evp_cb(3)."
+    "Selects the key of a ticket; see SSL_CTX_set_tlsext_ticket_key_evp_cb(3)."
   (let* ((context (context-of handle))
          (keys (and context (valid-ticket-keys (tls-context-ticket-keys context)))))
     (cond ((null keys) 0)

@@ -1,9 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Certificates and keys, from their files to OpenSSL.
+;;;; Loading of certificates and keys from files into OpenSSL.
 
 (defun name-for-openssl (file)
-  "The name of FILE, a pathname designator, that OpenSSL opens."
+  "The name of FILE, a pathname designator, for OpenSSL."
   (uiop:native-namestring (merge-pathnames file)))
 
 (defun readable-file-p (file)
@@ -12,19 +12,20 @@
     (error () nil)))
 
 (defun check-readable (subject index file)
-  "Signals a TLS-MISTAKE unless FILE, the SUBJECT of the certificate INDEX, can be read."
+  "Signals a TLS-MISTAKE about SUBJECT and INDEX unless FILE can be read and is not empty."
   (unless (and file (readable-file-p file))
-    (tls-mistaken subject index (princ-to-string file) "cannot be read, or has nothing in it")))
+    (tls-mistaken subject index (princ-to-string file) "cannot be read, or is empty")))
 
 (defun why-it-failed ()
-  "What OpenSSL did not like, for the end of a sentence."
+  "OpenSSL's reason for its failure, as the end of a sentence."
   (or (take-error) "OpenSSL does not say why"))
 
 ;;; Passwords
 
 (defun call-with-password (context password function)
-  "Calls FUNCTION; files that OpenSSL reads for CONTEXT, an SSL_CTX, may be encrypted by PASSWORD, a
-string or NIL.  Without one it takes an empty one: otherwise OpenSSL would ask at the terminal."
+  "Calls FUNCTION, in which OpenSSL uses PASSWORD, a string or NIL, for encrypted files that it
+reads for CONTEXT, an SSL_CTX.  NIL becomes the empty string, since OpenSSL would otherwise ask at
+the terminal."
   (cffi:with-foreign-string ((text size) (or password ""))
     (%set-password context text)
     (unwind-protect (funcall function)
@@ -33,18 +34,18 @@ string or NIL.  Without one it takes an empty one: otherwise OpenSSL would ask a
         (setf (cffi:mem-aref text :uint8 index) 0)))))
 
 (defun encrypted-key-p (file)
-  "True when FILE says that what is in it is encrypted: in PKCS #8 (RFC 5958), or as RFC 1421 has
-it."
+  "True if FILE says that its key is encrypted, in the format of PKCS #8 (RFC 5958) or of RFC 1421."
   (with-open-file (stream file :external-format :iso-8859-1) ; ABCL knows no :LATIN-1
     (loop for line = (read-line stream nil)
           while line
             thereis (or (search "-----BEGIN ENCRYPTED" line)
                         (and (search "Proc-Type:" line) (search "ENCRYPTED" line))))))
 
-;;; The key, and then its certificate: OpenSSL drops a key that does not fit.
+;;; The key comes first, and then its certificate: OpenSSL drops a key that does not match.
 
 (defun key-refused (index file password reason)
-  "Signals why FILE, with PASSWORD, is no private key; OpenSSL has said REASON."
+  "Signals a TLS-MISTAKE, since OpenSSL cannot read the private key in FILE with PASSWORD, for
+REASON."
   (cond ((not (encrypted-key-p file))
          (tls-mistaken :key index (princ-to-string file)
                        "has no private key that OpenSSL can read (~A)" reason))
@@ -56,7 +57,7 @@ it."
                        (princ-to-string file)))))
 
 (defun load-key (context index file password)
-  "Makes what FILE has, by PASSWORD, the private key of CONTEXT, an SSL_CTX."
+  "Loads the private key in FILE, with PASSWORD, into CONTEXT, an SSL_CTX."
   (check-readable :key index file)
   (unless (= 1 (call-with-password context password
                                    (lambda ()
@@ -65,8 +66,8 @@ it."
     (key-refused index file password (why-it-failed))))
 
 (defun load-certificate (context index file)
-  "Makes the certificates in FILE those of CONTEXT, an SSL_CTX: its own, and then those of who
-issued it."
+  "Loads the certificates in FILE into CONTEXT, an SSL_CTX: the server's own, and then those of its
+issuers."
   (check-readable :certificate index file)
   (unless (= 1 (call-with-password context nil
                                    (lambda ()
@@ -75,23 +76,23 @@ issued it."
                   "has no certificate that OpenSSL can use (~A)" (why-it-failed))))
 
 (defun load-pair (context index certificate-file key-file password)
-  "Gives CONTEXT, an SSL_CTX, certificate and key, the INDEXth that are told in messages."
+  "Loads certificate and key into CONTEXT, an SSL_CTX.  INDEX is their number for messages."
   (load-key context index key-file password)
   (load-certificate context index certificate-file)
   (unless (= 1 (%check-private-key context))
     (%clear-errors)
     (tls-mistaken :key index (princ-to-string key-file)
-                  "has another key than that of the certificate in ~A"
+                  "does not match the certificate in ~A"
                   (princ-to-string certificate-file))))
 
-;;; What works, but not for long, or not for everybody
+;;; Warnings about certificates that some clients will not trust
 
 (cffi:defcstruct broken-down-time       ; the beginning of struct tm, see <time.h>
   (seconds :int) (minutes :int) (hours :int) (day :int) (month :int) (year :int)
   (more :char :count 64))
 
 (defun time-words (time)
-  "TIME, an ASN1_TIME, for people."
+  "TIME, an ASN1_TIME, as readable text."
   (cffi:with-foreign-object (tm '(:struct broken-down-time))
     (cffi:with-foreign-slots ((seconds minutes hours day month year) tm
                               (:struct broken-down-time))
@@ -101,7 +102,7 @@ issued it."
           "an unknown time"))))
 
 (defun date-warnings (certificate file position)
-  "What is to be said of the dates of CERTIFICATE, the POSITIONth in FILE."
+  "A list of warnings about the dates of CERTIFICATE, number POSITION in FILE."
   (flet ((it ()
            (if (= position 1)
                (format nil "The certificate in ~A" file)
@@ -114,15 +115,14 @@ issued it."
                          (time-words (%certificate-begin certificate))))))))
 
 (defun certificate-warnings (context file)
-  "What is to be said of the certificates of CONTEXT, an SSL_CTX, which were in FILE: a list of
-sentences."
+  "A list of warnings, strings, about the certificates of CONTEXT, an SSL_CTX, which were in FILE."
   (loop for (certificate . issuers) on (certificate-chain context)
         for position from 1
         append (date-warnings certificate file position)
         when (and issuers (/= 0 (%check-issued (first issuers) certificate))) ; X509_V_OK
-          collect (format nil "Certificate ~D in ~A was not issued by who comes next in it: clients may ~
-                               not trust it.  The server's own certificate comes first, and after each ~
-                               that of who issued it."
+          collect (format nil "Certificate ~D in ~A was not issued by the next one in that file: ~
+                               clients may not trust it.  The server's own certificate must come ~
+                               first, and after each certificate that of its issuer."
                           position file)))
 
 ;;; Certificates of clients
@@ -131,8 +131,8 @@ sentences."
 (defconstant +verify-required+ 2)
 
 (defun load-authorities (context file)
-  "Makes CONTEXT, an SSL_CTX, trust clients whose certificates those in FILE have issued, and tell
-them so."
+  "Makes CONTEXT, an SSL_CTX, trust clients with certificates from the issuers in FILE, and send
+clients the names of those issuers."
   (let* ((name (name-for-openssl file))
          (names (if (= 1 (%load-authorities context name (cffi:null-pointer)))
                     (%read-authority-names name)
@@ -143,7 +143,8 @@ them so."
     (%set-authority-names context names)))
 
 (defun set-verification (context verify-client)
-  "Has CONTEXT, an SSL_CTX, ask clients for certificates, as VERIFY-CLIENT says."
+  "Makes CONTEXT, an SSL_CTX, ask clients for certificates according to VERIFY-CLIENT; see
+MAKE-TLS-CONTEXT."
   (ecase verify-client
     ((nil))
     (:required

@@ -1,9 +1,10 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What is known of a TLS connection after its handshake, and of its client's certificate.
+;;;; Facts about a TLS connection after its handshake, and about its client's certificate.
 ;;;;
-;;;; Invariant: all pointers here are OpenSSL's own, valid as long as the SSL object is, unless said
-;;;; otherwise.  The caller sees to it that nobody ends that meanwhile, and is not interrupted.
+;;;; Invariant: all pointers here belong to OpenSSL, and are valid as long as the SSL object, unless
+;;;; a comment says otherwise.  The caller ensures that no thread frees that object meanwhile, and
+;;;; defers interrupts.
 
 (cffi:defcfun ("SSL_get_version" %protocol-of-handle) :pointer (handle :pointer))
 
@@ -53,14 +54,14 @@
   (cl+ssl::ssl-stream-handle stream))
 
 (defun c-text (pointer)
-  "The text at POINTER, of one octet a character; NIL where it is null."
+  "The C string at POINTER, in Latin-1, as a string; NIL if POINTER is null."
   (unless (cffi:null-pointer-p pointer)
     (cffi:foreign-string-to-lisp pointer :encoding :latin-1)))
 
 ;;; Connections
 
 (defun agreed-protocol (handle)
-  "The protocol that was agreed on by ALPN for HANDLE (RFC 7301), a string, or NIL."
+  "The protocol that ALPN has selected for HANDLE, a string, or NIL (RFC 7301)."
   (cffi:with-foreign-objects ((octets :pointer) (length :unsigned-int))
     (%selected-protocol handle octets length)
     (let ((count (cffi:mem-ref length :unsigned-int)))
@@ -68,14 +69,15 @@
         (map 'string #'code-char (copy-in (cffi:mem-ref octets :pointer) count))))))
 
 (defun tls-facts (handle)
-  "What is known of the connection of HANDLE, a pointer to an SSL object whose handshake is done: a
-plist of :PROTOCOL and :CIPHER, strings; :SERVER-NAME, that the client has asked for (RFC 6066,
-section 3), and :APPLICATION-PROTOCOL, that was agreed on (RFC 7301), strings or NIL; and
-:RESUMED-P, true where the handshake took up a session of an earlier connection."
+  "Facts about the connection of HANDLE, a pointer to an SSL object whose handshake is complete.
+Returns a plist: :PROTOCOL and :CIPHER, strings; :SERVER-NAME, the name for which the client has
+asked, a string or NIL (RFC 6066, section 3); :APPLICATION-PROTOCOL, the protocol that ALPN has
+selected, a string or NIL (RFC 7301); and :RESUMED-P, true if the handshake has resumed a session of
+an earlier connection."
   (deferring-interrupts
     (list :protocol (c-text (%protocol-of-handle handle))
           :cipher (c-text (%cipher-name (%cipher-of-handle handle)))
-          :server-name (c-text (%server-name handle 0)) ; a host name, the only kind
+          :server-name (c-text (%server-name handle 0)) ; 0 is the only kind: a host name
           :application-protocol (agreed-protocol handle)
           :resumed-p (= 1 (%session-reused handle)))))
 
@@ -88,10 +90,10 @@ section 3), and :APPLICATION-PROTOCOL, that was agreed on (RFC 7301), strings or
           (ash 1 16)                    ; XN_FLAG_SEP_COMMA_PLUS
           (ash 1 20)                    ; XN_FLAG_DN_REV
           (ash 1 24))                   ; XN_FLAG_DUMP_UNKNOWN_FIELDS
-  "How names are written: as RFC 2253 has it, save that characters beyond ASCII stand for themselves.")
+  "The format of names: that of RFC 2253, but characters beyond ASCII are not escaped.")
 
 (defun bio-octets (bio)
-  "All octets in BIO, of memory."
+  "All octets in BIO, a memory BIO."
   (cffi:with-foreign-object (buffer :uint8 1024)
     (apply #'concatenate 'octets
            (loop for count = (%read-bio bio buffer 1024)
@@ -122,38 +124,37 @@ section 3), and :APPLICATION-PROTOCOL, that was agreed on (RFC 7301), strings or
   "CERTIFICATE, an X509, in DER."
   (let ((length (%encode-certificate certificate (cffi:null-pointer))))
     (cffi:with-foreign-objects ((octets :uint8 length) (target :pointer))
-      (setf (cffi:mem-ref target :pointer) octets) ; which OpenSSL moves behind what it has written
+      (setf (cffi:mem-ref target :pointer) octets) ; OpenSSL advances the pointer in TARGET
       (%encode-certificate certificate target)
       (copy-in octets length))))
 
 (defun universal-time-of (time)
-  "The universal time of TIME, an ASN1_TIME; NIL where that is none."
+  "The universal time of TIME, an ASN1_TIME; NIL if TIME is invalid."
   (cffi:with-foreign-object (tm '(:struct broken-down-time))
     (cffi:with-foreign-slots ((seconds minutes hours day month year) tm (:struct broken-down-time))
       (when (= 1 (%broken-down-time time tm))
         (encode-universal-time seconds minutes hours day (1+ month) (+ 1900 year) 0)))))
 
 (defun verification-failure (handle)
-  "Why the certificate of the peer of HANDLE is not to be trusted, a string; NIL where it was
-verified."
+  "The reason, a string, why the certificate of the peer of HANDLE was not verified; NIL if it was."
   (let ((result (%verify-result handle)))
     (unless (zerop result)              ; X509_V_OK
       (c-text (%verify-words result)))))
 
 (defun peer-certificate (handle)
-  "The certificate of the peer of HANDLE, an X509; NIL where it has shown none."
+  "The certificate, an X509, that the peer of HANDLE has sent; NIL if it has sent none."
   (let* ((session (%session-of-handle handle))
-         ;; So every version of OpenSSL has it, and nobody has to give it back.
+         ;; All versions of OpenSSL have this function, and its result need not be freed.
          (certificate (if (cffi:null-pointer-p session) session (%peer-of-session session))))
     (unless (cffi:null-pointer-p certificate)
       certificate)))
 
 (defun peer-certificate-facts (handle)
-  "What is known of the certificate that the peer of HANDLE, a pointer to an SSL object, has shown:
-a plist of :OCTETS, all of it, in DER; :FAILURE, why it was not verified, a string, or NIL; :SUBJECT
-and :ISSUER, strings as in RFC 2253; :SERIAL-NUMBER, an integer; :NOT-BEFORE and :NOT-AFTER,
-universal times; and :DIGEST, the 32 octets that SHA-256 makes of it.  NIL where the peer has shown
-none."
+  "Facts about the certificate that the peer of HANDLE, a pointer to an SSL object, has sent; NIL if
+it has sent none.  Returns a plist: :OCTETS, the certificate in DER, octets; :FAILURE, the reason
+why it was not verified, a string, or NIL; :SUBJECT and :ISSUER, strings in the format of RFC 2253;
+:SERIAL-NUMBER, an integer; :NOT-BEFORE and :NOT-AFTER, universal times; and :DIGEST, its SHA-256
+digest, 32 octets."
   (deferring-interrupts
     (let ((certificate (peer-certificate handle)))
       (when certificate

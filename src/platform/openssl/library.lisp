@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What we call of OpenSSL's library, which CL+SSL has loaded, to make contexts: names, constants,
-;;;; and the errors that it keeps for each thread.  OpenSSL 1.1.1 has all of it, unless said
-;;;; otherwise.
+;;;; The functions of OpenSSL's library, which CL+SSL has loaded, for making contexts: their names
+;;;; and constants, and the errors that OpenSSL keeps for each thread.  OpenSSL 1.1.1 has all of
+;;;; them, unless a comment says otherwise.
 
 ;;; Contexts, see ssl(7)
 
@@ -55,7 +55,8 @@
 (defconstant +control-minimum-protocol+ 123)  ; SSL_CTRL_SET_MIN_PROTO_VERSION
 
 (defun control-context (context command number &optional (pointer (cffi:null-pointer)))
-  "Has OpenSSL do COMMAND with NUMBER and POINTER to CONTEXT, an SSL_CTX; returns what it returns."
+  "Calls SSL_CTX_ctrl for CONTEXT, an SSL_CTX, with COMMAND, NUMBER and POINTER; returns its
+result."
   (%context-control context command number pointer))
 
 ;;; Certificates and keys
@@ -113,7 +114,7 @@ X509."
               (loop for index below (%stack-count stack)
                     collect (%stack-element stack index)))))))
 
-;;; Random octets, and what is made of octets
+;;; Random octets, digests and ciphers
 
 (cffi:defcfun ("RAND_bytes" %random-octets) :int (octets :pointer) (count :int))
 
@@ -140,21 +141,21 @@ X509."
       (setf (aref octets index) (cffi:mem-aref pointer :uint8 index)))))
 
 (defun random-octets (count)
-  "COUNT octets that nobody can foresee."
+  "A vector of COUNT unpredictable octets."
   (cffi:with-foreign-object (pointer :uint8 count)
     (unless (= 1 (%random-octets pointer count))
-      (error "OpenSSL has no random numbers."))
+      (error "OpenSSL has no random octets."))
     (copy-in pointer count)))
 
 (defun digest-of (octets)
-  "The 32 octets that SHA-256 makes of OCTETS."
+  "The SHA-256 digest of OCTETS, 32 octets."
   (cffi:with-foreign-objects ((pointer :uint8 (max 1 (length octets))) (digest :uint8 32))
     (copy-out octets pointer)
     (%sha256 pointer (length octets) digest)
     (copy-in digest 32)))
 
-;;; What went wrong.  OpenSSL adds to what has failed before in the thread, and other calls would
-;;; take it for theirs, see SSL_get_error(3).
+;;; Errors.  OpenSSL keeps a queue of errors for each thread.  A call that finds an error of an
+;;; earlier call there would take it for its own; see SSL_get_error(3).
 
 (cffi:defcfun ("ERR_clear_error" %clear-errors) :void)
 
@@ -166,14 +167,14 @@ X509."
   (code :unsigned-long) (text :pointer) (length :size))
 
 (defun error-words (code)
-  "What OpenSSL's error CODE means, a string: without its words for that, its numbers."
+  "OpenSSL's text, a string, for the error CODE; its numbers if there is no text."
   (or (%reason-of-error code)
       (cffi:with-foreign-object (text :char 256)
         (%describe-error code text 256)
         (cffi:foreign-string-to-lisp text))))
 
 (defun take-error ()
-  "What went wrong first in this thread, in OpenSSL's words, or NIL; all of it is forgotten."
+  "OpenSSL's text for the first error of this thread, or NIL.  Clears all errors of this thread."
   (let ((code (%next-error)))
     (%clear-errors)
     (unless (zerop code)

@@ -1,6 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Mistakes in what TLS is to be made of, told before a client sees them.
+;;;; Mistakes in the settings, certificates and keys for TLS.  They are signalled at the start,
+;;;; before a client meets them.
 
 (define-condition tls-mistake (recycling-error)
   ((subject :initarg :subject :reader tls-mistake-subject)
@@ -10,19 +11,21 @@
   (:report (lambda (condition stream)
              (format stream "~A~@[, ~S,~] ~A." (tls-mistake-subject condition)
                      (tls-mistake-value condition) (tls-mistake-reason condition))))
-  (:documentation "TLS cannot be made of what was given for that."))
+  (:documentation "A setting, a certificate or a key for TLS cannot be used."))
 
 (setf (documentation 'tls-mistake-subject 'function)
-      "What is wrong, of a TLS-MISTAKE: :CERTIFICATE, :KEY, :PASSWORD, :CIPHERS, :CLIENT-CA-FILE or
-:TICKET-KEY-FILES."
+      "The kind of setting that a TLS-MISTAKE is about: :CERTIFICATE, :KEY, :PASSWORD, :CIPHERS,
+:CLIENT-CA-FILE or :TICKET-KEY-FILES."
       (documentation 'tls-mistake-index 'function)
-      "Which of the certificates a TLS-MISTAKE is about, an integer from 0, or NIL."
+      "The index of the certificate that a TLS-MISTAKE is about, an integer from 0, or NIL."
       (documentation 'tls-mistake-value 'function)
-      "What a TLS-MISTAKE is about, a string: a file, or names of ciphers; NIL for a password."
+      "The value that a TLS-MISTAKE is about, a string: a file, or names of ciphers; NIL for a
+password."
       (documentation 'tls-mistake-reason 'function)
-      "What is wrong, of a TLS-MISTAKE: a string that begins with a verb, without a full stop.")
+      "The reason of a TLS-MISTAKE: a string that begins with a verb, without a full stop.")
 
 (defun tls-mistaken (subject index value control &rest arguments)
-  "Signals a TLS-MISTAKE about SUBJECT, INDEX and VALUE, for the reason of CONTROL and ARGUMENTS."
+  "Signals a TLS-MISTAKE about SUBJECT, INDEX and VALUE.  FORMAT makes its reason from CONTROL and
+ARGUMENTS."
   (error 'tls-mistake :subject subject :index index :value value
                       :reason (apply #'format nil control arguments)))

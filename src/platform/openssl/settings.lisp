@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Making contexts: protocols, ciphers, tickets, and then the certificates.
+;;;; How a context is made: protocols, ciphers, tickets, and then the certificates.
 
 ;;; Protocols and behaviour
 
@@ -9,24 +9,23 @@
 
 (defconstant +context-options+
   (logior (ash 1 17)                    ; SSL_OP_NO_COMPRESSION
-          ;; SSL_OP_PRIORITIZE_CHACHA: where the client wants that first.
-          (ash 1 21)
+          (ash 1 21)                    ; SSL_OP_PRIORITIZE_CHACHA: if the client prefers that
           (ash 1 22)                    ; SSL_OP_CIPHER_SERVER_PREFERENCE
           (ash 1 30)))                  ; SSL_OP_NO_RENEGOTIATION
 
 (defconstant +kernel-tls+ (ash 1 3)     ; SSL_OP_ENABLE_KTLS, of OpenSSL 3.0
-  "The option by which OpenSSL leaves encryption to the kernel where that can do it.")
+  "The option that makes OpenSSL leave encryption to the kernel if the kernel supports it.")
 
 (defconstant +tls-modes+
   (logior 1                             ; SSL_MODE_ENABLE_PARTIAL_WRITE
           2                             ; SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER
           16)                           ; SSL_MODE_RELEASE_BUFFERS
-  "How OpenSSL is to behave, see SSL_CTX_set_mode(3): it writes a record at a time, takes what it did not
-write from another address the next time, since the garbage collector moves octets, and keeps no empty
+  "The modes of OpenSSL; see SSL_CTX_set_mode(3).  OpenSSL writes one record at a time.  It accepts
+the rest of a write from another address, since the garbage collector moves octets.  It frees empty
 buffers.")
 
 (defun set-behaviour (context minimum-protocol kernel-tls read-ahead)
-  "Gives CONTEXT, an SSL_CTX, the settings that do not come from files."
+  "Gives CONTEXT, an SSL_CTX, its settings that need no files."
   (control-context context +control-minimum-protocol+
                    (ecase minimum-protocol (:tls-1.2 +tls-1.2+) (:tls-1.3 +tls-1.3+)))
   (%set-context-options context (logior +context-options+ (if kernel-tls +kernel-tls+ 0)))
@@ -42,15 +41,16 @@ buffers.")
           '("ECDHE-ECDSA-AES128-GCM-SHA256" "ECDHE-RSA-AES128-GCM-SHA256"
             "ECDHE-ECDSA-AES256-GCM-SHA384" "ECDHE-RSA-AES256-GCM-SHA384"
             "ECDHE-ECDSA-CHACHA20-POLY1305" "ECDHE-RSA-CHACHA20-POLY1305"))
-  "The ciphers for TLS 1.2: forward secret, and authenticated (RFC 9325, section 4.2).")
+  "The ciphers for TLS 1.2: those with forward secrecy and authenticated encryption (RFC 9325,
+section 4.2).")
 
 (defparameter *default-tls-cipher-suites*
   "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
   "The ciphers for TLS 1.3 (RFC 8446, section 9.1).")
 
 (defun unknown-names (context names setter)
-  "Those of NAMES, a string as OpenSSL has them, that SETTER alone does not take for CONTEXT, an
-SSL_CTX.  What is taken out of a list need not be known."
+  "A list of those of NAMES, a string in OpenSSL's format, that SETTER does not accept one by one
+for CONTEXT, an SSL_CTX.  Names that NAMES removes or reorders need not be known."
   (remove-if (lambda (name)
                (or (string= name "")
                    (find (char name 0) "!-+@")
@@ -62,7 +62,8 @@ SSL_CTX.  What is taken out of a list need not be known."
   (let ((unknown (unknown-names context names setter)))
     (when (or unknown (/= 1 (funcall setter context names)))
       (%clear-errors)
-      (tls-mistaken :ciphers nil names "~:[names no cipher~;has ~:*~{~A~^, ~}, which OpenSSL does not know~]"
+      (tls-mistaken :ciphers nil names
+                    "~:[names no cipher~;has ~:*~{~A~^, ~}, which OpenSSL does not know~]"
                     unknown))))
 
 (defun set-ciphers (context ciphers cipher-suites)
@@ -72,8 +73,8 @@ SSL_CTX.  What is taken out of a list need not be known."
 ;;; Sessions
 
 (defun session-id-context (verify-client client-ca-file)
-  "What sessions that are resumed have in common, octets: a client that was verified in another way
-has to be verified again, see SSL_CTX_set_session_id_context(3)."
+  "The session ID context, octets; see SSL_CTX_set_session_id_context(3).  It depends on the way
+clients are verified, so that a client that was verified in another way cannot resume its session."
   (when client-ca-file
     (check-readable :client-ca-file nil client-ca-file))
   (digest-of (concatenate 'octets
@@ -81,7 +82,7 @@ has to be verified again, see SSL_CTX_set_session_id_context(3)."
                           (and client-ca-file (file-octets client-ca-file)))))
 
 (defun file-octets (file)
-  "What FILE has in it."
+  "The octets of FILE."
   (with-open-file (stream file :element-type 'octet)
     (let ((octets (make-octets (file-length stream))))
       (subseq octets 0 (read-sequence octets stream)))))
@@ -101,21 +102,21 @@ has to be verified again, see SSL_CTX_set_session_id_context(3)."
     octets))
 
 (defun check-ticket-keys (keys)
-  "Checks that this Lisp can answer OpenSSL which of KEYS is a ticket's, where there are several."
+  "Signals a TLS-MISTAKE for several KEYS on ABCL, which cannot choose the key of a ticket."
   (declare (ignorable keys))
   #+abcl (when (rest keys)
            (tls-mistaken :ticket-key-files nil nil "can be one file only on ABCL")))
 
 (defun ticket-keys-replaceable-p ()
-  "True when OpenSSL can ask us for the key of each ticket: version 3.0 does.  On ABCL the callback
-would end the process, within EVP_MAC_CTX_set_params."
+  "True if OpenSSL can ask us for the key of each ticket, as version 3.0 can.  On ABCL the callback
+would crash the process, within EVP_MAC_CTX_set_params."
   #+abcl nil
   #-abcl (and (cffi:foreign-symbol-pointer "SSL_CTX_set_tlsext_ticket_key_evp_cb") t))
 
 (defun set-ticket-keys (context ticket-keys &aux (keys (valid-ticket-keys ticket-keys)))
-  "Has CONTEXT, an SSL_CTX, make and take session tickets by TICKET-KEYS."
+  "Makes CONTEXT, an SSL_CTX, use TICKET-KEYS for session tickets."
   (check-ticket-keys keys)
-  (if (or (rest keys)                   ; which needs OpenSSL 3.0
+  (if (or (rest keys)                   ; several keys need OpenSSL 3.0
           (and (first (ticket-keys-state ticket-keys)) (ticket-keys-replaceable-p)))
       (cffi:foreign-funcall "SSL_CTX_set_tlsext_ticket_key_evp_cb" :pointer context
                             :pointer (cffi:callback choose-ticket-key) :int)
@@ -123,20 +124,21 @@ would end the process, within EVP_MAC_CTX_set_params."
         (copy-out (first keys) pointer)
         (control-context context +control-ticket-keys+ +ticket-key-octets+ pointer))))
 
-;;; All of it
+;;; The whole context
 
 (defun new-context (id)
-  "A new SSL_CTX by which callbacks find the context ID."
+  "A new SSL_CTX, from which callbacks find the context with ID."
   (let ((context (%new-context (%server-method))))
     (when (cffi:null-pointer-p context)
-      (error "OpenSSL makes no context: ~A." (why-it-failed)))
+      (error "OpenSSL cannot make a context: ~A." (why-it-failed)))
     (%set-context-data context +application-data+ (cffi:make-pointer id))
     context))
 
 (defun prepare-context (context certificate index
                         &key minimum-protocol ciphers cipher-suites client-ca-file verify-client
                           kernel-tls read-ahead session-id-context ticket-keys)
-  "Gives CONTEXT, an SSL_CTX, all settings, and CERTIFICATE, the INDEXth; returns warnings."
+  "Gives CONTEXT, an SSL_CTX, all settings, and CERTIFICATE, the one at INDEX; returns a list of
+warnings."
   (set-behaviour context minimum-protocol kernel-tls read-ahead)
   (set-ciphers context ciphers cipher-suites)
   (set-session-id-context context session-id-context)
@@ -149,11 +151,11 @@ would end the process, within EVP_MAC_CTX_set_params."
     (certificate-warnings context certificate-file)))
 
 (defun control-name-callback (context)
-  "Has CONTEXT, an SSL_CTX, ask which certificate it is to take."
+  "Makes CONTEXT, an SSL_CTX, call CHOOSE-CERTIFICATE in each handshake."
   (%context-callback-control context +control-name-callback+ (cffi:callback choose-certificate)))
 
 (defun build-context (certificates ciphers ticket-keys settings)
-  "The context for CERTIFICATES with CIPHERS, TICKET-KEYS and the rest of SETTINGS; and warnings."
+  "The context for CERTIFICATES with CIPHERS, TICKET-KEYS and SETTINGS; and a list of warnings."
   (let ((id (new-context-id)) (handles '()) (complete nil))
     (unwind-protect
          (let ((warnings
@@ -163,7 +165,7 @@ would end the process, within EVP_MAC_CTX_set_params."
                        append (apply #'prepare-context (first handles) certificate index
                                      :ciphers ciphers :ticket-keys ticket-keys settings)))
                (context (%make-tls-context id (reverse handles) ciphers ticket-keys)))
-           (when (rest handles)         ; else there is nothing to choose, for each handshake
+           (when (rest handles)         ; with one certificate, there is no choice
              (mapc #'control-name-callback handles))
            (free-when-forgotten context handles)
            (setf complete t)
@@ -176,31 +178,37 @@ would end the process, within EVP_MAC_CTX_set_params."
 (defun make-tls-context (certificates
                          &key (minimum-protocol :tls-1.2) ciphers cipher-suites client-ca-file
                            verify-client ticket-keys ticket-key-files kernel-tls (read-ahead t))
-  "A TLS-CONTEXT for a server, and a list of sentences, strings, on what will make clients distrust
-it: a certificate that has expired or is not valid yet, or a chain out of order.
+  "Returns a TLS-CONTEXT for a server, and a list of warnings, strings, about certificates that
+clients will not trust: one that has expired or is not valid yet, or a chain out of order.
 
-CERTIFICATES is a list of lists of a certificate file, a file with its private key, both pathname
+CERTIFICATES is a list of lists: a certificate file and a file with its private key, both pathname
 designators of PEM files, and the key's password, a string or NIL.  After the server's own
-certificate its file may have those of who issued it, which are sent, too.  A client gets the first,
-unless another one, by the names in it, is for the name that the client asks for (RFC 6066, section
+certificate, its file may have the certificates of its issuers, which are sent as well.  A client
+gets the certificate that names the host for which it asks, or else the first one (RFC 6066, section
 3).
 
-MINIMUM-PROTOCOL, :TLS-1.2 or :TLS-1.3: nothing older is spoken.  CIPHERS: for TLS 1.2, a string as
-OpenSSL has them, see ciphers(1); by default those with forward secrecy and authenticated
-encryption.  CIPHER-SUITES: likewise, for TLS 1.3.  VERIFY-CLIENT: :REQUIRED, clients have to have a
-certificate that is valid; :OPTIONAL, they may have none, but no other; :REQUEST, they are asked for
-one, and it is taken whatever it is; NIL, they are not asked.  CLIENT-CA-FILE: the certificates of
-who issues those of clients, in PEM.  TICKET-KEY-FILES: files of 80 octets that nobody knows, by
-which sessions are resumed (RFC 5077): new tickets are made by the first, and those by the others
-are still taken.  With the same files, several processes resume each other's sessions.  More than
-one needs OpenSSL 3.0.  TICKET-KEYS: in their place those of another context, see
-TLS-CONTEXT-TICKET-KEYS; by default a random one, which is replaced daily where OpenSSL 3.0 asks for
-it, and is still taken for another day.  KERNEL-TLS: true where the kernel may encrypt, if it can.
-READ-AHEAD: false where OpenSSL is to read no more of a socket than the record at hand.
+MINIMUM-PROTOCOL: the oldest version that the server speaks, :TLS-1.2 or :TLS-1.3.
+
+CIPHERS: the ciphers for TLS 1.2, a string in OpenSSL's format, see ciphers(1); by default those
+with forward secrecy and authenticated encryption.  CIPHER-SUITES: likewise, for TLS 1.3.
+
+VERIFY-CLIENT: :REQUIRED if each client must have a valid certificate; :OPTIONAL if a client may
+have a valid one or none; :REQUEST if the server asks for one, and accepts any or none; NIL if the
+server does not ask.  CLIENT-CA-FILE: a PEM file with the certificates of the issuers of clients'
+certificates.
+
+TICKET-KEY-FILES: files with 80 secret octets each, as keys for session tickets (RFC 5077).  The
+server makes tickets with the first key, and accepts those made with any of them.  Processes with
+the same files resume each other's sessions.  Several files need OpenSSL 3.0.  TICKET-KEYS: instead
+of files, the keys of another context; see TLS-CONTEXT-TICKET-KEYS.  The default is a random key.
+With OpenSSL 3.0, it is replaced daily, and still accepted for another day.
+
+KERNEL-TLS: true if the kernel shall encrypt, if it can.  READ-AHEAD: false if OpenSSL shall read no
+more from a socket than the current record.
 
 Signals TLS-MISTAKE."
   (multiple-value-bind (context warnings mistake)
-      (deferring-interrupts             ; see TLS-SBCL
+      (deferring-interrupts             ; see session.lisp
         (%clear-errors)
         (handler-case
             (build-context certificates
@@ -214,7 +222,8 @@ Signals TLS-MISTAKE."
                                  :cipher-suites (or cipher-suites *default-tls-cipher-suites*)
                                  :client-ca-file client-ca-file
                                  :verify-client verify-client
-                                 :session-id-context (session-id-context verify-client client-ca-file)
+                                 :session-id-context
+                                 (session-id-context verify-client client-ca-file)
                                  :kernel-tls kernel-tls
                                  :read-ahead read-ahead))
           (tls-mistake (mistake) (values nil '() mistake))))

@@ -1,12 +1,11 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What CL+SSL's conditions tell of handshakes that failed.
+;;;; The reasons for failed handshakes in CL+SSL's conditions.
 
 (defun reason-in-error-text (text)
-  "The reason in TEXT, which has what ERR_print_errors(3) prints of an error; NIL where there is
-none."
+  "The reason in TEXT, in the format of ERR_print_errors(3); NIL if there is none."
   (let ((fields (uiop:split-string text :separator '(#\: #\Newline))))
-    ;; error, its number, the library, the function, the reason
+    ;; The fields are "error", its number, the library, the function and the reason.
     (nth 4 (member "error" fields :test #'string=))))
 
 (defmethod tls-failure-words ((condition cl+ssl::ssl-error/handle))
