@@ -1,9 +1,11 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; ABCL: the Java virtual machine's sockets and clock.  usocket's sockets have channels.
+;;;; ABCL: the sockets and the clock of the Java virtual machine.  The sockets of usocket have
+;;;; channels.
 
 (defmacro jcall-method ((class method &rest argument-classes) object &rest arguments)
-  "Calls METHOD of the Java CLASS on OBJECT.  It is looked up once, when this file is loaded."
+  "Calls METHOD of the Java CLASS on OBJECT with ARGUMENTS.  The method is looked up once, when this
+file is loaded."
   `(java:jcall (load-time-value (java:jmethod ,class ,method ,@argument-classes))
                ,object ,@arguments))
 
@@ -12,32 +14,33 @@
                 "java.lang.System"))
 
 (defun clear-stack ()
-  "Does nothing: nobody can ask for that here."
+  "Has no effect: this Lisp cannot clear its stack."
   nil)
 
 (defun milliseconds ()
-  "Milliseconds, a fixnum, of a clock that never steps and has no epoch."
+  "The time in milliseconds, a fixnum, of a monotonic clock without an epoch."
   (values (floor (nanoseconds) 1000000)))
 
 (defun microseconds ()
-  "Microseconds, a fixnum, of the clock of MILLISECONDS."
+  "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
   (values (floor (nanoseconds) 1000)))
 
 (defun processor-count ()
-  "How many processors the virtual machine may use, at least 1."
+  "The number of processors that the virtual machine may use, an integer of at least 1."
   (java:jcall "availableProcessors" (java:jstatic "getRuntime" "java.lang.Runtime")))
 
 (defun destroy-thread (thread)
-  "Makes THREAD unwind and end, where it waits or evaluates: compiled code that computes goes on."
-  ;; Bordeaux Threads only sets a mark, at which nothing but EVAL looks; so whoever waits is
-  ;; interrupted and sent there.  An interrupted wait in a channel closes the channel.
-  ;; EVAL looks at the mark under this lock: who sees it has been interrupted.
+  "Makes THREAD unwind and end when it waits or calls EVAL.  Compiled code that computes is not
+interrupted."
+  ;; Bordeaux Threads only sets a mark, which only EVAL checks.  So this function also interrupts
+  ;; the thread, and makes it call EVAL.  The interrupt of a wait in a channel closes the channel.
+  ;; EVAL checks the mark with this lock held, so a thread that sees the mark was interrupted, too.
   (threads:synchronized-on thread
     (threads:destroy-thread thread)
     (threads:interrupt-thread thread (lambda () (eval nil)))))
 
 (defun thread-method (name &rest argument-classes)
-  "The Java method NAME of threads, with ARGUMENT-CLASSES, by their names, though it is not public."
+  "The Java method NAME of threads, with ARGUMENT-CLASSES, strings, even if it is not public."
   (let ((method (java:jcall "getDeclaredMethod" (java:jclass "org.armedbear.lisp.LispThread") name
                             (java:jnew-array-from-list "java.lang.Class"
                                                        (mapcar #'java:jclass argument-classes)))))
@@ -45,41 +48,41 @@
     method))
 
 (defparameter *set-destroyed* (thread-method "setDestroyed" "boolean")
-  "The Java method that marks a thread as destroyed, or no longer so.")
+  "The Java method that sets or clears the mark of a destroyed thread.")
 
 (defparameter *destroyed-p* (thread-method "isDestroyed")
-  "The Java method that tells whether a thread is marked as destroyed.")
+  "The Java method that returns the mark of a destroyed thread.")
 
 (defun heed-interrupt ()
-  "Does what the current thread was interrupted for, if it was: until then no wait would last, and
-a file would be closed when it is read or written."
+  "Runs the pending interrupt of the current thread, if there is one.  While an interrupt is
+pending, every wait ends at once, and a read or write closes its file."
   (when (jcall-method ("java.lang.Thread" "isInterrupted")
                       (java:jstatic (load-time-value
                                      (java:jmethod "java.lang.Thread" "currentThread"))
                                     "java.lang.Thread"))
-    ;; A wait that is interrupted before it begins.
+    ;; A wait runs the pending interrupt before it begins.
     (let ((thread (threads:current-thread)))
       (threads:synchronized-on thread
         (threads:object-wait thread 1/1000)))))
 
 (defun survive-destruction ()
-  "Lets the current thread go on though somebody has destroyed it; true where that is so."
-  ;; The mark would end it at the next call of a generic function, many of which evaluate.
+  "Lets the current thread continue even if another thread has destroyed it; true if one has."
+  ;; The mark would end the thread at its next call of a generic function, since many call EVAL.
   (let ((thread (threads:current-thread)))
-    (prog1 (threads:synchronized-on thread ; who destroys it marks it, and interrupts it
+    (prog1 (threads:synchronized-on thread ; see DESTROY-THREAD
              (prog1 (java:jcall *destroyed-p* thread)
                (java:jcall *set-destroyed* thread java:+false+)))
       (heed-interrupt))))
 
 (defun end-destroyed-thread ()
-  "Ends the current thread, which SURVIVE-DESTRUCTION has let go on."
+  "Ends the current thread after all, for which SURVIVE-DESTRUCTION has returned true."
   (java:jcall *set-destroyed* (threads:current-thread) java:+true+)
   (heed-destruction))
 
 (defmacro unwind-protect-whole (form &body cleanup)
-  "Evaluates FORM, and then, however that was left, all of CLEANUP, though its thread was destroyed.
-Returns the values of FORM; or ends a thread that was destroyed where nothing took heed of it before
-CLEANUP."
+  "Evaluates FORM, and then all of CLEANUP, also after a non-local exit from FORM or if the thread
+is destroyed meanwhile.  Returns the values of FORM; or ends the thread if it was destroyed and FORM
+has returned all the same."
   (let ((done-p (gensym "DONE-P")) (destroyed-p (gensym "DESTROYED-P")))
     `(let ((,done-p nil) (,destroyed-p nil))
        (unwind-protect (multiple-value-prog1 ,form
@@ -90,21 +93,20 @@ CLEANUP."
            (end-destroyed-thread))))))
 
 (defparameter *destruction-period* 1/4
-  "How often, in seconds, a thread that waits has to call HEED-DESTRUCTION; NIL where that is not
-needed.")
+  "The longest time, in seconds, a real, between two calls of HEED-DESTRUCTION in a thread that
+waits; NIL if it need not call it.")
 
 (defun heed-destruction ()
-  "Ends the current thread if somebody has destroyed it by Bordeaux Threads, which ends no wait
-here."
+  "Ends the current thread if another thread has destroyed it by Bordeaux Threads, which does not
+end waits on ABCL."
   (eval nil))                           ; see DESTROY-THREAD
 
 (defun wait-on (condition-variable lock seconds)
   "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
-CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
-for."
-  ;; Bordeaux Threads takes LOCK again only where nobody interrupts the wait; whoever gives LOCK
-  ;; back while the thread unwinds would fail then, and a handler of that error would keep the
-  ;; thread from its end.
+CONDITION-VARIABLE, and takes LOCK again.  The wait may end early, so the caller checks its
+condition in a loop."
+  ;; After an interrupt of the wait, Bordeaux Threads does not take LOCK again.  A cleanup form that
+  ;; releases LOCK would then signal an error, and a handler for it might keep the thread alive.
   (let ((lock-back-p nil))
     (unwind-protect
          (setf lock-back-p (bt:condition-wait condition-variable lock :timeout seconds))
@@ -115,8 +117,8 @@ for."
   (jcall-method ("java.net.ServerSocket" "isClosed") (usocket:socket listener)))
 
 (defun %pending-connection-p (listener)
-  ;; A selector would need the shared channel to be non-blocking under the feet of
-  ;; those who accept, so nobody can tell: a connection may be there.
+  ;; A selector would make the channel non-blocking for all threads that accept on it.  So this Lisp
+  ;; cannot tell, and a connection may be there.
   (declare (ignore listener))
   t)
 
@@ -124,10 +126,11 @@ for."
   (usocket:socket-close listener)
   t)
 
-(defconstant +op-read+ 1 "SelectionKey.OP_READ.")
+(defconstant +op-read+ 1
+  "The value of SelectionKey.OP_READ.")
 
 (defmacro with-selector ((selector channel) &body body)
-  "Runs BODY with a SELECTOR that is ready when CHANNEL can be read, which does not block
+  "Runs BODY with a SELECTOR that is ready when CHANNEL can be read.  CHANNEL is non-blocking
 meanwhile."
   `(let ((,selector (java:jstatic "open" "java.nio.channels.Selector")))
      (unwind-protect
@@ -143,9 +146,8 @@ meanwhile."
                      ,channel java:+true+))))
 
 (defun select-once (selector milliseconds)
-  "Waits up to MILLISECONDS, or for ever when NIL, for what SELECTOR is for.  True when it is
-ready."
-  ;; To SELECT, zero means no limit.
+  "Waits up to MILLISECONDS, or NIL for no limit, until SELECTOR is ready.  True if it is."
+  ;; For SELECT, zero means no limit.
   (plusp (cond ((null milliseconds)
                 (jcall-method ("java.nio.channels.Selector" "select") selector))
                ((plusp milliseconds)
@@ -155,8 +157,7 @@ ready."
                 (jcall-method ("java.nio.channels.Selector" "selectNow") selector)))))
 
 (defun %await-input (usocket until)
-  ;; Not usocket's, whose wait of zero seconds, and every wait while octets are buffered
-  ;; already, lasts for ever.
+  ;; The wait of usocket would never end with a limit of zero seconds, or with buffered octets.
   (let ((channel (jcall-method ("java.net.Socket" "getChannel") (usocket:socket usocket))))
     (with-selector (selector channel)
       (loop for left = (milliseconds-left until)
@@ -177,6 +178,6 @@ ready."
     t))
 
 (defun wait-timed-out-p (condition)
-  "True when CONDITION, which reading or writing a socket's stream has signalled, tells that the
-wait had its time: here it is Java's exception, as text."
+  "True if CONDITION, signalled by a read or write of a socket's stream, means that the wait has
+timed out.  On ABCL it has the text of a Java exception."
   (and (search "timed out" (princ-to-string condition)) t))

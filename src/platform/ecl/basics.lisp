@@ -3,34 +3,35 @@
 ;;;; ECL on Unix.
 
 (defmacro uninterruptibly (&body body)
-  "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until it is done."
+  "Runs BODY.  Another thread's interrupt or BT:DESTROY-THREAD waits until BODY has ended."
   `(mp:without-interrupts ,@body))
 
 (defmacro deferring-interrupts (&body body)
-  "Runs BODY; another thread's interrupt or BT:DESTROY-THREAD waits until that is done, or until an
-INTERRUPTIBLY in it.  A wait in the system is cut short, as by any signal.  ECL keeps that in part
-only: it ends a thread that is to be destroyed also where BODY leaves a handler."
+  "Runs BODY.  Another thread's interrupt or BT:DESTROY-THREAD waits until BODY has ended, or until
+an INTERRUPTIBLY in it.  An interrupt cuts a wait in the system short, as any signal does.  On ECL,
+a thread that is destroyed may also end where BODY leaves a handler."
   `(mp:without-interrupts ,@body))
 
 (defmacro interruptibly (&body body)
-  "Runs BODY so that within DEFERRING-INTERRUPTS, too, the thread can be interrupted or destroyed,
-before BODY begins if that was to happen already."
-  ;; Not by ALLOW-WITH-INTERRUPTS around it all: every lock that is taken would be a place to die.
+  "Runs BODY so that the thread can be interrupted or destroyed even within DEFERRING-INTERRUPTS.
+An interrupt that already waits runs before BODY."
+  ;; With ALLOW-WITH-INTERRUPTS around all of DEFERRING-INTERRUPTS, the thread could be destroyed
+  ;; wherever it takes a lock.
   `(let ((si:*allow-with-interrupts* t))
      (mp:with-interrupts ,@body)))
 
 (defmacro with-acquired ((variable acquire release) &body body)
-  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
-left, the form RELEASE.  These two are evaluated whole: another thread's interrupt or
-BT:DESTROY-THREAD waits meanwhile, so that nothing is acquired and not released.  BODY can be
-interrupted where the caller can."
+  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then the form RELEASE,
+also after a non-local exit from BODY.  Another thread's interrupt or BT:DESTROY-THREAD waits during
+ACQUIRE and RELEASE, so that every acquired resource is released.  BODY can be interrupted if the
+caller can."
   `(mp:without-interrupts
      (let ((,variable ,acquire))
        (unwind-protect (mp:with-local-interrupts ,@body)
          ,release))))
 
 (defmacro set-published (place value)
-  "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
+  "Sets PLACE, which other threads read without a lock, to VALUE, a new object."
   `(setf ,place ,value))
 
 (ffi:clines "#include <time.h>" "#include <unistd.h>" "#include <sys/socket.h>"
@@ -44,25 +45,24 @@ interrupted where the caller can."
                return count < 0 ? -errno : count; }")
 
 (defun microseconds ()
-  "Microseconds, a fixnum, of the clock of MILLISECONDS."
+  "The time in microseconds, a fixnum, of the clock of MILLISECONDS."
   (ffi:c-inline () () :long-long "hrt_microseconds()" :one-liner t))
 
 (defun clear-stack ()
-  "Does nothing: nobody can ask for that here."
+  "Has no effect: this Lisp cannot clear its stack."
   nil)
 
 (defun milliseconds ()
-  "Milliseconds, a fixnum, of a clock that never steps and has no epoch."
+  "The time in milliseconds, a fixnum, of a monotonic clock without an epoch."
   (values (floor (microseconds) 1000)))
 
 (defun processor-count ()
-  "How many processors the system has online, at least 1."
+  "The number of processors that are online, an integer of at least 1."
   (max 1 (ffi:c-inline () () :long "sysconf(_SC_NPROCESSORS_ONLN)" :one-liner t)))
 
 (defmacro with-lock-except-in-waits ((lock) &body body)
   "Evaluates BODY while the current thread holds LOCK and defers interrupts.  In BODY, (WAITING
-FORM) evaluates FORM, a call of WAIT-ON, in which the thread can be interrupted where the caller
-can."
+FORM) evaluates FORM, a call of WAIT-ON, in which the thread can be interrupted if the caller can."
   (let ((mutex (gensym "MUTEX")))
     `(let ((,mutex ,lock))
        (mp:without-interrupts
@@ -73,10 +73,10 @@ can."
 
 (defun wait-on (condition-variable lock seconds)
   "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
-CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
-for.  Interrupts that the caller allows run where LOCK is not held."
-  ;; ECL has no timed wait, and Bordeaux Threads would make a thread for each, to interrupt
-  ;; it.  So this looks again every few milliseconds.
+CONDITION-VARIABLE, and takes LOCK again.  The wait may end early, so the caller checks its
+condition in a loop.  Interrupts that the caller allows run while LOCK is free."
+  ;; ECL has no timed wait, and Bordeaux Threads would make a thread for each wait, to interrupt it.
+  ;; So this function returns after a few milliseconds, and its caller polls.
   (declare (ignore condition-variable))
   (mp:giveup-lock lock)
   (unwind-protect
@@ -89,18 +89,19 @@ for.  Interrupts that the caller allows run where LOCK is not held."
   (sb-bsd-sockets:socket-file-descriptor (usocket:socket usocket)))
 
 (defun %wake-listener (listener)
-  ;; Every accept, now or later, fails with EINVAL on Linux; macOS refuses (ENOTCONN).
+  ;; On Linux, every accept then fails with EINVAL, now and later.  macOS refuses the call
+  ;; (ENOTCONN).
   (%shut-down listener :io))
 
 (defconstant +eintr+ 4)
 
 (defun poll-descriptor (descriptor direction until)
-  "Waits until DESCRIPTOR is ready for DIRECTION, :INPUT or :OUTPUT, or failed: then true.  NIL
-after UNTIL, a moment of MILLISECONDS, or NIL for no limit."
-  ;; In pieces, so that a wait is over before long also when a thread's interrupt came just
-  ;; before poll(2).
+  "Waits until DESCRIPTOR is ready for DIRECTION, :INPUT or :OUTPUT, or has failed; returns true
+then.  Returns NIL after UNTIL, a moment of MILLISECONDS, or NIL for no limit."
+  ;; Each call of poll(2) waits a second at most, in case an interrupt came just before it.
   (loop for left = (milliseconds-left until)
-        for count = (ffi:c-inline (descriptor (ecase direction (:input 0) (:output 1)) (min (or left 1000) 1000))
+        for count = (ffi:c-inline (descriptor (ecase direction (:input 0) (:output 1))
+                                              (min (or left 1000) 1000))
                                   (:int :int :int) :int
                                   "hrt_poll(#0, #1, #2)" :one-liner t)
         do (cond ((plusp count) (return t))
@@ -109,11 +110,11 @@ after UNTIL, a moment of MILLISECONDS, or NIL for no limit."
                   (error "poll failed: error number ~D." (- count))))))
 
 (defun %await-input (usocket until)
-  ;; Not usocket's: a signal ends its wait early.
+  ;; A signal would end the wait of usocket early.
   (poll-descriptor (%descriptor usocket) :input until))
 
 (defun limit-receiving (socket seconds)
-  "Lets no read and no accept on SOCKET wait for more than SECONDS, or for ever where that is 0."
+  "Limits each read and accept on SOCKET to SECONDS; 0 is for no limit."
   (setf (sb-bsd-sockets:sockopt-receive-timeout socket) seconds))
 
 (defun %limit-waits (usocket seconds)

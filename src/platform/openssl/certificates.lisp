@@ -82,7 +82,7 @@ issuers."
   (unless (= 1 (%check-private-key context))
     (%clear-errors)
     (tls-mistaken :key index (princ-to-string key-file)
-                  "does not match the certificate in ~A"
+                  "has another key than the certificate in ~A"
                   (princ-to-string certificate-file))))
 
 ;;; Warnings about certificates that some clients will not trust

@@ -1,27 +1,27 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Any other Lisp, by what usocket offers everywhere.
+;;;; Any other Lisp, with the operations that usocket has everywhere.
 
 (defun clear-stack ()
-  "Does nothing: nobody can ask for that here."
+  "Has no effect: this Lisp cannot clear its stack."
   nil)
 
 (defun milliseconds ()
-  "Milliseconds of the Lisp's real-time clock."
+  "The time in milliseconds, an integer, of the Lisp's real-time clock."
   (values (floor (* 1000 (get-internal-real-time)) internal-time-units-per-second)))
 
 (defun microseconds ()
-  "Microseconds of the Lisp's real-time clock."
+  "The time in microseconds, an integer, of the Lisp's real-time clock."
   (values (floor (* 1000000 (get-internal-real-time)) internal-time-units-per-second)))
 
 (defun processor-count ()
-  "How many processors to count on: 2, since nobody can tell."
+  "The assumed number of processors: 2, since this Lisp cannot tell."
   2)
 
 (defun wait-on (condition-variable lock seconds)
   "Releases LOCK, waits up to SECONDS, a real or NIL for no limit, for a notification of
-CONDITION-VARIABLE, and takes LOCK again.  May return early: call it in a loop around what is waited
-for."
+CONDITION-VARIABLE, and takes LOCK again.  The wait may end early, so the caller checks its
+condition in a loop."
   (bt:condition-wait condition-variable lock :timeout seconds))
 
 (defun %wake-listener (listener)

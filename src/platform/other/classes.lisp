@@ -1,31 +1,31 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Lisps that we do not ask how they make instances.
+;;;; Classes on Lisps where this library does not optimize the making of instances.
 
 (defparameter *making-functions* '()
-  "The generic functions by which instances are made, where that matters.")
+  "The generic functions that make instances; empty where that does not matter.")
 
 (defun class-making (class)
-  "NIL: how instances of CLASS are made is not known."
+  "NIL: the methods that make instances of CLASS are unknown."
   (declare (ignore class))
   nil)
 
 (defun sole-method-p (function)
-  "NIL: how many methods FUNCTION has is not known."
+  "NIL: the number of methods of FUNCTION is unknown."
   (declare (ignore function))
   nil)
 
 (defun superclasses (class)
-  "NIL: redefinitions of the classes that CLASS is made of cannot be watched."
+  "NIL: this Lisp cannot watch the superclasses of CLASS for redefinitions."
   (declare (ignore class))
   '())
 
 (defun method-calls-supported-p ()
-  "NIL: methods cannot be called by themselves."
+  "NIL: this Lisp cannot call methods without their generic function."
   nil)
 
 (defun make-calling-method (function)
-  "NIL: there would be nobody to call a method that calls FUNCTION."
+  "NIL: no caller could use a method that calls FUNCTION."
   (declare (ignore function))
   nil)
 
@@ -37,6 +37,6 @@
   (unsupported classes-between extra-slots call-methods))
 
 (defun call-when-redefined (function &rest metaobjects)
-  "NIL: redefinitions of METAOBJECTS cannot be watched, so FUNCTION will not be called."
+  "NIL: this Lisp cannot watch METAOBJECTS for redefinitions, so FUNCTION is never called."
   (declare (ignore function metaobjects))
   nil)

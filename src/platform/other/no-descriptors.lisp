@@ -1,28 +1,28 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; No pollers: the ready engine cannot be made, its code compiles all the same.  Nor are there
-;;;; listeners of other kinds than usocket's.
+;;;; Platforms without pollers: the ready engine compiles, but cannot be made.  All listeners are
+;;;; those of usocket.
 
 (deftype descriptor () 'fixnum)
 (deftype token () 'integer)
 
 (defconstant +most-dropped+ 1
-  "The most octets that DROP-OCTETS would drop.")
+  "The maximum number of octets that DROP-OCTETS would drop, an integer.")
 
 (defconstant +would-block+ -11
-  "What a call that reads or writes nothing now would return.")
+  "The value, an integer, of a read or write that would have to wait.")
 
 (defun readiness-supported-p ()
   "NIL: this platform has no pollers."
   nil)
 
 (defun would-block-p (result)
-  "NIL: who reads or writes waits."
+  "NIL: reads and writes wait."
   (declare (ignore result))
   nil)
 
 (defun private-folder ()
-  "NIL: folders are made as others are."
+  "NIL: there are no private folders here."
   nil)
 
 (defun open-temporary-file ()
@@ -30,19 +30,19 @@
   -38)
 
 (defun fill-standard-descriptors ()
-  "Does nothing: which numbers descriptors have is the Lisp's affair."
+  "Has no effect: the Lisp manages the descriptors."
   nil)
 
 (defun special-listeners-supported-p ()
-  "NIL: this platform has no other listeners than usocket's."
+  "NIL: this platform has only the listeners of usocket."
   nil)
 
 (defun accepted-socket (socket)
-  "What ACCEPT-CONNECTION returns for SOCKET, one of the Lisp's own: a usocket."
+  "The value of ACCEPT-CONNECTION for SOCKET, a socket of the Lisp: a usocket."
   (stream-usocket socket))
 
 (defun defer-accepts (listener seconds)
-  "Has no effect: on this platform connections come when they are made."
+  "Has no effect: on this platform LISTENER does not hold connections back."
   (declare (ignore listener seconds))
   0)
 
@@ -53,7 +53,8 @@
                                         (error "~A needs SBCL under Linux." ',name))))))
   (unsupported error-text listener-descriptor descriptor-socket
                descriptor-peer-name descriptor-local-name token-hangup-p plain-token
-               receive-octets first-octet drop-octets send-octets send-octets-before-more send-held-octets
+               receive-octets first-octet drop-octets
+               send-octets send-octets-before-more send-held-octets
                accept-descriptor close-descriptor shut-descriptor
                set-no-delay set-non-blocking set-blocking #-sbcl await-descriptor
                unread-octets unsent-octets
@@ -68,19 +69,20 @@
                schedule-as-batch let-timers-be-late nap))
 
 (defmacro order-memory ()
-  "Has no effect: nobody needs it."
+  "Has no effect: no code needs it here."
   nil)
 
 (defmacro order-reads ()
-  "Has no effect: nobody needs it."
+  "Has no effect: no code needs it here."
   nil)
 
 (defmacro order-writes ()
-  "Has no effect: nobody needs it."
+  "Has no effect: no code needs it here."
   nil)
 
 (defmacro compare-and-set (place old new)
-  "Sets PLACE to NEW if it is EQ to OLD; true when it was.  Atomic only where it is needed."
+  "Sets PLACE to NEW if it is EQ to OLD; returns true if it was.  Not atomic, since no code needs
+that here."
   `(when (eq ,place ,old)
      (setf ,place ,new)
      t))
@@ -90,37 +92,37 @@
   (value 0))
 
 (setf (documentation 'make-counter 'function)
-      "A new counter, of which COUNTER-COUNT is 0.")
+      "A new counter with the value 0.")
 
 (defun counter-add (counter delta)
-  "Adds DELTA to COUNTER.  Atomic only where it is needed."
+  "Adds DELTA, an integer, to COUNTER.  Not atomic, since no code needs that here."
   (incf (counter-value counter) delta))
 
 (defun counter-add-up-to (counter delta most)
-  "Adds DELTA to COUNTER, and returns true; NIL where that would be more than MOST.  Atomic only
-where it is needed."
+  "Adds DELTA to COUNTER, and returns true; NIL if the sum would be more than MOST.  These are
+integers.  Not atomic, since no code needs that here."
   (when (<= (+ (counter-value counter) delta) most)
     (incf (counter-value counter) delta)
     t))
 
 (defun counter-count (counter)
-  "The value of COUNTER."
+  "The value of COUNTER, an integer."
   (counter-value counter))
 
 (defun heap-octets ()
-  "NIL: how large the heap may be is not known."
+  "NIL: the maximum size of the heap is unknown."
   nil)
 
 (defun heap-used ()
-  "NIL: how much of the heap is in use is not known."
+  "NIL: the size of the heap in use is unknown."
   nil)
 
 (defun collect-garbage ()
-  "Does nothing: the Lisp knows best."
+  "Has no effect here."
   nil)
 
 (defun call-when-forgotten (object function)
-  "Does nothing: content has neither files nor memory of its own here."
+  "Has no effect: no object here has files or memory outside the heap."
   (declare (ignore object function))
   nil)
 
@@ -129,11 +131,11 @@ where it is needed."
   nil)
 
 (defun wrap-function (name wrapper)
-  "Leaves the function NAME as it is: there is nothing here that WRAPPER could do better."
+  "Has no effect: the function NAME needs no WRAPPER here."
   (declare (ignore wrapper))
   name)
 
 (defun call-for-backtrace (function length caller)
-  "The backtrace that FUNCTION returns."
+  "The backtrace, a string, that FUNCTION returns; LENGTH and CALLER have no effect here."
   (declare (ignore length caller))
   (funcall function))

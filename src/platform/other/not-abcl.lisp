@@ -1,33 +1,33 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What only ABCL has to do in another way.
+;;;; Operations for all Lisps except ABCL.
 
 (defun destroy-thread (thread)
   "Makes THREAD unwind and end."
   (bt:destroy-thread thread))
 
 (defmacro unwind-protect-whole (form &body cleanup)
-  "Evaluates FORM, and then, however that was left, all of CLEANUP, though its thread was destroyed.
-Returns the values of FORM."
+  "Evaluates FORM, and then all of CLEANUP, also after a non-local exit from FORM or if the thread
+is destroyed meanwhile.  Returns the values of FORM."
   `(unwind-protect ,form ,@cleanup))
 
 (defparameter *destruction-period* nil
-  "How often, in seconds, a thread that waits has to call HEED-DESTRUCTION; NIL where that is not
-needed.")
+  "The longest time, in seconds, a real, between two calls of HEED-DESTRUCTION in a thread that
+waits; NIL if it need not call it.")
 
 (declaim (inline heed-destruction))
 (defun heed-destruction ()
-  "Does nothing: a thread that is destroyed ends where it waits."
+  "Has no effect: a destroyed thread ends its wait by itself."
   nil)
 
 (defun wait-timed-out-p (condition)
-  "True when CONDITION, which reading or writing a socket's stream has signalled, tells that the
-wait had its time."
+  "True if CONDITION, signalled by a read or write of a socket's stream, means that the wait has
+timed out."
   (typep condition '(or usocket:timeout-error #+sbcl sb-sys:io-timeout)))
 
 (defun %closed-p (listener)
   (declare (ignore listener))
-  nil)                                  ; the error number tells
+  nil)                                  ; the error number of accept(2) tells
 
 (defun %pending-connection-p (listener)
   (%await-input listener (milliseconds)))

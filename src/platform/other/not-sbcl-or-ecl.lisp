@@ -1,11 +1,10 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What only SBCL and ECL have to do in another way: here nothing defers interrupts, and
-;;;; sockets are those of usocket.
+;;;; Operations for all Lisps except SBCL and ECL: interrupts cannot be deferred, and sockets are
+;;;; those of usocket.
 
 (defmacro uninterruptibly (&body body)
-  "Runs BODY; nothing protects it from BT:DESTROY-THREAD, which on ABCL has an effect only where a
-thread waits or evaluates."
+  "Runs BODY.  BT:DESTROY-THREAD can still end BODY; on ABCL, only while it waits or calls EVAL."
   `(progn ,@body))
 
 (defmacro deferring-interrupts (&body body)
@@ -17,8 +16,8 @@ thread waits or evaluates."
   `(progn ,@body))
 
 (defmacro with-acquired ((variable acquire release) &body body)
-  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then, however BODY was
-left, the form RELEASE."
+  "Evaluates BODY with VARIABLE bound to the value of the form ACQUIRE, and then the form RELEASE,
+also after a non-local exit from BODY."
   `(let ((,variable ,acquire))
      (unwind-protect-whole (progn ,@body)
        ,release)))
@@ -31,7 +30,7 @@ call of WAIT-ON."
        ,@body)))
 
 (defmacro set-published (place value)
-  "Sets PLACE, which other threads read without a lock, to VALUE, an object made for that."
+  "Sets PLACE, which other threads read without a lock, to VALUE, a new object."
   `(setf ,place ,value))
 
 (defun %error-number (condition)
@@ -43,5 +42,5 @@ call of WAIT-ON."
   nil)
 
 (defun %accept (listener)
-  ;; The stream tells its element type as it is given here, so Hunchentoot's words for it.
+  ;; The stream reports the element type in this form, so this is the form that Hunchentoot uses.
   (usocket:socket-accept listener :element-type '(unsigned-byte 8)))

@@ -1,10 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Octets by groups that every Lisp has small numbers for; sbcl/octets.lisp has the same by
-;;;; machine words.
+;;;; Groups of octets that are fixnums in every Lisp; sbcl/octets.lisp has groups of machine words.
 
 (defconstant +group-size+ 4
-  "How many octets an OCTET-GROUP has.")
+  "The number of octets in an OCTET-GROUP.")
 
 (deftype octet-group ()
   "Several octets in one number, the first in its lowest bits."
@@ -12,7 +11,7 @@
 
 (declaim (inline octet-group))
 (defun octet-group (octets position)
-  "The group of the octets that OCTETS has from POSITION on, of which there must be enough."
+  "The group of octets that begins in OCTETS at POSITION.  It must lie within OCTETS."
   (declare (type octets octets) (type index position))
   (logior (aref octets position)
           (ash (aref octets (+ position 1)) 8)
@@ -21,7 +20,7 @@
 
 (declaim (inline (setf octet-group)))
 (defun (setf octet-group) (group octets position)
-  "Makes GROUP the octets that OCTETS has from POSITION on, of which there must be enough."
+  "Writes GROUP to OCTETS from POSITION on.  It must lie within OCTETS."
   (declare (type octet-group group) (type octets octets) (type index position))
   (dotimes (place +group-size+ group)
     (setf (aref octets (+ position place)) (ldb (byte 8 (* 8 place)) group))))

@@ -1,14 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; What SBCL does to make an instance of a class, and when that changes.
+;;;; The methods by which SBCL makes an instance of a class, and notifications when they change.
 
 (defparameter *making-functions*
   (list #'make-instance #'allocate-instance #'initialize-instance #'shared-initialize)
-  "The generic functions by which instances are made.")
+  "The generic functions that make instances.")
 
 (defun class-making (class)
-  "A list of the methods that MAKE-INSTANCE of CLASS runs; NIL when it depends on more than CLASS
-and those methods how its instances are made."
+  "A list of the methods that MAKE-INSTANCE of CLASS runs; NIL if more than CLASS and those methods
+determines how its instances are made."
   (when (eq (class-of class) (find-class 'standard-class))
     (sb-mop:finalize-inheritance class)
     (multiple-value-bind (initializing sure)
@@ -23,15 +23,15 @@ and those methods how its instances are made."
                      initializing sharing))))))
 
 (defun classes-between (class base)
-  "The classes of which CLASS is made, before BASE, a superclass."
+  "A list of the classes before BASE, a superclass, in the class precedence list of CLASS."
   (sb-mop:finalize-inheritance class)
   (loop for super in (sb-mop:class-precedence-list class)
         until (eq super base)
         collect super))
 
 (defun extra-slots (class base)
-  "The names of the slots that CLASS has beyond those of BASE, a superclass, and whether it has
-left those of BASE as they are."
+  "A list of the names of the slots that CLASS adds to those of BASE, a superclass; and true if it
+redefines no slot of BASE."
   (flet ((names (slots) (mapcar #'sb-mop:slot-definition-name slots)))
     (let ((own (loop for super in (classes-between class base)
                      append (names (sb-mop:class-direct-slots super)))))
@@ -39,21 +39,21 @@ left those of BASE as they are."
               (null (intersection (names (sb-mop:class-slots base)) own))))))
 
 (defun sole-method-p (function)
-  "True when the generic FUNCTION has one method only."
+  "True if the generic FUNCTION has only one method."
   (null (rest (sb-mop:generic-function-methods function))))
 
 (defun superclasses (class)
-  "CLASS and all classes that it is made of, save those that every class is."
+  "A list of CLASS and all its superclasses before STANDARD-OBJECT."
   (classes-between class (find-class 'standard-object)))
 
 ;;; Calling methods
 
 (defun method-calls-supported-p ()
-  "True: methods can be called in another order than their generic function's."
+  "True: methods can be called in an order other than that of their generic function."
   t)
 
 (defun make-calling-method (function)
-  "A method that calls FUNCTION with the arguments that it is called with."
+  "A method that calls FUNCTION with its arguments."
   (make-instance 'standard-method
                  :qualifiers '() :lambda-list '(object &rest arguments)
                  :specializers (list (find-class t))
@@ -69,14 +69,14 @@ left those of BASE as they are."
 
 (defclass watcher ()
   ((function :initarg :function :reader watcher-function))
-  (:documentation "Calls a function when what it watches is redefined."))
+  (:documentation "A dependent that calls a function when a class or generic function changes."))
 
 (defmethod sb-mop:update-dependent (metaobject (watcher watcher) &rest initargs)
   (declare (ignore metaobject initargs))
   (funcall (watcher-function watcher)))
 
 (defun call-when-redefined (function &rest metaobjects)
-  "Lets FUNCTION be called when one of METAOBJECTS, generic functions and classes, is redefined, or
-gets or loses a method.  True: here that can be watched."
+  "Makes the system call FUNCTION, without arguments, when one of METAOBJECTS, generic functions and
+classes, is redefined, or gets or loses a method.  Returns true: this Lisp can do that."
   (dolist (metaobject metaobjects t)
     (sb-mop:add-dependent metaobject (make-instance 'watcher :function function))))

@@ -2,8 +2,8 @@
 
 ;;;; hot: non-blocking descriptors, for SBCL on Linux.
 ;;;;
-;;;; The C calls that the ready engine makes for each request.  Who calls has checked
-;;;; types and bounds: descriptors are open, octets are as long as the given range.
+;;;; The C calls that the ready engine makes for each request.  The callers have checked types and
+;;;; bounds: descriptors are open, and ranges lie within their octets.
 
 (deftype descriptor ()
   "An open file descriptor."
@@ -12,23 +12,25 @@
 (defconstant +eagain+ 11)
 
 (defconstant +would-block+ (- +eagain+)
-  "What RECEIVE-OCTETS and SEND-OCTETS return when nothing can be read or written now, an integer.")
+  "The value, an integer, of RECEIVE-OCTETS and SEND-OCTETS if no octet can be read or written
+now.")
 
 (declaim (inline would-block-p))
 (defun would-block-p (result)
-  "True when RESULT, of a call below, says that nothing can be read or written now."
+  "True if RESULT, an integer that a function of this layer returned, means that no octet can be
+read or written now."
   (= result (- +eagain+)))
 
 (defun error-text (number)
-  "What the error NUMBER of a system call means, for people."
+  "A text, a string, for the error NUMBER of a system call, an integer."
   (format nil "~A (error number ~D)" (sb-int:strerror number) number))
 
 ;;; Octets
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defmacro transfer-octets (name flags)
-    "Calls the C function NAME, recv or send, with FLAGS, for the range of octets in scope, until
-no signal interrupts it."
+    "Calls the C function NAME, recv or send, with FLAGS, for the variables DESCRIPTOR, OCTETS,
+START and END in scope.  Repeats the call if a signal has interrupted it."
     `(sb-sys:with-pinned-objects (octets)
        (loop
          (let ((result (system-call ,name sb-alien:long
@@ -40,7 +42,7 @@ no signal interrupts it."
            (unless (= result (- +eintr+))
              (return result)))))))
 
-;; Those descriptors are non-blocking; but what was given to a program is as the program wants it.
+;; The engine's descriptors are non-blocking, but a program may have changed one that it was given.
 (defconstant +msg-dontwait+ #x40)
 
 (declaim (ftype (function (descriptor octets index index) fixnum)
@@ -48,7 +50,7 @@ no signal interrupts it."
          (ftype (function (descriptor index) fixnum) drop-octets))
 
 (defun receive-octets (descriptor octets start end)
-  "Reads what DESCRIPTOR has, at most END - START octets, to OCTETS from START.  Returns their
+  "Reads the octets that DESCRIPTOR has, at most END - START, into OCTETS from START.  Returns their
 number, 0 at the end of input, or minus an error number; see WOULD-BLOCK-P."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
@@ -57,26 +59,26 @@ number, 0 at the end of input, or minus an error number; see WOULD-BLOCK-P."
 (defconstant +msg-peek+ 2)
 
 (defun first-octet (descriptor)
-  "The next octet that DESCRIPTOR has, which stays there; NIL where it has none."
+  "The next octet of DESCRIPTOR, which is not consumed; NIL if there is none."
   (let ((octets (make-octets 1)) (start 0) (end 1))
     (declare (dynamic-extent octets))
     (and (= 1 (transfer-octets "recv" (logior +msg-dontwait+ +msg-peek+)))
          (aref octets 0))))
 
 (defconstant +most-dropped+ (* 64 1024)
-  "The most octets that DROP-OCTETS drops at once.")
+  "The maximum number of octets that DROP-OCTETS drops at once, an integer.")
 
 (defconstant +msg-trunc+ #x20)
 
 (declaim (type octets *dregs*))
 (sb-ext:defglobal *dregs* (make-octets +most-dropped+)
-  "Where octets go that nobody wants.")
+  "The buffer for octets that are dropped.")
 
 (defun drop-octets (descriptor count)
-  "Drops what DESCRIPTOR has, at most COUNT octets, which are not more than +MOST-DROPPED+.  Returns
-what RECEIVE-OCTETS does."
+  "Drops the octets that DESCRIPTOR has, at most COUNT, an integer up to +MOST-DROPPED+.  Returns
+the value of RECEIVE-OCTETS."
   (declare (type descriptor descriptor) (type index count) #.*hot-policy*)
-  ;; TCP does not even copy them, see tcp(7).
+  ;; With MSG_TRUNC, TCP does not even copy them; see tcp(7).
   (let ((octets *dregs*) (start 0) (end count))
     (transfer-octets "recv" (logior +msg-dontwait+ +msg-trunc+))))
 
@@ -84,8 +86,8 @@ what RECEIVE-OCTETS does."
 (defconstant +msg-at-once+ (logior +msg-nosignal+ +msg-dontwait+))
 
 (defun send-octets (descriptor octets start end)
-  "Writes OCTETS from START to END to DESCRIPTOR, as many as it takes now.  Returns their
-number or minus an error number; see WOULD-BLOCK-P."
+  "Writes OCTETS from START to END to DESCRIPTOR, as many as it accepts now.  Returns their number,
+or minus an error number; see WOULD-BLOCK-P."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
   (transfer-octets "send" +msg-at-once+))
@@ -93,8 +95,8 @@ number or minus an error number; see WOULD-BLOCK-P."
 (defconstant +msg-more+ #x8000)
 
 (defun send-octets-before-more (descriptor octets start end)
-  "Like SEND-OCTETS, of OCTETS from START to END, for octets that others follow at once: the
-system does not send a segment to DESCRIPTOR that these could fill."
+  "Like SEND-OCTETS, for OCTETS from START to END that further octets will follow at once.  The
+system holds back a segment to DESCRIPTOR that is not full yet."
   (declare (type descriptor descriptor) (type octets octets) (type index start end)
            #.*hot-policy*)
   (transfer-octets "send" (logior +msg-at-once+ +msg-more+)))
@@ -110,7 +112,7 @@ system does not send a segment to DESCRIPTOR that these could fill."
   (system-call "close" sb-alien:int (sb-alien:int descriptor)))
 
 (defun shut-descriptor (descriptor direction)
-  "Ends DESCRIPTOR in DIRECTION, :INPUT, :OUTPUT or :IO.  Returns 0 or minus an error number."
+  "Shuts DESCRIPTOR down in DIRECTION, :INPUT, :OUTPUT or :IO.  Returns 0 or minus an error number."
   (declare (type descriptor descriptor))
   (system-call "shutdown" sb-alien:int (sb-alien:int descriptor)
                (sb-alien:int (ecase direction (:input 0) (:output 1) (:io 2)))))
@@ -122,7 +124,8 @@ system does not send a segment to DESCRIPTOR that these could fill."
 (defconstant +tcp-defer-accept+ 9)
 
 (defun set-tcp-option (descriptor option value)
-  "Gives OPTION of DESCRIPTOR, see tcp(7), VALUE, an integer.  Returns 0 or minus an error number."
+  "Sets OPTION of DESCRIPTOR, see tcp(7), to VALUE, an integer.  Returns 0 or minus an error
+number."
   (declare (type descriptor descriptor))
   (sb-alien:with-alien ((given sb-alien:int value))
     (system-call "setsockopt" sb-alien:int (sb-alien:int descriptor)
@@ -130,17 +133,18 @@ system does not send a segment to DESCRIPTOR that these could fill."
                  ((* sb-alien:int) (sb-alien:addr given)) (sb-alien:int 4))))
 
 (defun set-no-delay (descriptor)
-  "Lets small packets of DESCRIPTOR leave at once.  Returns 0 or minus an error number."
+  "Makes the system send small packets of DESCRIPTOR at once.  Returns 0 or minus an error number."
   (set-tcp-option descriptor +tcp-nodelay+ 1))
 
 (defun send-held-octets (descriptor)
-  "Has the system send what it holds of SEND-OCTETS-BEFORE-MORE to DESCRIPTOR.  Returns 0 or minus
-an error number."
-  (set-no-delay descriptor))            ; which does so each time
+  "Makes the system send the octets to DESCRIPTOR that SEND-OCTETS-BEFORE-MORE held back.  Returns 0
+or minus an error number."
+  (set-no-delay descriptor))            ; each such call sends them
 
 (defun defer-accepts (listener seconds)
-  "Lets connections come to LISTENER, a usocket, when their first octets do, or after about SECONDS,
-an integer; 0 for at once.  Returns 0, or minus an error number, as on a Unix-domain socket."
+  "Makes the system hold each new connection of LISTENER, a usocket, until its first octets arrive,
+or for about SECONDS, an integer; 0 for not at all.  Returns 0 or minus an error number; on a
+Unix-domain socket it fails."
   (set-tcp-option (listener-descriptor listener) +tcp-defer-accept+ seconds))
 
 (defconstant +siocinq+ #x541B)
@@ -156,18 +160,18 @@ an integer; 0 for at once.  Returns 0, or minus an error number, as on a Unix-do
       (if (minusp result) result count))))
 
 (defun unread-octets (descriptor)
-  "How many octets have come to the socket DESCRIPTOR that can be read without waiting; or minus an
+  "The number of octets that can be read from the socket DESCRIPTOR without a wait; or minus an
 error number."
   (queued-octets descriptor +siocinq+))
 
 (defun unsent-octets (descriptor)
-  "How many octets that were written to the socket DESCRIPTOR its peer has not acknowledged yet; or
+  "The number of octets written to the socket DESCRIPTOR that its peer has not acknowledged; or
 minus an error number."
   (queued-octets descriptor +siocoutq+))
 
 (defun change-flags (descriptor function)
-  "Makes the flags of DESCRIPTOR, see fcntl(2), what FUNCTION makes of them.  Returns 0 or minus an
-error number."
+  "Sets the flags of DESCRIPTOR, see fcntl(2), to the value of FUNCTION for its current flags.
+Returns 0 or minus an error number."
   (let ((flags (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
                             (sb-alien:int 3) (sb-alien:int 0))))
     (if (minusp flags)
@@ -176,15 +180,16 @@ error number."
                      (sb-alien:int 4) (sb-alien:int (funcall function flags))))))
 
 (defun set-non-blocking (descriptor)
-  "Makes no call on DESCRIPTOR block any more.  Returns 0 or minus an error number."
+  "Makes DESCRIPTOR non-blocking.  Returns 0 or minus an error number."
   (change-flags descriptor (lambda (flags) (logior flags +sock-nonblock+))))
 
 (defun set-blocking (descriptor)
-  "Makes calls on DESCRIPTOR block, save those of this file.  Returns 0 or minus an error number."
+  "Makes DESCRIPTOR blocking, except for RECEIVE-OCTETS, SEND-OCTETS and their relatives.  Returns 0
+or minus an error number."
   (change-flags descriptor (lambda (flags) (logandc2 flags +sock-nonblock+))))
 
 (defun listener-descriptor (listener)
-  "The descriptor of LISTENER, a usocket."
+  "The descriptor, an integer, of LISTENER, a usocket."
   (sb-bsd-sockets:socket-file-descriptor (usocket:socket listener)))
 
 ;;; Names
@@ -195,7 +200,7 @@ error number."
   (defconstant +af-inet6+ 10))
 
 (defun dotted-text (octets start)
-  "The IPv4 address that OCTETS have from START."
+  "The IPv4 address in OCTETS from START, as text."
   (declare (type octets octets) (type index start))
   (let ((text (make-string 15)) (end 0))
     (declare (type (mod 16) end))
@@ -212,15 +217,15 @@ error number."
     (subseq text 0 end)))
 
 (defun path-name (octets)
-  "The name of the Unix-domain socket whose path, after the family, is OCTETS: as nginx, ss and
-others write it."
+  "The name of the Unix-domain socket with the path OCTETS, which follow the family, in the format
+of nginx, ss and others."
   (let ((path (subseq octets 0 (position 0 octets :start (min 1 (length octets))))))
-    (format nil "unix:~A" (substitute #\@ (code-char 0) ; abstract, see unix(7)
+    (format nil "unix:~A" (substitute #\@ (code-char 0) ; for abstract names; see unix(7)
                                       (sb-ext:octets-to-string
                                        path :external-format '(:utf-8 :replacement #\?))))))
 
 (defun octets-integer (octets start count)
-  "The integer that COUNT of OCTETS from START are, the highest first."
+  "The integer in COUNT of OCTETS from START, the highest first."
   (declare (type octets octets) (type index start) (type (mod 6) count))
   (loop with integer of-type (unsigned-byte 48) = 0
         for position of-type index from start below (+ start count)
@@ -228,12 +233,12 @@ others write it."
         finally (return integer)))
 
 (defun address-family (octets)
-  "The family of the socket address in OCTETS, which has it in the machine's order."
+  "The family of the socket address in OCTETS; its octets are in the order of the machine."
   (declare (type octets octets))
   (+ (aref octets 0) (ash (aref octets 1) 8)))
 
 (defun name-of (octets size)
-  "Address, a string, and port of the socket address in the first SIZE of OCTETS; see
+  "The address, a string, and the port of the socket address in the first SIZE of OCTETS; see
 <sys/socket.h>."
   (declare (type octets octets) (type (mod 129) size))
   (let ((port (octets-integer octets 2 2)))
@@ -243,15 +248,15 @@ others write it."
       (t (values (path-name (subseq octets 2 (max 2 size))) 0)))))
 
 (deftype peer ()
-  "What is known of a peer without asking: NIL, or in an integer its IPv4 address, the upper bits,
-and its port, the lower 16."
+  "The known address of a peer: NIL for none, or an integer with the port in the lower 16 bits and
+the IPv4 address above them."
   '(or null (unsigned-byte 48)))
 
 (defun accept-descriptor (listener)
-  "The descriptor of the next connection on LISTENER, a descriptor, non-blocking and closed on
-exec, and its PEER; or minus an error number."
+  "The descriptor, non-blocking and closed on exec, of the next connection on LISTENER, a
+descriptor, and its PEER; or minus an error number."
   (declare (type descriptor listener))
-  (let ((octets (make-octets 16)))      ; longer names are cut
+  (let ((octets (make-octets 16)))      ; the system truncates longer names
     (declare (dynamic-extent octets))
     (sb-alien:with-alien ((size sb-alien:int 16))
       (let ((descriptor (sb-sys:with-pinned-objects (octets)
@@ -267,7 +272,7 @@ exec, and its PEER; or minus an error number."
                              (octets-integer octets 2 2))))))))
 
 (defun integer-octets (integer count)
-  "COUNT octets that INTEGER is, the highest first."
+  "INTEGER as COUNT octets, the highest first."
   (let ((octets (make-octets count)))
     (dotimes (position count octets)
       (setf (aref octets position) (ldb (byte 8 (* 8 (- count position 1))) integer)))))
@@ -275,15 +280,15 @@ exec, and its PEER; or minus an error number."
 (defconstant +enotconn+ 107)
 
 (defun check-name-call (result name)
-  "Like CHECK-CALL, for a call that asks for the name of a socket; PEER-GONE where nobody is at its
-other end."
+  "Like CHECK-CALL, for a call that asks for the name of a socket.  Signals PEER-GONE if the socket
+is not connected."
   (if (= result (- +enotconn+))
       (error 'peer-gone)
       (check-call result name)))
 
 (defmacro socket-name (function descriptor)
-  "Address and port that the C function FUNCTION tells of DESCRIPTOR.  Signals an error when it
-tells nothing."
+  "The address and the port that the C function FUNCTION returns for DESCRIPTOR.  Signals an error
+if the call fails."
   `(let ((octets (make-octets 128)))
      (declare (dynamic-extent octets))
      (sb-alien:with-alien ((size sb-alien:int 128))
@@ -296,15 +301,15 @@ tells nothing."
        (name-of octets size))))
 
 (defun descriptor-peer-name (descriptor &optional peer)
-  "Address, a string, and port of the peer of DESCRIPTOR, of which PEER is known; see PEER-NAME.
-Signals PEER-GONE when it is too late to ask."
+  "The address, a string, and the port, an integer, of the peer of DESCRIPTOR; see PEER-NAME.  PEER
+is its known address, or NIL.  Signals PEER-GONE if the peer has left."
   (declare (type descriptor descriptor) (type peer peer))
   (if peer
       (values (dotted-text (integer-octets (ash peer -16) 4) 0) (ldb (byte 16 0) peer))
       (socket-name "getpeername" descriptor)))
 
 (defun descriptor-local-name (descriptor)
-  "Address, a string, and port of our own end of DESCRIPTOR; see LOCAL-NAME.  Signals an error
-when it is no socket."
+  "The address, a string, and the port, an integer, of our own end of DESCRIPTOR; see LOCAL-NAME.
+Signals an error if DESCRIPTOR is not a socket."
   (declare (type descriptor descriptor))
   (socket-name "getsockname" descriptor))

@@ -1,14 +1,13 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Files as descriptors, and how they get to a socket without passing through the Lisp, for
-;;;; SBCL on Linux.
+;;;; Files as descriptors, which the system copies to sockets without the Lisp, for SBCL on Linux.
 
 (defun native-name (pathname)
-  "The name of the file PATHNAME, one that is absolute, as the system knows it; NIL when it has
-none, as wild ones do not."
+  "The system's name, a string, for the file PATHNAME, which is absolute; NIL if there is none, as
+for a wild pathname."
   (let ((name (and (not (wild-pathname-p pathname))
                    (sb-ext:native-namestring pathname))))
-    ;; For C a name ends at the first NUL, and would be another file's.
+    ;; In C, a name ends at its first NUL, so that it would name another file.
     (and name (not (find (code-char 0) name)) name)))
 
 (defconstant +o-nonblock+ #o4000)
@@ -16,26 +15,24 @@ none, as wild ones do not."
 (defconstant +o-cloexec+ #o2000000)
 
 (defun open-file (name)
-  "A descriptor from which the file NAME, a string, can be read; or minus an error number.  Does
-not wait where NAME is no file but a pipe."
+  "A descriptor, an integer, from which the file NAME, a string, can be read; or minus an error
+number.  Does not wait even if NAME is a pipe."
   (system-call "open" sb-alien:int (sb-alien:c-string name)
                (sb-alien:int (logior +o-nonblock+ +o-noctty+ +o-cloexec+))))
 
 (defconstant +o-rdwr+ 2)
 
 (defun descriptor-open-p (number)
-  "True when the descriptor NUMBER is open."
+  "True if the descriptor NUMBER is open."
   (/= (- +ebadf+) (system-call "fcntl" sb-alien:int (sb-alien:int number) (sb-alien:int 1) ; F_GETFD
                                (sb-alien:int 0))))
 
 (defun fill-standard-descriptors ()
-  "Opens those of the descriptors 0 to 2 that are closed, on /dev/null: else a socket might get such
-a number, and what the Lisp writes to its standard output would go to a client.  What it returns
-does not matter."
+  "Opens /dev/null on each of the descriptors 0 to 2 that is closed.  Otherwise a socket might get
+one of these numbers, and the Lisp would write its standard output to a client."
   (dotimes (number 3)
     (unless (descriptor-open-p number)
-      ;; The lowest number that is free.  Programs that are started later inherit it, as they would
-      ;; the others.
+      ;; The system uses the lowest free number.  Programs that are started later inherit it.
       (let ((descriptor (system-call "open" sb-alien:int (sb-alien:c-string "/dev/null")
                                      (sb-alien:int +o-rdwr+))))
         (when (> descriptor 2)          ; another thread was faster
@@ -60,9 +57,9 @@ does not matter."
 (defconstant +unix-epoch+ (encode-universal-time 0 0 0 1 1 1970 0))
 
 (defun file-facts (file)
-  "Three values about FILE, an open descriptor: its size in octets, the universal time of its
-last modification, and the nanoseconds of that second.  NIL when it is no regular file, or the
-system does not tell."
+  "Three values about FILE, an open descriptor: its size in octets, the universal time of its last
+modification, and the nanoseconds of that second.  NIL if FILE is not a regular file, or if the
+system call fails."
   (declare (type descriptor file))
   (sb-alien:with-alien ((facts (sb-alien:struct statx)))
     (sb-sys:with-pinned-objects (*empty-name*)
@@ -78,8 +75,8 @@ system does not tell."
                 (sb-alien:slot facts 'nanoseconds))))))
 
 (defmacro transfer-file-octets (name file position octets start end)
-  "Calls the C function NAME, pread or pwrite, until it has transferred all of OCTETS from START to
-END between FILE, a descriptor, at POSITION, and memory.  True when it has."
+  "Calls the C function NAME, pread or pwrite, until it has transferred all octets between FILE, a
+descriptor, at POSITION, and OCTETS from START to END.  True on success."
   `(sb-sys:with-pinned-objects (,octets)
      (loop
        (when (= ,start ,end)
@@ -96,13 +93,13 @@ END between FILE, a descriptor, at POSITION, and memory.  True when it has."
                 (return nil)))))))
 
 (defun read-file-octets (file position octets start end)
-  "Reads FILE, a descriptor, from POSITION to OCTETS from START to END.  True when it had as many."
+  "Reads FILE, a descriptor, from POSITION into OCTETS from START to END.  True if FILE had that
+many octets."
   (declare (type descriptor file) (type octets octets) (type index position start end))
   (transfer-file-octets "pread" file position octets start end))
 
 (defun write-file-octets (file position octets start end)
-  "Writes OCTETS from START to END to FILE, a descriptor, at POSITION.  True when it took all of
-them."
+  "Writes OCTETS from START to END to FILE, a descriptor, at POSITION.  True if all were written."
   (declare (type descriptor file) (type octets octets) (type index position start end))
   (transfer-file-octets "pwrite" file position octets start end))
 
@@ -114,12 +111,12 @@ them."
         "/tmp")))
 
 (defun open-temporary-file ()
-  "A descriptor of a new, empty file without a name, which goes away when that is closed; or minus
-an error number."
+  "A descriptor, an integer, of a new, empty file without a name, which the system deletes when the
+descriptor is closed; or minus an error number."
   (let ((name (sb-ext:string-to-octets
                (concatenate 'string (temporary-directory) "/hunchentoot-XXXXXX")
                :external-format :utf-8 :null-terminate t)))
-    (uninterruptibly                    ; or the name would stay
+    (uninterruptibly                    ; else the name might stay
       (sb-sys:with-pinned-objects (name)
         (let* ((sap (sb-sys:vector-sap name))
                (file (system-call "mkostemp" sb-alien:int
@@ -130,11 +127,11 @@ an error number."
           file)))))
 
 (defconstant +folders-tried+ 100
-  "How many names for a private folder are tried.")
+  "The maximum number of names that PRIVATE-FOLDER tries.")
 
 (defun private-folder-p (name)
-  "True when the string NAME names a folder of this user that nobody else may use; makes it where
-there is nothing of that name."
+  "True if the string NAME names a folder of this user that no other user may use.  Makes the folder
+if there is no file of that name."
   (sb-unix:unix-mkdir name #o700)
   (multiple-value-bind (found-p device inode mode links user) (sb-unix:unix-lstat name)
     (declare (ignore device inode links))
@@ -143,17 +140,20 @@ there is nothing of that name."
          (= #o040000 (logand #o170077 mode)))))
 
 (defun private-folder ()
-  "The pathname of a folder for temporary files, in that which the environment names, that only this
-user's processes may use; it is made when it is not there.  Signals an error where that cannot be."
-  (loop with beginning = (format nil "~A/hunchentoot-~D" (temporary-directory) (sb-unix:unix-getuid))
+  "The pathname of a folder for temporary files that only this user's processes may use.  It lies in
+the folder for temporary files of the environment, and is made if it does not exist.  Signals an
+error if it cannot be made."
+  (loop with beginning = (format nil "~A/hunchentoot-~D"
+                                 (temporary-directory) (sb-unix:unix-getuid))
         for number below +folders-tried+
         for name = (format nil "~A~[~:;-~:*~D~]" beginning number)
         when (private-folder-p name)
-          return (sb-ext:parse-native-namestring name nil *default-pathname-defaults* :as-directory t)
-        finally (error "There can be no private folder like ~A." beginning)))
+          return (sb-ext:parse-native-namestring name nil *default-pathname-defaults*
+                                                 :as-directory t)
+        finally (error "No private folder like ~A can be made." beginning)))
 
 (defun broken-pipes-ignored-p ()
-  "True when the process ignores SIGPIPE, as SBCL has it begin."
+  "True if the process ignores SIGPIPE, as SBCL does by default."
   ;; struct sigaction begins with the handler; SIG_IGN is 1.
   (sb-alien:with-alien ((action (array sb-alien:unsigned-long 32)))
     (and (zerop (system-call "sigaction" sb-alien:int
@@ -165,7 +165,7 @@ user's processes may use; it is made when it is not there.  Signals an error whe
 (defconstant +copied-at-once+ (* 32 1024))
 
 (defun copy-file-to-socket (descriptor file position end)
-  "Does what SEND-FILE does, through a buffer of ours."
+  "Like SEND-FILE, but copies the octets through a buffer of its own."
   (declare (type descriptor descriptor file) (type index position end))
   (let ((octets (make-octets +copied-at-once+))
         (count (min +copied-at-once+ (- end position))))
@@ -175,12 +175,12 @@ user's processes may use; it is made when it is not there.  Signals an error whe
           (t (send-octets descriptor octets 0 count)))))
 
 (defun send-file (descriptor file position end)
-  "Writes FILE, a descriptor, from POSITION to END to the socket DESCRIPTOR, as many octets as that
-takes now.  Returns their number, 0 where FILE ends before, or minus an error number; see
+  "Writes FILE, a descriptor, from POSITION to END to the socket DESCRIPTOR, as many octets as it
+accepts now.  Returns their number, 0 if FILE ends before, or minus an error number; see
 WOULD-BLOCK-P."
-  ;; sendfile(2) has no flag against SIGPIPE as send(2) has, and a program may want to die of that,
-  ;; as those do that write to a pipe; but not because a client left.  To ask costs a hundredth
-  ;; of what sending a file of the size that comes here does.
+  ;; Unlike send(2), sendfile(2) has no flag against SIGPIPE.  A program that writes to a pipe may
+  ;; want SIGPIPE to end it, but not because a client has left.  The check takes a hundredth of the
+  ;; time to send a file of the size that comes here.
   (if (broken-pipes-ignored-p)
       (let-system-send-file descriptor file position end)
       (copy-file-to-socket descriptor file position end)))

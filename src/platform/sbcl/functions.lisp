@@ -1,22 +1,22 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Functions of other libraries, and who called them; the heap.
+;;;; The heap, functions of other libraries, and backtraces.
 
 (defun heap-octets ()
-  "How many octets the heap of this Lisp may have, an integer."
+  "The maximum size of the heap of this Lisp, in octets, an integer."
   (sb-ext:dynamic-space-size))
 
 (defun heap-used ()
-  "How many octets of the heap are in use, those of garbage that was not collected included."
+  "The number of octets of the heap in use, an integer, with garbage that was not collected yet."
   (sb-kernel:dynamic-usage))
 
 (defun collect-garbage ()
-  "Collects all garbage there is.  All threads wait for that."
+  "Collects all garbage.  All threads stop meanwhile."
   (sb-ext:gc :full t))
 
 (defun call-when-forgotten (object function)
-  "Calls FUNCTION, of no arguments, which must not refer to OBJECT, in some thread when nobody has
-OBJECT any more."
+  "Calls FUNCTION, a function without arguments, in some thread after OBJECT has become garbage.
+FUNCTION must not refer to OBJECT."
   (sb-ext:finalize object function :dont-save t))
 
 (defun functions-can-be-wrapped-p ()
@@ -24,9 +24,9 @@ OBJECT any more."
   t)
 
 (defun wrap-function (name wrapper)
-  "From now on, calls of the global function NAME call WRAPPER, a function designator, with the
-function that NAME means otherwise, and the arguments.  Lasts when NAME is defined anew; does
-nothing the second time."
+  "Wraps the global function NAME: from now on, its calls call WRAPPER, a function designator, with
+the original function and the arguments.  A redefinition of NAME does not undo that.  A second call
+for NAME has no effect."
   (unless (sb-int:encapsulated-p name 'hunchentoot-recycling-taskmaster)
     (sb-int:encapsulate name 'hunchentoot-recycling-taskmaster
                         (lambda (function &rest arguments)
@@ -34,8 +34,8 @@ nothing the second time."
                           (apply wrapper function arguments)))))
 
 (defun frames-above (caller)
-  "The frame where a backtrace begins, and how many there are up to that of the function named
-CALLER, which does not count; all of them where there is none."
+  "The first frame of a backtrace, and the number of frames before that of the function named
+CALLER; the number of all frames if there is no such function."
   (let ((first nil) (count 0))
     (sb-debug::map-backtrace
      (lambda (frame)
@@ -48,9 +48,9 @@ CALLER, which does not count; all of them where there is none."
     (values first count)))
 
 (defun call-for-backtrace (function length caller)
-  "A backtrace of the caller as a string, without the function named CALLER, a symbol, and those
-that called it, with no more than LENGTH elements of any list and none of vectors that are no
-strings; FUNCTION, of another library, would return it with all of them."
+  "A backtrace of the caller, a string.  It ends before the function named CALLER, a symbol, and has
+at most LENGTH elements of each list and no elements of vectors other than strings.  FUNCTION, of
+another library, which returns a backtrace with all of them, is not called here."
   (declare (ignore function))
   (handler-case
       (with-output-to-string (stream)

@@ -1,15 +1,15 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Listeners that usocket cannot make, for SBCL on Linux: on a path, inherited, or on a port
-;;;; that several processes share.
+;;;; Listeners that usocket cannot make, for SBCL on Linux: on a path, inherited from another
+;;;; process, or on a port that several processes share.
 
 (defun special-listeners-supported-p ()
-  "True where this platform has listeners on paths, inherited ones, and shared ports."
+  "True if this platform has listeners on paths, inherited listeners, and shared ports."
   t)
 
 (defclass descriptor-listener (usocket:stream-server-usocket)
   ()
-  (:documentation "A listener that was made of a descriptor."))
+  (:documentation "A listener for a descriptor."))
 
 (defmethod local-name ((socket usocket:usocket))
   (descriptor-local-name (listener-descriptor socket)))
@@ -21,17 +21,17 @@
   (nth-value 1 (local-name usocket)))
 
 (defun make-listener (class descriptor &rest initargs)
-  "A listener of CLASS, made of INITARGS, that owns DESCRIPTOR, which listens."
+  "A listener of CLASS, with INITARGS, that owns DESCRIPTOR, which already listens."
   (apply #'make-instance class :socket (lisp-socket descriptor) :element-type 'octet initargs))
 
 (defun fail-to-listen (place result)
-  "Signals that nobody can listen on PLACE, a string, because of RESULT: a sentence without its
-full stop, or minus an error number."
+  "Signals LISTEN-FAILED for PLACE, a string, because of RESULT: a sentence without its full stop,
+or minus an error number."
   (error 'listen-failed :place place
                         :reason (if (stringp result) result (sb-int:strerror (- result)))))
 
 (defmacro closing-unless-complete ((descriptor) &body body)
-  "Returns what BODY does; when that is left otherwise, closes DESCRIPTOR."
+  "Evaluates BODY and returns its values.  Closes DESCRIPTOR after a non-local exit from BODY."
   (let ((complete (gensym "COMPLETE")))
     `(let ((,complete nil))
        (unwind-protect (multiple-value-prog1 (progn ,@body)
@@ -41,17 +41,18 @@ full stop, or minus an error number."
 
 ;;; On a path
 ;;;
-;;; The file of a socket outlives its server.  One on which nobody answers is replaced; to look
-;;; and to replace are two steps, so of two servers that come to the same file in the same
-;;; instant one may lose it.
+;;; The file of a socket outlives its server.  A new server replaces the file if no server answers
+;;; on it.  The check and the replacement are two steps, so if two servers start on the same file at
+;;; the same time, one of them may lose it.
 
 (defclass path-listener (descriptor-listener)
   ((path :initarg :path :reader listener-path)
    (file :initarg :file :reader listener-file
-         :documentation "What FILE-IDENTITY said of PATH when it was ours for certain."))
+         :documentation "The FILE-IDENTITY of PATH right after this listener made it."))
   (:documentation "A listener on a Unix-domain socket."))
 
-(defconstant +path-size+ 108 "Octets for a path, with its final zero; see unix(7).")
+(defconstant +path-size+ 108
+  "The maximum number of octets of a path, with its final zero; see unix(7).")
 
 (defconstant +eaddrinuse+ 98)
 (defconstant +econnrefused+ 111)
@@ -61,7 +62,7 @@ full stop, or minus an error number."
 (defun path-address (path)
   "The struct sockaddr_un of PATH, octets."
   (let ((octets (sb-ext:string-to-octets path :external-format :utf-8 :null-terminate t)))
-    ;; The system would make up a name, or end this one there.
+    ;; The system would invent a name for an empty path, and end any other path at its first NUL.
     (when (or (string= "" path) (find (code-char 0) path))
       (fail-to-listen path "the path is empty, or has a NUL"))
     (when (> (length octets) +path-size+)
@@ -84,14 +85,14 @@ error number."
               "socket"))
 
 (defun file-identity (path)
-  "A list that tells the file PATH from all others that exist now, and its mode; NIL when there
-is none."
+  "A list that identifies the file PATH among all existing files, and its mode; NIL if there is no
+such file."
   (multiple-value-bind (found device inode mode) (sb-unix:unix-lstat path)
     (when found
       (values (list device inode) mode))))
 
 (defun abandoned-p (path)
-  "True when PATH is a socket on which nobody answers."
+  "True if PATH is a socket on which no server answers."
   (let ((mode (nth-value 1 (file-identity path))))
     (when (and mode (= (logand mode #o170000) #o140000)) ; S_IFMT, S_IFSOCK
       (let ((descriptor (path-socket +sock-nonblock+)))
@@ -102,7 +103,7 @@ is none."
   (system-call "unlink" sb-alien:int (utf-8-path path)))
 
 (defun bind-path (descriptor path)
-  "Gives DESCRIPTOR the name PATH, in the place of a socket on which nobody answers."
+  "Binds DESCRIPTOR to PATH.  Replaces a socket on which no server answers."
   (flet ((bind ()
            (call-with-path "bind" descriptor path)))
     (let ((result (bind)))
@@ -111,11 +112,11 @@ is none."
         (setf result (bind)))
       (unless (zerop result)
         (fail-to-listen path (if (= result (- +eaddrinuse+))
-                                 "another server answers there, or the file is no socket"
+                                 "another server answers there, or the file is not a socket"
                                  result))))))
 
 (defun listen-with-mode (descriptor path mode backlog)
-  ;; In this order nobody can connect before MODE allows it.
+  ;; In this order, no client can connect before MODE allows it.
   (let ((result (if mode
                     (system-call "chmod" sb-alien:int (utf-8-path path)
                                  (sb-alien:unsigned-int mode))
@@ -128,9 +129,9 @@ is none."
       (fail-to-listen path result))))
 
 (defun open-path-listener (path mode backlog)
-  "A listener on a Unix-domain socket with the file PATH, a string or a pathname, of MODE, an
-integer, or as the process's umask has it when NIL.  BACKLOG connections may wait.  A socket on
-which nobody answers is replaced.  Signals LISTEN-FAILED."
+  "A listener on a Unix-domain socket with the file PATH, a string or a pathname.  MODE, an integer,
+is the mode of the file; NIL is for that of the process's umask.  BACKLOG connections, an integer,
+may wait.  Replaces a socket on which no server answers.  Signals LISTEN-FAILED."
   (let ((path (if (pathnamep path) (sb-ext:native-namestring path) path))
         (descriptor (path-socket)))
     (closing-unless-complete (descriptor)
@@ -139,8 +140,8 @@ which nobody answers is replaced.  Signals LISTEN-FAILED."
       (make-listener 'path-listener descriptor :path path :file (file-identity path)))))
 
 (defun remove-path (listener)
-  "Removes the file of LISTENER, unless it is another's by now."
-  ;; While the socket is open nobody else's file can have its identity.
+  "Removes the file of LISTENER, unless another server has replaced it."
+  ;; While the socket is open, no other file can have the same identity.
   (let ((path (listener-path listener)))
     (when (equal (listener-file listener) (file-identity path))
       (unlink path))))
@@ -151,13 +152,13 @@ which nobody answers is replaced.  Signals LISTEN-FAILED."
 
 ;;; Inherited
 ;;;
-;;; The socket is not ours alone: other processes may accept on it too, and it is to outlive us.
-;;; So it is never shut down, and we work on a duplicate of the descriptor, which is closed in
-;;; its place.  Who waits in our ACCEPT-CONNECTION waits on a poller, from which it can be woken.
+;;; Other processes may accept on an inherited socket, too, and it has to outlive this process.  So
+;;; this process never shuts the socket down, and uses and closes a duplicate of its descriptor.
+;;; ACCEPT-CONNECTION waits on a poller, since WAKE-LISTENER can wake threads there.
 
 (defclass inherited-listener (descriptor-listener)
   ((poller :initarg :poller :reader listener-poller))
-  (:documentation "A listener that somebody else opened."))
+  (:documentation "A listener that another process opened."))
 
 (defconstant +f-dupfd-cloexec+ 1030)
 (defconstant +so-type+ 3)
@@ -167,12 +168,12 @@ which nobody answers is replaced.  Signals LISTEN-FAILED."
   (unless (and (eql 1 (socket-option descriptor +so-acceptconn+))
                (eql 1 (socket-option descriptor +so-type+))) ; SOCK_STREAM
     (fail-to-listen (format nil "descriptor ~D" descriptor)
-                    "it is no stream socket that listens")))
+                    "it is not a stream socket that listens")))
 
 (defun open-inherited-listener (descriptor)
-  "A listener on a duplicate of DESCRIPTOR, a socket that listens already, which becomes
-non-blocking.  Closing the listener leaves DESCRIPTOR as it is, and waking it does not shut the
-socket down.  Signals LISTEN-FAILED when DESCRIPTOR does not listen."
+  "A listener on a duplicate of DESCRIPTOR, an integer, a socket that already listens and becomes
+non-blocking.  CLOSE-LISTENER leaves DESCRIPTOR open, and WAKE-LISTENER does not shut the socket
+down.  Signals LISTEN-FAILED if DESCRIPTOR does not listen."
   (check-listening descriptor)
   (let ((own (check-call (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
                                       (sb-alien:int +f-dupfd-cloexec+) (sb-alien:int 0))
@@ -184,7 +185,7 @@ socket down.  Signals LISTEN-FAILED when DESCRIPTOR does not listen."
         (make-listener 'inherited-listener own :poller poller)))))
 
 (defmethod prepare-listener ((listener inherited-listener))
-  nil)                                  ; its waits are the poller's
+  nil)                                  ; the poller has the waits
 
 (defmethod accept-connection ((listener inherited-listener))
   (let ((poller (listener-poller listener))
@@ -194,7 +195,7 @@ socket down.  Signals LISTEN-FAILED when DESCRIPTOR does not listen."
            (:broadcast (error 'listener-closed :cause "it was woken"))
            ((nil) nil)
            (t (call-next-method)))
-      ;; One was woken for all that wait; another may have the next connection.
+      ;; The event woke one thread only.  If more connections wait, this wakes another.
       (rearm poller descriptor descriptor))))
 
 (defmethod wake-listener ((listener inherited-listener) waiting-count)
@@ -205,23 +206,23 @@ socket down.  Signals LISTEN-FAILED when DESCRIPTOR does not listen."
   (close-poller (listener-poller listener)))
 
 (defvar *handed-over* nil
-  "A list of the number of the process to which a service manager handed descriptors over, once it
-has taken them, and of their count.")
+  "A list of the number of this process and the count of the descriptors that it has taken from a
+service manager; NIL before that.")
 
 (defun environment-integer (name)
-  "The integer that the environment variable NAME is; NIL when it is none."
+  "The integer in the environment variable NAME; NIL if there is none."
   (let ((value (sb-ext:posix-getenv name)))
     (and value (parse-integer value :junk-allowed t))))
 
 (defun close-on-exec (descriptor)
-  "Lets DESCRIPTOR be closed in programs that this process turns into or starts."
+  "Makes the system close DESCRIPTOR in programs that this process starts or becomes."
   (check-call (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
                            (sb-alien:int 2) (sb-alien:int 1)) ; F_SETFD, FD_CLOEXEC
               "fcntl"))
 
 (defun take-handed-over (process count)
-  "Makes COUNT descriptors this PROCESS's alone, as sd_listen_fds(3) does: what it starts inherits
-neither them nor the variables that tell of them."
+  "Takes COUNT descriptors for this PROCESS, as sd_listen_fds(3) does.  Programs that it starts
+inherit neither the descriptors nor the environment variables about them."
   (loop for descriptor from *first-inherited-descriptor*
         repeat count do (close-on-exec descriptor))
   (dolist (name '("LISTEN_PID" "LISTEN_FDS" "LISTEN_FDNAMES"))
@@ -229,14 +230,14 @@ neither them nor the variables that tell of them."
   (setf *handed-over* (list process count)))
 
 (defun systemd-descriptor ()
-  "The first descriptor that a service manager handed over to this process, by the protocol of
-sd_listen_fds(3).  Signals LISTEN-FAILED when there is none."
+  "The first descriptor, an integer, that a service manager has handed over to this process, by the
+protocol of sd_listen_fds(3).  Signals LISTEN-FAILED if there is none."
   (let ((self (sb-unix:unix-getpid))
         (process (environment-integer "LISTEN_PID"))
         (count (environment-integer "LISTEN_FDS")))
     (flet ((refuse (control value)
              (fail-to-listen "a socket of systemd" (format nil control value self))))
-      (cond ((and (null process) (eql self (first *handed-over*)))) ; at an earlier start
+      (cond ((and (null process) (eql self (first *handed-over*)))) ; taken at an earlier start
             ((not (eql process self))
              (refuse "LISTEN_PID is ~:[not set~;~:*~D~], and this is process ~D" process))
             ((not (and count (plusp count)))
@@ -244,7 +245,7 @@ sd_listen_fds(3).  Signals LISTEN-FAILED when there is none."
             (t (take-handed-over self count))))
     *first-inherited-descriptor*))
 
-;;; On a port that several share
+;;; On a port that several processes share
 
 (defconstant +so-reuseport+ 15)
 
@@ -256,9 +257,9 @@ sd_listen_fds(3).  Signals LISTEN-FAILED when there is none."
                 "setsockopt")))
 
 (defun open-shared-port-listener (address port backlog)
-  "A listener on ADDRESS, a string or NIL for all of IPv4, and PORT, which others that were
-opened so, of the same user, may have too: the system spreads the connections over them.  BACKLOG
-connections may wait.  Signals usocket's conditions."
+  "A listener on ADDRESS, a string or NIL for all IPv4 addresses, and PORT, an integer.  Other
+processes of the same user may open such a listener on the same port, and the system distributes the
+connections.  BACKLOG connections, an integer, may wait.  Signals usocket's conditions."
   (let* ((octets (if address
                      (first (usocket:get-hosts-by-name address))
                      (make-octets 4)))

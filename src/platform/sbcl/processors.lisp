@@ -1,13 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; How many processors this process may use, for SBCL on Linux: those that its affinity allows,
-;;;; and no more than the quota of time of its control group, or of one above that, comes to.
+;;;; The number of processors that this process may use, for SBCL on Linux.  Its affinity and the
+;;;; time quotas of its control group, and of the groups above, limit this number.
 
 (defparameter *affinity-octets* 1024
   "Room for the affinity of a thread, a bit for each processor.")
 
 (defun affinity-count ()
-  "How many processors the current thread may run on, or NIL; see sched_setaffinity(2)."
+  "The number of processors on which the current thread may run, or NIL if it is unknown; see
+sched_setaffinity(2)."
   (let ((mask (make-octets *affinity-octets*)))
     (sb-sys:with-pinned-objects (mask)
       (when (zerop (system-call "sched_getaffinity" sb-alien:int
@@ -16,20 +17,20 @@
                                 (sb-sys:system-area-pointer (sb-sys:vector-sap mask))))
         (reduce #'+ mask :key #'logcount)))))
 
-;;; Control groups, see cgroups(7): of version 1, which has a hierarchy for each controller, and of
-;;; version 2, which has one for all.
+;;; Control groups, see cgroups(7).  Version 1 has a hierarchy for each controller; version 2 has
+;;; one for all.
 
 (defparameter *cgroup-membership* "/proc/self/cgroup"
-  "The file that tells of which control groups this process is a member.")
+  "The file that lists the control groups of this process.")
 
 (defparameter *cgroup-root* "/sys/fs/cgroup/"
-  "Where hierarchies are mounted.")
+  "The folder in which hierarchies are mounted.")
 
 (defun file-lines (path)
-  "The lines of the file PATH; none where it cannot be read: such a limit is not known to us."
+  "A list of the lines of the file PATH; NIL if it cannot be read, so that its limit is unknown."
   (handler-case
-      ;; Not WITH-OPEN-FILE: a thread that is destroyed after the file was opened, and before a
-      ;; cleanup form is there, would leave the descriptor open.
+      ;; With WITH-OPEN-FILE, a thread that is destroyed between OPEN and the cleanup form would
+      ;; leave the descriptor open.
       (with-acquired (stream (open (sb-ext:parse-native-namestring path) :if-does-not-exist nil)
                              (when stream
                                (close stream)))
@@ -38,18 +39,18 @@
     ((or file-error stream-error) () '())))
 
 (defun line-integers (path)
-  "The integers in the first line of the file PATH, with NIL for a word that is none."
+  "A list of the integers in the first line of the file PATH, with NIL for any other word."
   (loop for word in (uiop:split-string (or (first (file-lines path)) "") :separator " ")
         collect (handler-case (parse-integer word) (parse-error () nil))))
 
 (defun quota-share (quota period)
-  "QUOTA of PERIOD, both in microseconds, in processors; NIL when there is no such limit."
+  "The number of processors that QUOTA of PERIOD, both in microseconds, allows; NIL for no limit."
   (and quota period (plusp quota) (plusp period)
        (/ quota period)))
 
 (defun group-share (version folder)
-  "What the group of FOLDER, a string that ends in a slash, may use, in processors; NIL when that is
-not limited."
+  "The number of processors that the group of FOLDER, a string that ends in a slash, may use; NIL
+for no limit."
   (flet ((numbers (file) (line-integers (concatenate 'string folder file))))
     (ecase version
       (1 (quota-share (first (numbers "cpu.cfs_quota_us")) (first (numbers "cpu.cfs_period_us"))))
@@ -57,22 +58,23 @@ not limited."
            (quota-share quota period))))))
 
 (defun groups-above (path)
-  "PATH, of a control group, without its first slash and with one at its end, and those of all
-above."
+  "A list of PATH, of a control group, and the paths of all groups above it.  Each is without its
+first slash and with one at its end."
   (loop with names = (remove "" (uiop:split-string path :separator "/") :test #'string=)
         for count from (length names) downto 0
         collect (format nil "~{~A/~}" (subseq names 0 count))))
 
 (defun hierarchies (controllers)
-  "The version of a hierarchy for CONTROLLERS, the empty string for all, and the folders where it
-may be mounted; NIL when it does not limit processors."
+  "The version of the hierarchy for CONTROLLERS, the empty string for all, and a list of folders in
+which it may be mounted; NIL if it does not limit processors."
   (cond ((string= controllers "")
          (values 2 '("" "unified/")))
         ((member "cpu" (uiop:split-string controllers :separator ",") :test #'string=)
          (values 1 (list "cpu/" (format nil "~A/" controllers))))))
 
 (defun line-shares (line)
-  "The limits, in processors, that LINE of *CGROUP-MEMBERSHIP* leads to."
+  "A list of the limits, in processors, of the group that LINE of *CGROUP-MEMBERSHIP* names, and of
+the groups above it."
   (destructuring-bind (&optional number (controllers "") &rest path)
       (uiop:split-string line :separator ":")
     (declare (ignore number))
@@ -84,13 +86,13 @@ may be mounted; NIL when it does not limit processors."
                          when share collect share)))))
 
 (defun cgroup-share ()
-  "The least limit of the control groups of this process, in processors; NIL when there is none."
+  "The least limit, in processors, of the control groups of this process; NIL for no limit."
   (let ((shares (mapcan #'line-shares (file-lines *cgroup-membership*))))
     (and shares (reduce #'min shares))))
 
 (defun processor-count ()
-  "How many processors this process may use, at least 1: those that the affinity of the current
-thread allows, or as many as the time comes to that its control groups grant, rounded up."
+  "The number of processors that this process may use, an integer of at least 1.  It is the number
+in the affinity of the current thread or, if less, the limit of its control groups, rounded up."
   (let ((share (cgroup-share))
         (affinity (or (affinity-count) 1)))
     (max 1 (if share (min affinity (ceiling share)) affinity))))

@@ -1,24 +1,23 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; The Lisp's own streams on sockets that we read and write ourselves, for programs and libraries
-;;;; that want one, for SBCL on Linux.
+;;;; Streams of the Lisp on sockets that the engine reads and writes itself, for programs and
+;;;; libraries that ask for one, for SBCL on Linux.
 ;;;;
-;;;; Such a stream has a duplicate of the socket's descriptor: whoever closes it closes its own
-;;;; number only, and never one that the engine still uses.
+;;;; Such a stream has a duplicate of the socket's descriptor.  So a program that closes the stream
+;;;; never closes a descriptor that the engine still uses.
 
 (defconstant +f-dupfd-cloexec+ 1030)
 
 (defun duplicate-descriptor (descriptor)
-  "A new descriptor, closed on exec, of what DESCRIPTOR is open on.  Signals an error when there is
-no descriptor left."
+  "A duplicate of DESCRIPTOR, closed on exec.  Signals an error if no descriptor is left."
   (declare (type descriptor descriptor))
   (check-call (system-call "fcntl" sb-alien:int (sb-alien:int descriptor)
                            (sb-alien:int +f-dupfd-cloexec+) (sb-alien:int 0))
               "fcntl"))
 
 (defun open-lisp-stream (descriptor)
-  "A socket of the Lisp's own for a duplicate of DESCRIPTOR, and its stream, of octets and
-characters.  It closes the duplicate when it is closed, or when nobody has it any more."
+  "A socket of the Lisp for a duplicate of DESCRIPTOR, and its stream, of octets and characters.
+The duplicate is closed when the stream is closed or has become garbage."
   (uninterruptibly
     (let ((socket (lisp-socket (duplicate-descriptor descriptor))))
       (values socket
@@ -26,13 +25,13 @@ characters.  It closes the duplicate when it is closed, or when nobody has it an
                                                         :buffering :full :auto-close t)))))
 
 (defun lisp-stream-descriptor (stream)
-  "The descriptor of STREAM, which is open."
+  "The descriptor, an integer, of STREAM, which must be open."
   (sb-sys:fd-stream-fd stream))
 
 ;;; Time limits
 
 (defun lisp-stream-milliseconds (stream)
-  "How long one wait on STREAM may take; -1 for no limit."
+  "The time limit of each wait on STREAM, in milliseconds, an integer; -1 for no limit."
   (or (as-milliseconds (sb-impl::fd-stream-timeout stream)) -1))
 
 (defun (setf lisp-stream-milliseconds) (milliseconds stream)
@@ -40,11 +39,11 @@ characters.  It closes the duplicate when it is closed, or when nobody has it an
         (and (>= milliseconds 0) (/ milliseconds 1000.0)))
   milliseconds)
 
-;;; What a stream has read ahead.  Its buffer is a structure of SBCL's: octets from HEAD to TAIL in
-;;; memory of the system's.
+;;; The octets that a stream has read ahead.  Its buffer is a structure of SBCL with the octets from
+;;; HEAD to TAIL in foreign memory.
 
 (defun pushed-back-octets (stream)
-  "The octets of the characters that were unread to STREAM; it has them no more."
+  "Takes the characters that were unread to STREAM out of it; returns their octets."
   (let* ((characters (sb-impl::fd-stream-instead stream))
          (text (reverse (coerce characters 'string))))
     (setf (fill-pointer characters) 0)
@@ -52,7 +51,7 @@ characters.  It closes the duplicate when it is closed, or when nobody has it an
             'octets)))
 
 (defun take-read-ahead (stream)
-  "The octets that STREAM has read and not handed out; it has them no more."
+  "Takes the octets that STREAM has read ahead out of it; returns them, a vector."
   (let* ((buffer (sb-impl::fd-stream-ibuf stream))
          (head (sb-impl::buffer-head buffer))
          (count (- (sb-impl::buffer-tail buffer) head))
@@ -67,7 +66,7 @@ characters.  It closes the duplicate when it is closed, or when nobody has it an
         (concatenate 'octets (pushed-back-octets stream) octets))))
 
 (defun put-read-ahead (stream octets start end)
-  "Makes OCTETS from START to END what STREAM hands out next."
+  "Makes STREAM return OCTETS from START to END next, before the octets that it has read ahead."
   (let* ((later (take-read-ahead stream))
          (count (- end start))
          (size (+ count (length later))))

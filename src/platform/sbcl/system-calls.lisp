@@ -1,11 +1,11 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Calls of the system, and the one wait for a descriptor, for SBCL on Unix.
+;;;; System calls, and the wait for a descriptor, for SBCL on Unix.
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defmacro system-call (name result &rest arguments)
-    "Calls the C function NAME, which returns RESULT, with ARGUMENTS, lists of type and value.
-Returns its result, or minus the error number when that is negative."
+    "Calls the C function NAME, which returns a RESULT, a type, with ARGUMENTS, lists of type and
+value.  Returns its result, or minus the error number if its result is negative."
     `(let ((result (sb-alien:alien-funcall
                     (sb-alien:extern-alien ,name (function ,result ,@(mapcar #'first arguments)))
                     ,@(mapcar #'second arguments))))
@@ -15,7 +15,7 @@ Returns its result, or minus the error number when that is negative."
 (defconstant +eintr+ 4)
 
 (defun check-call (result name)
-  "RESULT of the C function NAME; signals an error when it is minus an error number."
+  "Returns RESULT, of the C function NAME; signals an error if it is minus an error number."
   (if (minusp result)
       (error "~A failed: error number ~D." name (- result))
       result))
@@ -27,23 +27,24 @@ Returns its result, or minus the error number when that is negative."
 
 (defun poll-once (descriptor direction milliseconds)
   "Calls poll(2) for DESCRIPTOR and DIRECTION, see AWAIT-DESCRIPTOR, with a limit of MILLISECONDS,
--1 for none.  Returns what that does, or minus an error number."
+-1 for none.  Returns its result, or minus an error number."
   (sb-alien:with-alien ((poll (sb-alien:struct pollfd)))
     (setf (sb-alien:slot poll 'descriptor) descriptor
-          (sb-alien:slot poll 'events) (ecase direction (:input #x1) (:output #x4) (:end #x2000) (:failure 0)))
+          (sb-alien:slot poll 'events) (ecase direction
+                                         (:input #x1) (:output #x4) (:end #x2000) (:failure 0)))
     (system-call "poll" sb-alien:int
                  ((* (sb-alien:struct pollfd)) (sb-alien:addr poll))
                  (sb-alien:unsigned-long 1)
                  (sb-alien:int milliseconds))))
 
 (defconstant +longest-poll+ (1- (ash 1 31))
-  "The most milliseconds that poll(2) can be told.")
+  "The longest time limit of poll(2), in milliseconds.")
 
 (defun await-descriptor (descriptor direction &key until)
-  "Waits until DESCRIPTOR can be read or written, or its peer has ended its half (Linux), as
-DIRECTION, :INPUT, :OUTPUT or :END, says, or is broken, which alone counts with :FAILURE: then true.
-NIL after UNTIL, a moment of MILLISECONDS, or NIL for no limit; when that has passed, only looks.
-Signals do not move the end of the wait."
+  "Waits until DESCRIPTOR can be read (DIRECTION is :INPUT) or written (:OUTPUT), or its peer has
+ended its output (:END, on Linux), or, for every DIRECTION, it has failed; returns true then.  With
+:FAILURE, only a failure ends the wait.  Returns NIL after UNTIL, a moment of MILLISECONDS, or NIL
+for no limit.  If UNTIL has passed, only checks.  Signals do not prolong the wait."
   ;; A signal ends poll(2), and each garbage collection sends one to every thread.
   (loop for left = (milliseconds-left until)
         for count = (poll-once descriptor direction (if left (min left +longest-poll+) -1))
@@ -52,14 +53,13 @@ Signals do not move the end of the wait."
                  ((/= count (- +eintr+)) (check-call count "poll")))))
 
 (defun %await-input (usocket until)
-  ;; poll(2), so that descriptors above select's FD_SETSIZE are fine.
+  ;; Unlike select(2), poll(2) has no limit on the number of the descriptor.
   (await-descriptor (sb-bsd-sockets:socket-file-descriptor (usocket:socket usocket)) :input
                     :until until))
 
 #+linux
 (defun limit-receiving (socket seconds)
-  "Lets no read and no accept on SOCKET, of the Lisp's own, wait for more than SECONDS, or for ever
-where that is 0."
+  "Limits each read and accept on SOCKET, a socket of the Lisp, to SECONDS; 0 is for no limit."
   (sb-alien:with-alien ((limit (array sb-alien:long 2))) ; struct timeval
     (setf (sb-alien:deref limit 0) seconds
           (sb-alien:deref limit 1) 0)

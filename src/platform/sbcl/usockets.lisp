@@ -1,17 +1,17 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Usockets made of descriptors, for programs that want one, for SBCL on Linux.
+;;;; Usockets for descriptors, for programs that ask for one, for SBCL on Linux.
 
 (defclass descriptor-usocket (watched-usocket)
   ((descriptor :initarg :descriptor :reader usocket-descriptor)
    (octet-stream :initarg :octet-stream :reader socket-octet-stream)
    (peer :initarg :peer :reader usocket-peer))
-  (:documentation "A connection's socket as programs see it.  The socket and the stream of the
-Lisp's own, which programs and libraries take it for, are made when they are asked for, which is
-seldom."))
+  (:documentation "The socket of a connection for programs.  Programs and libraries expect a socket
+and a stream of the Lisp in it; these are made when a program asks for them, which is rare."))
 
 (defun descriptor-socket (descriptor stream &optional peer)
-  "A usocket for the open DESCRIPTOR, whose octets STREAM carries, and of which PEER is known."
+  "A usocket for the open DESCRIPTOR, with STREAM, which reads and writes its octets, and PEER, the
+known address of its peer."
   (make-instance 'descriptor-usocket :descriptor descriptor :octet-stream stream :peer peer))
 
 (defun socket-option (descriptor option)
@@ -24,25 +24,26 @@ seldom."))
       (if (minusp result) result value))))
 
 (defun lisp-socket (descriptor)
-  "A socket of the Lisp's own for DESCRIPTOR, which stays its owner's to close."
+  "A socket of the Lisp for DESCRIPTOR.  The owner of DESCRIPTOR still has to close it."
   (let ((socket (make-instance (case (socket-option descriptor +so-domain+)
                                  (#.+af-unix+ 'sb-bsd-sockets:local-socket)
                                  (#.+af-inet6+ 'sb-bsd-sockets:inet6-socket)
                                  (t 'sb-bsd-sockets:inet-socket))
                                :type :stream :descriptor descriptor)))
-    ;; Or the garbage collector would close the descriptor one day, whosever it is then.
+    ;; Otherwise the garbage collector would close the descriptor later, even if another connection
+    ;; had that number by then.
     (sb-ext:cancel-finalization socket)
     socket))
 
 (defun accepted-socket (socket)
-  "What ACCEPT-CONNECTION returns for SOCKET, one of the Lisp's own: its descriptor, non-blocking,
-which is the caller's to close."
+  "The value of ACCEPT-CONNECTION for SOCKET, a socket of the Lisp: its non-blocking descriptor,
+which the caller has to close."
   (let ((descriptor (sb-bsd-sockets:socket-file-descriptor socket)))
     (sb-ext:cancel-finalization socket)
     (set-non-blocking descriptor)
     descriptor))
 
-;;; A descriptor stands for its socket where nobody wants more than these.
+;;; A descriptor can be used as a socket for these operations.
 
 (defmethod await-input ((descriptor integer) &key until)
   (await-descriptor descriptor :input :until until))
@@ -72,7 +73,7 @@ which is the caller's to close."
   (declare (ignore class))
   (let* ((octet-stream (socket-octet-stream instance))
          (descriptor (octet-stream-descriptor octet-stream)))
-    ;; The number may be another connection's by now.
+    ;; A closed descriptor's number may belong to another connection by now.
     (unless descriptor
       (error 'usocket:bad-file-descriptor-error :socket instance))
     (multiple-value-bind (socket stream) (open-lisp-stream descriptor)
@@ -81,7 +82,7 @@ which is the caller's to close."
             (slot-value instance slot) socket))))
 
 (defmethod usocket:socket-stream ((socket descriptor-usocket))
-  (usocket:socket socket)               ; makes the stream
+  (usocket:socket socket)               ; makes the stream if necessary
   (hand-octets-over (socket-octet-stream socket))
   (slot-value socket 'usocket::stream))
 
