@@ -99,7 +99,7 @@ CLIENTS in the same order."
 (define-server-test what-came-after-a-service-had-read-all-is-unread
   (with-connection-at-rest (engine connection client)
     (setf (engine:connection-input connection) :read)
-    (engine::watch-connection engine connection)
+    (engine::watch-connection engine connection :input)
     (send client "x")
     (await-input-at-rest connection)
     (is (not (engine::unread-p connection)) "Nobody was told of it.")
@@ -201,7 +201,7 @@ what ENDING does."
         (service (change-class (engine::engine-service engine) 'giving-service)))
     (setf (giving-engine service) engine
           (giving-ending service) ending)
-    (engine::watch-connection engine connection)
+    (engine::watch-connection engine connection :input)
     (catch 'away (engine::serve-connection engine worker connection))
     (is (engine::gone-p connection))
     (is (descriptor-open-p connection))
@@ -237,7 +237,7 @@ what ENDING does."
 that away and then does what ENDING does, and that nobody is told of it."
   (let ((service (change-class (engine::engine-service engine) 'duplicating-service)))
     (setf (giving-ending service) ending)
-    (engine::watch-connection engine connection)
+    (engine::watch-connection engine connection :input)
     (catch 'away (engine::serve-connection engine (engine::make-pool-worker engine 1) connection))
     (is (engine::gone-p connection))
     (loop while (told-now engine))

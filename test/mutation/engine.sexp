@@ -56,7 +56,7 @@
   ("serve-once" "(setf (connection-deadline connection) nil)" "")
   ("serve-once" "(setf (connection-untouched connection) nil (connection-outcome connection) nil"
    "(setf (connection-outcome connection) nil")
-  ("settle-outcome" "(setf (connection-deferred-p connection) t)" "" :suites (deferred-replies))
+  ("settle-outcome" "(setf (connection-awaiting connection) :answer)" "" :suites (deferred-replies))
   ("settle-outcome" "(eql served (connection-served connection))" "nil")
   ("settle-served" "(ownership-test ownership :arrived)" "nil" :suites (ready progress conformance/connections))
   ("settle-served" "(ownership-test ownership :read-closed)" "nil")
@@ -65,7 +65,7 @@
    :suites (ready progress conformance/connections acceptor-faults))
   ("park" "(if (zerop (connection-served connection)) :first-byte :idle)" ":idle")
   ("leave-to-poller" "(setf (connection-untouched connection) :parked)" "")
-  ("watch-connection" "(setf (connection-watched-p connection) t)" "t")
+  ("watch-connection" "(setf (connection-watched connection) interest)" "t")
   ("look-around" "(setf (ready-worker-away worker) 0)" "nil" :suites (pool-sizing interrupts))
   ("look-around" "(wake-sentinel-if-nobody-waits engine (engine-pool-state engine))" "nil"
    :equivalent "An idle sentinel looks once in a second.")
@@ -127,9 +127,8 @@
   ("send-wanted-output" "(member (connection-outcome connection) '(:park :deferred))" "t")
   ("taken-in-time-p" "(not (taker-given-up-p queue now))" "t")
   ("taken-in-time-p" "(send-queue-looked queue)" "t")
-  ("park-until-writable" "(shiftf (connection-output-watched-p connection) t)"
-   "(connection-output-watched-p connection)")
-  ("park-until-writable" "(rearm-connection engine connection)" "")))
+  ("park-until-writable" "(setf (connection-watched connection) :both)" "")
+  ("park-until-writable" "(rearm (engine-poller engine) (connection-descriptor connection) (connection-token connection) t)" "nil")))
 
 (:file "src/engine/ready/closing-connections.lisp" :suites (ready steps time-outs slow-readers progress)
  :mutants

@@ -34,22 +34,20 @@ service has returned from SERVE, the engine sends that.")
    :documentation "The peer of CONNECTION as ACCEPT-DESCRIPTOR returned it, for
 DESCRIPTOR-PEER-NAME; NIL where it returned none.")
   (ownership 1 :type fixnum)            ; :OWNED; see ownership.lisp
-  (watched-p nil)                       ; the poller knows it
+  (watched nil :type (member nil :input :both)) ; for what the poller watches it, output besides
   (outcome nil :type symbol
    :documentation "What is to become of CONNECTION, as SERVE returns it; NIL while SERVE has not
 decided.  It waits here until the output is sent, and for a worker where a resuming thread or the
 sentinel may not end CONNECTION.  A service that gives the socket away sets :DETACHED or :BROKEN at
 once.")
-  ;; It is parked, or about to be, until somebody has an answer for it.
   (input nil :type (member nil :read :missed)
    :documentation "What is known of the input of CONNECTION between two calls of SERVE: :READ when
 its service, which sets that, has read all that had come, save what the engine may have got an event
 of since; :MISSED when the engine may have got events of input, or may get some before the next
 call, of which it will not tell, so that the service has to look; else NIL.")
-  (deferred-p nil)
-  ;; It is queued for a worker, with requests that may have come.
-  (turn-over-p nil)
-  (output-watched-p nil)                ; the poller tells, too, when it takes octets again
+  ;; :ANSWER while it is parked, or about to be, until somebody has an answer for it; :TURN while it
+  ;; is queued for a worker, with requests that may have come; else NIL.
+  (awaiting nil :type (member nil :answer :turn))
   ;; :PARKED from when it is parked until a worker begins to look at what has come, and :LEFT when
   ;; the sentinel left that to the workers meanwhile; else NIL.  See connection-time-outs.lisp.
   (untouched nil :type (member nil :parked :left))
@@ -68,6 +66,14 @@ socket."
 (defun connection-output (connection)
   "The parts of answers that CONNECTION has not sent, a list; see SEND-QUEUE-PARTS."
   (send-queue-parts (connection-queue connection)))
+
+(defun connection-deferred-p (connection)
+  "True when CONNECTION waits until somebody has an answer for it."
+  (eq :answer (connection-awaiting connection)))
+
+(defun connection-turn-over-p (connection)
+  "True when CONNECTION is queued for a worker, with requests that may have come."
+  (eq :turn (connection-awaiting connection)))
 
 (defun connection-lingering-p (connection)
   "True when CONNECTION was answered for the last time, and waits for its peer's end."
@@ -139,5 +145,4 @@ given its socket away before; else NIL."
   "True when the peer of CONNECTION may not have got its answer yet."
   (or (connection-output connection)
       (connection-lingering-p connection)
-      (connection-deferred-p connection)
-      (connection-turn-over-p connection)))
+      (connection-awaiting connection)))

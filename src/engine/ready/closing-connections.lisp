@@ -45,7 +45,7 @@ begun to do, and closed, or nobody would do it."
 
 (defun unwatch-connection (engine connection)
   "Makes the poller of ENGINE forget CONNECTION, which the caller owns."
-  (when (shiftf (connection-watched-p connection) nil)
+  (when (shiftf (connection-watched connection) nil)
     (unwatch (engine-poller engine) (connection-descriptor connection))))
 
 (defun abort-connection (engine connection)
@@ -94,7 +94,7 @@ or may."
 
 (defun known-read-p (connection)
   "True when all that has come of CONNECTION is known to have been read."
-  (and (connection-watched-p connection)
+  (and (connection-watched connection)
        (not (arrived-p connection))
        (eq :read (connection-input connection))))
 

@@ -106,15 +106,11 @@ open."
 (defun park-until-writable (engine connection)
   "Like LEAVE-TO-POLLER, for CONNECTION that takes no more octets now: whoever owns it next sends
 on."
-  (unless (shiftf (connection-output-watched-p connection) t)
-    (when (connection-watched-p connection)
-      (rearm-connection engine connection)))
-  (leave-to-poller engine connection))
-
-(defun rearm-connection (engine connection)
-  "Makes an event of CONNECTION, which is watched, if it is ready now."
-  (rearm (engine-poller engine) (connection-descriptor connection)
-         (connection-token connection) (connection-output-watched-p connection)))
+  (when (eq :input (connection-watched connection))
+    (setf (connection-watched connection) :both)
+    (rearm (engine-poller engine) (connection-descriptor connection)
+           (connection-token connection) t)) ; an event comes if it takes more by now
+  (leave-to-poller engine connection :both))
 
 ;;; How many are in which state
 

@@ -41,7 +41,7 @@ SERVE-RESUMPTION says; NIL after a non-local exit."
 (defun end-owned-resumption (engine connection outcome)
   "Does with CONNECTION, which the caller owns, what OUTCOME of its visit says."
   (cond ((eq outcome :again)
-         (setf (connection-turn-over-p connection) t)
+         (setf (connection-awaiting connection) :turn)
          (leave-to-worker engine connection))
         ((and (member outcome '(:close :broken)) (not (gone-p connection)))
          (leave-end-to-worker engine connection outcome))

@@ -104,8 +104,7 @@ or :BROKEN."
   (order-writes)                        ; see OWNER-MAY-WAIT-P
   (setf (connection-untouched connection) nil
         (connection-outcome connection) nil
-        (connection-deferred-p connection) nil
-        (connection-turn-over-p connection) nil)
+        (connection-awaiting connection) nil)
   (let* ((served (connection-served connection))
          (service (engine-service engine))
          (outcome (if resuming-p
@@ -136,7 +135,7 @@ requests of it had been answered before, an integer.  Returns what SERVE-ONCE do
            (:park (settle-served engine connection))
            (:next :again)
            (:deferred
-            (setf (connection-deferred-p connection) t)
+            (setf (connection-awaiting connection) :answer)
             (leave-to-poller engine connection))
            (:again :later)
            ((:close :detached) outcome)))))
@@ -170,26 +169,27 @@ the caller's still."
                        (pool-state-idle pool) (coarse-now pool))))
   (leave-to-poller engine connection))
 
-(defun leave-to-poller (engine connection)
-  "What PARK does, without a deadline."
+(defun leave-to-poller (engine connection &optional (interest :input))
+  "What PARK does, without a deadline.  INTEREST, :INPUT or :BOTH, is for what CONNECTION is watched
+from now on unless it is already."
   ;; Watch it before another thread can own it: that owner could close the descriptor, and the
   ;; next connection might have the same number.
   (setf (connection-untouched connection) :parked)
-  (cond ((not (or (connection-watched-p connection)
-                  (watch-connection engine connection)))
+  (cond ((not (or (connection-watched connection)
+                  (watch-connection engine connection interest)))
          :broken)
         ((give-up-ownership connection) :parked)
         (t :again)))
 
-(defun watch-connection (engine connection)
-  "Has the kernel report events of CONNECTION, which the caller owns.  NIL when it refuses."
+(defun watch-connection (engine connection interest)
+  "Has the kernel report events of CONNECTION, which the caller owns, of INTEREST, :INPUT or :BOTH.
+NIL when it refuses."
   (let ((result (watch (engine-poller engine) (connection-descriptor connection)
-                       (connection-token connection)
-                       (connection-output-watched-p connection))))
+                       (connection-token connection) (eq :both interest))))
     (cond ((zerop result)
            (when (engine-watch-trouble-p engine)
              (setf (engine-watch-trouble-p engine) nil))
-           (setf (connection-watched-p connection) t))
+           (setf (connection-watched connection) interest))
           (t
            (count-failure engine)
            (unless (shiftf (engine-watch-trouble-p engine) t)
@@ -219,7 +219,7 @@ behind all that is ready."
     (when worker                        ; it asks the poller first
       (setf (ready-worker-taken worker) +event-batch+)))
   (cond ((unread-input-kept-p engine connection)
-         (setf (connection-turn-over-p connection) t)
+         (setf (connection-awaiting connection) :turn)
          (requeue-connection engine connection))
         (t
          (close-gracefully engine connection))))
