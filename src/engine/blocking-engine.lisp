@@ -97,24 +97,24 @@ worker."
   "Decides about CONNECTION, which WORKER accepted.  Returns :SERVE, :QUEUED, :REFUSED or
 :LATE, and a sibling to be launched or NIL."
   (with-engine (engine)
-    (counter-add (engine-accept-count engine) 1)
+    (counter-add (tally-accepted (engine-tally engine)) 1)
     (setf (engine-accept-trouble engine) nil
           (engine-accept-again-p engine) nil)
     (cond ((not (serving-p engine)) :late)
           ((not (full-p engine))
-           (counter-add (engine-open-count engine) 1)
+           (counter-add (tally-open (engine-tally engine)) 1)
            (assign-connection worker connection)
            (when (full-p engine)        ; the sentinel may rest
              (bt:condition-notify (engine-sentinel-wakeup engine)))
            (values :serve
                    (when (plusp (missing-workers engine)) (reserve-worker engine))))
           ((may-queue-p engine)
-           (counter-add (engine-open-count engine) 1)
+           (counter-add (tally-open (engine-tally engine)) 1)
            (setf (engine-queue engine) (append (engine-queue engine) (list connection))
                  (engine-overloaded-p engine) t)
            :queued)
           (t
-           (incf (engine-refused engine))
+           (incf (tally-refused (engine-tally engine)))
            :refused))))
 
 (defun refuse-and-close (engine connection)
@@ -228,7 +228,7 @@ worker."
 
 (defmethod close-orphaned-connection ((engine blocking-engine) connection)
   (with-engine (engine)
-    (counter-add (engine-open-count engine) -1))
+    (counter-add (tally-open (engine-tally engine)) -1))
   (close-connection engine connection nil))
 
 (defmethod detach ((engine blocking-engine) connection)
@@ -236,7 +236,7 @@ worker."
     (when (eq connection (worker-connection *worker*))
       ;; From here on the sentinel does not touch the socket, so closing it is safe.
       (setf (worker-connection *worker*) nil)
-      (counter-add (engine-open-count engine) -1))))
+      (counter-add (tally-open (engine-tally engine)) -1))))
 
 (defun handle-connection (engine worker connection)
   "Serves CONNECTION, which WORKER has taken up, and gives it up again."

@@ -136,7 +136,7 @@
   ("forget-owned" "(clear-queue (connection-queue connection))" ""
    :suites (slow-readers sent-files))
   ("forget-owned" "(forget-connection (engine-table engine) connection)" "")
-  ("forget-owned" "(counter-add (engine-open-count engine) -1)" "")
+  ("forget-owned" "(counter-add (tally-open (engine-tally engine)) -1)" "")
   ("close-owned" "(close-descriptor (connection-descriptor connection))" "nil")
   ("abort-connection" "(unwatch-connection engine connection)" "" :suites (steps))
   ("detach" "(unwatch-connection engine connection)" "nil"
@@ -191,11 +191,11 @@
 
 (:file "src/engine/ready/accepting-connections.lisp" :suites (ready steps time-outs event-queue ready-faults)
  :mutants
- (("open-connection" "(counter-add (engine-open-count engine) 1)" "")
-  ("open-connection" "(counter-add (engine-accept-count engine) 1)" "")
+ (("open-connection" "(counter-add (tally-open (engine-tally engine)) 1)" "")
+  ("open-connection" "(counter-add (tally-accepted (engine-tally engine)) 1)" "")
   ("refused-p" "(> (open-count engine) limit)" "(>= (open-count engine) limit)"
    :equivalent "The new one is open, and does not want anything yet, so fewer than the limit do.")
-  ("refuse-connection" "(incf (engine-refused engine))" "")
+  ("refuse-connection" "(incf (tally-refused (engine-tally engine)))" "")
   ("take-connection" "(note-accepted engine)" "")
   ("note-accepted" "(not (eq (engine-accept-trouble engine) 'descriptors-exhausted))" "t")
   ("note-failed-accept" "(:gone t)" "(:gone nil)")
@@ -216,7 +216,7 @@
   ("await-resume" "(or (not (serving-p engine)) (dispensable-p engine worker))" "(not (serving-p engine))")
   ("dispensable-p" "(> (pool-size engine) (engine-standby engine))" "t")
   ("resume-workers" "(bt:condition-notify (ready-worker-resumed worker))" "t")
-  ("resume-workers" "(incf (engine-resumes engine))" "nil")
+  ("resume-workers" "(incf (tally-resumes (engine-tally engine)))" "nil")
   ("end-suspension" "(ready-worker-away worker) 0" "(ready-worker-away worker) 1" :suites (interrupts))))
 
 (:file "src/engine/common/worker-pool.lisp" :suites (blocking faults lifecycle ready)
@@ -225,7 +225,7 @@
   ("pool-limit" "(1+ limit)" "limit")
   ("room-p" "(< (pool-size engine) limit)" "(<= (pool-size engine) limit)")
   ("full-p" "(>= (busy-count engine) limit)" "(> (busy-count engine) limit)")
-  ("retire" "(incf (engine-served-before engine) (worker-served worker))" "")
+  ("retire" "(incf (tally-served-before (engine-tally engine)) (worker-served worker))" "")
   ("retire" "(unless (eq (worker-state worker) :ended)" "(progn")
   ("retire" "(remove worker (engine-workers engine))" "(delete worker (engine-workers engine))" :suites (interrupts))
   ("run-worker" "(release-resources-when-empty engine)" "")

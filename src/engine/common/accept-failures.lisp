@@ -5,7 +5,7 @@
 (defun note-accept-trouble (engine condition)
   "Notes CONDITION, unless one of its kind was noted already and lasts.  True when it lasts."
   (let ((lasts-p (with-engine (engine)
-                   (incf (engine-failed engine))
+                   (incf (tally-failed (engine-tally engine)))
                    (setf (engine-accept-again-p engine) (not (typep condition 'listener-closed)))
                    (when (typep condition 'descriptors-exhausted)
                      (setf (engine-overloaded-p engine) t)) ; let descriptors go

@@ -18,6 +18,22 @@ wakes it.")
 (defparameter *idle-tick* 1
   "Seconds between two looks of the sentinel when nothing happens.")
 
+(defstruct (tally (:include opaque) (:copier nil))
+  "What an engine has counted.  Under its lock, save the counters."
+  (started nil)                         ; in MILLISECONDS
+  (stopped nil)                         ; likewise
+  (made 0 :type fixnum)                 ; workers
+  (resumes 0 :type fixnum)              ; workers that were suspended
+  (suspends 0 :type fixnum)             ; workers
+  (accepted (make-counter) :read-only t) ; connections, since the start
+  (open (make-counter) :read-only t)    ; connections, now
+  (refused 0 :type fixnum)              ; connections
+  (expired-by (no-expirations) :type list) ; connections, by why; see *DEADLINE-KINDS*
+  (failed 0 :type fixnum)               ; errors that got out of SERVE, REFUSE, making a thread
+  (stalls 0 :type fixnum)               ; calls of SERVE that served none of what they claimed
+  (served-before 0 :type integer)       ; requests, by workers that have ended
+  (served-by-resuming-threads (make-counter) :read-only t)) ; requests
+
 (define-record (engine (:include opaque) (:constructor nil) (:copier nil))
   "A pool of workers over the connections of one listener."
   (service nil :read-only t
@@ -75,22 +91,9 @@ it has begun, or while a lost one has no successor.")
   (last-error nil)                      ; what last kept a thread from being made
   (thread-trouble-p nil)                ; that was noted and lasts
   (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
-  (made 0 :type fixnum)                 ; workers
-  (accept-count (make-counter) :read-only t) ; connections, since the start
-  (open-count (make-counter) :read-only t) ; connections, now
-  (refused 0 :type fixnum)              ; connections
-  (failed 0 :type fixnum)               ; errors that got out of SERVE, REFUSE, making a thread
-  ;; Calls of SERVE that served nothing of the input they claimed.
-  (stalls 0 :type fixnum)
-  (expired 0 :type fixnum)              ; connections ended by the sentinel
-  (expired-by (no-expirations) :type list) ; the same by kind, a plist; see *DEADLINE-KINDS*
-  (served-before 0 :type integer)       ; requests served by workers that have ended
-  ;; Requests answered by threads that are no workers.
-  (served-by-resuming-threads (make-counter) :read-only t)
+  (tally (make-tally) :type tally :read-only t)
   (timers (make-timers) :type timers :read-only t) ; see timer-heap.lisp
-  (timer-thread nil)                    ; see timer-thread.lisp
-  (started nil)                         ; in MILLISECONDS
-  (stopped nil))
+  (timer-thread nil))                   ; see timer-thread.lisp
 
 (defmethod print-object ((engine engine) stream)
   (print-unreadable-object (engine stream :type t :identity t)
@@ -129,7 +132,7 @@ an interrupt nor the death of the thread can leave its counts half changed."
 
 (defun open-count (engine)
   "How many connections of ENGINE are open."
-  (counter-count (engine-open-count engine)))
+  (counter-count (tally-open (engine-tally engine))))
 
 (defgeneric busy-count (engine)
   (:documentation "How many connections of ENGINE have a worker.  Under the lock.")

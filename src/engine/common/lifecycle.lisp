@@ -51,7 +51,7 @@ not released before it has them.  Signals NO-WORKERS where another thread has st
             (when (eq (engine-phase engine) :new)
               (setf (engine-phase engine) :running
                     (engine-accepting-p engine) t
-                    (engine-started engine) (milliseconds)
+                    (tally-started (engine-tally engine)) (milliseconds)
                     (engine-sentinel-count engine) 1
                     ;; RELEASE-RESOURCES gives back what there is by then.
                     (engine-resources-held-p engine) t)))
@@ -94,7 +94,8 @@ successor if it dies."
 (defun drop-queue (engine)
   "Closes the connections that no worker will take."
   (dolist (connection (with-engine (engine)
-                        (counter-add (engine-open-count engine) (- (length (engine-queue engine))))
+                        (counter-add (tally-open (engine-tally engine))
+                                     (- (length (engine-queue engine))))
                         (shiftf (engine-queue engine) '())))
     (close-socket (connection-handle connection))))
 
@@ -251,7 +252,7 @@ real or NIL for no limit, and reports who did not end."
   (let ((left (countdown (and seconds (max *least-stop-seconds* seconds)))))
     (when (advance-phase engine :stopped)
       (with-engine (engine)
-        (setf (engine-stopped engine) (milliseconds))
+        (setf (tally-stopped (engine-tally engine)) (milliseconds))
         (bt:condition-notify (engine-sentinel-wakeup engine))))
     ;; What resuming threads have parked meanwhile; later ones see to that.
     (end-input engine :keep-alive :writing)

@@ -5,8 +5,7 @@
 
 (defun count-expired (engine kind)
   "Counts a connection of ENGINE as ended by the sentinel because of KIND.  Under the lock."
-  (incf (engine-expired engine))
-  (incf (getf (engine-expired-by engine) kind 0)))
+  (incf (getf (tally-expired-by (engine-tally engine)) kind 0)))
 
 (defun count-late (engine kind)
   "Counts a connection of ENGINE as ended because of KIND, a keyword as for SET-DEADLINE, by its

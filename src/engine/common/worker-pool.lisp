@@ -68,7 +68,7 @@ lock."
 
 (defun reserve-worker (engine)
   "A new worker, counted as :STARTING before its thread exists.  Under the lock."
-  (let ((worker (make-pool-worker engine (incf (engine-made engine)))))
+  (let ((worker (make-pool-worker engine (incf (tally-made (engine-tally engine))))))
     (push worker (engine-workers engine))
     (incf (svref (engine-counts engine) (state-index :starting)))
     worker))
@@ -85,7 +85,7 @@ the lock.")
   (unless (eq (worker-state worker) :ended)
     (let ((engine (worker-engine worker)))
       (set-worker-state worker :ended)
-      (incf (engine-served-before engine) (worker-served worker))
+      (incf (tally-served-before (engine-tally engine)) (worker-served worker))
       ;; Others read the list without the lock, so it does not change under them.
       (setf (engine-workers engine) (remove worker (engine-workers engine)))
       (keep-for-cleanup engine worker)
@@ -142,7 +142,7 @@ the lock.")
   "Counts one more thing that has failed while ENGINE served: a connection, or what goes on over
 one."
   (with-engine (engine)
-    (incf (engine-failed engine))))
+    (incf (tally-failed (engine-tally engine)))))
 
 (defun release-connection (engine connection)
   "Lets the service RELEASE CONNECTION of ENGINE.  Returns what that does; also true where it fails,
@@ -190,7 +190,7 @@ than that: NIL then."
   "Notes that CONDITION kept ENGINE from making a thread, unless that was noted and lasts, and lets
 nobody try again before a tick has passed."
   (unless (with-engine (engine)
-            (incf (engine-failed engine))
+            (incf (tally-failed (engine-tally engine)))
             (setf (engine-last-error engine) condition
                   (engine-launch-after engine) (+ (milliseconds) (as-milliseconds *tick*)))
             (shiftf (engine-thread-trouble-p engine) t))

@@ -33,8 +33,8 @@ closed."
                                             :parkable-p t)))
       (unless connection
         (close-descriptor descriptor)))
-    (counter-add (engine-accept-count engine) 1)
-    (counter-add (engine-open-count engine) 1)
+    (counter-add (tally-accepted (engine-tally engine)) 1)
+    (counter-add (tally-open (engine-tally engine)) 1)
     connection))
 
 (defun readable-p (engine connection)
@@ -72,7 +72,7 @@ it, or, when that is T, for another worker who may; NIL when all workers serve."
 
 (defun refuse-connection (engine connection)
   (with-engine (engine)
-    (incf (engine-refused engine)))
+    (incf (tally-refused (engine-tally engine))))
   (let ((told-p nil))
     (unwind-protect (progn (handler-case (refuse (engine-service engine) connection)
                              ((or error storage-condition) () (count-failure engine)))
@@ -85,7 +85,7 @@ it, or, when that is T, for another worker who may; NIL when all workers serve."
   "Closes DESCRIPTOR, which is a larger number than the table of ENGINE has room for."
   (close-descriptor descriptor)
   (with-engine (engine)
-    (incf (engine-refused engine)))
+    (incf (tally-refused (engine-tally engine))))
   nil)
 
 (defun adopt-descriptor (engine worker descriptor peer)

@@ -7,7 +7,7 @@
   (clear-queue (connection-queue connection))
   (release-output connection)
   (forget-connection (engine-table engine) connection)
-  (counter-add (engine-open-count engine) -1)
+  (counter-add (tally-open (engine-tally engine)) -1)
   (when (draining-p engine)             ; somebody waits for the last one
     (with-engine (engine)
       (bt:condition-notify (engine-changed engine)))))

@@ -175,10 +175,10 @@ are too few."
     (when (plusp resumed)
       (count-decision controller :resume))
     (when (< resumed count)
-      (let ((made-before (engine-made engine)))
+      (let ((made-before (tally-made (engine-tally engine))))
         (uninterruptibly                ; as for those that are missing
           (launch-all engine (reserve-workers engine (- count resumed))))
-        (when (> (engine-made engine) made-before)
+        (when (> (tally-made (engine-tally engine)) made-before)
           (count-decision controller :launch))))))
 
 (defun accept-overflow (engine controller)

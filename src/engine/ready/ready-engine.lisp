@@ -63,8 +63,6 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (listener-descriptor -1 :type fixnum :read-only t)
   (timer-descriptor -1 :type fixnum)    ; -1 where there is none; see ready-timers.lisp
   (suspended '() :type list)            ; workers, who was suspended last first
-  (resumes 0 :type fixnum)
-  (suspends 0 :type fixnum)
   (decisions (make-decision-counters) :read-only t) ; the sentinel's, see pool-sizing.lisp
   ;; That the system does not watch connections was noted, and lasts.
   (watch-trouble-p nil)

@@ -9,8 +9,8 @@
 
 (defmethod parking-statistics ((engine ready-engine))
   (let ((probe (engine-probe engine)))
-    (list :resumes (engine-resumes engine)
-          :suspends (engine-suspends engine)
+    (list :resumes (tally-resumes (engine-tally engine))
+          :suspends (tally-suspends (engine-tally engine))
           :decisions (decision-counts (engine-decisions engine))
           :parked (length (parked-connections (engine-table engine)))
           :deferred (count-connections #'connection-deferred-p engine)

@@ -26,7 +26,7 @@
   "Does what RESUME-CONNECTION does for CONNECTION, which the current thread owns, and which cannot
 be interrupted."
   (let ((*worker* (worker-of engine))
-        (*served-by-resuming-threads* (engine-served-by-resuming-threads engine))
+        (*served-by-resuming-threads* (tally-served-by-resuming-threads (engine-tally engine)))
         (result nil))                   ; stays so when a program leaves it by a non-local exit
     (unwind-protect (setf result (serve-resumption engine connection))
       (end-resumption engine connection result))))

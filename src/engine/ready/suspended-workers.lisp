@@ -45,7 +45,7 @@ list."
 
 (defun begin-suspension (engine worker)
   (with-engine (engine)
-    (incf (engine-suspends engine))
+    (incf (tally-suspends (engine-tally engine)))
     (set-worker-state worker :suspended)
     (push worker (engine-suspended engine))))
 
@@ -92,6 +92,6 @@ only when nobody is suspended, and whoever makes its floor lower has it RECHECK-
           do (set-worker-state worker :active)
              ;; An interrupt may hold it up, so it is missed if it does not come.
              (setf (ready-worker-away worker) (+ *brief-ticks* (pool-state-tick (engine-pool-state engine))))
-             (incf (engine-resumes engine))
+             (incf (tally-resumes (engine-tally engine)))
              (bt:condition-notify (ready-worker-resumed worker))
           count t)))

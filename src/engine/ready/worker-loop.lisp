@@ -157,7 +157,7 @@ when it was read.  Returns what SERVE-ONCE does."
 be served.  NIL: to call it again would change nothing, so the connection is parked, and has a
 deadline."
   (with-engine (engine)
-    (incf (engine-stalls engine))))
+    (incf (tally-stalls (engine-tally engine)))))
 
 (defun park (engine connection)
   "Makes CONNECTION, which the caller owns, nobody's, until the kernel reports that more of it has
