@@ -175,11 +175,15 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "event-queue") ; events for whoever is free next
                    (:file "ready-timers") ; those that are due
                    (:file "suspended-workers")
-                   (:file "pending-output") ; slow readers
                    (:file "closing-connections")
-                   (:file "worker-loop")
+                   (:file "parking-connections")
+                   (:file "lingering-connections") ; which are closed gently
+                   (:file "evictions")  ; for others, or for being late
+                   (:file "pending-output") ; slow readers
+                   (:file "serving-connections")
                    (:file "resuming-connections")   ; answers that come later
                    (:file "accepting-connections")
+                   (:file "worker-loop") ; wait, own, serve
                    (:file "worker-sample") ; what the sentinel sees of the workers
                    (:file "pool-sizing") ; how many workers are awake: all decisions
                    (:file "ready-sentinel")

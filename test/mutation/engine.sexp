@@ -48,31 +48,7 @@
   ("worker-loop" "(setf (ready-worker-stamp worker) 0)" "nil"
    :suites (ready pool-sizing event-queue))
   ("own-connection" "(token-hangup-p token)" "nil" :suites (ready steps time-outs differential))
-  ("handle-event" "(connection-lingering-p connection)" "nil")
-  ("serve-connection" "(setf (worker-connection worker) nil)" "")
-  ("end-service" "(end-if-parked-too-late engine connection)" "nil"
-   :suites (ready soft-stop ready-faults))
-  ("end-service" "((gone-p connection))" "" :suites (ready progress conformance/detaching))
-  ("serve-once" "(setf (connection-deadline connection) nil)" "")
-  ("serve-once" "(setf (connection-untouched connection) nil (connection-outcome connection) nil"
-   "(setf (connection-outcome connection) nil")
-  ("settle-outcome" "(setf (connection-awaiting connection) :answer)" "" :suites (deferred-replies))
-  ("settle-outcome" "(eql served (connection-served connection))" "nil")
-  ("settle-served" "(ownership-test ownership :arrived)" "nil" :suites (ready progress conformance/connections))
-  ("settle-served" "(ownership-test ownership :read-closed)" "nil")
-  ("settle-served" "(not (serving-p engine))" "nil" :suites (ready soft-stop slow-readers))
-  ("park" "(unless (connection-deadline connection)" "(progn"
-   :suites (ready progress conformance/connections acceptor-faults))
-  ("park" "(if (zerop (connection-served connection)) :first-byte :idle)" ":idle")
-  ("leave-to-poller" "(setf (connection-untouched connection) :parked)" "")
-  ("watch-connection" "(setf (connection-watched connection) interest)" "t")
-  ("look-around" "(setf (ready-worker-away worker) 0)" "nil" :suites (pool-sizing interrupts))
-  ("look-around" "(wake-sentinel-if-nobody-waits engine (engine-pool-state engine))" "nil"
-   :equivalent "An idle sentinel looks once in a second.")
-  ("serve-connection" "finally (return :later)" "" :suites (interrupts))
-  ("queue-for-next-turn" "(setf (ready-worker-taken worker) +event-batch+)" "nil" :suites (interrupts))
-  ("end-if-parked-too-late" "(drop-connection engine connection)" "nil"
-   :suites (ready soft-stop ready-faults))))
+  ("handle-event" "(connection-lingering-p connection)" "nil")))
 
 (:file "src/engine/ready/connection-time-outs.lisp" :suites (steps time-outs ready slow-readers progress soft-stop ready-faults)
  :mutants
@@ -95,26 +71,7 @@
   ("time-out-parked-connection" "(count-time-out engine connection)" "")
   ("time-out-parked-connection" "((left-to-workers-p engine connection now))" "")
   ("end-idle-parked-connection" "(left-to-workers-p engine connection now)" "nil")
-  ("left-to-workers-p" "(not (unfinished-p connection))" "t")
-  ("left-to-workers-p" "((unwanted-p connection) nil)" "")
-  ("left-to-workers-p" "(park-again engine connection) t)" "nil)")
-  ("left-to-workers-p" "(connection-untouched connection) :left" "")
-  ("unwanted-p" "(eql (connection-served-when-left connection) (connection-served connection))" "t")
-  ("unwanted-p" "(not (eq :read (connection-input connection)))" "t")
-  ("left-to-workers-p" "(requeue-connection engine connection)" "(park-again engine connection)")
-  ("park-again" "(end-if-parked-too-late engine connection)" "nil")
-  ("park-again" "(requeue-connection engine connection)" "nil")
-  ("end-with-notice" "(not (unfinished-p connection))" "t")
-  ("end-with-notice" "(release-owned engine connection) (begin-to-linger connection now)" "(release-owned engine connection)")
-  ("end-with-notice" "(requeue-connection engine connection)" "nil")
-  ("notice-given-p" "(count-failure engine)" "")
-  ("housekeep-when-due" "(accept-again engine)" "nil" :suites (ready-faults))
-  ("longest-idle" "(longest-first (remove-if-not #'amid-request-p parked))" "nil")
-  ("longest-idle" "(remove-if #'amid-request-p parked)" "parked")
-  ("evict-if-idle" "((left-to-workers-p engine connection (milliseconds)))" "")
-  ("evict-if-idle" "(unfinished-p connection)" "nil")
-  ("evict-if-idle" "(park-again engine connection)" "nil")
-  ("evict-if-idle" "(count-expired engine :evicted)" "nil")))
+  ("housekeep-when-due" "(accept-again engine)" "nil" :suites (ready-faults))))
 
 (:file "src/engine/ready/pending-output.lisp" :suites (slow-readers steps time-outs progress)
  :mutants
@@ -140,19 +97,7 @@
   ("close-owned" "(close-descriptor (connection-descriptor connection))" "nil")
   ("abort-connection" "(unwatch-connection engine connection)" "" :suites (steps))
   ("detach" "(unwatch-connection engine connection)" "nil"
-   :suites (ready progress conformance/detaching))
-  ("close-lingering" "(linger engine connection)" "nil")
-  ("close-gracefully" "(release-owned engine connection)" "(progn (release-owned engine connection) nil)")
-  ("close-gracefully" "(unread-p connection)" "nil")
-  ("close-gracefully" "(not (read-closed-p connection))" "t"
-   :equivalent "What lingers sees that end at once.")
-  ("known-read-p" "(not (arrived-p connection))" "t")
-  ("begin-to-linger" "(shut-descriptor (connection-descriptor connection) :output)" "")
-  ("begin-to-linger" "(set-deadline connection :linger *linger-seconds* now)" "")
-  ("drop-arrivals" "((minusp (decf (connection-linger-octets connection) count)) (return :end))" "")
-  ("linger" "(overdue-p connection (milliseconds))" "nil")
-  ("give-up-unread" "(connection-input connection) :missed" "" :suites (deferred-replies))
-  ("queue-parked" "(queue-events engine (list (connection-token connection)))" "nil")))
+   :suites (ready progress conformance/detaching))))
 
 (:file "src/engine/common/send-queue.lisp" :suites (slow-readers buffered-connections io-output sent-files)
  :mutants
@@ -310,8 +255,81 @@
   ("end-resumption" "(given-away-outcome connection)" "nil" :suites (ready))
   ("end-resumption" "(or result (given-away-outcome connection) :broken)" "(or result :close)"
    :suites (ready))
-  ("end-resumption" "(:parked (end-resumed" "(:none (end-resumed" :suites (ready))
+  ("end-resumption" "(:parked (end-resumed" "(:none (end-resumed" :suites (ready))))
+
+(:file "src/engine/ready/serving-connections.lisp" :suites (ready event-queue steps time-outs progress slow-readers ready-faults)
+ :mutants
+ (("serve-connection" "(setf (worker-connection worker) nil)" "")
+  ("end-service" "(end-if-parked-too-late engine connection)" "nil"
+   :suites (ready soft-stop ready-faults))
+  ("end-service" "((gone-p connection))" "" :suites (ready progress conformance/detaching))
+  ("serve-once" "(setf (connection-deadline connection) nil)" "")
+  ("serve-once" "(setf (connection-untouched connection) nil (connection-outcome connection) nil"
+   "(setf (connection-outcome connection) nil")
+  ("settle-outcome" "(setf (connection-awaiting connection) :answer)" "" :suites (deferred-replies))
+  ("settle-outcome" "(eql served (connection-served connection))" "nil")
+  ("settle-served" "(ownership-test ownership :arrived)" "nil" :suites (ready progress conformance/connections))
+  ("settle-served" "(ownership-test ownership :read-closed)" "nil")
+  ("settle-served" "(not (serving-p engine))" "nil" :suites (ready soft-stop slow-readers))
+  ("serve-connection" "finally (return :later)" "" :suites (interrupts))
+  ("queue-for-next-turn" "(setf (ready-worker-taken worker) +event-batch+)" "nil" :suites (interrupts))))
+
+(:file "src/engine/ready/parking-connections.lisp" :suites (ready event-queue steps time-outs progress slow-readers ready-faults)
+ :mutants
+ (("park" "(unless (connection-deadline connection)" "(progn"
+   :suites (ready progress conformance/connections acceptor-faults))
+  ("park" "(if (zerop (connection-served connection)) :first-byte :idle)" ":idle")
+  ("leave-to-poller" "(setf (connection-untouched connection) :parked)" "")
+  ("watch-connection" "(setf (connection-watched connection) interest)" "t")
+  ("end-if-parked-too-late" "(drop-connection engine connection)" "nil"
+   :suites (ready soft-stop ready-faults))
+  ("park-again" "(end-if-parked-too-late engine connection)" "nil"
+   :suites (steps time-outs ready slow-readers progress soft-stop ready-faults))
+  ("park-again" "(requeue-connection engine connection)" "nil"
+   :suites (steps time-outs ready slow-readers progress soft-stop ready-faults))
+  ("give-up-unread" "(connection-input connection) :missed" "" :suites (deferred-replies))
+  ("queue-parked" "(queue-events engine (list (connection-token connection)))" "nil"
+   :suites (ready steps time-outs slow-readers progress))
   ("leave-to-worker" "(end-resumed-too-late engine connection)" "nil" :suites (ready))
   ("end-resumed-too-late" "(eq :stopped (engine-phase engine))" "(not (serving-p engine))" :suites (ready))
   ("end-resumed-too-late" "(end-if-parked-too-late engine connection)" "nil" :suites (ready))))
 
+(:file "src/engine/ready/ready-engine.lisp" :suites (ready)
+ :mutants
+ (("look-around" "(setf (ready-worker-away worker) 0)" "nil" :suites (pool-sizing interrupts))
+  ("look-around" "(wake-sentinel-if-nobody-waits engine (engine-pool-state engine))" "nil"
+   :equivalent "An idle sentinel looks once in a second."
+   :suites (ready event-queue steps time-outs progress slow-readers ready-faults))))
+
+(:file "src/engine/ready/evictions.lisp" :suites (steps time-outs ready slow-readers progress soft-stop ready-faults)
+ :mutants
+ (("left-to-workers-p" "(not (unfinished-p connection))" "t")
+  ("left-to-workers-p" "((unwanted-p connection) nil)" "")
+  ("left-to-workers-p" "(park-again engine connection) t)" "nil)")
+  ("left-to-workers-p" "(connection-untouched connection) :left" "")
+  ("unwanted-p" "(eql (connection-served-when-left connection) (connection-served connection))" "t")
+  ("unwanted-p" "(not (eq :read (connection-input connection)))" "t")
+  ("left-to-workers-p" "(requeue-connection engine connection)" "(park-again engine connection)")
+  ("end-with-notice" "(not (unfinished-p connection))" "t")
+  ("end-with-notice" "(release-owned engine connection) (begin-to-linger connection now)" "(release-owned engine connection)")
+  ("end-with-notice" "(requeue-connection engine connection)" "nil")
+  ("notice-given-p" "(count-failure engine)" "")
+  ("longest-idle" "(longest-first (remove-if-not #'amid-request-p parked))" "nil")
+  ("longest-idle" "(remove-if #'amid-request-p parked)" "parked")
+  ("evict-if-idle" "((left-to-workers-p engine connection (milliseconds)))" "")
+  ("evict-if-idle" "(unfinished-p connection)" "nil")
+  ("evict-if-idle" "(park-again engine connection)" "nil")
+  ("evict-if-idle" "(count-expired engine :evicted)" "nil")))
+
+(:file "src/engine/ready/lingering-connections.lisp" :suites (ready steps time-outs slow-readers progress)
+ :mutants
+ (("close-lingering" "(linger engine connection)" "nil")
+  ("close-gracefully" "(release-owned engine connection)" "(progn (release-owned engine connection) nil)")
+  ("close-gracefully" "(unread-p connection)" "nil")
+  ("close-gracefully" "(not (read-closed-p connection))" "t"
+   :equivalent "What lingers sees that end at once.")
+  ("known-read-p" "(not (arrived-p connection))" "t")
+  ("begin-to-linger" "(shut-descriptor (connection-descriptor connection) :output)" "")
+  ("begin-to-linger" "(set-deadline connection :linger *linger-seconds* now)" "")
+  ("drop-arrivals" "((minusp (decf (connection-linger-octets connection) count)) (return :end))" "")
+  ("linger" "(overdue-p connection (milliseconds))" "nil")))

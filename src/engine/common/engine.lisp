@@ -220,3 +220,11 @@ SECONDS, a real, while ENGINE accepts: others may come as fast, and descriptors 
 would not by itself.")
   (:method ((engine engine))
     nil))
+
+(defgeneric resume-all-deferred (engine)
+  (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED
+served: the phase of ENGINE has changed.")
+  (:method (engine)
+    "Nothing: who keeps a connection looks by himself."
+    (declare (ignore engine))
+    nil))

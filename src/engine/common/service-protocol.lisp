@@ -119,11 +119,3 @@ does not matter.")
   (:method (engine connection time)
     (declare (ignore engine))
     (set-deadline-at connection :deferred time)))
-
-(defgeneric resume-all-deferred (engine)
-  (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED
-served: the phase of ENGINE has changed.")
-  (:method (engine)
-    "Nothing: who keeps a connection looks by himself."
-    (declare (ignore engine))
-    nil))

@@ -15,9 +15,6 @@
 ;;;; When all connections are accepted first, and parked, each costs two calls of the system more,
 ;;;; and most often another processor than the one that has it in its cache.
 
-(defconstant +accept-batch+ 16
-  "How many connections one worker accepts before what else is ready has its turn.")
-
 (defun open-connection (engine descriptor peer)
   "A connection, owned by the caller, on DESCRIPTOR, to PEER.  Where none can be made, DESCRIPTOR is
 closed."
@@ -204,11 +201,6 @@ not take that, it is tried again."
          (result (rearm (engine-poller engine) listener listener)))
     (when (and (minusp result) (engine-accepting-p engine))
       (note-accept-trouble engine (make-accept-failure :other (error-text (- result)))))))
-
-(defun all-serve-p (engine)
-  "True when no worker of ENGINE is free, and none may be made."
-  (with-engine (engine)
-    (not (or (room-p engine) (plusp (standby-count engine))))))
 
 (defmethod accept-rest ((engine ready-engine) seconds)
   (let ((left (countdown seconds)))

@@ -26,6 +26,9 @@
   "How many it takes otherwise.  Whoever waits for a processor before it has queued the others holds
 them up.")
 
+(defconstant +accept-batch+ 16
+  "How many connections one worker accepts before what else is ready has its turn.")
+
 (defun take-event (engine)
   "The token that was queued first in ENGINE, and is the caller's now; NIL when there is none."
   (loop for queue = (engine-event-queue engine)

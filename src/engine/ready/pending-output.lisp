@@ -76,12 +76,6 @@ ended for the next."
                                (reserved-p nil)))))
         (make-room-in-heap 0)))))       ; what others have left is long, and gets old
 
-(defun release-output (connection)
-  "Releases what is reserved for output of CONNECTION, which the caller owns."
-  (let ((queue (connection-queue connection)))
-    (when (plusp (send-queue-reserved queue))
-      (change-reservation (send-queue-reserved queue) 0))))
-
 (defun look-at-output (connection now &optional sent-p)
   "Looks at NOW what the peer of CONNECTION, which the caller owns, has taken of its output, and
 has the sentinel look soon whether it takes more.  SENT-P is as in LOOK-AT-TAKER."

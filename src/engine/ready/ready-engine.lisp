@@ -63,7 +63,7 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (listener-descriptor -1 :type fixnum :read-only t)
   (timer-descriptor -1 :type fixnum)    ; -1 where there is none; see ready-timers.lisp
   (suspended '() :type list)            ; workers, who was suspended last first
-  (decisions (make-decision-counters) :read-only t) ; the sentinel's, see pool-sizing.lisp
+  (decisions nil :read-only t)          ; the sentinel's, see pool-sizing.lisp
   ;; That the system does not watch connections was noted, and lasts.
   (watch-trouble-p nil)
   (thread-states-unknown-p nil)         ; that the system does not tell of threads was noted
@@ -125,6 +125,11 @@ resumed may still come.")
   ;; Not by who waits: a worker that was resumed is on its way there.
   (- (pool-size engine) (busy-count engine)))
 
+(defun all-serve-p (engine)
+  "True when no worker of ENGINE is free, and none may be made."
+  (with-engine (engine)
+    (not (or (room-p engine) (plusp (standby-count engine))))))
+
 (defmethod resting-p ((worker ready-worker))
   (or (eq (worker-state worker) :suspended)
       (and (eq (worker-state worker) :active) (zerop (ready-worker-stamp worker)))))
@@ -184,20 +189,22 @@ this one."
                  (< time (+ (coarse-now pool) (as-milliseconds *idle-tick*))))
         (wake-sentinel engine)))))
 
-;;; Making it
+(defun look-around (engine worker)
+  "What WORKER of ENGINE does when it has nothing else to do.  It can be interrupted here, for long,
+as by a debugger, so it is AWAY."
+  (when (interrupt-pending-p)           ; nobody else may wait
+    (wake-sentinel-if-nobody-waits engine (engine-pool-state engine)))
+  (setf (ready-worker-away worker) (pool-state-tick (engine-pool-state engine)))
+  (unwind-protect (surviving-interrupts (engine)
+                    (ensure-sentinel engine))
+    (setf (ready-worker-away worker) 0)))
+
+(defun worker-of (engine)
+  "The worker of ENGINE whose thread this is; NIL in any other thread, a worker's of another engine
+included."
+  (and *worker*
+       (eq engine (worker-engine *worker*))
+       *worker*))
 
 (defmethod make-pool-worker ((engine ready-engine) number)
   (make-ready-worker engine number (engine-pool-state engine)))
-
-(defun make-ready-engine (service listener &key standby thread-limit accept-limit
-                                           (waiting-limit :half) idle-seconds (batch-scheduling-p t))
-  "An engine for SERVICE on LISTENER, not started.  STANDBY is how many workers it keeps when there
-is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT says how many connections
-may be open: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many workers may wait for clients: see
-ENGINE-WAITING-LIMIT; IDLE-SECONDS for how long connections may idle, a real, or NIL for no limit;
-BATCH-SCHEDULING-P how the system schedules its threads: see ENGINE-BATCH-SCHEDULING-P."
-  (%make-ready-engine :service service :listener listener :standby standby
-                      :thread-limit thread-limit :accept-limit accept-limit
-                      :waiting-limit waiting-limit :idle-seconds idle-seconds
-                      :batch-scheduling-p batch-scheduling-p
-                      :listener-descriptor (listener-descriptor listener)))

@@ -1,6 +1,20 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; How the ready engine starts and stops.
+;;;; How a ready engine is made, starts and stops.
+
+(defun make-ready-engine (service listener &key standby thread-limit accept-limit
+                                           (waiting-limit :half) idle-seconds (batch-scheduling-p t))
+  "An engine for SERVICE on LISTENER, not started.  STANDBY is how many workers it keeps when there
+is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT says how many connections
+may be open: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many workers may wait for clients: see
+ENGINE-WAITING-LIMIT; IDLE-SECONDS for how long connections may idle, a real, or NIL for no limit;
+BATCH-SCHEDULING-P how the system schedules its threads: see ENGINE-BATCH-SCHEDULING-P."
+  (%make-ready-engine :service service :listener listener :standby standby
+                      :thread-limit thread-limit :accept-limit accept-limit
+                      :waiting-limit waiting-limit :idle-seconds idle-seconds
+                      :batch-scheduling-p batch-scheduling-p
+                      :listener-descriptor (listener-descriptor listener)
+                      :decisions (make-decision-counters)))
 
 (define-condition listener-not-watched (recycling-error)
   ((number :initarg :number :reader watch-failure-number))

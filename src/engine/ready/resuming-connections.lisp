@@ -47,29 +47,6 @@ SERVE-RESUMPTION says; NIL after a non-local exit."
          (leave-end-to-worker engine connection outcome))
         (t (end-service engine connection outcome))))
 
-(defun leave-to-worker (engine connection)
-  "Has a worker see to CONNECTION, which the caller, a resuming thread, owns."
-  (queue-parked engine connection)
-  (end-resumed-too-late engine connection))
-
-(defun end-resumed-too-late (engine connection)
-  "Ends CONNECTION, which a resuming thread has parked, if ENGINE has stopped, so that nobody else
-will: STOP ends what is parked when it looks last, and a resuming thread had better not."
-  (when (eq :stopped (engine-phase engine))
-    (end-if-parked-too-late engine connection)))
-
-(defun worker-of (engine)
-  "The worker of ENGINE whose thread this is; NIL in any other thread, a worker's of another engine
-included."
-  (and *worker*
-       (eq engine (worker-engine *worker*))
-       *worker*))
-
-(defun leave-end-to-worker (engine connection outcome)
-  "Has a worker do with CONNECTION, which the caller owns, what OUTCOME says, :CLOSE or :BROKEN."
-  (setf (connection-outcome connection) outcome)
-  (leave-to-worker engine connection))
-
 (defmethod resume-all-deferred ((engine ready-engine))
   (map-connections (lambda (connection)
                      ;; A marked owner looks again.  A connection whose owner left a moment ago

@@ -1,0 +1,142 @@
+(in-package #:hunchentoot-recycling-taskmaster.engine)
+
+;;;; How a connection is served by its owner: until it is parked, closed or given away, or its turn is
+;;;; over.
+;;;;
+;;;;   SERVE-CONNECTION   serves once, and again, as long as there is more to be done
+;;;;   SERVE-ONCE         calls the service
+;;;;   SETTLE-OUTCOME     sees what that returned: sends, serves again, or parks
+;;;;   END-SERVICE        does what is left to be done when that was the last time
+
+(defconstant +turn+ 16
+  "How many requests of one connection a worker serves before what else is ready has its turn: a
+client that never pauses does not keep its worker, nor timers and other clients waiting.")
+
+(defmacro noting-failure ((engine connection) &body body)
+  "The value of BODY, which serves CONNECTION of ENGINE as SERVE-ONCE does; also after an error."
+  `(handler-case (progn ,@body)
+     ((or error storage-condition) (condition)
+       (count-failure ,engine)
+       (log-message ,engine :error "Serving a connection failed: ~A" condition)
+       (failed-outcome ,connection))))
+
+(defun failed-outcome (connection)
+  "What SERVE-ONCE returns for CONNECTION, where that has failed: what its service has left is
+still sent."
+  (cond ((given-away-outcome connection))
+        ((and (connection-output connection)
+              (not (eq :close (connection-outcome connection))))
+         (setf (connection-outcome connection) :close)
+         :again)
+        (t :close)))
+
+(defun serve-connection (engine worker connection)
+  "Serves CONNECTION, which WORKER owns, until it is parked, closed or given away, or its turn is
+over."
+  (let ((outcome nil))                  ; stays so after a non-local exit
+    (setf (worker-connection worker) connection)
+    (unwind-protect
+         (setf outcome
+               (loop repeat +turn+
+                     for result = (noting-failure (engine connection)
+                                    (cond ((end-left-to-worker connection))
+                                          ((connection-output connection)
+                                           (send-pending-output engine connection))
+                                          (t
+                                           (serve-once engine connection))))
+                     unless (eq result :again)
+                       return result
+                     finally (return :later)))
+      (setf (worker-connection worker) nil)
+      (end-service engine connection outcome))))
+
+(defun serve-once (engine connection &optional resuming-p)
+  "Has the service of ENGINE serve CONNECTION, which the caller owns, once; RESUMING-P is as for
+SERVE.  Returns :AGAIN when there is more to be done for CONNECTION, :LATER when that is to be done
+after what else is ready; else what became of it, :PARKED, or is to become of it: :CLOSE, :DETACHED
+or :BROKEN."
+  (setf (connection-deadline connection) nil)
+  (order-writes)                        ; see OWNER-MAY-WAIT-P
+  (setf (connection-untouched connection) nil
+        (connection-outcome connection) nil
+        (connection-awaiting connection) nil)
+  (let* ((served (connection-served connection))
+         (service (engine-service engine))
+         (outcome (if resuming-p
+                      (serve service connection t)
+                      (interruptibly (serve service connection nil)))))
+    (if outcome
+        (settle-outcome engine connection outcome served)
+        :again)))
+
+(defun settle-outcome (engine connection outcome served)
+  "Does for CONNECTION, which the caller owns, what OUTCOME says that the service returned; SERVED
+requests of it had been answered before, an integer.  Returns what SERVE-ONCE does."
+  (cond ((gone-p connection) :detached)
+        ((eq outcome :broken) :broken)
+        ((connection-output connection)
+         ;; When all of it is sent, the connection is served again anyway.
+         (setf (connection-input connection) :missed
+               (connection-outcome connection) (case outcome
+                                                 (:again :deferred)
+                                                 (:next :park)
+                                                 (t outcome)))
+         :again)
+        (t
+         (when (and (eq outcome :next) (eql served (connection-served connection)))
+           (note-stall engine)
+           (setf outcome :park))
+         (ecase outcome
+           (:park (settle-served engine connection))
+           (:next :again)
+           (:deferred
+            (setf (connection-awaiting connection) :answer)
+            (leave-to-poller engine connection))
+           (:again :later)
+           ((:close :detached) outcome)))))
+
+(defun settle-served (engine connection)
+  "Does for CONNECTION, which the caller owns, what is to be done when all was served that had come
+when it was read.  Returns what SERVE-ONCE does."
+  ;; Once: what is noted afterwards leaves :ARRIVED.
+  (let ((ownership (connection-ownership connection)))
+    (cond ((ownership-test ownership :arrived)
+           (give-up-ownership connection) ; in vain: but then it is not :ARRIVED any more
+           :again)
+          ;; The kernel reported this end already; no further event will come.
+          ((or (ownership-test ownership :read-closed) (not (serving-p engine))) :close)
+          (t (park engine connection)))))
+
+(defun note-stall (engine)
+  "Counts a time when the service of ENGINE served no request, and yet says that there is input to
+be served.  NIL: to call it again would change nothing, so the connection is parked, and has a
+deadline."
+  (with-engine (engine)
+    (incf (tally-stalls (engine-tally engine)))))
+
+(defun end-service (engine connection outcome)
+  "Does with CONNECTION, which the caller owns unless OUTCOME is :PARKED, what OUTCOME says; NIL for
+one that was left by a non-local exit."
+  (cond ((eq outcome :parked)
+         (end-if-parked-too-late engine connection))
+        ((eq outcome :later)
+         (queue-for-next-turn engine connection))
+        ((gone-p connection))           ; it was given away before its service was done with it
+        (t
+         (ecase (or outcome (given-away-outcome connection))
+           (:detached (detach engine connection))
+           (:close (close-gracefully engine connection))
+           (:broken (abort-connection engine connection))
+           ((nil) (drop-connection engine connection))))))
+
+(defun queue-for-next-turn (engine connection)
+  "Queues CONNECTION, which the current thread owns, and of which more has come than a turn is for,
+behind all that is ready."
+  (let ((worker (worker-of engine)))
+    (when worker                        ; it asks the poller first
+      (setf (ready-worker-taken worker) +event-batch+)))
+  (cond ((unread-input-kept-p engine connection)
+         (setf (connection-awaiting connection) :turn)
+         (requeue-connection engine connection))
+        (t
+         (close-gracefully engine connection))))
