@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* http-body :in http
-  :description "Where the content of a request is.")
+  :description "The position of the content in the octets of a request.")
 
 (test-vectors chunked-bodies-follow-the-grammar "chunked"
   "RFC 9112, section 7.1.")

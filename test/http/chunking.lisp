@@ -4,19 +4,19 @@
   :description "Chunks that grow where they lie.")
 
 (defun lengthen (octets start size count)
-  "Makes the chunk of SIZE octets at START of OCTETS one of COUNT more, which are those of
-TEST-OCTETS; returns where it ends."
+  "Lengthens the chunk of SIZE octets at START of OCTETS by COUNT octets of TEST-OCTETS; returns its
+end."
   (multiple-value-bind (position end) (http:lengthen-chunk octets start size count)
     (replace octets (test-octets (+ size count)) :start1 position :start2 size)
     end))
 
 (defun chunk-of (size)
-  "The chunk of TEST-OCTETS of SIZE."
+  "A chunk with SIZE octets of TEST-OCTETS."
   (octets (format nil "~(~X~)~C~C" size #\Return #\Linefeed) (test-octets size) :crlf))
 
 (test a-chunk-is-whole-however-often-it-was-lengthened
-  (dolist (counts '((1) (15 1) (14 1 1 1) (255 1) (200 100) (16 240) (4095 1) (1 4096 1) (5000 60000)
-                    (1 1 1 13 240 3840 61440)))
+  (dolist (counts '((1) (15 1) (14 1 1 1) (255 1) (200 100) (16 240) (4095 1) (1 4096 1)
+                    (5000 60000) (1 1 1 13 240 3840 61440)))
     (let ((octets (make-array 70000 :element-type '(unsigned-byte 8) :initial-element 255))
           (size 0))
       (dolist (count counts)

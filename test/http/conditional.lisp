@@ -6,14 +6,14 @@
 (in-suite conditional)
 
 (defun conditional-head (method &rest headers)
-  "The head of a request by METHOD with HEADERS, names and values by turns."
+  "The head of a request with METHOD and HEADERS, a plist of names and values."
   (let ((octets (request-octets "/" :method method
                                     :headers (loop for (name value) on headers by #'cddr
                                                    collect (cons name value)))))
     (values (http:parse-head (http:make-parser) octets 0 (length octets)))))
 
 (defun decided (method &rest headers)
-  "What is decided on a request for content with the tag \"a\", of the start of 1900."
+  "The decision on a request for content with the tag \"a\" that last changed at the start of 1900."
   (http:precondition (apply #'conditional-head method headers) "\"a\"" (http:imf-fixdate 0)))
 
 (test tags-tell-versions-apart
@@ -74,6 +74,6 @@
     (is (equal '(0 9) (range "00" "000000000000000000000000009")))
     (is (equal (list 999999999999999999 (1- (expt 2 60)))
                (range (make-string 18 :initial-element #\9) (make-string 19 :initial-element #\9))))
-    ;; With bignums this would take minutes.
+    ;; If the parser made bignums, this would take minutes.
     (let ((digits (make-string 1000000 :initial-element #\7)))
       (is (equal (list (1- (expt 2 60)) (1- (expt 2 60))) (range digits digits))))))

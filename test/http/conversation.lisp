@@ -1,15 +1,15 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; What the octets of one connection mean, however they arrive.
+;;; The events that the octets of one connection cause, however they are split.
 
 (def-suite http
   :in all
   :description "HTTP/1.1 without I/O.")
 
 (defstruct (conversation (:constructor make-conversation (limits)))
-  "The server's side of one connection, up to the calls of handlers.  EVENTS are what has
-been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status refusal) or
-(:WAITING what octets-kept); amid a body with a further element, the plist of its request."
+  "The server's side of one connection, up to the calls of handlers.  EVENTS has the events so far,
+latest first: (:REQUEST . plist), and at the end (:REFUSED status refusal) or (:WAITING what
+octets-kept).  Within a body, the last event has a further element, the plist of its request."
   limits
   (parser (http:make-parser limits))
   (decoder nil)
@@ -18,11 +18,11 @@ been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status r
   (events '()))
 
 (defun octet-text (octets)
-  "OCTETS as a string of the characters with these codes."
+  "A string of the characters whose codes are OCTETS."
   (map 'string #'code-char octets))
 
 (defun head-plist (head)
-  "All that HEAD says."
+  "A plist of all slots of HEAD."
   (list :method (http:head-method head) :uri (http:head-uri head)
         :form (http:head-target-form head) :protocol (http:head-protocol head)
         :headers (http:head-headers head) :host (http:head-host head)
@@ -32,7 +32,8 @@ been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status r
         :expects-100 (http:head-expect-100-continue-p head)))
 
 (defun take-head (conversation octets start end)
-  "Reads on in a head.  Returns the position after what was used, and whether it is done."
+  "Continues with a head.  Returns the position after the octets that were used, and true if the
+head is complete."
   (multiple-value-bind (head position)
       (http:parse-head (conversation-parser conversation) octets start end)
     (when head
@@ -44,7 +45,7 @@ been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status r
     (values position (and head t))))
 
 (defun take-body (conversation octets start end)
-  "Reads on in a body.  Returns as TAKE-HEAD does."
+  "Continues with a body.  Returns the values of TAKE-HEAD."
   (let ((decoder (conversation-decoder conversation))
         (position start))
     (loop until (or (http:body-done-p decoder) (= position end))
@@ -61,11 +62,12 @@ been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status r
     (values position (http:body-done-p decoder))))
 
 (defun body-so-far (conversation)
-  "The text of the body that is being read."
+  "The text of the current body as far as it was read."
   (apply #'concatenate 'string (reverse (conversation-body conversation))))
 
 (defun take-octets (conversation octets start end)
-  "Reads on in OCTETS from START below END; returns from where on they are still needed."
+  "Continues in OCTETS from START below END; returns the position from which octets are still
+needed."
   (loop with done-p
         do (setf (values start done-p)
                  (if (conversation-decoder conversation)
@@ -82,7 +84,7 @@ been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status r
         (conversation-events conversation)))
 
 (defun end-conversation (conversation kept)
-  "Notes what CONVERSATION waits for, with KEPT octets that it could not use yet."
+  "Adds the last event to CONVERSATION: it waits, with KEPT octets that it could not use yet."
   (note-end conversation :waiting
             (cond ((conversation-decoder conversation) (body-so-far conversation))
                   ((http:parser-begun-p (conversation-parser conversation)) :head)
@@ -90,7 +92,8 @@ been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status r
             kept))
 
 (defun call-as-conversation (limits function)
-  "The events of a conversation under LIMITS that FUNCTION, given it, carries on."
+  "The events of a conversation under LIMITS.  FUNCTION, called with the conversation, gives it its
+octets."
   (let ((conversation (make-conversation limits)))
     (handler-case (end-conversation conversation (funcall function conversation))
       (http:protocol-error (refusal)
@@ -108,8 +111,8 @@ been understood, latest first: (:REQUEST . plist) and at last (:REFUSED status r
                                                           position end)))))))
 
 (defun events-moved (octets ends &optional (limits (http:make-limits)))
-  "As EVENTS-IN-PLACE, but what is kept of OCTETS stands elsewhere, between other octets,
-at each arrival."
+  "Like EVENTS-IN-PLACE, but at each arrival the kept octets move to another buffer, between other
+octets."
   (call-as-conversation
    limits
    (lambda (conversation)
@@ -121,7 +124,7 @@ at each arrival."
                                                       :initial-element 13)))
            (replace buffer octets :start1 offset :start2 position :end2 end)
            (let ((used (- (take-octets conversation buffer offset (+ offset size)) offset)))
-             (fill buffer 10)           ; nobody may still look at it
+             (fill buffer 10)           ; the parser must not use this buffer any more
              (incf position used))))))))
 
 (defun events-whole (octets &optional (limits (http:make-limits)))
@@ -137,8 +140,7 @@ at each arrival."
   (events-in-place octets (ends-by-octet octets) limits))
 
 (defun events-forgotten (octets ends &optional (limits (http:make-limits)))
-  "As EVENTS-IN-PLACE, but after each arrival the parser forgets what it has read of an unfinished
-head."
+  "Like EVENTS-IN-PLACE, but after each arrival the parser forgets an unfinished head."
   (call-as-conversation limits
                         (lambda (conversation)
                           (let ((position 0))

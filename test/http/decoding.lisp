@@ -6,7 +6,7 @@
 (in-suite http-decoding)
 
 (defun decoded (&rest octets)
-  "What OCTETS say in UTF-8, as a list of codes."
+  "A list of the codes of the characters in OCTETS, decoded as UTF-8."
   (map 'list #'char-code (http:utf-8-text (coerce octets 'base:octets))))
 
 (test utf-8-of-every-length-is-read
@@ -25,7 +25,8 @@
   (is (equal '(#xFFFD #xFFFD #xFFFD) (decoded #xED #xA0 #x80)) "A surrogate")
   (is (equal '(#xFFFD #xFFFD #xFFFD #xFFFD) (decoded #xF4 #x90 #x80 #x80)) "Beyond Unicode")
   (is (equal '(#xFFFD #xFFFD #xFFFD) (decoded #xE0 #x9F #xBF)) "Too long, in three octets")
-  (is (equal '(#xFFFD #xFFFD #xFFFD #xFFFD) (decoded #xF0 #x8F #xBF #xBF)) "Too long, in four octets"))
+  (is (equal '(#xFFFD #xFFFD #xFFFD #xFFFD) (decoded #xF0 #x8F #xBF #xBF))
+      "Too long, in four octets"))
 
 (test decoding-agrees-with-encoding
   (let ((text (map '(simple-array character (*)) #'code-char

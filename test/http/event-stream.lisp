@@ -4,16 +4,16 @@
   :description "The format of server-sent events.")
 
 (defun event-text (data &rest keys)
-  "The octets of an event, as ENCODE-EVENT makes them of its arguments, as a string."
+  "The octets that ENCODE-EVENT makes of its arguments, as a string."
   (decode (apply #'http:encode-event data keys)))
 
 (defun in-lines (&rest lines)
-  "LINES, each with its end."
+  "LINES, each with a line end."
   (format nil "~{~A~%~}" lines))
 
 (defun parsed-events (octets)
-  "What a client makes of OCTETS, a stream of events: lists of type, data and identifier.  Written
-by the standard's rules, section 9.2.6, for streams with LF alone."
+  "Parses OCTETS, a stream of events, as a client does: lists of type, data and identifier.  Follows
+section 9.2.6 of the standard, for streams with LF only."
   (let ((events '()) (type "") (data '()) (id ""))
     (dolist (line (uiop:split-string (decode octets) :separator '(#\Newline)) (nreverse events))
       (let* ((colon (position #\: line))
@@ -50,7 +50,8 @@ by the standard's rules, section 9.2.6, for streams with LF alone."
   (loop with state = (seeded-state 1)
         repeat 500
         do (let* ((text (map-into (make-string (random 12 state))
-                                  (lambda () (char (format nil "ab: ~%~C~C" (code-char 233) (code-char 8364))
+                                  (lambda () (char (format nil "ab: ~%~C~C"
+                                                           (code-char 233) (code-char 8364))
                                                    (random 7 state)))))
                   (events (parsed-events (http:encode-event text :event "e" :id "i"))))
              (unless (equal (list (list "e" text "i")) events)
@@ -75,14 +76,15 @@ by the standard's rules, section 9.2.6, for streams with LF alone."
     (check-encoding #x20ac #xe2 #x82 #xac)
     (when (< #x1f600 char-code-limit)   ; strings of ABCL have them as two
       (check-encoding #x1f600 #xf0 #x9f #x98 #x80)))
-  ;; On Lisps whose strings can have them, they are replaced as elsewhere.
+  ;; On Lisps whose strings can have surrogates, ENCODE-EVENT replaces them.
   (let ((surrogate (ignore-errors (code-char #xd800))))
     (when surrogate
       (is (null (search #(#xed) (http:encode-event (string surrogate))))))))
 
 (test a-comment-is-no-event
   (is (string= (in-lines ":" "") (decode (http:encode-comment))))
-  (is (string= (in-lines ":a" ":data: b" "") (decode (http:encode-comment (format nil "a~%data: b")))))
+  (is (string= (in-lines ":a" ":data: b" "")
+               (decode (http:encode-comment (format nil "a~%data: b")))))
   (is (null (parsed-events (http:encode-comment (format nil "a~Cdata: b" #\Return))))))
 
 (test an-event-is-a-vector-of-its-own

@@ -5,9 +5,9 @@
 
 (defparameter *fuzz-count*
   (if (search "SBCL" (lisp-implementation-type)) 100000 2000)
-  "How many inputs the test tries.  FUZZ takes any other number.")
+  "The number of inputs that the test tries.  FUZZ accepts any other number.")
 
-;;; Dice that fall the same way in every Lisp
+;;; Pseudo-random numbers that are the same in every Lisp
 
 (defstruct (dice (:constructor make-dice (state)))
   "A generator of pseudo-random numbers."
@@ -18,18 +18,18 @@
   (declare (type dice dice) (type (integer 1 65536) sides) (optimize speed))
   (let ((state (logand #xFFFFFFFF (+ 1013904223 (* 1664525 (dice-state dice))))))
     (setf (dice-state dice) state)
-    ;; The high bits are the random ones.
+    ;; The high bits are more random than the low ones.
     (ash (* sides (ash state -16)) -16)))
 
 (defun pick (dice choices)
   "One of CHOICES, a simple vector."
   (svref choices (roll dice (length choices))))
 
-;;; What requests are made of: for each part, what is right in most places, and what is
-;;; odd, and chosen one time in thirty-two.
+;;; The parts of requests.  Each part has usual values, and odd ones that are chosen one time in
+;;; thirty-two.
 
 (defun choices (&rest texts)
-  "A vector of the lists of octets that TEXTS, in caret notation, stand for."
+  "A vector of lists of octets, one for each of TEXTS, in caret notation."
   (map 'simple-vector #'caret-octets texts))
 
 (defparameter *fuzz-parts*
@@ -68,7 +68,7 @@
   "Property list of (USUAL . ODD), vectors of lists of octets.")
 
 (defun sentence (dice &rest parts)
-  "One list of octets of a choice for each of PARTS."
+  "A list of the octets of one choice for each of PARTS."
   (loop for part in parts
         for (usual . odd) = (getf *fuzz-parts* part)
         append (pick dice (if (zerop (roll dice 32)) odd usual))))
@@ -90,14 +90,14 @@
           (sentence dice :line-end)))
 
 (defun framing-and-body (dice)
-  "The header lines that say how a body ends, and as second value such a body."
+  "Header lines for the framing of a body, and as second value such a body."
   (ecase (roll dice 3)
     (0 (values '() '()))
     (1 (values (field-line dice "Content-Length" :length) (caret-octets "abc")))
     (2 (values (field-line dice "Transfer-Encoding" :coding) (chunks dice)))))
 
 (defun assembled-request (dice)
-  "A request by the grammar, and often slightly beside it."
+  "A request that follows the grammar, or often nearly does."
   (multiple-value-bind (framing body) (framing-and-body dice)
     (append (sentence dice :beginning :method :space :target :space :version :line-end)
             (if (plusp (roll dice 16)) (field-line dice "Host" :host) '())
@@ -117,13 +117,13 @@
   "Requests worth mutating: the short vectors.")
 
 (defun random-octet (dice)
-  "An octet, often one that means something."
+  "An octet, often one with a meaning in the grammar."
   (if (zerop (roll dice 2))
       (roll dice 256)
       (svref #(0 9 10 13 32 44 48 49 58 59 65 97 127 128 255) (roll dice 15))))
 
 (defun mutated (dice octets)
-  "OCTETS with one octet changed, put in or left out, a part repeated, or the end cut off."
+  "OCTETS with one octet changed, inserted or removed, a part repeated, or the end cut off."
   (let* ((size (length octets))
          (at (roll dice (1+ size)))
          (to (min size (+ at (roll dice 9)))))
@@ -156,7 +156,7 @@
                                :body-octets 4 :chunk-extension-octets 4 :trailer-octets 8))
         (usual (http:make-limits)))
     (vector usual usual usual usual usual few))
-  "Limits to try inputs under.")
+  "The limits under which inputs are tried.")
 
 ;;; The promise
 
@@ -168,7 +168,7 @@
         finally (return (append ends (list size)))))
 
 (defun same-however-it-arrives-p (octets limits ends)
-  "True if OCTETS mean the same whole, octet by octet, and up to each of ENDS."
+  "True if OCTETS give the same events whole, octet by octet, and split at each of ENDS."
   (let ((events (events-whole octets limits)))
     (and (equal events (events-by-octet octets limits))
          (equal events (events-in-place octets ends limits))
@@ -177,7 +177,7 @@
          (equal events (events-forgotten octets (ends-by-octet octets) limits)))))
 
 (defun fuzz-failure (dice)
-  "Tries the next input of DICE.  NIL if it kept the promise, else what to know of it."
+  "Tries the next input of DICE.  NIL if it kept the promise, else a description of it."
   (let* ((state (dice-state dice))
          (octets (fuzz-input dice))
          (limits (pick dice *fuzz-limits*))
@@ -189,8 +189,8 @@
         (list (princ-to-string condition) state octets ends)))))
 
 (defun fuzz (count &optional (seed (fresh-seed)))
-  "Tries COUNT inputs made from SEED, a 32-bit number, which it prints.  Returns what is to
-know of the first ten that broke the promise."
+  "Tries COUNT inputs made from SEED, a 32-bit number, which it prints.  Returns descriptions of the
+first ten inputs that broke the promise."
   (format t "~&; fuzzing ~:D inputs from seed ~D~%" count seed)
   (finish-output)
   (loop with dice = (make-dice seed)
@@ -205,12 +205,12 @@ know of the first ten that broke the promise."
   (is (null (fuzz *fuzz-count*))))
 
 (defun outcomes (events)
-  "What EVENTS ended in: refusals by name, or other kinds."
+  "The kind of the last of EVENTS, or the name of its refusal."
   (loop for (kind nil refusal) in events
         collect (if (eq kind :refused) refusal kind)))
 
 (test fuzzing-reaches-requests-and-every-refusal
-  ;; From this seed all are reached soon; from any other, a little later.
+  ;; This seed reaches all of them soon; other seeds need a little longer.
   (let ((dice (make-dice 24))
         (missing (list* :request :waiting
                         (set-difference (mapcar #'first http::*refusals*)

@@ -22,7 +22,7 @@
   "RFC 9112, section 9, and RFC 9110, sections 7.6.1, 7.8 and 10.1.1.")
 
 (test-vectors nothing-is-taken-beyond-its-limit "limit"
-  "The limits and the status of each.")
+  "Each limit and its status.")
 
 (test-vectors requests-follow-each-other "pipeline"
   "RFC 9112, section 9.3.2.")
@@ -33,10 +33,10 @@
 (defparameter *vector-files*
   '("request-line" "target" "field" "host" "framing" "connection" "limit" "pipeline"
     "chunked" "smuggling")
-  "All files of vectors of requests.")
+  "The names of all files with vectors of requests.")
 
 (defun promised-refusals ()
-  "The names of the refusals that some vector promises."
+  "The names of the refusals that vectors promise."
   (loop for file in *vector-files*
         append (loop for vector in (read-vectors file)
                      append (loop for (kind nil refusal) in (getf vector :gives)
@@ -46,7 +46,7 @@
 (defparameter *refusals-of-no-head*
   '(:request-timeout :form-too-large :too-many-fields :too-many-files :no-memory :connect-not-served
     :plain-http-to-tls :tls-to-plain-http :content-of-handshake)
-  "The names of the refusals that layers above decide about.")
+  "The names of the refusals that only higher layers signal.")
 
 (test each-refusal-has-a-vector
   (is (null (set-exclusive-or (mapcar #'first http::*refusals*)
@@ -67,8 +67,9 @@
       (is (search (http:protocol-error-reason refusal) (princ-to-string refusal))))))
 
 (test refusals-by-layers-above-have-the-status-of-their-rule
-  (loop for (refusal status) in '((:request-timeout 408) (:form-too-large 413) (:too-many-fields 413)
-                                  (:no-memory 503) (:connect-not-served 501))
+  (loop for (refusal status) in '((:request-timeout 408) (:form-too-large 413)
+                                  (:too-many-fields 413) (:no-memory 503)
+                                  (:connect-not-served 501))
         do (is (= status (http:protocol-error-status (http:make-refusal refusal))) "~S" refusal))
   (signals error (http:make-refusal :no-such-refusal)))
 
@@ -78,17 +79,20 @@
                                     (http:limits-header-octets 32768) (http:limits-header-count 128)
                                     (http:limits-body-octets nil)
                                     (http:limits-chunk-extension-octets 16384)
-                                    (http:limits-trailer-octets 8192) (http:limits-raw-octets 67108864)
-                                    (http:limits-form-octets 2097152) (http:limits-field-count 10000)
+                                    (http:limits-trailer-octets 8192)
+                                    (http:limits-raw-octets 67108864)
+                                    (http:limits-form-octets 2097152)
+                                    (http:limits-field-count 10000)
                                     (http:limits-file-count 100))
-          do (is (eql default (funcall reader limits)) "~S is ~S." reader (funcall reader limits)))))
+          do (is (eql default (funcall reader limits))
+                 "~S is ~S." reader (funcall reader limits)))))
 
 (defun request-octets-of (&rest lines)
   "The octets of LINES, each with its line end."
   (as-octets (input-octets lines)))
 
 (defun head-of (&rest lines)
-  "The head that LINES are."
+  "The head in LINES."
   (let ((octets (apply #'request-octets-of lines)))
     (values (http:parse-head (http:make-parser) octets 0 (length octets)))))
 
@@ -150,7 +154,7 @@
           for octets = (http::make-octets (random 40 state))
           for end = (random (1+ (length octets)) state)
           for start = (random (1+ end) state)
-          ;; One in ten is a character that most runs end at, or that looks like it.
+          ;; One character in ten ends most runs, or resembles one that does.
           do (map-into octets (lambda ()
                                 (if (zerop (random 10 state))
                                     (random 256 state)
@@ -179,7 +183,7 @@
                                              start (+ start size)))))))))
 
 (defun distances (keywords hash)
-  "How far each of KEYWORDS, a table, is from the place that the function HASH gives it."
+  "A list of the distances of KEYWORDS, a table, from the places that the function HASH gives them."
   (loop for keyword across keywords
         for place from 0
         when keyword
@@ -196,8 +200,8 @@
                                        #'hash-of-name))))
     (is (>= 1 (reduce #'max (distances (http::word-table-keywords http::*methods*)
                                        #'hash-of-method))))
-    ;; This hash is the Lisp's, and on ABCL another one in each process.  Where it is as good as
-    ;; chance, the mean is near 0.4, whatever the worst is.
+    ;; The Lisp computes this hash, and ABCL has another one in each process.  For a random hash,
+    ;; the mean is near 0.4, whatever the worst distance is.
     (let ((distances (distances (http::line-starts-keywords http::*line-starts*)
                                 #'http::keyword-hash)))
       (is (>= 2 (/ (reduce #'+ distances) (length distances)))))))
@@ -210,8 +214,8 @@
     (is (equal before (head-plist head)))))
 
 (test each-octet-is-judged-once
-  ;; Were a head read again from its start at each arrival, these 96 KiB, octet by octet,
-  ;; would be 4.6 thousand million steps and the test would never end.
+  ;; If the parser read a head again from its start at each arrival, these 96 KiB, octet by octet,
+  ;; would take 4.6 billion steps, and the test would not end.
   (let ((octets (request-octets-of "GET / HTTP/1.1" "Host: a"
                                    '(:raw "X-Long: ") '(:times 98304 (:raw "x")) "" ""))
         (limits (http:make-limits :header-octets (* 128 1024))))
@@ -241,21 +245,21 @@
     (signals error (http:parse-head parser octets -1 2))
     (signals error (http:parse-head parser "GET / HTTP/1.1" 0 2))))
 
-;;; The same heads as Hunchentoot's own reader makes
+;;; Heads are the same as those of Hunchentoot's own reader
 
 (defun chunga-headers (lines)
-  "The alist that Hunchentoot would make of LINES, header lines."
+  "The alist that Hunchentoot's reader makes of LINES, header lines."
   (flexi-streams:with-input-from-sequence (stream (request-octets-of lines ""))
     (chunga:with-character-stream-semantics
       (chunga:read-http-headers (flexi-streams:make-flexi-stream
                                  stream :external-format :latin-1)))))
 
 (defun our-headers (lines)
-  "The alist that we make of LINES, header lines."
+  "The alist that our parser makes of LINES, header lines."
   (http:head-headers (apply #'head-of "GET / HTTP/1.1" (append lines '("")))))
 
 (test headers-are-as-hunchentoot-has-always-given-them
-  ;; :X-ONE, :X-EMPTY, :X-LATIN: they are keywords, with any Chunga.
+  ;; This comment makes them keywords, with any version of Chunga: :X-ONE, :X-EMPTY, :X-LATIN.
   (let ((lines '("Host: a" "accept:  text/html ,  */*^I" "ACCEPT: image/png" "X-One:1"
                  "X-Empty:" "x-one: 2" "X-Latin: ^xE9^xFF" "Accept: x" "Cookie: a=b; c=d")))
     (is (equal '(:host :accept :x-one :x-empty :x-latin :cookie)
@@ -263,7 +267,7 @@
     (is (equal (chunga-headers lines) (our-headers lines)))))
 
 (test names-without-a-keyword-are-spelled-as-the-loaded-chunga-spells-them
-  ;; Ours first: an old Chunga interns the name.
+  ;; Our parser comes first, since an old Chunga interns the name.
   (let* ((lines '("Host: a" "X-Spelled-By-This-Test: 1"))
          (ours (our-headers lines)))
     (unwind-protect
@@ -274,7 +278,7 @@
       (let ((keyword (find-symbol "X-SPELLED-BY-THIS-TEST" '#:keyword)))
         (when keyword (unintern keyword '#:keyword))))))
 
-;;; Lists and words, for those who read other fields
+;;; Lists and words, for other fields
 
 (test lists-are-taken-apart-without-their-empty-elements
   (is (equal '("a" "b c" "d") (http:list-elements (format nil " a ,,b c~C, d," #\Tab))))

@@ -1,10 +1,10 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* multipart :in http
-  :description "Where the parts of a multipart body are: RFC 2046, section 5.1.1.")
+  :description "The positions of the parts of a multipart body: RFC 2046, section 5.1.1.")
 
 (defun joined-events (events)
-  "EVENTS, latest first, in order, and with the pieces of each content as one."
+  "EVENTS, which are latest first, in order, and with the pieces of each content joined."
   (let ((joined '()))
     (dolist (event events joined)
       (if (and (eq :content (first event)) (eq :content (first (first joined))))
@@ -13,9 +13,9 @@
           (push (copy-list event) joined)))))
 
 (defun multipart-events (octets ends &optional (boundary "b"))
-  "What is found in the body OCTETS when they arrive up to each of ENDS: lists of an event and its
-text; at last :DONE, :CLOSED, :WAITING or :MALFORMED.  Behind what has arrived there are hyphens,
-which mean something, but not yet."
+  "The events of a parser when OCTETS, a body, arrive up to each of ENDS: lists of an event and its
+text; the last one is :DONE, :CLOSED, :WAITING or :MALFORMED.  In the buffer, hyphens follow the
+octets that have arrived, which the parser must not read yet."
   (let ((parser (http:make-multipart-parser boundary))
         (events '())
         (buffer (make-array (length octets) :element-type '(unsigned-byte 8)
@@ -51,37 +51,37 @@ which mean something, but not yet."
 (defparameter *multipart-vectors*
   '((("--b" "A: 1" "" "text" "--b--" "")
      (:head ("A: 1" "" "")) (:content "text") (:end) (:done))
-    ;; several parts, one without a head, one without content, one with neither
+    ;; Several parts: one without a head, one without content, one with neither.
     (("--b" "" "one" "--b" "A: 1" "" "" "--b" "" "" "--b--" "")
      (:head ("" "")) (:content "one") (:end)
      (:head ("A: 1" "" "")) (:end)
      (:head ("" "")) (:end) (:done))
-    ;; the empty line after the head is the line end before the delimiter
+    ;; The empty line after the head is also the line end before the delimiter.
     (("--b" "A: 1" "" "--b--" "") (:head ("A: 1" "" "")) (:end) (:done))
     (("--b" "" "--b--" "") (:head ("" "")) (:end) (:done))
     (("--b" "" "x" "--b" "A: 1" "" "--b--" "")
      (:head ("" "")) (:content "x") (:end) (:head ("A: 1" "" "")) (:end) (:done))
-    ;; what is around
+    ;; Text around the parts.
     (("preamble" "more --b" "--b" "" "x" "--b--" "epilogue" "--b" "")
      (:head ("" "")) (:content "x") (:end) (:done))
     (("" "--b" "" "x" "--b--  	" "") (:head ("" "")) (:content "x") (:end) (:done))
     (("--b 	" "" "x" "--b--") (:head ("" "")) (:content "x") (:end) (:closed))
     (("--b--" "") (:done))
-    ;; RFC 2046: it is sufficient that the boundary follows the line end
+    ;; RFC 2046: it is sufficient that the boundary follows the line end.
     (("--b" "" "x" "--bc" "" "y" "--b-" "" "z" "--b--d" "")
      (:head ("" "")) (:content "x") (:end) (:head ("" "")) (:content "y") (:end)
      (:head ("" "")) (:content "z") (:end) (:done))
-    ;; nearly delimiters
+    ;; Lines that resemble delimiters.
     (("--b" "" "-" "--" "---b" " --b" "--a--b" "" "-b" "x--b--" "--b--" "")
      (:head ("" "")) (:content ("-" "--" "---b" " --b" "--a--b" "" "-b" "x--b--")) (:end) (:done))
     (("--b" "" "" "" "" "--b--" "") (:head ("" "")) (:content ("" "" "")) (:end) (:done))
-    ;; what is missing
+    ;; Incomplete bodies.
     (("--b" "" "x" "--b") (:head ("" "")) (:content "x") (:end) (:waiting))
     (("--b" "" "x" "-") (:head ("" "")) (:content "x") (:waiting))
     (("--b" "A: 1") (:waiting))
     (("no delimiter") (:waiting))
     (() (:waiting)))
-  "Lists of the lines of a body with the boundary b, and what is found in it.")
+  "Lists of the lines of a body with the boundary b, and its events.")
 
 (defun expected-events (events)
   (loop for (event . text) in events
@@ -144,7 +144,7 @@ which mean something, but not yet."
     (is (equal '((:malformed) (:malformed)) (events (1+ http:+part-head-octets+))))))
 
 (test random-bodies-mean-the-same-however-they-arrive
-  ;; Of octets that delimiters are made of, so that half of them begin one.
+  ;; These bodies consist of octets of delimiters, so that half of the octets begin a delimiter.
   (let ((dice (make-dice 47)))
     (loop repeat 2000
           for octets = (octets "--b" :crlf
@@ -166,7 +166,7 @@ which mean something, but not yet."
 ;;; The heads of parts
 
 (defun facts-of (&rest lines)
-  "What the head of a part with LINES says, as a list."
+  "A list of the values of PART-FACTS for the head of a part with LINES."
   (let ((octets (apply #'request-octets-of (append lines '("")))))
     (multiple-value-list (http:part-facts octets 0 (length octets)))))
 
@@ -174,25 +174,31 @@ which mean something, but not yet."
   (loop for (facts . lines)
           in '((("a" nil nil nil) "Content-Disposition: form-data; name=\"a\"")
                (("a" "f" "b/c" nil)
-                "Content-Disposition: form-data; name=\"a\"; filename=\"f\"" "Content-Type: b/c; charset=e")
+                "Content-Disposition: form-data; name=\"a\"; filename=\"f\""
+                "Content-Type: b/c; charset=e")
                (("a" "" nil nil) "CONTENT-disposition:FORM-DATA;NAME=a;FileName=\"\"")
                (("a;b" "c\"d\\e" nil nil)
                 "Content-Disposition: form-data; filename=\"c\\\"d\\\\e\"; name=\"a;b\"")
                (("a" nil nil nil) "Content-Disposition: form-data;" "  name=\"a\"")
-               (("a" "f" nil nil) "Content-Disposition:" " form-data" "^I; name=\"a\";" " filename=f")
+               (("a" "f" nil nil)
+                "Content-Disposition:" " form-data" "^I; name=\"a\";" " filename=f")
                (("a" nil "b" "iso-8859-1")
                 "Content-Type: b;" "^I charset=iso-8859-1" "Content-Disposition: form-data; name=a")
                (("a" nil "b" "x y")
                 "Content-Disposition: form-data; name=a" "Content-Type: b; c=d; Charset=\"x y\"")
                (("a" nil nil nil) "Content-Disposition: form-data; name=\"a\"; filename")
                (("a" nil nil nil) "Content-Disposition: form-data; name=\"a")
-               (("a" "b c%4" nil "utf-8") "Content-Disposition: form-data; name=a; filename*=UTF-8''b%20c%4")
+               (("a" "b c%4" nil "utf-8")
+                "Content-Disposition: form-data; name=a; filename*=UTF-8''b%20c%4")
                (("a" "x'y" nil "iso-8859-1")
                 "Content-Disposition: form-data; name=a; filename*=iso-8859-1'en'x'y")
                (("a" "" nil "utf-8") "Content-Disposition: form-data; name=a; filename*=utf-8''")
-               (("a" "koi8-r''%41" nil nil) "Content-Disposition: form-data; name=a; filename*=koi8-r''%41")
-               (("a" "utf-8'%41" nil nil) "Content-Disposition: form-data; name=a; filename*=utf-8'%41")
-               (("a" "b" nil nil) "Content-Disposition: form-data; name=a; filename*=UTF-8''c; filename=b")
+               (("a" "koi8-r''%41" nil nil)
+                "Content-Disposition: form-data; name=a; filename*=koi8-r''%41")
+               (("a" "utf-8'%41" nil nil)
+                "Content-Disposition: form-data; name=a; filename*=utf-8'%41")
+               (("a" "b" nil nil)
+                "Content-Disposition: form-data; name=a; filename*=UTF-8''c; filename=b")
                ((nil nil nil nil) "Content-Disposition: attachment; name=\"a\"")
                ((nil nil nil nil) "Content-Disposition: form-data; name")
                ((nil nil nil nil) "Content-Disposition") ((nil nil nil nil) "X: y")
@@ -200,7 +206,8 @@ which mean something, but not yet."
         do (is (equal facts (apply #'facts-of lines)) "~S" lines)))
 
 (test heads-of-parts-with-stray-returns-are-read-without-a-word
-  (let ((octets (concatenate 'base:octets (request-octets-of "Content-Disposition: form-data; name=a")
+  (let ((octets (concatenate 'base:octets
+                             (request-octets-of "Content-Disposition: form-data; name=a")
                              (as-octets (loop repeat 4000 collect 13 collect 120))
                              (request-octets-of "" ""))))
     (handler-bind ((warning (lambda (warning) (fail "~A" warning))))

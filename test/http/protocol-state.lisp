@@ -1,15 +1,15 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* http-protocol-state :in http
-  :description "Whether a connection may be used again, in all states and by all events.")
+  :description "The reuse of a connection, in all states and after all events.")
 
 (defun state-after (state &rest events)
-  "The state after EVENTS, one after the other, in STATE; NIL where one of them is illegal."
+  "The state after EVENTS, one after the other, in STATE; NIL if one of them is illegal."
   (handler-case (reduce #'http:next-state events :initial-value state)
     (http:illegal-event () nil)))
 
 (defun states-from (state &key (events http::*events*))
-  "STATE, and all states that EVENTS lead to from it."
+  "A list of STATE and all states to which EVENTS lead from it."
   (let ((found (list state)))
     (labels ((visit (state)
                (dolist (event events)
@@ -21,8 +21,8 @@
     found))
 
 (defun call-for-steps (function)
-  "Calls FUNCTION with each state that a connection can come to, each event, and the state after
-that or NIL."
+  "Calls FUNCTION with each reachable state of a connection, each event, and the state after that
+event or NIL."
   (dolist (state (states-from 0))
     (dolist (event http::*events*)
       (funcall function state event (state-after state event)))))
@@ -113,7 +113,7 @@ that or NIL."
          (when after (is (eq :body (http:our-side after)))))))))
 
 (test both-sides-go-on-by-themselves
-  "What is not about both leaves the other side as it is."
+  "An event about one side does not change the other side."
   (for-all-steps (state event after)
     (when after
       (destructuring-bind (client ours) (sides state)
@@ -159,14 +159,17 @@ that or NIL."
 
 (test whoever-wants-it-closed-has-it-closed
   (for-all-steps (state event after)
-    (when (and after (member event '(:last-request :last-reply :close :request-fault :reply-cut :switch)))
+    (when (and after
+               (member event
+                       '(:last-request :last-reply :close :request-fault :reply-cut :switch)))
       (is (not (http:persists-p after)) "~S in ~S" event (sides state)))))
 
 (test only-a-client-that-has-said-all-is-not-expected-again
   (for-all-steps (state event after)
     (when after
       (case event
-        (:last-request (is (eq (http:last-request-read-p after) (eq :done (http:client-side after)))))
+        (:last-request
+         (is (eq (http:last-request-read-p after) (eq :done (http:client-side after)))))
         (:request-fault (is (not (http:last-request-read-p after))))
         ((:close :last-reply)
          (is (eq (http:last-request-read-p state) (http:last-request-read-p after)))))))
@@ -176,7 +179,7 @@ that or NIL."
 ;;; Heads
 
 (defun head-from (&rest lines)
-  "The head of a request that is LINES."
+  "The head of the request in LINES."
   (let ((octets (octets (format nil "~{~A~C~:*~*~C~}" (loop for line in lines
                                                             append (list line #\Return #\Newline)))
                         :crlf)))
@@ -199,8 +202,8 @@ that or NIL."
     (is (equal '(:body t) (facts "POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked")))
     (is (equal '(:held t) (facts "POST / HTTP/1.1" "Host: a" "Content-Length: 1"
                                  "Expect: 100-continue")))
-    (is (equal '(:held nil) (facts "POST / HTTP/1.1" "Host: a" "Content-Length: 1" "Connection: close"
-                                   "Expect: 100-continue")))))
+    (is (equal '(:held nil) (facts "POST / HTTP/1.1" "Host: a" "Content-Length: 1"
+                                   "Connection: close" "Expect: 100-continue")))))
 
 (test a-head-is-read-only-where-the-connection-may-be-used
   (let ((head (head-from "GET / HTTP/1.1" "Host: a")))

@@ -28,7 +28,7 @@
                       :reason (plain-text reason))))
 
 (defun check-reply-vector (vector)
-  "Checks that the head which VECTOR describes is encoded as it promises."
+  "Checks that the head in VECTOR is encoded as VECTOR promises."
   (let ((name (getf vector :name))
         (gives (getf vector :gives)))
     (if (eq gives :invalid)
@@ -42,10 +42,10 @@
   (dolist (vector (read-vectors "reply"))
     (check-reply-vector vector)))
 
-;;; Nothing that a program says may end a line
+;;; No value of a program may end a line
 
 (defun sent-safely-p (name value)
-  "True if a field NAME with VALUE is refused, or sent as one line with nothing odd."
+  "True if a field NAME with VALUE is refused, or sent as one line without control characters."
   (let ((output (http:make-output)))
     (handler-case (http:encode-header output name value)
       (http:invalid-header ()
@@ -106,7 +106,7 @@
     (is (equal (string (code-char 233)) (sent (string (code-char 233)))))))
 
 (defun numbers-around-powers (radix)
-  "All powers of RADIX that are numbers of octets, and their neighbours."
+  "A list of all powers of RADIX that are content sizes, and their neighbours."
   (loop for power = 1 then (* radix power)
         while (< power (expt 2 59))
         append (list (1- power) power (1+ power))))
@@ -155,14 +155,14 @@
     (is (< (length (http:output-octets output)) 100000))))
 
 (defun nearly-full-output (room)
-  "An output with ROOM for so many octets more until it has to grow, or a little less."
+  "An output with room for ROOM more octets, or a few less, before it has to grow."
   (let* ((output (http:make-output))
          (size (- (length (http:output-octets output)) room)))
     (http:encode-octets output (as-octets (make-list size :initial-element 1)))
     output))
 
 (test nothing-is-put-behind-the-end-of-an-output
-  ;; The functions that put octets check nothing, so all depends on how much room they were made.
+  ;; The functions of put.lisp check nothing, so they rely on the room that their callers make.
   (loop for (expected . encode)
           in (list (list* (format nil "X-Test: 12~C~C" #\Return #\Linefeed)
                           (lambda (output) (http:encode-header output :x-test "12")))
@@ -288,7 +288,7 @@
         (setf (char string i) (code-char (if (<= #xD800 code #xDFFF) 65 code)))))))
 
 (defun encoded-alone (string encoding &rest size)
-  "The octets of STRING in ENCODING, put behind others that stay as they are."
+  "The octets of STRING in ENCODING, appended to other octets, which must not change."
   (let ((output (http:make-output)))
     (http:encode-octets output (as-octets '(1 2 3)))
     (is-true (apply #'http:encode-string output string encoding size))

@@ -1,10 +1,10 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; Test vectors are data: test/http/vectors/README.md tells how they are written.
+;;; Test vectors are data; test/http/vectors/README.md describes their format.
 
 (defparameter *vector-directory*
   (merge-pathnames "vectors/" #.(namestring (or *compile-file-truename* *load-truename*)))
-  "Where the files of vectors are.")
+  "The folder of the files with vectors.")
 
 (defun read-vectors (name)
   "The vectors in the file called NAME, a list of plists."
@@ -17,7 +17,8 @@
             collect vector))))
 
 (defun caret-octet (text start)
-  "The octet that the caret in TEXT before START stands for, and the position after it."
+  "The octet for the caret notation in TEXT, whose caret is before START; and the position after
+it."
   (let ((char (char text start)))
     (case char
       (#\^ (values 94 (1+ start)))
@@ -27,7 +28,7 @@
       (t (values (- (char-code char) 64) (1+ start))))))
 
 (defun caret-octets (text)
-  "The list of octets that TEXT, in caret notation, stands for."
+  "A list of the octets in TEXT, which is in caret notation."
   (loop with position = 0
         while (< position (length text))
         collect (let ((char (char text position)))
@@ -51,7 +52,7 @@
          (loop for part in input append (input-octets part)))))
 
 (defun vector-octets (vector)
-  "The octets that VECTOR says arrive."
+  "The octets of VECTOR."
   (as-octets (input-octets (getf vector :input))))
 
 (defun vector-limits (vector)
@@ -66,7 +67,7 @@
     (t value)))
 
 (defun event-as-promised-p (promised event)
-  "True if EVENT is as PROMISED, which may leave out what it does not care about."
+  "True if EVENT matches PROMISED, which may leave out elements that do not matter."
   (and (eq (first promised) (first event))
        (if (eq :request (first promised))
            (loop for (key value) on (rest promised) by #'cddr
@@ -81,17 +82,17 @@
          (every #'event-as-promised-p promises events))))
 
 (defun sample-positions (size)
-  "Positions inside SIZE octets to split at: all where they are few."
+  "A list of positions at which to split SIZE octets: all positions if they are few."
   (if (< size 1500)
       (loop for position from 1 below size collect position)
       (loop for position from 1 below size by (floor size 50) collect position)))
 
 (defun sample-ends (octets)
-  "Where the pieces of OCTETS end when they come in many: each after one octet where they are few."
+  "A list of the ends of many pieces of OCTETS; each piece is one octet if OCTETS are few."
   (append (sample-positions (length octets)) (list (length octets))))
 
 (defun differing-split (octets events limits)
-  "A position to split OCTETS at so that the events are not EVENTS; NIL if there is none."
+  "A position at which a split of OCTETS gives events other than EVENTS; NIL if there is none."
   (loop for position in (sample-positions (length octets))
         for ends = (list position (length octets))
         unless (and (equal events (events-in-place octets ends limits))
@@ -100,20 +101,21 @@
           return position))
 
 (defun check-vector (vector)
-  "Checks that VECTOR keeps what it promises, however its octets arrive."
+  "Checks that VECTOR keeps its promises, however its octets are split."
   (let* ((octets (vector-octets vector))
          (limits (vector-limits vector))
          (name (getf vector :name))
          (events (events-whole octets limits)))
     (is (vector-kept-p vector events) "~A: gives ~S" name events)
     (is (equal events (events-by-octet octets limits)) "~A: differs octet by octet" name)
-    ;; Such a parser begins anew each time: octet by octet, 30,000 would take it half a billion steps.
+    ;; This parser reads the head again at each arrival.  Octet by octet, 30,000 octets would take
+    ;; it half a billion steps.
     (is (equal events (events-forgotten octets (sample-ends octets) limits))
         "~A: differs when a parser remembers nothing" name)
     (is (null (differing-split octets events limits)) "~A: differs when split" name)))
 
 (defmacro test-vectors (name file documentation)
-  "Defines the test NAME: the vectors in FILE keep what they promise."
+  "Defines the test NAME: the vectors in FILE keep their promises."
   `(test ,name
      ,documentation
      (let ((http:*spelling-kept-p* nil)) ; whatever Chunga is loaded

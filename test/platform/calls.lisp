@@ -1,13 +1,13 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; Calls of the system one by one: their flags, their errors, and the names they tell.
+;;; System calls one by one: their flags, their errors, and the names that they return.
 
 (in-suite platform)
 
-;;; What is opened
+;;; Opened descriptors
 
 (defun descriptor-flags (descriptor)
-  "The flags of DESCRIPTOR, as the system tells them (proc(5)), close-on-exec among them."
+  "The flags of DESCRIPTOR from proc(5), including close-on-exec."
   (with-open-file (stream (format nil "/proc/self/fdinfo/~D" descriptor))
     (loop for line = (read-line stream)
           when (uiop:string-prefix-p "flags:" line)
@@ -21,8 +21,10 @@
 
 (define-server-test what-is-opened-is-not-inherited-by-programs-that-are-started
   (with-poller (poller)
-    (dolist (descriptor (list (platform::poller-descriptor poller) (platform::poller-broadcast poller)
-                              (platform::poller-probe poller) (platform::poller-wakeup poller)))
+    (dolist (descriptor (list (platform::poller-descriptor poller)
+                              (platform::poller-broadcast poller)
+                              (platform::poller-probe poller)
+                              (platform::poller-wakeup poller)))
       (is (closed-on-exec-p descriptor))))
   (where-supported
    (with-descriptor (descriptor client)
@@ -44,7 +46,7 @@
 
 (define-server-test a-poller-that-cannot-be-made-keeps-no-descriptor
   (where-supported
-   ;; It has one of epoll, and three more, each of which may be the one that is not to be had.
+   ;; A poller has an epoll descriptor and three more.  Each of them may fail to open.
    (dolist (allowed '(0 1 2))
      (let ((left allowed) (opened '()))
        (with-function (platform::make-eventfd (original count)
@@ -70,7 +72,7 @@
    (is (null (platform:open-thread-status 1)) "That is a thread of another process.")
    (is (zerop (platform:thread-run-time 1)))))
 
-;;; What does not wait, and what sends no signal
+;;; Calls that do not wait, and that send no signal
 
 (define-server-test nothing-waits-on-a-descriptor-that-a-program-has-made-blocking
   (where-supported
@@ -144,11 +146,11 @@
            (is (null (platform:file-facts file)) "It is no regular file.")
            (platform:close-descriptor file)))))))
 
-;;; What a peer sends after the last answer
+;;; Octets that a peer sends after the last reply
 
 (defmacro with-slow-closing ((server client closing) &body body)
-  "Evaluates BODY while CLOSING, a task, closes SERVER gently, whose CLIENT has sent more than was
-read, and is waited for as long as it takes."
+  "Evaluates BODY while CLOSING, a task, closes SERVER gently.  CLIENT has sent octets that the
+server has not read, and the server waits for CLIENT without a limit."
   `(with-globals ((platform::*discard-seconds* *patience*)
                   (platform::*discard-pause* *patience*))
      (with-accepted (,server ,client)
@@ -183,7 +185,7 @@ read, and is waited for as long as it takes."
         (is (< (- (platform:milliseconds) begun) 5000))))))
 
 (defun octet-from (socket)
-  "The next octet of SOCKET, which has come, or of the descriptor that stands for it."
+  "The next octet of SOCKET, a socket or a descriptor; the octet must have arrived."
   (if (integerp socket)
       (let ((octets (base:make-octets 1)))
         (platform:receive-octets socket octets 0 1)
@@ -234,7 +236,7 @@ read, and is waited for as long as it takes."
      (signals platform:listen-failed (address 108)))))
 
 (defun connect-without-waiting (path)
-  "A descriptor connected to PATH; NIL when nobody can connect now."
+  "A descriptor connected to PATH; NIL if no client can connect now."
   (let ((descriptor (platform::path-socket #o4000)))
     (cond ((zerop (platform::call-with-path "connect" descriptor path))
            descriptor)
@@ -259,7 +261,7 @@ read, and is waited for as long as it takes."
          (usocket:socket-close listener))
        (is-true (platform::abandoned-p path))))))
 
-;;; What is told by a poller
+;;; The events of a poller
 
 (define-server-test many-are-told-at-a-time-in-their-order-and-not-more-than-asked-for
   (with-poller (poller)
@@ -325,8 +327,9 @@ read, and is waited for as long as it takes."
               (multiple-value-list (platform::name-of vector (length octets))))))
      (is (equal '("10.1.2.3" 258) (name 2 0 1 2 10 1 2 3 0 0 0 0 0 0 0 0)))
      (is (equal '("10.1.2.3" 65535)
-                (apply #'name (append '(10 0 255 255 0 0 0 0) '(0 0 0 0 0 0 0 0 0 0 255 255 10 1 2 3)
-                                      '(0 0 0 0)))))
+                (apply #'name (append '(10 0 255 255 0 0 0 0)
+                                     '(0 0 0 0 0 0 0 0 0 0 255 255 10 1 2 3)
+                                     '(0 0 0 0)))))
      (is (equal '("unix:" 0) (name 1 0)) "It has none.")
      (is (equal '("unix:/a" 0) (name 1 0 47 97 0)))
      (is (equal '("unix:/a" 0) (name 1 0 47 97 0 98)))
@@ -348,7 +351,7 @@ read, and is waited for as long as it takes."
                       (multiple-value-list (platform:descriptor-peer-name descriptor known)))))
          (platform:close-descriptor descriptor))))))
 
-;;; Streams of the Lisp's own
+;;; Streams of the Lisp
 
 (define-server-test what-is-put-before-a-stream-is-read-before-what-that-had-read-ahead
   (where-supported

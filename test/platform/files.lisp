@@ -6,7 +6,7 @@
 (in-suite files)
 
 (defmacro with-file-descriptor ((file octets) &body body)
-  "Evaluates BODY with FILE bound to a descriptor of a file of OCTETS."
+  "Evaluates BODY with FILE bound to the descriptor of a file with OCTETS."
   (let ((directory (gensym "DIRECTORY")))
     `(with-directory (,directory)
        (let ((,file (platform:open-file
@@ -56,7 +56,7 @@
        (is (equal "<34567" (decode (read-octets client 6))))))))
 
 (defun doubled (number)
-  "A function for the next test to wrap."
+  "A function that the next test wraps."
   (* 2 number))
 
 (test a-function-is-wrapped-once

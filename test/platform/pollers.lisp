@@ -6,7 +6,8 @@
 (in-suite pollers)
 
 (defmacro with-poller ((poller) &body body)
-  "Evaluates BODY with a new POLLER; where there are none, checks that this is told."
+  "Evaluates BODY with a new POLLER.  On a platform without pollers, only checks that the library
+says so."
   `(if (platform:readiness-supported-p)
        (let ((,poller (platform:make-poller)))
          (unwind-protect (progn ,@body)
@@ -14,8 +15,7 @@
        (signals error (platform:make-poller))))
 
 (defmacro with-descriptor ((descriptor client) &body body)
-  "Evaluates BODY with the server's end of a connection as a non-blocking DESCRIPTOR, and with
-its CLIENT."
+  "Evaluates BODY with the server's end of a connection, a non-blocking DESCRIPTOR, and its CLIENT."
   (let ((listener (gensym "LISTENER")))
     `(with-listener (,listener)
        (platform:set-non-blocking (platform:listener-descriptor ,listener))
@@ -33,7 +33,7 @@ its CLIENT."
   (* 1000 *patience*))
 
 (defun patient-end ()
-  "The moment at which a wait of a test is over."
+  "The moment at which a wait in a test ends."
   (platform:end-after *patience*))
 
 (define-server-test a-poller-tells-once-of-what-comes
@@ -92,7 +92,8 @@ its CLIENT."
         (eventually ("somebody to be told") (some #'task-done-p waiters))
         (platform:wake-all poller)
         (is (equal '(1 :broadcast :broadcast)
-                   (sort (mapcar #'task-result waiters) (lambda (a b) (and (eql a 1) (not (eql b 1)))))))))))
+                   (sort (mapcar #'task-result waiters)
+                        (lambda (a b) (and (eql a 1) (not (eql b 1)))))))))))
 
 (define-server-test a-broadcast-wakes-who-waits-and-who-comes-later
   (with-poller (poller)
@@ -179,7 +180,7 @@ its CLIENT."
    (is (not (gone-p (format nil "/proc/self/task/~D/stat" (platform:thread-identity)))))))
 
 (defmacro recording-descriptors ((recorder) &body body)
-  "Evaluates BODY while RECORDER records the first arguments of the calls that trust them."
+  "Evaluates BODY while RECORDER records the first arguments of the functions that trust them."
   `(with-globals ,(loop for name in '(platform:receive-octets platform:drop-octets
                                       platform:send-octets platform:send-octets-before-more)
                         collect `((fdefinition ',name)
@@ -190,7 +191,7 @@ its CLIENT."
      ,@body))
 
 (defun uses-of-a-closed-stream (stream)
-  "Functions that use STREAM, a descriptor stream that is closed, in all ways there are."
+  "A list of functions that use STREAM, a closed descriptor stream, in all possible ways."
   (let ((io (server:stream-io stream)) (many (test-octets 100000)))
     (list (lambda () (write-byte 1 stream) (finish-output stream))
           (lambda () (write-sequence many stream))
@@ -304,8 +305,8 @@ its CLIENT."
          (platform:close-descriptor (accepted-descriptor listener)))))))
 
 (defun thread-facts (identity)
-  "Scheduling policy and timer slack, in microseconds, of the thread IDENTITY, as the system tells
-them (proc(5))."
+  "A list of the scheduling policy and the timer slack, in microseconds, of the thread IDENTITY,
+from proc(5)."
   (flet ((line (name)
            (with-open-file (stream (format nil "/proc/~D/~A" identity name))
              (read-line stream))))

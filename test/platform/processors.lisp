@@ -6,8 +6,8 @@
 (in-suite processors-of-the-platform)
 
 (defun call-with-cgroups (membership files function)
-  "Calls FUNCTION while the system seems to tell MEMBERSHIP, lines, of control groups, and to have
-FILES, pairs of name and contents, for them."
+  "Calls FUNCTION while the system seems to have MEMBERSHIP, lines about control groups, and FILES,
+pairs of a name and contents, for those groups."
   (with-directory (root)
     (write-file root "membership" membership)
     (loop for (name contents) in files
@@ -17,7 +17,7 @@ FILES, pairs of name and contents, for them."
       (funcall function))))
 
 (defmacro share-is (share membership &rest files)
-  "Checks that with MEMBERSHIP and FILES the least limit is SHARE."
+  "Checks that the least limit is SHARE with MEMBERSHIP and FILES."
   `(where-supported
     (call-with-cgroups ,membership ',files
                        (lambda () (is (eql ,share (platform::cgroup-share)))))))
@@ -58,7 +58,7 @@ FILES, pairs of name and contents, for them."
                                  (lambda () (is (= count (platform:processor-count)) quota)))))))
 
 (defun allowed-processors ()
-  "How many processors the system says that the current thread may run on."
+  "The number of processors on which the current thread may run, from proc(5)."
   (with-open-file (stream (format nil "/proc/self/task/~D/status" (platform:thread-identity)))
     (loop for line = (read-line stream)
           when (uiop:string-prefix-p "Cpus_allowed:" line)

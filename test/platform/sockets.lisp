@@ -12,14 +12,15 @@
        (platform:close-listener ,listener))))
 
 (defun accepted-usocket (listener)
-  "The next connection of LISTENER as a usocket of the Lisp's own."
-  #+sbcl (with-function (platform::accepted-socket (original socket) (platform::stream-usocket socket))
+  "The next connection of LISTENER, as a usocket with a socket of the Lisp."
+  #+sbcl (with-function (platform::accepted-socket (original socket)
+                          (platform::stream-usocket socket))
            (platform:accept-connection listener))
   #-sbcl (platform:accept-connection listener))
 
 (defmacro with-accepted ((server client) &body body)
-  "Evaluates BODY with both ends of a connection: SERVER, as the platform accepted it, and CLIENT,
-of the tests' client.  SERVER is a usocket also where the platform would return a descriptor."
+  "Evaluates BODY with both ends of a connection: SERVER, which the platform accepted, and CLIENT,
+of the tests' client.  SERVER is a usocket even if the platform would return a descriptor."
   (let ((listener (gensym "LISTENER")))
     `(with-listener (,listener)
        (with-connection (,client (usocket:get-local-port ,listener))
@@ -101,8 +102,7 @@ of the tests' client.  SERVER is a usocket also where the platform would return 
     (is (null (read-byte (platform:socket-octet-stream server) nil nil)))))
 
 (defun result-amid-interrupts (task)
-  "What TASK-RESULT returns of TASK, whose thread is interrupted every few milliseconds until it
-has ended."
+  "The TASK-RESULT of TASK.  Its thread is interrupted every few milliseconds until it has ended."
   (eventually ("a wait to end in spite of interrupts")
     (or (task-done-p task)
         (progn (ignore-errors (bt:interrupt-thread (task-thread task) (constantly nil)))
@@ -128,7 +128,7 @@ has ended."
       (is (null (receive-nothing-but-octets client server))))))
 
 (defun receive-nothing-but-octets (client server)
-  "Checks that SERVER can still send to CLIENT; NIL when it can."
+  "Checks that SERVER can still send to CLIENT; NIL if it can."
   (let ((stream (platform:socket-octet-stream server)))
     (write-byte 7 stream)
     (finish-output stream)
@@ -139,15 +139,15 @@ has ended."
   (with-accepted (server client)
     (platform:limit-waits server 1/10)
     (signals error (read-byte (platform:socket-octet-stream server)))
-    (signals error (platform:read-stream-octets (platform:socket-octet-stream server) (test-octets 2) 0 2))
+    (signals error (platform:read-stream-octets (platform:socket-octet-stream server)
+                                                (test-octets 2) 0 2))
     #+ecl (signals error (platform:write-stream-octets (platform:socket-octet-stream server)
                                                        (test-octets 9000000) 0 9000000))))
 
-;;; For the garbage collector a Lisp stops its threads by signals, which cut waits in the system
-;;; short.
+;;; To collect garbage, a Lisp stops its threads by signals, which cut waits in the system short.
 
 (defun collect-garbage-repeatedly ()
-  "Collects garbage, save on ABCL: Java stops its threads in another way."
+  "Collects garbage, except on ABCL, since Java does not stop threads by signals."
   (loop repeat 10
         do (progn #+sbcl (sb-ext:gc) #+ecl (ext:gc t))))
 
@@ -157,7 +157,8 @@ has ended."
     (let* ((sent (test-octets 80000))
            (received (test-octets 80010))
            (reading (in-background ("reading")
-                      (platform:read-stream-octets (platform:socket-octet-stream server) received 10 80010))))
+                      (platform:read-stream-octets (platform:socket-octet-stream server)
+                                                   received 10 80010))))
       (loop for start below 80000 by 10000
             do (send client (subseq sent start (+ start 10000)))
                (collect-garbage-repeatedly))
@@ -184,14 +185,16 @@ has ended."
       (end-sending client)
       (is (= 4 (platform:read-stream-octets (platform:socket-octet-stream server) received 2 20)))
       (is (equalp (octets "more") (subseq received 2 6)))
-      (is (zerop (platform:read-stream-octets (platform:socket-octet-stream server) received 0 20))))))
+      (is (zerop (platform:read-stream-octets (platform:socket-octet-stream server)
+                                              received 0 20))))))
 
 (define-server-test octets-that-nobody-can-have-are-an-error
   (with-accepted (server client)
     (disconnect client)
     (signals error
       (loop repeat 100
-            do (platform:write-stream-octets (platform:socket-octet-stream server) (test-octets 100000) 0 100000)))))
+            do (platform:write-stream-octets (platform:socket-octet-stream server)
+                                             (test-octets 100000) 0 100000)))))
 
 (define-server-test closing-gently-lets-the-last-answer-arrive
   (with-accepted (server client)
@@ -229,7 +232,8 @@ has ended."
       (is (eq :end (read-byte (connection-stream client) nil :end)) "It was not reset."))))
 
 (defmacro with-tireless-sender ((client) &body body)
-  "Evaluates BODY while a task sends to CLIENT's server as fast as it can, until it is closed."
+  "Evaluates BODY while a task sends to CLIENT's server as fast as it can, until the connection is
+closed."
   (let ((sender (gensym "SENDER")))
     `(let ((,sender (in-background ("tireless sender")
                       (loop while (handler-case (progn (send ,client *many-octets*) t)
@@ -276,7 +280,7 @@ has ended."
   (with-listener (listener)
     (with-accepted (server client)
       (close (platform:socket-octet-stream server))
-      ;; This has most likely the descriptor number that is free now.
+      ;; The new connection most likely gets the descriptor number that is free now.
       (with-connection (other-client (usocket:get-local-port listener))
         (let ((other (accepted-usocket listener)))
           (platform:close-gently server)

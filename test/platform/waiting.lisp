@@ -26,7 +26,7 @@
     (is (null signalled))
     (is-true (bt:acquire-lock lock nil) "It has given the lock back.")))
 
-;;; Interrupts may last, as where one brings up a debugger.
+;;; Interrupts may last long, for example if one enters the debugger.
 
 (define-server-test (an-interrupt-of-a-thread-that-waits-finds-the-lock-free :needs :deferred-ends)
   (dolist (period (list nil 1/100 (constantly 1/100)))
@@ -86,9 +86,12 @@
   (dolist (function (list (lambda (lock) (platform:with-lock-briefly (lock) t))
                           (lambda (lock) (platform:uninterruptibly (bt:with-lock-held (lock) t)))
                           (lambda (lock)
-                            (platform:with-acquired (taken-p (bt:with-lock-held (lock) t) (bt:with-lock-held (lock)))
+                            (platform:with-acquired (taken-p (bt:with-lock-held (lock) t)
+                                                             (bt:with-lock-held (lock)))
                               taken-p))))
-    (let* ((lock (bt:make-lock "held")) (held (make-gate "the lock to be held")) (go-on (make-gate "leave to give it back"))
+    (let* ((lock (bt:make-lock "held"))
+           (held (make-gate "the lock to be held"))
+           (go-on (make-gate "leave to give it back"))
            (holder (in-background ("holder")
                      (bt:with-lock-held (lock)
                        (open-gate held)

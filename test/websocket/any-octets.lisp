@@ -1,6 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; Octets by chance: what was sent arrives, and whatever arrives is events and at most one failure.
+;;; Random octets: the messages that were sent arrive, and any octets give events and at most one
+;;; failure.
 
 (def-suite* websocket-fuzz :in websocket
   :description "Whatever arrives, and however.")
@@ -19,7 +20,7 @@
                                                     (3 (+ #xE000 (* 3 (roll dice 65536)))))))))
 
 (defun random-size (dice)
-  "A size, small or where something changes."
+  "A size, either small or near a limit of the protocol."
   (if (zerop (roll dice 8))
       (pick dice #(124 125 126 127 128 1000 65535 65536))
       (roll dice 40)))
@@ -41,7 +42,9 @@
     (loop for last-p = (plusp (roll dice 3))
           for left = (- (length payload) start)
           for end = (+ start (if last-p left (roll dice (1+ (min 65000 left)))))
-          do (push (make-frame opcode (subseq payload start end) :fin last-p :mask (random-mask dice)) frames)
+          do (push (make-frame opcode (subseq payload start end) :fin last-p
+                                                                 :mask (random-mask dice))
+                   frames)
              (setf start end opcode 0)
              (when (and (not last-p) (zerop (roll dice 3)))
                (multiple-value-bind (frame event) (random-control dice)
@@ -69,7 +72,7 @@
 
 (defparameter *frame-fuzz-count*
   (if (search "SBCL" (lisp-implementation-type)) 3000 100)
-  "How many conversations are tried.")
+  "The number of conversations that are tried.")
 
 (test what-was-sent-arrives-however-it-is-cut
   (let ((dice (seeded-dice)))
@@ -81,7 +84,7 @@
         "Dice states after which it does not.")))
 
 (defun frame-like-octets (dice)
-  "What begins like frames, and often is none."
+  "Octets that begin like frames, and often are not frames."
   (apply #'octets
          (loop repeat (1+ (roll dice 5))
                collect (let ((size (roll dice 8)))
@@ -89,11 +92,14 @@
                                   (list (logior (pick dice #(#x80 #x80 #x80 0 0 #x40 #x90))
                                                 (pick dice #(0 0 1 1 2 8 9 10 3 15)))
                                         (logior (if (zerop (roll dice 16)) 0 #x80)
-                                                (pick dice (vector size size size size 126 127 0 125)))))
-                                 (random-octets dice (+ 4 (if (zerop (roll dice 6)) (roll dice 20) size))))))))
+                                                (pick dice
+                                                      (vector size size size size 126 127 0 125)))))
+                                 (random-octets dice (+ 4 (if (zerop (roll dice 6))
+                                                              (roll dice 20)
+                                                              size))))))))
 
 (defun strange-octets (dice)
-  "Octets by chance, or nearly those of messages."
+  "Random octets, or octets that are nearly messages."
   (ecase (roll dice 4)
     (0 (random-octets dice (roll dice 40)))
     (1 (frame-like-octets dice))
@@ -105,7 +111,7 @@
              octets))))
 
 (defun frame-fuzz-failure (dice)
-  "What the next strange octets of DICE break of the promise; NIL if nothing."
+  "A description of the promise that the next strange octets of DICE break; NIL if they break none."
   (let ((state (dice-state dice)) (octets (strange-octets dice)))
     (handler-case
         (let ((events (events-of-whole octets :message-octets 70000)))
@@ -129,10 +135,12 @@
 
 (test strange-octets-break-every-rule-but-those-of-servers
   (let ((dice (make-dice 24))
-        (missing (set-difference (mapcar #'first websocket::*failures*) '(:masked-frame :no-memory))))
+        (missing (set-difference (mapcar #'first websocket::*failures*)
+                                 '(:masked-frame :no-memory))))
     (loop repeat 100000
           while missing
-          do (dolist (event (events-of-whole (strange-octets dice) :message-octets 60 :frame-octets 50))
+          do (dolist (event (events-of-whole (strange-octets dice)
+                                             :message-octets 60 :frame-octets 50))
                (when (eq :failure (first event))
                  (setf missing (remove (third event) missing)))))
     (is (null missing))))

@@ -10,7 +10,7 @@
 (defparameter *all-steps* '(:send :send-close :receive :receive-close :fail :end))
 
 (defun state-after-steps (state &rest steps)
-  "The state after STEPS in STATE; NIL where one of them is illegal."
+  "The state after STEPS in STATE; NIL if one of them is illegal."
   (handler-case (reduce #'websocket:next-websocket-state steps :initial-value state)
     (websocket:misplaced-step () nil)))
 
@@ -21,13 +21,15 @@
                (let ((after (state-after-steps state step)))
                  (when after (pushnew after found)))))
     (is (null (set-exclusive-or found *all-websocket-states*))))
-  (is (null (set-exclusive-or (mapcar #'first websocket::*websocket-steps*) *all-websocket-states*))))
+  (is (null (set-exclusive-or (mapcar #'first websocket::*websocket-steps*)
+                              *all-websocket-states*))))
 
 (test illegal-steps-signal-and-say-what-they-are
   (dolist (state *all-websocket-states*)
     (dolist (step (cons :nonsense *all-steps*))
       (unless (state-after-steps state step)
-        (handler-case (progn (websocket:next-websocket-state state step) (fail "~S in ~S" step state))
+        (handler-case (progn (websocket:next-websocket-state state step)
+                             (fail "~S in ~S" step state))
           (websocket:misplaced-step (condition)
             (is (typep condition 'base:recycling-error))
             (is (eq step (websocket:misplaced-step-step condition)))

@@ -18,10 +18,11 @@
               (websocket:encode-frame :text (encode "Hello") :mask #x3D21FA37))))
 
 (test frames-are-as-others-make-them
-  "All sizes at which something changes, with and without mask."
+  "All sizes near a limit of the format, with and without a mask."
   (dolist (size '(0 1 3 7 8 9 124 125 126 127 128 65535 65536 65537))
     (let ((payload (test-octets size)))
-      (is (equalp (make-frame 2 payload :mask nil) (websocket:encode-frame :binary payload)) "~D" size)
+      (is (equalp (make-frame 2 payload :mask nil) (websocket:encode-frame :binary payload))
+          "~D" size)
       (is (equalp (make-frame 2 payload) (websocket:encode-frame :binary payload :mask #x3D21FA37))
           "~D" size))))
 
@@ -33,13 +34,15 @@
                 (websocket:encode-frame :text (text-octets text)))))
   (is (equalp (make-frame 1 (octets) :mask nil) (websocket:encode-frame :text "")))
   (is (equalp (make-frame 1 (encode "abc") :mask nil)
-              (websocket:encode-frame :text (make-array 3 :element-type 'character :adjustable t
-                                                          :fill-pointer 3 :initial-contents "abc")))))
+              (websocket:encode-frame :text (make-array 3 :element-type 'character
+                                                          :adjustable t :fill-pointer 3
+                                                          :initial-contents "abc")))))
 
 (test octets-may-be-in-any-vector-of-them
   (let ((octets (make-array 5 :element-type '(unsigned-byte 8) :adjustable t :fill-pointer 3
                               :initial-contents '(1 2 3 4 5))))
-    (is (equalp (make-frame 2 (as-octets '(1 2 3)) :mask nil) (websocket:encode-frame :binary octets)))))
+    (is (equalp (make-frame 2 (as-octets '(1 2 3)) :mask nil)
+                (websocket:encode-frame :binary octets)))))
 
 (test what-must-not-be-sent-is-an-error
   (signals error (websocket:encode-frame :text (hex-octets "FF")))
@@ -71,9 +74,11 @@
 ;;; Close
 
 (test close-frames-have-code-and-reason
-  (is (equalp (make-frame 8 (close-payload 1000 "bye") :mask nil) (websocket:encode-close 1000 "bye")))
+  (is (equalp (make-frame 8 (close-payload 1000 "bye") :mask nil)
+              (websocket:encode-close 1000 "bye")))
   (is (equalp (make-frame 8 (close-payload 4999) :mask nil) (websocket:encode-close 4999)))
-  (is (equalp (make-frame 8 (close-payload 1000 "bye")) (websocket:encode-close 1000 "bye" #x3D21FA37)))
+  (is (equalp (make-frame 8 (close-payload 1000 "bye"))
+              (websocket:encode-close 1000 "bye" #x3D21FA37)))
   (is (equalp (hex-octets "88 00") (websocket:encode-close websocket:+no-close-code+ "bye"))))
 
 (test reasons-are-cut-between-characters
@@ -81,14 +86,16 @@
            (subseq (websocket:encode-close 1000 reason) 4)))
     (dolist (size '(0 1 122 123 124 200))
       (is (= (min size 123) (length (sent (make-string size :initial-element #\a)))) "~D" size))
-    ;; A character of two, three and four octets at each place around the limit
+    ;; A character of two, three or four octets, at each position around the limit.
     (dolist (code '(#xE9 #x20AC #x1F600))
       (let ((octets (character-octets code)))
         (loop for before from 116 to 126
-              for reason = (octets-text (octets (make-string before :initial-element #\a) octets octets))
+              for reason = (octets-text (octets (make-string before :initial-element #\a)
+                                                octets octets))
               for sent = (sent reason)
               do (is (= (length sent)
-                        (cond ((<= (+ before (* 2 (length octets))) 123) (+ before (* 2 (length octets))))
+                        (cond ((<= (+ before (* 2 (length octets))) 123)
+                               (+ before (* 2 (length octets))))
                               ((<= (+ before (length octets)) 123) (+ before (length octets)))
                               (t (min 123 before))))
                      "~X after ~D" code before)

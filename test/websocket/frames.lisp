@@ -1,15 +1,16 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; Frames from a description, and what a decoder finds in octets, however they arrive.
+;;; Frames from a description, and the events that a decoder finds in octets, however they are
+;;; split.
 
 (def-suite websocket
   :in all
   :description "The WebSocket protocol without I/O.")
 
-;;; Octets of a client, made in another way than the library makes its own
+;;; Octets of a client, made by code other than the library's
 
 (defun hex-octets (hex)
-  "The octets whose hexadecimal digits, with blanks anywhere, are HEX."
+  "The octets with the hexadecimal digits HEX, which may have blanks anywhere."
   (let ((digits (remove #\Space hex)))
     (as-octets (loop for i from 0 below (length digits) by 2
                      collect (parse-integer digits :start i :end (+ i 2) :radix 16)))))
@@ -29,14 +30,14 @@
         (t (apply #'octets (mapcar #'payload-octets (rest payload))))))
 
 (defun length-field (size form)
-  "The octets of the length SIZE, the first without mask bit; in 0, 2 or 8 octets more, as FORM
-says, or else in the fewest."
+  "The octets of the length SIZE, without the mask bit.  FORM is the number of octets of the
+extended length, 0, 2 or 8; NIL is for the shortest form."
   (let ((form (or form (cond ((< size 126) 0) ((< size 65536) 2) (t 8)))))
     (cons (ecase form (0 size) (2 126) (8 127))
           (loop for i from (1- form) downto 0 collect (ldb (byte 8 (* 8 i)) size)))))
 
 (defun masked-octets (octets key)
-  "OCTETS, masked by KEY, a list of four octets."
+  "OCTETS masked with KEY, a list of four octets."
   (let ((masked (make-array (length octets) :element-type '(unsigned-byte 8))))
     (dotimes (i (length octets) masked)
       (setf (aref masked i) (logxor (aref octets i) (nth (mod i 4) key))))))
@@ -56,10 +57,11 @@ says, or else in the fewest."
       (octets)))
 
 (defun described-octets (description)
-  "The octets that DESCRIPTION, of a frame or of what is none, stands for; see vectors/README.md."
+  "The octets for DESCRIPTION, of a frame or of other octets; see vectors/README.md."
   (destructuring-bind (kind . arguments) description
     (flet ((of-opcode (opcode)
-             (apply #'make-frame opcode (payload-octets (or (first arguments) "")) (rest arguments))))
+             (apply #'make-frame opcode (payload-octets (or (first arguments) ""))
+                    (rest arguments))))
       (ecase kind
         (:more (of-opcode 0))
         (:text (of-opcode 1))
@@ -73,7 +75,7 @@ says, or else in the fewest."
         (:again (apply #'octets (loop repeat (first arguments)
                                       append (mapcar #'described-octets (rest arguments)))))))))
 
-;;; What is found
+;;; The events of a decoder
 
 (defun text-octets (text)
   "The octets of the string TEXT in UTF-8, also where strings are UTF-16."
@@ -97,7 +99,8 @@ says, or else in the fewest."
   "The events that DECODER finds in OCTETS from START below END."
   (let ((events '()))
     (loop
-      (multiple-value-bind (kind next value more) (websocket:decode-message decoder octets start end)
+      (multiple-value-bind (kind next value more)
+          (websocket:decode-message decoder octets start end)
         (assert (<= start next end))
         (unless kind
           (assert (= next end))
@@ -106,15 +109,16 @@ says, or else in the fewest."
         (setf start next)))))
 
 (defun event-at-end (decoder events)
-  "A list of what DECODER, which has found EVENTS, awaits: (:WAITING) amid a frame or a message."
+  "A list of (:WAITING) if DECODER, which has found EVENTS, is within a frame or a message; else
+NIL."
   (if (or (websocket:decoder-idle-p decoder)
           (member (first (first (last events))) '(:close :failure)))
       '()
       '((:waiting))))
 
 (defun events-in-pieces (octets ends &rest limits)
-  "The events when OCTETS arrive up to each of ENDS, each time in a buffer of their own, in which
-other octets follow once they were looked at."
+  "The events when OCTETS arrive up to each of ENDS, each time in a new buffer, which gets other
+octets after the decoder has used it."
   (let ((decoder (apply #'websocket:make-message-decoder limits)) (start 0) (events '()))
     (dolist (end ends)
       (let* ((offset (mod (* 7 end) 13))
@@ -128,7 +132,7 @@ other octets follow once they were looked at."
     (append events (event-at-end decoder events))))
 
 (defun events-of-whole (octets &rest limits)
-  "The events when OCTETS arrive at once.  They stay as they are."
+  "The events when OCTETS arrive at once.  The decoder must not change OCTETS."
   (let* ((decoder (apply #'websocket:make-message-decoder limits))
          (before (copy-seq octets))
          (events (found-events decoder octets 0 (length octets))))

@@ -1,13 +1,13 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; Group 9: large messages, in fragments and in pieces; and how much memory they take.
+;;; Group 9: large messages, in fragments and in pieces; and their use of memory.
 
 (def-suite* websocket-large :in websocket
   :description "Large messages, and the memory that decoders hold.")
 
 (defparameter *largest-message*
   (if (search "SBCL" (lisp-implementation-type)) (* 16 1024 1024) (* 256 1024))
-  "The size of the largest message that is tried.")
+  "The size of the largest message in these tests, in octets.")
 
 (defun large-text (size)
   "SIZE octets of a text, some of them beyond ASCII."
@@ -18,7 +18,7 @@
     octets))
 
 (defun equal-pieces (size piece)
-  "The ends of pieces of PIECE octets that SIZE octets are cut into."
+  "A list of the ends of pieces of PIECE octets into which SIZE octets are cut."
   (append (loop for end from piece below size by piece collect end)
           (list size)))
 
@@ -28,13 +28,14 @@
     (apply #'octets
            (loop for (end . more) on ends
                  for part = (subseq payload start end)
-                 collect (websocket:encode-frame-head (if (zerop start) kind :continuation) (length part)
+                 collect (websocket:encode-frame-head (if (zerop start) kind :continuation)
+                                                      (length part)
                                                       :final-p (null more) :mask 0)
                  collect part
                  do (setf start end)))))
 
 (defun events-of-large (octets)
-  "Like EVENTS-OF-WHOLE, where messages may be as large as the largest that is tried."
+  "Like EVENTS-OF-WHOLE, but messages may have up to *LARGEST-MESSAGE* octets."
   (events-of-whole octets :message-octets *largest-message*))
 
 (test large-messages-arrive-in-one-frame
@@ -45,7 +46,8 @@
              (is (equalp (list (list :text text))
                          (events-of-large (websocket:encode-frame :text text :mask #xDEADBEEF))))
              (is (equalp (list (list :binary octets))
-                         (events-of-large (websocket:encode-frame :binary octets :mask #xDEADBEEF)))))))
+                         (events-of-large
+                          (websocket:encode-frame :binary octets :mask #xDEADBEEF)))))))
 
 (test large-messages-arrive-in-frames-of-any-size
   "9.3 and 9.4."
@@ -54,8 +56,11 @@
          (octets (test-octets size)))
     (loop for frame = 256 then (* 4 frame)
           while (<= frame size)
-          do (is (equalp (list (list :text text)) (events-of-large (fragmented :text text frame))) "~D" frame)
-             (is (equalp (list (list :binary octets)) (events-of-large (fragmented :binary octets frame)))
+          do (is (equalp (list (list :text text))
+                         (events-of-large (fragmented :text text frame)))
+                 "~D" frame)
+             (is (equalp (list (list :binary octets))
+                         (events-of-large (fragmented :binary octets frame)))
                  "~D" frame))))
 
 (test large-messages-arrive-in-pieces-of-any-size
@@ -76,7 +81,7 @@
           "~D" piece))))
 
 (test many-messages-follow-each-other
-  "9.7 and 9.8: with one decoder, each in the place of the one before."
+  "9.7 and 9.8: one decoder gets all messages, one after the other."
   (dolist (size '(0 16 64 256 1024 4096 16384))
     (let* ((decoder (websocket:make-message-decoder))
            (text (large-text size))
@@ -92,19 +97,20 @@
 ;;; Memory
 
 (defun decoder-after (octets &rest limits)
-  "A decoder that has been given OCTETS."
+  "A decoder under LIMITS that has read OCTETS."
   (let ((decoder (apply #'websocket:make-message-decoder limits)))
     (websocket:decode-message decoder octets 0 (length octets))
     decoder))
 
 (test what-is-announced-takes-no-memory
   (dolist (final-p '(t nil))
-    (let ((decoder (decoder-after (octets (websocket:encode-frame-head :binary (expt 2 28) :mask 0
-                                                                                           :final-p final-p)
+    (let ((decoder (decoder-after (octets (websocket:encode-frame-head :binary (expt 2 28)
+                                                                       :mask 0 :final-p final-p)
                                           (test-octets 10))
                                   :message-octets (expt 2 28))))
       (is (<= 10 (websocket:octets-held decoder) 20))))
-  (let ((decoder (decoder-after (octets (websocket:encode-frame-head :text 1000000 :mask 0) "0123456789"))))
+  (let ((decoder (decoder-after (octets (websocket:encode-frame-head :text 1000000 :mask 0)
+                                        "0123456789"))))
     (is (<= 10 (websocket:octets-held decoder) 20))))
 
 (test what-is-held-is-at-most-twice-what-has-come
@@ -129,16 +135,18 @@
     (is (zerop (held (make-frame 9 (encode "Hello")))))
     (is (plusp (held (make-frame 1 (encode "Hello") :fin nil))))
     (is (= 5 (held (subseq (make-frame 9 (encode "Hello")) 0 8))))
-    (is (zerop (held (make-frame 2 (test-octets 1000) :fin nil) (make-frame 8 (close-payload 1000)))) "close")
+    (is (zerop (held (make-frame 2 (test-octets 1000) :fin nil)
+                     (make-frame 8 (close-payload 1000))))
+        "close")
     (let ((decoder (decoder-after (make-frame 2 (test-octets 1000) :fin nil)))
           (wrong (make-frame 3 (octets))))
       (is (eq :failure (websocket:decode-message decoder wrong 0 (length wrong))))
       (is (zerop (websocket:octets-held decoder)) "a failure"))))
 
 (defun reservations (octets granted &rest limits)
-  "What a decoder that gets OCTETS in pieces of 1000 reserves before GRANTED octets are reserved in
-all: lists of a number of octets and whether they are for the whole message; and as second value its
-events."
+  "The reservations of a decoder that gets OCTETS in pieces of 1000, until it has reserved GRANTED
+octets.  Returns lists of a number of octets and true if they are for the whole message; and the
+events of the decoder."
   (let ((asked '()) (left granted))
     (let ((events (apply #'events-in-pieces octets (equal-pieces (length octets) 1000)
                          :reserve (lambda (octets whole-p)
@@ -152,13 +160,16 @@ events."
          (frame (websocket:encode-frame :text text :mask 5)))
     (multiple-value-bind (asked events) (reservations frame 1000000)
       (is (equalp (list (list :text text)) events))
-      (is (= 10000 (loop for (octets whole-p) in asked unless whole-p sum octets)) "The payload, as it has come.")
+      (is (= 10000 (loop for (octets whole-p) in asked unless whole-p sum octets))
+          "The payload, as it has come.")
       (is (loop for (octets whole-p) in (butlast asked) never whole-p))
       (is (eq t (second (first (last asked)))) "At last, for the string.")
       (is (<= 9000 (first (first (last asked))) 40000)))
     (dolist (granted '(0 5000 9999 10001))
-      (is (equalp '((:failure 1013 :no-memory)) (nth-value 1 (reservations frame granted))) "~D" granted)))
-  (is (null (reservations (websocket:encode-frame :text (large-text 900) :mask 5) 0)) "It comes whole."))
+      (is (equalp '((:failure 1013 :no-memory)) (nth-value 1 (reservations frame granted)))
+          "~D" granted)))
+  (is (null (reservations (websocket:encode-frame :text (large-text 900) :mask 5) 0))
+      "It comes whole."))
 
 (test a-decoder-is-idle-between-messages-only
   (flet ((idle-p (&rest parts)

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; RFC 6455, section 4.2: which requests open a WebSocket, and with what they are answered.
+;;; RFC 6455, section 4.2: the requests that open a WebSocket, and the replies to them.
 
 (def-suite* websocket-handshake :in websocket
   :description "From a request to 101, or to what refuses it.")
@@ -14,7 +14,7 @@
                ("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"
                 "84983e441c3bd26ebaae4aa1f95129e5e54670f1"))
         do (is (equal digest (hex-digits (websocket::sha-1 (encode text))))))
-  ;; Around the sizes at which another block begins
+  ;; These sizes are near the ends of blocks.
   (loop for (count digest)
           in '((0 "da39a3ee5e6b4b0d3255bfef95601890afd80709")
                (1 "86f7e437faa5a7fce15d1ddcb9eaeaea377667b8")
@@ -34,11 +34,11 @@
 (defparameter *opening-fields*
   '(:host "a" :connection "Upgrade" :upgrade "websocket" :sec-websocket-version "13"
     :sec-websocket-key "dGhlIHNhbXBsZSBub25jZQ==")
-  "The RFC's request.")
+  "The request in the RFC's example.")
 
 (defun answer-to (fields &key (method :get) (protocol :http/1.1) subprotocols)
-  "The values of ACCEPT-HANDSHAKE in a list, for a request with FIELDS before the usual ones; or a
-list of status and names of headers where it is refused."
+  "A list of the values of ACCEPT-HANDSHAKE for a request with FIELDS before the usual ones; or, if
+the request is refused, a list of the status and the names of the headers."
   (let ((fields (append fields *opening-fields*)))
     (handler-case (multiple-value-list
                    (websocket:accept-handshake method protocol (lambda (name) (getf fields name))
@@ -50,7 +50,7 @@ list of status and names of headers where it is refused."
               (mapcar #'car (websocket:handshake-refused-headers condition)))))))
 
 (defparameter *accepted* '("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" nil)
-  "How the RFC's request is answered.")
+  "The reply to the request in the RFC's example.")
 
 (test the-key-of-the-rfc-is-answered-as-there
   (is (equal "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" (websocket:accept-key "dGhlIHNhbXBsZSBub25jZQ==")))
@@ -63,7 +63,7 @@ list of status and names of headers where it is refused."
     (is (equal *accepted* (answer-to (list :upgrade upgrade))) "~S" upgrade)))
 
 (defparameter *upgrade-required* '(426 :upgrade :connection :sec-websocket-version)
-  "How a request is answered that could be one for a WebSocket.")
+  "The refusal of a request that does not ask for a WebSocket.")
 
 (test who-does-not-ask-for-a-websocket-is-told-how
   (dolist (fields '((:connection nil) (:connection "keep-alive") (:connection "upgrades")
@@ -80,7 +80,8 @@ list of status and names of headers where it is refused."
                                   (websocket:handshake-refused-headers condition))))))))
 
 (test keys-are-16-octets
-  (dolist (key '(nil "" "dGhlIHNhbXBsZSBub25jZQ=" "dGhlIHNhbXBsZSBub25jZQ" "dGhlIHNhbXBsZSBub25jZQ==="
+  (dolist (key '(nil "" "dGhlIHNhbXBsZSBub25jZQ=" "dGhlIHNhbXBsZSBub25jZQ"
+                 "dGhlIHNhbXBsZSBub25jZQ==="
                  "dGhlIHNhbXBsZSBub25jZQ==," "dGhlIHNhbXBsZSBub25jZQ--" "dGhlIHNhbXBsZSBub25jZQQ="
                  "dGhlIHNhbXBsZSBub25j\\Q==" "dGhlIHNhbXBsZSBub25j Q=="
                  "dGhlIHNhbXBsZSBub25jZQ==,dGhlIHNhbXBsZSBub25jZQ=="))
@@ -119,7 +120,8 @@ list of status and names of headers where it is refused."
 
 (test extensions-are-ignored
   (is (equal *accepted*
-             (answer-to '(:sec-websocket-extensions "permessage-deflate; client_max_window_bits")))))
+             (answer-to '(:sec-websocket-extensions
+                          "permessage-deflate; client_max_window_bits")))))
 
 (test the-answer-has-the-fields-that-a-client-checks
   (is (equal '((:upgrade . "websocket") (:connection . "Upgrade") (:sec-websocket-accept . "x="))

@@ -1,13 +1,13 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; Frames as data: vectors/README.md tells how they are written.
+;;; Frames as data; vectors/README.md describes their format.
 
 (def-suite* websocket-vectors :in websocket
   :description "What frames mean, whole, octet by octet and cut anywhere.")
 
 (defparameter *frame-vector-directory*
   (merge-pathnames "vectors/" #.(namestring (or *compile-file-truename* *load-truename*)))
-  "Where the files of vectors are.")
+  "The folder of the files with vectors.")
 
 (defun read-frame-vectors (name)
   "The vectors in the file called NAME, a list of plists."
@@ -15,7 +15,7 @@
     (read-vectors name)))
 
 (defun promised-event (promise)
-  "PROMISE of a vector as an event that EQUALP compares."
+  "PROMISE, of a vector, as an event that EQUALP can compare."
   (destructuring-bind (kind &optional (value "") (reason "")) promise
     (ecase kind
       ((:text :binary :ping :pong) (list kind (payload-octets value)))
@@ -28,19 +28,21 @@
 
 (defparameter *most-single-octets*
   (if (search "SBCL" (lisp-implementation-type)) 1000000 3000)
-  "The most octets that are tried one by one: where tests are evaluated, that takes long.")
+  "The maximum number of octets that are tried one by one, which takes long if tests are not
+compiled.")
 
 (defun same-events-p (octets events dice &rest limits)
-  "True if OCTETS mean EVENTS whole, octet by octet and cut by DICE."
+  "True if OCTETS give EVENTS whole, octet by octet, and split at random by DICE."
   (and (equalp events (apply #'events-of-whole octets limits))
        (or (> (length octets) *most-single-octets*)
            (equalp events (apply #'events-of-octets octets limits)))
        (loop repeat (if (> (length octets) *most-single-octets*) 1 4)
-             always (equalp events (apply #'events-in-pieces octets (random-ends dice (length octets))
-                                          limits)))))
+             always (equalp events
+                           (apply #'events-in-pieces octets (random-ends dice (length octets))
+                                  limits)))))
 
 (defun check-frame-vector (vector dice)
-  "Checks that VECTOR keeps what it promises, however its octets arrive."
+  "Checks that VECTOR keeps its promises, however its octets are split."
   (let ((octets (frame-vector-octets vector))
         (limits (getf vector :limits))
         (promised (mapcar #'promised-event (getf vector :gives))))
@@ -48,13 +50,13 @@
     (is (apply #'same-events-p octets promised dice limits) "~A, in pieces" (getf vector :name))))
 
 (defun seeded-dice ()
-  "Dice with a seed of now, which is printed."
+  "Dice with a new seed, which is printed."
   (let ((seed (fresh-seed)))
     (format t "~&; dice with seed ~D~%" seed)
     (make-dice seed)))
 
 (defmacro test-frame-vectors (name file documentation)
-  "Defines the test NAME: the vectors in FILE keep what they promise."
+  "Defines the test NAME: the vectors in FILE keep their promises."
   `(test ,name
      ,documentation
      (let ((dice (seeded-dice)))
@@ -71,26 +73,26 @@
   "Group 5: fragments, and control frames between them.")
 
 (test-frame-vectors texts-are-utf-8-in-whatever-frames "texts"
-  "Groups 6.1 to 6.4: texts in fragments, and when they fail.")
+  "Groups 6.1 to 6.4: texts in fragments, and the octet at which they fail.")
 
 (test-frame-vectors close-frames-are-judged-and-end-everything "closing"
-  "Group 7: codes, reasons, and what comes behind.")
+  "Group 7: codes, reasons, and octets after a close frame.")
 
 ;;; Groups 6.5 to 6.23
 
 (defun text-frames (octets)
-  "OCTETS as a text in frames of one octet each, with an empty one before them and behind."
+  "OCTETS as a text in frames of one octet each, between two empty frames."
   (apply #'octets (make-frame 1 (octets) :fin nil)
          (append (loop for octet across octets
                        collect (make-frame 0 (as-octets (list octet)) :fin nil))
                  (list (make-frame 0 (octets))))))
 
 (defun check-text (octets valid name dice)
-  "Checks that OCTETS are a text, if they are VALID, or else a failure."
+  "Checks that OCTETS give a text if VALID is true, else a failure."
   (let ((events (list (if valid (list :text octets) '(:failure 1007 :text-not-utf-8)))))
     (is (same-events-p (make-frame 1 octets) events dice) "~A: ~S" name octets)
     (is (same-events-p (text-frames octets) events dice) "~A, in frames: ~S" name octets)
-    ;; Behind and before what is gone through by groups.
+    ;; After, and before, text that the decoder reads in groups.
     (let* ((around (encode (make-string 21 :initial-element #\a)))
            (octets (octets around octets around)))
       (is (same-events-p (make-frame 1 octets)
@@ -112,7 +114,7 @@
                                              when (eq :failure (first promise))
                                                collect (third promise))))))
     (is (null (set-difference (mapcar #'first websocket::*failures*)
-                              (cons :no-memory met)))))) ; which is no rule for clients
+                              (cons :no-memory met)))))) ; lack of memory is not a client's fault
 
 (test what-failures-say-goes-into-a-close-frame
   (loop for (name code nil reason) in websocket::*failures*
