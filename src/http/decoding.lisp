@@ -104,7 +104,7 @@ and the number of octets in it."
   "TEXT, all Latin-1, from START below END, with percent-encoded octets decoded and the result read
 as UTF-8: a string.  It is TEXT itself if that is the same."
   (declare (type text text) (type index start end) #.*plain-policy*)
-  (assert (<= start end (length text)) (start end) "[~S, ~S) is no range of a text." start end)
+  (assert (<= start end (length text)) (start end) "[~S, ~S) is not a range of a text." start end)
   (cond ((not (and (= end (text-position #\% text start end))
                    (ascii-p text start end)))
          (multiple-value-bind (octets count) (encoded-octets text start end)

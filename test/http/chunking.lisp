@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* http-chunking :in http
-  :description "Chunks that grow where they lie.")
+  :description "Chunks that grow in place.")
 
 (defun lengthen (octets start size count)
   "Lengthens the chunk of SIZE octets at START of OCTETS by COUNT octets of TEST-OCTETS; returns its
@@ -32,7 +32,7 @@ end."
             for step = (min 7 (http:chunk-room size room))
             while (plusp step)
             do (is (<= (lengthen octets 2 size step) (+ 2 room)))
-            finally (is (<= (- room 10) size) "What is left of ~D is little." room)))))
+            finally (is (<= (- room 10) size) "Little room of ~D is left." room)))))
 
 (test a-chunk-that-does-not-fit-is-refused
   (signals error (http:lengthen-chunk (test-octets 6) 0 0 2))

@@ -44,7 +44,7 @@ section 9.2.6 of the standard, for streams with LF only."
   (is (string= (in-lines "data: a" "data: " "data: b" "")
                (event-text (format nil "a~C~Cb" #\Newline #\Return))))
   (is (string= (in-lines "data:  a" "data: data: b" "") (event-text (format nil " a~%data: b")))
-      "What looks like a field, or begins with a space, stays data."))
+      "Data that looks like a field, or begins with a space, stays data."))
 
 (test a-client-gets-the-data-that-was-sent
   (loop with state = (seeded-state 1)

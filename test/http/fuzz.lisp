@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite* http-fuzz :in http
-  :description "Whatever arrives, and however: heads, bodies or one kind of error.")
+  :description "Any octets, however they are split, give heads, bodies or one kind of error.")
 
 (defparameter *fuzz-count*
   (if (search "SBCL" (lisp-implementation-type)) 100000 2000)

@@ -143,7 +143,8 @@ event or NIL."
     (when (eq :continue event)
       (is (eq (and after t) (equal '(:held :idle) (sides state))) "~S" (sides state))
       (when after (is (equal '(:body :idle) (sides after))))))
-  (is (not (http:persists-p (state-after 0 :request-held :reply))) "What comes next is not known.")
+  (is (not (http:persists-p (state-after 0 :request-held :reply)))
+      "The client may send content or a request next.")
   (is (http:reusable-p (state-after 0 :request-held :continue :request-end :reply :reply-end))))
 
 (test a-reply-ends-once-and-can-be-cut-short-at-any-time

@@ -304,8 +304,8 @@
 (:file "src/platform/openssl/session.lisp" :suites (tls-records)
  :mutants
  (("note-octets-read" "(tls-session-greedy-p session)" "t")
-  ("note-octets-read" "(not amid-p)" "t")
-  ("amid-record-p" "(/= 0 (openssl-of session \"SSL_has_pending\" sb-alien:int))" "nil")))
+  ("note-octets-read" "(not within-p)" "t")
+  ("within-record-p" "(/= 0 (openssl-of session \"SSL_has_pending\" sb-alien:int))" "nil")))
 
 (:file "src/platform/openssl/context.lisp" :suites (tls-contexts tls-reload)
  :mutants

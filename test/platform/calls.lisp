@@ -66,7 +66,7 @@
      (is (zerop (platform:unsent-octets descriptor)))
      (is (zerop (platform:unread-octets descriptor))))
    (with-file-descriptor (file (octets "file"))
-     (is (minusp (platform:unsent-octets file)) "That is no socket.")
+     (is (minusp (platform:unsent-octets file)) "A file is not a socket.")
      (is (minusp (platform::socket-option file 3)))
      (is (minusp (platform:send-file file file 0 4))))
    (is (null (platform:open-thread-status 1)) "That is a thread of another process.")
@@ -115,7 +115,7 @@
        (is (not (platform:await-descriptor descriptor :output :until (platform:milliseconds))))
        (is (platform:await-descriptor descriptor :input
                                       :until (+ (platform:milliseconds) (expt 2 40)))
-           "So long a time is more than the system can be told.")))))
+           "The system cannot wait so long in one call.")))))
 
 (define-server-test an-accept-is-cut-short-although-nobody-comes
   (where-supported
@@ -131,7 +131,8 @@
                              (read-byte (platform:socket-octet-stream server)))))
                (poll (lambda () (task-done-p reader)) 3/2)
                (send client "x")
-               (is (eql (char-code #\x) (task-result reader)) "What it reads may take longer."))
+               (is (eql (char-code #\x) (task-result reader))
+                   "A read may take longer than an accept."))
              (platform:close-socket server))))))))
 
 (define-server-test nobody-waits-for-who-writes-to-a-pipe
@@ -143,7 +144,7 @@
          (eventually ("the file to be open") (task-done-p task))
          (let ((file (task-result task)))
            (is (not (minusp file)))
-           (is (null (platform:file-facts file)) "It is no regular file.")
+           (is (null (platform:file-facts file)) "It is not a regular file.")
            (platform:close-descriptor file)))))))
 
 ;;; Octets that a peer sends after the last reply
@@ -161,8 +162,8 @@ server has not read, and the server waits for CLIENT without a limit."
 
 (define-server-test who-is-closed-gently-sees-the-end-and-has-time-to-end-too
   (with-slow-closing (server client closing)
-    (is (closed-by-server-p client) "It sees our end at once.")
-    (is (not (poll (lambda () (task-done-p closing)) 1/5)) "It may send more.")
+    (is (closed-by-server-p client) "The client sees the end at once.")
+    (is (not (poll (lambda () (task-done-p closing)) 1/5)) "The client may send more.")
     (end-sending client)
     (task-result closing)
     (is (not (platform:socket-open-p server)))))
@@ -209,8 +210,9 @@ server has not read, and the server waits for CLIENT without a limit."
     (let ((later (+ (platform:milliseconds) 1000000)))
       (is (equal '(4 6) (dropped 10 4 later)))
       (is (equal '(10 0) (dropped 10 20 later)))
-      (is (equal '(nil 0) (dropped 0 4 later)) "That is its end.")
-      (is (equal '(4096 904) (dropped 5000 10000 0)) "The clock is asked seldom."))))
+      (is (equal '(nil 0) (dropped 0 4 later)) "The input has ended.")
+      (is (equal '(4096 904) (dropped 5000 10000 0))
+          "DISCARD-AVAILABLE-INPUT seldom reads the clock."))))
 
 (define-server-test what-usocket-signals-is-known-for-what-it-means
   (where-supported
@@ -232,7 +234,7 @@ server has not read, and the server waits for CLIENT without a limit."
   (where-supported
    (flet ((address (length)
             (platform::path-address (make-string length :initial-element #\x))))
-     (is (= 110 (length (address 107))) "A family before it, and a zero behind.")
+     (is (= 110 (length (address 107))) "The path is between a family and a zero.")
      (signals platform:listen-failed (address 108)))))
 
 (defun connect-without-waiting (path)
@@ -255,7 +257,7 @@ server has not read, and the server waits for CLIENT without a limit."
        (unwind-protect
             (progn
               (is (plusp (length clients)))
-              (eventually ("somebody to look") (task-done-p task))
+              (eventually ("the check to end") (task-done-p task))
               (is (not (task-result task))))
          (mapc #'platform:close-descriptor clients)
          (usocket:socket-close listener))
@@ -285,7 +287,7 @@ server has not read, and the server waits for CLIENT without a limit."
   (with-poller (poller)
     (with-descriptor (descriptor client)
       (is (zerop (platform:watch poller descriptor 1)))
-      (is (minusp (platform:watch poller descriptor 2)) "It is watched already.")
+      (is (minusp (platform:watch poller descriptor 2)) "The poller watches it already.")
       (is (zerop (platform:unwatch poller descriptor)))
       (is (minusp (platform:unwatch poller descriptor)))
       (is (zerop (platform:watch poller descriptor 3)))
@@ -314,7 +316,8 @@ server has not read, and the server waits for CLIENT without a limit."
 (test addresses-of-ipv6-are-written-as-people-write-them
   (flet ((text (&rest octets)
            (platform::address-string (coerce octets '(simple-array (unsigned-byte 8) (16))))))
-    (is (string= "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 0 255 255 10 2 3 4)) "It is mapped.")
+    (is (string= "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 0 255 255 10 2 3 4))
+        "The address is mapped to IPv6.")
     (is (not (search "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 1 255 255 10 2 3 4))))
     (is (not (string= "10.2.3.4" (text 0 0 0 0 0 0 0 0 0 0 255 254 10 2 3 4))))
     (is (search "abcd" (text #xab #xcd 0 1 0 2 0 3 0 4 0 5 0 6 0 7)))))
@@ -330,10 +333,10 @@ server has not read, and the server waits for CLIENT without a limit."
                 (apply #'name (append '(10 0 255 255 0 0 0 0)
                                      '(0 0 0 0 0 0 0 0 0 0 255 255 10 1 2 3)
                                      '(0 0 0 0)))))
-     (is (equal '("unix:" 0) (name 1 0)) "It has none.")
+     (is (equal '("unix:" 0) (name 1 0)) "The socket has no name.")
      (is (equal '("unix:/a" 0) (name 1 0 47 97 0)))
      (is (equal '("unix:/a" 0) (name 1 0 47 97 0 98)))
-     (is (equal '("unix:@a" 0) (name 1 0 0 97)) "It is in no file system."))))
+     (is (equal '("unix:@a" 0) (name 1 0 0 97)) "The name is abstract."))))
 
 (define-server-test what-is-known-of-a-peer-is-what-the-system-tells
   (where-supported
@@ -376,7 +379,7 @@ server has not read, and the server waits for CLIENT without a limit."
        (is (char= #\w (read-char stream)))
        (unread-char #\w stream)
        (is (equalp (octets "wxyz") (platform:take-read-ahead stream)))
-       (is (equalp (octets "") (platform:take-read-ahead stream)) "It has them no more.")
+       (is (equalp (octets "") (platform:take-read-ahead stream)) "The stream has no octets left.")
        (setf (platform:lisp-stream-milliseconds stream) 1500)
        (is (eql 1500 (platform:lisp-stream-milliseconds stream)))
        (is (= 1.5 (uiop:symbol-call '#:sb-impl '#:fd-stream-timeout stream)))))))

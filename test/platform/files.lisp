@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite files :in platform
-  :description "Files as descriptors, and how they get to a socket.")
+  :description "Files as descriptors, and their transfer to sockets.")
 
 (in-suite files)
 
@@ -33,7 +33,7 @@
 
 (define-server-test names-that-the-system-would-cut-short-are-no-names
   (where-supported
-   (is (null (platform:native-name #p"/tmp/*.txt")) "That is no name of a file, but of many.")
+   (is (null (platform:native-name #p"/tmp/*.txt")) "A wild pathname is not the name of one file.")
    (is (null (platform:native-name
               (make-pathname :directory '(:absolute "tmp")
                              :name (format nil "a~Cb" (code-char 0))))))))

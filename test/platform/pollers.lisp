@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite pollers :in platform
-  :description "Non-blocking descriptors and the ready set, and their absence.")
+  :description "Non-blocking descriptors and pollers, and their absence.")
 
 (in-suite pollers)
 
@@ -43,7 +43,8 @@ says so."
       (is (null (platform:await-ready poller 0)))
       (send client "x")
       (is (eql 42 (platform:await-ready poller (patient-milliseconds))))
-      (is (null (platform:await-ready poller 0)) "It tells once, though nothing was read.")
+      (is (null (platform:await-ready poller 0))
+          "The poller returns a token once, even if nothing was read.")
       (send client "y")
       (is (eql 42 (platform:await-ready poller (patient-milliseconds)))))))
 
@@ -89,7 +90,7 @@ says so."
                            collect (in-background ("waiter")
                                      (platform:await-ready poller (patient-milliseconds))))))
         (send client "x")
-        (eventually ("somebody to be told") (some #'task-done-p waiters))
+        (eventually ("a thread to get the token") (some #'task-done-p waiters))
         (platform:wake-all poller)
         (is (equal '(1 :broadcast :broadcast)
                    (sort (mapcar #'task-result waiters)
@@ -300,7 +301,7 @@ says so."
            (send client "x")
            (platform:close-descriptor (accepted-descriptor listener))
            (is (platform:would-block-p (platform:accept-descriptor descriptor))
-               "The silent one came first, and is not told of."))
+               "The first connection is silent, and LISTENER holds it back."))
          (send silent "x")
          (platform:close-descriptor (accepted-descriptor listener)))))))
 

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite processors-of-the-platform :in platform
-  :description "How many processors this process may use.")
+  :description "The number of processors that this process may use.")
 
 (in-suite processors-of-the-platform)
 

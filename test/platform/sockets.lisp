@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite platform :in all
-  :description "The door to the operating system, on real sockets.")
+  :description "The interface to the operating system, on real sockets.")
 
 (in-suite platform)
 
@@ -211,7 +211,7 @@ of the tests' client.  SERVER is a usocket even if the platform would return a d
                  (platform::*discard-pause* *patience*))
     (with-accepted (server client)
       (let ((closing (in-background ("closing") (platform:close-gently server t))))
-        (is (closed-by-server-p client) "It sees our end at once.")
+        (is (closed-by-server-p client) "The client sees the end at once.")
         (send client "more")
         (is (not (poll (lambda () (task-done-p closing)) 1/5)))
         (end-sending client)
@@ -229,7 +229,8 @@ of the tests' client.  SERVER is a usocket even if the platform would return a d
         (finish-output stream))
       (task-result (in-background ("closing") (platform:close-unread server)))
       (is (equalp (octets "no") (read-octets client 2)))
-      (is (eq :end (read-byte (connection-stream client) nil :end)) "It was not reset."))))
+      (is (eq :end (read-byte (connection-stream client) nil :end))
+            "The connection was not reset."))))
 
 (defmacro with-tireless-sender ((client) &body body)
   "Evaluates BODY while a task sends to CLIENT's server as fast as it can, until the connection is

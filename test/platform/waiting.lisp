@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite waiting-of-the-platform :in platform
-  :description "What becomes of a thread that is destroyed while it waits.")
+  :description "Threads that are destroyed while they wait.")
 
 (in-suite waiting-of-the-platform)
 
@@ -24,7 +24,7 @@
     (eventually ("its end") (not (bt:thread-alive-p thread)))
     (is-true left-p)
     (is (null signalled))
-    (is-true (bt:acquire-lock lock nil) "It has given the lock back.")))
+    (is-true (bt:acquire-lock lock nil) "The thread has released the lock.")))
 
 ;;; Interrupts may last long, for example if one enters the debugger.
 
@@ -91,7 +91,7 @@
                               taken-p))))
     (let* ((lock (bt:make-lock "held"))
            (held (make-gate "the lock to be held"))
-           (go-on (make-gate "leave to give it back"))
+           (go-on (make-gate "permission to release it"))
            (holder (in-background ("holder")
                      (bt:with-lock-held (lock)
                        (open-gate held)

@@ -4,7 +4,7 @@
 ;;; failure.
 
 (def-suite* websocket-fuzz :in websocket
-  :description "Whatever arrives, and however.")
+  :description "Any octets, however they are split.")
 
 (defun random-octets (dice size)
   (let ((octets (make-array size :element-type '(unsigned-byte 8))))
@@ -81,7 +81,7 @@
                     unless (multiple-value-bind (octets events) (random-conversation dice)
                              (same-events-p octets events dice))
                       collect state))
-        "Dice states after which it does not.")))
+        "Dice states after which the promise is broken.")))
 
 (defun frame-like-octets (dice)
   "Octets that begin like frames, and often are not frames."

@@ -3,7 +3,7 @@
 ;;; RFC 6455, sections 5.5.1 and 7: all states and steps.
 
 (def-suite* websocket-state :in websocket
-  :description "What may still be sent and received, and who closes.")
+  :description "The states of a WebSocket, and the side that closes.")
 
 (defparameter *all-websocket-states* '(:open :closing :closed-by-client :failed :closed :gone))
 
@@ -64,8 +64,8 @@
   (is (eq :closed (state-after-steps :open :send-close :receive-close)))
   (is (eq :closed (state-after-steps :open :send-close :receive :receive-close)))
   (is (websocket:over-p :closed))
-  (is (not (websocket:over-p :closing)) "The client's close frame is awaited.")
-  (is (not (websocket:over-p :closed-by-client)) "Ours is to be sent first."))
+  (is (not (websocket:over-p :closing)) "The server waits for the client's close frame.")
+  (is (not (websocket:over-p :closed-by-client)) "The server has to send its close frame first."))
 
 (test a-failure-is-told-to-the-client-unless-close-was-sent
   (is (websocket:close-owed-p (state-after-steps :open :fail)))

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite websocket-frame-bounds :in websocket
-  :description "Where frames end, and what close frames say.")
+  :description "The ends of frames, and the payloads of close frames.")
 
 (in-suite websocket-frame-bounds)
 

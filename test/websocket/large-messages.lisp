@@ -161,15 +161,16 @@ events of the decoder."
     (multiple-value-bind (asked events) (reservations frame 1000000)
       (is (equalp (list (list :text text)) events))
       (is (= 10000 (loop for (octets whole-p) in asked unless whole-p sum octets))
-          "The payload, as it has come.")
+          "The decoder reserves memory for the payload as it arrives.")
       (is (loop for (octets whole-p) in (butlast asked) never whole-p))
-      (is (eq t (second (first (last asked)))) "At last, for the string.")
+      (is (eq t (second (first (last asked))))
+          "At the end, the decoder reserves memory for the string.")
       (is (<= 9000 (first (first (last asked))) 40000)))
     (dolist (granted '(0 5000 9999 10001))
       (is (equalp '((:failure 1013 :no-memory)) (nth-value 1 (reservations frame granted)))
           "~D" granted)))
   (is (null (reservations (websocket:encode-frame :text (large-text 900) :mask 5) 0))
-      "It comes whole."))
+      "The message arrives in one piece."))
 
 (test a-decoder-is-idle-between-messages-only
   (flet ((idle-p (&rest parts)
@@ -200,7 +201,7 @@ events of the decoder."
                (setf position next))
       (is (equal (list nil end nil nil) (next)))
       (setf position end)
-      (is (equal (list nil end nil nil) (next)) "Nothing is no event."))))
+      (is (equal (list nil end nil nil) (next)) "An empty range has no event."))))
 
 (test a-decoder-is-told-of-ranges-only
   (let ((decoder (websocket:make-message-decoder)) (octets (make-frame 1 (encode "Hello"))))

@@ -3,7 +3,7 @@
 ;;; RFC 6455, section 4.2: the requests that open a WebSocket, and the replies to them.
 
 (def-suite* websocket-handshake :in websocket
-  :description "From a request to 101, or to what refuses it.")
+  :description "From a request to 101 or a refusal.")
 
 (defun hex-digits (octets)
   (format nil "~(~{~2,'0X~}~)" (coerce octets 'list)))

@@ -3,7 +3,7 @@
 ;;; UTF-8 against a reference that computes, without a table.
 
 (def-suite* websocket-utf-8 :in websocket
-  :description "Every character, and where what is none fails.")
+  :description "Every character, and the position at which invalid octets fail.")
 
 (defun character-octets (code)
   "The octets of the character of CODE; for an invalid code, the octets by the same rule."

@@ -3,7 +3,7 @@
 ;;; Frames as data; vectors/README.md describes their format.
 
 (def-suite* websocket-vectors :in websocket
-  :description "What frames mean, whole, octet by octet and cut anywhere.")
+  :description "Frames and their events, whole, octet by octet and split anywhere.")
 
 (defparameter *frame-vector-directory*
   (merge-pathnames "vectors/" #.(namestring (or *compile-file-truename* *load-truename*)))

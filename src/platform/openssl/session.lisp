@@ -160,15 +160,15 @@ its buffer.  The buffer has room for a record of 16 KiB.")
 ;;; When OpenSSL looks for the next record, it reads as much as fits into its buffer.  When it has
 ;;; the header of a record, it reads only the rest of that record, and the descriptor may have more.
 
-(defun amid-record-p (session)
+(defun within-record-p (session)
   "True if OpenSSL has the header of a record of SESSION without the whole record, or may have it."
   (or (/= 0 (openssl-of session "SSL_has_pending" sb-alien:int))
       (= (char-code #\B)                ; "RB" for the body, "RH" for the header
          (sb-sys:sap-ref-8 (openssl-of session "SSL_rstate_string" sb-sys:system-area-pointer) 1))))
 
-(defun note-octets-read (session amid-p)
-  "Records whether OpenSSL has emptied the descriptor of SESSION in its last call.  AMID-P is the
-value of AMID-RECORD-P before that call."
+(defun note-octets-read (session within-p)
+  "Records whether OpenSSL has emptied the descriptor of SESSION in its last call.  WITHIN-P is the
+value of WITHIN-RECORD-P before that call."
   (let* ((total (openssl "BIO_number_read" sb-alien:unsigned-long
                          (sb-sys:system-area-pointer
                           (openssl-of session "SSL_get_rbio" sb-sys:system-area-pointer))))
@@ -177,16 +177,16 @@ value of AMID-RECORD-P before that call."
     (setf (tls-session-octets-read session) total
           (tls-session-short-read-p session) (and (plusp count)
                                                   (tls-session-greedy-p session)
-                                                  (not amid-p)
+                                                  (not within-p)
                                                   (<= count +surely-short+)))))
 
 (defmacro noting-octets-read ((session) call)
   "The value of CALL, a call of OpenSSL that may read from the descriptor of SESSION.  Records
 whether the call has emptied the descriptor."
-  (let ((amid-p (gensym "AMID-P")))
-    `(let ((,amid-p (amid-record-p ,session)))
+  (let ((within-p (gensym "WITHIN-P")))
+    `(let ((,within-p (within-record-p ,session)))
        (prog1 ,call
-         (note-octets-read ,session ,amid-p)))))
+         (note-octets-read ,session ,within-p)))))
 
 (defun tls-drained-p (session)
   "True if the last read from SESSION has returned all octets that had arrived by then."

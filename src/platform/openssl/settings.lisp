@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; How a context is made: protocols, ciphers, tickets, and then the certificates.
+;;;; The making of contexts: protocols, ciphers, tickets, and then the certificates.
 
 ;;; Protocols and behaviour
 

@@ -1,7 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster.platform)
 
-;;;; Before a listener is closed, the system has to stop beginning connections to it; for SBCL on
-;;;; Linux.
+;;;; A filter that keeps clients from beginning connections to a listener that will be closed, for
+;;;; SBCL on Linux.
 ;;;;
 ;;;; When a listener is closed, the system resets its connections that were not accepted yet and
 ;;;; those whose handshake is under way; their clients may have sent requests already.  So before

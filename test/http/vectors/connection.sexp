@@ -1,4 +1,4 @@
-;;; RFC 9112, section 9, and RFC 9110, sections 7.6.1, 7.8 and 10.1.1: what becomes of
+;;; RFC 9112, section 9, and RFC 9110, sections 7.6.1, 7.8 and 10.1.1: persistence and upgrade of
 ;;; the connection.
 
 (:name "HTTP/1.1 persists" :rfc "RFC 9112, section 9.3"

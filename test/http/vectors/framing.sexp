@@ -1,4 +1,4 @@
-;;; RFC 9112, section 6, and RFC 9110, section 8.6: where the content ends.
+;;; RFC 9112, section 6, and RFC 9110, section 8.6: the end of the content.
 
 (:name "no content" :rfc "RFC 9112, section 6.3"
  :input ("POST / HTTP/1.1" "Host: a" "" "GET / HTTP/1.1" "Host: b" "")

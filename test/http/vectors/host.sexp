@@ -61,7 +61,7 @@
  :input ("GET / HTTP/1.1" "Host: a%4" "") :gives ((:refused 400 :invalid-host)))
 (:name "a percent sign with other letters" :rfc "RFC 3986, section 2.1"
  :input ("GET / HTTP/1.1" "Host: a%zz" "") :gives ((:refused 400 :invalid-host)))
-(:name "a percent encoding whose second digit is none" :rfc "RFC 3986, section 2.1"
+(:name "a percent encoding with an invalid second digit" :rfc "RFC 3986, section 2.1"
  :input ("GET / HTTP/1.1" "Host: a%4g" "") :gives ((:refused 400 :invalid-host)))
 (:name "a registered name with an underscore" :rfc "RFC 3986, section 3.2.2"
  :input ("GET / HTTP/1.1" "Host: my_service.internal:80" "")

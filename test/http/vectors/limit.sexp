@@ -1,4 +1,4 @@
-;;; How much is taken.
+;;; Limits.
 
 (:name "a request line as long as allowed" :rfc "RFC 9112, section 3"
  :limits (:request-line-octets 20)
@@ -15,7 +15,7 @@
 (:name "a method that does not end in time" :rfc "RFC 9112, section 3"
  :limits (:request-line-octets 20)
  :input ((:raw "GETGETGETGETGETGETGET")) :gives ((:refused 501 :method-too-long)))
-(:name "what is wrong first counts" :rfc "RFC 9112, section 3"
+(:name "the first fault counts" :rfc "RFC 9112, section 3"
  :limits (:request-line-octets 20)
  :input ((:raw "GET^@GETGETGETGETGETGET")) :gives ((:refused 400 :malformed-method)))
 (:name "empty lines count for the request line" :rfc "RFC 9112, section 2.2"
@@ -123,7 +123,8 @@
  :input ("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked" "" "0" (:times 4 "A:"))
  :gives ((:refused 431 :trailers-too-large)))
 
-;;; By default, and beyond: who refuses must not reset the connection before the answer is read.
+;;; The default limits, and requests beyond them: after a refusal, the server must not reset the
+;;; connection before the client has read the reply.
 
 (:name "a method without end" :rfc "RFC 9112, section 3"
  :input ((:times 20000 (:raw "M"))) :gives ((:refused 501 :method-too-long)))

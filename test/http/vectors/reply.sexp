@@ -65,5 +65,5 @@
  :headers (("a^M^Jb" . "c")) :gives :invalid)
 (:name "a keyword that is no token" :rfc "RFC 9110, section 5.1"
  :headers ((:|a b| . "c")) :gives :invalid)
-(:name "what is wrong comes last" :rfc "RFC 9110, section 5.5"
+(:name "the fault comes last" :rfc "RFC 9110, section 5.5"
  :headers ((:server . "a") (:vary . "b") (:etag . "^J")) :second 3980000000 :gives :invalid)

@@ -1,5 +1,5 @@
-;;; A request hidden in another: what two parties that read differently would take for content, or for
-;;; a request of its own.  After what is refused nothing is answered.
+;;; A request hidden in another: two parties that read differently would take it for content, or for
+;;; a request of its own.  After a refusal, the server sends no further reply.
 
 (:name "a request behind Content-Length and Transfer-Encoding" :rfc "RFC 9112, section 6.3"
  :input ("POST / HTTP/1.1" "Host: a" "Content-Length: 4" "Transfer-Encoding: chunked" ""

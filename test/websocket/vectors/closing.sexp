@@ -1,4 +1,4 @@
-;;; Close frames: their codes and reasons, and what comes after them.
+;;; Close frames: their codes and reasons, and octets after them.
 
 (:name "7.1.1 close after a text" :rfc "5.5.1"
  :input ((:text "Hello") (:close 1000)) :gives ((:text "Hello") (:close 1000 "")))
@@ -13,7 +13,7 @@
 (:name "7.1.6 close after a large text, and a ping" :rfc "5.5.1"
  :input ((:text (:times 262144 "*")) (:close 1000) (:ping ""))
  :gives ((:text (:times 262144 "*")) (:close 1000 "")))
-(:name "what is no frame, after close" :rfc "5.5.1"
+(:name "octets that are not a frame, after close" :rfc "5.5.1"
  :input ((:close 1000) (:octets "FF FF FF FF")) :gives ((:close 1000 "")))
 (:name "a text after a failure" :rfc "7.1.7"
  :input ((:frame 3 "") (:text "Hello") (:close 1000)) :gives ((:failure 1002 :unknown-opcode)))
@@ -31,7 +31,7 @@
 (:name "7.5.1 a reason that is not UTF-8" :rfc "5.5.1"
  :input ((:close 1000 (:hex "CE BA E1 BD B9 CF 83 CE BC CE B5 ED A0 80 65 64 69 74 65 64")))
  :gives ((:failure 1007 :reason-not-utf-8)))
-(:name "a reason that is cut amid a character" :rfc "5.5.1"
+(:name "a reason that is cut within a character" :rfc "5.5.1"
  :input ((:close 1000 (:hex "CE BA CE"))) :gives ((:failure 1007 :reason-not-utf-8)))
 (:name "a reason beyond ASCII" :rfc "5.5.1"
  :input ((:close 1000 (:hex "F0 9F 98 80 CE BA"))) :gives ((:close 1000 (:hex "F0 9F 98 80 CE BA"))))

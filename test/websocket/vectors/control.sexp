@@ -2,7 +2,7 @@
 
 (:name "2.1 a ping" :rfc "5.5.2" :input ((:ping "")) :gives ((:ping "")))
 (:name "2.2 a ping with a text" :rfc "5.5.2" :input ((:ping "Hello, world!")) :gives ((:ping "Hello, world!")))
-(:name "2.3 a ping with what is no text" :rfc "5.5.2"
+(:name "2.3 a ping with octets that are not a text" :rfc "5.5.2"
  :input ((:ping (:hex "00 FF FE FD FC FB 00 FF"))) :gives ((:ping (:hex "00 FF FE FD FC FB 00 FF"))))
 (:name "2.4, 2.6 a ping with 125 octets" :rfc "5.5"
  :input ((:ping (:times 125 (:hex "FE")))) :gives ((:ping (:times 125 (:hex "FE")))))

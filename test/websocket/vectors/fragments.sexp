@@ -25,7 +25,7 @@
  :gives ((:failure 1002 :stray-continuation)))
 (:name "5.18 both fragments as texts" :rfc "5.4"
  :input ((:text "frag" :fin nil) (:text "ment")) :gives ((:failure 1002 :interrupted-message)))
-(:name "octets amid a text" :rfc "5.4"
+(:name "octets within a text" :rfc "5.4"
  :input ((:text "frag" :fin nil) (:binary "ment" :fin nil)) :gives ((:failure 1002 :interrupted-message)))
 (:name "5.19, 5.20 five fragments with two pings" :rfc "5.4"
  :input ((:text "one" :fin nil) (:more "two" :fin nil) (:ping "first") (:more "three" :fin nil)
@@ -34,7 +34,7 @@
 (:name "every kind of control frame between fragments" :rfc "5.4"
  :input ((:binary (:hex "FF") :fin nil) (:pong "a") (:ping "") (:more (:hex "FE")) (:close 1001 ""))
  :gives ((:pong "a") (:ping "") (:binary (:hex "FF FE")) (:close 1001 "")))
-(:name "fragments with masks of their own, which end amid a mask" :rfc "5.3"
+(:name "fragments with masks of their own, which end within a mask" :rfc "5.3"
  :input ((:binary "12345" :mask (1 2 3 4) :fin nil) (:more "6789012" :mask (99 98 97 96) :fin nil)
          (:more "3" :mask (255 254 253 252)))
  :gives ((:binary "1234567890123")))

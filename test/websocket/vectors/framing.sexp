@@ -1,4 +1,4 @@
-;;; The sizes of messages, and how their lengths are written.
+;;; The sizes of messages, and the forms of their lengths.
 
 (:name "1.1.1 an empty text" :rfc "5.6" :input ((:text "")) :gives ((:text "")))
 (:name "1.1.2 a text of 125 octets" :rfc "5.2"
@@ -80,7 +80,7 @@
 (:name "limits are for one message" :rfc "10.4" :limits (:message-octets 4)
  :input ((:again 5 (:binary "1" :fin nil) (:more "234")))
  :gives ((:binary "1234") (:binary "1234") (:binary "1234") (:binary "1234") (:binary "1234")))
-(:name "what is too large is known from its length" :rfc "10.4"
+(:name "a frame is refused as too large by its length" :rfc "10.4"
  :input ((:octets "81 FF 00 00 00 00 7F FF FF FF")) :gives ((:failure 1009 :frame-too-large)))
 
 (:name "nothing at all" :rfc "5.2" :input () :gives ())
@@ -89,5 +89,5 @@
 (:name "a head" :rfc "5.2" :input ((:octets "81 81 01 02 03 04")) :gives ((:waiting)))
 (:name "half a length" :rfc "5.2" :input ((:octets "81 FE 01")) :gives ((:waiting)))
 (:name "half a message" :rfc "5.4" :input ((:text "a" :fin nil)) :gives ((:waiting)))
-(:name "a ping amid half a message" :rfc "5.4"
+(:name "a ping within half a message" :rfc "5.4"
  :input ((:text "a" :fin nil) (:ping "")) :gives ((:ping "") (:waiting)))

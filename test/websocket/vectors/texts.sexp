@@ -1,4 +1,4 @@
-;;; Texts in several frames, and where they end to be UTF-8.
+;;; Texts in several frames, and the octets at which they stop being UTF-8.
 
 (:name "6.1.1 an empty text" :rfc "5.6" :input ((:text "")) :gives ((:text "")))
 (:name "6.1.2 three empty fragments" :rfc "5.4"
@@ -18,11 +18,11 @@
          (:more (:hex "83") :fin nil) (:more (:hex "CE") :fin nil) (:more (:hex "BC") :fin nil)
          (:more (:hex "CE") :fin nil) (:more (:hex "B5") :fin nil) (:more ""))
  :gives ((:text (:hex "CE BA E1 BD B9 CF 83 CE BC CE B5"))))
-(:name "control frames amid a character" :rfc "5.4"
+(:name "control frames within a character" :rfc "5.4"
  :input ((:text (:hex "F0") :fin nil) (:ping (:hex "9F")) (:more (:hex "9F 98") :fin nil) (:pong (:hex "FF"))
          (:more (:hex "80")))
  :gives ((:ping (:hex "9F")) (:pong (:hex "FF")) (:text (:hex "F0 9F 98 80"))))
-(:name "6.3.1 a surrogate amid a text" :rfc "8.1"
+(:name "6.3.1 a surrogate within a text" :rfc "8.1"
  :input ((:text (:hex "CE BA E1 BD B9 CF 83 CE BC CE B5 ED A0 80 65 64 69 74 65 64")))
  :gives ((:failure 1007 :text-not-utf-8)))
 (:name "6.3.2 a surrogate in fragments of one octet" :rfc "8.1"
@@ -38,9 +38,9 @@
 (:name "6.4.4 what could still be a text" :rfc "8.1"
  :input ((:text (:hex "CE BA E1 BD B9 CF 83 CE BC CE B5 F4") :fin nil))
  :gives ((:waiting)))
-(:name "a text that ends amid a character" :rfc "8.1"
+(:name "a text that ends within a character" :rfc "8.1"
  :input ((:text (:hex "CE BA CE"))) :gives ((:failure 1007 :text-not-utf-8)))
-(:name "a text that ends amid a character, and an empty fragment" :rfc "8.1"
+(:name "a text that ends within a character, and an empty fragment" :rfc "8.1"
  :input ((:text (:hex "CE BA CE") :fin nil) (:more "")) :gives ((:failure 1007 :text-not-utf-8)))
 (:name "each text begins anew" :rfc "8.1"
  :input ((:binary (:hex "CE")) (:text (:hex "CE BA")) (:text (:hex "BA")))

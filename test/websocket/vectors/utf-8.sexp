@@ -7,7 +7,7 @@
 (:name "6.6 beginnings of a word that end with a character" :valid t :octets
  ("CE BA" "CE BA E1 BD B9" "CE BA E1 BD B9 CF 83" "CE BA E1 BD B9 CF 83 CE BC"
   "CE BA E1 BD B9 CF 83 CE BC CE B5"))
-(:name "6.6 beginnings of a word that end amid a character" :valid nil :octets
+(:name "6.6 beginnings of a word that end within a character" :valid nil :octets
  ("CE" "CE BA E1" "CE BA E1 BD" "CE BA E1 BD B9 CF" "CE BA E1 BD B9 CF 83 CE"
   "CE BA E1 BD B9 CF 83 CE BC CE"))
 (:name "6.7 the first character of each length" :valid t :octets
@@ -18,7 +18,7 @@
  ("7F" "DF BF" "EF BF BF" "F4 8F BF BF"))
 (:name "6.10 the last of 4, 5 and 6 octets" :valid nil :octets
  ("F7 BF BF BF" "FB BF BF BF BF" "FD BF BF BF BF BF"))
-(:name "6.11 characters beside what is none" :valid t :octets
+(:name "6.11 characters next to invalid codes" :valid t :octets
  ("ED 9F BF" "EE 80 80" "EF BF BD" "F4 8F BF BF"))
 (:name "6.11 the first code behind the last character" :valid nil :octets
  ("F4 90 80 80"))
