@@ -34,12 +34,17 @@ closed."))
 (defstruct (delayed (:include opaque) (:constructor make-delayed (exchange body deferred-response)))
   "The response to EXCHANGE, whose request has a content that is BODY for the application."
   (exchange nil :read-only t)
-  (body nil :read-only t)
+  (body nil)                            ; *EMPTY-BODY* when the response is over
   (deferred-response nil :read-only t)
   (thread (bt:current-thread))          ; that is in the function; NIL when this has returned
   (written nil)                         ; a WRITTEN-RESPONSE that it has begun; or, later, anybody
   ;; The answer did not come from the function during its call.
   (elsewhere-p nil))
+
+(defun forget-body (delayed)
+  "Has DELAYED, whose response is over, refer to the content of its request no longer, which is
+returned: the application may keep a responder for as long as it likes."
+  (shiftf (delayed-body delayed) *empty-body*))
 
 (defun delayed-side (delayed)
   (our-side (exchange-protocol (delayed-exchange delayed))))
@@ -206,6 +211,9 @@ BODY for it, answer by the responder that it is called with.  The response may c
                        (setf (delayed-thread delayed) nil)
                        (when (delayed-written delayed)
                          (end-turns (delayed-written delayed)))
-                       (settle-delayed delayed))
+                       (settle-delayed delayed)
+                       (unless (deferred-p exchange)
+                         (forget-body delayed)))
       (setf (delayed-thread delayed) nil)
-      (give-up-delayed delayed))))
+      (give-up-delayed delayed)
+      (forget-body delayed))))

@@ -39,13 +39,13 @@
 
 (defmethod drop-deferred ((server clack-server) deferred-response)
   (let ((delayed (deferred-response-context deferred-response)))
-    (release-body (delayed-body delayed))
+    (release-body (forget-body delayed))
     (release-request (delayed-exchange delayed))))
 
 (defun conclude-delayed (delayed)
   "Ends the request of DELAYED, whose response is over, and returns what is to become of its
 connection."
-  (release-body (delayed-body delayed))
+  (release-body (forget-body delayed))
   (conclude-request (delayed-exchange delayed)))
 
 ;;; Writers that the function has left open

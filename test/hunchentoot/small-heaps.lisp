@@ -51,13 +51,16 @@
          (mapc #'reset connections))
        (eventually ("the memory to be given back")
          (< (- (child-heap port) before) (* 8 *mebibyte*)))))
-   :forms "(answer-at \"/later\" (lambda ()
+   ;; The program keeps all of them for ever.
+   :forms "(defvar *kept* (list nil))
+           (answer-at \"/later\" (lambda ()
                                    (hunchentoot-recycling-taskmaster:defer-reply
                                        (reply :timeout (if (hunchentoot:cookies-in*) nil 1))
-                                     reply)))
+                                     (push reply *kept*))))
            (answer-at \"/stream\" (lambda ()
                                     (hunchentoot-recycling-taskmaster:defer-reply (reply)
-                                      (hunchentoot-recycling-taskmaster:start-stream reply))))"))
+                                      (push (hunchentoot-recycling-taskmaster:start-stream reply)
+                                            *kept*))))"))
 
 (define-server-test (replies-that-clients-do-not-take-fill-no-heap :needs :parking)
   (call-with-child-server

@@ -113,9 +113,9 @@
 (:file "clack/later-responses.lisp"
  :suites (clack/delayed-responses clack/written-responses clack/later-responses clack/raw-bodies)
  :mutants
- (("drop-deferred" "(release-body (delayed-body delayed))" "nil" :suites (clack/response-mishaps clack/raw-bodies))
+ (("drop-deferred" "(release-body (forget-body delayed))" "nil" :suites (clack/response-mishaps clack/raw-bodies))
   ("send-deferred-response" "(error (condition) (drop-answer answer)" "(error (condition)" :suites (clack/response-mishaps))
-  ("conclude-delayed" "(release-body (delayed-body delayed))" "nil")
+  ("conclude-delayed" "(release-body (forget-body delayed))" "nil")
   ("limit-unused-writer" "(when (used-by-function-only-p delayed) (close-written written))" "nil"
                          :suites (clack/delayed-responses))
   ("limit-unused-writer" "(when (used-by-function-only-p delayed) (close-written written))"
