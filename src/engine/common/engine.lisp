@@ -105,6 +105,11 @@ an interrupt nor the death of the thread can leave its counts half changed."
   `(with-lock-briefly ((engine-lock ,engine))
      ,@body))
 
+(defun wait-for-change (engine seconds predicate)
+  "Waits up to SECONDS, or for ever when NIL, until PREDICATE, called under the lock, is true;
+returns its last value."
+  (wait-until predicate (engine-changed engine) (engine-lock engine) seconds *tick*))
+
 (defun countdown (seconds)
   "A function that returns how many of SECONDS from now, a real or NIL for no limit, are left."
   (let ((end (end-after seconds)))

@@ -14,11 +14,6 @@ Call STOP from another thread.")
 has stopped the server.")
   (:documentation "Signalled when an engine cannot start."))
 
-(defun wait-for-change (engine seconds predicate)
-  "Waits up to SECONDS, or for ever when NIL, until PREDICATE, called under the lock, is true;
-returns its last value."
-  (wait-until predicate (engine-changed engine) (engine-lock engine) seconds *tick*))
-
 ;; A worker that does not accept learns nothing about the kernel's queue of connections, nor about
 ;; its descriptors.
 (defun await-kernel (engine)
