@@ -78,7 +78,7 @@ then gives its own place up; but the limit may be lower by now.  Under the lock.
   "Makes WORKER the one that serves the oldest connection in the queue of ENGINE.  Under the lock."
   (prog1 (assign-connection worker (pop (engine-queue engine)))
     (when (unserved-queue-p engine)     ; another worker is missing as well
-      (bt:condition-notify (engine-sentinel-wakeup engine)))))
+      (notify-sentinel engine))))
 
 (defmethod worker-needed-p ((engine blocking-engine))
   (or (unserved-queue-p engine)
@@ -105,7 +105,7 @@ worker."
            (counter-add (tally-open (engine-tally engine)) 1)
            (assign-connection worker connection)
            (when (full-p engine)        ; the sentinel may rest
-             (bt:condition-notify (engine-sentinel-wakeup engine)))
+             (notify-sentinel engine))
            (values :serve
                    (when (plusp (missing-workers engine)) (reserve-worker engine))))
           ((may-queue-p engine)
@@ -254,7 +254,7 @@ does not count as one that waits for a connection meanwhile; what it is next, NE
   (when (interrupt-pending-p)
     (with-engine (engine)
       (set-worker-state worker :serving)
-      (bt:condition-notify (engine-sentinel-wakeup engine))))
+      (notify-sentinel engine)))
   (surviving-interrupts (engine)
     (ensure-sentinel engine)))
 

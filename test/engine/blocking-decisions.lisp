@@ -338,7 +338,7 @@ threads."
   (with-still-engine (engine)
     (flet ((replace-p () (and (engine::replace-sentinel-p engine) t)))
       (is (not (replace-p)) "None was lost.")
-      (setf (engine::engine-sentinel-lost-p engine) t
+      (setf (engine::sentinel-lost-p (engine::engine-sentinel engine)) t
             (engine::engine-launch-after engine) (+ (platform:milliseconds) 100000))
       (is (not (replace-p)) "A thread could not be made a moment ago.")
       (setf (engine::engine-launch-after engine) 0
@@ -346,10 +346,10 @@ threads."
       (is (not (replace-p)))
       (setf (engine::engine-phase engine) :running)
       (is (replace-p))
-      (is (= 1 (engine::engine-sentinel-count engine)))
+      (is (= 1 (engine::sentinel-count (engine::engine-sentinel engine))))
       (is (not (replace-p)))
       (let ((thread (bt:make-thread (constantly nil))))
-        (setf (engine::engine-sentinel engine) thread)
+        (setf (engine::sentinel-thread (engine::engine-sentinel engine)) thread)
         (eventually ("a thread to end") (not (bt:thread-alive-p thread))))
       (is (replace-p) "It died without its last act."))))
 
@@ -363,10 +363,10 @@ threads."
 
 (define-server-test a-successor-that-cannot-be-made-is-made-later
   (with-still-engine (engine)
-    (setf (engine::engine-sentinel-lost-p engine) t)
+    (setf (engine::sentinel-lost-p (engine::engine-sentinel engine)) t)
     (change-class *service* 'lonely-service)
     (engine::ensure-sentinel engine)
-    (is (zerop (engine::engine-sentinel-count engine)))
+    (is (zerop (engine::sentinel-count (engine::engine-sentinel engine))))
     (is (engine::lost-sentinel-p engine))
     (is (= 1 (statistic engine :failed)))
     (is (= 1 (length (error-notes *service*))))
@@ -377,7 +377,7 @@ threads."
     (engine::ensure-sentinel engine)
     (is (not (engine::lost-sentinel-p engine)))
     (is (find-if (lambda (note) (search "successor" (rest note))) (recorded (fake-notes *service*))))
-    (eventually ("it to begin") (engine:engine-sentinel engine))
+    (eventually ("it to begin") (sentinel-of engine))
     (is (null (engine:stop-engine engine)))))
 
 ;;; Figures
@@ -437,9 +437,9 @@ threads."
       (let ((worker (still-worker engine)))
         (is (not (closed-p)))
         (engine::with-engine (engine) (engine::retire worker)))
-      (setf (engine::engine-sentinel-count engine) 1)
+      (setf (engine::sentinel-count (engine::engine-sentinel engine)) 1)
       (is (not (closed-p)))
-      (setf (engine::engine-sentinel-count engine) 0
+      (setf (engine::sentinel-count (engine::engine-sentinel engine)) 0
             (engine::engine-phase engine) :stopping)
       (is (not (closed-p)))
       (setf (engine::engine-phase engine) :stopped)
@@ -485,5 +485,5 @@ threads."
     (signals error (engine:start-engine engine))
     (is (engine::engine-stopped-p engine))
     (is (zerop (statistic engine :threads)))
-    (is (zerop (engine::engine-sentinel-count engine)))
+    (is (zerop (engine::sentinel-count (engine::engine-sentinel engine))))
     (is (not (engine::engine-resources-held-p engine)) "All was given back.")))

@@ -167,3 +167,7 @@ begins."
   (eventually ((format nil "~A to be ~A, in ~A" name value
                        (engine:engine-statistics engine)))
     (eql value (statistic engine name))))
+
+(defun sentinel-of (engine)
+  "The thread of the sentinel of ENGINE; NIL when it has none."
+  (engine::sentinel-thread (engine::engine-sentinel engine)))

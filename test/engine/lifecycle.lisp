@@ -9,7 +9,7 @@
   (with-running-engine (engine (constantly :close) :standby 4)
     (is (plusp (statistic engine :standby)))
     (is (<= 0 (statistic engine :uptime) 100))
-    (is (= 1 (engine::engine-sentinel-count engine)))
+    (is (= 1 (engine::sentinel-count (engine::engine-sentinel engine))))
     (wait-for-statistic engine :standby 4)))
 
 (define-server-test stop-leaves-nothing-a-hundred-times

@@ -8,13 +8,13 @@
 (defun successor (engine sentinel)
   "Waits until another thread than SENTINEL is that of ENGINE, and returns it."
   (eventually ("a successor")
-    (let ((thread (engine::engine-sentinel engine)))
+    (let ((thread (sentinel-of engine)))
       (and thread (not (eq thread sentinel)) (bt:thread-alive-p thread) thread))))
 
 (define-server-test a-destroyed-sentinel-has-a-successor
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine (constantly nil) :idle-seconds 1/5)
-      (let ((sentinel (engine:engine-sentinel engine)))
+      (let ((sentinel (sentinel-of engine)))
         (platform:destroy-thread sentinel)
         (successor engine sentinel)
         (with-connection (connection *port*)
@@ -39,7 +39,7 @@
               (engine::engine-suspended engine))
             (send blocked "w")
             (eventually ("nobody to wait") (not (engine::somebody-waits-p engine)))
-            (let ((sentinel (engine:engine-sentinel engine)))
+            (let ((sentinel (sentinel-of engine)))
               (unwind-protect
                    (progn (platform:destroy-thread sentinel)
                           (is-true (successor engine sentinel)))
@@ -48,7 +48,7 @@
 (define-server-test a-successor-that-is-destroyed-before-it-begins-has-another
   (with-globals ((engine::*tick* 1/100) (engine::*poll-milliseconds* 10))
     (with-ready-engine (engine (constantly nil))
-      (let ((sentinel (engine:engine-sentinel engine)) (unborn nil))
+      (let ((sentinel (sentinel-of engine)) (unborn nil))
         (with-function (engine:make-engine-thread (original service role thunk)
                          (if (or unborn (not (eq :sentinel role)))
                              (funcall original service role thunk)
@@ -56,16 +56,16 @@
           (platform:destroy-thread sentinel)
           (eventually ("a first successor") unborn)
           (is-true (successor engine unborn))
-          (is (not (eq sentinel (engine:engine-sentinel engine)))))))))
+          (is (not (eq sentinel (sentinel-of engine)))))))))
 
 (test a-sentinel-is-noted-by-who-made-it-only-until-it-begins
   (let* (*listener* *service* (engine (make-engine (constantly :close)))
          (mine (thread-that-never-began)) (other (bt:current-thread)))
     (loop for (sentinel lost-p noted) in (list (list nil nil mine) (list other nil other) (list nil t nil))
-          do (setf (engine::engine-sentinel engine) sentinel
-                   (engine::engine-sentinel-lost-p engine) lost-p)
+          do (setf (engine::sentinel-thread (engine::engine-sentinel engine)) sentinel
+                   (engine::sentinel-lost-p (engine::engine-sentinel engine)) lost-p)
              (engine::record-sentinel engine mine)
-             (is (eq noted (engine::engine-sentinel engine))))))
+             (is (eq noted (sentinel-of engine))))))
 
 (define-server-test the-clock-goes-on-without-a-sentinel
   (with-resting-engine (engine)
@@ -105,7 +105,7 @@
   (with-gated-engine (engine gate busy 2 :thread-limit 2)
     (send-each busy "w")
     (wait-for-statistic engine :busy 2)
-    (let ((sentinel (engine:engine-sentinel engine)))
+    (let ((sentinel (sentinel-of engine)))
       (platform:destroy-thread sentinel)
       (eventually ("its end") (not (bt:thread-alive-p sentinel)))
       (open-gate gate)
@@ -114,7 +114,7 @@
 
 (define-server-test the-blocking-engine-makes-a-successor-at-the-next-connection
   (with-running-engine (engine (constantly :close))
-    (let ((sentinel (engine:engine-sentinel engine)))
+    (let ((sentinel (sentinel-of engine)))
       (platform:destroy-thread sentinel)
       (eventually ("its end") (engine::lost-sentinel-p engine))
       (is (closed-p (connect-fake *listener*)))
@@ -122,7 +122,7 @@
 
 (define-server-test stopping-an-engine-whose-sentinel-was-destroyed-signals-nothing
   (with-running-engine (engine (constantly :close))
-    (platform:destroy-thread (engine:engine-sentinel engine))
+    (platform:destroy-thread (sentinel-of engine))
     (is (null (engine:stop-engine engine)))
     (is (null (engine:accounting-problems engine)))))
 
@@ -130,7 +130,7 @@
   (with-ready-engine (engine (constantly nil))
     (with-connection (connection *port*)
       (exchange-octets connection "x")
-      (let ((sentinel (engine:engine-sentinel engine)))
+      (let ((sentinel (sentinel-of engine)))
         (platform:destroy-thread sentinel)
         (eventually ("its end") (not (bt:thread-alive-p sentinel))))
       (is (null (engine:stop-engine engine :soft t :timeout *patience*)))
@@ -139,7 +139,7 @@
 (define-server-test a-sentinel-that-fails-goes-on-and-says-so-once
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine (constantly nil))
-      (let ((sentinel (engine:engine-sentinel engine)))
+      (let ((sentinel (sentinel-of engine)))
         (dolist (place '(engine::housekeep-when-due engine::rest-after-sample))
           (let ((before (statistic engine :failed)))
             (call-with-function place (lambda (&rest arguments)
@@ -148,8 +148,9 @@
                                 (lambda ()
                                   (eventually ("several failures")
                                     (> (statistic engine :failed) (+ 3 before)))))
-            (eventually ("it to recover") (null (engine::engine-failing-parts engine)))))
-        (is (eq sentinel (engine:engine-sentinel engine)))
+            (eventually ("it to recover")
+              (null (engine::sentinel-failing-parts (engine::engine-sentinel engine))))))
+        (is (eq sentinel (sentinel-of engine)))
         (is (bt:thread-alive-p sentinel))
         (is (= 2 (recorded-count (fake-notes *service*))))))))
 
@@ -168,7 +169,7 @@
     (let* (*listener* *service* (made 0)
            (engine (make-engine (constantly :close))))
       (setf (engine::engine-phase engine) :running
-            (engine::engine-sentinel-lost-p engine) t)
+            (engine::sentinel-lost-p (engine::engine-sentinel engine)) t)
       (with-function (engine::start-sentinel (original engine) (incf made))
         (call-with-function
          name (lambda (original &rest arguments)
@@ -179,14 +180,14 @@
                                                    (engine::ensure-sentinel engine)
                                                    (await (make-gate))))
                                  *patience*))))
-      (is (= made (engine::engine-sentinel-count engine)))
-      (is (eq (zerop made) (engine::engine-sentinel-lost-p engine))))))
+      (is (= made (engine::sentinel-count (engine::engine-sentinel engine))))
+      (is (eq (zerop made) (engine::sentinel-lost-p (engine::engine-sentinel engine)))))))
 
 (define-server-test a-sentinel-that-cannot-be-made-is-lost-still
   (let* (*listener* *service*
          (engine (make-engine (constantly :close))))
     (setf (engine::engine-phase engine) :running
-          (engine::engine-sentinel-lost-p engine) t)
+          (engine::sentinel-lost-p (engine::engine-sentinel engine)) t)
     (dolist (fail (list (lambda (&rest arguments) (declare (ignore arguments)) (error "No thread."))
                         (lambda (&rest arguments) (declare (ignore arguments)) (throw 'away nil))))
       (setf (engine::engine-launch-after engine) 0)
@@ -194,8 +195,8 @@
         ;; Of another file than who calls it: ECL calls the functions of one file directly.
         (call-with-function 'engine:make-engine-thread fail
                             (lambda () (engine::ensure-sentinel engine))))
-      (is-true (engine::engine-sentinel-lost-p engine))
-      (is (zerop (engine::engine-sentinel-count engine))))))
+      (is-true (engine::sentinel-lost-p (engine::engine-sentinel engine)))
+      (is (zerop (engine::sentinel-count (engine::engine-sentinel engine)))))))
 
 (define-server-test the-sentinel-does-not-wait-for-programs-that-hold-up-a-workers-end
   (let ((gate (make-gate)) (held (make-gate)))

@@ -50,7 +50,7 @@
            (with-function (engine::evict-idle-connections (original engine)
                             ;; The sentinel makes some as well, but then the stop would find no
                             ;; want.
-                            (unless (eq (bt:current-thread) (engine:engine-sentinel engine))
+                            (unless (eq (bt:current-thread) (sentinel-of engine))
                               (funcall give-back))
                             (funcall original engine))
              (let ((stop (stop-softly engine)))
@@ -69,7 +69,7 @@
         (with-function (platform:accept-descriptor (original listener)
                          (cond ((not (and failures (engine::draining-p engine)))
                                 (funcall original listener))
-                               ((eq (bt:current-thread) (engine:engine-sentinel engine))
+                               ((eq (bt:current-thread) (sentinel-of engine))
                                 -11)    ; EAGAIN
                                (t
                                 (pop failures)

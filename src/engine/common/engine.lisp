@@ -34,6 +34,17 @@ wakes it.")
   (served-before 0 :type integer)       ; requests, by workers that have ended
   (served-by-resuming-threads (make-counter) :read-only t)) ; requests
 
+(defstruct (sentinel (:include opaque) (:copier nil))
+  "The thread that looks after an engine from its start to its stop: see sentinel.lisp.  Under the
+lock of the engine."
+  ;; NIL before it has begun, or while a lost one has no successor.
+  (thread nil)
+  (count 0 :type fixnum)                ; sentinels that have not ended: 1, save when one is lost
+  (lost-p nil)                          ; it died, and has no successor yet
+  (failing-parts '() :type list)        ; parts of its work that failed last, and that was noted
+  ;; Notified when it has something to do before its tick.
+  (wakeup (bt:make-condition-variable) :read-only t))
+
 (define-record (engine (:include opaque) (:constructor nil) (:copier nil))
   "A pool of workers over the connections of one listener."
   (service nil :read-only t
@@ -65,15 +76,8 @@ interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.
   (lock (bt:make-lock "engine") :read-only t)
   ;; Notified when a worker came or went; START and STOP wait on it.
   (changed (bt:make-condition-variable) :read-only t)
-  ;; Notified when the sentinel has something to do before its tick.
-  (sentinel-wakeup (bt:make-condition-variable) :read-only t)
   (phase :new :type keyword)
-  (sentinel nil
-   :documentation "The thread of the sentinel of ENGINE, which lives from start to stop; NIL before
-it has begun, or while a lost one has no successor.")
-  (sentinel-count 0 :type fixnum)       ; sentinels that have not ended: 1, save when one is lost
-  (sentinel-lost-p nil)                 ; it died, and has no successor yet
-  (failing-parts '() :type list)        ; parts of its work that failed last, and that was noted
+  (sentinel (make-sentinel) :type sentinel :read-only t)
   ;; True while RELEASE-RESOURCES may have something to give back.
   (resources-held-p nil)
   (accepting-p nil)                     ; what comes to LISTENER is this engine's to accept
@@ -104,6 +108,10 @@ it has begun, or while a lost one has no successor.")
 an interrupt nor the death of the thread can leave its counts half changed."
   `(with-lock-briefly ((engine-lock ,engine))
      ,@body))
+
+(defun notify-sentinel (engine)
+  "Has the sentinel of ENGINE look around before its tick.  Under the lock."
+  (bt:condition-notify (sentinel-wakeup (engine-sentinel engine))))
 
 (defun wait-for-change (engine seconds predicate)
   "Waits up to SECONDS, or for ever when NIL, until PREDICATE, called under the lock, is true;

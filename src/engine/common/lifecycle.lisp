@@ -35,7 +35,7 @@ be watched, LISTENER-NOT-WATCHED; and leaves nothing behind."
                      (await-first-worker engine)
                      (start-first-sentinel engine))
     (with-engine (engine)
-      (setf (engine-sentinel-count engine) 0))
+      (setf (sentinel-count (engine-sentinel engine)) 0))
     (stop-engine engine :timeout 0))
   engine)
 
@@ -47,7 +47,7 @@ not released before it has them.  Signals NO-WORKERS where another thread has st
               (setf (engine-phase engine) :running
                     (engine-accepting-p engine) t
                     (tally-started (engine-tally engine)) (milliseconds)
-                    (engine-sentinel-count engine) 1
+                    (sentinel-count (engine-sentinel engine)) 1
                     ;; RELEASE-RESOURCES gives back what there is by then.
                     (engine-resources-held-p engine) t)))
     (error 'no-workers)))
@@ -56,8 +56,8 @@ not released before it has them.  Signals NO-WORKERS where another thread has st
   "Makes the sentinel of ENGINE, and returns when it has begun: from then on it calls for a
 successor if it dies."
   (let ((thread (start-sentinel engine)))
-    (unless (wait-for-change engine 5 (lambda () (engine-sentinel engine)))
-      (setf (engine-sentinel engine) thread))))
+    (unless (wait-for-change engine 5 (lambda () (sentinel-thread (engine-sentinel engine))))
+      (setf (sentinel-thread (engine-sentinel engine)) thread))))
 
 (defun await-first-worker (engine)
   "Returns when a worker of ENGINE waits for connections; signals why when none will."
@@ -201,7 +201,7 @@ limit.  True when it is."
       (unless (engine-drain-end engine) ; who came first may have been destroyed before that
         (setf (engine-drain-end engine)
               (+ (milliseconds) (as-milliseconds *drain-seconds*)))
-        (bt:condition-notify (engine-sentinel-wakeup engine))))
+        (notify-sentinel engine)))
     ;; Also by who comes second: the first one may give up before that is done.
     (call-while-accepting engine (lambda () (end-arrivals engine (funcall left))))
     (await-end-of-work engine (funcall left))
@@ -248,7 +248,7 @@ real or NIL for no limit, and reports who did not end."
     (when (advance-phase engine :stopped)
       (with-engine (engine)
         (setf (tally-stopped (engine-tally engine)) (milliseconds))
-        (bt:condition-notify (engine-sentinel-wakeup engine))))
+        (notify-sentinel engine)))
     ;; What resuming threads have parked meanwhile; later ones see to that.
     (end-input engine :keep-alive :writing)
     (await-sentinel engine (funcall left))

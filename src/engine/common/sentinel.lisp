@@ -25,18 +25,19 @@ none failed."
 (defun call-surviving (engine part function)
   "Calls FUNCTION, which does PART, a keyword, of the sentinel's work.  True when it succeeds; when
 it fails, notes that, unless it failed the last time as well."
-  (handler-case (funcall function)
-    (serious-condition (condition)
-      (count-failure engine)
-      (unless (member part (engine-failing-parts engine))
-        (push part (engine-failing-parts engine))
-        (log-message engine :error "The sentinel failed: ~A" condition))
-      nil)
-    (:no-error (&rest values)
-      (declare (ignore values))
-      (when (engine-failing-parts engine)
-        (setf (engine-failing-parts engine) (remove part (engine-failing-parts engine))))
-      t)))
+  (let ((sentinel (engine-sentinel engine)))
+    (handler-case (funcall function)
+      (serious-condition (condition)
+        (count-failure engine)
+        (unless (member part (sentinel-failing-parts sentinel))
+          (push part (sentinel-failing-parts sentinel))
+          (log-message engine :error "The sentinel failed: ~A" condition))
+        nil)
+      (:no-error (&rest values)
+        (declare (ignore values))
+        (when (sentinel-failing-parts sentinel)
+          (setf (sentinel-failing-parts sentinel) (remove part (sentinel-failing-parts sentinel))))
+        t))))
 
 (defun rest-until-woken (engine period &optional (needed-p (constantly nil)))
   "Has the sentinel of ENGINE wait until it is woken, for PERIOD, as for WAIT-UNTIL, at most; or not
@@ -44,7 +45,7 @@ at all where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
   (wait-once (lambda ()
                (or (eq (engine-phase engine) :stopped)
                    (funcall needed-p)))
-             (engine-sentinel-wakeup engine) (engine-lock engine) period))
+             (sentinel-wakeup (engine-sentinel engine)) (engine-lock engine) period))
 
 (defun pause-after-failure (engine)
   (surviving-interrupts (engine)
@@ -67,12 +68,13 @@ at all where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
   (unwind-protect-whole
       (progn
         (with-engine (engine)
-          (setf (engine-sentinel engine) (bt:current-thread))
+          (setf (sentinel-thread (engine-sentinel engine)) (bt:current-thread))
           (bt:condition-notify (engine-changed engine)))
         (list-engine engine)
         (sentinel-loop engine))
     (when (with-engine (engine)
-            (setf (engine-sentinel-lost-p engine) (not (eq (engine-phase engine) :stopped))))
+            (setf (sentinel-lost-p (engine-sentinel engine))
+                  (not (eq (engine-phase engine) :stopped))))
       (request-sentinel engine))
     (with-engine (engine)
       (discount-sentinel engine))
@@ -80,23 +82,26 @@ at all where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
 
 (defun discount-sentinel (engine)
   "One sentinel of ENGINE less.  Under the lock."
-  (setf (engine-sentinel-count engine) (max 0 (1- (engine-sentinel-count engine)))))
+  (let ((sentinel (engine-sentinel engine)))
+    (setf (sentinel-count sentinel) (max 0 (1- (sentinel-count sentinel))))))
 
 (defun lost-sentinel-p (engine)
   "True when the sentinel of ENGINE died, with its last act or without."
-  (or (engine-sentinel-lost-p engine)
-      (let ((thread (engine-sentinel engine)))
-        (and thread (not (bt:thread-alive-p thread))))))
+  (let ((sentinel (engine-sentinel engine)))
+    (or (sentinel-lost-p sentinel)
+        (let ((thread (sentinel-thread sentinel)))
+          (and thread (not (bt:thread-alive-p thread)))))))
 
 (defun replace-sentinel-p (engine)
   "True when the caller is to make a sentinel of ENGINE, which is counted from now on."
-  (with-engine (engine)
-    (when (and (serving-p engine)
-               (may-launch-p engine)
-               (lost-sentinel-p engine))
-      (setf (engine-sentinel-lost-p engine) nil
-            (engine-sentinel engine) nil)
-      (incf (engine-sentinel-count engine)))))
+  (let ((sentinel (engine-sentinel engine)))
+    (with-engine (engine)
+      (when (and (serving-p engine)
+                 (may-launch-p engine)
+                 (lost-sentinel-p engine))
+        (setf (sentinel-lost-p sentinel) nil
+              (sentinel-thread sentinel) nil)
+        (incf (sentinel-count sentinel))))))
 
 (defun ensure-sentinel (engine)
   "Makes a sentinel for ENGINE where the last one died.  Called now and then by whoever has a
@@ -111,16 +116,17 @@ moment; not under the lock."
           (log-message engine :warning "The sentinel died, and has a successor."))
       (when counted-p                   ; whoever makes it may die as well
         (with-engine (engine)
-          (setf (engine-sentinel-lost-p engine) t)
+          (setf (sentinel-lost-p (engine-sentinel engine)) t)
           (discount-sentinel engine))))))
 
 (defun record-sentinel (engine thread)
   "Notes THREAD as the sentinel of ENGINE.  It does so itself when it begins; but if it is destroyed
 before that, somebody has to find out."
   (when (bt:threadp thread)             ; a program's method may return something else
-    (with-engine (engine)
-      (unless (or (engine-sentinel engine) (engine-sentinel-lost-p engine))
-        (setf (engine-sentinel engine) thread)))))
+    (let ((sentinel (engine-sentinel engine)))
+      (with-engine (engine)
+        (unless (or (sentinel-thread sentinel) (sentinel-lost-p sentinel))
+          (setf (sentinel-thread sentinel) thread))))))
 
 (defun start-successor (engine)
   "Makes another sentinel of ENGINE.  True when that succeeded."
@@ -133,9 +139,9 @@ before that, somebody has to find out."
 (defun await-sentinel (engine seconds)
   "Waits up to SECONDS, a real or NIL for no limit, for the end of the sentinel of ENGINE, however
 it ends."
-  (let ((thread (engine-sentinel engine)))
+  (let ((thread (sentinel-thread (engine-sentinel engine))))
     (when (and thread (not (eq thread (bt:current-thread)))
                (join-thread thread seconds))
       ;; Not even its last act may have been done.
       (with-engine (engine)
-        (setf (engine-sentinel-count engine) 0)))))
+        (setf (sentinel-count (engine-sentinel engine)) 0)))))

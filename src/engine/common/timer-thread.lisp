@@ -113,7 +113,7 @@ of the timers, makes another."
       (setf (engine-timer-thread engine) (if closed-p nil :missing))
       (push (bt:current-thread) (engine-exited-threads engine))
       (bt:condition-notify (engine-changed engine))
-      (bt:condition-notify (engine-sentinel-wakeup engine))))
+      (notify-sentinel engine)))
   (release-resources-when-empty engine))
 
 (defun run-timer-thread (engine)

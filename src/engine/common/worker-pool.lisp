@@ -91,7 +91,7 @@ the lock.")
       (keep-for-cleanup engine worker)
       (bt:condition-notify (engine-changed engine))
       (when (plusp (missing-workers engine))
-        (bt:condition-notify (engine-sentinel-wakeup engine))))))
+        (notify-sentinel engine)))))
 
 (defun run-worker (worker)
   "The life of WORKER in its own thread, from here to its end, however that comes."
@@ -112,7 +112,7 @@ the lock.")
       (with-engine (engine)
         (when (and (eq (engine-phase engine) :stopped)
                    (null (engine-workers engine))
-                   (zerop (engine-sentinel-count engine))
+                   (zerop (sentinel-count (engine-sentinel engine)))
                    (not (alarm-in-use-p engine)))
           (values t (shiftf (engine-resources-held-p engine) nil))))
     (when empty-p
@@ -276,7 +276,7 @@ THREAD-LIMIT, an integer not below STANDBY or NIL for no limit: from now on."
   (with-engine (engine)
     (setf (engine-standby engine) standby
           (engine-thread-limit engine) thread-limit)
-    (bt:condition-notify (engine-sentinel-wakeup engine)))
+    (notify-sentinel engine))
   (recheck-workers engine))
 
 (defgeneric recheck-workers (engine)

@@ -83,7 +83,7 @@ them up.")
       (unless (eq token :wakeup)
         (return token))
       (clear-wakeup engine)
-      (when (engine-sentinel-lost-p engine)
+      (when (sentinel-lost-p (engine-sentinel engine))
         (look-around engine worker)))))
 
 (defun await-event (engine worker poll-p)
@@ -128,7 +128,7 @@ them, or for what was queued already."
       (wake-one-if-somebody-waits engine)))
   (when others
     (queue-events engine others))
-  (when (engine-sentinel-lost-p engine) ; the wakeup may have been its
+  (when (sentinel-lost-p (engine-sentinel engine)) ; the wakeup may have been its
     (wake-one (engine-poller engine))))
 
 (defun idle-poll-milliseconds (pool)

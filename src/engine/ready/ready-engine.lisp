@@ -175,7 +175,7 @@ itself as not waiting before, and reads whether the sentinel is idle afterwards;
   (with-engine (engine)
     ;; The clock stands until the sentinel has woken, so COARSE-NOW asks the system until then.
     (when (shiftf (pool-state-sentinel-idle-p (engine-pool-state engine)) nil)
-      (bt:condition-notify (engine-sentinel-wakeup engine)))))
+      (notify-sentinel engine))))
 
 (defmethod serve-at :after ((engine ready-engine) connection time)
   "An idle sentinel looks at deadlines once in *IDLE-TICK*, and may have looked before there was

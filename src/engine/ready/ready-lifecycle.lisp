@@ -58,7 +58,7 @@ BATCH-SCHEDULING-P how the system schedules its threads: see ENGINE-BATCH-SCHEDU
   (when (engine-poller engine)
     (wake-all (engine-poller engine)))
   (with-engine (engine)
-    (bt:condition-notify (engine-sentinel-wakeup engine)))
+    (notify-sentinel engine))
   (recheck-workers engine))
 
 (defmethod end-input ((engine ready-engine) &rest states)

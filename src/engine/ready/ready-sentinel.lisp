@@ -13,7 +13,7 @@
   "The clock does not stand while the sentinel waits for a log."
   (let ((pool (engine-pool-state engine)))
     (if (or (pool-state-clock-stopped-p pool)
-            (not (eq (bt:current-thread) (engine-sentinel engine))))
+            (not (eq (bt:current-thread) (sentinel-thread (engine-sentinel engine)))))
         (funcall function)
         (unwind-protect (progn (setf (pool-state-clock-stopped-p pool) t)
                                (funcall function))
