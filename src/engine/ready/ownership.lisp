@@ -39,17 +39,16 @@
 ;;;; a connection, save while the service has it.  A worker defers interrupts (see worker-loop.lisp),
 ;;;; and every other thread owns connections within AS-OWNER only.
 ;;;;
-;;;;   an interrupt that comes to            waits until          and costs        is cleaned up by
-;;;;   a worker that waits, is suspended,    at once, or it       nothing          RUN-WORKER, if it dies
-;;;;   or looks around (LOOK-AROUND)         looks around
-;;;;   a worker whose connection is served   at once              the connection   END-SERVICE
-;;;;   a worker whose service releases a     at once              the connection   RELEASE-OWNED, which
-;;;;   connection                                                                  releases once more
-;;;;   a worker that runs a timer            at once              that call        RUN-DUE-TIMERS
-;;;;   a worker between these                one of these         nothing
-;;;;   any thread within AS-OWNER            it owns none         nothing
-;;;;   the sentinel elsewhere                at once              nothing          RUN-SENTINEL
-;;;;   a worker that dies without unwinding                       its connection   REAP-WORKER
+;;;;   an interrupt that comes to              takes effect           and costs        cleaned up by
+;;;;   a worker that waits for an event        when it looks around   nothing          RUN-WORKER
+;;;;   a worker that is suspended              at once                nothing          END-SUSPENSION
+;;;;   a worker while its service serves       at once                the connection   END-SERVICE
+;;;;   a worker while its service releases     at once                the connection   RELEASE-OWNED
+;;;;   a worker that calls a timer's function  at once                that call        ATTEND-TIMERS-IN
+;;;;   a worker elsewhere                      at one of these        nothing
+;;;;   any other thread within AS-OWNER        when it owns none      nothing
+;;;;   the sentinel elsewhere                  at once                nothing          RUN-SENTINEL
+;;;;   a worker that dies without unwinding                           its connection   REAP-WORKER
 ;;;;
 ;;;; What an owner has to do, CONNECTION-OUTPUT and CONNECTION-LINGERING-P say:
 ;;;;
