@@ -100,8 +100,8 @@ case."
   (let ((chunked 0) (others 0) (final-chunked-p nil))
     (do-elements (value start end)
       ;; RFC 9112, section 7.1: parameters of chunked are an error.  RFC 9110, section 5.6.1.2,
-      ;; allows empty elements in lists.  They are refused here, since a proxy that reads them
-      ;; differently would see another end of the request.
+      ;; allows empty elements in lists.  This function refuses them, since a proxy that reads
+      ;; them differently would see another end of the request.
       (unless (and (< start end) (= end (text-run-end value start end +token+)))
         (refuse :malformed-transfer-encoding))
       (setf final-chunked-p (element= "chunked" value start end))

@@ -13,7 +13,7 @@
    :documentation "The number of octets in OUTPUT.  The caller may reduce it to remove octets."))
 
 (defconstant +output-size+ 4096
-  "The initial size of an output, in octets: most heads fit, with a short page.")
+  "The initial size of an output, in octets.  Most heads fit into it, with a short page.")
 
 (defconstant +kept-output-size+ (* 128 1024)
   "RESET-OUTPUT gives the vector of an output back if it has more octets than this.")

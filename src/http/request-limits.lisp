@@ -1,7 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster.http)
 
 (deftype content-size ()
-  "A number of octets of content.  It can exceed any memory, yet the sum of two is a fixnum."
+  "A number of octets of content.  It can exceed any memory, yet the sum of two is cheap to
+compute."
   '(unsigned-byte 60))
 
 (defconstant +most-content+ (1- (expt 2 60))
@@ -31,7 +32,7 @@ The server refuses more with 413 (RFC 9112, section 7.1.1).")
    :documentation "The maximum number of octets of the trailer fields of one body in these LIMITS,
 with their line ends.  The server refuses more with 431 (RFC 9112, section 7.1.2).")
   (raw-octets (* 64 1024 1024) :type (or null content-size) :read-only t
-   :documentation "The maximum number of octets of content that the server keeps whole in memory, in
+   :documentation "The maximum number of octets of content that the server keeps as a whole, in
 these LIMITS; NIL for no bound.  The server refuses more with 413 (RFC 9110, section 15.5.14).")
   (form-octets (* 2 1024 1024) :type (or null content-size) :read-only t
    :documentation "The maximum number of octets of a form that the server keeps, without its files,

@@ -24,7 +24,7 @@ parsed part of an incomplete head, but none of its octets."
   (head nil :type (or null head))       ; the head as far as it was read
   (fields '() :type list)               ; alist, newest first
   (field-count 0 :type index)
-  (field-name nil :type (or symbol string)) ; of the line being read
+  (field-name nil :type (or symbol string)) ; the name of the current field
   (field-role 0 :type role)
   (seen 0 :type role)                   ; the union of the roles of FIELDS
   (repeated-p nil :type boolean)        ; true if a value in FIELDS is a list, newest first

@@ -29,11 +29,11 @@ below END: an integer up to 2^64 + 14.  The second value is true if that number 
 value is the number of octets in its head, as far as it is known (RFC 6455, section 5.2)."
   (declare (type octets octets) (type index start end) #.*plain-policy*)
   (check-range octets start end)
-  (let ((come (- end start)))
-    (if (< come 2)
+  (let ((received (- end start)))
+    (if (< received 2)
         (values 2 nil 2)
         (let ((head (head-extent (aref octets (1+ start)))))
-          (if (< come (length-end (aref octets (1+ start))))
+          (if (< received (length-end (aref octets (1+ start))))
               (values head nil head)
               (values (+ head (announced-size octets start)) t head))))))
 

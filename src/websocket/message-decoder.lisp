@@ -203,7 +203,7 @@ memory."
           (when (or (and (zerop room) (decoder-final-p decoder) (= size whole))
                     (reserve-for-message decoder (- grown-size room) nil))
             (let ((grown (make-octets grown-size)))
-              ;; UNMASK-OCTETS copies whole words in every Lisp; REPLACE does not.
+              ;; UNMASK-OCTETS copies groups of octets in every Lisp.
               (unmask-octets held 0 (decoder-fill decoder) grown 0 0)
               (setf (decoder-held decoder) grown)))))))
 

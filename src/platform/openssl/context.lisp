@@ -27,8 +27,8 @@ that, the server still accepts those tickets.")
   (make-ticket-keys (list (milliseconds) (random-octets +ticket-key-octets+))))
 
 (defun valid-ticket-keys (ticket-keys)
-  "The keys of TICKET-KEYS, a list: the first makes tickets, and all of them decrypt tickets.
-Replaces a random key that is too old first."
+  "The keys of TICKET-KEYS, a list: the first makes tickets, and all of them decrypt tickets.  If
+the first is a random key that is too old, replaces it before."
   (let* ((state (ticket-keys-state ticket-keys))
          (made (first state))
          (now (milliseconds)))
