@@ -166,7 +166,7 @@ says so."
    (with-descriptor (descriptor client)
      (let ((stream (server:make-descriptor-stream descriptor)))
        (platform:limit-waits stream 1/2)
-       (is (eq :timeout (result-amid-interrupts
+       (is (eq :timeout (result-despite-interrupts
                          (in-background ("reader")
                            (handler-case (read-byte stream nil)
                              (server:stream-timeout () :timeout))))))))))

@@ -101,7 +101,7 @@ of the tests' client.  SERVER is a usocket even if the platform would return a d
     (is (platform:await-input server))
     (is (null (read-byte (platform:socket-octet-stream server) nil nil)))))
 
-(defun result-amid-interrupts (task)
+(defun result-despite-interrupts (task)
   "The TASK-RESULT of TASK.  Its thread is interrupted every few milliseconds until it has ended."
   (eventually ("a wait to end in spite of interrupts")
     (or (task-done-p task)
@@ -115,7 +115,7 @@ of the tests' client.  SERVER is a usocket even if the platform would return a d
            (waiting (in-background ("waiting")
                       (list (platform:await-input server :until (platform:end-after 1/2))
                             (platform:milliseconds)))))
-      (destructuring-bind (input-p ended) (result-amid-interrupts waiting)
+      (destructuring-bind (input-p ended) (result-despite-interrupts waiting)
         (is (not input-p))
         (is (<= 500 (- ended begun)))))))
 
