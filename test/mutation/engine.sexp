@@ -52,7 +52,7 @@
 
 (:file "src/engine/ready/connection-time-outs.lisp" :suites (steps time-outs ready slow-readers progress soft-stop ready-faults)
  :mutants
- (("time-out-if-due" "(drain-time-out-p engine connection now)" "nil")
+ (("time-out-if-due" "(or (overdue-p connection now) (drain-time-out-p engine connection now))" "(overdue-p connection now)")
   ("time-out-if-due" "(overdue-p connection now) (time-out-parked-connection engine connection now)"
    "t (time-out-parked-connection engine connection now)")
   ("time-out-if-due" "(and (owner-may-wait-p connection) (overdue-p connection now)" "(and (owner-may-wait-p connection)")

@@ -117,7 +117,7 @@
   ("send-result" "(typep condition 'protocol-error)" "nil" :suites (deferred-replies))
   ("send-result" "(eq :error (client-side (exchange-protocol *exchange*)))" "t" :suites (deferred-replies))
   ("send-result" "(not (headers-sent-p))" "t" :suites (deferred-replies))
-  ("answer (acceptor request head)" "(forget-files (deferred-response-context deferred-response))" "" :suites (deferred-replies))
+  ("answer (acceptor request head)" "(end-context (deferred-response-context deferred-response))" "" :suites (deferred-replies))
   ("answer (acceptor request head)" "(not (deferred-p *exchange*))" "t" :suites (deferred-replies))
   ("report-error" "(drop-header (invalid-header-name condition))" "nil")
   ("report-error" "(note-event *exchange* :reply-cut)" "nil")

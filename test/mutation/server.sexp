@@ -368,8 +368,7 @@
   ("next-window" "(body-buffer-position body-buffer) (+ position count)" "")
   ("read-body-buffer" "(incf (body-buffer-start body-buffer) count)" "")
   ("clear-body-buffer" "(close-descriptor (shiftf (body-buffer-file body-buffer) nil))" "(setf (body-buffer-file body-buffer) nil)")
-  ("clear-body-buffer" "(account-for-memory body-buffer)" "")
-  ("account-for-memory" "(setf (body-buffer-accounted body-buffer) size)" "")))
+  ("clear-body-buffer" "(account-for-memory body-buffer)" "")))
 
 (:file "src/server/request/body-prefetch.lisp" :suites (early-content)
  :mutants
@@ -424,9 +423,9 @@
   ("establish-http-connection" ":handshake (idle-seconds application)" ":handshake nil" :suites (tls))
   ("reject-late" "(parser-begun-p parser)" "t")
   ("reject-late" "(http-body-prefetch http)" "nil" :suites (early-content))
-  ("release" "(abandon-body-prefetch http)" "" :suites (early-content))
-  ("release" "(drop-descriptor io)" "nil")
-  ("release" "(finish-output socket-stream)" "nil")))
+  ("let-go-of" "(abandon-body-prefetch http)" "" :suites (early-content))
+  ("let-go-of" "(drop-descriptor io)" "nil")
+  ("let-go-of" "(finish-output socket-stream)" "nil")))
 
 (:file "src/server/request/request-reading.lisp"
  :suites (acceptor-faults conformance/connections conformance/request-bodies conformance/streaming content-that-does-not-come exchanges limits rejections stray-octets)
