@@ -270,7 +270,7 @@ connections."
 
 (define-server-test (a-connection-that-a-method-keeps-stays-open-whatever-fails-then
                      :needs (:our-engine :calls-by-name))
-  (with-function (server::output-settled-p (original connection)
+  (with-function (server::settled-outcome (original connection outcome)
                    (error "This fails."))
     (serving (:mixin 'keeping-connections) ()
       (with-connection (connection)
