@@ -184,7 +184,6 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "resuming-connections")   ; answers that come later
                    (:file "accepting-connections")
                    (:file "worker-loop") ; wait, own, serve
-                   (:file "worker-sample") ; what the sentinel sees of the workers
                    (:file "pool-sizing") ; how many workers are awake: all decisions
                    (:file "ready-sentinel")
                    (:file "connection-time-outs")

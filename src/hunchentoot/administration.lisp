@@ -22,9 +22,10 @@ How long a connection that is ready for a thread waits for one, in seconds, as s
 are taken a few times a second: :READY-WAIT, the latest, or the one under way if that is longer;
 :READY-WAIT-SUM and :READY-WAIT-COUNT of all.  NIL, 0 and 0 where connections are not parked.
 
-:DECISIONS, a plist: how often each decision about the number of threads was made, :GROW, :SHRINK
-and others, which the table in src/engine/ready/pool-sizing.lisp explains.  NIL where connections
-are not parked.
+:DECISIONS, a plist: how often each decision about the number of threads was made: to :RESUME or
+to :LAUNCH some; to :SUSPEND one because too many ran, or to :LIMIT them because the maximum was
+lowered; to accept connections without a thread, :ACCEPT-OVERFLOW; and how the housekeeping thread
+rested, :SHORT-NAP, :LONG-NAP or :IDLE-WAIT.  NIL where connections are not parked.
 
 :TIMERS of RUN-AFTER, a plist: how many are :PENDING; and since the start, how many were :RUN, of
 which some :FAILED, because of an error or the end of their thread; :CANCELLED; and :DROPPED by a

@@ -1,93 +1,204 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
 (def-suite pool-sizing :in engine
-  :description "What the sentinel sees of workers, and what it concludes.")
+  :description "How many workers take events: the sentinel's rule, and the facts that it asks for.")
 
 (in-suite pool-sizing)
 
-(defun worker-of-thread (engine identity)
-  "A worker of ENGINE that seems to serve, in the thread with IDENTITY."
-  (let ((worker (engine::make-pool-worker engine 1)))
-    (setf (engine::worker-state worker) :active
-          (engine::ready-worker-identity worker) identity
-          (engine::ready-worker-stamp worker) 1)
-    worker))
+(defmacro recording ((recorder name) &body body)
+  "Evaluates BODY while the function NAME does nothing but note its arguments, a list, in RECORDER."
+  `(with-function (,name (original &rest arguments) (record ,recorder arguments) nil)
+     ,@body))
 
-(defun call-with-workers (function count blocked-p)
-  (with-resting-engine (engine)
-    ;; A lock, since who awaits a gate looks now and then, perhaps just when this thread does.
-    (let* ((lock (bt:make-lock "held by the test")) (identities (make-recorder))
-           (task (progn (bt:acquire-lock lock)
-                        (in-background ("blocked")
-                          (record identities (platform:thread-identity))
-                          (bt:with-lock-held (lock))))))
-      (unwind-protect
-           (progn
-             (eventually ("the thread to begin") (recorded identities))
-             (setf (engine::engine-workers engine)
-                   (loop repeat count
-                         collect (worker-of-thread engine (if blocked-p
-                                                              (first (recorded identities))
-                                                              (platform:thread-identity)))))
-             (funcall function engine (engine::make-controller 2)))
-        (bt:release-lock lock)
-        (task-result task)
-        (mapc #'close-status (engine::engine-workers engine))
-        (setf (engine::engine-workers engine) '())))))
+(defmacro with-still-pool ((engine controller &key (processors 4)) &body body)
+  "Evaluates BODY with an ENGINE without threads that seems to run, and a CONTROLLER for PROCESSORS
+that has found a worker missing just now."
+  `(with-resting-engine (,engine)
+     (let ((,controller (engine::make-controller ,processors)))
+       (declare (ignorable ,controller))
+       (setf (engine::engine-phase ,engine) :running
+             (engine::engine-accepting-p ,engine) t)
+       ,@body)))
 
-(defun close-status (worker)
-  (when (engine::ready-worker-status worker)
-    (platform:close-descriptor (engine::ready-worker-status worker))))
+(defun pretend-workers (engine count state)
+  "COUNT new workers of ENGINE, which have no threads, in STATE."
+  (engine::with-engine (engine)
+    (loop repeat count
+          collect (let ((worker (engine::reserve-worker engine)))
+                    (unless (eq state :starting)
+                      (engine::set-worker-state worker state))
+                    worker))))
 
-(defmacro with-workers ((engine controller count state) &body body)
-  "Evaluates BODY with an ENGINE that is not started, a CONTROLLER for two processors, and COUNT
-workers that serve since a tick: :RUNNING in this thread, or :BLOCKED in another."
-  `(call-with-workers (lambda (,engine ,controller) ,@body) ,count (eq ,state :blocked)))
+(defun pretend-to-serve (workers)
+  (dolist (worker workers)
+    (setf (engine::ready-worker-stamp worker) 1)))
 
-(defun excess-of (ticks engine controller)
-  "How many workers are told to be suspended when the sentinel looks TICKS times."
-  (loop with pool = (engine::engine-pool-state engine)
-        repeat ticks
-        do (engine::adjust-excess pool controller (engine::sample-workers engine controller 2) 0)
-        sum (engine::pool-state-excess pool)))
+(defun forget-workers (engine)
+  (engine::with-engine (engine)
+    (mapc #'engine::retire (copy-list (engine::engine-workers engine)))))
 
-(define-server-test who-runs-beyond-what-is-needed-is-to-be-suspended
-  (with-workers (engine controller 20 :running)
-    (excess-of 100 engine controller)
-    (is (<= 169 (excess-of 320 engine controller) 171) "320/32 of 20 less 3.")))
+;;; The rule
 
-(define-server-test a-small-excess-is-left-alone
-  (with-workers (engine controller 3 :running)
-    (is (zerop (excess-of 100 engine controller)))))
+(defun sized (waiting active blocked brief lately &key (floor 2) (processors 2))
+  "What SIZE-POOL says, a list."
+  (multiple-value-list (engine::size-pool :waiting waiting :active active :blocked blocked :brief brief
+                                          :floor floor :processors processors :lately lately)))
 
-;;; A thread that is blocked runs now and then, for the collector.
+(define-server-test as-many-workers-as-processors-take-events
+  (loop for (waiting active blocked brief lately . decision)
+          in '((2 2 0 0 0  0 nil 0)     ; at rest
+               (0 2 0 0 0  0 nil 0)     ; both serve
+               (1 2 1 0 0  2 nil 1)     ; one is blocked: it is replaced, and another one may be next
+               (1 2 1 0 1  1 nil 1)     ; the same, and no more than lately
+               (0 2 2 0 0  4 nil 2)     ; both are
+               (0 6 6 0 2  6 nil 6)     ; so are those that replaced them: bursts grow by powers
+               (0 8 6 0 6  0 nil 6)     ; as many as lately, and all were replaced
+               (0 9 4 3 7  0 nil 7)     ; requests block for less than a look, and no worker waits
+               (1 9 4 3 4  0 nil 4)     ; one waits: that is the proof that there are enough
+               (0 3 0 0 0  0 nil 0)     ; one more than processors may run
+               (0 4 0 0 0  0 t 0)       ; two may not
+               (1 4 0 0 0  0 nil 0)     ; unless one waits: then a free worker finds out by itself
+               (0 8 0 0 4  0 nil 3)     ; some were blocked lately, and soon may be again
+               (0 9 0 0 4  0 t 3))
+        do (is (equal decision (sized waiting active blocked brief lately))
+               "~A of ~A wait, ~A and ~A are blocked, lately ~A" waiting active blocked brief lately)))
 
-(define-server-test who-is-blocked-is-no-excess
-  (with-workers (engine controller 20 :blocked)
-    (is-true (eventually ("nobody to be told to be suspended")
-               (zerop (excess-of 100 engine controller))))))
+(define-server-test an-idle-pool-may-have-fewer-workers-than-processors
+  (flet ((missing (waiting active blocked)
+           (first (sized waiting active blocked 0 0 :processors 64))))
+    (is (= 0 (missing 2 2 0)))
+    (is (= 1 (missing 0 2 0)) "No worker waits, and a processor may be free.")
+    (is (= 0 (missing 0 64 0)))
+    (is (= 0 (missing 1 8 0)))))
 
-(define-server-test the-blocked-are-seen-before-they-are-suspects
-  (with-workers (engine controller 20 :blocked)
-    (let ((sample (engine::sample-workers engine controller 2)))
-      (is (zerop (engine::worker-sample-stuck sample)))
-      (is (= 20 (engine::worker-sample-serving sample)))
-      (eventually ("nearly all to be seen")
-        (<= 19 (engine::estimated-blocked engine controller sample) 20))
-      (pretend-to-wait engine)
-      (is (zerop (engine::estimated-blocked engine controller sample)) "Somebody waits."))))
+(define-server-test a-pool-of-one-processor-follows-the-same-rule
+  (flet ((missing (waiting active blocked lately)
+           (first (sized waiting active blocked 0 lately :processors 1 :floor 1))))
+    (is (= 0 (missing 1 1 0 0)))
+    (is (= 2 (missing 0 1 1 0)))
+    (is (= 1 (missing 0 1 1 1)))
+    (is (= 0 (missing 0 2 1 1)))))
 
-;;; While nobody is stuck for long whoever was blocked for a moment is a suspect.
+(define-server-test who-was-blocked-lately-is-forgotten-by-a-sixteenth-at-each-look
+  (is (equal '(30 28 26 24 22 20)
+             (loop repeat 6
+                   for lately = 32 then most
+                   for most = (third (sized 2 2 0 0 lately))
+                   collect most)))
+  (is (= 0 (loop repeat 60
+                 for lately = 100 then (third (sized 2 2 0 0 lately))
+                 finally (return lately)))))
 
-(define-server-test while-sampling-is-slow-one-sample-makes-nobody-stuck
-  (with-workers (engine controller 1 :blocked)
-    (setf (engine::controller-ticks-without-stuck controller) engine::*fast-sampling-ticks*)
-    (is-true (eventually ("the first look at a blocked thread")
-               (is (zerop (engine::worker-sample-stuck (engine::sample-workers engine controller 5))))
-               (not (engine::slow-sampling-p controller))))
-    (is (zerop (engine::ready-worker-stuck-stamp (first (engine::engine-workers engine)))))
-    (is-true (eventually ("the worker to be stuck at one of the next looks")
-               (= 1 (engine::worker-sample-stuck (engine::sample-workers engine controller 6)))))))
+;;; What the sentinel sees
+
+(defun look (engine controller tick)
+  "What LOOK-AT-WORKERS tells: WAITING, ACTIVE, BLOCKED and BRIEF, a list; and whether only the next
+look is to tell."
+  (multiple-value-bind (look suspect-p)
+      (with-function (platform:voluntary-switches (original) nil)
+        (engine::look-at-workers engine controller tick))
+    (values (loop for (nil value) on look by #'cddr collect value) suspect-p)))
+
+(define-server-test who-is-on-a-request-at-two-looks-and-sleeps-is-blocked
+  (with-still-pool (engine controller)
+    (destructuring-bind (free young old) (pretend-workers engine 3 :active)
+      (declare (ignore free))
+      (pretend-workers engine 2 :suspended)
+      (pretend-workers engine 1 :starting)
+      (setf (engine::ready-worker-stamp young) 100
+            (engine::ready-worker-stamp old) 99)
+      (let ((asleep-p nil))
+        (with-function (engine::asleep-p (original worker) asleep-p)
+          (with-function (engine::computed-for-long-p (original worker) nil)
+            (is (equal '(0 4 0 0) (look engine controller 101)) "It waits for a processor.")
+            (setf asleep-p t)
+            (is (equal '(0 4 1 0) (look engine controller 101)))
+            (setf asleep-p nil)
+            (is (equal '(0 4 1 0) (look engine controller 102)) "It has been found so.")
+            (setf (engine::ready-worker-stamp old) 102)
+            (is (equal '(0 4 0 0) (look engine controller 103)) "That is another request.")
+            (setf (engine::ready-worker-stamp old) 0
+                  (engine::ready-worker-stamp young) 0
+                  (engine::ready-worker-away old) 102
+                  asleep-p t)
+            (is (equal '(0 4 1 0) (look engine controller 104)) "An interrupt holds it up."))))
+      (forget-workers engine))))
+
+(define-server-test one-worker-is-asked-about-for-all-that-seem-blocked
+  (with-still-pool (engine controller)
+    (let ((asked 0) (asleep-p t))
+      (pretend-to-serve (pretend-workers engine 20 :active))
+      (with-function (engine::asleep-p (original worker) (incf asked) asleep-p)
+        (with-function (engine::computed-for-long-p (original worker) nil)
+          (setf asleep-p nil)
+          (is (equal '(0 20 0 0) (look engine controller 9)))
+          (setf asleep-p t)
+          (is (equal '(0 20 20 0) (look engine controller 10)))
+          (is (= 2 asked))
+          (look engine controller 11)
+          (is (= 2 asked) "None is in doubt.")))
+      (forget-workers engine))))
+
+(define-server-test who-computes-for-long-counts-as-blocked-and-not-before
+  (with-still-pool (engine controller)
+    (let ((run-time 1000) (worker (first (pretend-workers engine 1 :active))))
+      (setf (engine::ready-worker-stamp worker) 1)
+      (with-function (platform:thread-run-time (original identity) run-time)
+        (with-function (engine::asleep-p (original worker) nil)
+          (flet ((blocked (tick) (third (look engine controller tick))))
+            (is (= 0 (blocked 100)) "It is asked about for the first time.")
+            (incf run-time engine::*computing-microseconds*)
+            (is (= 0 (blocked 101)))
+            (incf run-time 1)
+            (is (= 1 (blocked 102)))
+            (setf (engine::ready-worker-stamp worker) 102)
+            (is (= 0 (blocked 104)) "That is another request."))))
+      (forget-workers engine))))
+
+(define-server-test who-has-no-processor-is-asleep-where-the-system-does-not-tell
+  (with-still-pool (engine controller)
+    (let ((run-time 1000) (worker (first (pretend-workers engine 1 :active))))
+      (setf (engine::ready-worker-stamp worker) 1)
+      (with-function (platform:thread-run-time (original identity) run-time)
+        (with-function (engine::open-thread-status (original identity) nil)
+          (is (engine::asleep-p worker))
+          (incf run-time 10)
+          (is (not (engine::asleep-p worker)))
+          (is (engine::asleep-p worker))))
+      (forget-workers engine))))
+
+(define-server-test the-first-who-seems-blocked-has-the-next-looks-follow-closely
+  (with-still-pool (engine controller)
+    (pretend-to-serve (pretend-workers engine 1 :active))
+    (with-function (engine::asleep-p (original worker) t)
+      (setf (engine::pool-state-calm-p (engine::engine-pool-state engine)) t)
+      (multiple-value-bind (look suspect-p) (look engine controller 9)
+        (is (= 0 (third look)))
+        (is-true suspect-p))
+      (setf (engine::pool-state-calm-p (engine::engine-pool-state engine)) nil)
+      (multiple-value-bind (look suspect-p) (look engine controller 10)
+        (is (= 1 (third look)))
+        (is (not suspect-p))))
+    (forget-workers engine)))
+
+(define-server-test requests-that-block-for-less-than-a-look-are-known-by-the-sleeps-of-threads
+  (with-still-pool (engine controller)
+    (let ((switches 1000) (turns 500) (now 1000000))
+      (with-function (platform:voluntary-switches (original) switches)
+        (flet ((asleep (ticks more-switches more-turns)
+                 (when switches
+                   (incf switches more-switches))
+                 (engine::briefly-asleep controller (incf turns more-turns)
+                                         (incf now (* ticks engine::*tick-microseconds*)))))
+          (asleep 1 0 0)
+          (is (= 60 (asleep 1 21 40)) "Three times twenty.")
+          (is (= 0 (asleep 1 20 40)) "Fewer than every other one: and one is the sentinel's.")
+          (is (= 15 (asleep 4 21 40)) "The look was late.")
+          (is (= 0 (asleep 1 1 1)))
+          (setf switches nil)
+          (is (= 0 (asleep 1 0 10)) "The system does not tell."))))))
+
+;;; Fewer
 
 (define-server-test as-many-count-as-excess-as-should
   (with-resting-engine (engine)
@@ -95,3 +206,193 @@ workers that serve since a tick: :RUNNING in this thread, or :BLOCKED in another
       (is (not (engine::one-of-excess-p pool)))
       (setf (engine::pool-state-excess pool) 2)
       (is (equal '(t t nil) (loop repeat 3 collect (engine::one-of-excess-p pool)))))))
+
+(define-server-test who-is-beyond-a-lowered-limit-is-to-be-suspended
+  (with-still-pool (engine controller)
+    (let ((pool (engine::engine-pool-state engine)))
+      (flet ((excess (limit before)
+               (setf (engine::engine-thread-limit engine) limit
+                     (engine::pool-state-excess pool) before)
+               (engine::apply-thread-limit engine pool controller)
+               (engine::pool-state-excess pool)))
+        (pretend-workers engine 4 :active)
+        (pretend-workers engine 1 :starting)
+        (pretend-workers engine 3 :suspended)
+        (is (= 3 (excess 2 0)))
+        (is (= 4 (excess 2 4)) "More are to be suspended already.")
+        (is (= 1 (excess 5 1)))
+        (is (= 2 (excess nil 2)))
+        (forget-workers engine)))))
+
+(define-server-test who-has-left-the-pool-is-not-resumed
+  (with-still-pool (engine controller)
+    (let ((worker (first (pretend-workers engine 1 :suspended))))
+      (setf (engine::engine-suspended engine) (list worker))
+      (engine::with-engine (engine) (engine::retire worker))
+      (is (null (engine::engine-suspended engine)))
+      (is (= 0 (engine::resume-workers engine 1)))
+      (is (eq :ended (engine::worker-state worker))))))
+
+;;; More
+
+(define-server-test suspended-workers-are-resumed-before-others-are-made-within-the-limit
+  (with-still-pool (engine controller)
+    (flet ((made (count)
+             (let ((made '()))
+               (with-function (engine::launch-all (original engine workers) (setf made workers))
+                 (engine::add-workers engine controller count))
+               (engine::with-engine (engine) (mapc #'engine::retire made))
+               (length made))))
+      (is (= 3 (made 3)))
+      (setf (engine::engine-suspended engine) (pretend-workers engine 1 :suspended))
+      (is (= 2 (made 3)))
+      (forget-workers engine)
+      (setf (engine::engine-thread-limit engine) 2)
+      (is (= 2 (made 3)))
+      (setf (engine::engine-suspended engine) (pretend-workers engine 1 :suspended))
+      (is (= 0 (made 1)))
+      (is (null (engine::engine-suspended engine)))
+      (is (= 2 (statistic engine :resumes)))
+      (is (= 1 (made 3)) "One is there already.")
+      (setf (engine::engine-launch-after engine) (+ (platform:milliseconds) 100000))
+      (is (= 0 (made 3)) "A thread could not be made a moment ago.")
+      (setf (engine::engine-launch-after engine) 0
+            (engine::engine-phase engine) :stopping)
+      (is (= 0 (made 3)))
+      (forget-workers engine))))
+
+(define-server-test the-sentinel-accepts-the-overflow-where-no-worker-may
+  (with-still-pool (engine controller)
+    (let ((kept (make-recorder)))
+      (flet ((keeps-p ()
+               (let ((before (recorded-count kept)))
+                 (recording (kept engine::accept-for-others)
+                   (engine::accept-overflow engine controller))
+                 (> (recorded-count kept) before))))
+        (pretend-to-serve (pretend-workers engine 2 :active))
+        (setf (engine::engine-thread-limit engine) 2
+              (engine::engine-accept-limit engine) nil)
+        (is (keeps-p))
+        (setf (engine::engine-thread-limit engine) 3)
+        (is (not (keeps-p)) "Another worker may be made.")
+        (setf (engine::engine-thread-limit engine) 2
+              (engine::engine-accept-limit engine) :unlimited)
+        (is (not (keeps-p)) "Who comes waits in the kernel.")
+        (setf (engine::engine-accept-limit engine) 5)
+        (is (keeps-p))
+        (let ((worker (first (pretend-workers engine 1 :suspended))))
+          (setf (engine::engine-suspended engine) (list worker))
+          (is (not (keeps-p)) "A worker can be called.")
+          (engine::resume-workers engine 1)
+          (is (not (keeps-p)) "A worker is going to accept.")
+          (pretend-to-serve (list worker))
+          (is (keeps-p)))
+        (setf (engine::engine-accepting-p engine) nil)
+        (is (not (keeps-p)))
+        (forget-workers engine)))))
+
+;;; One look
+
+(defun adjust-recorded (engine controller)
+  "What ADJUST-POOL finds at a look, and how many it called, without making threads."
+  (let ((called (make-recorder)))
+    (values (recording (called engine::add-workers)
+              (engine::adjust-pool engine controller))
+            (reduce #'+ (recorded called) :key #'third))))
+
+(define-server-test a-look-calls-who-is-missing-and-nobody-who-is-coming
+  (with-still-pool (engine controller :processors 3)
+    (setf (engine::pool-state-floor (engine::engine-pool-state engine)) 3)
+    (pretend-to-wait engine)
+    (is (= 3 (nth-value 1 (adjust-recorded engine controller))))
+    (pretend-workers engine 2 :starting)
+    (is (= 1 (nth-value 1 (adjust-recorded engine controller))))
+    (pretend-workers engine 1 :active)
+    (is (= 0 (nth-value 1 (adjust-recorded engine controller))))
+    (forget-workers engine)))
+
+(define-server-test a-look-moves-the-clock-and-tells-what-it-found
+  (with-still-pool (engine controller :processors 1)
+    (let* ((pool (engine::engine-pool-state engine)) (tick (engine::pool-state-tick pool)))
+      (setf (engine::pool-state-clock pool) 0)
+      (is (eq :needed (adjust-recorded engine controller)))
+      (is (= (1+ tick) (engine::pool-state-tick pool)))
+      (is (<= 0 (- (platform:milliseconds) (engine::pool-state-clock pool)) 10000))
+      (pretend-workers engine 1 :active)
+      (is (eq :busy (adjust-recorded engine controller)))
+      (pretend-to-wait engine)
+      (is (null (adjust-recorded engine controller)))
+      (setf (engine::pool-state-lately pool) 4)
+      (is (eq :busy (adjust-recorded engine controller)) "Some were blocked lately.")
+      (is (= 6 (engine::pool-state-target pool)) "Three were, now, so five may wait, and one.")
+      (forget-workers engine))))
+
+(define-server-test a-look-applies-the-limit-and-accepts-the-overflow
+  (with-still-pool (engine controller :processors 8)
+    (let ((kept (make-recorder)))
+      (setf (engine::engine-thread-limit engine) 2
+            (engine::engine-accept-limit engine) nil)
+      (pretend-to-serve (pretend-workers engine 3 :active))
+      (recording (kept engine::accept-for-others)
+        (adjust-recorded engine controller))
+      (is (= 1 (engine::pool-state-excess (engine::engine-pool-state engine))))
+      (is (= 1 (recorded-count kept)))
+      (forget-workers engine))))
+
+;;; Each decision is counted
+
+(defun decision-counts (controller)
+  (copy-list (engine::decision-counts (engine::controller-decisions controller))))
+
+(defmacro decisions-of ((controller) &body body)
+  "The decisions that CONTROLLER counts while BODY is evaluated, a list in the order of their
+table."
+  (let ((before (gensym "BEFORE")))
+    `(let ((,before (decision-counts ,controller)))
+       ,@body
+       (loop for (decision count) on (decision-counts ,controller) by #'cddr
+             append (make-list (- count (getf ,before decision)) :initial-element decision)))))
+
+(define-server-test a-decision-to-add-workers-is-counted
+  (with-still-pool (engine controller)
+    (flet ((decided-to-add (count)
+             (with-function (engine::launch-all (original engine workers) t)
+               (decisions-of (controller) (engine::add-workers engine controller count)))))
+      (setf (engine::engine-suspended engine) (pretend-workers engine 2 :suspended))
+      (is (equal '(:resume) (decided-to-add 1)))
+      (is (equal '(:resume :launch) (decided-to-add 2)))
+      (is (equal '(:launch) (decided-to-add 2)))
+      (setf (engine::engine-thread-limit engine) 1)
+      (is (null (decided-to-add 2)) "No more may be made.")
+      (forget-workers engine))))
+
+(define-server-test a-decision-to-accept-without-workers-is-counted
+  (with-still-pool (engine controller)
+    (pretend-to-serve (pretend-workers engine 1 :active))
+    (setf (engine::engine-thread-limit engine) 1)
+    (flet ((decided-with (accept-limit)
+             (setf (engine::engine-accept-limit engine) accept-limit)
+             (with-function (engine::accept-for-others (original engine) nil)
+               (decisions-of (controller) (engine::accept-overflow engine controller)))))
+      (is (equal '(:accept-overflow) (decided-with nil)))
+      (is (null (decided-with :unlimited))))
+    (forget-workers engine)))
+
+(define-server-test a-decision-to-suspend-is-counted
+  (with-still-pool (engine controller :processors 1)
+    (pretend-workers engine 3 :active)
+    (is (equal '(:suspend) (decisions-of (controller) (adjust-recorded engine controller))))
+    (setf (engine::engine-thread-limit engine) 1)
+    (is (equal '(:suspend :limit) (decisions-of (controller) (adjust-recorded engine controller))))
+    (forget-workers engine)))
+
+(define-server-test all-decisions-are-told
+  (with-ready-engine (engine (constantly nil))
+    (is (equal engine::*decisions*
+               (loop for (decision) on (statistic engine :decisions) by #'cddr collect decision)))
+    (eventually ("a rest to be counted")
+      (plusp (reduce #'+ (member :short-nap (statistic engine :decisions))
+                     :key (lambda (each) (if (integerp each) each 0))))))
+  (with-resting-engine (engine)
+    (engine::count-decision (engine::make-engine-controller engine) :limit)
+    (is (= 1 (getf (statistic engine :decisions) :limit)))))

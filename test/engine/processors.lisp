@@ -5,34 +5,9 @@
 
 (in-suite processors)
 
-;;; The rule
-
-(defun awake-after (looks engine controller)
-  "How many workers CONTROLLER of ENGINE wants after as many LOOKS, when all are there whom it
-wants."
-  (loop repeat looks
-        do (engine::adjust-awake engine controller (engine::controller-awake controller)))
-  (engine::controller-awake controller))
-
-(define-server-test more-are-awake-while-all-serve-and-fewer-when-somebody-waits-for-long
-  (with-resting-engine (engine)
-    (let ((controller (engine::make-controller 16 2)))
-      (setf (engine::pool-state-floor (engine::engine-pool-state engine)) 2)
-      (is (equal '(3 4 6 9 13 16 16) (loop repeat 7 collect (awake-after 1 engine controller))))
-      (pretend-to-wait engine)
-      (is (= 16 (awake-after engine::*samples-before-shrink* engine controller)))
-      (is (= 15 (awake-after 1 engine controller)))
-      (is (= 2 (awake-after 100 engine controller))))))
-
-(define-server-test nobody-is-called-before-those-came-who-were-called
-  (with-resting-engine (engine)
-    (let ((controller (engine::make-controller 16 4)))
-      (engine::adjust-awake engine controller 3)
-      (is (= 4 (engine::controller-awake controller))))))
-
 (define-server-test processors-that-come-and-go-are-noticed
   (with-resting-engine (engine)
-    (let ((controller (engine::make-controller 2 2)))
+    (let ((controller (engine::make-controller 2)))
       (setf (engine::engine-standby engine) 8)
       (dolist (processors '(4 1 64))
         (with-globals ((engine::*processors* processors))

@@ -225,13 +225,6 @@ engine and a connection; and checks the engine."
 
 ;;; No /proc
 
-(define-server-test who-does-not-see-threads-says-so-at-the-start
-  (where-supported
-   (with-globals ((platform::*tasks* "/nowhere/"))
-     (with-ready-engine (engine (constantly nil))
-       (eventually ("a note") (recorded (fake-notes *service*)))
-       (is (eq :warning (first (first (recorded (fake-notes *service*))))))))))
-
 (define-server-test the-pool-grows-where-the-system-does-not-tell-of-threads
   (where-supported
    (with-globals ((platform::*tasks* "/nowhere/"))
@@ -240,7 +233,6 @@ engine and a connection; and checks the engine."
        (wait-for-statistic engine :busy 6)
        (with-connection (connection *port*)
          (is (equal "q" (exchange-octets connection "q"))))
-       (is (= 1 (recorded-count (fake-notes *service*))) "It is noted once.")
        (open-gate gate)
        (expect-each blocked "w")))))
 
@@ -256,19 +248,6 @@ engine and a connection; and checks the engine."
        (wait-for-statistic engine :busy 6)
        (open-gate gate)
        (expect-each blocked "w")))))
-
-(define-server-test only-who-is-awake-has-a-descriptor-for-its-status
-  (with-globals ((engine::*tick* 1/100))
-    (with-gated-engine (engine gate blocked 6 :standby 8)
-      (send-each blocked "w")
-      (wait-for-statistic engine :busy 6)
-      (open-gate gate)
-      (expect-each blocked "w")
-      (eventually ("the descriptors of the suspended to be given back")
-        (let ((suspended (engine::engine-suspended engine)))
-          (and (>= (length suspended) (- 8 (engine::usable-processors)))
-               (notany #'engine::ready-worker-status suspended)
-               (null (engine::engine-status-descriptors engine))))))))
 
 ;;; No thread
 

@@ -1,63 +1,49 @@
 (in-package #:hunchentoot-recycling-taskmaster-test)
 
-;;; How long the sentinel rests after a sample.
+;;; How the sentinel rests after a look.
 
 (in-suite pool-sizing)
 
-(defun naps-after (engine controller found)
-  "For how many ticks the sentinel naps after a look that FOUND what ADJUST-POOL returns; :IDLE when
-it waits idly."
+(defun rest-after (engine controller found &key (looks-without-need 0) (idle-looks 0))
+  "How the sentinel rests after a look that FOUND what ADJUST-POOL returns, the decision that was
+counted; and for how many ticks it naps then."
+  (setf (engine::controller-looks-without-need controller) looks-without-need
+        (engine::controller-idle-looks controller) idle-looks)
   (let ((naps (make-recorder)) (idle-waits (make-recorder)))
-    (recording (naps platform:nap)
-      (recording (idle-waits engine::idle-wait)
-        (engine::rest-after-sample engine controller found)))
-    (if (recorded idle-waits)
-        :idle
-        (let ((ticks (/ (first (first (recorded naps))) engine::*tick-microseconds*)))
-          (is (= ticks (engine::controller-last-nap-ticks controller)))
-          ticks))))
+    (values (first (decisions-of (controller)
+                     (recording (naps platform:nap)
+                       (recording (idle-waits engine::idle-wait)
+                         (engine::rest-after-look engine controller found)))))
+            (and (recorded naps)
+                 (/ (first (first (recorded naps))) engine::*tick-microseconds*)))))
 
 (define-server-test the-sentinel-naps-for-a-tick-while-it-may-be-needed-and-longer-otherwise
   (with-still-pool (engine controller)
-    (flet ((naps (found) (naps-after engine controller found)))
-      (setf (engine::controller-ticks-without-stuck controller) engine::*fast-sampling-ticks*)
-      (is (= 1 (naps :stuck)))
-      (is (= 1 (naps :busy)) "Somebody was stuck just now.")
-      (loop repeat (- engine::*fast-sampling-ticks* 2) do (is (= 1 (naps nil))))
-      (is (= 0 (engine::controller-idle-naps controller)) "Those were no long naps.")
-      (is (= engine::*long-nap-ticks* (naps nil)))
-      (is (= engine::*long-nap-ticks* (naps :busy)))
-      (setf (engine::controller-samples-without-deficit controller) engine::*samples-before-back-off*)
-      (is (= 1 (naps :stuck)))
-      (incf (engine::controller-samples-without-deficit controller))
-      (is (= engine::*long-nap-ticks* (naps :stuck)) "It found nobody lacking several times.")
-      (is (= 0 (engine::controller-ticks-without-stuck controller)))
+    (let ((long engine::*watch-looks*))
+      (is (equal '(:short-nap 1)
+                 (multiple-value-list (rest-after engine controller :needed :looks-without-need long))))
+      (is (eq :short-nap (rest-after engine controller :busy :looks-without-need (- long 2))))
+      (is (equal (list :long-nap engine::*long-nap-ticks*)
+                 (multiple-value-list (rest-after engine controller :busy
+                                                  :looks-without-need (1- long) :idle-looks 99))))
+      (is (eq :long-nap (rest-after engine controller nil :looks-without-need long :idle-looks 98)))
+      (is (equal '(:idle-wait nil)
+                 (multiple-value-list (rest-after engine controller nil
+                                                  :looks-without-need long :idle-looks 99))))
+      (is (eq :long-nap (rest-after engine controller :busy :looks-without-need long :idle-looks 99))
+          "No worker waits, or some are blocked.")
       (setf (engine::engine-phase engine) :draining)
-      (is (= engine::*long-nap-ticks* (naps nil)) "Somebody waits for the end of the drain."))))
+      (is (eq :long-nap (rest-after engine controller nil :looks-without-need long :idle-looks 99))
+          "Somebody waits for the end of the drain."))))
 
-(define-server-test the-sentinel-waits-idly-after-many-naps-without-need
+(define-server-test a-sentinel-that-was-woken-looks-closely
   (with-still-pool (engine controller)
-    (flet ((naps (found) (naps-after engine controller found)))
-      (dolist (busy '(:busy :stuck))
-        (setf (engine::controller-ticks-without-stuck controller) (* 2 engine::*fast-sampling-ticks*)
-              (engine::controller-idle-naps controller) 0)
-        (loop repeat (1- engine::*naps-before-idle-wait*) do (is (eql engine::*long-nap-ticks* (naps nil))))
-        (is (eq :idle (naps nil)))
-        (is (= 1 (engine::controller-last-nap-ticks controller)))
-        (is (eq :idle (naps nil)) "Nobody woke it.")
-        (is (engine::slow-sampling-p controller))
-        (naps busy)
-        (setf (engine::controller-ticks-without-stuck controller) (* 2 engine::*fast-sampling-ticks*))
-        (is (eql engine::*long-nap-ticks* (naps nil)) "It was ~A since." busy)))))
-
-(define-server-test a-sentinel-that-was-woken-samples-fast
-  (with-still-pool (engine controller)
-    (setf (engine::controller-ticks-without-stuck controller) (* 2 engine::*fast-sampling-ticks*)
-          (engine::controller-idle-naps controller) engine::*naps-before-idle-wait*)
+    (setf (engine::controller-looks-without-need controller) engine::*watch-looks*
+          (engine::controller-idle-looks controller) engine::*idle-looks*)
     (with-function (engine::idle-wait (original engine housekeeping) t)
-      (engine::rest-after-sample engine controller nil))
-    (is (not (engine::slow-sampling-p controller)))
-    (is (zerop (engine::controller-idle-naps controller)))))
+      (engine::rest-after-look engine controller nil))
+    (is (not (engine::long-naps-p controller)))
+    (is (zerop (engine::controller-idle-looks controller)))))
 
 (defmacro within-a-second (&body body)
   "Evaluates BODY; checks that this takes less than what it may wait for."
@@ -127,9 +113,3 @@ it waits idly."
         (setf (engine::engine-thread-trouble-p engine) nil
               (engine::engine-phase engine) :draining)
         (is (= 1/4 (seconds)))))))
-
-(define-server-test the-sentinel-finds-out-at-its-start-whether-the-system-tells-of-threads
-  (let ((checked (make-recorder)))
-    (recording (checked engine::check-thread-states)
-      (with-ready-engine (engine (constantly nil))
-        (eventually ("the check") (recorded checked))))))

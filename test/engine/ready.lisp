@@ -144,7 +144,7 @@ with COUNT CONNECTIONS to it; opens the gate at the end.  Where there are no pol
   (let* ((processors (engine::usable-processors))
          (inside (platform:make-counter))
          (crowd (make-gate "more handlers at once than there are processors")))
-    (with-globals ((engine::*fast-sampling-ticks* 0)
+    (with-globals ((engine::*watch-looks* 0)
                    (engine::*long-nap-ticks* 40))
       (with-ready-engine (engine (lambda (char)
                                    (declare (ignore char))

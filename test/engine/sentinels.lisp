@@ -96,7 +96,7 @@
 (define-server-test the-clock-goes-on-while-the-sentinel-waits-after-a-failure
   (with-globals ((engine::*tick* (* 2 *patience*)))
     (with-ready-engine (engine (constantly nil))
-      (with-function (engine::sample-workers (original &rest arguments) (error "Broken."))
+      (with-function (engine::look-at-workers (original &rest arguments) (error "Broken."))
         (eventually ("the failure to be noted") (error-notes *service*))
         (await-progress-of-clock (engine::engine-pool-state engine))
         (is (= 1 (statistic engine :failed)) "It waits.")))))
@@ -140,7 +140,7 @@
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine (constantly nil))
       (let ((sentinel (sentinel-of engine)))
-        (dolist (place '(engine::housekeep-when-due engine::rest-after-sample))
+        (dolist (place '(engine::housekeep-when-due engine::rest-after-look))
           (let ((before (statistic engine :failed)))
             (call-with-function place (lambda (&rest arguments)
                                         (declare (ignore arguments))

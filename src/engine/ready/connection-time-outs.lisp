@@ -107,15 +107,8 @@ in MILLISECONDS."
       (setf (controller-last-housekeeping controller) now)
       (map-connections (lambda (connection) (time-out-if-due engine connection now))
                        (engine-table engine))
-      (close-status-descriptors engine)
       (count-processors engine controller now)
       (sample-wait-when-busy engine controller)
       (when (engine-accept-again-p engine)
         (accept-again engine))
       (maintain-pool engine))))
-
-(defun close-status-descriptors (engine)
-  (gather-status-descriptors engine)
-  (uninterruptibly
-    (mapc #'close-descriptor
-          (with-engine (engine) (shiftf (engine-status-descriptors engine) '())))))

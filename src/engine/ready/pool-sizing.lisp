@@ -1,76 +1,71 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; How many workers of the ready engine are awake, and how often the sentinel looks: all that it
-;;;; decides.
+;;;; How many workers of the ready engine take events: one rule, that of SIZE-POOL.
 ;;;;
-;;;; At a tick the sentinel takes a sample of the workers (worker-sample.lisp), decides, and rests.
+;;;; As many workers as there are processors take events.  At each look, every half millisecond
+;;;; while it is needed, the sentinel counts the workers that are available: a worker that has been
+;;;; on one request, or held up elsewhere, since the last look but one is blocked, and is not, unless
+;;;; its thread merely waits for a processor.  While no worker waits for events, and requests block
+;;;; for less than a look, those that serve are not available either.  For each worker that is
+;;;; missing the sentinel resumes a suspended one or makes another, and as many more as there are
+;;;; more blocked ones than lately: so bursts grow by powers.  A worker that is free suspends itself
+;;;; where as many wait as there are processors and half as many again as were blocked lately, and
+;;;; later ends; so does one at a look while no worker waits and more than that run.
 ;;;;
-;;;;   a sample finds                              the sentinel                              decision
-;;;;   nobody waiting, all workers that are        wants half as many more, and no more      :grow
-;;;;   wanted there and not stuck                  than processors
-;;;;   somebody waiting, as in the 50 before       wants fewer: an eighth of those beyond    :shrink
-;;;;                                               the floor, down to that
-;;;;   wanted + 1.25 x stuck above the target      raises the target to that                 :raise-target
-;;;;   the same below the target                   lowers it by an eighth of the difference  :lower-target
-;;;;   fewer workers awake that are not stuck      resumes as many as lack, and headroom     :resume
-;;;;   than are wanted
-;;;;   the same, and too few are suspended         makes others, within the limit            :launch
-;;;;   the same, and all that may exist serve      accepts itself, only to refuse or park,   :accept-overflow
-;;;;                                               where connections are limited
-;;;;   more running than processors + 1 and        suspends 1/32 of the excess               :suspend
-;;;;   headroom
-;;;;   more workers than the thread limit          suspends the excess                       :limit
-;;;;   a suspect blocked, nobody stuck for long    samples fast before it believes that      :confirm
+;;;; Three facts come from the system, each because the rule without it was measured to do worse (the
+;;;; figures are in docs/measurements.md, "One rule for the pool"):
 ;;;;
-;;;;   then it finds                               and rests for                             decision
-;;;;   the engine draining                         four ticks                                :drain-nap
-;;;;   somebody stuck, or the target above the     a tick                                    :fast-nap
-;;;;   floor
-;;;;   the same, and nobody lacking in the last    four ticks: a look may take a processor   :back-off-nap
-;;;;   8 samples                                   away from a request
-;;;;   neither, but in the last 100 ticks          a tick                                    :watch-nap
-;;;;   neither for long, nobody waiting            four ticks                                :busy-nap
-;;;;   neither for long, somebody waiting          four ticks                                :spare-nap
-;;;;   the same after 100 such naps                until a worker wakes it, or a deadline    :idle-wait
+;;;;   fact                               asked                             without it
+;;;;   does this thread sleep, or wait    about one worker a look, only if  on a busy machine a thread that
+;;;;   for a processor                    some seem blocked                 was denied a processor is replaced
+;;;;   has it computed for long at this   about those, if that one did not  computing handlers make a
+;;;;   request                            sleep                             thread for each connection
+;;;;   how many threads went to sleep     once a look                       handlers of 0.3 ms have as many
+;;;;   of their own since the last look                                     threads as processors
 ;;;;
-;;;; Each decision is counted: see the statistic :DECISIONS.  Of the first table any number may come
-;;;; at a sample, of the second exactly one.  Workers add two rules of their own between two
-;;;; requests, which are in suspended-workers.lisp: one that finds as many waiting as the target, or
-;;;; that is one of the excess, is suspended; and one that was suspended for long ends, where the
-;;;; pool is larger than it is kept at rest.
+;;;; Where /proc does not tell the first, a thread that had no processor since the last look counts
+;;;; as asleep.
 ;;;;
-;;;;   floor      as many as there are processors, and no more than the pool has at rest: where processors
-;;;;              are many, an idle server has no more threads than it was told to keep
-;;;;   stuck      blocked, or computing for long, at one request: see worker-sample.lisp
-;;;;   headroom   a quarter of those that are stuck briefly: as many others may be at the next tick.  So
-;;;;              bursts grow by powers
-;;;;   target     how many workers may wait.  It falls slowly, so that handlers of a few ticks do not make
-;;;;              workers come and go
-;;;;
-;;;; Those that run have to become fewer, too, if more slowly: where all processors are taken nobody
-;;;; waits, so of those that a burst has resumed nobody would be suspended any more, and each of
-;;;; them makes the others wait longer for a processor, in the midst of a request.
+;;;; While no worker was blocked lately, looks are seldom, and the first that seems blocked only has
+;;;; the next looks follow closely: at a collection of garbage some threads are blocked for
+;;;; microseconds, and a thread resumed for each of these takes a processor from a request.
 
-(defparameter *long-nap-ticks* 4
-  "For how many ticks the sentinel naps where a tick is not enough to change much.")
+(defparameter *tick-microseconds* 500
+  "How long the sentinel naps between two looks while it may be needed.")
 
-(defparameter *samples-before-back-off* 8
-  "After how many samples that found nobody lacking the sentinel naps for so long although somebody
-is stuck.  Each of its looks may take a processor away from a worker amid a request.")
+(defparameter *computing-microseconds* 5000
+  "How long a request may compute before its worker counts as blocked.")
 
-(defparameter *naps-before-idle-wait* 100
-  "After how many long naps, all of which found somebody waiting, the sentinel waits idly.  To wake
-it costs a worker more than several ticks, so it does so only where that will be seldom.")
+(defparameter *watch-looks* 10
+  "For how many looks after a worker was missing the sentinel naps for no more than a tick.")
 
-(defparameter *samples-before-shrink* 50
-  "After how many samples at which somebody waited fewer workers are wanted.")
+(defparameter *idle-looks* 100
+  "After how many looks more, at all of which a worker waited and none was blocked, the sentinel waits
+until a worker wakes it.  To wake it costs a worker more than several looks.")
+
+(defstruct (controller (:include opaque)
+                       (:constructor make-controller
+                           (processors &optional (last-processor-count 0)
+                                         (decisions (make-decision-counters)))))
+  "What the sentinel of a ready engine remembers from look to look."
+  (processors 1 :type fixnum)
+  (switches 0 :type fixnum)             ; VOLUNTARY-SWITCHES at the last look
+  (last-look 0 :type fixnum)            ; when that was, in MICROSECONDS
+  (turns 0 :type fixnum)                ; of all workers, at the last look
+  (looks-without-need 0 :type fixnum)   ; since a worker was missing, or seemed blocked
+  (idle-looks 0 :type fixnum)           ; since no worker waited, or one was blocked
+  (last-housekeeping 0 :type fixnum)    ; of deadlines, in MILLISECONDS
+  (last-processor-count 0 :type fixnum) ; of processors, likewise
+  (work-done 0 :type integer)           ; see SAMPLE-WAIT-WHEN-BUSY
+  (decisions nil :type (simple-array fixnum (*)) :read-only t)) ; counters
 
 ;;; Counters
 
 (defparameter *decisions*
-  '(:grow :shrink :raise-target :lower-target :resume :launch :accept-overflow :suspend :limit :confirm
-    :drain-nap :fast-nap :back-off-nap :watch-nap :busy-nap :spare-nap :idle-wait)
-  "What the sentinel decides, in the order of the tables above.")
+  '(:resume :launch :suspend :limit :accept-overflow :short-nap :long-nap :idle-wait)
+  "What the sentinel decides at a look: to resume or to make workers, to have one suspended because
+too many run or because the limit was lowered, to accept connections itself only to refuse or park
+them; and how it rests.")
 
 (defun make-decision-counters ()
   "A vector of zeros, one for each of *DECISIONS*, which the sentinel alone writes."
@@ -87,59 +82,110 @@ it costs a worker more than several ticks, so it does so only where that will be
         collect decision
         collect count))
 
-;;; How many are wanted
+;;; The rule
 
-(defun awake-when-somebody-waits (controller floor)
-  "How many workers CONTROLLER wants after one more sample at which somebody waited; FLOOR at
-least."
-  (let ((awake (controller-awake controller)))
-    (max floor
-         (if (> (incf (controller-samples-with-idle controller)) *samples-before-shrink*)
-             (- awake (max 1 (floor (- awake floor) 8)))
-             awake))))
+(defun size-pool (&key waiting active blocked brief floor processors lately)
+  "How many workers are missing; whether one too many runs; and how many were blocked lately.
+WAITING workers of the ACTIVE ones wait for events; BLOCKED ones are blocked, and BRIEF more are
+while none waits.  FLOOR are available at rest, up to PROCESSORS are wanted under load, and LATELY
+were blocked at the last look."
+  (let* ((blocked (if (zerop waiting) (+ blocked brief) blocked))
+         (available (- active blocked))
+         (most (max blocked (- lately (ceiling lately 16)))))
+    (values (cond ((< available floor) (+ (- floor available) (max 0 (- blocked lately))))
+                  ((and (zerop waiting) (< available processors)) 1)
+                  (t 0))
+            (and (zerop waiting)
+                 (> active (+ 1 (enough-workers processors most))))
+            most)))
 
-(defun awake-when-nobody-waits (controller floor free)
-  "How many workers CONTROLLER wants when FREE are there that are not stuck; FLOOR at least."
-  (let ((awake (controller-awake controller)))
-    (setf (controller-samples-with-idle controller) 0)
-    (max floor
-         (if (>= free awake)
-             (min (controller-processors controller) (+ awake (max 1 (floor awake 2))))
-             awake))))
+(defun enough-workers (free blocked)
+  "How many workers are enough where FREE are to be had while BLOCKED or so are blocked."
+  (+ free blocked (ceiling blocked 2)))
 
-(defun adjust-awake (engine controller free)
-  "Settles how many workers of ENGINE are wanted that are not stuck, of whom FREE are there."
-  (let* ((floor (pool-state-floor (engine-pool-state engine)))
-         (before (controller-awake controller))
-         (awake (if (somebody-waits-p engine)
-                    (awake-when-somebody-waits controller floor)
-                    (awake-when-nobody-waits controller floor free))))
-    (setf (controller-awake controller) awake)
-    (cond ((> awake before) (count-decision controller :grow))
-          ((< awake before) (count-decision controller :shrink)))))
+;;; What the sentinel sees
 
-(defun adjust-target (pool controller stuck)
-  "Tells the workers how many of them may wait while STUCK are stuck."
-  (let ((wanted (+ (controller-awake controller) (ceiling (* 5 stuck) 4)))
-        (target (pool-state-target pool)))
-    (cond ((> wanted target)
-           (count-decision controller :raise-target)
-           (setf (pool-state-target pool) wanted))
-          ((< wanted target)
-           (count-decision controller :lower-target)
-           (decf (pool-state-target pool) (ceiling (- target wanted) 8))))))
+(defun computed-microseconds (worker since)
+  "How long WORKER has computed, since it was first asked about, at what it began at the tick SINCE;
+second value: since it was asked about last.  Time in which its thread waited for a processor does
+not count."
+  (let ((run-time (thread-run-time (ready-worker-identity worker))))
+    (unless (= since (ready-worker-asked-stamp worker))
+      (setf (ready-worker-asked-stamp worker) since
+            (ready-worker-run-time worker) run-time
+            (ready-worker-latest-run-time worker) run-time))
+    (values (- run-time (ready-worker-run-time worker))
+            (- run-time (shiftf (ready-worker-latest-run-time worker) run-time)))))
+
+(defun asleep-p (worker)
+  "True if the thread of WORKER waits for anything but a processor."
+  (case (with-acquired (status (open-thread-status (ready-worker-identity worker))
+                               (when status
+                                 (close-descriptor status)))
+          (and status (thread-state status)))
+    (:blocked t)
+    (:running nil)
+    (t (zerop (nth-value 1 (computed-microseconds worker (busy-since worker)))))))
+
+(defun computed-for-long-p (worker)
+  "True if WORKER has computed for long at what it serves."
+  (> (computed-microseconds worker (busy-since worker)) *computing-microseconds*))
+
+(defun briefly-asleep (controller turns now)
+  "How many threads went to sleep of their own in the time of three ticks, at the rate since the last
+look, if at least as many did as half of the requests and other events that workers began; else 0:
+requests do not block then, or the system does not tell.  Workers began TURNS in all, and it is NOW,
+in MICROSECONDS."
+  (let* ((switches (or (voluntary-switches) 0))
+         ;; One of them is the sentinel's own nap.
+         (latest (max 0 (- switches (shiftf (controller-switches controller) switches) 1)))
+         (begun (- turns (shiftf (controller-turns controller) turns)))
+         (elapsed (- now (shiftf (controller-last-look controller) now))))
+    (if (>= (* 2 latest) begun)
+        (ceiling (* latest 3 *tick-microseconds*) (max elapsed *tick-microseconds*))
+        0)))
+
+(defun classify-workers (engine tick)
+  "How many workers of ENGINE are at the ready set, or soon will be; how many of them were found
+blocked before; how many serve for less than a look; and a list of those that seem blocked at TICK
+since they have been on the same request at two looks."
+  (let ((active 0) (blocked 0) (serving 0) (suspects '()))
+    (declare (type fixnum active blocked serving))
+    (dolist (worker (engine-workers engine))
+      (when (member (worker-state worker) '(:active :starting))
+        (incf active)
+        (let ((since (busy-since worker)))
+          (cond ((zerop since))
+                ((= since (ready-worker-blocked-stamp worker)) (incf blocked))
+                ((> (- tick since) 1) (push worker suspects))
+                ((plusp (ready-worker-stamp worker)) (incf serving))))))
+    (values active blocked serving suspects)))
+
+(defun blocked-suspects (suspects)
+  "Those of SUSPECTS, workers, that are blocked.  One is asked about, for all."
+  (cond ((null suspects) '())
+        ((asleep-p (nth (random (length suspects)) suspects)) suspects)
+        (t (remove-if-not #'computed-for-long-p suspects))))
+
+(defun look-at-workers (engine controller tick)
+  "What the sentinel of ENGINE sees of its workers at TICK, a plist for SIZE-POOL; and whether some
+seem blocked of which only the next look is to tell."
+  (multiple-value-bind (active blocked serving suspects) (classify-workers engine tick)
+    (let ((found (blocked-suspects suspects))
+          (asleep (briefly-asleep controller
+                                  (reduce #'+ (engine-workers engine) :key #'ready-worker-turns)
+                                  (microseconds)))
+          (doubt-p (pool-state-calm-p (engine-pool-state engine))))
+      (unless doubt-p
+        (dolist (worker found)
+          (setf (ready-worker-blocked-stamp worker) (busy-since worker))))
+      (values (list :waiting (counter-count (pool-state-waiting (engine-pool-state engine)))
+                    :active active
+                    :blocked (if doubt-p blocked (+ blocked (length found)))
+                    :brief (min asleep (+ serving (- (length suspects) (length found)))))
+              (and doubt-p found t)))))
 
 ;;; Fewer
-
-(defun adjust-excess (pool controller sample headroom)
-  "Tells the workers how many of them are to be suspended before the next tick: HEADROOM are to be
-had beyond those that run and one that takes the next event."
-  (let* ((enough (+ (controller-processors controller) 1 headroom))
-         (excess (max 0 (- (estimated-runnable controller sample enough) enough))))
-    (setf (values (pool-state-excess pool) (controller-excess-fraction controller))
-          (floor (+ (/ excess 32.0) (controller-excess-fraction controller))))
-    (when (plusp (pool-state-excess pool))
-      (count-decision controller :suspend))))
 
 (defun apply-thread-limit (engine pool controller)
   "Has those suspended that are more than ENGINE may have, since its limit was made lower."
@@ -151,14 +197,6 @@ had beyond those that run and one that takes the next event."
           (setf (pool-state-excess pool) excess))))))
 
 ;;; More
-
-(defun worker-deficit (controller free headroom)
-  "How many workers should be called to the ready set now, when FREE are there that are not stuck:
-HEADROOM more than lack."
-  (let ((awake (controller-awake controller)))
-    (if (< free awake)
-        (+ (- awake free) headroom)
-        0)))
 
 (defun reserve-workers (engine count)
   "Up to COUNT new workers of ENGINE, which have no threads yet; fewer where it may not have so
@@ -189,73 +227,48 @@ are too few."
     (count-decision controller :accept-overflow)
     (accept-for-others engine)))
 
-(defun meet-deficit (engine controller deficit)
-  "Adds DEFICIT workers to those of ENGINE that are awake, where that is not 0."
-  (cond ((plusp deficit)
-         (setf (controller-samples-without-deficit controller) 0)
-         (add-workers engine controller deficit)
-         (accept-overflow engine controller))
-        (t
-         (incf (controller-samples-without-deficit controller)))))
-
-;;; One tick
+;;; One look
 
 (defun adjust-pool (engine controller)
-  "Samples the workers of ENGINE and decides how many should be awake.  Returns what the next sample
-should look at: :STUCK workers, or only :BUSY ones; or NIL for nothing."
+  "Looks at the workers of ENGINE, and has as many take events as SIZE-POOL says.  Returns :NEEDED if
+a worker was missing or seemed blocked, :BUSY if none waits or some are blocked, else NIL."
   (let* ((pool (engine-pool-state engine))
-         (tick (incf (pool-state-tick pool) (controller-last-nap-ticks controller)))
-         (sample (sample-workers engine controller tick))
-         (blocked-unseen (estimated-blocked engine controller sample))
-         (stuck (+ (worker-sample-stuck sample) blocked-unseen))
-         (headroom (floor (+ (worker-sample-briefly-stuck sample) blocked-unseen) 4))
-         (free (- (worker-count engine :active :starting) stuck)))
-    (setf (pool-state-clock pool) (milliseconds)
-          (pool-state-calm-p pool) (slow-sampling-p controller))
-    (adjust-awake engine controller free)
-    (let ((deficit (worker-deficit controller free headroom)))
-      (adjust-target pool controller stuck)
-      (adjust-excess pool controller sample headroom)
-      (apply-thread-limit engine pool controller)
-      (meet-deficit engine controller deficit))
-    (cond ((or (plusp stuck) (> (pool-state-target pool) (pool-state-floor pool))) :stuck)
-          ((somebody-waits-p engine) nil)
-          (t :busy))))
+         (tick (incf (pool-state-tick pool)))
+         (floor (pool-state-floor pool)))
+    (setf (pool-state-clock pool) (milliseconds))
+    (multiple-value-bind (look suspect-p) (look-at-workers engine controller tick)
+      (multiple-value-bind (missing excess-p lately)
+          (apply #'size-pool :floor floor :processors (controller-processors controller)
+                             :lately (pool-state-lately pool) look)
+        (setf (pool-state-lately pool) lately
+              (pool-state-target pool) (enough-workers floor lately)
+              (pool-state-excess pool) (if excess-p 1 0)
+              (pool-state-calm-p pool) (and (zerop lately) (long-naps-p controller)))
+        (when excess-p
+          (count-decision controller :suspend))
+        (apply-thread-limit engine pool controller)
+        (when (plusp missing)
+          (add-workers engine controller missing)
+          (accept-overflow engine controller))
+        (cond ((or (plusp missing) suspect-p) :needed)
+              ((or (plusp lately) (not (somebody-waits-p engine))) :busy))))))
 
 ;;; How long to rest
 
-(defun note-found (controller found)
-  "Has CONTROLLER remember what a sample FOUND, as ADJUST-POOL returns it."
-  (cond ((eq found :stuck)
-         (setf (controller-ticks-without-stuck controller) 0
-               (controller-idle-naps controller) 0))
-        (t
-         (incf (controller-ticks-without-stuck controller))
-         (when (slow-sampling-p controller)
-           (if (eq found :busy)
-               (setf (controller-idle-naps controller) 0)
-               (incf (controller-idle-naps controller)))))))
-
-(defun next-rest (controller found)
-  "How the sentinel rests after a sample that FOUND something, which CONTROLLER remembers."
-  (cond ((eq found :stuck)
-         (if (> (controller-samples-without-deficit controller) *samples-before-back-off*)
-             :back-off-nap
-             :fast-nap))
-        ((not (slow-sampling-p controller)) :watch-nap)
-        ((eq found :busy) :busy-nap)
-        ((< (controller-idle-naps controller) *naps-before-idle-wait*) :spare-nap)
-        (t :idle-wait)))
+(defun long-naps-p (controller)
+  "True if no worker was missing for some time."
+  (>= (controller-looks-without-need controller) *watch-looks*))
 
 (defun decide-rest (engine controller found)
-  "How the sentinel of ENGINE rests after a sample that FOUND something: the last of *DECISIONS*."
-  (cond ((draining-p engine) :drain-nap) ; somebody waits for the end of it
-        (t
-         (note-found controller found)
-         (next-rest controller found))))
-
-(defun nap-ticks (rest)
-  "For how many ticks the sentinel naps that rests as REST says."
-  (ecase rest
-    ((:fast-nap :watch-nap) 1)
-    ((:drain-nap :back-off-nap :busy-nap :spare-nap) *long-nap-ticks*)))
+  "How the sentinel of ENGINE rests after a look that FOUND what ADJUST-POOL returns: one of the last
+three of *DECISIONS*."
+  (if (eq found :needed)
+      (setf (controller-looks-without-need controller) 0)
+      (incf (controller-looks-without-need controller)))
+  (if found
+      (setf (controller-idle-looks controller) 0)
+      (incf (controller-idle-looks controller)))
+  (cond ((draining-p engine) :long-nap) ; somebody waits for the end of it
+        ((not (long-naps-p controller)) :short-nap)
+        ((< (controller-idle-looks controller) *idle-looks*) :long-nap)
+        (t :idle-wait)))

@@ -39,7 +39,8 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
   (target 1 :type fixnum)               ; how many workers may wait
   (excess 0 :type fixnum)               ; how many should be suspended; who is counts it down
-  (calm-p nil)                          ; nobody was stuck for long
+  (lately 0 :type fixnum)               ; how many workers were blocked lately
+  (calm-p nil)                          ; no worker was blocked or missing lately
   (sentinel-idle-p nil)                 ; the sentinel is to be woken when nobody waits
   (waiting (make-counter) :read-only t)) ; how many workers wait
 
@@ -65,9 +66,7 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   (suspended '() :type list)            ; workers, who was suspended last first
   (decisions nil :read-only t)          ; the sentinel's, see pool-sizing.lisp
   ;; That the system does not watch connections was noted, and lasts.
-  (watch-trouble-p nil)
-  (thread-states-unknown-p nil)         ; that the system does not tell of threads was noted
-  (status-descriptors '() :type list))  ; of workers that ended; the sentinel closes them
+  (watch-trouble-p nil))
 
 (defparameter *poll-milliseconds* 1000
   "After how long without anything to do a worker looks whether it is needed.  The poller wakes
@@ -79,20 +78,19 @@ who came last first, so those who are not needed get there.")
 STAMP tells."
   (pool-state nil :type pool-state :read-only t)
   (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
+  (turns 0 :type (unsigned-byte 60))    ; how often that was
   (begun 0 :type fixnum)                ; the same moment in MILLISECONDS
   ;; Tick since which it neither waits nor serves, or will be missed; else 0.
   (away 0 :type fixnum)
   (poll-milliseconds *poll-milliseconds* :type fixnum) ; how long it waits before it looks around
-  (stuck-stamp 0 :type fixnum)          ; the stamp for which it was found to be stuck
-  (suspect-stamp 0 :type fixnum)        ; the stamp for which it was asked about, and how long its
+  (blocked-stamp 0 :type fixnum)        ; the stamp for which it was found to be blocked
+  (asked-stamp 0 :type fixnum)          ; the stamp for which it was asked about, and how long its
   (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
   (latest-run-time 0 :type fixnum)      ; and when it was asked about last
+  (identity nil)                        ; of its thread, for the system
   (accepted 0 :type fixnum)             ; connections, since it asked the poller last
   (timers-run 0 :type fixnum)           ; likewise
   (taken 0 :type fixnum)                ; events off the queue, likewise
-  (identity nil)                        ; of its thread, for the system
-  ;; Descriptor that tells whether its thread is blocked, or NIL.
-  (status nil)
   (resumed (bt:make-condition-variable) :read-only t)) ; notified when it is resumed
 
 (declaim (inline stamp-worker))
@@ -100,11 +98,11 @@ STAMP tells."
   "Tells the sentinel that WORKER begins something now, which may take long."
   (let ((pool (ready-worker-pool-state worker)))
     (setf (ready-worker-begun worker) (coarse-now pool)
-          (ready-worker-stamp worker) (pool-state-tick pool))))
+          (ready-worker-stamp worker) (pool-state-tick pool))
+    (incf (ready-worker-turns worker))))
 
 (defparameter *brief-ticks* 20
-  "A worker that is stuck for no longer may well be free again at the next tick, and one that was
-resumed may still come.")
+  "For how many looks of the sentinel a worker that was resumed may be on its way.")
 
 (defun busy-since (worker)
   "The tick since which WORKER has not waited for events; 0 when it does, or soon will."
@@ -142,9 +140,7 @@ resumed may still come.")
 
 (defmethod keep-for-cleanup :after ((engine ready-engine) worker)
   ;; Once and for all, or it would be resumed, and its descriptor closed twice.
-  (setf (engine-suspended engine) (delete worker (engine-suspended engine)))
-  (when (ready-worker-status worker)
-    (push (shiftf (ready-worker-status worker) nil) (engine-status-descriptors engine))))
+  (setf (engine-suspended engine) (delete worker (engine-suspended engine))))
 
 ;;; Its threads
 

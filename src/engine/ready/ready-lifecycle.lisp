@@ -104,7 +104,6 @@ at.  Asks as its owner: else the descriptor might be another's by then."
 
 (defmethod release-resources ((engine ready-engine))
   (end-input engine :keep-alive :writing) ; whatever is left
-  (close-status-descriptors engine)
   (release-timer-descriptor engine)
   (when (engine-poller engine)
     (close-poller (engine-poller engine))))

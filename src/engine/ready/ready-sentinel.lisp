@@ -67,27 +67,22 @@ any more, or a deadline comes soon."
       (setf (pool-state-sentinel-idle-p pool) nil)
       (resume-clock pool))))
 
-(defun nap-for-ticks (controller ticks)
-  "Naps for TICKS, which count as such: or a request that takes less than a long nap would never
-look as if it had begun more than a tick ago."
-  (nap (* ticks *tick-microseconds*))
-  (setf (controller-last-nap-ticks controller) ticks))
+(defparameter *long-nap-ticks* 4
+  "For how many ticks the sentinel naps when no worker was missing for some looks.")
 
-(defun wait-idly (engine controller)
-  "Has the sentinel of ENGINE wait idly.  When a worker ended that, the next few samples follow
-closely."
-  (when (idle-wait engine (controller-last-housekeeping controller))
-    (resume-fast-sampling controller)
-    (setf (controller-idle-naps controller) 0))
-  (setf (controller-last-nap-ticks controller) 1))
-
-(defun rest-after-sample (engine controller found)
-  "Rests after a sample that FOUND what ADJUST-POOL returns."
+(defun rest-after-look (engine controller found)
+  "Rests after a look that FOUND what ADJUST-POOL returns.  When a worker has ended an idle wait, the
+next few looks follow closely, the first when requests had time to block."
   (let ((rest (decide-rest engine controller found)))
     (count-decision controller rest)
-    (if (eq rest :idle-wait)
-        (wait-idly engine controller)
-        (nap-for-ticks controller (nap-ticks rest)))))
+    (ecase rest
+      (:short-nap (nap *tick-microseconds*))
+      (:long-nap (nap (* *long-nap-ticks* *tick-microseconds*)))
+      (:idle-wait
+       (when (idle-wait engine (controller-last-housekeeping controller))
+         (setf (controller-looks-without-need controller) 0
+               (controller-idle-looks controller) 0)
+         (nap *tick-microseconds*))))))
 
 ;;; What it looks after besides
 
@@ -117,19 +112,16 @@ rest each sample would wake a thread."
 ;;; Its loop
 
 (defun make-engine-controller (engine)
-  "A controller for ENGINE, whose workers know their floor."
-  (let ((processors (usable-processors)))
-    (make-controller processors (pool-state-floor (engine-pool-state engine)) (milliseconds)
-                     (engine-decisions engine))))
+  "A controller for the sentinel of ENGINE."
+  (make-controller (usable-processors) (milliseconds) (engine-decisions engine)))
 
 (defmethod sentinel-loop ((engine ready-engine))
   (prepare-thread engine *sentinel-slack-microseconds*)
   (resume-clock (engine-pool-state engine))
-  (check-thread-states engine)
   (let ((controller (make-engine-controller engine)))
     (flet ((housekeep () (housekeep-when-due engine controller))
            (see-to-workers ()
-             (rest-after-sample engine controller (adjust-pool engine controller))))
+             (rest-after-look engine controller (adjust-pool engine controller))))
       (declare (dynamic-extent #'housekeep #'see-to-workers)) ; two thousand times a second
       (loop until (eq (engine-phase engine) :stopped)
             do (call-surviving engine :housekeeping #'housekeep)
