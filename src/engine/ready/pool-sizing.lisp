@@ -13,7 +13,7 @@
 ;;;; later ends; so does one at a look while no worker waits and more than that run.
 ;;;;
 ;;;; Three facts come from the system, each because the rule without it was measured to do worse (the
-;;;; figures are in docs/measurements.md, "One rule for the pool"):
+;;;; figures are in docs/decisions.md, "One rule for the pool"):
 ;;;;
 ;;;;   fact                               asked                             without it
 ;;;;   does this thread sleep, or wait    about one worker a look, only if  on a busy machine a thread that

@@ -5,7 +5,7 @@
 
 (defparameter *file-copy-limit* (* 32 1024)
   "Files of up to so many octets are read behind the head of the reply, and leave with it by one
-call; larger ones are left to the system to send.  See docs/measurements.md.")
+call; larger ones are left to the system to send.  See docs/decisions.md.")
 
 (defparameter *settled-seconds* 2
   "After how many seconds the time of a file is trusted to change with it: the system's clock for
