@@ -1,7 +1,7 @@
 (in-package #:clack.handler.recycling)
 
-;;;; A server of one Clack application, as the application of the layer below and as the engine's
-;;;; service.
+;;;; A server of one Clack application.  The layer below sees it as an application, and the engine
+;;;; sees it as its service.
 
 (defclass clack-server (http-service)
   ((app :initarg :app :reader server-app)
@@ -14,14 +14,14 @@
    (batch-scheduling-p :initarg :batch-scheduling-p :reader server-batch-scheduling-p)
    (tls-context :initarg :tls-context :initform nil :reader handshake-context)
    (place :initarg :place :reader server-place
-          :documentation "Where to listen: a plist of arguments.")
+          :documentation "The arguments of RUN that say where to listen, a plist.")
    (threads :initarg :threads :reader server-threads
-            :documentation "How many threads there are to be: a plist of arguments.")
+            :documentation "The limits on the number of threads, a plist; see THREAD-COUNTS.")
    (address :initform nil :accessor %server-address)
    (port :initform nil :accessor %server-port)
    (sole-name :initform nil :accessor server-sole-name
-              :documentation "Address and port, in a list, of our end of every connection, where
-there is but one; else NIL.")
+              :documentation "A list of the address and port of our end of every connection, where
+all connections have the same; else NIL.")
    (listener :initform nil :accessor server-listener)
    (stopped-p :initform nil :accessor server-stopped-p)
    (lock :initform (bt:make-lock "clack server") :reader server-lock)
@@ -30,14 +30,13 @@ there is but one; else NIL.")
    (output :initform *standard-output* :reader server-output)
    (error-output :initform *error-output* :reader server-error-output)
    (journal :accessor server-journal
-            :documentation "Writes what is told to ERROR-OUTPUT, by a thread of its own while the
-server runs: a stream that takes nothing costs lines, which are counted, and never a response or a
-worker.")
+            :documentation "Writes messages to ERROR-OUTPUT, in a thread of its own while the server
+runs.  When that stream blocks, lines are lost and counted, but no response and no worker waits.")
    (throttle :initform (make-throttle) :reader server-throttle
-             :documentation "How often was told what clients can cause.")
+             :documentation "Limits how often messages appear that clients can cause.")
    (known-host :initform (list (coerce "" 'text) "" nil) :accessor server-known-host
-               :documentation "The text of a header Host, and the name and the port in it, a list
-that is replaced whole."))
+               :documentation "The last Host header: a list of its text, and the name and the port
+in it.  Replaced as a whole."))
   (:documentation "A server of one Clack application; see RUN."))
 
 (defmethod initialize-instance :after ((server clack-server) &key)
@@ -47,26 +46,28 @@ that is replaced whole."))
                         (apply #'tell server complaint)))))
 
 (defgeneric server-address (server)
-  (:documentation "The address on which SERVER listens, a string; of a Unix-domain socket \"unix:\"
-and its path.")
+  (:documentation "The address on which SERVER, a CLACK-SERVER, listens: a string, or NIL before it
+listens.  For a Unix-domain socket, it is \"unix:\" followed by the path.")
   (:method ((server clack-server))
     (%server-address server)))
 
 (defgeneric server-port (server)
-  (:documentation "The port on which SERVER listens, an integer; 0 of a Unix-domain socket.")
+  (:documentation "The port on which SERVER, a CLACK-SERVER, listens: an integer, or NIL before it
+listens.  For a Unix-domain socket, it is 0.")
   (:method ((server clack-server))
     (%server-port server)))
 
 (defgeneric server-statistics (server)
-  (:documentation "A plist of what SERVER did and does, as HUNCHENTOOT-RECYCLING-TASKMASTER:STATS
-explains it for acceptors, but for what is counted of rejected requests and handshakes.")
+  (:documentation "The statistics of SERVER, a CLACK-SERVER: a plist with the keys that
+HUNCHENTOOT-RECYCLING-TASKMASTER:STATS explains for acceptors, except the counts of rejected
+requests and of failed handshakes.")
   (:method ((server clack-server))
     (append (if (application-engine server)
                 (engine-statistics (application-engine server))
                 (no-statistics))
             (list :log-dropped (journal-unwritten (server-journal server))))))
 
-;;; What the layer below asks
+;;; Questions of the layer below
 
 (defmethod reading-kind ((server clack-server))
   :own)
@@ -80,29 +81,29 @@ explains it for acceptors, but for what is counted of rejected requests and hand
       socket-stream))
 
 (defgeneric encrypt (server socket-stream)
-  (:documentation "The stream that TLS carries on SOCKET-STREAM, of a connection of SERVER, after
-the handshake."))
+  (:documentation "Completes a TLS handshake over SOCKET-STREAM, of a connection of SERVER.  Returns
+a stream that reads and writes the decrypted octets."))
 
 (defmethod name-of-our-end ((server clack-server) socket)
   (or (server-sole-name server)
       (multiple-value-list (local-name socket))))
 
 (defmethod check-head ((server clack-server) head)
-  "The protocol of Clack has keywords for methods."
+  "Refuses a method without a keyword, since Clack's environment names methods by keywords."
   (unless (keywordp (head-method head))
     (error 'protocol-error :refusal :malformed-method :status 501
                            :section "RFC 9110, section 9.1"
                            :reason "The method is not known here.")))
 
 (defmethod content-refused ((server clack-server) refusal)
-  ;; The application is told by the error, and may answer by itself.
+  ;; The application sees the error when it reads the content, and may answer by itself.
   (declare (ignore refusal))
   nil)
 
-;;; What is told
+;;; Messages
 
 (defmethod note ((server clack-server) level control &rest arguments)
-  "Whatever is told, a client may have caused."
+  "Limits the rate of all messages, since clients may cause any of them."
   (let ((text (if (equal control *rare-control*)
                   (message-text control arguments)
                   (counted-text (server-throttle server) control arguments #'report-text))))
@@ -114,13 +115,13 @@ the handshake."))
 (defmethod note-failed-handshake ((server clack-server) condition)
   (case (handshake-failure-kind condition)
     ((nil) (tell server :error "~A" condition))
-    (:expired)                          ; by the sentinel, which has counted it
+    (:expired)                          ; the sentinel ended it, and has counted it
     (t (tell-of-failed-handshake server condition))))
 
-;;; What the engine asks
+;;; Questions of the engine
 
 (defun place-of (server)
-  "Where SERVER listens, a string for people."
+  "The place where SERVER listens, a string for people."
   (format nil "~A:~A" (server-address server) (server-port server)))
 
 (defmethod make-engine-thread ((server clack-server) role thunk)
@@ -130,13 +131,13 @@ the handshake."))
                                 (t (format nil "clack-worker-~A-~D" (place-of server) role)))))
 
 (defmethod call-as-worker ((server clack-server) thunk)
-  ;; Clack lets applications write where its caller does, in whichever thread they are called.
+  ;; As with Clack's other handlers, applications write to the streams of CLACKUP's caller.
   (let ((*standard-output* (server-output server))
         (*error-output* (server-error-output server)))
     (call-with-worker-buffers thunk)))
 
 (defmethod refuse ((server clack-server) connection)
   (tell-of-refusal server (getf (server-threads server) :most))
-  ;; Under TLS nothing can be said before a handshake, for which we cannot wait here.
+  ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
   (unless (encrypted-p server)
     (send-busy (connection-usocket connection))))

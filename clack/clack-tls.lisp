@@ -1,26 +1,27 @@
 (in-package #:clack.handler.recycling)
 
-;;;; TLS of Clack applications: the keywords of Clack's handlers, and ours, as settings of a
-;;;; context.
+;;;; TLS of Clack applications: turns the keywords of Clack's handlers, and our own, into the
+;;;; settings of a TLS context.
 
 (defparameter *tls-keywords*
   '((:ssl-certificate-file :ssl-cert-file) (:ssl-privatekey-file :ssl-key-file)
     (:ssl-privatekey-password :ssl-key-password))
-  "What a setting of *TLS-ARGUMENTS* is called by Clack's handlers, where that is another name.")
+  "Lists of a setting in *TLS-ARGUMENTS* and the keyword that Clack's handlers have for it, where
+the two differ.")
 
 (defun tls-keyword (name)
-  "The keyword of RUN for the setting NAME."
+  "The keyword of RUN for the TLS setting NAME."
   (or (second (assoc name *tls-keywords*)) name))
 
 (defun tls-settings (arguments)
-  "All settings of TLS in ARGUMENTS, a plist for RUN."
+  "A plist of all TLS settings, with the values that ARGUMENTS, a plist for RUN, give them."
   (loop for name in *tls-arguments*
         collect name
         collect (getf arguments (tls-keyword name)
                       (if (eq name :ssl-minimum-protocol) :tls-1.2 nil))))
 
 (defun clack-tls-context (arguments)
-  "The TLS-CONTEXT that ARGUMENTS, a plist for RUN, want.  Signals UNFIT-ARGUMENT."
+  "A TLS-CONTEXT with the settings in ARGUMENTS, a plist for RUN.  Signals UNFIT-ARGUMENT."
   (handler-case
       (let ((settings (tls-settings arguments)))
         (check-argument-types settings *tls-argument-types*)

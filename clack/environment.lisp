@@ -1,26 +1,27 @@
 (in-package #:clack.handler.recycling)
 
-;;;; The environment of a request, a fresh plist, straight from the head that was read.
+;;;; The environment of a request, a fresh plist, made directly from the parsed head.
 
 (defun header-table (head)
-  "The header fields of HEAD in a hash table, by their names in lower case."
+  "A hash table of the header fields of HEAD, from names in lower case to values."
   (let* ((headers (head-headers head))
          (table (make-hash-table :test 'equal :size (length headers))))
     (loop for (name . value) in headers
           do (setf (gethash (field-spelling name) table) value))
     table))
 
-;;; Whom the request is for
+;;; The host that the request is for
 
 (defun same-host-p (host other)
-  "True when HOST and OTHER are the same text.  Most clients of a server name the same."
+  "True when HOST and OTHER are the same text.  Most clients of a server name the same host."
   (declare (type text host other))
   (and (= (length host) (length other))
        (loop for index of-type index below (length host)
              always (char= (schar host index) (schar other index)))))
 
 (defun server-name-and-port (server head http)
-  "The host and the port that the request HEAD, which came over HTTP, is for."
+  "The host and the port that the request HEAD is for.  HTTP, an HTTP-CONNECTION, tells them where
+the request does not."
   (let ((host (head-host head))
         (known (server-known-host server)))
     (cond ((or (null host) (string= "" host)) ; of HTTP/1.0
@@ -33,16 +34,16 @@
            (set-published (server-known-host server) known)
            (values (second known) (third known))))))
 
-;;; The whole
+;;; The environment
 
 (defun content-length-of (head)
-  "The length of the content of HEAD, an integer, or NIL where none was said."
+  "The length of the request's content as HEAD tells it: an integer, or NIL where it does not."
   (let ((framing (head-framing head)))
     (cond ((integerp framing) framing)
           ((and (eq :none framing) (head-header head :content-length)) 0))))
 
 (defun environment (exchange body)
-  "The environment of the request of EXCHANGE, with BODY, a stream."
+  "The environment of the request of EXCHANGE, a plist, with BODY, a stream, as its :RAW-BODY."
   (let* ((server (exchange-application exchange))
          (http (exchange-http exchange))
          (head (exchange-head exchange))
@@ -52,7 +53,7 @@
         (list :request-method (head-method head)
               :script-name ""
               :path-info (if (= path-start path-end)
-                             "/"        ; of a target in absolute form
+                             "/"        ; a target in absolute form may have no path
                              (percent-decoded uri path-start path-end))
               :query-string (and (< path-end (length uri))
                                  (text-part uri (1+ path-end) (length uri)))
@@ -68,4 +69,4 @@
               :content-length (content-length-of head)
               :raw-body body
               :clack.streaming t
-              :clack.io exchange)))))   ; see socket.lisp
+              :clack.io exchange))))) ; see socket.lisp

@@ -1,10 +1,11 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Files as responses: from the system's cache to the socket, as a whole, in part, or not at all,
-;;;; where the client has them already.
+;;;; Files as responses.  The kernel sends a file from its cache to the socket: all of it, a part,
+;;;; or nothing where the client has the same version already.
 
 (defun version-headers (headers version)
-  "HEADERS, a plist, and what is known of the VERSION of a file where they do not say it."
+  "HEADERS, a plist, with Last-Modified, ETag and Accept-Ranges of the VERSION of a file added where
+they are missing."
   (flet ((add (name value)
            (unless (header name headers)
              (setf headers (list* name value headers)))))
@@ -14,14 +15,15 @@
     headers))
 
 (defun send-part-of-file (exchange status headers part)
-  "Sends PART, of a file, as the content of a response with STATUS and HEADERS."
+  "Sends PART of a file as the content of the response to EXCHANGE, with STATUS and HEADERS."
   (flet ((append-it (reply)
            (append-file reply part)))
     (declare (dynamic-extent #'append-it))
     (send-whole exchange status headers (- (part-end part) (part-position part)) #'append-it)))
 
 (defun send-version (exchange status headers part version)
-  "Sends what the client wants of PART, the VERSION of a file."
+  "Sends the octets of PART, the VERSION of a file, for which the client has asked; see RFC 9110,
+sections 13 and 14."
   (let* ((head (exchange-head exchange))
          (headers (version-headers headers version))
          (tag (header :etag headers)))
@@ -33,19 +35,19 @@
       (:proceed
        (multiple-value-bind (status range) (settle-range part version head status tag)
          (if (and range (= 416 status))
-             (send-text exchange status "The file has no such range."
+             (send-text exchange status "The range lies beyond the end of the file."
                         (list :content-range range))
              (send-part-of-file exchange status
                                 (if range (list* :content-range range headers) headers)
                                 part)))))))
 
 (defun sent-from-descriptor-p (exchange status headers pathname)
-  "Sends the file PATHNAME by its descriptor; NIL where that is no regular file that can be read."
+  "Sends the file PATHNAME through a descriptor; NIL where it is no readable regular file."
   (call-with-file pathname (exchange-http exchange)
                   (lambda (part version)
                     (send-version exchange status headers part version))))
 
-;;; Where files are not descriptors
+;;; On Lisps without descriptors
 
 (defun file-octets (pathname)
   "All octets of the file PATHNAME; NIL where there is none."
@@ -56,15 +58,15 @@
         octets))))
 
 (defun sent-from-memory-p (exchange status headers pathname)
-  "Sends the file PATHNAME by way of memory; NIL where there is none."
+  "Reads the file PATHNAME into memory and sends it; NIL where there is none."
   (let ((octets (and (pathname-name pathname) (file-octets pathname))))
     (when octets
       (send-octet-vector exchange status headers octets)
       t)))
 
 (defun send-file-response (exchange status headers pathname)
-  "Sends the file PATHNAME with STATUS and HEADERS, or as much of it as the client wants; or 404
-where there is none that can be read."
+  "Sends the file PATHNAME, or the part for which the client has asked, with STATUS and HEADERS.
+Sends 404 where there is no readable file."
   (let ((headers (with-content-type headers (type-of-named-file pathname))))
     (unless (if (readiness-supported-p)
                 (sent-from-descriptor-p exchange status headers pathname)

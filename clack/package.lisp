@@ -1,6 +1,6 @@
 (defpackage #:clack.handler.recycling
-  (:documentation "Serves a Clack application by recycled threads: CLACK:CLACKUP with :SERVER
-:RECYCLING finds RUN here.  Neither Clack nor Hunchentoot is needed.")
+  (:documentation "Serves a Clack application on recycled threads.  CLACK:CLACKUP with :SERVER
+:RECYCLING finds RUN here.  Neither Clack nor Hunchentoot has to be loaded.")
   (:use #:common-lisp
         #:hunchentoot-recycling-taskmaster.base
         #:hunchentoot-recycling-taskmaster.platform

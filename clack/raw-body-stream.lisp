@@ -1,19 +1,18 @@
 (in-package #:clack.handler.recycling)
 
-;;;; The content of a request as a stream: octets, and characters in UTF-8, from any position on.
-
-;;;; Who leaves reading amid it, by a time limit of the application's own, say, has read nothing:
-;;;; the position is where it was.
+;;;; The stream protocol of :RAW-BODY: octets, and characters in UTF-8, from any position on.
+;;;;
+;;;; A non-local exit from a read, by a time limit of the application for example, leaves the
+;;;; position unchanged.
 
 (defmacro reading-wholly ((body) &body forms)
-  "Evaluates FORMS, which read BODY, while no other thread does; BODY has its position of before
-where they are left."
+  "Evaluates FORMS, which read BODY, in a turn.  A non-local exit restores the position of BODY."
   (let ((it (gensym "BODY")) (position (gensym "POSITION")) (last-size (gensym "SIZE")))
     `(let ((,it ,body))
        (with-reading-turn (,it)
          (let ((,position (raw-body-position ,it)) (,last-size (raw-body-last-size ,it)))
            (unless-returned (progn ,@forms)
-             (unless (= ,position (raw-body-position ,it)) ; the empty body's never changes
+             (unless (= ,position (raw-body-position ,it)) ; the shared empty body never changes
                (setf (raw-body-position ,it) ,position
                      (raw-body-last-size ,it) ,last-size))))))))
 
@@ -30,14 +29,14 @@ where they are left."
     (next-octet stream)))
 
 (defun move-octets (sequence position octets start end)
-  "Moves OCTETS from START to END to POSITION in SEQUENCE."
+  "Copies OCTETS from START to END to POSITION in SEQUENCE."
   (declare (type octets octets))
   (if (typep sequence 'octets)
       (replace sequence octets :start1 position :start2 start :end2 end)
       (replace sequence octets :start1 position :start2 start :end2 end)))
 
 (defun read-octets-of-body (body sequence start end)
-  "Reads octets of BODY to SEQUENCE from START, up to END; returns the position after the last one."
+  "Reads octets of BODY into SEQUENCE from START up to END.  Returns the index after the last one."
   (loop while (< start end)
         do (let ((count (min (- end start) (octets-there body (- end start)))))
              (when (zerop count)
@@ -51,14 +50,14 @@ where they are left."
 ;;; Characters
 
 (defun octets-of-character (body)
-  "A vector that has the octets of the character at the position of BODY, which is not at its end;
-where they begin, and where they end."
+  "A vector that holds the octets of the character at the position of BODY, which is not at its end;
+as further values, their start and end in the vector."
   (let* ((octets (raw-body-octets body))
          (index (memory-index body))
          (size (utf-8-size-by-first (aref (the octets octets) index))))
     (if (<= (+ index size) (raw-body-count body))
         (values octets index (+ index size))
-        ;; The rest is to be taken, or to be read from the file.
+        ;; The character goes on beyond the window.
         (let ((octets (make-octets size))
               (position (raw-body-position body)))
           (multiple-value-prog1 (values octets 0 (read-octets-of-body body octets 0 size))
@@ -135,6 +134,6 @@ where they begin, and where they end."
                     (:end (raw-body-taken stream))
                     (t position))))
     (when (<= 0 position (raw-body-taken stream))
-      (unless (= position (raw-body-position stream)) ; the empty body's never changes
+      (unless (= position (raw-body-position stream)) ; the shared empty body never changes
         (setf (raw-body-position stream) position))
       t)))

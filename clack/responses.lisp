@@ -1,18 +1,21 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Responses as octets: (STATUS HEADERS BODY), with HEADERS a plist, whose names may repeat.
+;;;; Responses as octets.  A response is a list (STATUS HEADERS BODY); HEADERS is a plist, whose
+;;;; names may repeat.
 ;;;;
-;;;;   body                     what is sent
+;;;;   BODY                     the server sends
 ;;;;   NIL                      a head
 ;;;;   a list                   its elements, strings in UTF-8 and octets, one after the other
-;;;;   octets                   these
+;;;;   octets                   these octets
 ;;;;   a pathname               the file; see file-responses.lisp
-;;;;   none                     a head, and what the writer is given; see written-responses.lisp
+;;;;   not in the list          a head, and the pieces that the application gives to the writer; see
+;;;;                            written-responses.lisp
 
 ;;; Headers
 
 (defun header-name (name)
-  "NAME, of a header that an application has set: a keyword where there is one, else a string."
+  "NAME, of a header that an application has set, as a keyword if such a keyword exists, else as a
+string."
   (if (keywordp name)
       name
       (or (find-symbol (string-upcase name) '#:keyword)
@@ -25,22 +28,23 @@
           return value))
 
 (defun with-content-type (headers type)
-  "HEADERS, a plist, and TYPE as Content-Type where they do not say it."
+  "HEADERS, a plist, with TYPE added as Content-Type unless they have one."
   (if (header :content-type headers)
       headers
       (list* :content-type type headers)))
 
-(defparameter *server-line* (map 'octets #'char-code (format nil "Server: recycling~C~C" #\Return #\Newline)))
+(defparameter *server-line*
+  (map 'octets #'char-code (format nil "Server: recycling~C~C" #\Return #\Newline)))
 
 (defun encode-own-headers (reply headers allowed-p)
-  "Appends HEADERS, a plist, to REPLY, but for those that are not the application's to say; and for
-those of content unless ALLOWED-P.  True when Server is among them."
+  "Appends HEADERS, a plist, to REPLY, except those that only the server sets, and except
+Content-Type unless ALLOWED-P.  True when Server is among them."
   (let ((server-p nil))
     (loop for (name value) on headers by #'cddr
           when value
             do (let ((name (header-name name)))
                  (case name
-                   ;; Of these we know the truth.
+                   ;; The server sets these itself.
                    ((:content-length :transfer-encoding :connection :keep-alive :date))
                    (:content-type
                     (when allowed-p
@@ -52,9 +56,9 @@ those of content unless ALLOWED-P.  True when Server is among them."
     server-p))
 
 (defun encode-response-head (reply exchange status headers event framing)
-  "Appends the head with STATUS and HEADERS of the response to EXCHANGE to REPLY, an empty OUTPUT.
-EVENT is what it will be to send that.  FRAMING is the number of octets of content, :CHUNKED, or NIL
-to say nothing of it.  Signals INVALID-HEADER."
+  "Appends the head of the response to EXCHANGE, with STATUS and HEADERS, to REPLY, an empty OUTPUT.
+EVENT is the protocol event that sending the head will be.  FRAMING is the number of octets of
+content, :CHUNKED, or NIL for no header about it.  Signals INVALID-HEADER."
   (let ((allowed-p (body-allowed-p status)))
     (encode-status-line reply status)
     (unless (encode-own-headers reply headers allowed-p)
@@ -75,18 +79,17 @@ to say nothing of it.  Signals INVALID-HEADER."
     (encode-date reply (current-second))
     (encode-end-of-head reply)))
 
-;;; What it is for the connection
+;;; The connection after the response
 
 (defun kept-p (exchange headers)
-  "True when the server keeps the connection of EXCHANGE, whose response has HEADERS, if the client
-does."
+  "True when the server is willing to keep the connection of EXCHANGE, whose response has HEADERS."
   (and (server-persistent-p (exchange-application exchange))
        (not (winding-down-p (exchange-engine exchange)))
        (not (says-close-p (header :connection headers)))))
 
 (defun drop-unread (exchange)
-  "Drops what the application has not read of the content of the request of EXCHANGE, before the
-response is sent: there are clients that look for one only when they have sent all."
+  "Reads and drops the rest of the content of the request of EXCHANGE before the response is sent,
+since some clients look for a response only after they have sent everything."
   (when (eq :body (client-side (exchange-protocol exchange)))
     (let ((content (exchange-content exchange)))
       (note-event exchange
@@ -98,9 +101,9 @@ response is sent: there are clients that look for one only when they have sent a
 ;;; Whole responses
 
 (defun send-whole (exchange status headers length append)
-  "Sends the response with STATUS and HEADERS, and a content of LENGTH octets, to the request of
-EXCHANGE.  APPEND, a function of the OUTPUT that it is made in, appends the content, or returns what
-is to be sent after it."
+  "Sends the response to the request of EXCHANGE with STATUS, HEADERS and LENGTH octets of content.
+APPEND is a function of an OUTPUT: it appends the content to that, or returns the content, which is
+sent after it."
   (drop-unread exchange)
   (let ((head (exchange-head exchange))
         (event (reply-event status (kept-p exchange headers))))
@@ -112,7 +115,7 @@ is to be sent after it."
         (note-event exchange :reply-end)))))
 
 (defun announced-length (headers)
-  "The Content-Length in HEADERS, an integer, or NIL where that is none."
+  "The Content-Length in HEADERS, an integer, or NIL where there is no valid one."
   (let ((value (header :content-length headers)))
     (typecase value
       (content-size value)
@@ -120,7 +123,7 @@ is to be sent after it."
                 (and (typep length 'content-size) length))))))
 
 (defun send-nothing (exchange status headers)
-  ;; To a HEAD the application may say how long the content would be.
+  ;; In a response to HEAD, the application may announce the length that GET would have.
   (send-whole exchange status headers
               (or (and (eq :head (head-method (exchange-head exchange)))
                        (announced-length headers))
@@ -163,24 +166,25 @@ is to be sent after it."
   ((response :initarg :response :reader unfit-response-response))
   (:report (lambda (condition stream)
              (let ((*print-length* 10) (*print-level* 4))
-               (format stream "An application has returned ~S, which is no response of Clack's."
+               (format stream "The application has returned ~S, which is not a Clack response."
                        (unfit-response-response condition)))))
-  (:documentation "What an application has returned cannot be sent."))
+  (:documentation "Signalled when an application returns something that is not a response."))
 
 (deftype final-status ()
-  "A status after which a client waits for no other: 101 as well, which ends HTTP (RFC 9110, section
-15.2)."
+  "A status after which a client waits for no other (RFC 9110, section 15).  101 is one, since it
+ends HTTP on the connection (section 15.2.2)."
   '(or (eql 101) (integer 200 999)))
 
 (defun proper-list-p (object)
-  "True when OBJECT is a list that has an end, which is NIL."
+  "True when OBJECT is a list that ends with NIL."
   (and (listp object)
-       (handler-case (list-length object) ; NIL for one without an end
+       (handler-case (list-length object) ; NIL for a circular list
          (type-error () nil))
        t))
 
 (defun check-response (response)
-  "Checks that RESPONSE is a list of a status, a plist and perhaps a body."
+  "Signals UNFIT-RESPONSE unless RESPONSE is a list of a status, a list of headers and perhaps a
+body."
   (unless (and (proper-list-p response)
                (<= 1 (length response) 3)
                (typep (first response) 'final-status)
@@ -201,5 +205,6 @@ is to be sent after it."
       (t (error 'unfit-response :response response)))))
 
 (defun send-text (exchange status text &optional headers)
-  "Sends TEXT, of characters of ASCII, with STATUS and more HEADERS, a plist."
-  (send-list exchange status (list* :content-type "text/plain; charset=us-ascii" headers) (list text)))
+  "Sends TEXT, in ASCII, as the response to EXCHANGE, with STATUS and additional HEADERS, a plist."
+  (send-list exchange status (list* :content-type "text/plain; charset=us-ascii" headers)
+             (list text)))
