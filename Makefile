@@ -6,6 +6,7 @@
 #   ADDRESS=127.0.0.1    on which address it listens      (0.0.0.0: all)
 #   SUITE=engine         run one test suite only          (default: all)
 #   FILE=parser          mutants of files so called only  (default: all)
+#   COUNT=20 SEED=1      so many mutants, by that seed    (default: 20, by chance)
 #   PROCESSORS=64        test as if there were so many    (default: as there are)
 
 LISP    ?= sbcl
@@ -50,9 +51,8 @@ test-20: ## The tests twenty times in a row; stops at the first failure
 	   echo "Run $$i of 20"; $(MAKE) --no-print-directory test || exit 1; i=$$((i + 1)); \
 	 done
 
-mutation-test: dependencies ## Do the tests notice small changes?  FILE=parser SUITE=http JOBS=2 narrow it
-	@$(RUN) scripts/mutation-core.lisp
-	@sbcl --core build/mutation.core --noinform
+mutation-test: dependencies ## Do the tests notice small changes?  FILE=parser SUITE=http COUNT=20 JOBS=2
+	@ulimit -f 2097152; $(RUN) scripts/mutation-test.lisp
 
 lint: ## Check the shell scripts
 	@$(INSTALL) --command shellcheck

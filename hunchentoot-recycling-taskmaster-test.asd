@@ -40,6 +40,11 @@
                  (:file "unwinding")))
    (:module "scripts"
     :components ((:file "run-tests")))
+   (:module "mutation"
+    :serial t
+    :components ((:file "operators")
+                 (:static-file "suites.sexp")
+                 (:file "promises")))
    (:module "http"                      ; vectors, and octets at random
     :serial t
     :components ((:file "conversation")
@@ -260,13 +265,3 @@
              (declare (ignore operation system))
              (unless (uiop:symbol-call '#:hunchentoot-recycling-taskmaster-test '#:run-all)
                (error "Some tests failed."))))
-
-(defsystem "hunchentoot-recycling-taskmaster-test/mutation"
-  :description "Mutation tests: whether the tests notice small changes to the library.  SBCL only."
-  :license "BSD-2-Clause"
-  :depends-on ("hunchentoot-recycling-taskmaster-test")
-  :pathname "test/mutation/"
-  :serial t
-  :components ((:file "sources")
-               (:file "mutants")
-               (:file "runner")))
