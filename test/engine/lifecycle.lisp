@@ -54,7 +54,7 @@
   (with-requests-in-progress (engine 2 release)
     (let ((left (engine:stop-engine engine :soft t :timeout 1/10)))
       (is (= 2 (length left)))
-      (is (every (lambda (worker) (eq :serving (getf worker :state))) left)))
+      (is (every (lambda (worker) (eq :active (getf worker :state))) left)))
     (open-gate release)
     (wait-for-statistic engine :threads 0)))
 

@@ -128,9 +128,11 @@ MESSAGES is a function that returns what was written to the message log so far."
         (break-off)
         (fails-as :plain-http (ask-raw "GET /yo HTTP/1.1" :crlf :crlf))
         (eventually ("the messages") (search "plain HTTP" (messages)))
-        (is (search "[INFO]] A TLS handshake failed: the client speaks no TLS, or no version that is spoken here (wrong version number)."
+        (is (search (concatenate 'string "[INFO]] A TLS handshake failed: the client does not speak TLS, "
+                                 "or no version of it that the server accepts (wrong version number).")
                     (messages)))
-        (is (search "3 TLS handshakes failed since the last message: the client speaks no TLS, " (messages)))
+        (is (search "3 TLS handshakes failed since the last message: the client does not speak TLS, "
+                    (messages)))
         (is (search "A TLS handshake failed: the client speaks plain HTTP (http request)." (messages)))
         (fails-as :gone (with-connection (connection) (send connection (coerce '(22 3 1) 'octet-vector))))
         (is (not (search "gone" (messages))))

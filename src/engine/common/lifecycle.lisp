@@ -229,9 +229,13 @@ up to SECONDS, a real or NIL for no limit."
   (await-resting-workers engine seconds))
 
 (defun describe-worker (worker)
-  "A plist about WORKER, for people."
+  "A plist about WORKER, for people, who are told the states of connections: see
+LIST-ENGINE-CONNECTIONS."
   (list :worker (worker-number worker)
-        :state (worker-state worker)
+        :state (case (worker-state worker)
+                 (:serving :active)
+                 (:keep-alive :idle)
+                 (t (worker-state worker)))
         :seconds (/ (worker-milliseconds worker) 1000.0)))
 
 (defgeneric resting-p (worker)

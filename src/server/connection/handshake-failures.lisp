@@ -16,20 +16,20 @@ client is gone."))
 (defparameter *handshake-failures*
   '((:plain-http :info "the client speaks plain HTTP"
      "http request" "https proxy request")
-    (:protocol :info "the client speaks no TLS, or no version that is spoken here"
+    (:protocol :info "the client does not speak TLS, or no version of it that the server accepts"
      "unsupported protocol" "wrong version number" "wrong ssl version" "version too low"
      "unknown protocol" "inappropriate fallback" "alert protocol version")
-    (:cipher :info "the client has no cipher, group or signature that is taken here"
+    (:cipher :info "the client has no cipher, group or signature that the server accepts"
      "no shared cipher" "no suitable key share" "no shared group" "no suitable groups"
      "no suitable signature algorithm" "no shared signature algorithms" "alert handshake failure"
      "alert insufficient security")
     (:certificate :warning "the client does not trust the server's certificate"
      "alert unknown ca" "alert bad certificate" "alert unsupported certificate"
      "alert certificate unknown" "alert certificate expired" "alert certificate revoked")
-    (:client-certificate :info "the client has shown no certificate that is trusted here"
+    (:client-certificate :info "the client has shown no certificate that the server trusts"
      "peer did not return a certificate" "certificate verify failed" "no certificate returned"
      "alert no certificate")
-    (:application-protocol :info "the client wants to speak other protocols than HTTP/1.1 over TLS"
+    (:application-protocol :info "the client wants other protocols than HTTP/1.1"
      "no application protocol")
     (:gone nil nil
      "unexpected eof" "connection reset" "broken pipe" "alert user cancel" "alert close notify")
