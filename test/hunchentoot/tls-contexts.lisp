@@ -213,6 +213,17 @@ served."
       (begin-session directory version "-servername" "shop.example.org")
       (is-true (session-resumed-p directory version "-servername" "shop.example.org") "~A" version))))
 
+(define-server-test (a-resumed-session-gets-a-new-ticket-since-tls-1.3-uses-each-once
+                     :needs :our-engine)
+  (flet ((new-ticket-p (directory version)
+           (begin-session directory version)
+           (let ((output (talk-by-openssl "-sess_in" (session-file directory) version)))
+             (is-true (resumed-p output) "~A" version)
+             (search "NewSessionTicketarrived" output))))
+    (serving-https (directory)
+      (is-true (new-ticket-p directory "-tls1_3"))
+      (is (not (new-ticket-p directory "-tls1_2")) "There a ticket may be used again."))))
+
 (define-server-test (sessions-are-resumed-after-certificates-were-reloaded :needs :our-engine)
   (serving-https (directory)
     (dolist (version '("-tls1_2" "-tls1_3"))

@@ -133,15 +133,21 @@ result: 1, or -1 for a failure."
       1
       -1))
 
-(defun take-ticket (keys name start cipher mac)
+(defun take-ticket (keys name start cipher mac single-use-p)
   "Prepares CIPHER and MAC to decrypt a ticket with NAME and START.  Returns the callback's result:
-1; 0 if the key is unknown; 2 if the ticket has to be replaced; -1 for a failure."
+1; 0 if the key is unknown; 2 if the ticket has to be replaced, as always with SINGLE-USE-P; -1 for
+a failure."
   (let* ((wanted (copy-in name +ticket-name-octets+))
          (key (find-if (lambda (key) (not (mismatch key wanted :end1 +ticket-name-octets+))) keys)))
     (cond ((null key) 0)
           ((not (set-ticket-key key #'%begin-decryption start cipher mac)) -1)
-          ((eq key (first keys)) 1)
-          (t 2))))
+          ((or single-use-p (not (eq key (first keys)))) 2)
+          (t 1))))
+
+(defun single-use-tickets-p (handle)
+  "True if the client on HANDLE, an SSL, resumes with each ticket once: TLS 1.3 tells it to (RFC
+8446, appendix C.4), so that nobody can tell that two connections are of one client."
+  (= +tls-1.3+ (%protocol-number handle)))
 
 (define-tls-callback choose-ticket-key
     ((handle :pointer) (name :pointer) (start :pointer) (cipher :pointer) (mac :pointer)
@@ -151,5 +157,6 @@ result: 1, or -1 for a failure."
   (let* ((context (context-of handle))
          (keys (and context (valid-ticket-keys (tls-context-ticket-keys context)))))
     (cond ((null keys) 0)
-          ((zerop new-p) (take-ticket keys name start cipher mac))
+          ((zerop new-p)
+           (take-ticket keys name start cipher mac (single-use-tickets-p handle)))
           (t (make-ticket keys name start cipher mac)))))

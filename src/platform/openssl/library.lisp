@@ -44,6 +44,11 @@
 (cffi:defcfun ("SSL_set_SSL_CTX" %set-context-of-handle) :pointer
   (handle :pointer) (context :pointer))
 
+(cffi:defcfun ("SSL_version" %protocol-number) :int (handle :pointer))
+
+(defconstant +tls-1.2+ #x303)
+(defconstant +tls-1.3+ #x304)
+
 (cffi:defcfun ("SSL_get_servername" %server-name) :pointer (handle :pointer) (type :int))
 
 (defconstant +control-mode+ 33)               ; SSL_CTRL_MODE

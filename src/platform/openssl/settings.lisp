@@ -4,8 +4,6 @@
 
 ;;; Protocols and behaviour
 
-(defconstant +tls-1.2+ #x303)
-(defconstant +tls-1.3+ #x304)
 
 (defconstant +context-options+
   (logior (ash 1 17)                    ; SSL_OP_NO_COMPRESSION
