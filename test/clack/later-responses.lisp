@@ -112,11 +112,11 @@ values of FORM are recorded in GIVEN."
                                  (record cookies (uiop:symbol-call '#:sb-ext '#:make-weak-pointer cookie))
                                  (lambda (responder) (record responders responder)))
                                :response-timeout (if (eq :late end) 1/10 60))
-        (with-connections (connections 8)
+        (with-connections (connections 30)
           (dolist (connection connections)
             (send-request connection "/"
                           :headers `(("Cookie" . ,(format nil "a=~A" (make-string 3998 :initial-element #\x))))))
-          (eventually ("the functions to have run") (= 8 (recorded-count responders)))
+          (eventually ("the functions to have run") (= 30 (recorded-count responders)))
           (ecase end
             (:answered (dolist (responder (recorded responders))
                          (funcall responder (text-response "later")))
@@ -124,7 +124,7 @@ values of FORM are recorded in GIVEN."
                (is (string= "later" (response-text (read-response connection))))))
             (:late (dolist (connection connections)
                      (is (= 504 (response-status (read-response connection))))))
-            (:left (await-pending 8)
+            (:left (await-pending 30)
              (mapc #'reset connections)))
           (await-forgotten cookies)
           (eventually ("the connections to wait or end") (zerop (server-figure :deferred)))
@@ -142,10 +142,10 @@ values of FORM are recorded in GIVEN."
                                      (funcall responder (text-response "later")))
                                    (record given responder)))
                                :response-timeout (if (eq :late end) 1/10 60))
-        (with-connections (connections 8)
+        (with-connections (connections 30)
           (dolist (connection connections)
             (send-request connection "/" :method :post :content (make-string 20000 :initial-element #\x)))
-          (eventually ("the functions to have run") (= 8 (recorded-count given)))
+          (eventually ("the functions to have run") (= 30 (recorded-count given)))
           (ecase end
             (:within)
             (:answered (dolist (responder (recorded given))
@@ -154,14 +154,14 @@ values of FORM are recorded in GIVEN."
                         (record given (funcall responder '(200 ())))
                         (funcall (first (last (recorded given))) "later" :close t)))
             (:late)
-            (:left (await-pending 8)
+            (:left (await-pending 30)
              (mapc #'reset connections)))
           (unless (eq :left end)
             (dolist (connection connections)
               (is (= (if (eq :late end) 504 200) (response-status (read-response connection))))))
           (await-forgotten bodies)
           (eventually ("the connections to wait or end") (zerop (server-figure :deferred)))
-          (is (<= 8 (recorded-count given)) "The program has kept them."))))))
+          (is (<= 30 (recorded-count given)) "The program has kept them."))))))
 
 (define-server-test those-behind-a-later-response-wait-and-are-answered-in-order
   (with-later (given) responder

@@ -33,8 +33,9 @@
           ;; One worker is blocked, and the other suspended: nobody waits, and the sentinel does not
           ;; see to that.
           (with-function (engine::adjust-pool (original engine controller) nil)
-            (setf (engine::pool-state-target (engine::engine-pool-state engine)) 1)
             (eventually ("a suspended worker")
+              ;; A look that had begun before may write this once more.
+              (setf (engine::pool-state-target (engine::engine-pool-state engine)) 1)
               (exchange-octets blocked "x")
               (engine::engine-suspended engine))
             (send blocked "w")

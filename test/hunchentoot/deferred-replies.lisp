@@ -261,11 +261,11 @@ with the text first."
                             (record cookies (uiop:symbol-call '#:sb-ext '#:make-weak-pointer
                                                               (hunchentoot:header-in* :cookie)))
                             (record replies reply)))))
-        (with-connections (connections 8)
+        (with-connections (connections 30)
           (dolist (connection connections)
             (send-request connection "/"
                           :headers `(("Cookie" . ,(format nil "a=~A" (make-string 3998 :initial-element #\x))))))
-          (eventually ("the handlers to have run") (= 8 (recorded-count replies)))
+          (eventually ("the handlers to have run") (= 30 (recorded-count replies)))
           (ecase end
             (:answered (dolist (reply (recorded replies))
                          (recycling:complete-reply reply "later"))
@@ -273,7 +273,7 @@ with the text first."
                (is (string= "later" (response-text (read-response connection))))))
             (:late (dolist (connection connections)
                      (is (= 504 (response-status (read-response connection))))))
-            (:left (await-deferred 8)
+            (:left (await-deferred 30)
              (mapc #'reset connections)))
           (await-forgotten cookies)
           (eventually ("the connections to wait or end") (zerop (figure :deferred)))
@@ -281,7 +281,7 @@ with the text first."
             (signals recycling:client-left (recycling:with-reply-context (reply) t))
             (unless (eq :answered end)
               (is-false (recycling:start-stream reply))))
-          (is (equal (if (eq :left end) (make-list 8 :initial-element 4000) '())
+          (is (equal (if (eq :left end) (make-list 30 :initial-element 4000) '())
                      (recorded abandoned))))))))
 
 (define-server-test (a-reply-may-fail :needs :our-engine)
