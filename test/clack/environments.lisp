@@ -116,8 +116,10 @@
     (is (equal ":PROPFIND" (ask-text "/" :method :propfind)))
     (is (= 501 (response-status (ask "/" :method "NEVER-HEARD-OF-THIS"))))))
 
-(define-server-test a-long-header-comes-whole
+(define-server-test a-long-header-comes-whole-within-the-limit
   (let ((value (make-string (* 96 1024) :initial-element #\a)))
     (with-clack (environment (text-response (gethash "x-foo" (getf environment :headers)))
                  :max-header-octets (* 128 1024))
-      (is (equal value (ask-text "/" :headers `(("X-Foo" . ,value))))))))
+      (is (equal value (ask-text "/" :headers `(("X-Foo" . ,value))))))
+    (with-clack (environment (text-response "not so long"))
+      (is (= 431 (response-status (ask "/" :headers `(("X-Foo" . ,value)))))))))
