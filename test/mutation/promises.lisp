@@ -54,5 +54,7 @@
   (loop for (folder . suites) in (suites-by-folder)
         do (is (find folder (mapcar #'source-name (source-files)) :test #'uiop:string-prefix-p)
                "No source file begins with ~A." folder)
-           (dolist (suite suites)
-             (is-true (find-suite suite)))))
+           ;; `make mutation-test' needs SBCL, which has all suites.
+           (when (uiop:featurep :sbcl)
+             (dolist (suite suites)
+               (is-true (find-suite suite))))))
