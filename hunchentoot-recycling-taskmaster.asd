@@ -160,7 +160,7 @@ afterwards.  UIOP:*OPTIMIZATION-SETTINGS*, a list such as ((SAFETY 3)), takes pr
                    (:file "sentinel")   ; the housekeeping thread
                    (:file "client-waits") ; how many workers may wait for clients
                    (:file "timer-alarm") ; from the timers to who runs them
-                   (:file "timer-thread") ; where the system has no alarm
+                   (:file "timer-thread") ; of the blocking engine
                    (:file "accept-failures")
                    (:file "lifecycle")  ; start, drain, stop
                    (:file "statistics")

@@ -340,11 +340,12 @@ worker.  Under the lock."
 ;;; Its loop
 
 (defun housekeep (engine)
-  "What the sentinel of ENGINE does at a tick.  True when all that was missing was made."
+  "What the sentinel of ENGINE does at a tick."
   (with-engine (engine)
     (end-overdue-connections engine)
     (end-idle-connections engine))
-  (maintain-pool engine))
+  (maintain-pool engine)
+  (replace-timer-thread engine))
 
 (defun nothing-under-way-p (engine)
   "True when nothing that the sentinel looks after is under way.  Under the lock."
@@ -358,7 +359,9 @@ worker.  Under the lock."
 (defun wait-a-tick (engine)
   (rest-until-woken engine
                     (lambda () (if (nothing-under-way-p engine) *idle-tick* *tick*))
-                    (lambda () (plusp (missing-workers engine)))))
+                    (lambda ()
+                      (or (plusp (missing-workers engine))
+                          (timer-thread-needed-p engine)))))
 
 (defmethod sentinel-loop ((engine blocking-engine))
   (loop until (eq (engine-phase engine) :stopped)

@@ -368,7 +368,7 @@ NUMBER."
                         (if (eql descriptor token)
                             -1
                             (apply original poller descriptor token more)))
-         (signals engine::listener-not-watched (engine:start-engine engine)))
+         (signals engine::start-refused (engine:start-engine engine)))
        (is (zerop (statistic engine :threads)))))))
 
 (define-server-test a-start-that-fails-early-leaves-no-descriptor

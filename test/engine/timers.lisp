@@ -186,14 +186,10 @@ octet."
     (funcall function engine))
   (when (platform:readiness-supported-p)
     (with-ready-engine (engine (constantly nil))
-      (funcall function engine))
-    (with-function (platform:make-timer-descriptor (original) -24)
-      (with-ready-engine (engine (constantly nil))
-        (funcall function engine)))))
+      (funcall function engine))))
 
 (defmacro with-each-engine ((engine) &body body)
-  "Evaluates BODY while ENGINE runs: the blocking engine, the ready engine, and that without timer
-descriptors."
+  "Evaluates BODY while ENGINE runs: the blocking engine, and the ready engine."
   `(call-with-each-engine (lambda (,engine) ,@body)))
 
 (defun timer-statistic (engine name)
@@ -484,7 +480,7 @@ descriptors."
   (with-globals ((engine::*tick* 1/100) (engine::*idle-tick* 1/100))
     (with-running-engine (engine (constantly :close))
       (let ((first-p t) (gate (make-gate)))
-        (with-function (engine::attend-timers (original engine)
+        (with-function (engine::call-due-functions (original engine)
                          (if (shiftf first-p nil)
                              (kill-this-thread)
                              (funcall original engine)))
@@ -524,16 +520,18 @@ descriptors."
          (mine (thread-that-never-began)) (other (bt:current-thread)))
     (flet ((noted-after (place)
              (setf (engine::engine-timer-thread engine) place)
-             (engine::record-timer-thread engine '(:starting) mine)
+             (engine::record-timer-thread engine mine)
              (engine::engine-timer-thread engine)))
-      (dolist (place (list nil :missing (list :starting) other))
-        (is (eq place (noted-after place)))))
-    (setf (engine::engine-phase engine) :running)
-    (setf (engine::engine-timer-thread engine) nil)
-    (let ((claim (engine::claim-timer-thread engine)))
-      (is (null (engine::claim-timer-thread engine)))
-      (engine::record-timer-thread engine claim mine)
-      (is (eq mine (engine::engine-timer-thread engine))))))
+      (dolist (place (list nil :missing other))
+        (is (eq place (noted-after place))))
+      (is (eq mine (noted-after :starting))))))
+
+(define-server-test a-thread-for-timers-is-made-by-the-sentinel-at-once
+  (with-globals ((engine::*tick* 60) (engine::*idle-tick* 60))
+    (with-running-engine (engine (constantly :close))
+      (let ((gate (make-gate)))
+        (engine:schedule engine 0 (lambda () (open-gate gate)))
+        (is-true (await gate))))))
 
 (define-server-test functions-of-the-blocking-engine-are-called-one-after-the-other
   (with-running-engine (engine (constantly :close))
@@ -649,26 +647,11 @@ descriptors."
        (is-true open-p)
        (is (= -1 (engine::engine-timer-descriptor engine)))))))
 
-(define-server-test a-timer-descriptor-that-fails-later-has-the-thread-stand-in
+(define-server-test a-start-without-a-timer-descriptor-fails-and-leaves-nothing
   (where-supported
-   (with-ready-engine (engine (constantly nil))
-     (let ((gate (make-gate)))
-       (with-function (platform:arm-timer-descriptor (original descriptor moment) -22)
-         (engine:schedule engine 0 (lambda () (open-gate gate)))
-         (await gate))
-       (is (bt:threadp (engine::engine-timer-thread engine)))))))
-
-(define-server-test a-start-without-timer-descriptors-is-noted
-  (where-supported
-   (with-function (platform:make-timer-descriptor (original) -24)
-     (with-ready-engine (engine (constantly nil))
-       (is (= 1 (count :info (recorded (fake-notes *service*)) :key #'car)))))
-   (with-function (platform:watch (original poller descriptor token &rest more)
-                    (if (= token engine::+timer-token+)
-                        -28
-                        (apply original poller descriptor token more)))
-     (with-ready-engine (engine (constantly nil))
-       (is (= -1 (engine::engine-timer-descriptor engine)))
-       (let ((gate (make-gate)))
-         (engine:schedule engine 0 (lambda () (open-gate gate)))
-         (is-true (await gate)))))))
+   (with-listener (listener)
+     (let ((engine (engine:make-ready-engine
+                    (make-instance 'octet-service :meanings (constantly nil)) listener :standby 1)))
+       (with-function (platform:make-timer-descriptor (original) -24)
+         (signals engine::start-refused (engine:start-engine engine)))
+       (is (zerop (statistic engine :threads)))))))

@@ -97,7 +97,7 @@ interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.
   (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
   (tally (make-tally) :type tally :read-only t)
   (timers (make-timers) :type timers :read-only t) ; see timer-heap.lisp
-  (timer-thread nil))                   ; see timer-thread.lisp
+  (timer-thread nil))                   ; of the blocking engine: see timer-thread.lisp
 
 (defmethod print-object ((engine engine) stream)
   (print-unreadable-object (engine stream :type t :identity t)

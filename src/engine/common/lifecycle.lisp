@@ -25,7 +25,7 @@ has stopped the server.")
 (defun start-engine (engine)
   "Starts ENGINE and returns it once a worker waits for connections.  When no thread can be made,
 signals why, or NO-WORKERS, as where another thread stops ENGINE meanwhile; when its listener cannot
-be watched, LISTENER-NOT-WATCHED; and leaves nothing behind."
+be watched, START-REFUSED; and leaves nothing behind."
   (begin-to-run engine)
   (unless-returned (progn
                      ;; Another thread that stops ENGINE waits until the listener is not used here

@@ -19,7 +19,6 @@ none failed."
   (reap-dead-workers engine)
   (join-exited-threads engine)
   (outlive-thread-trouble engine)
-  (replace-timer-thread engine)
   (make-missing-workers engine))
 
 (defun call-surviving (engine part function)

@@ -1,26 +1,18 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; From the timers to their engine: who sets the alarm, who hears it, who calls the functions.
+;;;; Between the timers and their engine: how the alarm is set, and how functions are called.
 ;;;;
-;;;;   engine    the alarm is                       who hears it            who calls the functions
-;;;;   ready     a timer descriptor in the poller   a worker that waits     that one, and whoever it calls
-;;;;   ready     the timer thread, where the        that thread             the worker that it calls, likewise
-;;;;             system gives no such descriptor
-;;;;   blocking  the timer thread                   that thread             that thread, one after the other
+;;;;   engine    the alarm is                       its event comes to    functions are called by
+;;;;   ready     a timer descriptor in the poller   a worker that waits   that worker, and others
+;;;;                                                                      where one blocks
+;;;;   blocking  the timer thread                   that thread           that thread, in turn
 
 (defgeneric set-alarm-clock (engine moment)
-  (:documentation "Has the alarm of ENGINE ring at MOMENT, and not before.  Called by one thread at
-a time, and not after the engine's timers have ended.")
+  (:documentation "Makes the alarm of ENGINE ring at MOMENT, and not before.  One thread at a time
+calls it, and none after the engine's timers have ended.")
   (:method ((engine engine) moment)
-    (declare (ignore moment))           ; the thread reads it where it stands
+    (declare (ignore moment))           ; the thread reads it from the timers
     (notify-timer-thread engine)))
-
-(defgeneric attend-timers (engine)
-  (:documentation "What the timer thread of ENGINE does when the alarm has rung.")
-  (:method ((engine engine))
-    (loop for function = (next-due-function engine (microseconds))
-          while function
-          do (run-timer engine function))))
 
 (defun set-alarm (engine)
   "Sets the alarm of ENGINE, as the caller was told to.  While it does, others may change their

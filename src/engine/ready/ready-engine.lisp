@@ -62,7 +62,7 @@ the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
   ;; One was woken for an event that is queued, and has not come yet.
   (wakeup-pending-p nil)
   (listener-descriptor -1 :type fixnum :read-only t)
-  (timer-descriptor -1 :type fixnum)    ; -1 where there is none; see ready-timers.lisp
+  (timer-descriptor -1 :type fixnum)    ; below 0 before the start; see ready-timers.lisp
   (suspended '() :type list)            ; workers, who was suspended last first
   (decisions nil :read-only t)          ; the sentinel's, see pool-sizing.lisp
   ;; That the system does not watch connections was noted, and lasts.
@@ -108,6 +108,19 @@ STAMP tells."
   "The tick since which WORKER has not waited for events; 0 when it does, or soon will."
   (let ((stamp (ready-worker-stamp worker)))
     (if (zerop stamp) (ready-worker-away worker) stamp)))
+
+(define-condition start-refused (recycling-error)
+  ((number :initarg :number :reader start-refused-number))
+  (:report (lambda (condition stream)
+             (format stream "The poller cannot wait for connections and timers: ~A."
+                     (error-text (start-refused-number condition)))))
+  (:documentation "Signalled when an engine cannot start: the system refuses its poller the listener
+or a timer descriptor."))
+
+(defun check-start (result)
+  "Signals START-REFUSED if RESULT, of a call of the platform, is minus an error number."
+  (when (minusp result)
+    (error 'start-refused :number (- result))))
 
 ;;; Its numbers
 

@@ -16,18 +16,6 @@ BATCH-SCHEDULING-P how the system schedules its threads: see ENGINE-BATCH-SCHEDU
                       :listener-descriptor (listener-descriptor listener)
                       :decisions (make-decision-counters)))
 
-(define-condition listener-not-watched (recycling-error)
-  ((number :initarg :number :reader watch-failure-number))
-  (:report (lambda (condition stream)
-             (format stream "The listener cannot be watched for connections: ~A."
-                     (error-text (watch-failure-number condition)))))
-  (:documentation "Signalled when an engine cannot start: epoll does not take its listener."))
-
-(defun check-listener (result)
-  "Signals LISTENER-NOT-WATCHED when RESULT, of a call of the platform, is minus an error number."
-  (when (minusp result)
-    (error 'listener-not-watched :number (- result))))
-
 (defmethod acquire-resources ((engine ready-engine))
   (let ((pool (engine-pool-state engine))
         (listener (engine-listener-descriptor engine)))
@@ -37,9 +25,9 @@ BATCH-SCHEDULING-P how the system schedules its threads: see ENGINE-BATCH-SCHEDU
           (pool-state-floor pool) (min (usable-processors) (engine-standby engine))
           (pool-state-target pool) (pool-state-floor pool)
           (pool-state-idle pool) (as-milliseconds (engine-idle-seconds engine)))
-    (check-listener (set-non-blocking listener))
+    (check-start (set-non-blocking listener))
     (set-no-delay listener)             ; what is accepted inherits it; not on a Unix-domain socket
-    (check-listener (watch (engine-poller engine) listener listener))
+    (check-start (watch (engine-poller engine) listener listener))
     (acquire-timer-descriptor engine)))
 
 (defmethod recheck-workers ((engine ready-engine))

@@ -26,23 +26,12 @@
 ;;; The descriptor
 
 (defun acquire-timer-descriptor (engine)
-  "Gives ENGINE, which has a poller, a timer descriptor.  Where the system has none for us, or does
-not take one for the poller, the timer thread stands in."
-  (uninterruptibly
-    (let ((descriptor (make-timer-descriptor)))
-      (cond ((minusp descriptor)
-             (note-missing-timer-descriptor engine descriptor))
-            (t
-             (setf (engine-timer-descriptor engine) descriptor)
-             (let ((result (watch (engine-poller engine) descriptor +timer-token+)))
-               (when (minusp result)
-                 (release-timer-descriptor engine)
-                 (note-missing-timer-descriptor engine result))))))))
-
-(defun note-missing-timer-descriptor (engine result)
-  (log-message engine :info "Timers, where there are any, need a thread of their own: there is no ~
-                             descriptor for them, ~A."
-               (error-text (- result))))
+  "Gives ENGINE, which has a poller, a timer descriptor.  Signals START-REFUSED if the system has
+none."
+  (let ((descriptor (uninterruptibly
+                      (setf (engine-timer-descriptor engine) (make-timer-descriptor)))))
+    (check-start descriptor)
+    (check-start (watch (engine-poller engine) descriptor +timer-token+))))
 
 (defun release-timer-descriptor (engine)
   (let ((descriptor (shiftf (engine-timer-descriptor engine) -1)))
@@ -50,15 +39,9 @@ not take one for the poller, the timer thread stands in."
       (close-descriptor descriptor))))
 
 (defmethod set-alarm-clock ((engine ready-engine) moment)
-  (let ((descriptor (engine-timer-descriptor engine)))
-    (when (or (minusp descriptor)
-              (minusp (arm-timer-descriptor descriptor moment)))
-      (call-next-method))))
+  (arm-timer-descriptor (engine-timer-descriptor engine) moment))
 
 ;;; What is due
-
-(defmethod attend-timers ((engine ready-engine))
-  (call-for-timers engine))
 
 (defun call-for-timers (engine)
   "Has who is free next look which timers of ENGINE are due."
