@@ -45,28 +45,28 @@ before it has noted that."
              t))))
 
 (defun release-client-memory (octets)
-  "Releases OCTETS, an integer of 0 or more, that RESERVE-CLIENT-MEMORY has reserved.  What it
-returns does not matter."
+  "Releases OCTETS, an integer, that RESERVE-CLIENT-MEMORY has reserved; nothing if OCTETS is below
+1.  What it returns does not matter."
   (when (and (plusp octets) (client-memory-budget)) ; or nothing was counted
     (counter-add *client-memory* (- octets))))
 
-(defmacro change-reservation (place size &optional (share 1))
-  "Has SIZE octets, an integer, be reserved where so far as many are as PLACE says, and sets PLACE to
-SIZE.  Returns true; or NIL where more than SHARE of the budget would be reserved then, and nothing
-has changed.  The forms in PLACE are evaluated several times.  Interrupts wait: none comes between
-the budget and PLACE."
+(defmacro change-reservation (place size &key (share 1) since)
+  "Reserves SIZE octets, an integer, where PLACE says how many octets are reserved so far, and sets
+PLACE to SIZE.  Returns true; or NIL, and changes nothing, if more than SHARE of the budget would
+then be reserved.  SINCE is a place, or NIL for none, for the moment in MILLISECONDS at which PLACE
+was 0 last.  Evaluates the forms in PLACE several times.  No interrupt comes between the budget and
+PLACE."
   (let ((new (gensym "SIZE")) (more (gensym "MORE")))
     `(let ((,new ,size))
        (uninterruptibly
          (let ((,more (- ,new ,place)))
-           (cond ((plusp ,more)
-                  (when (reserve-client-memory ,more ,share)
-                    (setf ,place ,new)
-                    t))
-                 (t
-                  (setf ,place ,new)
-                  (release-client-memory (- ,more))
-                  t)))))))
+           (when (or (<= ,more 0) (reserve-client-memory ,more ,share))
+             ,@(when since
+                 `((when (zerop ,place)
+                     (setf ,since (milliseconds)))))
+             (setf ,place ,new)
+             (release-client-memory (- ,more)) ; nothing if MORE is above 0
+             t))))))
 
 ;;; The heap itself, garbage included
 

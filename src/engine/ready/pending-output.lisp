@@ -69,8 +69,8 @@ ended for the next."
                (not (eq :deferred (connection-outcome connection))))
       (let ((octets (octets-held (send-queue-parts queue))))
         (flet ((reserved-p (share)
-                 (when (change-reservation (send-queue-reserved queue) octets share)
-                   (setf (send-queue-reserved-since queue) (milliseconds)))))
+                 (change-reservation (send-queue-reserved queue) octets
+                                     :share share :since (send-queue-reserved-since queue))))
           (loop until (or (reserved-p *waiting-share*)
                           (and (not (evict-oldest engine))
                                (reserved-p nil)))))

@@ -286,9 +286,8 @@ then, or the heap has no room for MORE."
            (release-input io size)
            t)
           (t
-           (when (zerop (io-reserved io))
-             (setf (io-reserved-since io) (milliseconds)))
-           (and (change-reservation (io-reserved io) size share)
+           (and (change-reservation (io-reserved io) size
+                                    :share share :since (io-reserved-since io))
                 ;; Octets that gave way are garbage, which outlives several minor collections
                 ;; once it has waited.
                 (or (zerop more) (make-room-in-heap more)))))))

@@ -200,4 +200,4 @@ last one.  Signals an error when the file of BODY-BUFFER cannot be read."
 then; as many as before are reserved in that case."
   (change-reservation (body-buffer-accounted body-buffer)
                       (length (body-buffer-memory body-buffer))
-                      *waiting-share*))
+                      :share *waiting-share*))
