@@ -1,17 +1,17 @@
 (in-package #:clack.handler.recycling)
 
-;;;; The response to a request whose function has returned before the response was complete.
+;;;; Responses that were not complete when their function returned.
 ;;;;
-;;;;   after :RESPONSE-TIMEOUT seconds                        then
-;;;;   the responder was not called                           504 is sent; 503 before, where there is no memory
-;;;;   the writer was used in the function's call only        what was written is all
-;;;;   the writer was used elsewhere, or later                it stays open until it is closed, or the client leaves
+;;;;   after :RESPONSE-TIMEOUT seconds        then
+;;;;   the responder was not called           504 is sent (503, earlier, when memory is scarce)
+;;;;   only the function has used the writer  the writer is closed
+;;;;   another thread has used the writer     it stays open until it is closed or the client leaves
 
 (defmethod send-deferred-response ((server clack-server) deferred-response answer)
   (let ((delayed (deferred-response-context deferred-response)))
     (handler-case (send-late delayed answer)
       ((or descriptor-broken stream-timeout) (condition)
-        (error condition))              ; who abandons the connection drops ANSWER
+        (error condition))              ; the end of the connection drops ANSWER
       (error (condition)
         (drop-answer answer)
         (report-failure (delayed-exchange delayed) condition)))
@@ -24,7 +24,7 @@
            :deferred))))
 
 (defun send-late (delayed answer)
-  "Sends ANSWER to DELAYED: a response, :EXPIRED or :EVICTED."
+  "Sends ANSWER, a response, :EXPIRED or :EVICTED, to DELAYED."
   (let ((exchange (delayed-exchange delayed)))
     (case answer
       (:expired (send-text exchange 504 "Gateway Timeout"))
@@ -43,22 +43,20 @@
     (release-request (delayed-exchange delayed))))
 
 (defun conclude-delayed (delayed)
-  "Ends the request of DELAYED, whose response is over, and returns what is to become of its
-connection."
+  "Ends the request of DELAYED, whose response is over.  Returns the connection's outcome."
   (release-body (forget-body delayed))
   (conclude-request (delayed-exchange delayed)))
 
-;;; Writers that the function has left open
+;;; Writers that the function has not closed
 
 (defun used-by-function-only-p (delayed)
-  "True while only the function of DELAYED, in its call, has written the response, and it is not
-over."
+  "True while the response to DELAYED is not over and only the call of its function has written it."
   (not (or (delayed-elsewhere-p delayed)
            (shared-queue-over-p (written-shared-queue (delayed-written delayed))))))
 
 (defun limit-unused-writer (delayed)
-  "Sees to it that a response that the function of DELAYED has begun to write, and left open, ends
-after the :RESPONSE-TIMEOUT if nobody else writes it by then."
+  "If the function of DELAYED has left its writer open, has that closed after :RESPONSE-TIMEOUT
+seconds unless another thread has used it by then."
   (let ((written (delayed-written delayed))
         (seconds (server-response-timeout (delayed-server delayed))))
     (when (and written seconds (used-by-function-only-p delayed))
@@ -66,5 +64,6 @@ after the :RESPONSE-TIMEOUT if nobody else writes it by then."
                              (lambda ()
                                (when (used-by-function-only-p delayed)
                                  (close-written written))))))
-        ;; The timer holds the request and the response: of many clients that come and go, too much.
+        ;; The timer refers to the request and the response.  With many clients that come and go,
+        ;; pending timers would hold too much memory.
         (call-when-over (written-shared-queue written) (lambda () (cancel timer)))))))

@@ -1,10 +1,10 @@
 (in-package #:clack.handler.recycling)
 
-;;;; The arguments of RUN, with the meanings that they have for Clack's handlers for Hunchentoot and
-;;;; Woo.
+;;;; The arguments of RUN, with the meanings that Clack's handlers for Hunchentoot and Woo give
+;;;; them.
 
 (deftype count-of-threads ()
-  "How many threads there may be."
+  "A number of threads."
   '(integer 1 #.most-positive-fixnum))
 
 (defparameter *option-types*
@@ -25,19 +25,20 @@
     (:response-timeout seconds "a number of seconds, or NIL for no limit")
     (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
     (:on-start (or null function symbol) "a function of one argument, or NIL"))
-  "Arguments of RUN, as CHECK-ARGUMENT-TYPES has them.")
+  "The types of the arguments of RUN, for CHECK-ARGUMENT-TYPES.")
 
 (defparameter *least-threads* 8
-  "How many threads are made at start, and stay, where nobody says it.")
+  "The default of :WORKER-NUM: how many threads a server makes at start and keeps.")
 
 (defun thread-counts (arguments)
-  "How many threads ARGUMENTS, a plist for RUN, want: a plist of the :LEAST, the :MOST, and what
-becomes of connections when all serve, :ACCEPT; and how many may wait for clients, :WAITING."
+  "The limits on threads in ARGUMENTS, a plist for RUN.  Returns a plist: the numbers of threads,
+:LEAST and :MOST; the number of connections to accept, :ACCEPT; and the number of threads that may
+wait for clients, :WAITING."
   (let* ((least (or (getf arguments :worker-num) *least-threads*))
          (most (getf arguments :max-thread-count 100))
          (accept (getf arguments :max-accept-count :unlimited)))
     (when (and most (getf arguments :worker-num) (> least most))
-      (setf most least))                ; Woo's number of workers is no limit on others
+      (setf most least))                ; with Woo, :WORKER-NUM may be any number
     (when (integerp accept)
       (unless (and most (> accept most))
         (unfit :max-accept-count ", ~D, must be greater than MAX-THREAD-COUNT, ~A" accept most)))
@@ -45,27 +46,28 @@ becomes of connections when all serve, :ACCEPT; and how many may wait for client
           :waiting (getf arguments :max-waiting-count :half))))
 
 (defun check-place (arguments)
-  "Checks where ARGUMENTS, a plist for RUN, say to listen."
-  (let ((special (remove nil '(:listen :fd :reuse-port) :key (lambda (name) (getf arguments name)))))
+  "Signals UNFIT-ARGUMENT unless the server can listen where ARGUMENTS, a plist for RUN, say."
+  (let ((special (remove nil '(:listen :fd :reuse-port)
+                         :key (lambda (name) (getf arguments name)))))
     (when (and special (not (special-listeners-supported-p)))
       (unfit (first special) " needs SBCL under Linux"))
     (when (and (getf arguments :listen) (getf arguments :fd))
       (unfit :listen " and FD exclude each other"))))
 
 (defun tls-wanted-p (arguments)
-  "True when ARGUMENTS, a plist for RUN, want TLS: :SSL says it, or, where that was not given, as
-for Woo, a file does."
+  "True when ARGUMENTS, a plist for RUN, ask for TLS: by :SSL, or without it, as with Woo, by a
+certificate or key file."
   (getf arguments :ssl (or (getf arguments :ssl-cert-file)
                            (getf arguments :ssl-key-file))))
 
 (defun tls-context-for (arguments)
-  "The TLS-CONTEXT that ARGUMENTS, a plist for RUN, want; NIL where they want none."
+  "The TLS-CONTEXT for ARGUMENTS, a plist for RUN; NIL where they do not ask for TLS."
   (cond ((not (tls-wanted-p arguments)) nil)
         ((fboundp 'clack-tls-context) (funcall 'clack-tls-context arguments))
         (t (unfit :ssl " cannot be had: this was built with the feature HUNCHENTOOT-NO-SSL"))))
 
 (defun make-clack-server (app arguments)
-  "A server of APP, as ARGUMENTS, a plist for RUN, want it.  Signals UNFIT-ARGUMENT."
+  "A CLACK-SERVER of APP with ARGUMENTS, a plist for RUN.  Signals UNFIT-ARGUMENT."
   (check-argument-types arguments *option-types*)
   (check-place arguments)
   (make-instance 'clack-server

@@ -2,16 +2,16 @@
 
 ;;;; A request from its head to its response.
 ;;;;
-;;;;   what is signalled                                   the client gets, if the response has not begun
-;;;;   because its content is refused (PROTOCOL-ERROR)     the refusal's status
-;;;;   because it is gone, or takes too long               nothing
-;;;;   anything else                                       500; with :DEBUG, first the debugger
+;;;;   the condition tells that                   and the client gets, if the response has not begun
+;;;;   the content is refused (PROTOCOL-ERROR)    the status of the refusal
+;;;;   the client is gone or too slow             nothing
+;;;;   the application failed (any other)         500; with :DEBUG, the debugger runs first
 ;;;;
-;;;; Where the response has begun it is cut, so that the client sees that the rest is missing.
-;;;; Where the application has taken the connection over (socket.lisp), that ends.
+;;;; A response that has begun is cut, so that the client sees that the rest is missing.  If the
+;;;; application has taken the connection over (socket.lisp), the connection ends.
 
 (defun body-of (exchange)
-  "The content of the request of EXCHANGE as an application gets it."
+  "The content of the request of EXCHANGE, as the stream that the application gets."
   (if (eq :none (head-framing (exchange-head exchange)))
       *empty-body*
       (let* ((content (exchange-content exchange))
@@ -25,12 +25,12 @@
 ;;; Failures
 
 (defun client-gone-p (condition exchange body)
-  "True when CONDITION tells that the client of EXCHANGE is gone, or takes too long: amid BODY, or
-amid the response."
+  "True when CONDITION tells that the client of EXCHANGE is gone or too slow, while it sends BODY or
+takes the response."
   (typecase condition
     ((or descriptor-broken stream-timeout) t)
     (program-socket-over
-     (let ((socket (program-socket-over-socket condition))) ; it may be another request's
+     (let ((socket (program-socket-over-socket condition))) ; may belong to another request
        (and socket
             (eq socket (exchange-upgrade exchange)))))
     (client-left (client-left-within-p condition))
@@ -38,38 +38,38 @@ amid the response."
                       (eq (stream-error-stream condition) (raw-body-source body))))))
 
 (defun client-fault-p (condition exchange body)
-  "True when CONDITION is no failure of the application, which was called with BODY for EXCHANGE."
+  "True when CONDITION, signalled while the application handled EXCHANGE with BODY, is the client's
+fault and not the application's."
   (or (typep condition 'protocol-error)
       (client-gone-p condition exchange body)))
 
 (defun cut-response (exchange)
-  "Ends the connection of EXCHANGE, whose response has begun, without the end of that."
+  "Ends the connection of EXCHANGE in the middle of the response."
   (note-event exchange :reply-cut)
   (let ((io (http-io (exchange-http exchange))))
     (when (io-open-p io)
       (leave-output-to-engine io))))
 
 (defun send-failure (exchange status text)
-  "Sends STATUS and TEXT, unless a response has begun."
+  "Sends STATUS and TEXT as the response to EXCHANGE; cuts a response that has begun."
   (if (eq :idle (our-side (exchange-protocol exchange)))
       (send-text exchange status text)
       (cut-response exchange)))
 
 (defun report-failure (exchange condition)
-  "Tells of CONDITION, which the application has signalled for EXCHANGE, and the client that it
-failed."
+  "Logs CONDITION, which the application has signalled for EXCHANGE, and sends 500."
   (tell (exchange-application exchange) :error "~A" condition)
   (send-failure exchange 500 "Internal Server Error"))
 
 (defun answer-failure (exchange body condition)
-  "Does what is left to be done for the request of EXCHANGE, whose content was BODY for the
-application, after CONDITION."
+  "Ends the request of EXCHANGE with BODY after CONDITION."
   (cond ((taken-over-p exchange)
          (unless (client-gone-p condition exchange body)
            (fail-program-socket (exchange-upgrade exchange) condition)))
         ((typep condition 'protocol-error)
          (note-event exchange :request-fault)
-         (send-failure exchange (protocol-error-status condition) (protocol-error-reason condition)))
+         (send-failure exchange
+                       (protocol-error-status condition) (protocol-error-reason condition)))
         ((client-gone-p condition exchange body)
          (note-event exchange :reply-cut))
         (t
@@ -78,9 +78,10 @@ application, after CONDITION."
 ;;; The application
 
 (defun answer (exchange body)
-  "Has the application answer the request of EXCHANGE, whose content is BODY for it."
+  "Calls the application for the request of EXCHANGE with BODY, and sends its response."
   (let* ((*answered* exchange)
-         (response (funcall (server-app (exchange-application exchange)) (environment exchange body))))
+         (response (funcall (server-app (exchange-application exchange))
+                            (environment exchange body))))
     (cond ((functionp response)
            (respond-later exchange body
                           (lambda (responder)
@@ -95,11 +96,11 @@ application, after CONDITION."
 (define-condition debugger-left (recycling-error)
   ()
   (:report "The debugger was left.")
-  (:documentation "Somebody has looked at an error of an application, and wants no more of it."))
+  (:documentation "Signalled when the restart ABORT is chosen for an error of an application."))
 
 (defun call-debugging (function exchange body)
-  "Calls FUNCTION, in which an application is called with BODY for EXCHANGE; its errors are taken to
-the debugger, in this thread, which can go on with 500."
+  "Calls FUNCTION, which calls the application for EXCHANGE with BODY.  Errors of the application
+enter the debugger in this thread, with a restart ABORT that answers 500."
   (restart-case
       (handler-bind ((error (lambda (condition)
                               (unless (client-fault-p condition exchange body)
@@ -110,8 +111,7 @@ the debugger, in this thread, which can go on with 500."
       (error 'debugger-left))))
 
 (defun failure-of (exchange body)
-  "Has the request of EXCHANGE answered; see ANSWER.  Returns the condition that has ended that, or
-NIL."
+  "Calls ANSWER with EXCHANGE and BODY.  Returns the condition that ended the call, or NIL."
   (flet ((answer-it ()
            (answer exchange body)))
     (declare (dynamic-extent #'answer-it))
@@ -120,20 +120,20 @@ NIL."
                              (answer-it))
                          nil)
       (storage-condition (condition)
-        (make-room-in-heap 0)           ; or the next application would find none either
+        (make-room-in-heap 0)           ; or the next call would run out of memory too
         condition)
       (serious-condition (condition) condition))))
 
 ;;; The request
 
 (defun end-reading-unless-later (exchange body)
-  "Lets no other thread read more of BODY, of the request of EXCHANGE, unless the response comes
-later."
+  "Lets no thread take more content for BODY, unless the response to EXCHANGE comes later."
   (unless (deferred-p exchange)
     (end-reading body)))
 
 (defun answer-request (exchange)
-  "Has the request of EXCHANGE answered, whatever fails.  NIL where the client is gone."
+  "Answers the request of EXCHANGE, also where the application fails.  NIL where the client is
+gone."
   (let ((body *empty-body*))
     (unwind-protect
          (let ((failure (handler-case (progn (setf body (body-of exchange))
@@ -150,28 +150,26 @@ later."
         (release-body body)))))
 
 (defun release-request (exchange)
-  "Gives back what the server has kept of the content of the request of EXCHANGE, which is over, and
-counts that."
+  "Counts the request of EXCHANGE, which is over, and releases the memory and files of its content."
   (count-request (exchange-connection exchange))
   (unless (eq :none (head-framing (exchange-head exchange)))
     (release-octets (exchange-content exchange)))
   (abandon-body-prefetch (exchange-http exchange)))
 
 (defun conclude-request (exchange)
-  "Ends the request of EXCHANGE, whose response was sent, or cut; returns what is to become of the
-connection."
+  "Ends the request of EXCHANGE, whose response was sent or cut.  Returns the connection's outcome,
+:PARK or :CLOSE."
   (when (eq :done (our-side (exchange-protocol exchange)))
     (end-content (exchange-application exchange) exchange nil))
   (release-request exchange)
   (if (reusable-p (exchange-protocol exchange)) :park :close))
 
 (defun serve-request (exchange)
-  "Serves the request of EXCHANGE, whose head was read; returns what is to become of its
-connection."
+  "Serves the request of EXCHANGE, whose head was read.  Returns the connection's outcome."
   (let ((content (take-content (exchange-application exchange) exchange)))
     (unless (eq *no-content* content)
-      ;; The release of the HTTP connection gives the memory back, also where the application has
-      ;; ended its thread.
+      ;; So the release of the HTTP connection gives the memory back, even if the application ends
+      ;; this thread.
       (setf (http-content (exchange-http exchange)) content)))
   (setf (exchange-protocol exchange)
         (state-after-head (exchange-protocol exchange) (exchange-head exchange)))
@@ -189,8 +187,8 @@ connection."
            (conclude-request exchange)))))
 
 (defun outcome-of-request (exchange)
-  "Serves the request of EXCHANGE, whose head was read, and what goes on over its connection then if
-that needs the worker; returns what is to become of it."
+  "Serves the request of EXCHANGE, whose head was read.  If the response comes later and the
+connection needs its worker, waits with it.  Returns the connection's outcome."
   (let ((outcome (serve-request exchange)))
     (if (eq :deferred outcome)
         (leave-or-keep exchange)

@@ -1,12 +1,12 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Start, stop, and the function that Clack calls.
+;;;; Starting and stopping a server, and RUN, which Clack calls.
 
 ;;; The listener
 
 (defun open-clack-listener (arguments)
-  "A listener where ARGUMENTS, a plist for RUN, say.  Signals usocket's conditions, and what the
-platform does."
+  "Opens a listener at the place that ARGUMENTS, a plist for RUN, name.  Signals conditions of
+usocket and of the platform."
   (let ((address (getf arguments :address "127.0.0.1"))
         (port (getf arguments :port 5000))
         (backlog (getf arguments :backlog 1024)))
@@ -25,10 +25,10 @@ platform does."
                                         :element-type '(unsigned-byte 8))))))))
 
 (defun listen-for (server)
-  "Opens the listener of SERVER."
+  "Opens and returns the listener of SERVER."
   (fill-standard-descriptors)
   (let* ((arguments (server-place server))
-         (listener (uninterruptibly     ; or nobody would close it
+         (listener (uninterruptibly     ; or no thread would close it
                      (setf (server-listener server) (open-clack-listener arguments)))))
     (setf (values (%server-address server) (%server-port server)) (local-name listener)
           (server-sole-name server) (sole-name listener))
@@ -37,8 +37,8 @@ platform does."
     listener))
 
 (defun stop-listening (server)
-  "Frees the port of SERVER."
-  (uninterruptibly                      ; a listener that was taken is nobody else's to close
+  "Closes the listener of SERVER."
+  (uninterruptibly                      ; no other thread closes a listener that this one has taken
     (let ((listener (with-lock-briefly ((server-lock server))
                       (shiftf (server-listener server) nil))))
       (when listener
@@ -61,18 +61,19 @@ platform does."
              :batch-scheduling-p (server-batch-scheduling-p server))))
 
 (defun start-server (server)
-  "Starts SERVER: returns when it accepts connections.  Signals why it cannot."
+  "Starts SERVER, and returns when it accepts connections.  Signals an error where it cannot."
   (listen-for server)
   (start-journal (server-journal server))
   (setf (application-engine server) (make-engine-for server))
   (start-engine (application-engine server)))
 
 (defparameter *stop-seconds* 1
-  "For how long, in seconds, the requests that run are waited for when a server is stopped.")
+  "How many seconds a stop waits for running requests.")
 
 (defun stop-server (server soft-p seconds)
-  "Stops SERVER, gently if SOFT-P, and frees its port, which takes up to SECONDS, and some more
-where what it has told is not taken; returns what was left behind, as STOP-ENGINE does."
+  "Stops SERVER, gently if SOFT-P, within SECONDS, and frees its port.  It takes a little longer
+when the log stream blocks.  Returns the value of STOP-ENGINE: the threads and connections left
+behind."
   (prog1 (and (application-engine server)
               (stop-engine (application-engine server) :soft soft-p :timeout seconds))
     (stop-listening server)
@@ -82,55 +83,61 @@ where what it has told is not taken; returns what was left behind, as STOP-ENGIN
       (bt:condition-notify (server-stopped server)))))
 
 (defun await-stop (server)
-  "Returns when somebody else has stopped SERVER."
+  "Waits until another thread has stopped SERVER."
   (wait-until (lambda ()
                 (heed-destruction)
                 (server-stopped-p server))
               (server-stopped server) (server-lock server) nil *destruction-period*))
 
-;;; What Clack calls
+;;; The entry points of Clack
 
 (defun run (app &rest arguments &key debug address port on-start &allow-other-keys)
-  "Serves APP, a Clack application: a function, or the name of one, that is called with an
-environment for each request and returns a response.  Returns the server, a CLACK-SERVER, after that
-was stopped: by STOP in another thread, or because the current thread was destroyed, or left RUN
-otherwise, which stops it in order and frees its port.  ARGUMENTS are keywords and values; unknown
-ones are ignored.
+  "Serves APP, a Clack application: a function or the name of one, that takes an environment
+and returns a response.  Returns the server, a CLACK-SERVER, after that was stopped: by STOP in
+another thread, or by a non-local exit or the destruction of the current thread, which stop it in
+order and free its port.  ARGUMENTS are keywords and values; unknown ones are ignored.
 
-  :DEBUG             true: errors of APP are taken to the debugger, in the thread that serves the request, while
-                     others go on; NIL, the default: they are told on *ERROR-OUTPUT*, and answered 500
-  :ADDRESS           where to listen, a string, or NIL for all addresses; default 127.0.0.1
-  :PORT              an integer, 0 for any that is free; default 5000
-  :LISTEN            a string or a pathname: on a Unix-domain socket with that file, in the place of :ADDRESS and
-                     :PORT; :LISTEN-MODE, its mode
-  :FD                the number of a descriptor: on a socket that listens already and was inherited; :SYSTEMD: on the
-                     first that the service manager handed over
-  :REUSE-PORT        true: on a port that other processes of the same user may have, too
-  :BACKLOG           how many connections may wait in the kernel; default 1024
-  :DEFER-ACCEPT      after how many seconds a connection on which nothing has come is accepted; default 1, NIL: at
-                     once
-  :WORKER-NUM        how many threads are made at start and stay, an integer; default 8
-  :MAX-THREAD-COUNT  how many requests may be served at a time, an integer, or NIL for no limit; default 100
-  :MAX-ACCEPT-COUNT  what happens to a connection when as many are: :UNLIMITED, the default: it waits; NIL: it is
-                     answered 503; an integer: it waits, unless as many connections are served or wait
-  :MAX-WAITING-COUNT how many threads may wait for clients at a time, an integer, or NIL for no limit; default half of
-                     them
-  :READ-TIMEOUT      for how many seconds nothing may come from a client, a real, or NIL; default 20
-  :WRITE-TIMEOUT     for how many a client may take nothing; default 20
-  :RESPONSE-TIMEOUT  for how many seconds a responder may wait to be called after APP has returned, until 504 is sent;
-                     and for how many a writer stays open that only the function in its call has used; default
-                     60; NIL for ever
-  :PERSISTENT-CONNECTIONS-P  NIL: each connection is for one request; default true
-  :PARKING           NIL: connections between two requests keep their threads; default true
-  :BATCH-SCHEDULING  NIL: threads are scheduled as the process is; default true
-  :ON-START          a function, called with the server once that accepts connections
-  :SSL               true: the server speaks TLS, and so it does where this is not given, but a file below is
-  :SSL-CERT-FILE, :SSL-KEY-FILE, :SSL-KEY-PASSWORD   certificate and key, PEM files, and the key's password
+  :DEBUG              true: an error of APP enters the debugger in the thread that serves the
+                      request, while others go on; NIL, the default: it is logged on *ERROR-OUTPUT*
+                      and answered with 500
+  :ADDRESS            the address to listen on, a string, or NIL for all; default 127.0.0.1
+  :PORT               the port, an integer, or 0 for any free one; default 5000
+  :LISTEN             the path of a Unix-domain socket, a string or pathname, in place of :ADDRESS
+                      and :PORT
+  :LISTEN-MODE        the mode of that socket's file, an integer
+  :FD                 an inherited socket that listens already: a descriptor number, or :SYSTEMD for
+                      the first one that the service manager hands over
+  :REUSE-PORT         true: other processes of the same user may listen on the same port
+  :BACKLOG            how many connections may wait in the kernel; default 1024
+  :DEFER-ACCEPT       after how many seconds the server accepts a connection without input; default
+                      1; NIL: at once
+  :WORKER-NUM         how many threads the server makes at start and keeps, an integer; default 8
+  :MAX-THREAD-COUNT   how many requests may be served at a time, an integer, or NIL for no limit;
+                      default 100
+  :MAX-ACCEPT-COUNT   the number of connections that may be served or wait at that limit, a number;
+                      others are answered 503.  :UNLIMITED, the default: all wait; NIL: none waits
+  :MAX-WAITING-COUNT  how many threads may wait for clients at a time, an integer, or NIL for no
+                      limit; default half of :MAX-THREAD-COUNT
+  :READ-TIMEOUT       how many seconds a client may send nothing, a real, or NIL; default 20
+  :WRITE-TIMEOUT      how many seconds a client may take nothing, a real, or NIL; default 20
+  :RESPONSE-TIMEOUT   how many seconds after APP has returned its responder may be called, a real;
+                      then the server sends 504.  A writer that only APP's function has used stays
+                      open as long.  Default 60; NIL for no limit
+  :PERSISTENT-CONNECTIONS-P
+                      NIL: each connection serves one request; default true
+  :PARKING            NIL: a connection between two requests keeps its thread; default true
+  :BATCH-SCHEDULING   NIL: threads are scheduled as the process is; default true
+  :ON-START           a function, called with the server when it accepts connections
+  :SSL                true: the server speaks TLS; by default when there is one of the files below
+  :SSL-CERT-FILE, :SSL-KEY-FILE, :SSL-KEY-PASSWORD
+                      certificate and key, PEM files, and the password of the key
   :SSL-CERTIFICATES, :SSL-MINIMUM-PROTOCOL, :SSL-CIPHERS, :SSL-CLIENT-CA-FILE, :SSL-VERIFY-CLIENT,
-  :SSL-KERNEL-TLS, :SSL-TICKET-KEY-FILES   as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-SSL-ACCEPTOR
+  :SSL-KERNEL-TLS, :SSL-TICKET-KEY-FILES
+                      as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-SSL-ACCEPTOR
   :MAX-BODY-OCTETS, :MAX-REQUEST-LINE-OCTETS, :MAX-HEADER-OCTETS, :MAX-HEADER-COUNT,
-  :MAX-CHUNK-EXTENSION-OCTETS, :MAX-TRAILER-OCTETS, :MAX-EARLY-OCTETS, :MIN-CONTENT-RATE, :CONTENT-GRACE,
-  :CONTENT-TIMEOUT, :MIN-REPLY-RATE, :REPLY-GRACE   as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR
+  :MAX-CHUNK-EXTENSION-OCTETS, :MAX-TRAILER-OCTETS, :MAX-EARLY-OCTETS, :MIN-CONTENT-RATE,
+  :CONTENT-GRACE, :CONTENT-TIMEOUT, :MIN-REPLY-RATE, :REPLY-GRACE
+                      as for HUNCHENTOOT-RECYCLING-TASKMASTER:PARALLEL-ACCEPTOR
 
 Signals UNFIT-ARGUMENT for an argument that makes no sense, and usocket's errors where it cannot
 listen."
@@ -142,18 +149,18 @@ listen."
                (when on-start
                  (funcall on-start server))
                (await-stop server))
-      ;; Otherwise a thread that is destroyed twice would leave the port taken for good.
+      ;; Or a thread that is destroyed twice would never free the port.
       (uninterruptibly
         (stop server)))
     server))
 
 (defun stop (server &key soft (timeout (if soft nil *stop-seconds*)))
-  "Stops SERVER, a CLACK-SERVER, and frees its port.  Requests that run have TIMEOUT seconds, a
-real, or NIL for no limit, to end; responses that are to come later are given up.  When SOFT, all
-requests that have come are served first, and such responses waited for, within TIMEOUT, which is
-NIL then by default.  Returns SERVER; and what was left behind, a list of plists: of threads that
-have not ended, and, when SOFT, of connections without a thread whose clients have not got all of a
-response. Does nothing when it was stopped."
+  "Stops SERVER, a CLACK-SERVER, and frees its port.  Running requests have TIMEOUT seconds to end,
+a real, or NIL for no limit; delayed responses are given up.  When SOFT, the server first serves all
+requests that have come and waits for delayed responses, within TIMEOUT, which then is NIL by
+default.  Returns SERVER and a list of plists, one for each thread that has not ended and, when
+SOFT, one for each connection whose client has not got all of its response.  Does nothing when
+SERVER was stopped before."
   (values server
           (unless (server-stopped-p server)
             (stop-server server soft timeout))))

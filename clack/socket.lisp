@@ -1,33 +1,38 @@
 (in-package #:clack.handler.recycling)
 
-;;;; A connection that an application takes over, for WebSockets above all: :CLACK.IO, by the
-;;;; protocol of the package CLACK.SOCKET, asynchronous as with Woo.  It is the request's EXCHANGE,
-;;;; so that it costs nothing to who does not want it; the connection goes on as a PROGRAM-SOCKET,
-;;;; the exchange's successor.
+;;;; Connections that an application takes over, most often for WebSockets: :CLACK.IO, with the
+;;;; protocol of the package CLACK.SOCKET, asynchronous as with Woo.  :CLACK.IO is the request's
+;;;; EXCHANGE, so that other applications pay nothing for it.  A connection that was taken over goes
+;;;; on as a PROGRAM-SOCKET, the exchange's upgrade.
 ;;;;
-;;;;   when the application's function has returned, it had     then
-;;;;   written                                                  the connection is its own; what it returns, or gives to a
-;;;;                                                            responder, is not sent
-;;;;   set a callback, and returned a function                  likewise
-;;;;   set a callback, and returned a list, or failed           the response is sent, and the callback forgotten
-;;;;   done neither                                             it cannot any more
+;;;;   until its function has returned,         then
+;;;;   the application
+;;;;   has written to :CLACK.IO                 the connection is the application's.  A response
+;;;;                                            that it returns, or gives to a responder, is not sent
+;;;;   has set a callback, and returned a       likewise
+;;;;   function
+;;;;   has set a callback, and returned a list  the response is sent, and the callback forgotten
+;;;;   or failed
+;;;;   has done neither                         it cannot take the connection over any more
 ;;;;
-;;;; Only the thread in which the application is called can begin; then any may write.
+;;;; Only the thread that calls the application can take the connection over.  After that, any
+;;;; thread may write.
 
 (defvar *answered* nil
-  "The exchange of the request that an application is called with in the current thread, or NIL.")
+  "The exchange of the request for which the current thread calls the application, or NIL.")
 
 (defparameter *websocket-octets* (* 1024 1024)
-  "How many octets a message of a WebSocket may have that an application reads by :CLACK.IO, an
-integer.  A client that sends more is told 1009, and its connection is closed.")
+  "How many octets a WebSocket message may have that an application reads through :CLACK.IO, an
+integer.  The server closes the connection of a client that sends more, with code 1009 (RFC 6455,
+section 7.4.1).")
 
 (defparameter *websocket-ping-seconds* 30
-  "After how many seconds, a real, without anything from the client of a WebSocket it is sent a
-ping; NIL for never.")
+  "After how many seconds of silence, a real, the server sends a ping to the client of a WebSocket;
+NIL for never.")
 
 (defparameter *websocket-idle-seconds* 75
-  "After how many seconds, a real, without anything from the client of a WebSocket it counts as
-gone; NIL for never.")
+  "After how many seconds of silence, a real, the client of a WebSocket counts as gone; NIL for
+never.")
 
 (defun websocket-request-p (head)
   "True when HEAD asks for a WebSocket."
@@ -40,19 +45,20 @@ gone; NIL for never.")
       (make-program-socket exchange t :most-octets *websocket-octets*
                                       :ping-seconds *websocket-ping-seconds*
                                       :idle-seconds *websocket-idle-seconds*)
-      (make-program-socket exchange nil :idle-seconds (idle-seconds (exchange-application exchange)))))
+      (make-program-socket exchange nil
+                           :idle-seconds (idle-seconds (exchange-application exchange)))))
 
 (defun untouched-p (exchange)
-  "True when the current thread may take the connection of EXCHANGE over: its response has not
-begun, and nothing of its content may follow."
+  "True when the current thread may take the connection of EXCHANGE over: the response has not
+begun, and the whole request has come."
   (let ((protocol (exchange-protocol exchange)))
     (and (eq exchange *answered*)
          (eq :idle (our-side protocol))
          (eq :done (client-side protocol)))))
 
 (defun check-handshake (exchange)
-  "Refuses the request of EXCHANGE where it asks for a WebSocket and has content, which could be
-taken for frames."
+  "Refuses the request of EXCHANGE if it asks for a WebSocket and has content, since content could
+be taken for frames."
   (let ((head (exchange-head exchange)))
     (when (and (eq exchange *answered*)
                (websocket-request-p head)
@@ -60,8 +66,9 @@ taken for frames."
       (error (make-refusal :content-of-handshake)))))
 
 (defun socket-of (exchange)
-  "The PROGRAM-SOCKET for the connection of EXCHANGE, made when that is wanted first.  Signals
-PROGRAM-SOCKET-OVER, and a PROTOCOL-ERROR where the request is an opening handshake with content."
+  "The PROGRAM-SOCKET for the connection of EXCHANGE, made by the first call.  Signals
+PROGRAM-SOCKET-OVER where the connection cannot be taken over any more, and a PROTOCOL-ERROR where
+the request is an opening handshake with content."
   (or (exchange-upgrade exchange)
       (progn (check-handshake exchange)
              (if (untouched-p exchange)
@@ -69,7 +76,7 @@ PROGRAM-SOCKET-OVER, and a PROTOCOL-ERROR where the request is an opening handsh
                  (error 'program-socket-over)))))
 
 (defun taken-over-p (exchange)
-  "True when an application has taken the connection of EXCHANGE over."
+  "True when the application has taken the connection of EXCHANGE over."
   (let ((socket (exchange-upgrade exchange)))
     (and socket
          (eq socket (http-suspended-exchange (exchange-http exchange))))))
@@ -80,21 +87,22 @@ PROGRAM-SOCKET-OVER, and a PROTOCOL-ERROR where the request is an opening handsh
   (begin-to-speak (exchange-upgrade exchange) (exchange-http exchange)))
 
 (defun open-socket-of (exchange)
-  "Like SOCKET-OF; the connection is the application's then."
+  "Makes the connection of EXCHANGE the application's, and returns its PROGRAM-SOCKET; see
+SOCKET-OF."
   (let ((socket (socket-of exchange)))
     (when (untouched-p exchange)
       (take-over exchange))
     socket))
 
 (defun take-over-if-listened-to (exchange)
-  "Makes the connection of EXCHANGE the application's if that listens to it."
+  "Makes the connection of EXCHANGE the application's if that has set a callback."
   (let ((socket (exchange-upgrade exchange)))
     (when (and socket (program-socket-reader socket) (untouched-p exchange))
       (take-over exchange))))
 
 (defun settle-takeover (exchange)
-  "Lets the connection of EXCHANGE go on without the worker, if the application has taken it over,
-whose function was left.  True when it has."
+  "Called when the application's function was left.  If the application has taken the connection of
+EXCHANGE over, lets it go on without the worker, and returns true."
   (let ((socket (exchange-upgrade exchange)))
     (cond ((null socket) nil)
           ((taken-over-p exchange)
@@ -107,12 +115,12 @@ whose function was left.  True when it has."
 ;;; The protocol of CLACK.SOCKET
 
 (defun fresh-octets (octets)
-  "A copy of OCTETS, a vector, which the application may change.  Signals an error where something
-in it is no octet."
+  "A copy of OCTETS, a vector that the application may change later.  Signals an error where an
+element is not an octet."
   (unless (or (typep octets '(vector octet))
-              ;; Not all Lisps look when they are copied.
+              ;; Not every Lisp checks the elements when it copies them.
               (every (lambda (element) (typep element 'octet)) octets))
-    (error "What is written to a connection has to be octets."))
+    (error "Only octets can be written to a connection."))
   (replace (make-octets (length octets)) octets))
 
 (defun clack-socket-callback (exchange)
@@ -123,7 +131,7 @@ in it is no octet."
   (listen-to-program-socket (socket-of exchange) callback)
   callback)
 
-;;; What is no octets is told before the connection is taken over.
+;;; Arguments are checked before the connection is taken over.
 
 (defun write-to-clack-socket (exchange octets callback)
   (let ((octets (fresh-octets octets)))
@@ -142,18 +150,21 @@ in it is no octet."
 (defparameter *socket-methods*
   '(("READ-CALLBACK" (socket) (clack-socket-callback socket))
     (("READ-CALLBACK") (callback socket) (set-clack-socket-callback callback socket))
-    ("WRITE-SEQUENCE-TO-SOCKET" (socket octets &key callback) (write-to-clack-socket socket octets callback))
-    ("WRITE-BYTE-TO-SOCKET" (socket octet &key callback) (write-to-clack-socket socket (vector octet) callback))
+    ("WRITE-SEQUENCE-TO-SOCKET" (socket octets &key callback)
+     (write-to-clack-socket socket octets callback))
+    ("WRITE-BYTE-TO-SOCKET" (socket octet &key callback)
+     (write-to-clack-socket socket (vector octet) callback))
     ("WRITE-SEQUENCE-TO-SOCKET-BUFFER" (socket octets) (buffer-for-clack-socket socket octets))
     ("WRITE-BYTE-TO-SOCKET-BUFFER" (socket octet) (buffer-for-clack-socket socket (vector octet)))
     ("FLUSH-SOCKET-BUFFER" (socket &key callback) (flush-clack-socket socket callback))
     ("CLOSE-SOCKET" (socket) (close-clack-socket socket))
     ("SOCKET-ASYNC-P" (socket) t))
-  "The methods that :CLACK.IO has: lists of a name in CLACK.SOCKET, or, in a list, of what SETF
-changes, a lambda list and a form.")
+  "The methods of :CLACK.IO: lists of a name in CLACK.SOCKET, a lambda list and a form.  A name in a
+list stands for a SETF function.")
 
 (defun method-definition (package name lambda-list form)
-  "The DEFMETHOD of NAME, of *SOCKET-METHODS*, in PACKAGE."
+  "The DEFMETHOD form of an entry of *SOCKET-METHODS*, with NAME in PACKAGE; NIL where PACKAGE has
+no symbol with that name."
   (let* ((symbol (find-symbol (if (consp name) (first name) name) package))
          (specialized (substitute '(socket exchange) 'socket lambda-list)))
     (and symbol
@@ -162,11 +173,11 @@ changes, a lambda list and a form.")
             ,form))))
 
 (defvar *socket-package* nil
-  "The package CLACK.SOCKET whose functions have methods for :CLACK.IO, or NIL.")
+  "The package CLACK.SOCKET to whose functions our methods were added, or NIL.")
 
 (defun join-clack-socket ()
-  "Gives :CLACK.IO the methods of CLACK.SOCKET, if that is loaded, and it does not have them.  That
-system is Clack's: it may be there or not when this is compiled, and come later."
+  "Adds our methods to the functions of the package CLACK.SOCKET, if that is loaded and has not got
+them.  Clack's system with this package may be loaded after ours was compiled, or not at all."
   (let ((package (find-package '#:clack.socket)))
     (unless (or (null package) (eq package *socket-package*))
       (loop for entry in *socket-methods*

@@ -1,70 +1,74 @@
 (in-package #:clack.handler.recycling)
 
-;;;; Responses that an application writes piece by piece, in any thread.  What is written goes to a
-;;;; shared send queue; who has the turn, or owns the connection, sends it.
+;;;; Responses that an application writes piece by piece, in any thread.  A writer puts its pieces
+;;;; into a shared send queue.  The thread that has the turn, or owns the connection, sends them.
 ;;;;
-;;;;   TURN       the function of the application       who writes                     and then
-;;;;   NIL        has begun it, and runs                takes the turn                 sends, and waits for the client
-;;;;                                                                                   as far as needed
-;;;;   a thread   likewise; the thread sends            leaves it to that              waits while the shared send queue is full
-;;;;   :OVER      has returned, or was not concerned    has the connection visited     likewise
+;;;;   TURN       the function                the writer's thread         and then
+;;;;   NIL        has begun it, and runs      takes the turn and sends    waits for the client if it
+;;;;                                                                      has to
+;;;;   a thread   likewise; that thread is    leaves sending to that      waits while the queue is
+;;;;              sending                     thread                      full
+;;;;   :OVER      has returned, or has not    has the connection resumed  likewise
+;;;;              begun it
 ;;;;
-;;;;   the shared send queue is  the writer
-;;;;   open                 takes what is written
-;;;;   over, CLOSED-P       signals RESPONSE-OVER
+;;;;   the queue is         the writer
+;;;;   open                 takes the piece
+;;;;   over, and CLOSED-P   signals RESPONSE-OVER
 ;;;;   over otherwise       signals CLIENT-LEFT
 ;;;;
-;;;; Invariants: who has the turn is the only one that touches the buffered connection, but for who
-;;;; reads the request's content; while that has not all come, who sends has the body's turn, too,
-;;;; since a buffered connection's two directions may be one (of TLS).  Who writes amid its own
-;;;; turn, or that of the body, as a handler of a time limit does, does not send: that leaves with
-;;;; the turn, or with what is written next, or when the function has returned, however full the
-;;;; shared send queue is.
+;;;; Invariants:
+;;;; - Only the thread that has the turn touches the buffered connection, except that a thread in
+;;;;   the body's turn may read the request's content.  While not all content has come, the sending
+;;;;   thread takes the body's turn too, since TLS couples the two directions of a connection.
+;;;; - A thread that is interrupted in its own turn, or in the body's, and writes in the interrupt
+;;;;   does not send, however full the queue is.  The piece leaves at the end of the turn, with the
+;;;;   next piece, or when the function has returned.
 
 (defstruct (written-response (:include streamed-answer) (:conc-name written-)
                              (:constructor make-written-response
-                                 (deferred-response shared-queue delayed status headers framing said turn)))
-  "The response to DELAYED with STATUS and HEADERS; FRAMING and what is SAID of it are as
-FRAMING-OF-STREAM has them."
+                                 (deferred-response shared-queue delayed status headers framing
+                                  announced turn)))
+  "The response to DELAYED with STATUS and HEADERS.  FRAMING and ANNOUNCED are the two values of
+FRAMING-OF-STREAM."
   (delayed nil :read-only t)
   (status nil :read-only t)
   (headers nil :read-only t)
   (framing nil :read-only t)
-  (said nil :read-only t)
+  (announced nil :read-only t)
   (lock (bt:make-lock "written response") :read-only t) ; held while TURN changes
   (turn nil)
   (ended (bt:make-condition-variable) :read-only t) ; notified when a turn has ended
   (closed-p nil)                        ; the application has closed it
   (stream nil))                         ; a REPLY-STREAM, when the head was sent
 
-(defun tell-of-leaving (written)
-  "Signals that nobody gets WRITTEN any more."
+(defun signal-client-left (written)
+  "Signals CLIENT-LEFT, since the client of WRITTEN is gone."
   (error 'client-left :within-p (within-function-p (written-delayed written))))
 
 (defun drop-written (written)
-  "Lets nobody write WRITTEN any more, and drops what was written and not sent."
+  "Lets no thread write WRITTEN any more, and drops the pieces that were not sent."
   (end-shared-queue (written-shared-queue written)))
 
-;;; How it is framed
+;;; Framing
 
 (defun make-written (delayed status headers within-p)
-  "The response to DELAYED, to be written, with STATUS and HEADERS; the function of the application
-has begun it if WITHIN-P."
+  "A WRITTEN-RESPONSE to DELAYED with STATUS and HEADERS.  WITHIN-P is true in the call of the
+application's function."
   (let ((head (exchange-head (delayed-exchange delayed)))
         (deferred-response (delayed-deferred-response delayed)))
-    (multiple-value-bind (framing said)
+    (multiple-value-bind (framing announced)
         (framing-of-stream (head-method head) status (announced-length headers)
                            (eq :http/1.1 (head-protocol head)))
-      (make-written-response deferred-response
-                             (make-shared-queue *high-water-mark*
-                                                :engine (suspended-exchange-engine deferred-response)
-                                                :announced (and (integerp framing) framing))
-                             delayed status headers framing said (if within-p nil :over)))))
+      (make-written-response
+       deferred-response
+       (make-shared-queue *high-water-mark* :engine (suspended-exchange-engine deferred-response)
+                                            :announced (and (integerp framing) framing))
+       delayed status headers framing announced (if within-p nil :over)))))
 
-;;; Head and end, by who owns the connection
+;;; Head and end, in the thread that owns the connection
 
 (defun begin-written (written)
-  "Sends the head of WRITTEN, and prepares the rest."
+  "Sends the head of WRITTEN, and prepares the stream of its content."
   (let* ((delayed (written-delayed written))
          (exchange (delayed-exchange delayed))
          (io (delayed-io delayed))
@@ -74,7 +78,7 @@ has begun it if WITHIN-P."
          (event (reply-event status (and (not (eq :plain framing))
                                          (kept-p exchange headers)))))
     (with-reply (reply)
-      (encode-response-head reply exchange status headers event (written-said written))
+      (encode-response-head reply exchange status headers event (written-announced written))
       (whole-or-broken (io)
         (note-event exchange event)
         (write-encoded io reply)))
@@ -84,23 +88,24 @@ has begun it if WITHIN-P."
            (setf (written-closed-p written) t)
            (drop-written written))
           ((not (eq :none framing))
-           (setf (deferred-response-shared-queue (written-deferred-response written)) (written-shared-queue written))))
+           (setf (deferred-response-shared-queue (written-deferred-response written))
+                 (written-shared-queue written))))
     (leave-output-to-engine io)))
 
 (defun end-written (written)
-  "Ends WRITTEN, all of which was sent, or is the engine's to send."
+  "Ends WRITTEN, whose octets were all sent or given to the engine."
   (let ((stream (written-stream written)))
     (note-sent-beside stream (written-shared-queue written))
     (note-event (delayed-exchange (written-delayed written))
                 (if (end-reply stream) :reply-end :reply-cut))))
 
 (defun written-to-end-p (written)
-  "True when nothing can be written to WRITTEN any more that would be sent."
+  "True when nothing more that is written to WRITTEN would be sent."
   (or (eq :none (written-framing written))
       (shared-queue-over-p (written-shared-queue written))))
 
 (defun end-within (written)
-  "Ends WRITTEN while the function of the application runs, or when that has returned."
+  "Sends the rest of WRITTEN and ends it, in the thread of the application's function."
   (let ((shared-queue (written-shared-queue written))
         (delayed (written-delayed written)))
     (cond ((shared-queue-ended-p shared-queue)
@@ -109,11 +114,11 @@ has begun it if WITHIN-P."
            (send-queued shared-queue (delayed-io delayed))
            (end-written written)))))
 
-;;; Whose turn it is to send, while the function runs
+;;; Turns to send, while the function runs
 
 (defun take-turn (written)
-  "Gives the turn to the current thread: :TAKEN; :BUSY where somebody else has it; :OVER when the
-function has returned."
+  "Gives the turn to the current thread, and returns :TAKEN.  Returns :BUSY if another thread has
+it, and :OVER if the function has returned."
   (with-lock-briefly ((written-lock written))
     (cond ((eq :over (written-turn written)) :over)
           ((written-turn written) :busy)
@@ -127,15 +132,15 @@ function has returned."
     (setf (written-turn written) nil)
     (bt:condition-notify (written-ended written))))
 
-(defun amid-turn-p (written)
-  "True when the current thread has the turn, or that of the body: a condition was signalled amid
-it, and is being handled."
+(defun within-turn-p (written)
+  "True when the current thread has the turn, or the body's turn: it writes in an interrupt, or in
+the handler of a condition that was signalled during the turn."
   (let ((thread (bt:current-thread)))
     (or (eq thread (written-turn written))
         (eq thread (raw-body-turn (delayed-body (written-delayed written)))))))
 
 (defun end-turns (written)
-  "Waits until nobody has a turn, and lets nobody have one any more."
+  "Waits until no thread has the turn, and lets no thread take it any more."
   (wait-until (lambda ()
                 (case (written-turn written)
                   (:over t)
@@ -143,9 +148,9 @@ it, and is being handled."
               (written-ended written) (written-lock written) nil 1/4))
 
 (defun send-in-turn (written)
-  "Sends what is in the shared send queue of WRITTEN.  The thread of the function waits for the
-client only while the shared send queue is full, since that thread will be back; any other until all
-was taken."
+  "Sends the shared send queue of WRITTEN.  The thread of the function waits for the client only
+while the queue is full, since it sends again when it writes or returns.  Any other thread waits
+until the client has taken everything."
   (let ((body (delayed-body (written-delayed written))))
     (if (raw-body-content body)
         (with-reading-turn (body)
@@ -166,32 +171,33 @@ was taken."
       (end-within written))))
 
 (defun sent-in-turn-p (written)
-  "Does what SEND-IN-TURN does, also in a thread that has no buffers of its own.  NIL where the
-client has left."
+  "Calls SEND-IN-TURN, in a thread that may have no buffers of its own.  NIL where the client has
+left."
   (handler-case (progn (if (within-function-p (written-delayed written))
                            (send-in-turn written)
                            (call-with-borrowed-worker-buffers (lambda () (send-in-turn written))))
                        t)
     ((or descriptor-broken stream-timeout) ()
-      (drop-written written)            ; and nobody waits for room that there will never be
+      (drop-written written)            ; so that no thread waits for room in vain
       nil)))
 
 (defun send-if-free (written)
-  "Sends what is in the shared send queue of WRITTEN if it is the current thread's turn; returns
-what TAKE-TURN has said.  Signals CLIENT-LEFT, when the turn has ended."
+  "Sends the shared send queue of WRITTEN if the current thread gets the turn.  Returns the value of
+TAKE-TURN.  Signals CLIENT-LEFT, after the turn has ended."
   (multiple-value-bind (turn left-p)
       (with-acquired (turn (take-turn written) (when (eq :taken turn) (end-turn written)))
         (values turn (and (eq :taken turn) (not (sent-in-turn-p written)))))
     (when left-p
-      (tell-of-leaving written))
+      (signal-client-left written))
     turn))
 
 (defun send-within (written)
-  "Has what is in the shared send queue of WRITTEN sent while the function runs."
-  (unless (or (eq :over (written-turn written)) (amid-turn-p written))
+  "Sends the shared send queue of WRITTEN while the function runs, or leaves it to the thread that
+is sending."
+  (unless (or (eq :over (written-turn written)) (within-turn-p written))
     (loop
       (ecase (send-if-free written)
-        ;; Another thread may have queued it while this one had the turn.
+        ;; Another thread may have queued a piece while this one had the turn.
         (:taken (unless (queued-p (written-shared-queue written))
                   (return)))
         (:busy (return))
@@ -200,8 +206,8 @@ what TAKE-TURN has said.  Signals CLIENT-LEFT, when the turn has ended."
 ;;; Writing
 
 (defun chunk-octets (chunk start end)
-  "The octets of CHUNK, a string, octets or NIL, from START to END or NIL, in a vector that is
-nobody else's."
+  "A fresh vector of the octets of CHUNK, a string, octets or NIL, from START to END, which may be
+NIL."
   (etypecase chunk
     (null (make-octets 0))
     (string
@@ -211,43 +217,46 @@ nobody else's."
     ((vector octet) (coerce (subseq chunk start end) 'octets))))
 
 (defun refuse-piece (written)
-  "Signals why nothing can be written to WRITTEN any more."
+  "Signals RESPONSE-OVER or CLIENT-LEFT, since nothing can be written to WRITTEN any more."
   (if (written-closed-p written)
       (error 'response-over)
-      (tell-of-leaving written)))
+      (signal-client-left written)))
 
 (defun room-awaited-p (written)
-  "Waits for room in WRITTEN, as long as its client may take nothing; or, until the head was sent,
-as long as a response may take to come.  True when there is some."
+  "Waits for room in WRITTEN, up to :WRITE-TIMEOUT seconds; before the head is sent, up to
+:RESPONSE-TIMEOUT seconds.  True when there is room."
   (let ((server (delayed-server (written-delayed written))))
     (await-room (written-shared-queue written)
-                (if (written-stream written) (write-seconds server) (server-response-timeout server)))))
+                (if (written-stream written)
+                    (write-seconds server)
+                    (server-response-timeout server)))))
 
 (defun await-room-in (written)
   "Waits until there is room in WRITTEN.  Signals CLIENT-LEFT when there is none in time."
-  ;; Who sends ends the shared send queue when the client takes nothing in time; if it takes little,
-  ;; more than one such time may pass.
+  ;; The sending thread ends the queue when the client takes nothing in time.  When the client takes
+  ;; little, more than one such time may pass.
   (loop until (room-awaited-p written)
         do (unless (and (written-stream written)
                         (engine-sends-p (delayed-io (written-delayed written))))
              (drop-written written)
-             (tell-of-leaving written))
-           (send-within written))       ; whose turn it was may have been destroyed
+             (signal-client-left written))
+           (send-within written))       ; the thread that had the turn may have been destroyed
   (when (shared-queue-ended-p (written-shared-queue written))
     (refuse-piece written)))
 
 (defun put-piece (written octets)
-  "Puts OCTETS, framed, into WRITTEN, and has them sent."
+  "Puts OCTETS, framed, into the shared send queue of WRITTEN, and has them sent."
   (let ((shared-queue (written-shared-queue written))
-        (amid-turn-p (amid-turn-p written))) ; who would wait for room then, would wait for itself
-    (ecase (uninterruptibly             ; who is destroyed amid it would leave them unsent
-             (let ((result (put-in-shared-queue shared-queue octets amid-turn-p)))
+        ;; In its turn, this thread would wait for itself if it waited for room.
+        (within-turn-p (within-turn-p written)))
+    (ecase (uninterruptibly             ; or a destroyed thread could leave them unsent
+             (let ((result (put-in-shared-queue shared-queue octets within-turn-p)))
                (when (and (eq :over (written-turn written)) (member result '(:room :full)))
                  (resume (written-deferred-response written)))
                result))
       (:room (send-within written))
       (:full (send-within written)
-             (unless amid-turn-p
+             (unless within-turn-p
                (await-room-in written)))
       (:refused (send-within written)
                 (await-room-in written)
@@ -256,7 +265,7 @@ as long as a response may take to come.  True when there is some."
       (:over (refuse-piece written)))))
 
 (defun close-written (written)
-  "Ends WRITTEN for who writes it; what was written is still sent."
+  "Closes WRITTEN for its writer.  Pieces that were written are still sent."
   (setf (written-closed-p written) t)
   (when (uninterruptibly
           (and (close-shared-queue (written-shared-queue written))
@@ -266,7 +275,8 @@ as long as a response may take to come.  True when there is some."
     (send-within written)))
 
 (defun write-piece (written chunk start end close-p)
-  "Writes CHUNK, a string, octets or NIL, from START to END to WRITTEN; closes that if CLOSE-P."
+  "Writes CHUNK, a string, octets or NIL, from START to END, to WRITTEN.  Closes WRITTEN if
+CLOSE-P."
   (let ((octets (chunk-octets chunk start end))
         (delayed (written-delayed written)))
     (unless (within-function-p delayed)
@@ -282,6 +292,6 @@ as long as a response may take to come.  True when there is some."
   (values))
 
 (defun make-writer (written)
-  "The function by which an application writes WRITTEN."
+  "A function with which an application writes WRITTEN."
   (lambda (chunk &key (start 0) end close)
     (write-piece written chunk start end close)))
