@@ -295,8 +295,6 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "parameters")   ; of a request: its query and its cookies
                  (:file "requests")     ; making request objects
                  (:file "guards")       ; what programs ask of them
-                 (:file "connection")
-                 (:file "request-processing") ; by our own code, from octets to octets
                  (:file "reply")
                  (:file "streaming")    ; replies that handlers write themselves
                  (:file "reply-context")
@@ -307,6 +305,9 @@ has no thread.  Handlers, sessions and dispatchers stay as they are."
                  (:file "channels")     ; to many clients at once
                  (:file "heartbeats")   ; of silent event streams
                  (:file "websockets")
+                 (:file "request-processing") ; by our own code, from octets to octets
+                 (:file "resumed-replies") ; deferred ones, when they are answered
+                 (:file "connection")
                  (:file "paths")        ; pathnames that requests ask for
                  (:file "files")        ; by the shortest way
                  (:file "post-data")    ; content of a request: read at once, or dropped

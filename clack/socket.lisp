@@ -8,7 +8,7 @@
 ;;;;   until its function has returned,         then
 ;;;;   the application
 ;;;;   has written to :CLACK.IO                 the connection is the application's.  A response
-;;;;                                            that it returns, or gives to a responder, is not sent
+;;;;                                           that it returns, or gives to a responder, is not sent
 ;;;;   has set a callback, and returned a       likewise
 ;;;;   function
 ;;;;   has set a callback, and returned a list  the response is sent, and the callback forgotten

@@ -3,19 +3,6 @@
 ;;;; PROCESS-CONNECTION of our acceptors, between the server, which reads and writes, and REQUEST-
 ;;;; PROCESSING, which makes requests of Hunchentoot's.
 
-(defun application-of (acceptor exchange)
-  "The application whose limits are for requests to ACCEPTOR: that of EXCHANGE, unless ACCEPTOR got
-the connection from another one."
-  (let ((own (exchange-application exchange))
-        (other (acceptor-taskmaster* acceptor)))
-    (if (and (not (eq own other))
-             (not (eq acceptor (hunchentoot:taskmaster-acceptor own)))
-             (typep other 'recycling-taskmaster)
-             (slot-boundp other 'hunchentoot:acceptor)
-             (eq acceptor (hunchentoot:taskmaster-acceptor other)))
-        other
-        own)))
-
 (defun serve-request (acceptor exchange)
   "Serves the request of EXCHANGE; returns what is to become of its connection."
   (let* ((connection (exchange-connection exchange))

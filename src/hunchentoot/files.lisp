@@ -10,12 +10,6 @@
 
 ;;; Who sends it
 
-(defun ours-to-send-p ()
-  "True when the current request is one that our own code read, and its reply is still to be made."
-  (and (current-head)
-       (not (headers-sent-p))
-       (null hunchentoot:*header-stream*)))
-
 (defun serve-file (hunchentoots pathname &rest arguments)
   "Replies with the file PATHNAME, as HUNCHENTOOTS, a function, does with ARGUMENTS; calls that
 where there is no better way."

@@ -141,6 +141,13 @@ its end."
 
 ;;; The charset of content
 
+(defun encoding-of (external-format)
+  "How ENCODE-STRING calls EXTERNAL-FORMAT; NIL where it does not know it."
+  (and (eq (flexi-streams:external-format-eol-style external-format) :lf)
+       (case (flexi-streams:external-format-name external-format)
+         (:utf-8 :utf-8)
+         (:iso-8859-1 :latin-1))))
+
 (defun format-named (charset)
   "The external format that CHARSET, a string, names, or NIL; nothing that a client sends is
 interned."

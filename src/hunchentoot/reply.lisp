@@ -3,18 +3,11 @@
 ;;;; From what a handler returns to the octets of the reply.  What is decided here, and in
 ;;;; which order, is what Hunchentoot's START-OUTPUT and SEND-RESPONSE decide.
 
-(defmethod hunchentoot:process-request ((request hunchentoot:request))
-  "As Hunchentoot does it, but with replies made of octets where our own code read the head."
-  (cond ((null (current-head))
-         (call-next-method))
-        (t
-         (call-as-request request (lambda ()
-                                    (answer hunchentoot:*acceptor* request (current-head))))
-         ;; Methods after this one, of WebSocket libraries, talk on with the client.
-         (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
-                    (null (exchange-upgrade *exchange*)))
-           (note-event *exchange* :switch)
-           (open-content-stream request (stream-for-program *exchange*))))))
+(defun ours-to-send-p ()
+  "True when the current request is one that our own code read, and its reply is still to be made."
+  (and (current-head)
+       (not (headers-sent-p))
+       (null hunchentoot:*header-stream*)))
 
 (defun let-program-talk-on (request)
   "Makes the connection's stream the content stream of REQUEST, which has no content, before its
@@ -35,38 +28,6 @@ handler returns: libraries for other protocols look for it there."
     (if (eq (http-io http) (http-base http))
         (usocket:socket-stream (connection-usocket (exchange-connection exchange)))
         (http-stream http))))
-
-(defun answer (acceptor request head)
-  (flet ((handle ()
-           ;; Making the request may have found it bad.
-           (if (eql (hunchentoot:return-code hunchentoot:*reply*) hunchentoot:+http-ok+)
-               (call-handler acceptor request)
-               (values nil nil nil nil))))
-    (declare (dynamic-extent #'handle))
-    (unwind-protect (answer-by #'handle acceptor request head)
-      (let ((deferred-response (exchange-deferred-response *exchange*)))
-        ;; One that is neither waited for nor sent is abandoned next, which ends its context.
-        (when (and deferred-response
-                   (not (deferred-p *exchange*))
-                   (not (deferred-response-unsent-p deferred-response)))
-          (end-context (deferred-response-context deferred-response)))))))
-
-(defun answer-by (handler acceptor request head)
-  "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a
-backtrace; and last whether it was left by a throw.  Unless the reply comes later."
-  (multiple-value-bind (content condition backtrace left-p) (funcall handler)
-    (when (exchange-upgrade *exchange*)
-      (check-switch *exchange* condition))
-    (let ((deferred-response (exchange-deferred-response *exchange*)))
-      (cond ((exchange-upgrade *exchange*) ; its head says all
-             (send-result acceptor request head "" condition backtrace))
-            ((and deferred-response (deferred-response-waits-p deferred-response))
-             (multiple-value-bind (content condition backtrace)
-                 (deferred-result deferred-response left-p condition backtrace)
-               (unless (eq :later content)
-                 (send-result acceptor request head content condition backtrace))))
-            (t
-             (send-result acceptor request head content condition backtrace))))))
 
 (defun settle-options (head)
   "Answers 204 to the request with HEAD, for which the program has no content, where that asks by
@@ -179,13 +140,6 @@ Signals INVALID-HEADER, see CHECK-TRANSFER-ENCODING.")
       (setf (slot-value reply 'hunchentoot:headers-out) headers))))
 
 ;;; The content
-
-(defun encoding-of (external-format)
-  "How ENCODE-STRING calls EXTERNAL-FORMAT; NIL where it does not know it."
-  (and (eq (flexi-streams:external-format-eol-style external-format) :lf)
-       (case (flexi-streams:external-format-name external-format)
-         (:utf-8 :utf-8)
-         (:iso-8859-1 :latin-1))))
 
 (defstruct (content-kind (:include opaque))
   "What CONTENT-TYPE, as the program set it, and EXTERNAL-FORMAT make of a string."

@@ -1,9 +1,21 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; One request, whose head the server has read: its objects are Hunchentoot's, and its reply is
-;;;; made of octets: sent at once where a handler returns it whole (reply.lisp), else as the handler
-;;;; writes it
-;;;; (streaming.lisp).
+;;;; One request, from the head that the server has read to the reply.  Hunchentoot's objects
+;;;; describe the request.  The reply is made of octets: sent at once where the handler returns it
+;;;; whole (reply.lisp), else as the handler writes it (streaming.lisp).
+
+(defun application-of (acceptor exchange)
+  "The application whose limits are for requests to ACCEPTOR: that of EXCHANGE, unless ACCEPTOR got
+the connection from another one."
+  (let ((own (exchange-application exchange))
+        (other (acceptor-taskmaster* acceptor)))
+    (if (and (not (eq own other))
+             (not (eq acceptor (hunchentoot:taskmaster-acceptor own)))
+             (typep other 'recycling-taskmaster)
+             (slot-boundp other 'hunchentoot:acceptor)
+             (eq acceptor (hunchentoot:taskmaster-acceptor other)))
+        other
+        own)))
 
 (defun call-with-content (http content thunk)
   "Calls THUNK, which processes the request over HTTP with CONTENT; what that has in memory counts
@@ -69,3 +81,50 @@ another one."
 (defun finish-content (acceptor exchange)
   "Drops the rest of the content of the request of EXCHANGE."
   (end-content (application-of acceptor exchange) exchange (connection-taken-p)))
+
+;;; The handler, and its reply
+
+(defmethod hunchentoot:process-request ((request hunchentoot:request))
+  "As Hunchentoot does it, but with replies made of octets where our own code read the head."
+  (cond ((null (current-head))
+         (call-next-method))
+        (t
+         (call-as-request request (lambda ()
+                                    (answer hunchentoot:*acceptor* request (current-head))))
+         ;; Methods after this one, of WebSocket libraries, talk on with the client.
+         (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
+                    (null (exchange-upgrade *exchange*)))
+           (note-event *exchange* :switch)
+           (open-content-stream request (stream-for-program *exchange*))))))
+
+(defun answer (acceptor request head)
+  (flet ((handle ()
+           ;; Making the request may have found it bad.
+           (if (eql (hunchentoot:return-code hunchentoot:*reply*) hunchentoot:+http-ok+)
+               (call-handler acceptor request)
+               (values nil nil nil nil))))
+    (declare (dynamic-extent #'handle))
+    (unwind-protect (answer-by #'handle acceptor request head)
+      (let ((deferred-response (exchange-deferred-response *exchange*)))
+        ;; One that is neither waited for nor sent is abandoned next, which ends its context.
+        (when (and deferred-response
+                   (not (deferred-p *exchange*))
+                   (not (deferred-response-unsent-p deferred-response)))
+          (end-context (deferred-response-context deferred-response)))))))
+
+(defun answer-by (handler acceptor request head)
+  "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a
+backtrace; and last whether it was left by a throw.  Unless the reply comes later."
+  (multiple-value-bind (content condition backtrace left-p) (funcall handler)
+    (when (exchange-upgrade *exchange*)
+      (check-switch *exchange* condition))
+    (let ((deferred-response (exchange-deferred-response *exchange*)))
+      (cond ((exchange-upgrade *exchange*) ; its head says all
+             (send-result acceptor request head "" condition backtrace))
+            ((and deferred-response (deferred-response-waits-p deferred-response))
+             (multiple-value-bind (content condition backtrace)
+                 (deferred-result deferred-response left-p condition backtrace)
+               (unless (eq :later content)
+                 (send-result acceptor request head content condition backtrace))))
+            (t
+             (send-result acceptor request head content condition backtrace))))))

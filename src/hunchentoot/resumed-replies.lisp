@@ -1,0 +1,70 @@
+(in-package #:hunchentoot-recycling-taskmaster)
+
+;;;; Deferred replies that go on: a worker binds the context of the request again, and sends the
+;;;; answer, or the end of a stream.
+
+(defun call-resuming (exchange context thunk)
+  "Calls THUNK, which goes on with the reply of EXCHANGE in CONTEXT; returns what is to become of
+the connection."
+  (let* ((acceptor (deferred-reply-acceptor context))
+         (http (exchange-http exchange))
+         (*exchange* exchange))
+    (flet ((resume-it ()
+             (call-in-context context thunk)
+             (conclude-resumed acceptor exchange context http)))
+      (declare (dynamic-extent #'resume-it))
+      (flet ((resume-with-stream ()
+               (call-with-connection-stream (deferred-reply-stream context) #'resume-it (constantly nil))))
+        (declare (dynamic-extent #'resume-with-stream))
+        (let ((outcome (call-timed acceptor exchange #'resume-with-stream)))
+          (cond ((eq :deferred outcome) outcome)
+                ((and (http-base http) (not (settle-lent (http-base http)))) :close)
+                (t outcome)))))))
+
+(defun conclude-resumed (acceptor exchange context http)
+  ;; And its end is to come.
+  (cond ((deferred-response-shared-queue (exchange-deferred-response exchange))
+         (setf (deferred-reply-stream context) (current-stream))
+         :deferred)
+        (t
+         (forget-request context)
+         (prog1 (conclude-exchange acceptor exchange http)
+           (count-request (exchange-connection exchange))))))
+
+(defmethod send-deferred-response ((taskmaster recycling-taskmaster) deferred-response answer)
+  (let ((context (deferred-response-context deferred-response)))
+    (flet ((send-it ()
+             (if (typep answer 'streamed-answer)
+                 (begin-outgoing deferred-response context answer)
+                 (send-deferred context answer))))
+      (declare (dynamic-extent #'send-it))
+      (call-resuming (deferred-response-exchange deferred-response) context #'send-it))))
+
+(defun send-deferred (context answer)
+  "Sends ANSWER, a COMPLETION, :EXPIRED or :EVICTED, in CONTEXT."
+  (flet ((late-content ()
+           (completed-content
+            (case answer
+              (:expired (make-completion nil hunchentoot:+http-gateway-time-out+ '() nil))
+              (:evicted (make-completion nil hunchentoot:+http-service-unavailable+ '() nil))
+              (t answer)))))
+    (declare (dynamic-extent #'late-content))
+    (answer-by #'late-content
+               (deferred-reply-acceptor context) (deferred-reply-request context) (current-head))))
+
+(defmethod end-stream ((taskmaster recycling-taskmaster) deferred-response shared-queue)
+  (let ((exchange (deferred-response-exchange deferred-response))
+        (context (deferred-response-context deferred-response)))
+    (call-resuming exchange context
+                   (lambda ()
+                     (when (typep (deferred-reply-stream context) 'reply-stream)
+                       (note-sent-beside (deferred-reply-stream context) shared-queue))
+                     ;; Its head was sent in another context.
+                     (when (persists-p (exchange-protocol exchange))
+                       (keep-connection))))))
+
+(defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)
+  (forget-request (deferred-response-context deferred-response))
+  (let ((access (shiftf (exchange-access (deferred-response-exchange deferred-response)) nil)))
+    (when access                        ; of a stream that was begun, perhaps
+      (finish-access (deferred-reply-acceptor (deferred-response-context deferred-response)) access))))
