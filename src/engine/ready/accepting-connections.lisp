@@ -3,21 +3,21 @@
 ;;;; How connections come into the ready engine.
 ;;;;
 ;;;; The poller is edge-triggered: the listener makes one event when connections come.  So the
-;;;; worker that gets it sees to it that all of them are accepted:
+;;;; worker that gets the event makes sure that all of them are accepted:
 ;;;;
-;;;;   having accepted one connection, a worker finds    and does, before it serves that
-;;;;   nobody waits                                      queues the listener, first
-;;;;   somebody waits, and there is a second one         parks that, queues the listener, first
-;;;;   somebody waits, and there is none                 nothing: the next one makes an event
-;;;;   it has accepted many since it asked the poller    arms the listener anew: its event comes after all
-;;;;                                                     that is ready now
+;;;;   after one connection, it finds                    and before it serves that, it
+;;;;   no worker waits                                   queues the listener, first
+;;;;   a worker waits, and a second connection           parks that one, queues the listener, first
+;;;;   a worker waits, and no second connection          does nothing: the next one makes an event
+;;;;   it has accepted many since it asked the poller    arms the listener anew: that event comes
+;;;;                                                     after all that is ready now
 ;;;;
-;;;; When all connections are accepted first, and parked, each costs two calls of the system more,
-;;;; and most often another processor than the one that has it in its cache.
+;;;; To accept all connections first, and park them, would cost two system calls more for each, and
+;;;; most often another processor than the one that has the connection in its cache.
 
 (defun open-connection (engine descriptor peer)
-  "A connection, owned by the caller, on DESCRIPTOR, to PEER.  Where none can be made, DESCRIPTOR is
-closed."
+  "Makes a connection on DESCRIPTOR to PEER, which the caller owns.  If that fails, closes
+DESCRIPTOR."
   (let ((table (engine-table engine))
         (connection nil))
     (unwind-protect
@@ -35,16 +35,16 @@ closed."
     connection))
 
 (defun readable-p (engine connection)
-  "True when CONNECTION of ENGINE is parked and has something to be read.  Asks as its owner: else
-the descriptor might be another's by then."
+  "True if CONNECTION of ENGINE is parked and has input.  The caller looks as its owner;
+otherwise the descriptor might belong to another connection by then."
   (as-owner (claim-parked connection)
     (prog1 (or (connection-turn-over-p connection)
                (await-descriptor (connection-descriptor connection) :input :until (milliseconds)))
       (park-again engine connection))))
 
 (defun busy-or-readable-count (engine most)
-  "How many connections of ENGINE are served, or have something to be read, which no worker is free
-for; MOST where they are more."
+  "The number of connections of ENGINE that are served, or that have input and no worker; MOST if
+there are more."
   (let ((count (with-engine (engine) (busy-count engine))))
     (block counting
       (map-connections (lambda (connection)
@@ -56,8 +56,8 @@ for; MOST where they are more."
     (min count most)))
 
 (defun refused-p (engine worker)
-  "True when ENGINE has no room for the connection that was just opened by WORKER, who may serve
-it, or, when that is T, for another worker who may; NIL when all workers serve."
+  "True if ENGINE has no room for the connection that was just opened.  WORKER is the worker that
+may serve it, T if another worker may, or NIL if all workers serve."
   (let ((limit (engine-accept-limit engine)))
     (and (null worker)
          (case limit
@@ -79,15 +79,15 @@ it, or, when that is T, for another worker who may; NIL when all workers serve."
           (drop-connection engine connection)))))
 
 (defun refuse-descriptor (engine descriptor)
-  "Closes DESCRIPTOR, which is a larger number than the table of ENGINE has room for."
+  "Closes DESCRIPTOR, a number too large for the table of ENGINE."
   (close-descriptor descriptor)
   (with-engine (engine)
     (incf (tally-refused (engine-tally engine))))
   nil)
 
 (defun adopt-descriptor (engine worker descriptor peer)
-  "A new connection on DESCRIPTOR, to PEER, owned by the caller; NIL when it was refused.  WORKER is
-as for REFUSED-P."
+  "Makes a connection on DESCRIPTOR to PEER, which the caller owns; returns NIL if it was
+refused.  WORKER is as for REFUSED-P."
   (let ((connection (open-connection engine descriptor peer)))
     (cond ((refused-p engine worker)
            (refuse-connection engine connection)
@@ -96,8 +96,9 @@ as for REFUSED-P."
            connection))))
 
 (defun take-connection (engine worker)
-  "A new connection, owned by the caller; NIL when there is none, or it was refused.  WORKER is as
-for REFUSED-P.  The second value is true when there may be more, which the poller will not tell."
+  "Accepts a connection, which the caller owns; returns NIL if there is none, or it was refused.
+WORKER is as for REFUSED-P.  The second value is true if there may be more connections, which the
+poller will not report."
   (multiple-value-bind (descriptor peer) (accept-descriptor (engine-listener-descriptor engine))
     (cond ((minusp descriptor)
            (values nil (note-failed-accept engine (- descriptor))))
@@ -109,15 +110,14 @@ for REFUSED-P.  The second value is true when there may be more, which the polle
                    t)))))
 
 (defun note-accepted (engine)
-  "Forgets what kept ENGINE from accepting.  While descriptors lack one comes free now and then,
-which is not the end of that."
+  "Forgets the trouble that kept ENGINE from accepting.  A lack of descriptors is not over when
+one comes free."
   (when (and (engine-accept-trouble engine)
              (not (eq (engine-accept-trouble engine) 'descriptors-exhausted)))
     (forget-accept-trouble engine)))
 
 (defun note-failed-accept (engine number)
-  "Notes that accepting failed with the error NUMBER.  True when it may succeed if tried again at
-once."
+  "Records that accepting failed with the error NUMBER.  True if it may succeed at once."
   (let ((kind (accept-failure-kind number)))
     (case kind
       (:gone t)
@@ -130,33 +130,34 @@ once."
        nil))))
 
 (defun somebody-to-accept-p (engine)
-  "True when a connection waits to be accepted by ENGINE."
+  "True if a connection waits to be accepted by ENGINE."
   (await-descriptor (engine-listener-descriptor engine) :input :until (milliseconds)))
 
 (defun note-backlog-empty (engine)
-  "Notes that nobody waited to be accepted by ENGINE.  If descriptors lacked, that is over; of other
-trouble only the next connection tells whether it lasts.  True when somebody waits all the same, of
-whom no event need come."
+  "Records that no connection waited to be accepted by ENGINE.  A lack of descriptors is over
+then; for other trouble only the next connection shows whether it lasts.  True if a connection
+waits all the same, for which no event need come."
   (if (eq (engine-accept-trouble engine) 'descriptors-exhausted)
       (forget-accept-trouble engine)
       (with-engine (engine)
         (setf (engine-accept-again-p engine) nil)))
-  ;; Another thread may have got the event of somebody who came since, failed to accept that
-  ;; connection, and noted so before: that was just forgotten.
+  ;; Another thread may have got the event of a later connection, failed to accept it, and recorded
+  ;; that.  The lines above have just forgotten it.
   (somebody-to-accept-p engine))
 
 (defun accept-again (engine)
-  "What the sentinel does about connections of ENGINE that could not be accepted."
+  "Tries again to accept connections of ENGINE that could not be accepted.  The sentinel calls
+this."
   (when (or (somebody-to-accept-p engine)
-            ;; They are gone, or went to another process that has the same listener.
+            ;; The clients are gone, or another process with the same listener accepted them.
             (note-backlog-empty engine))
     (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
       (evict-idle-connections engine))
     (rearm-listener engine)))
 
 (defun accept-connections (engine worker)
-  "Accepts a connection and serves it: its request is most often there already.  See above for
-those that came with it."
+  "Accepts a connection and serves it in WORKER, since its request has most often come already.
+The table above says what happens to the connections that came with it."
   (multiple-value-bind (connection more-p) (take-connection engine worker)
     (when more-p
       (accept-others engine worker connection))
@@ -164,8 +165,8 @@ those that came with it."
       (serve-connection engine worker connection))))
 
 (defun accept-others (engine worker connection)
-  "Has those accepted that may have come with CONNECTION, which WORKER accepted and is going to
-serve, whatever fails here."
+  "Makes sure that the connections that came with CONNECTION are accepted.  WORKER, which
+accepted CONNECTION, serves it afterwards, even if this fails."
   (unless-returned (handler-case (when (or (not (somebody-waits-p engine))
                                            (accept-and-park engine worker))
                                    (requeue-listener engine worker))
@@ -176,8 +177,8 @@ serve, whatever fails here."
       (drop-connection engine connection))))
 
 (defun accept-and-park (engine worker)
-  "Accepts a connection for the worker that gets the event of its request.  True when there may be
-more, of which no event will come."
+  "Accepts a connection and parks it for the worker that gets the event of its request.  True if
+there may be more connections, for which no event will come."
   (uninterruptibly                      ; what was accepted is nobody else's to close
     (multiple-value-bind (connection more-p) (take-connection engine worker)
       (when connection
@@ -188,15 +189,15 @@ more, of which no event will come."
       more-p)))
 
 (defun requeue-listener (engine worker)
-  "Lets somebody else look whether connections wait."
+  "Lets another worker look whether connections wait."
   (if (< (incf (ready-worker-accepted worker)) +accept-batch+)
       ;; Behind connections that never pause, one would be accepted in each of their rounds.
       (queue-first engine (engine-listener-descriptor engine))
       (rearm-listener engine)))
 
 (defun rearm-listener (engine)
-  "Makes another event of the listener of ENGINE if connections wait there.  If the system does
-not take that, it is tried again."
+  "Makes another event of the listener of ENGINE if connections wait there.  If the system
+refuses that, the sentinel tries again."
   (let* ((listener (engine-listener-descriptor engine))
          (result (rearm (engine-poller engine) listener listener)))
     (when (and (minusp result) (engine-accepting-p engine))
@@ -204,18 +205,18 @@ not take that, it is tried again."
 
 (defmethod accept-rest ((engine ready-engine) seconds)
   (let ((left (countdown seconds)))
-    ;; Somebody else may stop ENGINE, and waits until this is done, to close the listener.
+    ;; Another thread that stops ENGINE waits for the end of this before it closes the listener.
     (loop while (and (engine-accepting-p engine) (plusp (funcall left)))
           do (unless (accept-and-park engine (not (all-serve-p engine)))
                (unless (engine-accept-again-p engine) ; else somebody could not be accepted
                  (return))
                (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
-                 (evict-idle-connections engine)) ; the sentinel and who is served make some, too
+                 (evict-idle-connections engine))
                (await-kernel engine)))))
 
 (defun accept-for-others (engine)
-  "What the sentinel does when no worker of ENGINE is free to accept: parks what comes, or refuses
-it."
+  "Accepts connections when no worker of ENGINE is free, and parks or refuses them.  The sentinel
+calls this."
   (loop repeat +accept-batch+
         unless (accept-and-park engine nil)
           return nil

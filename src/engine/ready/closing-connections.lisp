@@ -3,18 +3,18 @@
 ;;;; How connections of the ready engine end.
 
 (defun release-output (connection)
-  "Releases what is reserved for output of CONNECTION, which the caller owns."
+  "Releases the memory reserved for output of CONNECTION, which the caller owns."
   (let ((queue (connection-queue connection)))
     (when (plusp (send-queue-reserved queue))
       (change-reservation (send-queue-reserved queue) 0))))
 
 (defun forget-owned (engine connection)
-  "Makes CONNECTION, which the caller owns, and whose descriptor is open, unknown to ENGINE."
+  "Makes ENGINE forget CONNECTION, which the caller owns, and whose descriptor is open."
   (clear-queue (connection-queue connection))
   (release-output connection)
   (forget-connection (engine-table engine) connection)
   (counter-add (tally-open (engine-tally engine)) -1)
-  (when (draining-p engine)             ; somebody waits for the last one
+  (when (draining-p engine)             ; a stop waits for the last one
     (with-engine (engine)
       (bt:condition-notify (engine-changed engine)))))
 
@@ -28,10 +28,11 @@
     (drop-connection engine connection)))
 
 (defun release-owned (engine connection)
-  "Lets the service of ENGINE release CONNECTION, which the caller owns; returns what
-RELEASE-CONNECTION does.  In a worker that can be interrupted, as SERVE can: functions of programs
-run there.  Where it is left by a non-local exit, as when the thread is destroyed, CONNECTION is
-released once more, which the service may not have begun to do, and closed, or nobody would do it."
+  "Lets the service of ENGINE release CONNECTION, which the caller owns; returns the value of
+RELEASE-CONNECTION.  A worker can be interrupted meanwhile, as in SERVE, because functions of
+programs run there.  After a non-local exit, as when the thread is destroyed, the service
+releases CONNECTION once more, which it may not have begun, and CONNECTION is closed: no other
+thread would do either."
   (unless-returned (if (working-p engine)
                        (interruptibly (release-connection engine connection))
                        (release-connection engine connection))
@@ -39,7 +40,7 @@ released once more, which the service may not have begun to do, and closed, or n
       (close-owned engine connection))))
 
 (defun working-p (engine)
-  "True when the current thread is a worker of ENGINE that has not left its pool."
+  "True if the current thread is a worker of ENGINE that has not left its pool."
   (let ((worker (worker-of engine)))
     (and worker (not (eq :ended (worker-state worker))))))
 
@@ -54,9 +55,9 @@ released once more, which the service may not have begun to do, and closed, or n
     (unwatch (engine-poller engine) (connection-descriptor connection))))
 
 (defun abort-connection (engine connection)
-  "Closes the descriptor of CONNECTION, which the caller owns, at once.  Somebody else may have
-another one of its socket, and as long as that is open the poller would report it, unless it forgets
-it."
+  "Closes the descriptor of CONNECTION, which the caller owns, at once.  Another descriptor of
+its socket may be open elsewhere, and the poller would report it as long as that is so; so the
+poller forgets it first."
   (unwatch-connection engine connection)
   (drop-connection engine connection))
 

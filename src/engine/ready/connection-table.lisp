@@ -2,10 +2,10 @@
 
 ;;;; The connections of the ready engine, by descriptor.
 ;;;;
-;;;; A token of the poller is a descriptor and the generation of its connection: a number that
-;;;; tells the connection from others that had the same descriptor before, of which a late
-;;;; event may still be under way.  Pages of the table are made when they are needed and never
-;;;; moved, so that readers need no lock.
+;;;; A token of the poller is a descriptor and the generation of its connection.  The generation is
+;;;; a number that tells this connection from earlier ones with the same descriptor, for which a
+;;;; late event may still be under way.  Pages of the table are made when needed and never move, so
+;;;; readers need no lock.
 
 (defconstant +page-bits+ 10)
 (defconstant +generation-bits+ 30)
@@ -24,7 +24,7 @@
   (generation 0))                       ; a fixnum; changes by COMPARE-AND-SET
 
 (defun table-page (table descriptor)
-  "The page for DESCRIPTOR, made if need be."
+  "The page for DESCRIPTOR; makes it if needed."
   (let ((number (ash descriptor (- +page-bits+)))
         (pages (table-pages table)))
     (or (svref pages number)
@@ -41,14 +41,14 @@
         finally (return next)))
 
 (defun enter-connection (table connection)
-  "Makes CONNECTION the one of its descriptor."
+  "Enters CONNECTION in TABLE for its descriptor."
   (let ((descriptor (connection-descriptor connection)))
     (set-published (svref (table-page table descriptor) (ldb (byte +page-bits+ 0) descriptor))
              connection)))
 
 (defun forget-connection (table connection)
-  "Makes the descriptor of CONNECTION, which is still open, nobody's; unless it is another's
-already."
+  "Removes CONNECTION, whose descriptor is still open, from TABLE, unless another one has its
+place already."
   (let* ((descriptor (connection-descriptor connection))
          (page (table-page table descriptor))
          (place (ldb (byte +page-bits+ 0) descriptor)))
@@ -60,7 +60,7 @@ already."
           (ash (connection-generation connection) 32)))
 
 (defun find-connection (table token)
-  "The connection that TOKEN was made for; NIL when that is gone."
+  "The connection that TOKEN was made for; NIL if it is gone."
   (declare (type table table) (type token token) #.*plain-policy*)
   (let* ((descriptor (ldb (byte 31 0) token))
          (page (svref (table-pages table) (ash descriptor (- +page-bits+))))
@@ -70,7 +70,7 @@ already."
          connection)))
 
 (defun map-connections (function table)
-  "Calls FUNCTION with each connection in TABLE; some that come or go meanwhile are missed."
+  "Calls FUNCTION with each connection in TABLE.  It may miss some that come or go meanwhile."
   (loop for page across (table-pages table)
         when page
           do (loop for connection across (the page page)

@@ -1,22 +1,24 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; What the sentinel of the ready engine looks after a few times a second: deadlines, above all.
+;;;; The sentinel of the ready engine looks a few times a second after deadlines, and more.
 ;;;;
-;;;;   a connection that is                and                            is
-;;;;   overdue, with output left           its peer is fast enough        looked at again, by its end;
-;;;;                                                                      an owner does so itself
-;;;;   overdue, parked, with none left     something has come that no     left to the workers, however long
-;;;;                                       worker has looked at           they are busy
-;;;;   overdue, parked                     its service wanted it so       left to the workers; or visited, where
-;;;;                                                                      all of them serve and none may be made
-;;;;   overdue, with output left           an answer was to come later        left to the workers, to be closed
-;;;;   overdue, parked                     the service gives notice       told so, and closed gently
-;;;;   overdue, parked                     otherwise                      closed
-;;;;   overdue, owned                      its owner has not begun to      left to its owner
-;;;;                                       look at what has come
-;;;;   overdue, owned                      otherwise                      shut down; its owner closes it
-;;;;   deferred                            nobody has its answer any more     left to the workers
-;;;;   idle when a drain is over                                          as if it were overdue
+;;;;   a connection that is                and                         is
+;;;;   overdue, with output left           its peer is fast enough     looked at again, by its end;
+;;;;                                                                   its owner does so itself
+;;;;   overdue, parked, no output left     has input that no worker    left to the workers, however
+;;;;                                       has looked at               long they are busy
+;;;;   overdue, parked                     its service asked for       left to the workers; resumed
+;;;;                                       that time                   here if all of them serve
+;;;;                                                                   and none may be made
+;;;;   overdue, with output left           its reply was to come       left to the workers, which
+;;;;                                       later                       close it
+;;;;   overdue, parked                     the service gives notice    closed gently
+;;;;   overdue, parked                     otherwise                   closed
+;;;;   overdue, owned                      its owner has not begun to  left to its owner
+;;;;                                       look at its input
+;;;;   overdue, owned                      otherwise                   shut down, for its owner to
+;;;;                                                                   close
+;;;;   idle when a drain is over                                       treated as overdue
 
 (defun time-out-if-due (engine connection now)
   "Ends CONNECTION if it is overdue at NOW."
@@ -39,9 +41,9 @@
                                  (time-out-owned-connection engine connection))))))))
 
 (defun owner-may-wait-p (connection)
-  "True when the owner of CONNECTION, who is not the caller, may be waiting for its peer.  An owner
-that has not begun to look at what has come waits for a processor only; before it begins it takes
-the deadline away, so a deadline that is read after this holds.  An owner that has just set a
+  "True if the owner of CONNECTION, another thread, may be waiting for its peer.  An owner that
+has not begun to look at the input waits for a processor only.  Before it begins it takes the
+deadline away, so a deadline that is read after this holds.  An owner that has just set a
 deadline for the rest of a request is about to park."
   (prog1 (and (not (amid-request-p connection))
               (not (served-when-due-p connection))
@@ -50,7 +52,7 @@ deadline for the rest of a request is about to park."
     (order-reads)))
 
 (defun drain-time-out-p (engine connection now)
-  "True when ENGINE drains and has waited long enough for a request of CONNECTION."
+  "True if ENGINE drains and has waited long enough for a request of CONNECTION."
   (and (drain-over-p engine now)
        (not (unfinished-p connection))))
 
@@ -67,8 +69,8 @@ deadline for the rest of a request is about to park."
                                           (if (eq :input direction) :input :io)))))
 
 (defun time-out-parked-connection (engine connection now)
-  "Ends CONNECTION, which is overdue and the sentinel's, unless its peer makes progress, or waits
-for us."
+  "Ends CONNECTION, which is overdue and owned by the sentinel, unless its peer makes progress or
+waits for us."
   (cond ((taken-in-time-p connection now)
          (park-again engine connection))
         ((left-to-workers-p engine connection now))
@@ -82,22 +84,21 @@ for us."
          (end-with-notice engine connection now))))
 
 (defun serve-when-due (engine connection)
-  "Has CONNECTION, which is due and the sentinel's, served: by a worker; but where all of them may
-serve for long, and CONNECTION waits for an answer, the sentinel visits it, to say that none has
-come."
+  "Has a worker serve CONNECTION, which is due and owned by the sentinel.  If all workers may
+serve for long, and CONNECTION waits for a reply, the sentinel itself lets the service say that
+none has come."
   (if (and (eq :deferred (connection-deadline-kind connection))
            (all-serve-p engine))
       (resume-owned engine connection)
       (requeue-connection engine connection)))
 
 (defun end-idle-parked-connection (engine connection now)
-  "Ends CONNECTION, which is the sentinel's, unless a request has come."
+  "Ends CONNECTION, which the sentinel owns, unless a request has come."
   (unless (left-to-workers-p engine connection now)
     (end-with-notice engine connection now)))
 
 (defun next-housekeeping (last)
-  "When the sentinel, which has seen to deadlines and the like LAST at that moment, does so again,
-in MILLISECONDS."
+  "The moment in MILLISECONDS of the sentinel's next look at deadlines, if it looked at LAST."
   (+ last (as-milliseconds *tick*)))
 
 (defun housekeep-when-due (engine controller)

@@ -1,36 +1,36 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The event queue: a worker handles one event at a time, and leaves the others that it got here.
+;;;; The event queue: a worker handles one event at a time, and leaves its other events here.
 ;;;;
-;;;; A wait costs a call of the system, whether it returns one event or several.  So a worker
-;;;; that waits alone asks for several, handles the first, and queues the others here,
-;;;; where whoever is free next takes them before it waits, first come, first served.  In the
-;;;; same way it queues the listener's token when it has accepted one connection of perhaps many.  A
-;;;; handler that blocks then holds up nobody: what is queued here is no more its worker's than what
-;;;; waits in the kernel.
+;;;; A wait costs a system call, whether it returns one event or several.  So a worker that waits
+;;;; alone asks for several, handles the first, and queues the others.  A worker that becomes free
+;;;; takes events from the queue, first come, first served, before it waits.  The listener's token
+;;;; is queued in the same way when a worker has accepted one connection of perhaps many.  So a
+;;;; handler that blocks holds up no other event.
 ;;;;
-;;;;   Invariant: if the queue is not empty, either no worker waits in the poller, or a wakeup is pending.
+;;;;   Invariant: while events are queued, no worker waits in the poller or a wakeup is pending.
 ;;;;
-;;;; Three rules keep it: a worker that waits has counted itself among those that do and then found
-;;;; the queue empty; a worker that queues something looks afterwards whether somebody waits, and
-;;;; wakes one; and so does one that takes something and leaves more.
+;;;; Three rules keep it.  A worker that is about to wait counts itself as waiting first, and looks
+;;;; at the queue afterwards.  A worker that queues an event then wakes one that waits.  A worker
+;;;; that takes an event and leaves others does the same.
 ;;;;
-;;;; The queue is NIL where it is empty, else a cell that is replaced by compare-and-set, and never
-;;;; changed: its CAR lists what is taken first, in order, and its CDR what was queued behind that,
-;;;; the last first.  So it takes no longer to queue or to take a token where thousands are there.
+;;;; The queue is NIL if it is empty.  Otherwise it is a cell that never changes and is replaced by
+;;;; compare-and-set.  Its CAR lists the tokens that are taken first, in order.  Its CDR lists those
+;;;; queued behind them, the last first.  So queueing and taking cost the same with thousands there.
 
 (defconstant +event-batch+ 16
-  "How many events a worker that waits alone takes at a time, while nobody was stuck lately.")
+  "The number of events that a worker which waits alone takes at a time, while no worker was blocked
+lately.")
 
 (defconstant +small-event-batch+ 4
-  "How many it takes otherwise.  Whoever waits for a processor before it has queued the others holds
-them up.")
+  "The number that it takes otherwise.  If it has to wait for a processor before it has queued the
+other events, it holds them up.")
 
 (defconstant +accept-batch+ 16
-  "How many connections one worker accepts before what else is ready has its turn.")
+  "The number of connections that one worker accepts before other events have their turn.")
 
 (defun take-event (engine)
-  "The token that was queued first in ENGINE, and is the caller's now; NIL when there is none."
+  "Takes the oldest token off the queue of ENGINE; NIL if there is none."
   (loop for queue = (engine-event-queue engine)
         while queue
         do (let* ((first (car queue))
@@ -44,7 +44,7 @@ them up.")
                (return (first tokens))))))
 
 (defun queue-events (engine tokens)
-  "Queues TOKENS, a list and not empty, which nobody changes any more, behind those of ENGINE."
+  "Queues TOKENS, a list that is not empty and no longer changes, behind those of ENGINE."
   (loop for before = (engine-event-queue engine)
         until (compare-and-set (engine-event-queue engine) before
                                (if before
@@ -60,21 +60,24 @@ them up.")
   (wake-one-if-somebody-waits engine))
 
 (defun wake-one-if-somebody-waits (engine)
+  "Wakes a worker of ENGINE if one waits and no wakeup is pending."
   (when (and (somebody-waits-p engine)
              (compare-and-set (engine-wakeup-pending-p engine) nil t))
     (wake-one (engine-poller engine))))
 
 (defun clear-wakeup (engine)
-  "Called by whoever got the wakeup, before it looks at the queue of ENGINE."
+  "Clears the mark of a pending wakeup of ENGINE.  The worker that got the wakeup calls this before
+it looks at the queue."
   (compare-and-set (engine-wakeup-pending-p engine) t nil))
 
 ;;; Getting an event
 
 (defun next-event (engine worker)
-  "What WORKER should follow next; anything but an integer when it is time to look around."
+  "The next token for WORKER.  Any other value than an integer means that it is time to look
+around, or is :PROBE."
   (loop
-    ;; A worker that has taken so many off the queue asks the poller: others wait in the kernel, and
-    ;; might never have their turn.
+    ;; After so many events from the queue a worker asks the poller.  Otherwise events that wait in
+    ;; the kernel might never have their turn.
     (let* ((poll-p (>= (ready-worker-taken worker) +event-batch+))
            (queued (if poll-p nil (take-event engine)))
            (token (or queued (await-event engine worker poll-p))))
@@ -87,8 +90,8 @@ them up.")
         (look-around engine worker)))))
 
 (defun await-event (engine worker poll-p)
-  "What the poller returns to WORKER, at once if POLL-P; or what was queued while it turned to the
-poller."
+  "Returns the poller's next token for WORKER, without waiting if POLL-P; or a token that was
+queued meanwhile."
   (setf (ready-worker-accepted worker) 0
         (ready-worker-timers-run worker) 0
         (ready-worker-taken worker) 0)
@@ -101,8 +104,8 @@ poller."
     token))
 
 (defun wait-for-events (engine worker)
-  "What has come for WORKER when it has counted itself as waiting: an event that was queued
-meanwhile, or what the poller returns to it, two values."
+  "Counts WORKER as waiting, and returns a token that was queued meanwhile, or the two values of
+the poller."
   (let* ((pool (engine-pool-state engine))
          (waiting (pool-state-waiting pool))
          (most (cond ((somebody-waits-p engine) 1)
@@ -118,9 +121,9 @@ meanwhile, or what the poller returns to it, two values."
       (values token others))))
 
 (defun queue-other-events (engine others)
-  "Queues OTHERS, tokens that came with the one that the caller handles, for who is free next.  A
-wakeup among them woke nobody who waits, so its mark is cleared first, and another one sent: for
-them, or for what was queued already."
+  "Queues OTHERS, tokens that came with the one that the caller handles.  If OTHERS contains our
+own wakeup, no other worker was woken: clear the mark, and send another wakeup if events are
+queued."
   (when (member :wakeup others)         ; seldom
     (clear-wakeup engine)
     (setf others (remove :wakeup others))
@@ -132,9 +135,9 @@ them, or for what was queued already."
     (wake-one (engine-poller engine))))
 
 (defun idle-poll-milliseconds (pool)
-  "How long a worker waits that found nothing to do: so long that all who wait at rest look around
-once in four seconds.  When more may wait than at rest, as long as the others: it may be one too
-many soon."
+  "The number of milliseconds that a worker waits after it found nothing to do.  At rest all
+waiting workers together look around once in four seconds.  If more workers may wait than at
+rest, the wait has the usual length, because this one may soon be one too many."
   (if (> (pool-state-target pool) (pool-state-floor pool))
       *poll-milliseconds*
       (* 4 *poll-milliseconds* (1+ (counter-count (pool-state-waiting pool))))))

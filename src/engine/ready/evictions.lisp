@@ -1,25 +1,25 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; Parked connections that are ended since they are late, or since others want what they have: a
-;;;; descriptor, or memory.
+;;;; Parked connections that end because they are late, or because others need their descriptor or
+;;;; their memory.
 
 (defun count-time-out (engine connection)
   (with-engine (engine)
     (count-expired engine (connection-deadline-kind connection))))
 
 (defun have-worker-end (engine connection)
-  "Has a worker close CONNECTION, which is overdue and the sentinel's: a program may want to be
-told, and may take long."
+  "Has a worker close CONNECTION, which is overdue and owned by the sentinel.  A program may have
+asked to be called then, and may take long."
   (count-time-out engine connection)
   (setf (connection-deadline connection) nil)
   (leave-end-to-worker engine connection :broken))
 
 (defun left-to-workers-p (engine connection now)
-  "True when something has come for CONNECTION, which is the sentinel's, that no worker has looked
-at; it is parked again then."
+  "True if CONNECTION, which the sentinel owns, has input that no worker has looked at.  It is
+parked again then."
   (when (and (not (unfinished-p connection))
              (await-descriptor (connection-descriptor connection) :input :until now))
-    ;; A worker has the event, and does not get to it.
+    ;; A worker has the event, and has had no time for it.
     (cond ((eq :left (connection-untouched connection))
            (park-again engine connection)
            t)
@@ -32,13 +32,13 @@ at; it is parked again then."
            t))))
 
 (defun unwanted-p (connection)
-  "True when the service was called for what has come of CONNECTION, which the caller
-owns, and left it where it was: it is not called for that again."
+  "True if the service was called for the input of CONNECTION, which the caller owns, and left it
+unread.  The service is not called for that input again."
   (and (eql (connection-served-when-left connection) (connection-served connection))
        (not (eq :read (connection-input connection)))))
 
 (defun end-with-notice (engine connection now)
-  "Ends CONNECTION, which is the sentinel's.  Where its peer was told why, gently."
+  "Ends CONNECTION, which the sentinel owns; gently if the service told its peer why."
   (cond ((and (not (unfinished-p connection)) ; else the notice would land inside an answer
               (notice-given-p engine connection))
          (release-owned engine connection)
@@ -56,28 +56,28 @@ owns, and left it where it was: it is not called for that again."
 ;;; For their descriptors
 
 (defun longest-first (connections)
-  "CONNECTIONS, a fresh list, those first that have waited for longest."
-  ;; A deadline may change meanwhile, but not what was noted of it.
+  "CONNECTIONS, a fresh list, in the order of their waits, the longest first."
+  ;; Deadlines may change during the sort, so it compares copies.
   (mapcar #'cdr (sort (mapcar (lambda (connection)
                                 (cons (or (connection-deadline connection) 0) connection))
                               connections)
                       #'< :key #'car)))
 
 (defun longest-idle (engine)
-  "The parked connections of ENGINE, those first that have waited for longest; but behind them all
-those that wait amid a request, whose deadlines come soon although they do not idle."
+  "The parked connections of ENGINE, those that have waited longest first.  Connections that wait
+for the rest of a request come last: they do not idle, and their deadlines come soon."
   (let ((parked (parked-connections (engine-table engine))))
     (append (longest-first (remove-if #'amid-request-p parked))
             (longest-first (remove-if-not #'amid-request-p parked)))))
 
 (defun evict-idle-connections (engine)
-  "Ends some connections of ENGINE that only idle: without descriptors nobody else comes in."
+  "Ends some idle connections of ENGINE: without descriptors no other client comes in."
   (loop repeat +accept-batch+
         for connection in (longest-idle engine)
         do (evict-if-idle engine connection)))
 
 (defun evict-if-idle (engine connection)
-  "Ends CONNECTION unless somebody owns it, something has come, or it is being answered."
+  "Ends CONNECTION unless a thread owns it, it has input, or an answer is under way."
   (as-owner (claim-parked connection)
     ;; It was served, and parked again, since it was found to idle.
     (cond ((unfinished-p connection)
@@ -91,15 +91,15 @@ those that wait amid a request, whose deadlines come soon although they do not i
 ;;; For their memory
 
 (defun memory-kept-since (engine connection)
-  "Since when CONNECTION of ENGINE, which is parked or the caller's, has memory of the budget of all
-clients, in MILLISECONDS; NIL when it has none."
+  "The moment in MILLISECONDS since which CONNECTION of ENGINE, which is parked or the caller's,
+has memory of the budget of all clients; NIL if it has none."
   (let ((queue (connection-queue connection)))
     (if (plusp (send-queue-reserved queue))
         (send-queue-reserved-since queue)
         (input-kept-since (engine-service engine) connection))))
 
 (defun longest-kept (engine)
-  "The parked connections of ENGINE that have memory, those first that have it for longest."
+  "The parked connections of ENGINE that have memory, those that have it for longest first."
   (let ((keepers '()))
     (map-connections (lambda (connection)
                        (let ((since (and (parked-p connection)
@@ -110,19 +110,19 @@ clients, in MILLISECONDS; NIL when it has none."
     (mapcar #'cdr (stable-sort (nreverse keepers) #'< :key #'car))))
 
 (defun evict-oldest (engine)
-  "Takes memory back from an eighth of the parked connections of ENGINE that have some, if it is a
-ready engine: from those that have it for longest, be it for what they have sent or for output that
-they do not take.  True when it got any at once.  The caller owns none of them."
+  "Takes memory back from an eighth of the parked connections of ENGINE that have some, if it is
+a ready engine: from those that have it for longest, for input or for output that their peers do
+not take.  True if any memory came free at once.  The caller owns none of them."
   (let ((keepers (and (typep engine 'ready-engine) (longest-kept engine)))
         (before (client-memory-reserved)))
-    ;; Not one at a time, or each octet that comes would have them all looked through again.
+    ;; An eighth, not one: otherwise each new octet would search all connections again.
     (loop repeat (ceiling (length keepers) 8)
           for connection in keepers
           do (evict engine connection))
     (< (client-memory-reserved) before)))
 
 (defun evict (engine connection)
-  "Takes the memory of CONNECTION back if it is still parked, and has some."
+  "Takes the memory of CONNECTION back if it is still parked and has some."
   (as-owner (claim-parked connection)
     (cond ((plusp (send-queue-reserved (connection-queue connection)))
            (release-output connection)
@@ -134,7 +134,7 @@ they do not take.  True when it got any at once.  The caller owns none of them."
            (park-again engine connection)))))
 
 (defun give-input-back (engine connection)
-  "Takes back the memory for what has come over CONNECTION, which the caller owns."
+  "Releases the memory for input of CONNECTION, which the caller owns."
   (let ((outcome (handler-case (release-kept-input (engine-service engine) connection)
                    ((or error storage-condition) ()
                      (count-failure engine)

@@ -1,32 +1,31 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; How long what is ready waits for a worker, sampled at no cost to requests.
+;;;; Samples of how long a ready connection waits for a worker, at no cost to requests.
 ;;;;
-;;;; Of a connection only the kernel knows when it became ready.  So the sentinel, a few times a
-;;;; second while there is work, makes something ready whose moment it knows: the poller's probe.
-;;;; It takes its place at the end of the ready set, as a connection does to which octets come
-;;;; then, and a worker that gets to it notes how long that took.
+;;;; Only the kernel knows when a connection became ready.  So a few times a second, while there is
+;;;; work, the sentinel makes something ready at a moment that it knows: the poller's probe.  The
+;;;; probe takes its place at the end of the ready set, as a connection does that gets octets then.
+;;;; The worker that gets it records how long that took.
 ;;;;
-;;;; One probe is under way at a time, so its slots have one writer at a time: while SENT is 0, the
-;;;; sentinel, which sets it; then the worker that gets it, which sets it to 0 last.  A probe that
-;;;; came to a thread that died is sent again, and is still the same: its wait is counted from
-;;;; the first time.
+;;;; One probe is under way at a time, so its slots have one writer at a time: the sentinel while
+;;;; SENT is 0, which sets it; then the worker that gets the probe, which sets SENT to 0 last.  If
+;;;; that worker dies, the probe is sent again, and its wait still counts from the first time.
 
 (defstruct (probe (:include opaque))
-  "The sample under way, and what came of those before; in MICROSECONDS."
+  "The sample under way, and the results of those before, in MICROSECONDS."
   (sent 0 :type fixnum)                 ; when; 0 when none is under way
   (latest nil :type (or null fixnum))
   (sum 0 :type fixnum)
   (count 0 :type fixnum))
 
 (defun sample-wait (probe poller)
-  "Sends PROBE through POLLER, or sees to it that it is still under way."
+  "Sends PROBE through POLLER, or sends it again if it is still under way."
   (when (zerop (probe-sent probe))
     (setf (probe-sent probe) (microseconds)))
   (send-probe poller))
 
 (defun note-wait (probe)
-  "Notes how long PROBE, which the caller got, has waited."
+  "Records how long PROBE, which the caller got, has waited."
   (let ((sent (probe-sent probe)))
     (unless (zerop sent)                ; sent again when it was about to be noted
       (let ((wait (- (microseconds) sent)))
@@ -36,8 +35,8 @@
         (setf (probe-sent probe) 0)))))
 
 (defun probe-wait (probe)
-  "Seconds that the latest sample of PROBE took, or the one under way so far if that is longer;
-NIL before the first."
+  "The seconds that the latest sample of PROBE took, or the one under way so far if that is
+longer; NIL before the first."
   (let* ((sent (probe-sent probe))
          (so-far (if (zerop sent) nil (- (microseconds) sent)))
          (waits (remove nil (list so-far (probe-latest probe)))))

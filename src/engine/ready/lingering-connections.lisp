@@ -1,23 +1,23 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; How connections end whose peers may lose the last answer.
+;;;; How a connection ends if its peer may lose the last answer.
 ;;;;
-;;;; A descriptor that is closed with unread input resets its peer, who may then lose the answer (RFC
-;;;; 9112, section 9.6), and so does one to which something comes later.  So where the peer has sent
-;;;; more than was read, or may, only our half is ended, and the rest dropped until the peer ends,
-;;;; *LINGER-SECONDS* have passed, or +LINGER-OCTETS+ have come.
+;;;; A descriptor that is closed with unread input resets its peer, which may then lose the answer
+;;;; (RFC 9112, section 9.6).  Input that comes later has the same effect.  So if the peer has sent
+;;;; more than was read, or may, the engine ends its own half only.  It drops the input until the
+;;;; peer ends, *LINGER-SECONDS* have passed, or +LINGER-OCTETS+ have come.
 
 (defparameter *linger-seconds* 1
-  "How long a connection that was answered for the last time may take to end.")
+  "A connection may take this long to end after its last answer.")
 
 (defconstant +linger-octets+ (* 64 1024 1024)
-  "How much of what comes after the last answer is dropped.")
+  "At most this number of octets is dropped after the last answer.")
 
 (defconstant +linger-turn+ 16
-  "How often a worker drops +MOST-DROPPED+ octets before it turns to other connections.")
+  "A worker drops +MOST-DROPPED+ octets this often before it turns to other connections.")
 
 (defun close-gracefully (engine connection)
-  "Closes CONNECTION, whose last answer was sent; gently where its peer has sent more than was read,
+  "Closes CONNECTION, whose last answer was sent; gently if its peer has sent more than was read,
 or may."
   (if (or (and (release-owned engine connection)
                (not (read-closed-p connection)))
@@ -31,25 +31,25 @@ or may."
   (linger engine connection))
 
 (defun known-read-p (connection)
-  "True when all that has come of CONNECTION is known to have been read."
+  "True if all input of CONNECTION is known to have been read."
   (and (connection-watched connection)
        (not (arrived-p connection))
        (eq :read (connection-input connection))))
 
 (defun unread-p (connection)
-  "True when more of CONNECTION has come than was read.  Reads some of it."
+  "True if CONNECTION has more input than was read.  Drops one octet of it."
   (not (or (known-read-p connection)
            (<= (drop-octets (connection-descriptor connection) 1) 0))))
 
 (defun begin-to-linger (connection now)
-  "Ends our half of CONNECTION, which the caller owns: nothing more will be said."
+  "Ends our half of CONNECTION, which the caller owns: nothing more will be sent."
   (shut-descriptor (connection-descriptor connection) :output)
   (setf (connection-linger-octets connection) +linger-octets+)
   (set-deadline connection :linger *linger-seconds* now))
 
 (defun drop-arrivals (connection)
-  "Drops what CONNECTION, which lingers, has.  Returns :END at its end, :NONE when there is no more
-now, :SOME when there may be."
+  "Drops the input of CONNECTION, which lingers.  Returns :END at its end, :NONE if there is no
+more now, :SOME if there may be."
   (loop repeat +linger-turn+
         for count = (drop-octets (connection-descriptor connection) +most-dropped+)
         do (cond ((would-block-p count) (return :none))
@@ -58,11 +58,11 @@ now, :SOME when there may be."
         finally (return :some)))
 
 (defun linger (engine connection)
-  "Drops what CONNECTION, which the caller owns, has; closes it at its end, else parks it."
+  "Drops the input of CONNECTION, which the caller owns.  Closes it at its end, else parks it."
   (loop
     (ecase (drop-arrivals connection)
       (:end (return (close-owned engine connection)))
-      ;; Its deadline is not for the sentinel to enforce while somebody owns it again and again.
+      ;; The sentinel cannot enforce the deadline while the connection has an owner again and again.
       (:some (return (if (overdue-p connection (milliseconds))
                          (close-owned engine connection)
                          (requeue-connection engine connection))))

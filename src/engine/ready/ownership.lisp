@@ -1,61 +1,61 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; Who may touch a connection of the ready engine: one word of bits, which changes only by
-;;;; compare-and-set, and only as *OWNERSHIP-RULES* say.
+;;;; Which thread may touch a connection of the ready engine.  One word of bits says so.  It changes
+;;;; only by compare-and-set, and only as *OWNERSHIP-RULES* say.
 ;;;;
-;;;;   bit            means
+;;;;   bit            meaning
 ;;;;   :owned         one thread, the owner, may read, write and close it; otherwise it is parked
 ;;;;   :arrived       the kernel reported an event since the owner looked last
-;;;;   :read-closed   the kernel reported that the peer's input has ended; it will not do so again
-;;;;   :expiring      a thread that is not the owner shuts the descriptor down
+;;;;   :read-closed   the kernel reported the end of the peer's input; it reports that once
+;;;;   :expiring      a thread other than the owner shuts the descriptor down
 ;;;;   :closed        it is gone
 ;;;;
-;;;;   event          who reports it
-;;;;   :ready         a thread to which the kernel reported it, or which found it in the shared queue
-;;;;   :ready-over    the same, and the kernel reported the end of the input as well
-;;;;   :claim         a thread that has something to do for it, if it is parked
-;;;;   :park          its owner, who wants nothing of it until the kernel reports more
-;;;;   :expire        a thread that is going to shut its descriptor down although somebody owns it
+;;;;   event          reported by
+;;;;   :ready         a thread that got the kernel's event, or took the token off the event queue
+;;;;   :ready-over    the same, if the kernel reported the end of the input as well
+;;;;   :claim         a thread that wants to own it if it is parked
+;;;;   :park          its owner, when it waits for the kernel's next event
+;;;;   :expire        a thread that is going to shut down the descriptor of another owner
 ;;;;   :expired       the same thread, afterwards
-;;;;   :end           its owner, who closes it
-;;;;   :leave         its owner, who gives the open descriptor away
+;;;;   :end           its owner, to close it
+;;;;   :leave         its owner, to give the open descriptor away
 ;;;;
 ;;;; Three invariants follow.  The test of this table searches all interleavings for a state in
 ;;;; which one of them does not hold.
 ;;;;
-;;;; - Nothing that came waits unseen.  The poller is edge-triggered: it reports once what came.  A
-;;;;   thread that gets the report and does not become the owner leaves :ARRIVED, which makes the owner
-;;;;   look again before it parks; and an owner that got no report has read until nothing was left.  Who
-;;;;   gives it up without reading tells its service, which may have a request in a buffer, and would not
-;;;;   look for more; and who looks for :ARRIVED and :READ-CLOSED, looks once for both.
-;;;; - Nobody uses a descriptor number that is somebody else's by then.  Only the owner uses it, and
-;;;;   only before :PARK, :END and :LEAVE; the one exception shuts it down between :EXPIRE and
-;;;;   :EXPIRED.  If the owner ends the connection meanwhile, the descriptor stays open until :EXPIRED,
-;;;;   and is closed there.
+;;;; - No input waits unseen.  The poller is edge-triggered: it reports an arrival once.  A thread
+;;;;   that gets the report and does not become the owner sets :ARRIVED, which makes the owner look
+;;;;   again before it parks.  An owner that got no report has read until nothing was left.  If an
+;;;;   owner parks without reading, it tells the service, which may have a request in a buffer and
+;;;;   would not look for more.  Code that needs :ARRIVED and :READ-CLOSED reads both at once.
+;;;; - No thread uses a descriptor number that belongs to another connection by then.  Only the
+;;;;   owner uses it, and only before :PARK, :END and :LEAVE.  The one exception shuts it down
+;;;;   between :EXPIRE and :EXPIRED.  If the owner ends the connection meanwhile, the descriptor
+;;;;   stays open until :EXPIRED, and is closed there.
 ;;;; - A descriptor is closed once.
 ;;;;
-;;;; A thread can be interrupted or destroyed at any moment, by an application or by a person at a
-;;;; REPL.  That costs one connection at most, by one rule: no thread can be interrupted while it owns
-;;;; a connection, save while the service has it.  A worker defers interrupts (see worker-loop.lisp),
-;;;; and every other thread owns connections within AS-OWNER only.
+;;;; An application, or a person at a REPL, may interrupt or destroy a thread at any moment.  That
+;;;; costs one connection at most, by one rule: no thread can be interrupted while it owns a
+;;;; connection, except while the service has the connection.  A worker defers interrupts (see
+;;;; worker-loop.lisp).  Every other thread owns connections only within AS-OWNER.
 ;;;;
-;;;;   an interrupt that comes to              takes effect           and costs        cleaned up by
-;;;;   a worker that waits for an event        when it looks around   nothing          RUN-WORKER
-;;;;   a worker that is suspended              at once                nothing          END-SUSPENSION
-;;;;   a worker while its service serves       at once                the connection   END-SERVICE
-;;;;   a worker while its service releases     at once                the connection   RELEASE-OWNED
-;;;;   a worker that calls a timer's function  at once                that call        ATTEND-TIMERS-IN
-;;;;   a worker elsewhere                      at one of these        nothing
-;;;;   any other thread within AS-OWNER        when it owns none      nothing
-;;;;   the sentinel elsewhere                  at once                nothing          RUN-SENTINEL
-;;;;   a worker that dies without unwinding                           its connection   REAP-WORKER
+;;;;   an interrupt that comes to             takes effect          costs           cleanup
+;;;;   a worker that waits for an event       when it looks around  nothing         RUN-WORKER
+;;;;   a worker that is suspended             at once               nothing         END-SUSPENSION
+;;;;   a worker while its service serves      at once               the connection  END-SERVICE
+;;;;   a worker while its service releases    at once               the connection  RELEASE-OWNED
+;;;;   a worker that calls a timer            at once               that call       ATTEND-TIMERS-IN
+;;;;   a worker elsewhere                     at one of these       nothing
+;;;;   any other thread within AS-OWNER       when it owns none     nothing
+;;;;   the sentinel elsewhere                 at once               nothing         RUN-SENTINEL
+;;;;   a worker that dies without unwinding                         its connection  REAP-WORKER
 ;;;;
-;;;; What an owner has to do, CONNECTION-OUTPUT and CONNECTION-LINGERING-P say:
+;;;; CONNECTION-OUTPUT and CONNECTION-LINGERING-P say what an owner has to do:
 ;;;;
-;;;;   octets of an answer that    sends them: see pending-output.lisp
-;;;;   the socket did not take
-;;;;   the last answer was sent    drops what comes, until the end
-;;;;   otherwise                   serves what has come
+;;;;   there are octets that the socket    send them: see pending-output.lisp
+;;;;   did not take
+;;;;   the last answer was sent            drop input until it ends
+;;;;   otherwise                           serve the input
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defparameter *ownership-bits* '(:owned :arrived :read-closed :expiring :closed)
@@ -79,15 +79,15 @@
       (:end        ((:owned) :set (:closed) :clear (:owned :arrived)))
       (:leave      ((:expiring))
                    ((:owned) :set (:closed) :clear (:owned :arrived))))
-    "For each event, rules of which the first counts whose bits are all set: the bits that it sets
-and clears.  Where none counts, or one that says neither, nothing changes.")
+    "The rules for each event.  The first rule whose bits are all set applies: it sets and clears
+the bits that it lists.  If no rule applies, nothing changes.")
 
   (defun ownership-word (&rest bits)
     "The ownership in which BITS are set."
     (loop for bit in bits sum (ash 1 (position bit *ownership-bits*))))
 
   (defun next-ownership (event ownership)
-    "What EVENT makes of OWNERSHIP."
+    "The ownership that follows OWNERSHIP after EVENT."
     (loop for (condition . changes) in (rest (assoc event *ownership-rules*))
           for needed = (apply #'ownership-word condition)
           when (= needed (logand needed ownership))
@@ -103,7 +103,7 @@ and clears.  Where none counts, or one that says neither, nothing changes.")
   `(simple-array (unsigned-byte 8) (,(ash 1 (length *ownership-bits*)))))
 
 (defun ownership-changes (event)
-  "What EVENT makes of each ownership."
+  "A vector: for each ownership, the one that follows after EVENT."
   (assert (assoc event *ownership-rules*))
   (let* ((size (ash 1 (length *ownership-bits*)))
          (changes (make-array size :element-type '(unsigned-byte 8))))
@@ -111,13 +111,13 @@ and clears.  Where none counts, or one that says neither, nothing changes.")
       (setf (aref changes ownership) (next-ownership event ownership)))))
 
 (defmacro change-ownership (connection event)
-  "Changes the ownership of CONNECTION, at once, as EVENT, a keyword, demands.  Returns what it
-was."
+  "Changes the ownership of CONNECTION atomically as EVENT, a keyword, demands.  Returns the
+ownership from before."
   (let ((changes (gensym "CHANGES")) (ownership (gensym "OWNERSHIP")))
     `(let ((,changes (load-time-value (ownership-changes ,event) t)))
        (declare (type ownership-changes ,changes))
-       ;; Also where nothing changes: the reporter of an event and the owner that reads the input must
-       ;; not both miss what the other did, and an atomic instruction orders the two.
+       ;; Also where nothing changes.  The reporter of an event and the owner that reads the input
+       ;; must not both miss the other's act; an atomic instruction orders the two.
        (loop for ,ownership of-type ownership = (connection-ownership ,connection)
              until (compare-and-set (connection-ownership ,connection) ,ownership
                                     (aref ,changes ,ownership))
@@ -158,8 +158,8 @@ where CONNECTION-PARKABLE-P is true."
 ;;; What the engine does
 
 (defun become-owner (connection over-p)
-  "Takes note of the kernel's report that CONNECTION is ready, and if OVER-P that its input has
-ended.  True when the caller owns it now; otherwise its owner will look again."
+  "Records the kernel's report that CONNECTION is ready and, if OVER-P, that its input has ended.
+True if the caller owns CONNECTION now; otherwise its owner will look again."
   (not (ownership-test (if over-p
                            (change-ownership connection :ready-over)
                            (change-ownership connection :ready))
@@ -170,33 +170,32 @@ ended.  True when the caller owns it now; otherwise its owner will look again."
   (not (ownership-test (change-ownership connection :claim) :owned :closed)))
 
 (defmacro as-owner (taking &body body)
-  "When TAKING, a form that takes a connection by CLAIM-PARKED or BECOME-OWNER, is true, evaluates
-BODY, which parks that connection or ends it; returns the value of BODY, else NIL.  The current
-thread cannot be interrupted meanwhile: nobody else could do for the connection what BODY leaves
-undone.  A worker that has got an event needs none of this."
+  "Evaluates TAKING, a form that takes a connection by CLAIM-PARKED or BECOME-OWNER.  If that is
+true, evaluates BODY, which parks the connection or ends it, and returns its value; else returns
+NIL.  Interrupts wait until then, because no other thread could finish the work of BODY.  A
+worker that handles an event defers interrupts already, and needs no AS-OWNER."
   `(uninterruptibly
      (when ,taking
        ,@body)))
 
 (defun give-up-ownership (connection)
-  "Parks CONNECTION; NIL when more has come, and the caller still owns it."
+  "Parks CONNECTION.  NIL if more input has come; the caller then still owns it."
   (not (ownership-test (change-ownership connection :park) :arrived)))
 
 (defun end-ownership (connection)
-  "Makes CONNECTION, which the caller owns, nobody's for ever.  True when the caller is to close its
-descriptor; otherwise another thread, which uses it, will."
+  "Ends the caller's ownership of CONNECTION for ever.  True if the caller is to close the
+descriptor; otherwise another thread uses the descriptor, and will close it."
   (not (ownership-test (change-ownership connection :end) :expiring)))
 
 (defun leave-ownership (connection)
-  "Makes CONNECTION, which the caller owns, nobody's for ever, and its descriptor free to be given
-away."
+  "Ends the caller's ownership of CONNECTION for ever.  The descriptor can be given away then."
   ;; A thread that shuts it down makes one call of the system, which does not wait, in between.
   (loop while (ownership-test (change-ownership connection :leave) :expiring)
         do (bt:thread-yield)))
 
 (defun call-while-expiring (connection function)
-  "Calls FUNCTION, which shuts the descriptor of CONNECTION down, if somebody else owns it.  The
-descriptor stays open meanwhile.  True when FUNCTION was called."
+  "Calls FUNCTION, which shuts the descriptor of CONNECTION down, if another thread owns
+CONNECTION.  The descriptor stays open meanwhile.  True if FUNCTION was called."
   (uninterruptibly
     (let ((before (change-ownership connection :expire)))
       (when (and (ownership-test before :owned)

@@ -2,18 +2,20 @@
 
 ;;;; How the owner of a connection gives it up.
 ;;;;
-;;;;   it wants                                    and calls
-;;;;   a worker, when more has come                PARK, or LEAVE-TO-POLLER, which sets no deadline
-;;;;   a worker, since it has not looked           PARK-AGAIN: only if an event has come since
-;;;;   a worker in any case, behind what is ready  REQUEUE-CONNECTION
-;;;;   the same, as a resuming thread              LEAVE-TO-WORKER
+;;;;   it wants                                       and calls
+;;;;   a worker, when more input has come             PARK, or LEAVE-TO-POLLER without a deadline
+;;;;   a worker, if input has come since it last      PARK-AGAIN
+;;;;   looked
+;;;;   a worker in any case, after what is ready      REQUEUE-CONNECTION
+;;;;   the same, in a resuming thread                 LEAVE-TO-WORKER
 ;;;;
-;;;; STOP ends what is parked when it looks; whoever parks later ends the connection.
+;;;; A stop ends the connections that are parked when it looks.  A thread that parks one later ends
+;;;; it itself.
 
 (defun park (engine connection)
-  "Makes CONNECTION, which the caller owns, nobody's, until the kernel reports that more of it has
-come.  Returns :PARKED; :AGAIN when that is so already, and :BROKEN when it cannot be watched: it is
-the caller's still."
+  "Parks CONNECTION, which the caller owns, until the kernel reports more input.  Returns
+:PARKED; or :AGAIN if more has come already, or :BROKEN if it cannot be watched.  In these two
+cases the caller still owns it."
   (unless (connection-deadline connection)
     (let ((pool (engine-pool-state engine)))
       (set-deadline-in connection (if (zerop (connection-served connection)) :first-byte :idle)
@@ -21,8 +23,8 @@ the caller's still."
   (leave-to-poller engine connection))
 
 (defun leave-to-poller (engine connection &optional (interest :input))
-  "What PARK does, without a deadline.  INTEREST, :INPUT or :BOTH, is for what CONNECTION is watched
-from now on unless it is already."
+  "Parks CONNECTION as PARK does, without a deadline.  The poller watches it for INTEREST, :INPUT
+or :BOTH, from now on, unless it is watched already."
   ;; Watch it before another thread can own it: that owner could close the descriptor, and the
   ;; next connection might have the same number.
   (setf (connection-untouched connection) :parked)
@@ -33,8 +35,8 @@ from now on unless it is already."
         (t :again)))
 
 (defun watch-connection (engine connection interest)
-  "Has the kernel report events of CONNECTION, which the caller owns, of INTEREST, :INPUT or :BOTH.
-NIL when it refuses."
+  "Has the kernel report events of CONNECTION, which the caller owns, for INTEREST, :INPUT or
+:BOTH.  NIL if the kernel refuses."
   (let ((result (watch (engine-poller engine) (connection-descriptor connection)
                        (connection-token connection) (eq :both interest))))
     (cond ((zerop result)
@@ -44,7 +46,8 @@ NIL when it refuses."
           (t
            (count-failure engine)
            (unless (shiftf (engine-watch-trouble-p engine) t)
-             (log-message engine :error "Connections cannot wait without a thread, and are closed: ~A."
+             (log-message engine :error
+                          "Connections cannot wait without a thread, and are closed: ~A."
                           (error-text (- result))))
            nil))))
 
@@ -54,53 +57,54 @@ NIL when it refuses."
       (end-if-parked-too-late engine connection)
       (requeue-connection engine connection)))
 
-;;; For whoever is free next
+;;; For the next free worker
 
 (defun requeue-connection (engine connection)
-  "Parks CONNECTION, which the caller owns and must not serve now, for whoever is free next."
+  "Parks CONNECTION, which the caller owns and must not serve now, for the next free worker."
   (queue-parked engine connection)
   (end-if-parked-too-late engine connection))
 
 (defun queue-parked (engine connection)
-  "What REQUEUE-CONNECTION does where ENGINE does not stop."
+  "Parks CONNECTION and queues its token, for an engine that does not stop."
   (give-up-unread connection)
   (queue-events engine (list (connection-token connection))))
 
 (defun give-up-unread (connection)
-  "Parks CONNECTION, which the caller owns, and whose events the caller may have got, or gets here,
-without reading what has come: whoever owns it next may have a request in a buffer, and would not
-look for more."
+  "Parks CONNECTION, which the caller owns, without reading its input.  The caller may have got
+its events, or gets them here.  So the next owner looks at the socket even if it finds a request
+in a buffer."
   (setf (connection-input connection) :missed)
   (loop until (give-up-ownership connection)))
 
 (defun leave-to-worker (engine connection)
-  "Has a worker see to CONNECTION, which the caller, a resuming thread, owns."
+  "Has a worker serve CONNECTION, which the caller, a resuming thread, owns."
   (queue-parked engine connection)
   (end-resumed-too-late engine connection))
 
 (defun leave-end-to-worker (engine connection outcome)
-  "Has a worker do with CONNECTION, which the caller owns, what OUTCOME says, :CLOSE or :BROKEN."
+  "Has a worker end CONNECTION, which the caller owns, as OUTCOME says, :CLOSE or :BROKEN."
   (setf (connection-outcome connection) outcome)
   (leave-to-worker engine connection))
 
 ;;; Too late
 
 (defun end-if-parked-too-late (engine connection)
-  "STOP ends what is parked when it looks; what is parked later must see to itself."
+  "Ends CONNECTION, which the caller has parked, if ENGINE stops and has looked for parked
+connections already."
   (unless (serving-p engine)
     (as-owner (claim-parked connection)
       (drop-connection engine connection))))
 
 (defun end-resumed-too-late (engine connection)
-  "Ends CONNECTION, which a resuming thread has parked, if ENGINE has stopped, so that nobody else
-will: STOP ends what is parked when it looks last, and a resuming thread had better not."
+  "Ends CONNECTION, which a resuming thread has parked, if ENGINE has stopped for good.  Until
+then the stop ends it, because a resuming thread should not."
   (when (eq :stopped (engine-phase engine))
     (end-if-parked-too-late engine connection)))
 
-;;; Memory for what waits
+;;; Memory for input that waits
 
 (defun unread-input-kept-p (engine connection)
-  "True when the service of ENGINE has memory for what it has of CONNECTION and has not served."
+  "True if the service of ENGINE has memory for the unserved input of CONNECTION."
   (handler-case (keep-unread-input (engine-service engine) engine connection)
     ((or error storage-condition) ()
       (count-failure engine)

@@ -1,31 +1,31 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; Answers for which a peer takes its time: no worker waits for it.
+;;;; Answers that a peer takes slowly: no worker waits for it.
 ;;;;
-;;;;   the owner of a connection     and finds that                 does
-;;;;   with output left sends it
+;;;;   the owner of a connection         and finds that               does this
+;;;;   that has output left sends it,
 ;;;;
-;;;;                                 all of it was taken, and its   serves what has come
-;;;;                                 outcome is :PARK or            meanwhile, and parks
-;;;;                                 :DEFERRED
-;;;;                                 all of it was taken            ends the connection gently
-;;;;                                 the peer is gone, the service  drops the connection
-;;;;                                 wants none of it sent, or has
-;;;;                                 no memory for what was read
-;;;;                                 the peer takes no more now     parks the connection, until
-;;;;                                                                it takes more
+;;;;                                     all of it was taken, and     serves the input that came
+;;;;                                     its outcome is :PARK or      meanwhile, and parks
+;;;;                                     :DEFERRED
+;;;;                                     all of it was taken          ends the connection gently
+;;;;                                     the peer is gone, or the     drops the connection
+;;;;                                     service wants nothing sent
+;;;;                                     or has no memory for input
+;;;;                                     the peer takes no more now   parks the connection until
+;;;;                                                                  it takes more
 ;;;;
 ;;;; Input that comes meanwhile stays in the socket, so a peer that sends requests and reads no
-;;;; answers is held up by its own; what was read before counts as memory of clients.  The poller
-;;;; reports it once, and perhaps the peer's end, to an owner who only tries to send; that is why
-;;;; all is read again after the last octet was taken, as if its event had come then.
+;;;; answers blocks its own sending.  Input that was read before counts as memory of clients.  The
+;;;; poller reports input and the peer's end once, perhaps to an owner that only tries to send.  So
+;;;; after the last octet was taken the service reads everything again, as if an event had come.
 ;;;;
-;;;; A connection in this state is ended by the sentinel when its peer is too slow (see
-;;;; slow-readers.lisp), and by a hard stop at once.  A soft stop waits for it.
+;;;; The sentinel ends a connection in this state if its peer is too slow (see slow-readers.lisp).
+;;;; A hard stop ends it at once; a soft stop waits for it.
 
 (defun send-pending-output (engine connection)
-  "Sends what CONNECTION, which the caller owns, has left of its output.  Returns :AGAIN when
-there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BROKEN."
+  "Sends the output that CONNECTION, which the caller owns, has left.  Returns :AGAIN if there is
+more to do for it, else :PARKED, :CLOSE or :BROKEN."
   (if (output-unwanted-p (engine-service engine) connection)
       :broken
       (send-wanted-output engine connection)))
@@ -59,11 +59,11 @@ there is more to be done for it, else what became of it: :PARKED, :CLOSE or :BRO
           sum (length (octets-part-octets part))))
 
 (defun reserve-output (engine connection)
-  "Reserves memory for the output of CONNECTION, which the caller owns, and whose peer takes no more
-now; but not for that of a stream, which has a mark of its own.  Where there is no room, others that
-have memory for longest give way.  If there are no others, CONNECTION keeps its output all the same,
-since its service has it in memory already; it counts beyond the budget then, and is the one to be
-ended for the next."
+  "Reserves memory for the output of CONNECTION, which the caller owns, and whose peer takes no
+more now; not for that of a stream, which has a mark of its own.  If there is no room, the
+connections that have memory for longest give way.  If there are none, CONNECTION keeps its
+output all the same, since its service has it in memory already.  It then counts beyond the
+budget, and is the next to give way."
   (let ((queue (connection-queue connection)))
     (when (and (zerop (send-queue-reserved queue))
                (not (eq :deferred (connection-outcome connection))))
@@ -74,32 +74,31 @@ ended for the next."
           (loop until (or (reserved-p *waiting-share*)
                           (and (not (evict-oldest engine))
                                (reserved-p nil)))))
-        (make-room-in-heap 0)))))       ; what others have left is long, and gets old
+        (make-room-in-heap 0)))))       ; the vectors that gave way are long, and get old
 
 (defun look-at-output (connection now &optional sent-p)
-  "Looks at NOW what the peer of CONNECTION, which the caller owns, has taken of its output, and
-has the sentinel look soon whether it takes more.  SENT-P is as in LOOK-AT-TAKER."
+  "Looks at NOW how much of its output the peer of CONNECTION, which the caller owns, has taken,
+and has the sentinel look again soon.  SENT-P is as in LOOK-AT-TAKER."
   (let ((queue (connection-queue connection)))
     (look-at-taker queue (connection-descriptor connection) now sent-p)
     (set-deadline-at connection :write (next-look-at-taker queue now))))
 
 (defun taken-in-time-p (connection now)
-  "True when the peer of CONNECTION, which the caller owns, has time NOW to take more of its
-output; the sentinel looks again then."
+  "True if the peer of CONNECTION, which the caller owns, has time NOW to take more of its
+output.  The sentinel looks again then."
   (let ((queue (connection-queue connection)))
     (when (and (send-queue-parts queue) (send-queue-looked queue))
       (look-at-output connection now)
       (not (taker-given-up-p queue now)))))
 
 (defun output-in-time-p (connection now)
-  "What TAKEN-IN-TIME-P tells of CONNECTION, which another thread owns, and whose descriptor stays
-open."
+  "Answers like TAKEN-IN-TIME-P for CONNECTION, which another thread owns, and whose descriptor
+stays open."
   (and (connection-output connection)
        (patience-left-p (connection-queue connection) (connection-descriptor connection) now)))
 
 (defun park-until-writable (engine connection)
-  "Like LEAVE-TO-POLLER, for CONNECTION that takes no more octets now: whoever owns it next sends
-on."
+  "Parks CONNECTION, which takes no more octets now.  Its next owner sends on."
   (when (eq :input (connection-watched connection))
     (setf (connection-watched connection) :both)
     (rearm (engine-poller engine) (connection-descriptor connection)

@@ -1,53 +1,53 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; How many workers of the ready engine take events: one rule, that of SIZE-POOL.
+;;;; The number of workers of the ready engine that take events follows one rule, SIZE-POOL.
 ;;;;
 ;;;; As many workers as there are processors take events.  At each look, every half millisecond
-;;;; while it is needed, the sentinel counts the workers that are available: a worker that has been
-;;;; on one request, or held up elsewhere, since the last look but one is blocked, and is not, unless
-;;;; its thread merely waits for a processor.  While no worker waits for events, and requests block
-;;;; for less than a look, those that serve are not available either.  For each worker that is
-;;;; missing the sentinel resumes a suspended one or makes another, and as many more as there are
-;;;; more blocked ones than lately: so bursts grow by powers.  A worker that is free suspends itself
-;;;; where as many wait as there are processors and half as many again as were blocked lately, and
-;;;; later ends; so does one at a look while no worker waits and more than that run.
+;;;; while it is needed, the sentinel counts the available workers.  A worker that has been on one
+;;;; request, or held up elsewhere, since the last look but one is blocked, and not available,
+;;;; unless its thread merely waits for a processor.  While no worker waits for events, and requests
+;;;; block for less than a look, workers that serve are not available either.  For each missing
+;;;; worker the sentinel resumes a suspended one or makes another.  It adds as many again as there
+;;;; are more blocked workers than lately, so bursts grow by powers.  A free worker suspends itself
+;;;; if as many wait as there are processors, and half as many again as were blocked lately; later
+;;;; it ends.  One worker a look suspends itself while no worker waits and more than that run.
 ;;;;
-;;;; Three facts come from the system, each because the rule without it was measured to do worse (the
-;;;; figures are in docs/decisions.md, "One rule for the pool"):
+;;;; Three facts come from the system, because without each of them the rule was measured to do
+;;;; worse (see docs/measurements.md, "One rule for the pool"):
 ;;;;
-;;;;   fact                               asked                             without it
-;;;;   does this thread sleep, or wait    about one worker a look, only if  on a busy machine a thread that
-;;;;   for a processor                    some seem blocked                 was denied a processor is replaced
-;;;;   has it computed for long at this   about those, if that one did not  computing handlers make a
-;;;;   request                            sleep                             thread for each connection
-;;;;   how many threads went to sleep     once a look                       handlers of 0.3 ms have as many
-;;;;   of their own since the last look                                     threads as processors
+;;;;   fact                              asked                       without it
+;;;;   does this thread sleep, or wait   about one worker a look,    a thread that was denied a
+;;;;   for a processor                   if some seem blocked        busy processor is replaced
+;;;;   has it computed for long at this  about all of those, if      computing handlers make a
+;;;;   request                           that one did not sleep      thread for each connection
+;;;;   how many threads went to sleep    once a look                 handlers of 0.3 ms have as
+;;;;   of their own since the last look                              many threads as processors
 ;;;;
-;;;; Where /proc does not tell the first, a thread that had no processor since the last look counts
-;;;; as asleep.
+;;;; If /proc does not give the first, a thread that used no processor since the last look counts as
+;;;; asleep.
 ;;;;
-;;;; While no worker was blocked lately, looks are seldom, and the first that seems blocked only has
-;;;; the next looks follow closely: at a collection of garbage some threads are blocked for
-;;;; microseconds, and a thread resumed for each of these takes a processor from a request.
+;;;; While no worker was blocked lately, looks are seldom.  The first worker that seems blocked then
+;;;; only makes the next looks follow closely.  During a collection of garbage, threads are blocked
+;;;; for microseconds, and a thread resumed for each would take a processor from a request.
 
 (defparameter *tick-microseconds* 500
-  "How long the sentinel naps between two looks while it may be needed.")
+  "The sentinel naps for this long between two looks while it may be needed.")
 
 (defparameter *computing-microseconds* 5000
-  "How long a request may compute before its worker counts as blocked.")
+  "The worker of a request that has computed for longer counts as blocked.")
 
 (defparameter *watch-looks* 10
-  "For how many looks after a worker was missing the sentinel naps for no more than a tick.")
+  "For this number of looks after a worker was missing the sentinel naps for one tick at most.")
 
 (defparameter *idle-looks* 100
-  "After how many looks more, at all of which a worker waited and none was blocked, the sentinel waits
-until a worker wakes it.  To wake it costs a worker more than several looks.")
+  "After this number of looks, at all of which a worker waited and none was blocked, the sentinel
+waits until a worker wakes it.  That costs the worker more than several looks.")
 
 (defstruct (controller (:include opaque)
                        (:constructor make-controller
                            (processors &optional (last-processor-count 0)
                                          (decisions (make-decision-counters)))))
-  "What the sentinel of a ready engine remembers from look to look."
+  "The data that the sentinel of a ready engine keeps from look to look."
   (processors 1 :type fixnum)
   (switches 0 :type fixnum)             ; VOLUNTARY-SWITCHES at the last look
   (last-look 0 :type fixnum)            ; when that was, in MICROSECONDS
@@ -63,12 +63,12 @@ until a worker wakes it.  To wake it costs a worker more than several looks.")
 
 (defparameter *decisions*
   '(:resume :launch :suspend :limit :accept-overflow :short-nap :long-nap :idle-wait)
-  "What the sentinel decides at a look: to resume or to make workers, to have one suspended because
-too many run or because the limit was lowered, to accept connections itself only to refuse or park
-them; and how it rests.")
+  "The decisions of the sentinel at a look: to resume or to make workers; to have one suspended
+because too many run, or because the limit was lowered; to accept connections itself, only to
+refuse or park them; and how to rest.")
 
 (defun make-decision-counters ()
-  "A vector of zeros, one for each of *DECISIONS*, which the sentinel alone writes."
+  "A vector of zeros, one for each of *DECISIONS*.  The sentinel alone writes it."
   (make-array (length *decisions*) :element-type 'fixnum :initial-element 0))
 
 (defun count-decision (controller decision)
@@ -76,7 +76,7 @@ them; and how it rests.")
   (incf (aref (controller-decisions controller) (position decision *decisions*))))
 
 (defun decision-counts (counters)
-  "A plist of *DECISIONS* and how often COUNTERS say that each was made."
+  "A plist of *DECISIONS* and the number of times that each was made, from COUNTERS."
   (loop for decision in *decisions*
         for count across counters
         collect decision
@@ -85,10 +85,10 @@ them; and how it rests.")
 ;;; The rule
 
 (defun size-pool (&key waiting active blocked brief floor processors lately)
-  "How many workers are missing; whether one too many runs; and how many were blocked lately.
-WAITING workers of the ACTIVE ones wait for events; BLOCKED ones are blocked, and BRIEF more are
-while none waits.  FLOOR are available at rest, up to PROCESSORS are wanted under load, and LATELY
-were blocked at the last look."
+  "Returns three values: how many workers are missing, whether one worker too many runs, and how
+many were blocked lately.  Of the ACTIVE workers, WAITING wait for events and BLOCKED are
+blocked; BRIEF more are blocked while none waits.  FLOOR workers are to be available at rest, up
+to PROCESSORS under load.  LATELY is the third value of the last look."
   (let* ((blocked (if (zerop waiting) (+ blocked brief) blocked))
          (available (- active blocked))
          (most (max blocked (- lately (ceiling lately 16)))))
@@ -100,15 +100,15 @@ were blocked at the last look."
             most)))
 
 (defun enough-workers (free blocked)
-  "How many workers are enough where FREE are to be had while BLOCKED or so are blocked."
+  "The number of workers that are enough to have FREE ones while BLOCKED or so are blocked."
   (+ free blocked (ceiling blocked 2)))
 
-;;; What the sentinel sees
+;;; Observations of the sentinel
 
 (defun computed-microseconds (worker since)
-  "How long WORKER has computed, since it was first asked about, at what it began at the tick SINCE;
-second value: since it was asked about last.  Time in which its thread waited for a processor does
-not count."
+  "Returns for how long WORKER has computed at the request that it began at the tick SINCE,
+counted from the first question about that; and for how long since the last question.  Time in
+which its thread waited for a processor does not count."
   (let ((run-time (thread-run-time (ready-worker-identity worker))))
     (unless (= since (ready-worker-asked-stamp worker))
       (setf (ready-worker-asked-stamp worker) since
@@ -128,14 +128,14 @@ not count."
     (t (zerop (nth-value 1 (computed-microseconds worker (busy-since worker)))))))
 
 (defun computed-for-long-p (worker)
-  "True if WORKER has computed for long at what it serves."
+  "True if WORKER has computed for long at its request."
   (> (computed-microseconds worker (busy-since worker)) *computing-microseconds*))
 
 (defun briefly-asleep (controller turns now)
-  "How many threads went to sleep of their own in the time of three ticks, at the rate since the last
-look, if at least as many did as half of the requests and other events that workers began; else 0:
-requests do not block then, or the system does not tell.  Workers began TURNS in all, and it is NOW,
-in MICROSECONDS."
+  "Estimates how many threads are asleep for less than a look: the number that went to sleep of
+their own in three ticks, at the rate since the last look.  Returns 0 if fewer did so than half
+of the requests and events that workers began, TURNS in all so far, because requests do not block
+then; or if the system does not count.  NOW is in MICROSECONDS."
   (let* ((switches (or (voluntary-switches) 0))
          ;; One of them is the sentinel's own nap.
          (latest (max 0 (- switches (shiftf (controller-switches controller) switches) 1)))
@@ -146,9 +146,9 @@ in MICROSECONDS."
         0)))
 
 (defun classify-workers (engine tick)
-  "How many workers of ENGINE are at the ready set, or soon will be; how many of them were found
-blocked before; how many serve for less than a look; and a list of those that seem blocked at TICK
-since they have been on the same request at two looks."
+  "Returns how many workers of ENGINE are at the ready set, or soon will be; how many of them
+were found blocked before; how many have served for less than a look; and a list of those that
+seem blocked at TICK, because they were on the same request at two looks."
   (let ((active 0) (blocked 0) (serving 0) (suspects '()))
     (declare (type fixnum active blocked serving))
     (dolist (worker (engine-workers engine))
@@ -162,14 +162,14 @@ since they have been on the same request at two looks."
     (values active blocked serving suspects)))
 
 (defun blocked-suspects (suspects)
-  "Those of SUSPECTS, workers, that are blocked.  One is asked about, for all."
+  "The workers of the list SUSPECTS that are blocked.  The thread of one answers for all."
   (cond ((null suspects) '())
         ((asleep-p (nth (random (length suspects)) suspects)) suspects)
         (t (remove-if-not #'computed-for-long-p suspects))))
 
 (defun look-at-workers (engine controller tick)
-  "What the sentinel of ENGINE sees of its workers at TICK, a plist for SIZE-POOL; and whether some
-seem blocked of which only the next look is to tell."
+  "The observations of the sentinel of ENGINE at TICK, a plist for SIZE-POOL.  The second value
+is true if some workers seem blocked and the next look is to decide."
   (multiple-value-bind (active blocked serving suspects) (classify-workers engine tick)
     (let ((found (blocked-suspects suspects))
           (asleep (briefly-asleep controller
@@ -188,7 +188,7 @@ seem blocked of which only the next look is to tell."
 ;;; Fewer
 
 (defun apply-thread-limit (engine pool controller)
-  "Has those suspended that are more than ENGINE may have, since its limit was made lower."
+  "Has the workers suspended that exceed the thread limit of ENGINE, after it was lowered."
   (let ((limit (engine-thread-limit engine)))
     (when limit
       (let ((excess (- (worker-count engine :active :starting) limit)))
@@ -199,16 +199,14 @@ seem blocked of which only the next look is to tell."
 ;;; More
 
 (defun reserve-workers (engine count)
-  "Up to COUNT new workers of ENGINE, which have no threads yet; fewer where it may not have so
-many."
+  "Makes up to COUNT workers of ENGINE, yet without threads; fewer if the limit is reached."
   (with-engine (engine)
     (loop repeat count
           while (and (serving-p engine) (room-p engine) (may-launch-p engine))
           collect (reserve-worker engine))))
 
 (defun add-workers (engine controller count)
-  "Has COUNT more workers of ENGINE wait on the ready set: suspended ones, and new ones where these
-are too few."
+  "Has COUNT more workers of ENGINE wait on the ready set: suspended ones first, then new ones."
   (let ((resumed (resume-workers engine count)))
     (when (plusp resumed)
       (count-decision controller :resume))
@@ -220,7 +218,8 @@ are too few."
           (count-decision controller :launch))))))
 
 (defun accept-overflow (engine controller)
-  "Where connections are limited, accepts them when no worker may, only to refuse or park them."
+  "Accepts connections when no worker may, only to refuse or park them, if connections are
+limited."
   (unless (or (eq (engine-accept-limit engine) :unlimited)
               (not (engine-accepting-p engine))
               (not (all-serve-p engine)))
@@ -230,8 +229,9 @@ are too few."
 ;;; One look
 
 (defun adjust-pool (engine controller)
-  "Looks at the workers of ENGINE, and has as many take events as SIZE-POOL says.  Returns :NEEDED if
-a worker was missing or seemed blocked, :BUSY if none waits or some are blocked, else NIL."
+  "Looks at the workers of ENGINE, and adds or suspends workers as SIZE-POOL says.  Returns
+:NEEDED if a worker was missing or seemed blocked, :BUSY if no worker waits or some are blocked,
+else NIL."
   (let* ((pool (engine-pool-state engine))
          (tick (incf (pool-state-tick pool)))
          (floor (pool-state-floor pool)))
@@ -260,8 +260,8 @@ a worker was missing or seemed blocked, :BUSY if none waits or some are blocked,
   (>= (controller-looks-without-need controller) *watch-looks*))
 
 (defun decide-rest (engine controller found)
-  "How the sentinel of ENGINE rests after a look that FOUND what ADJUST-POOL returns: one of the last
-three of *DECISIONS*."
+  "One of the last three of *DECISIONS*: how the sentinel of ENGINE rests after a look at which
+ADJUST-POOL returned FOUND."
   (if (eq found :needed)
       (setf (controller-looks-without-need controller) 0)
       (incf (controller-looks-without-need controller)))

@@ -1,81 +1,83 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The ready engine: workers wait together on one poller, for the listener and for every
+;;;; The ready engine: its workers wait together on one poller, for the listener and for every
 ;;;; parked connection.
 ;;;;
-;;;;   a worker that ...          and finds that ...             does
-;;;;   waits alone                several things come at once    handles the first, queues the
+;;;;   a worker that ...          and finds that ...             does this
+;;;;   waits alone                several events came            handles the first, queues the
 ;;;;                                                             others: see event-queue.lisp
-;;;;   gets the listener's event  connections wait               accepts one and serves it, leaves
-;;;;                                                             the others: see accepting-connections.lisp
+;;;;   gets the listener's event  connections wait               accepts one and serves it: see
+;;;;                                                             accepting-connections.lisp
 ;;;;   gets the alarm's event     timers are due                 runs one: see ready-timers.lisp
-;;;;   gets a connection's event  somebody owns it               marks it, waits again
-;;;;   gets a connection's event  nobody owns it                 serves it
-;;;;   served a request           more of its connection came    serves that too
+;;;;   gets a connection's event  a thread owns it               marks it, waits again
+;;;;   gets a connection's event  no thread owns it              serves it
+;;;;   served a request           it has more input              serves that too
 ;;;;   served a request           otherwise                      parks the connection
 ;;;;   is free                    enough siblings wait           is suspended
-;;;;   is free                    too many run                   likewise
+;;;;   is free                    too many workers run           is suspended
 ;;;;   is free                    an event is queued             handles that
 ;;;;   is free                    otherwise                      waits again
 ;;;;   is suspended               long enough, and the pool is   ends
 ;;;;                              larger than its floor
 ;;;;
-;;;; How many are enough, and too many, is the sentinel's to say: see pool-sizing.lisp.
+;;;; The sentinel decides how many workers are enough, and how many are too many: see
+;;;; pool-sizing.lisp.
 
 (defparameter *processors* nil
-  "How many processors to count on, an integer above 0; NIL for as many as this process may use.")
+  "The number of processors to count on, an integer above 0; NIL for all that this process may
+use.")
 
 (defun usable-processors ()
   (or *processors* (processor-count)))
 
 (defstruct (pool-state (:include opaque))
-  "What the workers of a ready engine look at between two requests.  Each slot has one writer,
-the sentinel, save EXCESS, SENTINEL-IDLE-P and WAITING."
+  "The data that the workers of a ready engine read between two requests.  The sentinel alone
+writes it, except EXCESS, SENTINEL-IDLE-P and WAITING."
   (tick 1 :type fixnum)                 ; of the sentinel's clock; never 0
   (clock 0 :type fixnum)                ; MILLISECONDS at that tick
-  ;; Nobody ticks: the sentinel is idle, failed just now, or is lost.
+  ;; No tick comes: the sentinel is idle, has just failed, or is lost.
   (clock-stopped-p nil)
   (idle nil :type (or null fixnum))     ; IDLE-SECONDS of the engine, as milliseconds
   (floor 1 :type fixnum)                ; how many workers are awake when there is nothing to do
   (target 1 :type fixnum)               ; how many workers may wait
-  (excess 0 :type fixnum)               ; how many should be suspended; who is counts it down
+  (excess 0 :type fixnum)               ; how many should be suspended; each one counts it down
   (lately 0 :type fixnum)               ; how many workers were blocked lately
   (calm-p nil)                          ; no worker was blocked or missing lately
-  (sentinel-idle-p nil)                 ; the sentinel is to be woken when nobody waits
+  (sentinel-idle-p nil)                 ; wake the sentinel when no worker waits
   (waiting (make-counter) :read-only t)) ; how many workers wait
 
 (declaim (inline coarse-now))
 (defun coarse-now (pool)
-  "MILLISECONDS, a tick or so ago.  Asks the clock only while the sentinel does not."
+  "MILLISECONDS, a tick or so ago.  Asks the system for the time only while the clock of the
+sentinel stands."
   (if (pool-state-clock-stopped-p pool)
       (milliseconds)
       (pool-state-clock pool)))
 
 (defstruct (ready-engine (:include engine) (:constructor %make-ready-engine)
                          (:conc-name engine-) (:copier nil))
-  "The engine for platforms with pollers: a parked connection has no thread."
+  "The engine for platforms with pollers.  A parked connection has no thread."
   (poller nil)                          ; NIL before the start
   (table (make-table) :type table :read-only t)
   (pool-state (make-pool-state) :type pool-state :read-only t)
   (probe (make-probe) :type probe :read-only t)
   (event-queue '() :type list)          ; see event-queue.lisp
-  ;; One was woken for an event that is queued, and has not come yet.
+  ;; A worker was woken for a queued event, and has not come yet.
   (wakeup-pending-p nil)
   (listener-descriptor -1 :type fixnum :read-only t)
   (timer-descriptor -1 :type fixnum)    ; below 0 before the start; see ready-timers.lisp
-  (suspended '() :type list)            ; workers, who was suspended last first
+  (suspended '() :type list)            ; workers, the one suspended last first
   (decisions nil :read-only t)          ; the sentinel's, see pool-sizing.lisp
-  ;; That the system does not watch connections was noted, and lasts.
+  ;; The system refuses to watch connections; that was logged, and lasts.
   (watch-trouble-p nil))
 
 (defparameter *poll-milliseconds* 1000
-  "After how long without anything to do a worker looks whether it is needed.  The poller wakes
-who came last first, so those who are not needed get there.")
+  "A worker that had nothing to do for this long looks whether it is needed.  The poller wakes
+the worker that came last first, so the others reach this time.")
 
 (defstruct (ready-worker (:include worker)
                          (:constructor make-ready-worker (engine number pool-state)))
-  "A worker of a ready engine.  Its state is :ACTIVE while it waits or serves; which of the two,
-STAMP tells."
+  "A worker of a ready engine.  Its state is :ACTIVE while it waits or serves; STAMP says which."
   (pool-state nil :type pool-state :read-only t)
   (stamp 0 :type fixnum)                ; tick at which its request began; 0 when it waits
   (turns 0 :type (unsigned-byte 60))    ; how often that was
@@ -87,7 +89,7 @@ STAMP tells."
   (asked-stamp 0 :type fixnum)          ; the stamp for which it was asked about, and how long its
   (run-time 0 :type fixnum)             ; thread had run by then, in microseconds
   (latest-run-time 0 :type fixnum)      ; and when it was asked about last
-  (identity nil)                        ; of its thread, for the system
+  (identity nil)                        ; of its thread, as the system knows it
   (accepted 0 :type fixnum)             ; connections, since it asked the poller last
   (timers-run 0 :type fixnum)           ; likewise
   (taken 0 :type fixnum)                ; events off the queue, likewise
@@ -95,17 +97,17 @@ STAMP tells."
 
 (declaim (inline stamp-worker))
 (defun stamp-worker (worker)
-  "Tells the sentinel that WORKER begins something now, which may take long."
+  "Shows the sentinel that WORKER now begins something that may take long."
   (let ((pool (ready-worker-pool-state worker)))
     (setf (ready-worker-begun worker) (coarse-now pool)
           (ready-worker-stamp worker) (pool-state-tick pool))
     (incf (ready-worker-turns worker))))
 
 (defparameter *brief-ticks* 20
-  "For how many looks of the sentinel a worker that was resumed may be on its way.")
+  "A worker that was resumed may be on its way for this number of ticks.")
 
 (defun busy-since (worker)
-  "The tick since which WORKER has not waited for events; 0 when it does, or soon will."
+  "The tick since which WORKER has not waited for events; 0 if it waits, or soon will."
   (let ((stamp (ready-worker-stamp worker)))
     (if (zerop stamp) (ready-worker-away worker) stamp)))
 
@@ -126,18 +128,18 @@ or a timer descriptor."))
 
 (declaim (inline somebody-waits-p))
 (defun somebody-waits-p (engine)
-  "True when a worker of ENGINE waits, or is about to."
+  "True if a worker of ENGINE waits, or is about to."
   (plusp (counter-count (pool-state-waiting (engine-pool-state engine)))))
 
 (defmethod busy-count ((engine ready-engine))
   (count-if (lambda (worker) (plusp (ready-worker-stamp worker))) (engine-workers engine)))
 
 (defmethod standby-count ((engine ready-engine))
-  ;; Not by who waits: a worker that was resumed is on its way there.
+  ;; Not the workers that wait: one that was resumed is on its way there.
   (- (pool-size engine) (busy-count engine)))
 
 (defun all-serve-p (engine)
-  "True when no worker of ENGINE is free, and none may be made."
+  "True if no worker of ENGINE is free, and none may be made."
   (with-engine (engine)
     (not (or (room-p engine) (plusp (standby-count engine))))))
 
@@ -146,49 +148,50 @@ or a timer descriptor."))
       (and (eq (worker-state worker) :active) (zerop (ready-worker-stamp worker)))))
 
 (defmethod worker-needed-p ((engine ready-engine))
-  nil)                                  ; the sentinel sees to that, see pool-sizing.lisp
+  nil)                                  ; the sentinel adds workers, see pool-sizing.lisp
 
 (defmethod overflow-acceptor-needed-p ((engine ready-engine))
-  nil)                                  ; the sentinel stands in, see pool-sizing.lisp
+  nil)                                  ; the sentinel accepts then, see pool-sizing.lisp
 
 (defmethod keep-for-cleanup :after ((engine ready-engine) worker)
-  ;; Once and for all, or it would be resumed, and its descriptor closed twice.
+  ;; Otherwise it would be resumed although it has ended.
   (setf (engine-suspended engine) (delete worker (engine-suspended engine))))
 
 ;;; Its threads
 
 (defparameter *worker-slack-microseconds* 250
-  "How late the system may end the sleep of a handler, to end several at once; its own default is
-50.")
+  "The system may end the sleep of a handler this late, to end several at once.  Its own default
+is 50.")
 
 (defparameter *sentinel-slack-microseconds* 100
-  "How late the system may end a nap of the sentinel, which is to see soon that workers are
-blocked.")
+  "The system may end a nap of the sentinel this late.  The sentinel has to see soon that workers
+are blocked.")
 
 (defun prepare-thread (engine slack-microseconds)
-  "Tells the system what the current thread is, a worker's of ENGINE or the sentinel's: one of many
-that had better not interrupt each other, nor the clients, when they wake, and whose sleeps may end
-SLACK-MICROSECONDS, an integer, late.  Who is interrupted amid a request may have to wait for the
-slices of several others.  Does nothing where ENGINE was made otherwise."
+  "Tells the system how to schedule the current thread, a worker of ENGINE or its sentinel.  When
+such a thread wakes it should interrupt neither the others nor the clients, and its sleeps may
+end SLACK-MICROSECONDS, an integer, late.  A thread that is interrupted during a request may have
+to wait for the time slices of several others.  Does nothing if ENGINE was made without batch
+scheduling."
   (when (engine-batch-scheduling-p engine)
     (schedule-as-batch)
     (let-timers-be-late slack-microseconds)))
 
 (defun wake-sentinel-if-nobody-waits (engine pool)
-  "Wakes the sentinel of ENGINE, if it is idle, when nobody waits any more.  The caller has counted
-itself as not waiting before, and reads whether the sentinel is idle afterwards; see IDLE-WAIT."
+  "Wakes the sentinel of ENGINE if it is idle and no worker waits any more.  The caller has first
+stopped counting itself as waiting, and reads afterwards whether the sentinel is idle; see
+IDLE-WAIT."
   (when (and (pool-state-sentinel-idle-p pool) (not (somebody-waits-p engine)))
     (wake-sentinel engine)))
 
 (defun wake-sentinel (engine)
   (with-engine (engine)
-    ;; The clock stands until the sentinel has woken, so COARSE-NOW asks the system until then.
+    ;; The clock stands until the sentinel has woken; COARSE-NOW asks the system meanwhile.
     (when (shiftf (pool-state-sentinel-idle-p (engine-pool-state engine)) nil)
       (notify-sentinel engine))))
 
 (defmethod serve-at :after ((engine ready-engine) connection time)
-  "An idle sentinel looks at deadlines once in *IDLE-TICK*, and may have looked before there was
-this one."
+  "Wakes the sentinel if it is idle and would look at deadlines too late for TIME."
   (declare (ignore connection))
   (let ((pool (engine-pool-state engine)))
     (when time
@@ -199,9 +202,9 @@ this one."
         (wake-sentinel engine)))))
 
 (defun look-around (engine worker)
-  "What WORKER of ENGINE does when it has nothing else to do.  It can be interrupted here, for long,
-as by a debugger, so it is AWAY."
-  (when (interrupt-pending-p)           ; nobody else may wait
+  "WORKER of ENGINE calls this when it has nothing else to do.  It can be interrupted here for
+long, for example by a debugger, so it counts as AWAY."
+  (when (interrupt-pending-p)           ; it may be the only worker that waits
     (wake-sentinel-if-nobody-waits engine (engine-pool-state engine)))
   (setf (ready-worker-away worker) (pool-state-tick (engine-pool-state engine)))
   (unwind-protect (surviving-interrupts (engine)
@@ -209,8 +212,8 @@ as by a debugger, so it is AWAY."
     (setf (ready-worker-away worker) 0)))
 
 (defun worker-of (engine)
-  "The worker of ENGINE whose thread this is; NIL in any other thread, a worker's of another engine
-included."
+  "The worker of ENGINE whose thread this is; NIL in any other thread, also in one of another
+engine."
   (and *worker*
        (eq engine (worker-engine *worker*))
        *worker*))

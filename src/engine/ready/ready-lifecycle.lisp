@@ -3,12 +3,13 @@
 ;;;; How a ready engine is made, starts and stops.
 
 (defun make-ready-engine (service listener &key standby thread-limit accept-limit
-                                           (waiting-limit :half) idle-seconds (batch-scheduling-p t))
-  "An engine for SERVICE on LISTENER, not started.  STANDBY is how many workers it keeps when there
-is nothing to do, THREAD-LIMIT how many it may have, or NIL; ACCEPT-LIMIT says how many connections
-may be open: see ENGINE-ACCEPT-LIMIT; WAITING-LIMIT how many workers may wait for clients: see
-ENGINE-WAITING-LIMIT; IDLE-SECONDS for how long connections may idle, a real, or NIL for no limit;
-BATCH-SCHEDULING-P how the system schedules its threads: see ENGINE-BATCH-SCHEDULING-P."
+                                           (waiting-limit :half) idle-seconds
+                                           (batch-scheduling-p t))
+  "An engine for SERVICE on LISTENER, not started.  It keeps STANDBY workers when there is
+nothing to do, and has at most THREAD-LIMIT, or any number if NIL.  ACCEPT-LIMIT limits its open
+connections (see ENGINE-ACCEPT-LIMIT), WAITING-LIMIT the workers that wait for clients (see
+ENGINE-WAITING-LIMIT).  A connection may idle for IDLE-SECONDS, a real, or for ever if NIL.
+BATCH-SCHEDULING-P says how the system schedules its threads: see ENGINE-BATCH-SCHEDULING-P."
   (%make-ready-engine :service service :listener listener :standby standby
                       :thread-limit thread-limit :accept-limit accept-limit
                       :waiting-limit waiting-limit :idle-seconds idle-seconds
@@ -26,7 +27,7 @@ BATCH-SCHEDULING-P how the system schedules its threads: see ENGINE-BATCH-SCHEDU
           (pool-state-target pool) (pool-state-floor pool)
           (pool-state-idle pool) (as-milliseconds (engine-idle-seconds engine)))
     (check-start (set-non-blocking listener))
-    (set-no-delay listener)             ; what is accepted inherits it; not on a Unix-domain socket
+    (set-no-delay listener)             ; accepted sockets inherit it; none of a Unix-domain socket
     (check-start (watch (engine-poller engine) listener listener))
     (acquire-timer-descriptor engine)))
 
@@ -36,7 +37,7 @@ BATCH-SCHEDULING-P how the system schedules its threads: see ENGINE-BATCH-SCHEDU
       (bt:condition-notify (ready-worker-resumed worker)))))
 
 (defmethod end-accepting ((engine ready-engine))
-  (uninterruptibly                      ; nobody does the rest a second time
+  (uninterruptibly                      ; no other thread would do the rest
     (when (and (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
                (engine-poller engine))  ; else it did not even begin to start
       (unwatch (engine-poller engine) (engine-listener-descriptor engine))
@@ -55,15 +56,15 @@ BATCH-SCHEDULING-P how the system schedules its threads: see ENGINE-BATCH-SCHEDU
                    (engine-table engine)))
 
 (defun end-input-of (engine connection states)
-  "Closes CONNECTION of ENGINE if it is parked in one of STATES; else, if those that are served are
-among these, has its owner read nothing more."
+  "Closes CONNECTION of ENGINE if it is parked in one of STATES.  If it is served, and :SERVING
+is one of STATES, makes its owner read nothing more."
   (cond ((as-owner (and (member (if (unfinished-p connection) :writing :keep-alive) states)
                         (claim-parked connection))
            (drop-connection engine connection)
            t))
         ((member :serving states)
-         ;; Another thread that is about to shut it down may find that it need not; so this one
-         ;; waits until it is done, and ends the input itself.
+         ;; Another thread may be about to shut it down, and may decide not to.  So this one waits
+         ;; until that is done, and then ends the input itself.
          (loop until (or (call-while-expiring connection
                                               (lambda ()
                                                 (shut-descriptor (connection-descriptor connection)
@@ -72,8 +73,8 @@ among these, has its owner read nothing more."
                do (bt:thread-yield)))))
 
 (defun octets-unseen-p (engine connection)
-  "True when CONNECTION of ENGINE is parked, and octets of it have come that no worker has looked
-at.  Asks as its owner: else the descriptor might be another's by then."
+  "True if CONNECTION of ENGINE is parked and has input that no worker has looked at.  The caller
+looks as its owner; otherwise the descriptor might belong to another connection by then."
   (as-owner (claim-parked connection)
     (prog1 (or (connection-turn-over-p connection)
                (and (not (unfinished-p connection))

@@ -1,16 +1,15 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The life of the sentinel of the ready engine: a few times a second it sees to deadlines and
-;;;; what else connection-time-outs.lisp has; at each tick it has the pool sized (pool-sizing.lisp),
-;;;; and rests.
+;;;; The life of the sentinel of the ready engine.  A few times a second it looks at deadlines (see
+;;;; connection-time-outs.lisp).  At each tick it sizes the pool (see pool-sizing.lisp), and rests.
 
 (defun resume-clock (pool)
-  "Lets COARSE-NOW be what the current thread, the sentinel's, says from now on.  Nobody else does."
+  "Lets COARSE-NOW use the clock of the sentinel, which is the current thread, from now on."
   (setf (pool-state-clock pool) (milliseconds)
         (pool-state-clock-stopped-p pool) nil))
 
 (defmethod call-noting ((engine ready-engine) function)
-  "The clock does not stand while the sentinel waits for a log."
+  "Lets COARSE-NOW ask the system while the sentinel may wait for a log."
   (let ((pool (engine-pool-state engine)))
     (if (or (pool-state-clock-stopped-p pool)
             (not (eq (bt:current-thread) (sentinel-thread (engine-sentinel engine)))))
@@ -22,7 +21,7 @@
 ;;; Its rests
 
 (defun next-deadline (engine)
-  "The first deadline of a connection of ENGINE, in MILLISECONDS, or NIL."
+  "The first deadline of a connection of ENGINE, in MILLISECONDS; NIL if there is none."
   (let ((first nil))
     (map-connections (lambda (connection)
                        (let ((deadline (connection-deadline connection)))
@@ -32,8 +31,9 @@
     first))
 
 (defun idle-wait-seconds (engine housekeeping)
-  "How long the sentinel of ENGINE may wait idly, whose last HOUSEKEEPING was then, in MILLISECONDS:
-until the next deadline, but not less than until the next housekeeping nor longer than *IDLE-TICK*."
+  "The number of seconds for which the sentinel of ENGINE, whose last HOUSEKEEPING was at that
+moment in MILLISECONDS, may wait: until the next deadline, but at least until the next
+housekeeping, and at most *IDLE-TICK*."
   (if (or (engine-accept-again-p engine) (engine-thread-trouble-p engine) (not (running-p engine)))
       *tick*
       (let ((deadline (next-deadline engine))
@@ -45,22 +45,22 @@ until the next deadline, but not less than until the next housekeeping nor longe
             *idle-tick*))))
 
 (defun idle-wait (engine housekeeping)
-  "Waits until the sentinel is woken, and at most as long as there is nothing else to do, as
-IDLE-WAIT-SECONDS says of HOUSEKEEPING.  True when a worker of ENGINE woke it, because nobody waits
-any more, or a deadline comes soon."
+  "Waits until the sentinel is woken, at most as long as IDLE-WAIT-SECONDS says of HOUSEKEEPING.
+True if a thread woke it, because no worker of ENGINE waits any more or a deadline comes soon."
   (let ((pool (engine-pool-state engine)))
     (unwind-protect
          (progn
            (setf (pool-state-clock-stopped-p pool) t
                  (pool-state-sentinel-idle-p pool) t)
-           ;; The last worker that waits counts itself off, and then reads SENTINEL-IDLE-P; so that
-           ;; must be seen by all before the count is read here, or each might miss what the other
-           ;; wrote.  The same holds for a thread that sets an early deadline.
+           ;; The last worker that waits first stops counting itself, and then reads
+           ;; SENTINEL-IDLE-P.  So all threads must see that slot before the count is read here;
+           ;; otherwise each might miss the other's write.  The same holds for a thread that sets an
+           ;; early deadline.
            (order-memory)
            (let ((seconds (idle-wait-seconds engine housekeeping)))
              (rest-until-woken engine seconds
                                (lambda ()
-                                 ;; Nobody has woken it by now.
+                                 ;; No thread has woken it by now.
                                  (not (and (pool-state-sentinel-idle-p pool)
                                            (somebody-waits-p engine)))))
              (not (pool-state-sentinel-idle-p pool))))
@@ -68,11 +68,11 @@ any more, or a deadline comes soon."
       (resume-clock pool))))
 
 (defparameter *long-nap-ticks* 4
-  "For how many ticks the sentinel naps when no worker was missing for some looks.")
+  "The length of a nap, in ticks, when no worker was missing for some looks.")
 
 (defun rest-after-look (engine controller found)
-  "Rests after a look that FOUND what ADJUST-POOL returns.  When a worker has ended an idle wait, the
-next few looks follow closely, the first when requests had time to block."
+  "Rests after a look at which ADJUST-POOL returned FOUND.  If a worker has ended an idle wait,
+the next few looks follow closely, the first after requests had time to block."
   (let ((rest (decide-rest engine controller found)))
     (count-decision controller rest)
     (ecase rest
@@ -84,14 +84,14 @@ next few looks follow closely, the first when requests had time to block."
                (controller-idle-looks controller) 0)
          (nap *tick-microseconds*))))))
 
-;;; What it looks after besides
+;;; Processors, and samples of the wait
 
 (defparameter *count-milliseconds* 20000
-  "How often the sentinel counts processors.")
+  "The sentinel counts the processors this often.")
 
 (defun count-processors (engine controller now)
-  "Lets CONTROLLER and the workers of ENGINE know how many processors there are NOW: they may be
-given and taken away while we run, and the pool's floor, too, may have changed."
+  "Counts the processors, if it is time NOW, and updates the floor of ENGINE.  Processors come
+and go while we run, and the standby count may have changed."
   (when (> (- now (controller-last-processor-count controller)) *count-milliseconds*)
     (setf (controller-last-processor-count controller) now
           (controller-processors controller) (usable-processors)))
@@ -99,8 +99,8 @@ given and taken away while we run, and the pool's floor, too, may have changed."
         (min (controller-processors controller) (engine-standby engine))))
 
 (defun sample-wait-when-busy (engine controller)
-  "Samples how long what is ready waits, if something was since the last time or a worker serves: at
-rest each sample would wake a thread."
+  "Samples how long a ready connection waits, if there was work since the last time or a worker
+serves.  At rest each sample would wake a thread."
   (let ((done (work-done engine))
         (probe (engine-probe engine)))
     (when (or (/= done (shiftf (controller-work-done controller) done))
@@ -125,7 +125,7 @@ rest each sample would wake a thread."
       (declare (dynamic-extent #'housekeep #'see-to-workers)) ; two thousand times a second
       (loop until (eq (engine-phase engine) :stopped)
             do (call-surviving engine :housekeeping #'housekeep)
-               (clear-stack)            ; while it rests, it keeps none alive that it has looked at
+               (clear-stack)            ; a rest must keep no connection alive
             unless (call-surviving engine :pool-size #'see-to-workers)
               ;; ADJUST-POOL may have failed before it set the clock.
               do (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
@@ -134,7 +134,7 @@ rest each sample would wake a thread."
   (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)) ; no tick follows
 
 (defmethod request-sentinel ((engine ready-engine))
-  ;; As long as nobody ticks, deadlines must not count from the last tick.
+  ;; Until there is a tick again, deadlines must not count from the last one.
   (setf (pool-state-clock-stopped-p (engine-pool-state engine)) t)
   (wake-one (engine-poller engine))
-  (resume-workers engine 1))            ; those who would hear that may all be blocked
+  (resume-workers engine 1))            ; all others may be blocked

@@ -1,9 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; What the ready engine tells, of all connections together and of each.
+;;;; The statistics of the ready engine, and its list of connections.
 
 (defun writing-p (connection)
-  "True when CONNECTION waits, without a worker, for its peer to take output."
+  "True if CONNECTION waits, without a worker, until its peer takes output."
   (and (connection-output connection)
        (not (owned-p connection))))
 

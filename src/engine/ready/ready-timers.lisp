@@ -2,26 +2,26 @@
 
 ;;;; Timers in the ready engine.
 ;;;;
-;;;; A timer descriptor is one of those that the poller watches, and makes one event each time it
-;;;; rings.  The worker that gets it takes what is due, one function at a time.
+;;;; The poller watches a timer descriptor, which makes one event each time the alarm rings.  The
+;;;; worker that gets the event takes the due functions, one at a time.
 ;;;;
-;;;;   having taken a function, it finds           and does, before it calls that
-;;;;   another one due, for the first time         queues the token, for who is free next
-;;;;   another one due, and it has called already  nothing: who was called saw to the others
-;;;;   nothing more due                            sets the alarm for the next one
+;;;;   after it took a function, it finds      and before it calls that function, it
+;;;;   another one due, for the first time     queues the token, for the next free worker
+;;;;   another one due, not the first time     does nothing: the worker that it called sees to them
+;;;;   nothing more due                        sets the alarm for the next timer
 ;;;;
-;;;;   before it takes one, it finds               and does
-;;;;   it has called many since it asked the       sets the alarm for now: its event comes after all that is
-;;;;   poller                                      ready now
+;;;;   before it takes a function, it finds    and
+;;;;   it has called many since it asked       sets the alarm to now: its event comes after all
+;;;;   the poller                              that is ready now
 ;;;;
-;;;; So instant functions run in one worker, one after the other, and one that blocks holds up
-;;;; nobody: while a function runs, for all that is due somebody was called, or the alarm is set.
+;;;; So instant functions run in one worker, one after the other, and one that blocks holds up no
+;;;; other: while it runs, the alarm is set, or another worker was called for those that are due.
 
 (defconstant +timer-token+ (1- (ash 1 31))
   "The token of the timer descriptor: the number of no descriptor of which there are connections.")
 
 (defconstant +timer-batch+ 32
-  "How many timers one worker runs before what else is ready has its turn.")
+  "The number of timers that one worker runs before other events have their turn.")
 
 ;;; The descriptor
 
@@ -41,22 +41,22 @@ none."
 (defmethod set-alarm-clock ((engine ready-engine) moment)
   (arm-timer-descriptor (engine-timer-descriptor engine) moment))
 
-;;; What is due
+;;; Timers that are due
 
 (defun call-for-timers (engine)
-  "Has who is free next look which timers of ENGINE are due."
+  "Has the next free worker look for due timers of ENGINE."
   (queue-events engine (list +timer-token+)))
 
 (defun ring-again (engine)
-  "Leaves the timers of ENGINE to who gets the event of the alarm."
+  "Leaves the timers of ENGINE to the worker that gets the next event of the alarm."
   (let ((timers (engine-timers engine)))
     (when (with-timers (timers)
             (claim-next-alarm timers (microseconds)))
       (set-alarm engine))))
 
 (defun run-due-timers (engine worker)
-  "Calls the functions of the timers of ENGINE that are due: in WORKER, whose thread this is, and in
-others, if one takes long."
+  "Calls the functions of the due timers of ENGINE in WORKER, the current thread's, and in others
+if one takes long."
   (loop with called-p = nil
         do (when (>= (ready-worker-timers-run worker) +timer-batch+)
              (return (ring-again engine)))

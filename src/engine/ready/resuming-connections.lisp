@@ -1,45 +1,45 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; Connections whose answers come later: their service has returned :DEFERRED.
+;;;; Connections that wait for a later answer: their service has returned :DEFERRED.
 ;;;;
-;;;;   a thread that visits one finds it    and then
-;;;;   parked                               owns it, and serves it itself: no worker has to wake
-;;;;   owned                                leaves :ARRIVED: its owner serves it again before it parks
-;;;;   closed                               does nothing
+;;;;   a resuming thread finds one   and then
+;;;;   parked                        owns it and serves it itself, so that no worker has to wake
+;;;;   owned                         leaves :ARRIVED: its owner serves it again before it parks
+;;;;   closed                        does nothing
 ;;;;
-;;;;   after that the connection            is
-;;;;   waits for its next answer            parked as before
-;;;;   may have a request to be read        queued: workers read, and resuming threads never do
-;;;;   is done with                         queued, with its outcome: workers close it, since what a program wants
-;;;;                                        done then may wait, or want a lock that the resuming thread has
-;;;;   was parked as the engine stops       closed by STOP, which looks once more; by the resuming thread only where that
-;;;;                                        has been
+;;;;   after that the connection     is
+;;;;   waits for its next answer     parked as before
+;;;;   may have a request            queued: workers read, and resuming threads never do
+;;;;   has ended                     queued with its outcome: a worker closes it, because a program
+;;;;                                 may then wait, or need a lock that the resuming thread holds
+;;;;   was parked during a stop      closed by the stop, which looks once more; after that look, by
+;;;;                                 the resuming thread
 ;;;;
-;;;; A resuming thread is any thread, also one that does not know of connections.  So it is not
-;;;; interrupted while it owns one, and nothing that it does waits for the peer.
+;;;; Any thread may resume a connection, also one that knows nothing of connections.  So it cannot
+;;;; be interrupted while it owns one, and never waits for the peer.
 
 (defmethod resume-connection ((engine ready-engine) connection)
   (as-owner (become-owner connection nil)
     (resume-owned engine connection)))
 
 (defun resume-owned (engine connection)
-  "Does what RESUME-CONNECTION does for CONNECTION, which the current thread owns, and which cannot
-be interrupted."
+  "Resumes CONNECTION, which the current thread owns.  Interrupts are deferred."
   (let ((*worker* (worker-of engine))
         (*served-by-resuming-threads* (tally-served-by-resuming-threads (engine-tally engine)))
-        (result nil))                   ; stays so when a program leaves it by a non-local exit
+        (result nil))                   ; stays so after a non-local exit
     (unwind-protect (setf result (serve-resumption engine connection))
       (end-resumption engine connection result))))
 
 (defun end-resumption (engine connection result)
-  "Does with CONNECTION, which the caller owns unless RESULT is :PARKED, what RESULT of
-SERVE-RESUMPTION says; NIL after a non-local exit."
+  "Treats CONNECTION as RESULT of SERVE-RESUMPTION says; NIL stands for a non-local exit.  The
+caller owns CONNECTION unless RESULT is :PARKED."
   (case result
     (:parked (end-resumed-too-late engine connection))
-    (t (end-owned-resumption engine connection (or result (given-away-outcome connection) :broken)))))
+    (t (end-owned-resumption engine connection
+                             (or result (given-away-outcome connection) :broken)))))
 
 (defun end-owned-resumption (engine connection outcome)
-  "Does with CONNECTION, which the caller owns, what OUTCOME of its visit says."
+  "Treats CONNECTION, which the caller owns, as OUTCOME says."
   (cond ((eq outcome :again)
          (setf (connection-awaiting connection) :turn)
          (leave-to-worker engine connection))
@@ -49,29 +49,29 @@ SERVE-RESUMPTION says; NIL after a non-local exit."
 
 (defmethod resume-all-deferred ((engine ready-engine))
   (map-connections (lambda (connection)
-                     ;; A marked owner looks again.  A connection whose owner left a moment ago
-                     ;; has said by now whether it is deferred.
+                     ;; An owner that finds :ARRIVED looks again.  If the owner has left a moment
+                     ;; ago, AWAITING already shows whether the connection is deferred.
                      (as-owner (and (or (owned-p connection) (connection-deferred-p connection))
                                     (become-owner connection nil))
                        (requeue-connection engine connection)))
                    (engine-table engine)))
 
 (defun serve-resumption (engine connection)
-  "Does what a resuming thread can for CONNECTION, which it owns; returns what SERVE-ONCE does,
-:AGAIN when there may be work for workers."
+  "Does for CONNECTION, which the caller owns, as much as a resuming thread may.  Returns a value
+like SERVE-ONCE; :AGAIN if there may be work for a worker."
   (noting-failure (engine connection)
     (cond ((or (connection-lingering-p connection) (end-left-to-worker connection)) :again)
           ((connection-output connection)
            (let ((result (send-pending-output engine connection)))
-             ;; Also where others have come meanwhile, what is left goes first.
+             ;; Output that is left goes first, also if more has come meanwhile.
              (if (and (eq result :again) (null (connection-output connection)))
                  (resume-and-send engine connection)
                  result)))
           (t (resume-and-send engine connection)))))
 
 (defun resume-and-send (engine connection)
-  "What SERVE-ONCE returns for CONNECTION, which has no output left, in a resuming thread; or of
-sending what is left then."
+  "Has CONNECTION, which has no output left, served in a resuming thread, and sends the new
+output.  Returns a value like SERVE-ONCE."
   (let ((result (serve-once engine connection t)))
     (if (and (eq result :again) (connection-output connection))
         (send-pending-output engine connection)

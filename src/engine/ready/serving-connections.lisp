@@ -1,19 +1,21 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; How a connection is served by its owner: until it is parked, closed or given away, or its turn is
-;;;; over.
+;;;; How the owner of a connection serves it, until it is parked, closed or given away, or its turn
+;;;; is over.
 ;;;;
-;;;;   SERVE-CONNECTION   serves once, and again, as long as there is more to be done
+;;;;   SERVE-CONNECTION   serves once, and again as long as there is more to do
 ;;;;   SERVE-ONCE         calls the service
-;;;;   SETTLE-OUTCOME     sees what that returned: sends, serves again, or parks
-;;;;   END-SERVICE        does what is left to be done when that was the last time
+;;;;   SETTLE-OUTCOME     acts on the outcome: sends, serves again, or parks
+;;;;   END-SERVICE        does the rest after the last time
 
 (defconstant +turn+ 16
-  "How many requests of one connection a worker serves before what else is ready has its turn: a
-client that never pauses does not keep its worker, nor timers and other clients waiting.")
+  "The number of requests of one connection that a worker serves before other events have their
+turn.  So a client that never pauses does not keep its worker, nor timers and other clients
+waiting.")
 
 (defmacro noting-failure ((engine connection) &body body)
-  "The value of BODY, which serves CONNECTION of ENGINE as SERVE-ONCE does; also after an error."
+  "The value of BODY, which serves CONNECTION of ENGINE as SERVE-ONCE does; after an error, the
+value that SERVE-ONCE should return."
   `(handler-case (progn ,@body)
      ((or error storage-condition) (condition)
        (count-failure ,engine)
@@ -21,7 +23,7 @@ client that never pauses does not keep its worker, nor timers and other clients 
        (failed-outcome ,connection))))
 
 (defun failed-outcome (connection)
-  "What SERVE-ONCE returns for CONNECTION, where that has failed: what its service has left is
+  "The value of SERVE-ONCE for CONNECTION after an error.  Output that its service has left is
 still sent."
   (cond ((given-away-outcome connection))
         ((and (connection-output connection)
@@ -52,9 +54,9 @@ over."
 
 (defun serve-once (engine connection &optional resuming-p)
   "Has the service of ENGINE serve CONNECTION, which the caller owns, once; RESUMING-P is as for
-SERVE.  Returns :AGAIN when there is more to be done for CONNECTION, :LATER when that is to be done
-after what else is ready; else what became of it, :PARKED, or is to become of it: :CLOSE, :DETACHED
-or :BROKEN."
+SERVE.  Returns :AGAIN if there is more to do for CONNECTION, :LATER if that is to be done after
+other events; :PARKED if it was parked; or :CLOSE, :DETACHED or :BROKEN, which END-SERVICE
+carries out."
   (setf (connection-deadline connection) nil)
   (order-writes)                        ; see OWNER-MAY-WAIT-P
   (setf (connection-untouched connection) nil
@@ -70,12 +72,12 @@ or :BROKEN."
         :again)))
 
 (defun settle-outcome (engine connection outcome served)
-  "Does for CONNECTION, which the caller owns, what OUTCOME says that the service returned; SERVED
-requests of it had been answered before, an integer.  Returns what SERVE-ONCE does."
+  "Acts on OUTCOME, which the service returned for CONNECTION, owned by the caller.  SERVED, an
+integer, counts its requests from before.  Returns a value like SERVE-ONCE."
   (cond ((gone-p connection) :detached)
         ((eq outcome :broken) :broken)
         ((connection-output connection)
-         ;; When all of it is sent, the connection is served again anyway.
+         ;; The connection is served again anyway once all of this is sent.
          (setf (connection-input connection) :missed
                (connection-outcome connection) (case outcome
                                                  (:again :deferred)
@@ -96,9 +98,9 @@ requests of it had been answered before, an integer.  Returns what SERVE-ONCE do
            ((:close :detached) outcome)))))
 
 (defun settle-served (engine connection)
-  "Does for CONNECTION, which the caller owns, what is to be done when all was served that had come
-when it was read.  Returns what SERVE-ONCE does."
-  ;; Once: what is noted afterwards leaves :ARRIVED.
+  "Parks or ends CONNECTION, which the caller owns, after its input was served as far as it was
+read.  Returns a value like SERVE-ONCE."
+  ;; Read once: an event that is reported afterwards leaves :ARRIVED.
   (let ((ownership (connection-ownership connection)))
     (cond ((ownership-test ownership :arrived)
            (give-up-ownership connection) ; in vain: but then it is not :ARRIVED any more
@@ -108,15 +110,14 @@ when it was read.  Returns what SERVE-ONCE does."
           (t (park engine connection)))))
 
 (defun note-stall (engine)
-  "Counts a time when the service of ENGINE served no request, and yet says that there is input to
-be served.  NIL: to call it again would change nothing, so the connection is parked, and has a
-deadline."
+  "Counts that the service of ENGINE served no request and says that there is input.  To call it
+again would change nothing, so the connection is parked, and has a deadline."
   (with-engine (engine)
     (incf (tally-stalls (engine-tally engine)))))
 
 (defun end-service (engine connection outcome)
-  "Does with CONNECTION, which the caller owns unless OUTCOME is :PARKED, what OUTCOME says; NIL for
-one that was left by a non-local exit."
+  "Carries OUTCOME out for CONNECTION, which the caller owns unless OUTCOME is :PARKED; NIL
+stands for a non-local exit."
   (cond ((eq outcome :parked)
          (end-if-parked-too-late engine connection))
         ((eq outcome :later)
@@ -130,7 +131,7 @@ one that was left by a non-local exit."
            ((nil) (drop-connection engine connection))))))
 
 (defun queue-for-next-turn (engine connection)
-  "Queues CONNECTION, which the current thread owns, and of which more has come than a turn is for,
+  "Queues CONNECTION, which the current thread owns, and which has more input than a turn is for,
 behind all that is ready."
   (let ((worker (worker-of engine)))
     (when worker                        ; it asks the poller first

@@ -3,7 +3,7 @@
 ;;;; Workers of the ready engine that are not needed now, and may be soon.
 
 (defparameter *suspension-seconds* 4
-  "How long a worker is suspended before it ends, where the pool is larger than its floor.")
+  "A worker that is suspended for longer ends if the pool is larger than its floor.")
 
 (declaim (inline target-met-p))
 (defun target-met-p (pool)
@@ -11,14 +11,15 @@
 
 (declaim (inline one-of-excess-p))
 (defun one-of-excess-p (pool)
-  "True when the caller is one of those to be suspended before the next tick, and counts it."
+  "True if the caller is one of the workers to be suspended before the next tick; counts the
+caller."
   (let ((excess (pool-state-excess pool)))
     (and (plusp excess)
          (compare-and-set (pool-state-excess pool) excess (1- excess)))))
 
 (defun keep-working-p (engine worker pool)
-  "True when WORKER, which is free, should wait for something to do; it may be suspended
-until then.  NIL when it should end; it has left the pool."
+  "True if WORKER, which is free, is to wait for an event, perhaps after it was suspended; NIL if
+it has left the pool and is to end."
   (cond ((not (serving-p engine))
          (with-engine (engine) (retire worker))
          nil)
@@ -27,17 +28,17 @@ until then.  NIL when it should end; it has left the pool."
         (t t)))
 
 (defun become-active (engine worker)
-  "Makes WORKER, which was just made, one that is at the ready set."
+  "Notes that WORKER, which was just made, is at the ready set."
   (with-engine (engine)
     (set-worker-state worker :active)
     (bt:condition-notify (engine-changed engine))))
 
 (defun suspend-worker (engine worker)
-  "Waits to be resumed.  True then, NIL when WORKER has left the pool.  The caller defers
-interrupts: its thread can be destroyed only where it waits, when the cleanup form takes it off the
+  "Waits until WORKER is resumed: true; or has left the pool: NIL.  The caller defers interrupts.
+So the thread can be destroyed only while it waits, and then the cleanup form takes it off the
 list."
   (look-around engine worker)
-  (clear-stack)                         ; for long it may keep alive what was served last
+  (clear-stack)                         ; else it may keep the last connection alive for long
   (unwind-protect (progn
                     (begin-suspension engine worker)
                     (await-resume engine worker))
@@ -56,12 +57,12 @@ list."
           (ready-worker-away worker) 0)))
 
 (defun await-resume (engine worker)
-  "Waits until WORKER, which is suspended, is resumed: true then; or may leave the pool, and has:
-NIL then."
+  "Waits until WORKER, which is suspended, is resumed: true; or may leave the pool, and does:
+NIL."
   (flet ((outcome ()
            (case (worker-state worker)
              (:active :resumed)
-             (:ended :retired)          ; an interrupt signalled an error when that was seen last
+             (:ended :retired)          ; the last time, an interrupt signalled an error
              (t (when (or (not (serving-p engine)) (dispensable-p engine worker))
                   (retire worker)
                   :retired))))
@@ -74,8 +75,9 @@ NIL then."
           finally (return (eq :resumed outcome)))))
 
 (defun suspension-seconds (engine)
-  "How long a worker waits before it looks whether it is dispensable; NIL for ever: the pool grows
-only when nobody is suspended, and whoever makes its floor lower has it RECHECK-WORKERS."
+  "The number of seconds that a worker waits before it checks whether it is dispensable; NIL for
+ever.  The pool grows only while none is suspended, and a thread that lowers the floor calls
+RECHECK-WORKERS."
   (and (> (pool-size engine) (engine-standby engine))
        *suspension-seconds*))
 
@@ -84,14 +86,15 @@ only when nobody is suspended, and whoever makes its floor lower has it RECHECK-
        (>= (worker-milliseconds worker) (* 1000 *suspension-seconds*))))
 
 (defun resume-workers (engine count)
-  "Has up to COUNT suspended workers of ENGINE wait on the ready set again; returns how many."
+  "Lets up to COUNT suspended workers of ENGINE wait on the ready set again; returns how many."
   (with-engine (engine)
     (loop repeat count
           for worker = (pop (engine-suspended engine))
           while worker
           do (set-worker-state worker :active)
              ;; An interrupt may hold it up, so it is missed if it does not come.
-             (setf (ready-worker-away worker) (+ *brief-ticks* (pool-state-tick (engine-pool-state engine))))
+             (setf (ready-worker-away worker)
+                   (+ *brief-ticks* (pool-state-tick (engine-pool-state engine))))
              (incf (tally-resumes (engine-tally engine)))
              (bt:condition-notify (ready-worker-resumed worker))
           count t)))

@@ -1,17 +1,17 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The life of a worker of the ready engine: see ready-engine.lisp for the table.
+;;;; The life of a worker of the ready engine: see the table in ready-engine.lisp.
 ;;;;
-;;;;   it         in                           what may happen besides
-;;;;   waits      NEXT-EVENT                   it is suspended for a while, or ends
-;;;;   owns       OWN-CONNECTION               the connection has an owner: that one is told
-;;;;   serves     SERVE-CONNECTION             the service fails, or is left by a non-local exit
-;;;;   settles    SETTLE-OUTCOME, END-SERVICE  more has come, or output is left: it goes on
-;;;;   parks      PARK                         likewise
+;;;;   the worker   in                           and sometimes
+;;;;   waits        NEXT-EVENT                   is suspended for a while, or ends
+;;;;   owns         OWN-CONNECTION               finds an owner, and leaves the event to that
+;;;;   serves       SERVE-CONNECTION             survives a failure of the service
+;;;;   settles      SETTLE-OUTCOME, END-SERVICE  goes on, if there is more input or unsent output
+;;;;   parks        PARK                         goes on, likewise
 ;;;;
-;;;; The poller reports an arrival once, and a connection that is accepted or owned is nobody else's
-;;;; to close.  So a thread that is to be destroyed dies only where it says INTERRUPTIBLY: see the
-;;;; table in ownership.lisp.
+;;;; The poller reports an arrival once, and no other thread can close a connection that this one
+;;;; accepted or owns.  So a worker that is to be destroyed dies only where it says INTERRUPTIBLY:
+;;;; see the table in ownership.lisp.
 
 (defmethod worker-loop ((engine ready-engine) worker)
   (deferring-interrupts
@@ -30,10 +30,10 @@
                       (note-wait (engine-probe engine)))
                      (t
                       (look-around engine worker)
-                      (clear-stack))))))) ; it may keep alive what was served last
+                      (clear-stack))))))) ; else it may keep the last connection alive
 
 (defun handle-event (engine worker token)
-  "Does in WORKER what TOKEN, of an event of ENGINE, asks for."
+  "Handles in WORKER an event of ENGINE with TOKEN."
   (cond ((= token (engine-listener-descriptor engine))
          (when (engine-accepting-p engine) ; or an inherited listener's connections are for others
            (accept-connections engine worker)))
@@ -46,13 +46,13 @@
                  (t (serve-connection engine worker connection)))))))
 
 (defun own-connection (engine token)
-  "The connection of TOKEN, if the caller owns it now; else NIL."
+  "The connection of TOKEN, if the caller now owns it; else NIL."
   (let ((connection (find-connection (engine-table engine) (plain-token token))))
     (and connection
          (become-owner connection (token-hangup-p token))
          connection)))
 
 (defun attend-timers-in (engine worker)
-  "Runs the timers of ENGINE that are due in WORKER, which has got the event of the alarm."
+  "Runs the due timers of ENGINE in WORKER, which got the event of the alarm."
   (unless-returned (run-due-timers engine worker)
     (call-for-timers engine)))          ; that event will not come again
