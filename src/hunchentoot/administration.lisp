@@ -1,47 +1,66 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 (defgeneric stats (acceptor)
-  (:documentation "A plist of what ACCEPTOR did since its last start, and does, for people and
-for monitors.
+  (:documentation "The statistics of ACCEPTOR, a plist for people and for monitors.  Counts begin at
+the last start.  A statistic that another taskmaster than ours cannot tell is NIL.
 
-Of threads: :THREADS in all, of which :STANDBY wait for something to do (:SUSPENDED of them until
-they are needed) and :BUSY have a connection or run a timer (:KEEP-ALIVE-WAITING of them wait for
-its next request); how many were :MADE and have :ENDED; how often one was suspended, :SUSPENDS, and
-needed again, :RESUMES.
+Threads:
+  :THREADS             how many there are
+  :STANDBY             those that wait for something to do
+  :SUSPENDED           those on standby that sleep until they are needed
+  :BUSY                those that have a connection or run a timer
+  :KEEP-ALIVE-WAITING  busy ones that wait for the next request of their connection
+  :MADE, :ENDED        how many were made, and have ended
+  :SUSPENDS, :RESUMES  how often one was suspended, and needed again
 
-Of connections: :ACCEPTED so far; :OPEN, of which :PARKED wait for a request without a thread,
-:DEFERRED for a reply that comes later,
-:WRITING have none while their peers take their time to take the answer, and :QUEUED wait for a
-thread with a request; :REFUSED; :EXPIRED, ended because they took too long or held up others, and
-:EXPIRED-BY, the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new connection, the rest
-of a request's :HEAD, :IDLE between requests, :WRITE, an answer of which nothing more was taken,
-:LINGER, the client's end after the last answer, :EVICTED, idle while others waited, and what other
-kinds there are.
+Connections:
+  :ACCEPTED            how many were accepted
+  :OPEN                how many are open
+  :PARKED              open ones that wait for a request without a thread
+  :DEFERRED            open ones that wait for a reply that comes later
+  :WRITING             open ones without a thread whose clients are slow to take the reply
+  :QUEUED              open ones that have a request and wait for a thread
+  :REFUSED             those that were refused, since all threads served
+  :EXPIRED             those that were ended because they took too long or held up others
+  :EXPIRED-BY          the same by kind, a plist: :HANDSHAKE of TLS, :FIRST-BYTE of a new one,
+                       rest of a :HEAD, :IDLE between requests, :WRITE, of a reply that the client
+                       did not take, :LINGER, of the client's close after the last reply, :EVICTED,
+                       idle while others waited, and further kinds
 
-How long a connection that is ready for a thread waits for one, in seconds, as samples tell that
-are taken a few times a second: :READY-WAIT, the latest, or the one under way if that is longer;
-:READY-WAIT-SUM and :READY-WAIT-COUNT of all.  NIL, 0 and 0 where connections are not parked.
+  :READY-WAIT          how many seconds a ready connection waits for a thread: the latest sample, or
+                       the current one if that is longer.  A few samples are taken each second
+  :READY-WAIT-SUM, :READY-WAIT-COUNT
+                       the sum and number of all samples.  NIL, 0 and 0 where connections are not
+                       parked
 
-:DECISIONS, a plist: how often each decision about the number of threads was made: to :RESUME or
-to :LAUNCH some; to :SUSPEND one because too many ran, or to :LIMIT them because the maximum was
-lowered; to accept connections without a thread, :ACCEPT-OVERFLOW; and how the housekeeping thread
-rested, :SHORT-NAP, :LONG-NAP or :IDLE-WAIT.  NIL where connections are not parked.
+  :DECISIONS           how often each decision about threads was made, a plist: to :RESUME or
+                       :LAUNCH some; to :SUSPEND one because too many ran, or to :LIMIT them because
+                       the maximum was lowered; to accept connections without a thread,
+                       :ACCEPT-OVERFLOW; and the rests of the housekeeping thread, :SHORT-NAP,
+                       :LONG-NAP or :IDLE-WAIT.  NIL where connections are not parked
+  :TIMERS              timers of RUN-AFTER, a plist: how many are :PENDING, and how many were :RUN,
+                       have :FAILED by an error or the end of their thread, were :CANCELLED, and
+                       were :DROPPED by a stop
 
-:TIMERS of RUN-AFTER, a plist: how many are :PENDING; and since the start, how many were :RUN, of
-which some :FAILED, because of an error or the end of their thread; :CANCELLED; and :DROPPED by a
-stop.
+Requests:
+  :SERVED              how many were served
+  :REJECTED            those that the server itself answered with an error: no HTTP, beyond a limit,
+                       or too slow.  Connections that were :REFUSED do not count
+  :REJECTED-BY-STATUS  the same, a plist of statuses and numbers
+  :FAILED              errors outside of handlers
+  :STALLS              how often a connection was parked because serving it made no progress, which
+                       is a defect of this library
 
-:SERVED requests; :REJECTED, those that were answered with an error for what they are, and not by a
-program: no HTTP, beyond a limit, too slow; :REJECTED-BY-STATUS, the same as a plist of statuses and
-numbers, in which connections that were :REFUSED do not count; :HANDSHAKES-FAILED, TLS handshakes
-that failed but for those that were :EXPIRED, and :HANDSHAKES-FAILED-BY, the same by kind, a plist:
-:PLAIN-HTTP in place of TLS, no common :PROTOCOL, no common :CIPHER, the server's :CERTIFICATE not
-trusted by the client, the :CLIENT-CERTIFICATE not there or not trusted, no common
-:APPLICATION-PROTOCOL, the client :GONE, and :OTHER; :FAILED counts errors outside of handlers;
-:STALLS, how often a connection was parked because serving it made no progress, which is a defect of
-ours; :UPTIME in seconds; :LOG-DROPPED lines of both logs, of all starts, that their destinations
-did not take.  (Lines that it did not take at the last stop are among them, and tried again after
-the next start.)  What an acceptor with another taskmaster than ours cannot tell is NIL.")
+  :HANDSHAKES-FAILED   TLS handshakes that failed, without those that :EXPIRED
+  :HANDSHAKES-FAILED-BY
+                       the same by kind, a plist: :PLAIN-HTTP in place of TLS, no common :PROTOCOL,
+                       no common :CIPHER, the server's :CERTIFICATE not trusted by the client, the
+                       :CLIENT-CERTIFICATE missing or not trusted, no common :APPLICATION-PROTOCOL,
+                       the client :GONE, and :OTHER
+  :UPTIME              seconds since the start
+  :LOG-DROPPED         lines of both logs, over all starts, that their destinations did not take.
+                       Lines that were pending at the last stop count until the next start writes
+                       them")
   (:method ((acceptor hunchentoot:acceptor))
     (let ((engine (acceptor-engine acceptor))
           (taskmaster (acceptor-taskmaster* acceptor)))
@@ -61,13 +80,18 @@ the next start.)  What an acceptor with another taskmaster than ours cannot tell
        (list :log-dropped (lines-lost acceptor))))))
 
 (defgeneric list-connections (acceptor)
-  (:documentation "A list of plists, one for each open connection of ACCEPTOR: :PEER, a string of
-address and port; :STATE, which is :NEW before the first request, :ACTIVE while one is served,
-:PARKED or :IDLE between two, without a thread or with it, :DEFERRED while its reply is to come
-later, and :WRITING while its peer takes its time to take the answer, which needs no thread, :QUEUED
-for a thread, :DRAINING after the last answer; :AGE in seconds; how many requests were :SERVED; the
-number of its :WORKER, and for how many :SECONDS that has been at the request, or NIL.  Empty for an
-acceptor with another taskmaster than ours, or one that is not started.")
+  (:documentation "A list of plists, one for each open connection of ACCEPTOR.  It is empty where
+ACCEPTOR is not started or has another taskmaster than ours.
+
+  :PEER     the client's address and port, a string
+  :STATE    :NEW before the first request; :ACTIVE while one is served; between two, :PARKED without
+            a thread or :IDLE with one; :DEFERRED while the reply is to come later; :WRITING
+            while the client is slow to take the reply; :QUEUED while a request waits for a thread;
+            :DRAINING after the last reply
+  :AGE      seconds since it was accepted
+  :SERVED   how many requests were served
+  :WORKER   the number of its thread, or NIL
+  :SECONDS  for how many seconds that thread has been serving the request, or NIL")
   (:method ((acceptor hunchentoot:acceptor))
     (let ((engine (and (hunchentoot:started-p acceptor) (acceptor-engine acceptor))))
       (and engine (list-engine-connections engine)))))
@@ -78,8 +102,8 @@ acceptor with another taskmaster than ours, or one that is not started.")
   (:report (lambda (condition stream)
              (format stream "~A cannot account for its threads and connections:~{~%  ~A~}"
                      (corrupted-acceptor condition) (corruption-problems condition))))
-  (:documentation "Signalled by ABANDON-ACCEPTOR when threads outlived their destruction or
-counts do not add up.  Established restarts: RETRY destroys once more, IGNORE goes on."))
+  (:documentation "Signalled by ABANDON-ACCEPTOR when threads have survived their destruction, or
+when counts do not add up.  The restart RETRY destroys the threads once more, and IGNORE goes on."))
 
 (defun check-accounts (acceptor engine)
   (let ((problems (accounting-problems engine)))
@@ -87,7 +111,7 @@ counts do not add up.  Established restarts: RETRY destroys once more, IGNORE go
       (error 'recycling-taskmaster-corrupted-error :acceptor acceptor :problems problems))))
 
 (defun check-abandonable (acceptor engine)
-  "Checks that it was ENGINE which started ACCEPTOR, or nobody."
+  "Signals HUNCHENTOOT:PARAMETER-ERROR if ACCEPTOR was started, but not by ENGINE."
   (when (and (null engine) (hunchentoot:started-p acceptor))
     (hunchentoot:parameter-error
      "ABANDON-ACCEPTOR cannot destroy the threads of ~A: only its taskmaster, ~A, which is no ~
@@ -95,13 +119,13 @@ counts do not add up.  Established restarts: RETRY destroys once more, IGNORE go
      acceptor (acceptor-taskmaster* acceptor))))
 
 (defun abandon-acceptor (acceptor)
-  "The last resort when STOP does not help: destroys every thread of ACCEPTOR, whatever it
-does, frees the port, and returns ACCEPTOR, which can be started again.  Requests that run
-are cut off where they are; use it at the REPL, not in a program.
-Signals RECYCLING-TASKMASTER-CORRUPTED-ERROR, with restarts RETRY and IGNORE, when threads
-outlive that or the counts of threads and connections do not add up; STOP-FROM-WORKER in a
-request handler of ACCEPTOR; HUNCHENTOOT:PARAMETER-ERROR when another taskmaster than a
-RECYCLING-TASKMASTER has started ACCEPTOR, whose threads only that knows."
+  "The last resort when STOP does not help, for the REPL: destroys every thread of ACCEPTOR in the
+middle of its work, frees the port, and returns ACCEPTOR, which can be started again.
+
+Signals RECYCLING-TASKMASTER-CORRUPTED-ERROR, with restarts RETRY and IGNORE, when threads survive,
+or when the counts of threads and connections do not add up.  Signals STOP-FROM-WORKER in a request
+handler of ACCEPTOR.  Signals HUNCHENTOOT:PARAMETER-ERROR when another taskmaster than a
+RECYCLING-TASKMASTER has started ACCEPTOR, since only that knows its threads."
   (let ((engine (acceptor-engine acceptor)))
     (check-abandonable acceptor engine)
     (loop

@@ -1,20 +1,25 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; A channel: what is published on it goes to all that subscribe to it, event streams and
-;;;; WebSockets alike.  A message is encoded once for each way in which it leaves, and all
-;;;; subscribers share the octets.
+;;;; Channels.  A channel sends each published message to all its subscribers, which are event
+;;;; streams and WebSockets.  It encodes a message once for each format, and all subscribers share
+;;;; the octets.
 ;;;;
-;;;;   a subscriber             gets a message                        when its client is slow, and :WHEN-FULL is
-;;;;   an event stream          as an event                           :DROP  it is ended, and may come again
-;;;;   a WebSocket              as a text, its data only              :SKIP  it does not get this message
+;;;;   a subscriber       gets a message as
+;;;;   an event stream    an event
+;;;;   a WebSocket        a text message, with the data only
 ;;;;
-;;;; Invariants: all subscribers get messages in the order in which they were published: they are
-;;;; put into the shared send queues under the lock of the channel, and sent after it was given up.
-;;;; A subscriber leaves the channel when its connection ends, at the latest; nothing global refers
-;;;; to either of them.
+;;;;   :WHEN-FULL         a subscriber whose client is slow
+;;;;   :DROP              is ended; its client may connect again
+;;;;   :SKIP              does not get this message
+;;;;
+;;;; Invariants:
+;;;; - All subscribers get messages in the order of publication.  The channel puts them into the
+;;;;   shared send queues under its lock, and has them sent after it has released the lock.
+;;;; - A subscriber leaves the channel when its connection ends, at the latest.  Nothing global
+;;;;   refers to a channel or a subscriber.
 
 (defstruct (channel (:include opaque) (:constructor %make-channel (when-full)) (:copier nil))
-  "Subscribers, and what becomes of the slow ones."
+  "A set of subscribers that get the same messages."
   (when-full :drop :type (member :drop :skip) :read-only t)
   (lock (bt:make-lock "channel") :read-only t)
   (subscribers (make-hash-table :test 'eq) :read-only t) ; of the functions that their ends call
@@ -22,17 +27,17 @@
   (dropped 0 :type unsigned-byte))      ; subscribers
 
 (setf (documentation 'channel-p 'function)
-      "True when the argument is a channel, as MAKE-CHANNEL returns it."
+      "True when OBJECT, the argument, is a CHANNEL; see MAKE-CHANNEL."
       (documentation 'channel-skipped 'function)
-      "How many messages of CHANNEL subscribers did not get, since their clients were slow, an
-integer; each counts once for each of them."
+      "How many messages the subscribers of CHANNEL missed because their clients were slow, an
+integer.  A message counts once for each subscriber that missed it."
       (documentation 'channel-dropped 'function)
-      "How many subscribers of CHANNEL were ended, since their clients were slow, an integer.")
+      "How many subscribers of CHANNEL were ended because their clients were slow, an integer.")
 
 (defun make-channel (&key (when-full :drop))
-  "A new channel, which has no subscribers.  WHEN-FULL says what becomes of a subscriber whose
-client does not take as much as its high-water mark: :DROP, its connection is ended; :SKIP, it does
-not get what is published meanwhile."
+  "Makes a channel without subscribers.  WHEN-FULL says what happens to a subscriber with more
+unsent octets than its high-water mark: :DROP ends its connection; :SKIP leaves out messages until
+there is room."
   (check-type when-full (member :drop :skip))
   (%make-channel when-full))
 
@@ -44,21 +49,21 @@ not get what is published meanwhile."
   (:documentation "The shared send queue of SUBSCRIBER."))
 
 (defgeneric put-in-subscriber (subscriber octets)
-  (:documentation "Puts OCTETS, which nobody changes any more, into the shared send queue of
-SUBSCRIBER, and returns what PUT-IN-SHARED-QUEUE does.")
+  (:documentation "Puts OCTETS, which do not change any more, into the shared send queue of
+SUBSCRIBER.  Returns the value of PUT-IN-SHARED-QUEUE.")
   (:method (subscriber octets)
     (put-in-shared-queue (subscriber-shared-queue subscriber) octets)))
 
 (defgeneric message-format (subscriber)
-  (:documentation "How messages leave to SUBSCRIBER: a keyword that ENCODE-MESSAGE knows."))
+  (:documentation "The format of messages to SUBSCRIBER, a keyword that ENCODE-MESSAGE knows."))
 
 (defgeneric drop-subscriber (subscriber)
-  (:documentation "Has SUBSCRIBER, whose client is too slow, ended when GO-ON-WITH is called next.")
+  (:documentation "Marks SUBSCRIBER, whose client is too slow, so that GO-ON-WITH ends it.")
   (:method (subscriber)
     (end-shared-queue (subscriber-shared-queue subscriber))))
 
 (defgeneric go-on-with (subscriber)
-  (:documentation "Has what is in the shared send queue of SUBSCRIBER sent."))
+  (:documentation "Has the shared send queue of SUBSCRIBER sent."))
 
 (defmethod subscriber-shared-queue ((stream outgoing-stream))
   (outgoing-stream-shared-queue stream))
@@ -75,68 +80,69 @@ SUBSCRIBER, and returns what PUT-IN-SHARED-QUEUE does.")
 ;;; Subscribers
 
 (defun subscribe (channel subscriber)
-  "Lets SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, get what is published on CHANNEL,
-until it ends or is UNSUBSCRIBEd.  Returns SUBSCRIBER."
+  "Subscribes SUBSCRIBER, an OUTGOING-STREAM of events or a WEBSOCKET, to CHANNEL, until its
+connection ends or UNSUBSCRIBE is called.  Returns SUBSCRIBER."
   (let ((function (lambda () (unsubscribe channel subscriber)))
         (shared-queue (subscriber-shared-queue subscriber)))
-    ;; A thread destroyed between the two would leave one of them for ever.
+    ;; A thread destroyed between the two steps would leave one of them for ever.
     (uninterruptibly
-      ;; Others may unsubscribe SUBSCRIBER as soon as CHANNEL has it, and then forget the function.
+      ;; First, since another thread may unsubscribe SUBSCRIBER as soon as CHANNEL has it, and then
+      ;; has to find the function.
       (call-when-over shared-queue function)
       (cond ((not (with-channel (channel)
                     (unless (gethash subscriber (channel-subscribers channel))
                       (setf (gethash subscriber (channel-subscribers channel)) function))))
              (forget-when-over shared-queue function))
-            ((shared-queue-broken-p shared-queue) ; and the function was called, perhaps too early
+            ((shared-queue-broken-p shared-queue) ; the function may have been called too early
              (unsubscribe channel subscriber)))))
   subscriber)
 
 (defun unsubscribe (channel subscriber)
-  "Lets SUBSCRIBER get nothing more that is published on CHANNEL.  True when it was subscribed."
+  "Ends the subscription of SUBSCRIBER to CHANNEL.  True when there was one."
   (let ((function (with-channel (channel)
                     (prog1 (gethash subscriber (channel-subscribers channel))
                       (remhash subscriber (channel-subscribers channel))))))
     (when function
-      ;; Clients that come and go often would accumulate them.
+      ;; Otherwise a subscriber that comes and goes would gather these functions.
       (forget-when-over (subscriber-shared-queue subscriber) function)
       t)))
 
 (defun channel-size (channel)
-  "How many subscribers CHANNEL has, an integer."
+  "The number of subscribers of CHANNEL, an integer."
   (with-channel (channel)
     (hash-table-count (channel-subscribers channel))))
 
 ;;; Messages
 
 (defun encode-message (format event text)
-  "The octets that leave for a message in FORMAT; EVENT is its octets as an event, and TEXT its
-data."
+  "The octets of a message in FORMAT.  EVENT has its octets as an event, and TEXT its data."
   (ecase format
     (:event event)
     (:event-chunk (chunk-of event))
     (:websocket (encode-frame :text (or text "")))))
 
 (defun message-encoder (event text)
-  "A function of a format that returns the octets of a message, and encodes it once for each; see
-ENCODE-MESSAGE."
+  "A function that takes a format and returns the octets of a message, which it encodes once for
+each format; see ENCODE-MESSAGE."
   (let ((known '()))
     (lambda (format)
       (or (getf known format)
           (setf (getf known format) (encode-message format event text))))))
 
 (defun publish (channel data &key event id retry)
-  "Sends DATA, a string, to all subscribers of CHANNEL; streams of events get EVENT, ID and RETRY as
-SEND-EVENT takes them.  Does not wait for any client.  May be called in any thread.  Returns how
-many subscribers got it.  Signals MALFORMED-EVENT, before anybody gets anything."
-  (publish-encoded channel (message-encoder (encode-event data :event event :id id :retry retry) data)))
+  "Sends DATA, a string, to all subscribers of CHANNEL.  Event streams get EVENT, ID and RETRY too,
+as SEND-EVENT takes them.  Does not wait for clients.  May be called in any thread.  Returns how
+many subscribers got the message, an integer.  Signals MALFORMED-EVENT, before it sends anything."
+  (publish-encoded channel
+                   (message-encoder (encode-event data :event event :id id :retry retry) data)))
 
 (defun publish-encoded (channel encoder &optional (wanted-p (constantly t)))
-  "Sends the message of ENCODER, of MESSAGE-ENCODER, to all subscribers of CHANNEL for which
-WANTED-P, a function that waits for nothing, is true; returns how many got it."
-  (uninterruptibly                      ; who is destroyed amid it would leave some of them unsent
+  "Sends the message of ENCODER, made by MESSAGE-ENCODER, to all subscribers of CHANNEL for which
+WANTED-P is true, a function that must not wait.  Returns how many got it."
+  (uninterruptibly                      ; or a destroyed thread could leave some of them unsent
     (multiple-value-bind (reached full) (put-in-all channel encoder wanted-p)
       (dolist (subscriber full)
-        (when (unsubscribe channel subscriber) ; others may publish, too
+        (when (unsubscribe channel subscriber) ; another publisher may have done so
           (with-channel (channel)
             (incf (channel-dropped channel)))
           (drop-subscriber subscriber)
@@ -149,7 +155,7 @@ WANTED-P, a function that waits for nothing, is true; returns how many got it."
 
 (defun put-in-all (channel encoder wanted-p)
   "Puts the message of ENCODER into the shared send queues of all subscribers of CHANNEL for which
-WANTED-P is true.  Returns those that got it, and those that are too slow for CHANNEL."
+WANTED-P is true.  Returns two lists of subscribers: those that got it, and those to be dropped."
   (let ((reached '()) (full '()))
     (with-channel (channel)
       (loop for subscriber being the hash-keys of (channel-subscribers channel)

@@ -1,10 +1,10 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; PROCESS-CONNECTION of our acceptors, between the server, which reads and writes, and REQUEST-
-;;;; PROCESSING, which makes requests of Hunchentoot's.
+;;;; PROCESS-CONNECTION of our acceptors.  It stands between the server, which reads and writes, and
+;;;; request-processing.lisp, which makes Hunchentoot's requests.
 
 (defun serve-request (acceptor exchange)
-  "Serves the request of EXCHANGE; returns what is to become of its connection."
+  "Serves the request of EXCHANGE.  Returns the connection's outcome."
   (let* ((connection (exchange-connection exchange))
          (http (connection-data connection)))
     (labels ((process-it ()
@@ -26,19 +26,19 @@
               ((and (http-base http) (not (settle-lent (http-base http)))) :close)
               (t outcome))))))
 
-;;; Whose turn it is to read
+;;; How many requests one call of PROCESS-CONNECTION serves
 ;;;
-;;;   the exchange ...              and PROCESS-CONNECTION's caller   in one call
-;;;   has its head                  calls it for each request         that request is served
-;;;   has none, was not asked for   calls it for each request         the next request is read and served;
-;;;                                                                   if none has come and the engine can
-;;;                                                                   park, it does
-;;;   the program has read, or has  expects one call for a            all requests are read and served
-;;;   a method in our place         connection
+;;;   in the exchange                     the caller               a call
+;;;   the head was read                   calls for each request   serves that request
+;;;   it was not, and the program has     calls for each request   reads and serves the next one; if
+;;;   not used the socket                                          none has come, the connection is
+;;;                                                                parked where the engine can park
+;;;   the program has used the socket,    calls once for the       reads and serves all requests
+;;;   or has a method in our place        connection
 
 (defun serve-connection (acceptor socket exchange)
-  "Serves what the current call of PROCESS-CONNECTION is for, EXCHANGE, after what the program has
-done before; returns what is to become of its connection."
+  "Serves the requests for which the current call of PROCESS-CONNECTION has EXCHANGE, as the table
+above tells.  Returns the connection's outcome."
   (cond ((ecase (exchange-kind exchange)
            (:own nil)
            (:wrapped (socket-asked-p socket))
@@ -53,14 +53,14 @@ done before; returns what is to become of its connection."
                      (not (connection-parkable-p (exchange-connection exchange)))))))
 
 (defun serve-next (acceptor socket exchange wait-p)
-  "Serves the next request of the connection of EXCHANGE, in the current call; waits for it if
-WAIT-P.  Returns what is to become of the connection."
+  "Serves the next request of the connection of EXCHANGE; waits for it if WAIT-P.  Returns the
+connection's outcome."
   (or (next-request-missing (application-of acceptor exchange) socket exchange wait-p)
       (serve-request acceptor exchange)))
 
 (defun serve-to-the-end (acceptor socket exchange)
-  "Serves all requests of the connection of EXCHANGE in the current call, one after the other;
-returns what is to become of it then."
+  "Serves all requests of the connection of EXCHANGE, one after the other.  Returns the connection's
+outcome."
   (flet ((serve-it ()
            (serve-next acceptor socket exchange t)))
     (loop for outcome = (call-timed acceptor exchange #'serve-it)
@@ -68,18 +68,18 @@ returns what is to become of it then."
           finally (return (if (eq outcome :park) :close outcome)))))
 
 (defmethod hunchentoot:process-connection ((acceptor parallel-acceptor) socket)
-  "Serves one request when called by our taskmaster, who calls again for the next one, or all of
-them where a method of the program expects that; otherwise all of them, as Hunchentoot does."
+  "Serves one request when our taskmaster calls it, or all requests where a method of the program
+expects that.  When another taskmaster calls it, does what Hunchentoot's method does."
   (in-place-of-hunchentoots ((call-next-method)
-                             ;; Of this acceptor: one that the engine knows may pass its connections
-                             ;; on.
+                             ;; The methods of this acceptor, which may have got the connection from
+                             ;; the acceptor that the engine knows.
                              (and (eq :foreign (user-methods-kind (user-methods-of acceptor)))
                                   (primaries-after-ours #'hunchentoot:process-connection
                                                         (list acceptor socket)))
                              #'hunchentoot:process-connection (acceptor socket))
     (if *exchange*
         (let ((connection (exchange-connection *exchange*)))
-          ;; It is noted there, since methods of programs need not pass values on.
+          ;; In the connection, since methods of programs need not pass our value on.
           (setf (connection-outcome connection) :close ; if this fails
                 (connection-outcome connection) (serve-connection acceptor socket *exchange*)))
         (hunchentoots))))

@@ -199,7 +199,8 @@ NOT-OF-FORM."
      (error (condition)
        (when (typep condition 'not-of-form)
          (error condition))
-       (hunchentoot:log-message* :error "While parsing multipart/form-data parameters: ~A" condition)
+       (hunchentoot:log-message* :error "While parsing multipart/form-data parameters: ~A"
+                                 condition)
        nil)))
 
 (defun warn-of-stray-octets (count)

@@ -1,21 +1,21 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Who writes the access log and the message log.
+;;;; The journals of an acceptor, which write the access log and the message log.
 ;;;;
-;;;; The lines for a destination are written by a journal, one for both logs where these go to the
-;;;; same.  It has a thread, which lives while the acceptor runs: a destination that takes nothing,
-;;;; a full disk or the pipe of a reader who has stopped, costs lines, which are counted, and never
-;;;; a reply or a worker.
+;;;; A journal writes the lines for one destination, of both logs where these have the same.  It has
+;;;; a thread while the acceptor runs.  When the destination blocks, as a full disk or a pipe
+;;;; without a reader does, lines are lost and counted, but no reply and no worker waits.
 
 (defun log-destination (acceptor log)
-  "Where the LOG of ACCEPTOR, :ACCESS or :MESSAGES, goes: a pathname designator, a stream, or NIL."
+  "The destination of LOG, :ACCESS or :MESSAGES, of ACCEPTOR: a pathname designator, a stream, or
+NIL."
   (ecase log
     (:access (hunchentoot:acceptor-access-log-destination acceptor))
     (:messages (hunchentoot:acceptor-message-log-destination acceptor))))
 
 (declaim (inline log-journal))
 (defun log-journal (acceptor log)
-  "What writes the LOG of ACCEPTOR, :ACCESS or :MESSAGES, or wrote it last; or NIL."
+  "The current or last journal of LOG, :ACCESS or :MESSAGES, of ACCEPTOR, or NIL."
   (ecase log
     (:access (acceptor-journal acceptor))
     (:messages (acceptor-message-journal acceptor))))
@@ -26,21 +26,21 @@
     (:messages (setf (acceptor-message-journal acceptor) journal))))
 
 (defun all-journals (acceptor)
-  "The journals of ACCEPTOR, a list of no, one or two."
+  "A list of the journals of ACCEPTOR, at most two."
   (remove-duplicates (remove nil (list (acceptor-journal acceptor)
                                        (acceptor-message-journal acceptor)))))
 
 (defun complain (acceptor level control &rest arguments)
-  "Tells in the message log of ACCEPTOR what is wrong.  Never signals."
+  "Logs the message of CONTROL and ARGUMENTS, at LEVEL, for ACCEPTOR.  Never signals."
   (let ((engine (acceptor-engine acceptor)))
     (if engine
         (apply #'log-message engine level control arguments)
         (handler-case
             (apply #'hunchentoot:acceptor-log-message acceptor level control arguments)
-          (error () nil)))))            ; there is nobody else to be told
+          (error () nil)))))            ; there is no other place to report it
 
 (defun make-log-journal (acceptor destination)
-  "A journal that writes to DESTINATION, of a log of ACCEPTOR."
+  "A journal for DESTINATION, the destination of a log of ACCEPTOR."
   (make-journal destination
                 (format nil "log of ~A" (place-of acceptor))
                 (lambda (&rest complaint)
@@ -51,8 +51,8 @@
   (and journal (eq destination (journal-destination journal))))
 
 (defun replace-journal (acceptor log destination)
-  "Makes the journal of the LOG of ACCEPTOR, unless it is, one for DESTINATION; what the last one
-has is still written.  Returns the journal."
+  "Gives LOG of ACCEPTOR a journal for DESTINATION, unless it has one, and returns it.  The old
+journal still writes its lines."
   (let ((predecessor nil))
     (with-lock-briefly ((journal-lock acceptor))
       (let ((journal (log-journal acceptor log)))
@@ -65,14 +65,14 @@ has is still written.  Returns the journal."
             (setf predecessor journal)))))
     (when predecessor
       (end-journal predecessor)
-      ;; What it could not write at the end nobody will.
+      ;; Lines that it could not write at its end are lost.
       (let ((lost (journal-unwritten predecessor)))
         (with-lock-briefly ((journal-lock acceptor))
           (incf (acceptor-lines-lost acceptor) lost))))
     (log-journal acceptor log)))
 
 (defun journal-for (acceptor log destination)
-  "The journal of the LOG of ACCEPTOR, :ACCESS or :MESSAGES, which writes to DESTINATION."
+  "The journal of LOG, :ACCESS or :MESSAGES, of ACCEPTOR, for DESTINATION."
   (let ((journal (log-journal acceptor log)))
     (if (writes-to-p journal destination)
         journal
@@ -80,13 +80,13 @@ has is still written.  Returns the journal."
           (settle-logs acceptor)))))
 
 (defun lines-lost (acceptor)
-  "How many lines of the logs of ACCEPTOR were lost; NIL when nobody counts them."
+  "How many lines of the logs of ACCEPTOR were lost; NIL where they are not counted."
   (when (typep acceptor 'parallel-acceptor)
     (reduce #'+ (all-journals acceptor)
             :key #'journal-unwritten :initial-value (acceptor-lines-lost acceptor))))
 
 (defun journals-wanted (acceptor)
-  "The journals that write for ACCEPTOR while it is started, a list; replaces those of other
+  "A list of the journals that ACCEPTOR needs while it is started.  Replaces those for other
 destinations."
   (remove-duplicates
    (loop for log in '(:access :messages)
@@ -95,10 +95,10 @@ destinations."
            collect (replace-journal acceptor log destination))))
 
 (defgeneric settle-logs (acceptor)
-  (:documentation "Lets the journals of ACCEPTOR run exactly while ACCEPTOR is started and has a
-destination for them.")
+  (:documentation "Starts the journals of ACCEPTOR if that is started, and ends those that it does
+not need.")
   (:method ((acceptor hunchentoot:acceptor))
-    nil)                                ; it has none
+    nil)                                ; it has no journals
   (:method ((acceptor parallel-acceptor))
     (let ((wanted (and (hunchentoot:started-p acceptor) (journals-wanted acceptor))))
       (mapc #'start-journal wanted)
@@ -115,10 +115,10 @@ destination for them.")
   (settle-logs acceptor))
 
 (defgeneric reopen-logs (acceptor)
-  (:documentation "Writes what the logs of ACCEPTOR have gathered, and returns ACCEPTOR: to be
-called after a log file was renamed, as logrotate does.  Every line of a later request, and every
-line at all once this has returned, goes to the file that has the name then.  No log file is kept
-open, so without this call lines go there too, within about half a second.  Waits for the disk.")
+  (:documentation "Writes the pending lines of the logs of ACCEPTOR, and returns ACCEPTOR.  Call it
+after a log file was renamed, as logrotate does: lines of later requests, and all lines after the
+return, go to the new file of that name.  Since log files are not kept open, lines go there without
+this call too, after about half a second.  Waits for the disk.")
   (:method ((acceptor hunchentoot:acceptor))
     acceptor)                           ; it opens its log for each line
   (:method ((acceptor parallel-acceptor))

@@ -1,48 +1,52 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Deferred replies that are streams: any thread writes, and nobody waits.
+;;;; Deferred replies that are streams: any thread writes them, and does not wait for the client.
 ;;;;
-;;;;   framing       the client is told the end by                      what is written becomes
-;;;;   :CHUNKED      the last chunk                                     a chunk
-;;;;   a number      the Content-Length that the handler has set        octets, no more than are left
-;;;;   :PLAIN        the end of the connection (HTTP/1.0)               octets
-;;;;   :NONE         nothing: the request was a HEAD, or the like       nothing
+;;;;   framing     the end of the content is               written data becomes
+;;;;   :CHUNKED    the last chunk                          a chunk
+;;;;   a number    the announced Content-Length            octets, no more than were announced
+;;;;   :PLAIN      the end of the connection (HTTP/1.0)    octets
+;;;;   :NONE       not sent (in a reply to HEAD, say)      nothing
 
 (defstruct (outgoing-stream (:include streamed-answer)
-                            (:constructor make-outgoing-stream (deferred-response shared-queue framing format completion))
+                            (:constructor make-outgoing-stream
+                                (deferred-response shared-queue framing format completion))
                             (:copier nil))
-  "The content of a deferred reply, as any thread may write it.  Where its length was announced,
-SHARED-QUEUE counts."
+  "A deferred reply whose content any thread may write.  SHARED-QUEUE counts the octets of an
+announced length."
   (framing :plain :type (or (member :chunked :plain :none) content-size) :read-only t)
-  (format nil :read-only t)             ; of strings
-  (completion nil :read-only t))        ; what is said of the reply besides its content
+  (format nil :read-only t)             ; the external format of strings
+  (completion nil :read-only t))        ; status and headers, a COMPLETION
 
 (setf (documentation 'outgoing-stream-p 'function)
-      "True when the argument is a stream that START-STREAM has returned.")
+      "True when OBJECT, the argument, is an OUTGOING-STREAM; see START-STREAM.")
 
 (define-condition stream-full (recycling-error)
   ()
   (:report "More than its high-water mark is on its way to the client already.")
-  (:documentation "Signalled to who writes to a stream that has said that nobody should go on."))
+  (:documentation "Signalled by a write to a stream when an earlier write has returned NIL and the
+client has taken nothing since."))
 
 (defun start-stream (reply &key status headers content-type (high-water-mark *high-water-mark*))
-  "Makes REPLY, which DEFER-REPLY has deferred, a stream, and returns that, an OUTGOING-STREAM:
-WRITE-OUTGOING writes to it, and CLOSE-OUTGOING ends it, in any thread.  STATUS, HEADERS and
-CONTENT-TYPE are as COMPLETE-REPLY takes them.  HIGH-WATER-MARK is how many octets, an integer, may
-wait for a client that does not take them.  The deadline of REPLY ends with this; status and
-Content-Length are not to be changed afterwards.  A stream that nobody closes stays open until its
-client leaves or the server stops.  NIL when nobody waits for REPLY any more.  Signals
-ALREADY-ANSWERED."
+  "Makes REPLY, which DEFER-REPLY has deferred, a stream.  Returns an OUTGOING-STREAM;
+WRITE-OUTGOING writes to it and CLOSE-OUTGOING ends it, in any thread.  Returns NIL when the client
+has left or the time of REPLY has run out.
+
+STATUS, HEADERS and CONTENT-TYPE are as COMPLETE-REPLY takes them.  HIGH-WATER-MARK is how many
+octets, an integer, may wait for a client that does not take them.  REPLY has no deadline from now
+on, and its status and Content-Length must not change.  A stream that is not closed stays open until
+the client leaves or the server stops.  Signals ALREADY-ANSWERED."
   (let ((deferred-response (deferred-reply-deferred-response reply))
         (completion (make-completion nil status headers content-type))
         (stream nil))
     (and (call-to-answer deferred-response
                          (lambda ()
-                           (setf stream (make-outgoing deferred-response completion high-water-mark))))
+                           (setf stream
+                                 (make-outgoing deferred-response completion high-water-mark))))
          stream)))
 
 (defun draft-of (reply completion)
-  "A reply with what says in REPLY how its content is framed, as COMPLETION changes that."
+  "A fresh reply with those facts of REPLY, changed by COMPLETION, on which the framing depends."
   (let ((hunchentoot:*reply* (make-instance 'hunchentoot:reply)))
     (setf (hunchentoot:return-code*) (hunchentoot:return-code reply))
     (when (hunchentoot:content-length reply)
@@ -51,33 +55,32 @@ ALREADY-ANSWERED."
     hunchentoot:*reply*))
 
 (defun make-outgoing (deferred-response completion mark)
-  "The stream of DEFERRED-RESPONSE, whose reply gets what COMPLETION says; MARK octets may wait in
-it.  NIL when that reply is over."
-  ;; The handler, in another thread, may have the rest of its context still; and the reply is not to
-  ;; be changed before it is known that somebody waits for the stream.
+  "An OUTGOING-STREAM for DEFERRED-RESPONSE, with the status and headers of COMPLETION, in which
+MARK octets may wait.  NIL when the reply is over."
+  ;; A draft of the reply, since the handler may still use the reply in another thread, and the
+  ;; reply must stay as it is if the stream comes too late.
   (multiple-value-bind (request reply)
       (handler-case (objects-of (deferred-response-context deferred-response))
         (client-left () (return-from make-outgoing nil)))
-    (let* ((hunchentoot:*acceptor* (deferred-reply-acceptor (deferred-response-context deferred-response)))
+    (let* ((context (deferred-response-context deferred-response))
+           (hunchentoot:*acceptor* (deferred-reply-acceptor context))
            (hunchentoot:*request* request)
            (hunchentoot:*reply* (draft-of reply completion))
-           (framing (current-framing)))
-      (make-outgoing-stream deferred-response
-                            (make-shared-queue mark :engine (suspended-exchange-engine deferred-response)
-                                                    :announced (and (integerp framing) framing))
-                            framing
+           (framing (current-framing))
+           (queue (make-shared-queue mark :engine (suspended-exchange-engine deferred-response)
+                                          :announced (and (integerp framing) framing))))
+      (make-outgoing-stream deferred-response queue framing
                             (hunchentoot:reply-external-format reply)
                             completion))))
 
 (defun end-with-head (deferred-response stream)
-  "Lets nothing follow the head of STREAM, which DEFERRED-RESPONSE was to become: it is over, and
-nobody is told of its client's leaving."
-  (uninterruptibly                      ; who has one of the two only has it for ever
+  "Ends STREAM, the answer to DEFERRED-RESPONSE, after its head: no content follows."
+  (uninterruptibly                      ; both steps or none
     (setf (deferred-response-shared-queue deferred-response) nil)
     (end-shared-queue (outgoing-stream-shared-queue stream))))
 
 (defun settle-start (stream)
-  "Gives the current reply what was said of it when it became STREAM.  Signals REPLY-FAILED."
+  "Sets the status and headers of STREAM in the current reply.  Signals REPLY-FAILED."
   (handler-case (settle-reply (outgoing-stream-completion stream))
     (error (condition)
       (error 'reply-failed :reason (princ-to-string condition))))
@@ -85,12 +88,12 @@ nobody is told of its client's leaving."
     (error 'reply-failed :reason "Its status or length was changed after START-STREAM.")))
 
 (defun begin-outgoing (deferred-response context stream)
-  "Writes the head of STREAM, which DEFERRED-RESPONSE becomes."
+  "Sends the head of STREAM, the answer to DEFERRED-RESPONSE, in CONTEXT."
   (let ((acceptor (deferred-reply-acceptor context))
         (request (deferred-reply-request context))
         (head (current-head)))
     (setf (deferred-response-shared-queue deferred-response) (outgoing-stream-shared-queue stream)
-          (deferred-response-answer deferred-response) nil) ; it is begun
+          (deferred-response-answer deferred-response) nil) ; the answer has begun
     (handler-case
         (progn
           (settle-start stream)
@@ -106,8 +109,8 @@ nobody is told of its client's leaving."
 ;;; Octets
 
 (defun outgoing-octets (data start end format)
-  "The octets of DATA, a string in FORMAT or a vector of octets, from START to END, in a vector that
-is nobody else's."
+  "A fresh vector of the octets of DATA, a string in FORMAT or a vector of octets, from START to
+END."
   (coerce (if (stringp data)
               (flexi-streams:string-to-octets data :start start :end end :external-format format)
               (subseq data start end))
@@ -115,23 +118,25 @@ is nobody else's."
 
 (defun write-outgoing (stream data &key (start 0) end wait)
   "Writes DATA, a string or a vector of octets, from START to END, to STREAM, an OUTGOING-STREAM.
-It leaves at once, as far as the client takes it.  True when more may be written; NIL when more than
-the high-water mark is on its way, so that nobody should write before CALL-WHEN-WRITABLE calls.
-When WAIT, waits for that instead: up to WAIT seconds, a real, or for ever where it is T; but not in
-the handler itself, nor in a function that CALL-WHEN-WRITABLE calls, since nothing leaves before
-they have returned.
+The octets leave at once, as far as the client takes them.  True when more may be written.  NIL when
+more octets than the high-water mark are unsent: CALL-WHEN-WRITABLE tells when to go on.
 
-Signals STREAM-FULL when it has returned NIL before, and nothing was taken since; CONTENT-TOO-LONG,
-and nothing is written, where the head has announced less; and CLIENT-LEFT when the client has left,
-or STREAM was closed or has ended, as it does with the head where a client has asked for no more;
-unless the client has left and its reply has an :ON-ABANDON, which is told of that once: then it
-returns NIL."
-  (let ((end (or end (length data))))
+WAIT is NIL, a number of seconds, a real, or T for no limit: the call waits that long for room.  It
+never waits in the handler itself, nor in a function that CALL-WHEN-WRITABLE calls, since nothing
+leaves before these have returned.
+
+Signals STREAM-FULL when an earlier call has returned NIL and the client has taken nothing since.
+Signals CONTENT-TOO-LONG, and writes nothing, when DATA exceeds the announced length.  Signals
+CLIENT-LEFT when the client has left, or when STREAM is over: it was closed, or its reply has no
+content, as the reply to HEAD.  If the client has left and the reply has an :ON-ABANDON, which is
+called once, the call returns NIL instead."
+  (let ((end (or end (length data)))
+        (format (outgoing-stream-format stream)))
     (or (= start end)
-        (write-octets stream (outgoing-octets data start end (outgoing-stream-format stream)) wait))))
+        (write-octets stream (outgoing-octets data start end format) wait))))
 
 (defun write-octets (stream octets wait)
-  "Writes OCTETS, which nobody changes any more, to STREAM.  WAIT and values are as in
+  "Writes OCTETS, which do not change any more, to STREAM.  WAIT and values are as in
 WRITE-OUTGOING."
   (if (eq :none (outgoing-stream-framing stream))
       (or (not (shared-queue-over-p (outgoing-stream-shared-queue stream)))
@@ -139,24 +144,23 @@ WRITE-OUTGOING."
       (write-framed stream (framed octets (outgoing-stream-framing stream)) wait)))
 
 (defun left-and-told-p (stream)
-  "True when the client of STREAM has left, and the :ON-ABANDON of its reply was told, or is being
-told."
+  "True when the client of STREAM has left, and the call of its reply's :ON-ABANDON has begun."
   (let ((deferred-response (outgoing-stream-deferred-response stream)))
     (and (deferred-response-left-p deferred-response)
          (deferred-response-on-leaving deferred-response)
          t)))
 
 (defun refuse-octets (stream)
-  "Tells who writes to STREAM, which is over; NIL where he was told."
+  "Signals CLIENT-LEFT, since STREAM is over.  Returns NIL instead where :ON-ABANDON was called."
   (unless (left-and-told-p stream)
     (error 'client-left)))
 
 (defun write-framed (stream octets wait)
-  "Writes OCTETS, which nobody changes any more, as they are to STREAM.  WAIT and values are as in
+  "Writes OCTETS, which are framed and do not change any more, to STREAM.  WAIT and values are as in
 WRITE-OUTGOING."
   (let ((shared-queue (outgoing-stream-shared-queue stream))
         (deferred-response (outgoing-stream-deferred-response stream)))
-    (ecase (uninterruptibly             ; who is destroyed amid it would leave them unsent
+    (ecase (uninterruptibly             ; or a destroyed thread could leave them unsent
              (let ((result (put-in-shared-queue shared-queue octets)))
                (when (member result '(:room :full))
                  (resume deferred-response))
@@ -174,33 +178,33 @@ WRITE-OUTGOING."
        (refuse-octets stream)))))
 
 (defun room-came-p (stream wait)
-  "Waits for room in STREAM as WAIT says, unless the current thread is the one that would make it.
+  "Waits for room in STREAM as WAIT says, unless the current thread is the one that would make room.
 True when there is some."
   (and wait
-       (not (eq (bt:current-thread) (deferred-response-owner (outgoing-stream-deferred-response stream))))
+       (not (eq (bt:current-thread)
+                (deferred-response-owner (outgoing-stream-deferred-response stream))))
        (await-room (outgoing-stream-shared-queue stream) (if (eq t wait) nil wait))))
 
 (defun call-when-writable (stream function)
-  "Calls FUNCTION, without arguments, once, when the system has taken what waits for the client of
-STREAM, or half of what the high-water mark allows was taken at once; or when the client has left;
-at once if nothing has to be waited for.  Called in any thread, so FUNCTION must not wait.  Never
-called where STREAM is over already, and the :ON-ABANDON of the reply is what tells that its client
-has left: who writes and asks in turns would go on for ever."
+  "Calls FUNCTION, without arguments, once, when STREAM, an OUTGOING-STREAM, has room: at once if it
+has room now, else when the client has taken everything, or half of the high-water mark in one go,
+or has left.  Any thread may make the call, so FUNCTION must not wait.  If STREAM is over and
+:ON-ABANDON was called, FUNCTION is never called, since a program that writes and asks in turns
+would not end."
   (let ((shared-queue (outgoing-stream-shared-queue stream)))
     (unless (and (shared-queue-shut-p shared-queue) (left-and-told-p stream))
       (call-when-room shared-queue function))))
 
 (defun close-outgoing (stream)
-  "Ends STREAM, an OUTGOING-STREAM: what was written is still sent, and then the reply is complete.
-True for the first who does so, unless the client has left before."
+  "Ends STREAM, an OUTGOING-STREAM.  Octets that were written are still sent, and then the reply is
+complete.  True for the first call, unless the client has left before."
   (uninterruptibly
     (when (close-shared-queue (outgoing-stream-shared-queue stream))
       (resume (outgoing-stream-deferred-response stream))
       t)))
 
 (defun outgoing-open-p (stream)
-  "True while STREAM, an OUTGOING-STREAM, was not closed, and its client has not left, as far as
-that is known."
+  "True while STREAM, an OUTGOING-STREAM, is not closed and its client is not known to have left."
   (let ((deferred-response (outgoing-stream-deferred-response stream)))
     (not (or (deferred-response-left-p deferred-response)
              (shared-queue-over-p (outgoing-stream-shared-queue stream))))))

@@ -68,7 +68,8 @@ where it is none of ours, or just its stream is wanted."
 
 (defun method-with-parameters-p (request)
   "True when REQUEST has one of the methods with which a form may come."
-  (member (hunchentoot:request-method request) hunchentoot:*methods-for-post-parameters* :test #'eq))
+  (member (hunchentoot:request-method request) hunchentoot:*methods-for-post-parameters*
+          :test #'eq))
 
 (defun form-wanted-p (request force)
   "True when REQUEST, which has content of ours, has a form without files, and is to have its

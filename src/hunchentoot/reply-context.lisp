@@ -1,14 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; A reply that comes later, as programs know it, with the dynamic context of its request:
-;;;; Hunchentoot's variables, and what is to be deleted and given back at the end.  Several threads
-;;;; may be in it at a time, the handler's among them.
+;;;; The DEFERRED-REPLY that programs get for a reply that comes later.  It keeps the dynamic
+;;;; context of the request: Hunchentoot's variables, and the files and content to release at the
+;;;; end.  Several threads may use the context at a time, the handler's among them.
 
 (defstruct (deferred-reply (:include opaque) (:copier nil)
                            (:constructor make-deferred-reply
                                (deferred-response acceptor request reply content session)))
-  "A reply that comes later, and what was bound while its handler ran.  A program may keep it for
-longer than its request: so its end forgets the objects that refer to much."
+  "A reply that comes later, with the values that were bound while its handler ran.  Since a program
+may keep it after its request is over, the end of the request removes the large objects."
   (deferred-response nil :read-only t)
   (acceptor nil :read-only t)
   (request nil)                         ; NIL from the end on, like the next four
@@ -20,7 +20,7 @@ longer than its request: so its end forgets the objects that refer to much."
   (files '()))                          ; temporary ones, deleted at the end; :DELETED from then on
 
 (setf (documentation 'deferred-reply-p 'function)
-      "True when the argument is a reply that DEFER-REPLY has deferred.")
+      "True when OBJECT, the argument, is a reply that DEFER-REPLY has deferred.")
 
 (defun objects-of (context)
   "The request, the reply and the session of CONTEXT.  Signals CLIENT-LEFT when its reply is over."
@@ -52,17 +52,18 @@ longer than its request: so its end forgets the objects that refer to much."
           (keep-session context hunchentoot:*session*))))))
 
 (defun add-files (context files)
-  "Has FILES deleted at the end of the reply of CONTEXT, or now, when that has come."
+  "Has FILES deleted at the end of the reply of CONTEXT, or at once when the reply is over."
   (when (and files
              (with-lock-briefly ((deferred-reply-lock context))
                (cond ((eq :deleted (deferred-reply-files context)) t)
-                     (t (setf (deferred-reply-files context) (append files (deferred-reply-files context)))
+                     (t (setf (deferred-reply-files context)
+                              (append files (deferred-reply-files context)))
                         nil))))
     (delete-files files)))
 
 (defun end-context (context)
-  "Deletes the temporary files of CONTEXT, whose reply is over, and forgets the objects of its
-request, which a program may still keep it with.  Returns the content of the request, or NIL."
+  "Deletes the temporary files of CONTEXT, whose reply is over, and removes the objects of its
+request from it.  Returns the content of the request, or NIL."
   (uninterruptibly
     (multiple-value-bind (files content)
         (with-lock-briefly ((deferred-reply-lock context))
@@ -77,7 +78,7 @@ request, which a program may still keep it with.  Returns the content of the req
       content)))
 
 (defun forget-request (context)
-  "Does what END-CONTEXT does for CONTEXT, and counts what of the content is in memory as garbage."
+  "Calls END-CONTEXT, and releases the memory of the request's content."
   (let ((content (end-context context)))
     (when (typep content 'content)
       (release-octets content))))

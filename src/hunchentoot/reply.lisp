@@ -105,7 +105,8 @@ NIL and that it should have, and CONTENT-TYPE and CONTENT-LENGTH unless they are
 transfer coding, NIL where there is to be none, or :ANY for what the program has set, if anything.
 Signals INVALID-HEADER, see CHECK-TRANSFER-ENCODING.")
   ;; As (SETF HEADER-OUT) does it, but all at once.
-  (:method ((reply hunchentoot:reply) coding server connection keep-alive content-type content-length)
+  (:method ((reply hunchentoot:reply) coding server connection keep-alive
+            content-type content-length)
     (let ((headers (slot-value reply 'hunchentoot:headers-out)))
       (flet ((entry (name)
                (assoc name headers :test #'eq)))

@@ -4,8 +4,8 @@
 ;;;; answer, or the end of a stream.
 
 (defun call-resuming (exchange context thunk)
-  "Calls THUNK, which goes on with the reply of EXCHANGE in CONTEXT; returns what is to become of
-the connection."
+  "Calls THUNK, which goes on with the reply of EXCHANGE in CONTEXT.  Returns the connection's
+outcome."
   (let* ((acceptor (deferred-reply-acceptor context))
          (http (exchange-http exchange))
          (*exchange* exchange))
@@ -14,7 +14,8 @@ the connection."
              (conclude-resumed acceptor exchange context http)))
       (declare (dynamic-extent #'resume-it))
       (flet ((resume-with-stream ()
-               (call-with-connection-stream (deferred-reply-stream context) #'resume-it (constantly nil))))
+               (call-with-connection-stream (deferred-reply-stream context) #'resume-it
+                                            (constantly nil))))
         (declare (dynamic-extent #'resume-with-stream))
         (let ((outcome (call-timed acceptor exchange #'resume-with-stream)))
           (cond ((eq :deferred outcome) outcome)
@@ -22,7 +23,8 @@ the connection."
                 (t outcome)))))))
 
 (defun conclude-resumed (acceptor exchange context http)
-  ;; And its end is to come.
+  "Ends the request of EXCHANGE after its reply, unless that is a stream whose end is still to come.
+Returns the connection's outcome."
   (cond ((deferred-response-shared-queue (exchange-deferred-response exchange))
          (setf (deferred-reply-stream context) (current-stream))
          :deferred)
@@ -59,12 +61,13 @@ the connection."
                    (lambda ()
                      (when (typep (deferred-reply-stream context) 'reply-stream)
                        (note-sent-beside (deferred-reply-stream context) shared-queue))
-                     ;; Its head was sent in another context.
+                     ;; The head was sent by another call, in another dynamic context.
                      (when (persists-p (exchange-protocol exchange))
                        (keep-connection))))))
 
 (defmethod drop-deferred ((taskmaster recycling-taskmaster) deferred-response)
   (forget-request (deferred-response-context deferred-response))
   (let ((access (shiftf (exchange-access (deferred-response-exchange deferred-response)) nil)))
-    (when access                        ; of a stream that was begun, perhaps
-      (finish-access (deferred-reply-acceptor (deferred-response-context deferred-response)) access))))
+    (when access                        ; a stream may have begun
+      (finish-access (deferred-reply-acceptor (deferred-response-context deferred-response))
+                     access))))

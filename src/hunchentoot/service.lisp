@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; The taskmaster as the application of the server, and as the engine's service.
+;;;; The taskmaster is the application of the server, and the service of the engine.
 
-;;; What the server asks
+;;; Questions of the server
 
 (defmethod reading-kind ((taskmaster recycling-taskmaster))
   (connection-kind (hunchentoot:taskmaster-acceptor taskmaster)))
@@ -27,18 +27,18 @@
   (our-end (hunchentoot:taskmaster-acceptor taskmaster) socket))
 
 (defmethod check-head ((taskmaster recycling-taskmaster) head)
-  "Hunchentoot serves some methods only."
+  "Refuses a method that this version of Hunchentoot does not serve."
   (unless (method-served-p (head-method head))
     (error 'protocol-error :refusal :malformed-method :status 400
                            :section "RFC 9110, section 9"
                            :reason "The method is not known here.")))
 
 (defgeneric content-received-early-p (acceptor method uri)
-  (:documentation "True when the content of a request to ACCEPTOR with METHOD, a keyword or a
-string, for URI, a string, undecoded, is received before the request is served, as far as it is no
-more than :MAX-EARLY-OCTETS; so it is by default.  When false, the request is served at once, and
-its handler reads content as it comes: for programs that answer before they have all of it.  Called
-where connections are parked, in a worker's thread, before there is a request object.")
+  (:documentation "True, the default, when the content of a request to ACCEPTOR is to be received
+before the request is served, up to :MAX-EARLY-OCTETS.  METHOD is a keyword or a string, and URI an
+undecoded string.  Define a method that returns NIL for handlers that answer before they have read
+all content: then the request is served at once, and its handler reads content as it comes.  A
+worker calls it where connections are parked, before there is a request object.")
   (:method (acceptor method uri)
     (declare (ignore acceptor method uri))
     t))
@@ -76,15 +76,16 @@ where connections are parked, in a worker's thread, before there is a request ob
            (hunchentoot:process-connection acceptor socket))
           (t
            (unless (eq :own (exchange-kind exchange))
-             ;; What Hunchentoot does when it accepts: a method of the program may read before ours.
+             ;; As Hunchentoot does when it accepts, since a method of the program may read before
+             ;; ours.
              (limit-waits socket (hunchentoot:acceptor-read-timeout acceptor)))
            (hunchentoot:handle-incoming-connection taskmaster socket)))
     (or (connection-outcome connection)
         (outcome-without-us acceptor connection (exchange-kind exchange) socket))))
 
 (defun outcome-without-us (acceptor connection kind socket)
-  "What is to become of CONNECTION, of KIND and with SOCKET, where our own method of
-PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to somebody else."
+  "The outcome of CONNECTION, of KIND and with SOCKET, where our method of PROCESS-CONNECTION was
+not called: a method of the program may have closed the socket, or passed it on."
   (let ((io (socket-io socket)))
     (cond (io
            (if (and (socket-asked-p socket) (lent-open-p io))
@@ -97,7 +98,7 @@ PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to
            (setf (connection-outcome connection) :detached)) ; also if what follows fails
           (t :close))))
 
-;;; What the engine asks
+;;; Questions of the engine
 
 ;; Programs wait for the server to end by joining the first thread whose name has "hunchentoot" in
 ;; it: so the sentinel, which lives until STOP, has the name of Hunchentoot's listener, and no other
@@ -144,6 +145,6 @@ PROCESS-CONNECTION was not called: some other closes the socket, or leaves it to
         (socket (connection-usocket connection)))
     (hunchentoot:too-many-taskmaster-requests taskmaster socket)
     (log-rejection acceptor (peer-address socket) hunchentoot:+http-service-unavailable+)
-    ;; Under TLS nothing can be said before a handshake, for which we cannot wait here.
+    ;; Under TLS, an answer needs a handshake first, and this thread cannot wait for one.
     (unless (hunchentoot:acceptor-ssl-p acceptor)
       (send-busy socket))))

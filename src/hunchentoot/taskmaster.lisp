@@ -3,24 +3,23 @@
 (defclass recycling-taskmaster (http-service hunchentoot:multi-threaded-taskmaster)
   ((standby-thread-count
     :initarg :standby-thread-count
-    :documentation "How many threads are made at start, and stay when there is
-nothing to do, an integer above 0.")
+    :documentation "How many threads are made at start and kept when there is nothing to do, an
+integer above 0.")
    (max-thread-count
     :initarg :max-thread-count
     :accessor hunchentoot:taskmaster-max-thread-count
-    :documentation "How many threads may serve at a time, an integer above 0, or NIL for no
-limit.  When it is set below the standby count, that becomes the same.")
+    :documentation "How many threads may serve at a time, an integer above 0, or NIL for no limit.
+Setting it below the standby count lowers that, too.")
    (max-accept-count
     :initarg :max-accept-count
     :accessor hunchentoot:taskmaster-max-accept-count
-    :documentation "What happens to a connection when MAX-THREAD-COUNT threads serve:
-  :UNLIMITED   it waits for its turn;
-  an integer   greater than MAX-THREAD-COUNT: it waits, but is answered 503 when that many
-               connections are served or wait for a thread already.  With parked connections, one
-               that waits for its client's next request does not count; otherwise each that is open
-               counts;
+    :documentation "The fate of a new connection while MAX-THREAD-COUNT threads serve:
+  :UNLIMITED   it waits for a thread;
+  an integer   greater than MAX-THREAD-COUNT: it waits, unless that many connections are served or
+               wait for a thread already; then it is answered 503.  Where connections are parked, a
+               connection between two requests does not count; elsewhere every open one counts;
   NIL          it is answered 503.
-Over TLS a connection that would be answered 503 is closed without an answer.")
+Over TLS, the server closes the connection instead of answering 503.")
    (max-waiting-count
     :initarg :max-waiting-count
     :reader taskmaster-max-waiting-count
@@ -28,13 +27,13 @@ Over TLS a connection that would be answered 503 is closed without an answer.")
 reply: an integer above 0, :HALF of MAX-THREAD-COUNT, or NIL for no limit.")
    (worker-thread-name-format
     :initarg :worker-thread-name-format
-    :documentation "A control string for FORMAT that makes a thread's name of one argument, or
-NIL for the default.")
+    :documentation "A control string for FORMAT that makes a thread's name of one argument, a string
+with address, port and number; NIL for the default.")
    (parking
     :initarg :parking
     :accessor taskmaster-parking-p
-    :documentation "True when a connection between two requests should have no thread, where
-the platform can do that.")
+    :documentation "True when a connection between two requests should have no thread, where the
+platform supports that.")
    (batch-scheduling
     :initarg :batch-scheduling
     :reader taskmaster-batch-scheduling-p
@@ -46,7 +45,7 @@ the platform can do that.")
    (heart
     :initform (make-heart)
     :reader taskmaster-heart
-    :documentation "What sends comments to streams of events; see heartbeats.lisp.")
+    :documentation "The event streams that get comments; see heartbeats.lisp.")
    (failed-handshakes
     :initform (make-failed-handshakes)
     :accessor taskmaster-failed-handshakes
@@ -60,53 +59,56 @@ failed-handshakes.lisp."))
    :parking *parking-by-default*
    :batch-scheduling t
    :worker-thread-name-format *default-worker-thread-name-format*)
-  (:documentation "A taskmaster whose threads share the acceptor's connections and are
-recycled: one that has served a connection serves another, and how many there are follows
-the need.
+  (:documentation "A taskmaster whose threads share the acceptor's connections and are recycled: a
+thread that has served one connection serves another.  The number of threads follows the load.
 
-  :STANDBY-THREAD-COUNT       an integer above 0; default *DEFAULT-STANDBY-THREAD-COUNT*, or
+  :STANDBY-THREAD-COUNT       how many threads are made at start and kept when there is nothing to
+                              do, an integer above 0; default *DEFAULT-STANDBY-THREAD-COUNT*, or
                               MAX-THREAD-COUNT where that is less
-  :MAX-THREAD-COUNT           an integer above 0, or NIL for no limit; default Hunchentoot's
-  :MAX-ACCEPT-COUNT           what happens to a connection when MAX-THREAD-COUNT threads serve:
+  :MAX-THREAD-COUNT           how many threads may serve at a time, an integer above 0, or NIL for
+                              no limit; default Hunchentoot's
+  :MAX-ACCEPT-COUNT           the fate of a new connection while MAX-THREAD-COUNT threads serve:
                               :UNLIMITED, the default, lets it wait; NIL answers 503; an integer
-                              greater than MAX-THREAD-COUNT lets as many be served or wait for a
-                              thread, and answers others 503
-  :MAX-WAITING-COUNT          how many threads may wait for clients at a time, to send content or to take a reply: an
-                              integer above 0, :HALF of MAX-THREAD-COUNT, the default, or NIL for no limit.  When
-                              one more has to wait, the slowest client is given up
-  :WORKER-THREAD-NAME-FORMAT  a control string that prints its one argument, the acceptor's address and
-                              port and the thread's number, or NIL for the default.  A thread serves
-                              many clients: which one, LIST-CONNECTIONS tells
-  :PARKING                    true, the default: connections between two requests have no
-                              thread, where the platform can do that; NIL: they keep theirs
+                              greater than MAX-THREAD-COUNT lets that many connections be served or
+                              wait for a thread, and answers others 503
+  :MAX-WAITING-COUNT          how many threads may wait for clients at a time, to send content or to
+                              take a reply: an integer above 0, :HALF of MAX-THREAD-COUNT, the
+                              default, or NIL for no limit.  When one more has to wait, the server
+                              gives up the slowest client
+  :WORKER-THREAD-NAME-FORMAT  a control string that prints its one argument, a string of the
+                              acceptor's address and port and the thread's number; NIL for the
+                              default.  LIST-CONNECTIONS tells which connection a thread serves
+  :PARKING                    true, the default: a connection between two requests has no thread,
+                              where the platform supports that; NIL: it keeps its thread
   :BATCH-SCHEDULING           true, the default: where connections are parked, threads run under
-                              SCHED_BATCH (sched(7)) and their sleeps may last 0.25 ms longer, so that
-                              they do not interrupt each other; threads that a handler makes inherit
-                              both.  NIL: as the process is scheduled
+                              SCHED_BATCH (sched(7)) and their sleeps may last 0.25 ms longer, so
+                              that they interrupt each other less; threads that a handler makes
+                              inherit both.  NIL: threads are scheduled as the process is
 
-Signals HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense.  With equal
-:STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT it is a fixed pool."))
+Equal :STANDBY-THREAD-COUNT and :MAX-THREAD-COUNT make a fixed pool.  Signals
+HUNCHENTOOT:PARAMETER-ERROR when an argument makes no sense."))
 
-;;; Readers, generic so that they carry a docstring
+;;; Readers, generic so that they have a docstring
 
 (defgeneric taskmaster-standby-thread-count (taskmaster)
-  (:documentation "How many threads of TASKMASTER are made at start, and stay when there is nothing
-to do, an integer above 0.  Can be set with SETF, also while the server runs: more threads are made
-at once, and who is too many ends when it has nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR
-for a value that is greater than MAX-THREAD-COUNT.")
+  (:documentation "How many threads of TASKMASTER, a RECYCLING-TASKMASTER, are made at start and
+kept when there is nothing to do, an integer above 0.  Can be set with SETF, also while the server
+runs: missing threads are made at once, and threads beyond the number end when they have nothing to
+do.  SETF signals HUNCHENTOOT:PARAMETER-ERROR for a value that is greater than MAX-THREAD-COUNT.")
   (:method ((taskmaster recycling-taskmaster))
     (slot-value taskmaster 'standby-thread-count)))
 
 (defgeneric taskmaster-worker-thread-name-format (taskmaster)
-  (:documentation "The control string for FORMAT that makes the name of a thread of TASKMASTER
-of one argument, a string with address, port and number.")
+  (:documentation "The control string, for FORMAT, of the names of the threads of TASKMASTER, a
+RECYCLING-TASKMASTER.  Its one argument is a string with address, port and number.")
   (:method ((taskmaster recycling-taskmaster))
     (slot-value taskmaster 'worker-thread-name-format)))
 
 ;;; Arguments
 
 (defun check-count (name value words)
-  "Checks that VALUE of the argument NAME is a count; WORDS say what it may be."
+  "Signals HUNCHENTOOT:PARAMETER-ERROR unless VALUE, of the argument NAME, is a count.  WORDS
+describe the values that are allowed."
   (unless (typep value '(integer 1 #.most-positive-fixnum))
     (hunchentoot:parameter-error "~A must be ~A, not ~S." name words value)))
 
@@ -116,21 +118,22 @@ of one argument, a string with address, port and number.")
   (check-count :standby-thread-count standby "an integer above 0")
   (when (and maximum (> standby maximum))
     (hunchentoot:parameter-error
-     "STANDBY-THREAD-COUNT, ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, for ~
-      no limit)."
+     "STANDBY-THREAD-COUNT, ~D, must not be greater than MAX-THREAD-COUNT, ~D (which may be NIL, ~
+      for no limit)."
      standby maximum)))
 
 (defun check-accept-count (accept maximum)
   (unless (member accept '(nil :unlimited))
-    (check-count :max-accept-count accept
-                 "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
+    (check-count
+     :max-accept-count accept
+     "an integer greater than MAX-THREAD-COUNT, :UNLIMITED, or NIL, to answer 503 at once")
     (unless maximum
       (hunchentoot:parameter-error
        "MAX-ACCEPT-COUNT, ~D, needs a MAX-THREAD-COUNT, which is NIL, for no limit." accept))
     (unless (> accept maximum)
       (hunchentoot:parameter-error
-       "MAX-ACCEPT-COUNT, ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have all ~
-        wait; or NIL, to answer 503 at once." accept maximum))))
+       "MAX-ACCEPT-COUNT, ~D, must be greater than MAX-THREAD-COUNT, ~D; or :UNLIMITED, to have ~
+        all wait; or NIL, to answer 503 at once." accept maximum))))
 
 (defun check-waiting-count (waiting)
   (unless (member waiting '(nil :half))
@@ -141,8 +144,8 @@ of one argument, a string with address, port and number.")
   (unless (and (stringp control)
                (search "<name>" (handler-case (format nil control "<name>") (error () ""))))
     (hunchentoot:parameter-error
-     "WORKER-THREAD-NAME-FORMAT must be a control string that prints its one argument, such as ~S, or ~
-      NIL, not ~S."
+     "WORKER-THREAD-NAME-FORMAT must be a control string that prints its one argument, such as ~S, ~
+      or NIL, not ~S."
      *default-worker-thread-name-format* control)))
 
 (defun check-arguments (standby maximum accept waiting control)
@@ -152,13 +155,13 @@ of one argument, a string with address, port and number.")
   (check-name-format control))
 
 (defun default-standby (maximum)
-  "How many threads are to wait where nobody says it and MAXIMUM, a count or NIL, may serve."
+  "The default of the standby count where MAXIMUM threads, a count or NIL, may serve."
   (if (typep maximum '(integer 1))
       (min *default-standby-thread-count* maximum)
       *default-standby-thread-count*))
 
 (defun fill-defaults (taskmaster)
-  "Replaces the arguments of TASKMASTER that are NIL for the default."
+  "Replaces those arguments of TASKMASTER by their defaults for which NIL means the default."
   (with-slots (standby-thread-count max-thread-count worker-thread-name-format) taskmaster
     (unless standby-thread-count
       (setf standby-thread-count (default-standby max-thread-count)))
@@ -185,7 +188,7 @@ of one argument, a string with address, port and number.")
                    (or worker-thread-name-format *default-worker-thread-name-format*)))
 
 (defun resize-engine (taskmaster)
-  "Lets the engine of TASKMASTER, if it has one, have as many threads as that says now."
+  "Gives the engine of TASKMASTER, if there is one, the current limits on threads."
   (when (application-engine taskmaster)
     (resize-pool (application-engine taskmaster)
                  :standby (taskmaster-standby-thread-count taskmaster)
@@ -202,7 +205,8 @@ of one argument, a string with address, port and number.")
 ;;; Changing them at run time
 
 (defgeneric (setf taskmaster-standby-thread-count) (count taskmaster)
-  (:documentation "Lets COUNT threads of TASKMASTER stay when there is nothing to do.")
+  (:documentation "Makes COUNT, an integer above 0, the number of threads that TASKMASTER keeps when
+there is nothing to do.  Signals HUNCHENTOOT:PARAMETER-ERROR.")
   (:method (count (taskmaster recycling-taskmaster))
     (check-thread-counts count (hunchentoot:taskmaster-max-thread-count taskmaster))
     (setf (slot-value taskmaster 'standby-thread-count) count)
@@ -223,7 +227,7 @@ of one argument, a string with address, port and number.")
 
 (defmethod (setf hunchentoot:taskmaster-max-thread-count) :after
     (value (taskmaster recycling-taskmaster))
-  ;; Whoever wants no more than so many threads wants no more of them at rest.
+  ;; A lower maximum lowers the standby count, too.
   (setf (slot-value taskmaster 'standby-thread-count) (standby-below value taskmaster))
   (resize-engine taskmaster))
 
@@ -236,12 +240,12 @@ of one argument, a string with address, port and number.")
   (when (application-engine taskmaster)
     (setf (engine-accept-limit (application-engine taskmaster)) value)))
 
-;;; What Hunchentoot asks of a taskmaster
+;;; Hunchentoot's protocol of taskmasters
 
 (defmethod (setf hunchentoot:taskmaster-acceptor) :before
     (acceptor (taskmaster recycling-taskmaster))
-  "START of ACCEPTOR, before anything else: the connections that the threads of TASKMASTER have
-are served by what is its acceptor."
+  "START of ACCEPTOR calls this first.  Signals an error while the threads of TASKMASTER serve
+another acceptor, since they would serve its connections as those of ACCEPTOR."
   (let ((engine (application-engine taskmaster)))
     (when (and engine
                (not (engine-stopped-p engine))
@@ -252,13 +256,13 @@ are served by what is its acceptor."
        acceptor (hunchentoot:taskmaster-acceptor taskmaster)))))
 
 (defgeneric parks-connections-p (acceptor)
-  (:documentation "True when PROCESS-CONNECTION of ACCEPTOR leaves it to the engine to close
-sockets.")
+  (:documentation "True when PROCESS-CONNECTION of ACCEPTOR leaves the closing of sockets to the
+engine.")
   (:method ((acceptor hunchentoot:acceptor))
     nil))
 
 (defun make-engine (taskmaster acceptor)
-  "An engine for ACCEPTOR, which listens, as the arguments of TASKMASTER want it."
+  "An engine for ACCEPTOR, which is listening, with the arguments of TASKMASTER."
   (funcall (if (and (taskmaster-parking-p taskmaster)
                     (readiness-supported-p)
                     (parks-connections-p acceptor))
@@ -277,7 +281,7 @@ sockets.")
          (engine (make-engine taskmaster acceptor)))
     (setf (taskmaster-rejections taskmaster) (make-rejections)
           (taskmaster-failed-handshakes taskmaster) (make-failed-handshakes))
-    ;; Before its first worker runs: handlers ask for it, and so does STOP.
+    ;; Before the first worker runs, since handlers use it, and so does STOP.
     (setf (application-engine taskmaster) engine)
     (note-engine acceptor engine)
     (start-engine engine)))

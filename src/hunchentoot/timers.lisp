@@ -1,14 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Timers, for programs.
+;;;; Timers for programs.
 
 (defun engine-of (taskmaster)
-  "The engine of TASKMASTER, or of the acceptor that a program gave in its place."
+  "The engine of TASKMASTER, which may also be an acceptor.  Signals HUNCHENTOOT:PARAMETER-ERROR."
   (let ((engine (typecase taskmaster
                   (recycling-taskmaster (application-engine taskmaster))
                   (hunchentoot:acceptor (acceptor-engine taskmaster))
                   (t (hunchentoot:parameter-error
-                      "TASKMASTER must be a RECYCLING-TASKMASTER, or an acceptor that has one, not ~S."
+                      "TASKMASTER must be a RECYCLING-TASKMASTER, or an acceptor with one, not ~S."
                       taskmaster)))))
     (if (or (null engine) (engine-stopped-p engine))
         (hunchentoot:parameter-error
@@ -17,47 +17,47 @@
         engine)))
 
 (defun engine-at-hand ()
-  "The engine that serves the current request, or whose thread this is."
+  "The engine that serves the current request, or that owns the current thread."
   (or (and (boundp 'hunchentoot:*acceptor*)
            (acceptor-engine hunchentoot:*acceptor*))
       (current-engine)
       (hunchentoot:parameter-error
        "RUN-AFTER is called outside of requests and timers, or with another taskmaster than a ~
-        RECYCLING-TASKMASTER: tell it whose threads are to run the timer, by :TASKMASTER and an acceptor ~
-        that is started.")))
+        RECYCLING-TASKMASTER: pass it a started acceptor as :TASKMASTER, whose threads run the ~
+        timer.")))
 
 (defun run-after (seconds function &key taskmaster)
-  "Has FUNCTION called once, without arguments, when SECONDS have passed: not before, and most often
-less than a millisecond later, or a thousandth of SECONDS where that is more, but no more than four
-milliseconds.  Returns at once; the result, a timer, is for CANCEL-TIMER.  May be called in any
-thread.
+  "Schedules one call of FUNCTION, without arguments, after SECONDS.  The call comes no earlier, and
+usually less than a millisecond later; for long waits, up to a thousandth of SECONDS later, but at
+most four milliseconds.  Returns a timer, for CANCEL-TIMER, at once.  May be called in any thread.
 
   SECONDS     a real number, 0 or above
-  FUNCTION    a function, or a symbol that names one then
-  TASKMASTER  the RECYCLING-TASKMASTER whose threads call it, or a started acceptor that has one; by default
-              that of the acceptor whose request is served, or of the timer whose function runs
+  FUNCTION    a function, or a symbol that names one at the time of the call
+  TASKMASTER  the RECYCLING-TASKMASTER whose threads call it, or a started acceptor that has one;
+              by default that of the request or timer that the current thread runs
 
-Where connections are parked, a thread of the server calls it, one of those that serve requests, and
-more are made when functions block, up to :MAX-THREAD-COUNT.  Elsewhere one thread for each started
-acceptor calls all of them, one after the other: there one that takes long holds up the others.
-There is no request around FUNCTION, and what it returns does not matter.  An error in it is logged
-as a message, and counted in the statistic :TIMERS, see STATS.
+Where connections are parked, a worker calls FUNCTION; more workers are made when functions block,
+up to :MAX-THREAD-COUNT.  Elsewhere one thread for each started acceptor calls all functions, one
+after the other, so a slow function delays the others.  FUNCTION runs outside of any request, and
+its value does not matter.  An error in it is logged, and counted in the statistic :TIMERS; see
+STATS.
 
-A stop, soft or not, does not wait for timers that are pending: they are dropped, when the last
-request was served, and counted; so is one that is scheduled then.  It waits for functions that run,
-as for requests.
+A stop, soft or not, does not wait for pending timers: it drops and counts them when the last
+request was served, and timers that are scheduled later too.  It waits for functions that run, as
+for requests.
 
 Signals HUNCHENTOOT:PARAMETER-ERROR for arguments that make no sense, for a TASKMASTER that is not
-started, and without one where there is none by default."
+started, and without TASKMASTER where there is no default."
   (with-parameter-errors
     (check-timer seconds function))
   (schedule (if taskmaster (engine-of taskmaster) (engine-at-hand))
             seconds function))
 
 (defun cancel-timer (timer)
-  "Cancels TIMER, a result of RUN-AFTER.  True when its function had not begun, and is never going
-to be called; it is not held any longer.  NIL when it has begun, or has run, and when TIMER was
-cancelled, or dropped by a stop, before.  May be called in any thread, and in functions of timers."
+  "Cancels TIMER, a result of RUN-AFTER, and releases its function.  True when that prevents the
+call; NIL when the call has begun, and when TIMER was cancelled, or dropped by a stop, before.  May
+be called in any thread, also by the function of a timer.  Signals HUNCHENTOOT:PARAMETER-ERROR where
+TIMER is not a timer."
   (with-parameter-errors
     (check-is-timer timer))
   (cancel timer))

@@ -1,9 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Acceptors that speak TLS.  What their connections are made of, certificates, keys and settings,
-;;;; is read once, when the acceptor starts, and again by RELOAD-CERTIFICATES.  When the instance is
-;;;; made it is read, too, to tell mistakes: but an image may be saved with the instance, so nothing
-;;;; of that is kept.
+;;;; Acceptors that speak TLS.  They read certificates, keys and settings once, at a start, and
+;;;; again in RELOAD-CERTIFICATES.  MAKE-INSTANCE reads them too, to report mistakes early, but
+;;;; keeps nothing, since an image may be saved with the instance.
 
 (defclass parallel-ssl-acceptor (parallel-acceptor hunchentoot:ssl-acceptor)
   ((ssl-certificates :initarg :ssl-certificates :initform '())
@@ -14,48 +13,50 @@
    (ssl-kernel-tls :initarg :ssl-kernel-tls :initform nil)
    (ssl-ticket-key-files :initarg :ssl-ticket-key-files :initform '())
    (given-files :initform '() :accessor given-files
-                :documentation "The arguments that name files, a plist, with links not followed:
-where a HTTP connection leads may be another place when certificates are reloaded.")
+                :documentation "The arguments that name files, a plist.  Links in them are not
+resolved, since they may lead to other files when certificates are reloaded.")
    (tls-context :initform nil :accessor acceptor-tls-context
-                :documentation "What connections are made of that come from now on; NIL before the
-first start."))
+                :documentation "The TLS context of new connections; NIL before the first start."))
   (:default-initargs
    :ssl-minimum-protocol :tls-1.2)
-  (:documentation "HUNCHENTOOT:SSL-ACCEPTOR on recycled threads.  Files are pathname designators.
+  (:documentation "HUNCHENTOOT:SSL-ACCEPTOR on recycled threads; see PARALLEL-ACCEPTOR for further
+initargs.  Files are pathname designators.
 
-  :SSL-CERTIFICATE-FILE     required: a PEM file with the server's certificate, and after it those of
-                            who issued it, which are sent, too
-  :SSL-PRIVATEKEY-FILE      required: a PEM file with the certificate's private key
-  :SSL-PRIVATEKEY-PASSWORD  the key's password, a string
-  :SSL-CERTIFICATES         for further names: a list of lists of such a certificate file, a key file
-                            and optionally a password.  A client that asks for a name (RFC 6066,
-                            section 3) gets the first certificate with that name, or else the first
-                            with a wildcard for it, or else that of :SSL-CERTIFICATE-FILE
+  :SSL-CERTIFICATE-FILE     required: a PEM file with the server's certificate, followed by those of
+                            its issuers, which are sent, too
+  :SSL-PRIVATEKEY-FILE      required: a PEM file with the private key of the certificate
+  :SSL-PRIVATEKEY-PASSWORD  the password of the key, a string
+  :SSL-CERTIFICATES         certificates for further host names: a list of lists of a certificate
+                            file, a key file and optionally a password.  A client that asks for a
+                            name (RFC 6066, section 3) gets the first certificate with that name,
+                            else the first with a matching wildcard, else :SSL-CERTIFICATE-FILE
   :SSL-MINIMUM-PROTOCOL     :TLS-1.2, the default, or :TLS-1.3
-  :SSL-CIPHERS              a string of names as OpenSSL has them, see ciphers(1), with colons between.
-                            Those that begin with TLS_ are for TLS 1.3.  The default ciphers of each
-                            protocol that no name is for have forward secrecy and authenticated
-                            encryption
-  :SSL-CLIENT-CA-FILE       a PEM file with the certificates of who issues those of clients
+  :SSL-CIPHERS              a string of cipher names in OpenSSL's form, see ciphers(1), with colons
+                            between.  Names that begin with TLS_ are for TLS 1.3.  A protocol
+                            without a name keeps its defaults, which have forward secrecy and
+                            authenticated encryption
+  :SSL-CLIENT-CA-FILE       a PEM file with the certificates of the authorities that issue client
+                            certificates
   :SSL-VERIFY-CLIENT        :REQUIRED, the default with :SSL-CLIENT-CA-FILE: clients must have a
-                            certificate from one of these; :OPTIONAL: or none; :REQUEST: they are asked
-                            for one, and it is taken unverified; NIL, the default otherwise: they are
-                            not asked
-  :SSL-TICKET-KEY-FILES     a list of files of 80 random octets, by which clients resume sessions (RFC
-                            8446, section 2.2): tickets are made by the first, and taken by any.
-                            Processes with the same files resume each other's sessions.  By default a
-                            random key, made at each start, and replaced daily
-  :SSL-KERNEL-TLS           true: where kernel and library can do that, the kernel encrypts, and files are
-                            sent without a copy; NIL by default
+                            certificate from one of these authorities; :OPTIONAL: from one of these
+                            or none; :REQUEST: clients are asked for a certificate, and it is not
+                            verified; NIL, the default otherwise: clients are not asked
+  :SSL-TICKET-KEY-FILES     a list of files of 80 random octets, the keys of session tickets (RFC
+                            8446, section 2.2).  The server makes tickets with the first key, and
+                            accepts those of any.  Processes with the same files resume each other's
+                            sessions.  By default, a random key that each start makes, and that is
+                            replaced daily
+  :SSL-KERNEL-TLS           true: the kernel encrypts and sends files without a copy, where kernel
+                            and library support that; NIL by default
 
-All files are read when the instance is made, and the names among them must be of something that can
-be served; they are read again at each start, by RELOAD-CERTIFICATES, and where
-REINITIALIZE-INSTANCE is given one of these arguments.
+All files are read, and checked against each other, when the instance is made, at each start, by
+RELOAD-CERTIFICATES, and where REINITIALIZE-INSTANCE gets one of these arguments.
 
 Signals HUNCHENTOOT:PARAMETER-ERROR, with the name of the argument and the file, when a file is
-missing, is no PEM file, has no certificate or no private key; when a key belongs to another
-certificate; when the password is wrong or missing; when a cipher is unknown.  Warns of certificates
-that have expired or are not valid yet, and of a file whose certificates are out of order."))
+missing, is no PEM file, or has no certificate or no private key; when a key belongs to another
+certificate; when the password is wrong or missing; and when a cipher is unknown.  Warns of
+certificates that have expired or are not valid yet, and of a file whose certificates are out of
+order."))
 
 (defclass parallel-easy-ssl-acceptor (parallel-ssl-acceptor hunchentoot:easy-ssl-acceptor)
   ()
@@ -65,7 +66,7 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
 ;;; Settings
 
 (defun current-tls-setting (acceptor name)
-  "What the argument NAME of ACCEPTOR is now."
+  "The current value of the argument NAME of ACCEPTOR."
   (case name
     (:ssl-certificate-file
      (getf (given-files acceptor) name (hunchentoot:acceptor-ssl-certificate-file acceptor)))
@@ -77,20 +78,20 @@ PARALLEL-SSL-ACCEPTOR for its initargs and errors."))
      (slot-value acceptor (find-symbol (string name) '#:hunchentoot-recycling-taskmaster)))))
 
 (defun tls-settings (acceptor initargs)
-  "All settings of ACCEPTOR, where those in INITARGS come first, as a plist."
+  "A plist of all TLS settings of ACCEPTOR; those in INITARGS take precedence."
   (loop for name in *tls-arguments*
         for value = (getf initargs name initargs)
         collect name
         collect (if (eq value initargs) (current-tls-setting acceptor name) value)))
 
 (defun name-where-links-lead (file)
-  "The name, a string, of what FILE leads to; its own when that is gone, as while somebody replaces
-it."
+  "The true name of FILE, a string; its own name where the file is missing, as in the moment in
+which it is replaced."
   (namestring (or (ignore-errors (truename file)) file)))
 
 (defun note-given-files (acceptor initargs)
-  "Remembers the files of ACCEPTOR in INITARGS as they were given, and tells of them by the names
-where links lead, as Hunchentoot does."
+  "Stores the files of ACCEPTOR that INITARGS name, with links not resolved.  The slots that
+programs read have the true names, as with Hunchentoot."
   (loop for name in '(:ssl-certificate-file :ssl-privatekey-file)
         for file = (getf initargs name)
         when file
@@ -124,15 +125,15 @@ where links lead, as Hunchentoot does."
 ;;; Contexts
 
 (defun new-tls-context (acceptor initargs)
-  "A context for ACCEPTOR with its settings and INITARGS, that resumes the sessions of the one it
-has; and warnings."
+  "A TLS context for ACCEPTOR with its settings and INITARGS, which resumes sessions of the last
+one; and a list of warnings."
   (let ((old (acceptor-tls-context acceptor)))
     (with-parameter-errors
       (context-of-settings (tls-settings acceptor initargs)
                            (and old (tls-context-ticket-keys old))))))
 
 (defun take-tls-context (acceptor context)
-  "Has connections of ACCEPTOR that come from now on made of CONTEXT; others keep what they have."
+  "Makes CONTEXT the TLS context of new connections of ACCEPTOR.  Earlier ones keep theirs."
   (set-published (acceptor-tls-context acceptor) context))
 
 (defmethod reinitialize-instance :around ((acceptor parallel-ssl-acceptor) &rest initargs)
@@ -147,11 +148,11 @@ has; and warnings."
       (call-next-method)))
 
 (defgeneric reload-certificates (acceptor)
-  (:documentation "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew, links followed anew,
-and returns ACCEPTOR: certificates, keys, those of who issues certificates of clients, and ticket
-keys.  Connections that are made from now on get what was read; no other is affected.  Sessions are
-resumed across it.  Signals HUNCHENTOOT:PARAMETER-ERROR, and leaves what was read before in use,
-where MAKE-INSTANCE would.")
+  (:documentation "Reads all files of ACCEPTOR, a PARALLEL-SSL-ACCEPTOR, anew: certificates, keys,
+certificates of client authorities, and ticket keys.  Links are resolved anew.  Returns ACCEPTOR.
+Only new connections use the new files.  Sessions of earlier connections can still be resumed.  For
+a mistake, signals HUNCHENTOOT:PARAMETER-ERROR as MAKE-INSTANCE does, and keeps the old files in
+use.")
   (:method ((acceptor parallel-ssl-acceptor))
     (multiple-value-bind (context warnings) (new-tls-context acceptor '())
       (note-given-files acceptor '())
@@ -161,22 +162,22 @@ where MAKE-INSTANCE would.")
 
 (defmethod hunchentoot:start :before ((acceptor parallel-ssl-acceptor))
   (unless (hunchentoot:started-p acceptor)
-    (take-tls-context acceptor nil)     ; an image may have been saved with the last one
+    (take-tls-context acceptor nil)     ; the last one may come from a saved image
     (multiple-value-bind (context warnings) (new-tls-context acceptor '())
       (take-tls-context acceptor context)
       (dolist (warning warnings)
         (complain acceptor :warning "~A" warning)))))
 
 (defun tls-context-for-connection (acceptor)
-  "The context of ACCEPTOR; a new one where it was started when it was an instance of another
-class."
+  "The TLS context of ACCEPTOR; a new one where ACCEPTOR belonged to another class when it was
+started."
   (or (acceptor-tls-context acceptor)
       (take-tls-context acceptor (values (new-tls-context acceptor '())))))
 
 (defmethod cl+ssl:stream-fd ((stream descriptor-stream))
-  ;; So OpenSSL reads and writes the descriptor itself.
+  ;; So that OpenSSL reads and writes the descriptor itself.
   (io-descriptor (stream-io stream)))
 
 (defmethod cl+ssl::ssl-stream-handle ((stream descriptor-stream))
-  ;; For HUNCHENTOOT:GET-PEER-SSL-CERTIFICATE and programs that ask the connection's stream.
+  ;; For HUNCHENTOOT:GET-PEER-SSL-CERTIFICATE, and programs that use the connection's stream.
   (io-tls-handle (stream-io stream)))

@@ -1,8 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; WebSockets (RFC 6455) for Hunchentoot's handlers.  A handler calls UPGRADE-TO-WEBSOCKET, and
-;;;; returns; from then on workers call its functions, for one message of a connection after the
-;;;; other, and any thread sends.
+;;;; WebSockets (RFC 6455) for Hunchentoot's handlers.  A handler calls UPGRADE-TO-WEBSOCKET and
+;;;; returns.  Then workers call the program's functions, for one message of a connection after the
+;;;; other, and any thread may send.
 
 (defun place-of-authority (authority default)
   "Host and port of AUTHORITY, a string, or the DEFAULT port: EQUAL where two name the same place."
@@ -11,8 +11,8 @@
 
 (defun same-origin-p (origin request)
   "True when the host and port of ORIGIN, a serialised one (RFC 6454, section 6.2), are those that
-REQUEST was sent to.  What stands before the server may have taken TLS off, so that the scheme
-counts only where REQUEST came by TLS."
+REQUEST was sent to.  The scheme counts only where REQUEST came over TLS, since a proxy may have
+ended TLS before the server."
   (let ((end (search "://" origin))
         (host (hunchentoot:host request)))
     (and end host
@@ -22,8 +22,9 @@ counts only where REQUEST came by TLS."
                   (place-of-authority host (default-port (or tls-p https-p))))))))
 
 (defun origin-allowed-p (origins request)
-  "True when a page of the origin that REQUEST tells may open a WebSocket; ORIGINS are as
-UPGRADE-TO-WEBSOCKET takes them.  Who tells none is no page of a browser (RFC 6455, section 10.2)."
+  "True when a page of REQUEST's origin may open a WebSocket; ORIGINS are as UPGRADE-TO-WEBSOCKET
+takes them.  A request without an origin does not come from a page in a browser (RFC 6455, section
+10.2), and may."
   (let ((origin (hunchentoot:header-in :origin request)))
     (cond ((null origin) t)
           ((eq :any origins) t)
@@ -39,11 +40,12 @@ UPGRADE-TO-WEBSOCKET takes them.  Who tells none is no page of a browser (RFC 64
     (hunchentoot:abort-request-handler "This origin may not open a WebSocket here.")))
 
 (defun accepted-handshake (request subprotocols)
-  "The headers that answer the opening handshake REQUEST, and the subprotocol, of SUBPROTOCOLS, or
-NIL.  Answers a request that is none with an error."
+  "The headers of the reply to REQUEST, an opening handshake, and the selected one of SUBPROTOCOLS,
+or NIL.  Answers a request that is no opening handshake with an error."
   (handler-case
       (multiple-value-bind (accept subprotocol)
-          (accept-handshake (hunchentoot:request-method request) (hunchentoot:server-protocol request)
+          (accept-handshake (hunchentoot:request-method request)
+                            (hunchentoot:server-protocol request)
                             (lambda (name) (hunchentoot:header-in name request))
                             subprotocols)
         (values (handshake-headers accept subprotocol) subprotocol))
@@ -55,8 +57,8 @@ NIL.  Answers a request that is none with an error."
       (hunchentoot:abort-request-handler (handshake-refused-reason refusal)))))
 
 (defun message-caller (on-text on-binary)
-  "What a WEBSOCKET calls for a message, where ON-TEXT and ON-BINARY are as UPGRADE-TO-WEBSOCKET
-takes them."
+  "The function that a WEBSOCKET calls for each message; ON-TEXT and ON-BINARY are as
+UPGRADE-TO-WEBSOCKET takes them."
   (lambda (socket kind message)
     (let ((function (if (eq :text kind) on-text on-binary)))
       (if function
@@ -66,31 +68,35 @@ takes them."
 (defun upgrade-to-websocket (&key on-open on-text on-binary on-close subprotocols (origins :same)
                                message-octets (ping-seconds 30) (idle-seconds 75)
                                (high-water-mark *high-water-mark*))
-  "Answers the current request with 101 (Switching Protocols), and makes its connection a WebSocket,
-which it returns, and the subprotocol; the handler then returns.  A request that is no opening
-handshake, or of a page of another origin, is answered with an error, and the handler does not go
-on.
+  "Answers the current request with 101 (Switching Protocols), and makes its connection a WebSocket.
+Returns a WEBSOCKET and the selected subprotocol, a string or NIL; the handler then returns.  A
+request that is no opening handshake, or comes from a page of another origin, is answered with an
+error, and the call does not return.
 
-ON-OPEN, a function of the WEBSOCKET, is called when the answer was sent; ON-TEXT, of it and a
-string, and ON-BINARY, of it and a vector of octets, for each message, one after the other;
-ON-CLOSE, of it, the code of the end and a reason, once at the end: 1005 where the client gave no
-code, 1006 where it left without a word; also where ON-OPEN was not called, as the handler failed
-after all, or the client left before it had the answer.  All are called by workers, outside of the
-context of the request; a message without a function for it ends the WebSocket with code 1003, an
-error of one with 1011, and the end of the server with 1001.  What a function takes its time for
-holds up no other connection, nor what other threads send to this one, but the messages behind it.
-Where the server does not stop gently, or stops amid a message, ON-CLOSE may be called by who stops
-it.
+Workers call these functions, one after the other for each WebSocket, outside of the context of the
+request:
 
-SUBPROTOCOLS are strings, in the order of preference.  ORIGINS says of which origins pages may
-connect: :SAME, those of the host that they ask; :ANY; a list of strings such as
-\"https://example.org\"; or a function of such a string.  A message may have MESSAGE-OCTETS, an
-integer, or 1 MiB where that is NIL; a larger one ends the WebSocket with code 1009, and one for
-which there is no memory, since messages of other clients have it, with code 1013.  When nothing has
-come for PING-SECONDS, a real or NIL, a ping is sent; when nothing has come for IDLE-SECONDS,
-likewise, the client counts as gone.  HIGH-WATER-MARK is how many octets may wait for a client that
-does not take them.  Signals CANNOT-DEFER where there is no request whose reply is still to be
-made."
+  ON-OPEN    with the WEBSOCKET, when the answer was sent
+  ON-TEXT    with the WEBSOCKET and a string, for each text message
+  ON-BINARY  with the WEBSOCKET and a vector of octets, for each binary message
+  ON-CLOSE   with the WEBSOCKET, the code of the end and a reason, once at the end.  The code is
+             1005 where the client gave none, 1006 where it left without a close frame, also before
+             ON-OPEN was called: when the handler failed after all, or the client did not wait for
+             the answer.  When the server stops in the middle of a message, or stops at once, the
+             stopping thread may make this call
+
+A message without a function for it ends the WebSocket with code 1003, an error in a function with
+1011, and a stop of the server with 1001.  A slow function delays only further messages of the same
+WebSocket.
+
+SUBPROTOCOLS are strings, in the order of preference.  ORIGINS says which pages may connect: :SAME,
+those of the host that they ask; :ANY; a list of origins, strings such as \"https://example.org\";
+or a function of an origin.  MESSAGE-OCTETS is how many octets a message may have, an integer, or
+NIL for 1 MiB; a larger one ends the WebSocket with code 1009, and one for which memory is scarce
+with code 1013.  After PING-SECONDS of silence, a real or NIL, the server sends a ping; after
+IDLE-SECONDS of silence, a real or NIL, the client counts as gone.  HIGH-WATER-MARK is how many
+octets may wait for a client that does not take them.  Signals CANNOT-DEFER where there is no
+request, or where its reply has begun or was deferred."
   (check-deferrable)
   (let ((request hunchentoot:*request*))
     (check-origin origins request)
@@ -110,16 +116,16 @@ made."
         do (setf (hunchentoot:header-out name) value)))
 
 (defun check-switch (exchange condition)
-  "Where the handler of EXCHANGE has failed with CONDITION, unless that is NIL, or has changed its
-mind, its reply does not switch protocols."
+  "If the handler of EXCHANGE has failed with CONDITION, or has changed the status, makes its reply
+an ordinary one that does not switch protocols."
   (when (or condition
             (not (eql hunchentoot:+http-switching-protocols+ (hunchentoot:return-code*))))
     (mapc #'drop-header '(:upgrade :connection :sec-websocket-accept :sec-websocket-protocol))
     (drop-upgrade exchange)))
 
 (defun switch-protocols (exchange http)
-  "Makes the connection of EXCHANGE, with HTTP, whose reply was sent, what its handler has said it
-was to be.  True if there is anything."
+  "If the handler of EXCHANGE has upgraded its connection, HTTP, and the reply was sent, opens the
+WebSocket and returns true."
   (let ((upgrade (exchange-upgrade exchange)))
     (when (and upgrade
                (eq :switched (our-side (exchange-protocol exchange)))
@@ -131,15 +137,15 @@ was to be.  True if there is anything."
       t)))
 
 (defun drop-upgrade (exchange)
-  "Ends what the connection of EXCHANGE was to be, and is not: its handler has failed, or its client
-has left."
+  "Ends the upgrade of EXCHANGE, if there is one, since its handler has failed or its client has
+left."
   (let ((upgrade (shiftf (exchange-upgrade exchange) nil)))
     (when upgrade
       (abandon (first upgrade)))))
 
 (defun open-websocket (socket http on-open)
-  "Calls ON-OPEN, a function or NIL, of SOCKET, over HTTP: from now on octets are sent to its
-client."
+  "Opens SOCKET, over HTTP, so that its octets are sent from now on, and calls ON-OPEN, a function
+or NIL."
   (setf (websocket-begun-p socket) t)
   (when on-open
     (handler-case (call-lending socket (http-io http) (lambda () (funcall on-open socket)))
@@ -150,8 +156,8 @@ client."
 ;;; In any thread
 
 (defun send-text (socket text &key wait)
-  "Sends TEXT, a string, as a message to SOCKET, a WEBSOCKET.  Does not wait, unless WAIT: WAIT,
-values and conditions are as in WRITE-OUTGOING."
+  "Sends TEXT, a string, as a message to SOCKET, a WEBSOCKET.  Does not wait for the client unless
+WAIT says so; WAIT, values and conditions are as in WRITE-OUTGOING."
   (check-type text string)
   (send-frame socket (encode-frame :text text) wait))
 
@@ -172,8 +178,8 @@ values and conditions are as in WRITE-OUTGOING."
     (:over (error 'client-left))))
 
 (defun put-frame (socket frame)
-  "Puts FRAME into SOCKET, after its client has taken what it takes now where there was no room, and
-has it sent.  Returns what PUT-IN-SHARED-QUEUE does."
+  "Puts FRAME into SOCKET and has it sent.  Where there is no room, first sends as much as the
+client takes now.  Returns the value of PUT-IN-SHARED-QUEUE."
   (let ((result (put-in-websocket socket frame)))
     (when (eq :refused result)
       (resume-websocket socket)
@@ -183,16 +189,16 @@ has it sent.  Returns what PUT-IN-SHARED-QUEUE does."
     result))
 
 (defun close-websocket (socket &optional (code 1000) (reason ""))
-  "Ends SOCKET, a WEBSOCKET: sends a close frame with CODE, an integer of RFC 6455, section 7.4, and
-REASON, a string of which 123 octets go, after what was sent before.  True for the first who does so
-while it is open."
+  "Ends SOCKET, a WEBSOCKET, with a close frame behind earlier messages.  CODE is an integer of RFC
+6455, section 7.4.  REASON is a string, of which the first 123 octets are sent.  True for the first
+call, while SOCKET is open."
   (close-websocket-with socket code reason))
 
 (defmethod subscriber-shared-queue ((socket websocket))
   (websocket-shared-queue socket))
 
 (defmethod put-in-subscriber ((socket websocket) octets)
-  (put-in-websocket socket octets))     ; which takes none behind a close frame
+  (put-in-websocket socket octets))     ; it takes nothing behind a close frame
 
 (defmethod message-format ((socket websocket))
   :websocket)
