@@ -1,11 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; A line of the access log: Hunchentoot's, JSON, or what a function of the program's returns.
+;;;; A line of the access log: in Hunchentoot's format, as JSON, or made by a function of the
+;;;; program.
 
 ;;; The time.  All threads share one rendering of the current second.
 
 (defun local-time-text (second)
-  "SECOND as Hunchentoot's access log tells it: in local time."
+  "SECOND in local time, as in Hunchentoot's access log."
   (multiple-value-bind (second minute hour day month year) (decode-universal-time second)
     (format nil "~4,'0D-~2,'0D-~2,'0D ~2,'0D:~2,'0D:~2,'0D" year month day hour minute second)))
 
@@ -20,20 +21,20 @@
 ;;; The facts
 
 (defun user-of (request)
-  "The user that REQUEST names.  Credentials that cannot be decoded are those of nobody."
+  "The user that REQUEST names; NIL for none, and for credentials that cannot be decoded."
   (and (hunchentoot:header-in :authorization request)
        (handler-case (values (hunchentoot:authorization request))
          (error () nil))))
 
 (defun content-octets (request reply status)
-  "How many octets of content the reply to REQUEST has; NIL when nobody knows beforehand."
+  "How many octets of content the reply to REQUEST has; NIL where that is not known beforehand."
   (if (content-wanted-p (hunchentoot:request-method request) status)
       (hunchentoot:content-length reply)
       0))
 
 (defun access-facts (request reply status duration)
-  "A plist of what the access log knows of REQUEST, answered by REPLY with STATUS after DURATION, in
-microseconds or NIL."
+  "The facts of a line about REQUEST, a plist.  It was answered by REPLY with STATUS after DURATION,
+in microseconds or NIL."
   (list :time (rendered-second *utc-time* (get-universal-time) 'utc-time-text)
         :remote-address (hunchentoot:remote-addr request)
         :forwarded-for (hunchentoot:header-in :x-forwarded-for request)
@@ -50,14 +51,13 @@ microseconds or NIL."
 ;;; The formats
 
 (defmacro encode-items (line &body items)
-  "Appends ITEMS to LINE: literal strings as they are, and what other forms evaluate to as
-ENCODE-PRINTED does between quotation marks; of the form (OR-DASH form), a dash where that is
-NIL; of the form
-(BARE form), as outside of quotation marks."
+  "Appends ITEMS to LINE.  A literal string is appended as it is.  The value of another form is
+appended by ENCODE-PRINTED, as between quotation marks.  (OR-DASH form) stands for a dash where the
+value is NIL, and (BARE form) for a value outside of quotation marks."
   `(progn
      ,@(loop for item in items
              collect (cond ((stringp item)
-                            ;; ABCL would dump literal octets as a vector of anything.
+                            ;; ABCL would dump literal octets as a general vector.
                             `(encode-octets ,line
                                             (load-time-value (map 'octets #'char-code ,item))))
                            ((and (consp item) (eq 'or-dash (first item)))
@@ -68,8 +68,8 @@ NIL; of the form
                             `(encode-printed ,line ,item))))))
 
 (defun encode-combined (line request reply status)
-  "Appends to LINE what Hunchentoot's ACCEPTOR-LOG-ACCESS writes of REQUEST, answered by REPLY with
-STATUS; what could forge a part of the line is escaped."
+  "Appends to LINE what Hunchentoot's ACCEPTOR-LOG-ACCESS writes about REQUEST, answered by REPLY
+with STATUS.  Characters that could forge a part of the line are escaped."
   (let ((forwarded (hunchentoot:header-in :x-forwarded-for request))
         (query (hunchentoot:query-string request)))
     (encode-items line (or-dash (hunchentoot:remote-addr request)))
@@ -88,8 +88,8 @@ STATUS; what could forge a part of the line is escaped."
       "\" \"" (or-dash (hunchentoot:header-in :user-agent request)) "\"")))
 
 (defun encode-line-in-format (line format combined facts)
-  "Appends a line in FORMAT to LINE, with its end: by COMBINED, a function, or of what FACTS,
-another, returns.  NIL when there is to be none."
+  "Appends a whole line in FORMAT to LINE.  The function COMBINED appends the format :COMBINED; the
+function FACTS returns the plist for the others.  NIL when the program wants no line."
   (let ((text nil))
     (cond ((eq format :combined)
            (funcall combined))
@@ -103,7 +103,7 @@ another, returns.  NIL when there is to be none."
     t))
 
 (defun encode-access (line format request reply status duration)
-  "Appends a line in FORMAT about REQUEST to LINE, with its end.  NIL when there is to be none."
+  "Appends a whole line in FORMAT about REQUEST to LINE.  NIL when the program wants no line."
   (flet ((combined ()
            (encode-combined line request reply status))
          (facts ()

@@ -1,26 +1,25 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; The access log: which requests get a line, when, and who writes it.
+;;;; The access log: which requests get a line, and when.  journals.lisp writes the lines.
 ;;;;
-;;;; In the format :COMBINED a request has its line when its reply begins, as with Hunchentoot.  In
-;;;; the others it tells how long the request took, so it is made at the end.  See journals.lisp
-;;;; for who
-;;;; writes it.
+;;;; In the format :COMBINED the line is made when the reply begins, as with Hunchentoot.  In other
+;;;; formats it tells how long the request took, so it is made at the end of the request.
 
 (defun check-access-log-function (acceptor)
-  "Checks that the format of ACCEPTOR, if it is the name of a function, names one by now."
+  "Signals HUNCHENTOOT:PARAMETER-ERROR if the format of ACCEPTOR is a symbol that names no
+function."
   (let ((format (access-log-format acceptor)))
     (when (and (symbolp format)
                (not (keywordp format))
                (or (not (fboundp format)) (macro-function format) (special-operator-p format)))
       (hunchentoot:parameter-error "ACCESS-LOG-FORMAT is ~S, which names no function." format))))
 
-;;; A request
+;;; Lines
 
 (defun write-access-line (acceptor destination encode)
   "Writes a line to the access log of ACCEPTOR, at DESTINATION.  ENCODE, a function of an OUTPUT,
-appends it to that, and returns NIL when there is to be none.  What goes wrong is counted and told,
-and never harms the request."
+appends the line to that, or returns NIL for none.  An error is counted and logged, and does not
+harm the request."
   (let ((journal (journal-for acceptor :access destination)))
     (handler-case
         (with-line (line)
@@ -37,9 +36,8 @@ and never harms the request."
     (write-access-line acceptor destination #'encode)))
 
 (defmethod hunchentoot:acceptor-log-access ((acceptor parallel-acceptor) &key return-code)
-  "Writes the line that Hunchentoot would write, or one in another :ACCESS-LOG-FORMAT, by way
-of a thread of
-its own; see REOPEN-LOGS."
+  "Has a log thread write the line that Hunchentoot would write, or one in another
+:ACCESS-LOG-FORMAT; see REOPEN-LOGS."
   (in-place-of-hunchentoots ((call-next-method)
                              (user-methods-loggers (user-methods-of acceptor))
                              #'hunchentoot:acceptor-log-access (acceptor) :return-code return-code)
@@ -66,14 +64,15 @@ its own; see REOPEN-LOGS."
         (access-status access) status))
 
 (defun timed-p (acceptor)
-  "True when the log of ACCEPTOR tells how long a request took."
+  "True when the access log of ACCEPTOR tells how long a request took."
   (and (hunchentoot:acceptor-access-log-destination acceptor)
        (typep acceptor 'parallel-acceptor)
        (not (eq :combined (access-log-format acceptor)))))
 
 (defun call-timed (acceptor exchange thunk)
-  "Calls THUNK, which serves the request of EXCHANGE.  Where the log of ACCEPTOR tells how long that
-took, writes the line about it afterwards, however it ended."
+  "Calls THUNK, which serves the request of EXCHANGE.  Where the access log of ACCEPTOR tells how
+long requests take, writes the line after the call, also when the call is left by an error or a
+throw."
   (if (timed-p acceptor)
       (let ((access (or (and (exchange-deferred-response exchange) (exchange-access exchange))
                         (make-access (microseconds)))))

@@ -1,12 +1,12 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; What single arguments of acceptors may be.  Hunchentoot takes anything, and fails when it is
-;;;; used: at START, or at the first request.  Whatever works there is taken here.
+;;;; The types of single arguments of acceptors.  Hunchentoot takes any value, and fails when it
+;;;; uses a wrong one: at START, or at the first request.  Values that work there are allowed here.
 
 (defun access-log-format-p (value)
   (or (member value '(:combined :json))
       (functionp value)
-      ;; Which may be defined after the acceptor was made; START looks.
+      ;; The function may be defined after the acceptor was made; START checks it.
       (and value (symbolp value) (not (keywordp value)))))
 
 (deftype access-log-format () '(satisfies access-log-format-p))
@@ -20,17 +20,17 @@
     (:taskmaster hunchentoot:taskmaster "a taskmaster, such as an instance of RECYCLING-TASKMASTER")
     (:defer-accept (or null (integer 1 255)) "an integer of seconds from 1 to 255, or NIL")
     (:access-log-format access-log-format ":COMBINED, :JSON or a function of one argument"))
-  "Arguments of acceptors, as CHECK-ARGUMENT-TYPES has them.")
+  "The types of the arguments of acceptors, for CHECK-ARGUMENT-TYPES.")
 
 (defmacro with-parameter-errors (&body body)
-  "Evaluates BODY; an argument that makes no sense is signalled as Hunchentoot does."
+  "Evaluates BODY.  Turns UNFIT-ARGUMENT into HUNCHENTOOT:PARAMETER-ERROR."
   `(handler-case (progn ,@body)
      (unfit-argument (condition)
        (hunchentoot:parameter-error "~A" condition))))
 
 (defmethod shared-initialize :before
     ((acceptor listening-acceptor) slot-names &rest initargs)
-  "Before anything is changed: what cannot be is refused, and what was stays."
+  "Checks the arguments before any slot changes, so that a mistake leaves ACCEPTOR as it was."
   (declare (ignore slot-names))
   (with-parameter-errors
     (check-argument-types initargs *argument-types*)))

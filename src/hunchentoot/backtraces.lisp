@@ -2,19 +2,17 @@
 
 ;;;; The backtrace of an error in a handler, for the log and the error page.
 ;;;;
-;;;; Hunchentoot has one made of each such error, with all elements of all arguments, although they
-;;;; may be the octets of a large body: a client that leaves amid an upload of 10 MiB costs it a
-;;;; gigabyte, and with SBCL's usual heap the process.  Besides, what clients send is not for logs,
-;;;; nor for the error page of another: octets are not shown at all, nor what is in our structures
-;;;; (see OPAQUE).
+;;;; Hunchentoot prints all elements of all arguments in it, even the octets of a large body.  A
+;;;; client that leaves during an upload of 10 MiB costs it a gigabyte, and with SBCL's usual heap
+;;;; the process.  Besides, what clients send does not belong into logs, nor into the error page of
+;;;; another client: octets and the contents of our structures (see OPAQUE) are not shown.
 
 (defparameter *backtrace-print-length* 100
   "How many elements of a list a backtrace shows.")
 
 (defun short-backtrace (hunchentoots)
-  "A backtrace of the caller, a string: what HUNCHENTOOTS, a function, returns where the acceptor is
-not ours, else one with no more than a part of long sequences, and without the frames of the server
-below the handler."
+  "A backtrace of the caller, a string.  With an acceptor of ours, it has only the beginning of long
+sequences, and no frames of the server below the handler; else HUNCHENTOOTS, a function, makes it."
   (if (typep hunchentoot:*acceptor* 'parallel-acceptor)
       (call-for-backtrace hunchentoots *backtrace-print-length* 'call-as-handler)
       (funcall hunchentoots)))

@@ -7,35 +7,36 @@
 ;;;;   Hunchentoot's  ours           gets our taskmaster at once    gets it at the next START
 ;;;;   ours           Hunchentoot's  gets Hunchentoot's at once     keeps ours
 ;;;;
-;;;; A taskmaster that a program chose, of a class of its own, stays.  What MAKE-INSTANCE would have
-;;;; filled by default initargs is filled by them.
+;;;; A taskmaster of a class that the program has defined stays.  Slots that MAKE-INSTANCE would
+;;;; fill by default initargs are filled by these.
 
 ;;; Taskmasters
 
 (defun default-taskmaster (acceptor)
-  "A taskmaster as the class of ACCEPTOR wants it by default; NIL where nobody can tell."
+  "A taskmaster made by the default initarg of the class of ACCEPTOR; NIL where there is none."
   (let ((default (assoc :taskmaster (default-arguments (class-of acceptor)))))
     (and default (funcall (cdr default)))))
 
 (defun chosen-p (taskmaster)
-  "True when TASKMASTER is of a class that is neither Hunchentoot's nor ours: a program chose it."
+  "True when the class of TASKMASTER is neither Hunchentoot's nor ours, so that a program chose it."
   (not (member (class-of taskmaster)
                (mapcar #'find-class '(hunchentoot:one-thread-per-connection-taskmaster
                                       hunchentoot:single-threaded-taskmaster
                                       recycling-taskmaster)))))
 
 (defun replace-taskmaster (acceptor taskmaster)
-  "Gives ACCEPTOR, which is stopped, TASKMASTER in the place of one that was there by default."
+  "Replaces the taskmaster of ACCEPTOR, which is stopped, by TASKMASTER, unless the program chose
+it."
   (let ((old (acceptor-taskmaster* acceptor)))
     (unless (chosen-p old)
       (when (typep old 'hunchentoot:single-threaded-taskmaster)
-        ;; With that Hunchentoot keeps no connection, whatever was asked for.
+        ;; With a single-threaded taskmaster, Hunchentoot has switched this off.
         (setf (hunchentoot:acceptor-persistent-connections-p acceptor) t))
       (reinitialize-instance acceptor :taskmaster taskmaster))))
 
 (defun take-successor (acceptor)
-  "Replaces the taskmaster of ACCEPTOR, which is about to start, where its class has changed while
-it was started with another one."
+  "Called when ACCEPTOR is about to start.  If its class has changed while it ran, replaces its
+taskmaster."
   (with-slots (successor) acceptor
     (when successor
       (replace-taskmaster acceptor (shiftf successor nil)))))
@@ -43,7 +44,7 @@ it was started with another one."
 ;;; To our classes
 
 (defun become-ours (acceptor)
-  "Gives ACCEPTOR, which was an instance of another class, what instances of its class have."
+  "Fills ACCEPTOR, which has become an instance of our class, as MAKE-INSTANCE would."
   (let ((defaults (missing-arguments acceptor :slotless t))
         (taskmaster (or (default-taskmaster acceptor) (make-instance 'recycling-taskmaster))))
     (apply #'shared-initialize acceptor '() defaults)
@@ -65,7 +66,7 @@ it was started with another one."
 ;;; Away from them
 
 (defun become-foreign (acceptor)
-  "Gives ACCEPTOR, which was an instance of our class, a taskmaster of its own kind."
+  "Gives ACCEPTOR, which was an instance of our class, a taskmaster of Hunchentoot's."
   (unless (hunchentoot:started-p acceptor)
     (let ((taskmaster (default-taskmaster acceptor)))
       (when taskmaster
@@ -78,5 +79,5 @@ it was started with another one."
     (dolist (name '(journal message-journal))
       (let ((journal (getf values name)))
         (when journal
-          (stop-journal journal 0))))   ; it will end by itself
+          (stop-journal journal 0))))   ; does not wait for its end
     (become-foreign acceptor)))

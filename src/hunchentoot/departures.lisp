@@ -1,14 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Clients that leave, are too slow, or send what is no HTTP: that is no error of the program, and
-;;;; nobody is to look at it in the debugger, though HUNCHENTOOT:*CATCH-ERRORS-P* is NIL.
+;;;; Clients that leave, are too slow, or do not speak HTTP.  These are no errors of the program, so
+;;;; they do not enter the debugger where HUNCHENTOOT:*CATCH-ERRORS-P* is NIL.
 
 (macrolet ((define-departures (&rest conditions)
              `(progn
                 ,@(loop for condition in conditions
                         collect `(defmethod hunchentoot:maybe-invoke-debugger
                                      ((condition ,condition))
-                                   "Does nothing: the client is why it was signalled."
+                                   "Does nothing, since the client has caused CONDITION."
                                    nil)))))
   (define-departures descriptor-broken stream-timeout protocol-error client-left))
 

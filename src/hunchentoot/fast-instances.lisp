@@ -2,17 +2,16 @@
 
 ;;;; Making instances of classes that the program chooses: requests and replies.
 ;;;;
-;;;;   a class that ...                                    is made by
-;;;;   is made as Hunchentoot's own is, as far as          ALLOCATE-INSTANCE and our own code, which
+;;;;   the class                                           its instances are made by
+;;;;   is initialised as Hunchentoot's, as far as          ALLOCATE-INSTANCE and our own code, which
 ;;;;   CLASS-MAKING can tell                               gives its slots the same values
-;;;;   a symbol names                                      a function that has the class built in,
-;;;;                                                       compiled once
-;;;;   is given as such                                    MAKE-INSTANCE
+;;;;   is another, given by its name                       a function with a constant class, which
+;;;;                                                       is compiled once
+;;;;   is given as an object                               MAKE-INSTANCE
 ;;;;
-;;;; Hunchentoot's way to fill a request, by regular expressions and streams, costs more than all
-;;;; else in a short request.  MAKE-INSTANCE with a class that is known only at run time looks
-;;;; everything up each time; with a constant class it is compiled to straight code, which follows
-;;;; redefinitions of the class.
+;;;; Hunchentoot fills a request by regular expressions and streams, which costs more than all other
+;;;; work for a short request.  MAKE-INSTANCE with a class that is known only at run time is slow;
+;;;; with a constant class it is compiled to direct code, which follows redefinitions of the class.
 
 (defvar *constructors* '()
   "An alist of symbols that name classes, and their constructors; replaced whole.")
@@ -41,8 +40,8 @@ an instance of CLASS, a symbol or a class."
 (defstruct (instance-maker (:include opaque))
   "How to make instances of CLASS."
   (class nil :read-only t)
-  (allocator nil :read-only t)          ; a function; NIL where ALLOCATE-INSTANCE is not to be used
-  (own-slots '() :type list :read-only t)) ; that Hunchentoot's class has not
+  (allocator nil :read-only t)          ; a function; NIL where ALLOCATE-INSTANCE must not be used
+  (own-slots '() :type list :read-only t)) ; slots that Hunchentoot's class has not got
 
 ;;; Invariant: an instance maker in *INSTANCE-MAKERS* holds, since they are all forgotten when a
 ;;; class that one of them depends on, or a function that makes instances, is redefined.
@@ -59,7 +58,7 @@ forgotten meanwhile."
   (setf *instance-makers* (no-instance-makers)))
 
 (defvar *watched-classes* '()
-  "The classes whose redefinition makes us forget.")
+  "The classes whose redefinition empties *INSTANCE-MAKERS*.")
 
 (apply #'call-when-redefined 'forget-instance-makers *making-functions*)
 
@@ -73,7 +72,8 @@ forgotten meanwhile."
   "An alist of Hunchentoot's classes and how they are made, NIL where that cannot be known.")
 
 (defun know-making (name)
-  "Takes how the class NAME, of Hunchentoot, is made now for what our own code does in its place."
+  "Stores how instances of NAME, a class of Hunchentoot's, are initialised now.  Our own code does
+the same."
   (let ((class (find-class name)))
     (setf *known-makings* (acons class (class-making class)
                                  (remove class *known-makings* :key #'car)))))
@@ -110,7 +110,7 @@ when it names none."
           ((and known (eq class (instance-maker-class known))) known)
           (t
            (let ((new (new-instance-maker class base)))
-             ;; Not remembered when a class was redefined since, which it may not know of.
+             ;; Not stored if a class was redefined in the meantime.
              (compare-and-set (symbol-value '*instance-makers*) instance-makers
                               (acons designator new
                                      (remove designator instance-makers :key #'car)))

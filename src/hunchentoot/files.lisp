@@ -1,18 +1,15 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Files by the shortest way: from the system's cache to the socket.
+;;;; Static files, which the kernel sends from its cache to the socket.
 ;;;;
-;;;; HUNCHENTOOT:HANDLE-STATIC-FILE is a function that programs, folder dispatchers and acceptors
-;;;; with a document root call.  It copies the file to a stream, and no stream could know that
-;;;; what it is given is a file.  So the function is wrapped: where our own code has read the
-;;;; request and would write the reply, a regular file that can be opened is sent here; whatever
-;;;; else, and everybody else, goes to Hunchentoot's function.
-
-;;; Who sends it
+;;;; Programs, folder dispatchers and acceptors with a document root call the function
+;;;; HUNCHENTOOT:HANDLE-STATIC-FILE, which copies the file to a stream.  We wrap it: where our own
+;;;; code has read the request and would write the reply, a readable regular file is sent here.
+;;;; Everything else goes to Hunchentoot's function.
 
 (defun serve-file (hunchentoots pathname &rest arguments)
-  "Replies with the file PATHNAME, as HUNCHENTOOTS, a function, does with ARGUMENTS; calls that
-where there is no better way."
+  "Replies with the file PATHNAME.  Calls HUNCHENTOOTS, Hunchentoot's function, with ARGUMENTS where
+our own code cannot send it."
   (unless (and (ours-to-send-p)
                (apply #'send-regular-file pathname arguments))
     (apply hunchentoots pathname arguments)))
@@ -20,12 +17,12 @@ where there is no better way."
 (wrap-function 'hunchentoot:handle-static-file 'serve-file)
 
 (defun send-regular-file (pathname &optional content-type callback)
-  "Replies with the file PATHNAME if that is a regular file that can be read; else NIL.  CALLBACK, a
-function, is called when all is decided, as Hunchentoot does since 1.3."
+  "Replies with the file PATHNAME; NIL where it is no readable regular file.  CALLBACK, a function,
+is called before the reply is sent, as Hunchentoot does since 1.3."
   (call-with-file pathname (current-http-connection)
                   (lambda (part version)
                     (let ((content-type (or content-type
-                                            (hunchentoot:mime-type pathname) ; knows no newer ones
+                                            (hunchentoot:mime-type pathname) ; lacks newer types
                                             (media-type-of-file pathname))))
                       (settle-file-headers content-type version)
                       (settle-conditions version)
@@ -34,8 +31,8 @@ function, is called when all is decided, as Hunchentoot does since 1.3."
                       (send-version part version)))))
 
 (defun settle-file-headers (content-type version)
-  "Sets what the reply says of the VERSION of a file with CONTENT-TYPE, and its entity tag unless
-the program has."
+  "Sets the headers of the reply about the VERSION of a file with CONTENT-TYPE; the entity tag only
+if the program has not set one."
   (setf (hunchentoot:content-type*)
         (if content-type
             (content-kind-header
@@ -47,21 +44,21 @@ the program has."
     (setf (hunchentoot:header-out :etag) (version-tag version))))
 
 (defun settle-conditions (version)
-  "Leaves the handler where the client has the VERSION of a file already, or wants another; but
-conditions are not for the page of an error (RFC 9110, section 13.2.1)."
+  "Leaves the handler where the client has the VERSION of a file already, or asks for another.  The
+conditions of a request do not apply to an error page (RFC 9110, section 13.2.1)."
   (when (eql (hunchentoot:return-code*) hunchentoot:+http-ok+)
     (case (precondition (current-head) (hunchentoot:header-out :etag) (version-date version))
       (:not-modified (leave-with hunchentoot:+http-not-modified+))
       (:failed (leave-with hunchentoot:+http-precondition-failed+)))))
 
 (defun leave-with (status &optional content)
-  "Leaves the handler; the reply has STATUS and CONTENT, or what Hunchentoot says to that."
+  "Leaves the handler.  The reply has STATUS and CONTENT, or Hunchentoot's page of STATUS."
   (setf (hunchentoot:return-code*) status)
   (hunchentoot:abort-request-handler content))
 
 (defun send-version (part version)
-  "Sends what the client wants of PART, the VERSION of a file; or leaves the handler with what
-Hunchentoot answers to a range beyond it, but for the header."
+  "Sends the octets of PART, the VERSION of a file, for which the client has asked.  For a range
+beyond the end, leaves the handler with Hunchentoot's answer."
   (multiple-value-bind (status range first last)
       (settle-range part version (current-head)
                     (hunchentoot:return-code*) (hunchentoot:header-out :etag))

@@ -1,17 +1,17 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Functions by which programs ask Hunchentoot for what a client has sent, and which would intern
-;;;; it, match it by a regular expression that backtracks, or read a number of any length.  These
-;;;; are wrapped: whatever a client sends, they answer in time with its length, and make no symbols.
+;;;; Functions of Hunchentoot that read what a client has sent, and that would intern it, match it
+;;;; by a regular expression that backtracks, or read a number of any length.  We wrap them, so that
+;;;; they take linear time for any input and make no symbols.
 
 ;;; Sessions
 
 (defconstant +most-session-octets+ 512
-  "The longest name of a session that is looked up: Hunchentoot's are far shorter, and begin with a
-number.")
+  "The longest session identifier, in characters, that is looked up.  Hunchentoot's are far
+shorter.")
 
 (defun session-name (request)
-  "What REQUEST names as its session, as it came, or NIL."
+  "The session identifier that REQUEST has, as the client sent it, or NIL."
   (let ((name (hunchentoot:session-cookie-name hunchentoot:*acceptor*)))
     (or (hunchentoot:cookie-in name request)
         (hunchentoot:get-parameter name request))))
@@ -60,8 +60,8 @@ interns."
   "The longest text that is taken for an integer.")
 
 (defun converted-parameter (hunchentoots argument type)
-  "As HUNCHENTOOTS, a function, converts the parameter ARGUMENT to TYPE; but no keyword is made that
-is not there already, and nothing that is too long is an integer: NIL."
+  "Converts the parameter ARGUMENT to TYPE as HUNCHENTOOTS, a function, does; but returns NIL for a
+keyword that does not exist, and for an integer that is too long."
   (cond ((not (stringp argument))
          (funcall hunchentoots argument type))
         ((eq type 'keyword)
@@ -72,10 +72,10 @@ is not there already, and nothing that is too long is an integer: NIL."
          (funcall hunchentoots argument type))))
 
 (defconstant +most-array-elements+ 10000
-  "How many elements an array of parameters may have: clients say how many.")
+  "How many elements an array of parameters may have, since clients choose the indices.")
 
 (defun element-index (name array-name)
-  "Which element of the array of parameters ARRAY-NAME the parameter NAME is; NIL where it is none,
+  "The index of the parameter NAME in the array of parameters ARRAY-NAME; NIL where it is not in it,
 or beyond +MOST-ARRAY-ELEMENTS+."
   (let ((start (length array-name)) (end (1- (length name))))
     (and (< start end)
@@ -88,7 +88,7 @@ or beyond +MOST-ARRAY-ELEMENTS+."
                 index)))))
 
 (defun array-parameter (hunchentoots name type parameters)
-  "As HUNCHENTOOTS, a function, makes an array called NAME of PARAMETERS converted to TYPE; without
-elements that would make it too large."
+  "An array called NAME of PARAMETERS converted to TYPE, as HUNCHENTOOTS, a function, makes it; but
+without elements that would make it too large."
   (funcall hunchentoots name type
            (remove-if-not (lambda (parameter) (element-index (car parameter) name)) parameters)))

@@ -1,8 +1,7 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; All that we use of Hunchentoot without its having promised it, for 1.2.38 and for
-;;;; 1.3.x.  No other file says hunchentoot::, so this one alone is to be read again when a
-;;;; new version of Hunchentoot appears.
+;;;; All uses of Hunchentoot's unexported names, for 1.2.38 and 1.3.x.  No other file says
+;;;; hunchentoot::, so only this one has to be checked when a new version of Hunchentoot appears.
 
 ;;; Defaults and slots
 
@@ -27,22 +26,22 @@ Hunchentoot has none to give."
         (slot-value acceptor 'hunchentoot::port) port))
 
 (defun set-ssl-files (acceptor certificate-file key-file)
-  "Makes the names CERTIFICATE-FILE and KEY-FILE those that ACCEPTOR tells of."
+  "Makes CERTIFICATE-FILE and KEY-FILE, names of files, those that programs read of ACCEPTOR."
   (setf (slot-value acceptor 'hunchentoot::ssl-certificate-file) certificate-file
         (slot-value acceptor 'hunchentoot::ssl-privatekey-file) key-file))
 
 (defun take-listener (acceptor listener)
-  "Makes ACCEPTOR, if it listens on LISTENER still, count as not listening, and tells its
-connections, as STOP does, that no further request is to be read.  True then, for one caller only."
+  "If ACCEPTOR still listens on LISTENER, marks it as not listening, and, as STOP does, tells its
+connections to read no further request.  True then, for only one caller."
   (hunchentoot::with-lock-held ((hunchentoot::acceptor-shutdown-lock acceptor))
     (when (eq listener (acceptor-listener acceptor))
-      ;; First: a START may follow what comes next.
+      ;; First, since a START may follow as soon as there is no listen socket.
       (setf (hunchentoot::acceptor-shutdown-p acceptor) t
             (slot-value acceptor 'hunchentoot::listen-socket) nil)
       t)))
 
 (defun (setf taskmaster-process) (thread taskmaster)
-  "Makes THREAD the one that programs wait for when they wait for the server to end."
+  "Makes THREAD the one that programs join to wait for the end of the server."
   (setf (hunchentoot::acceptor-process taskmaster) thread))
 
 (defun acceptor-taskmaster* (acceptor)
@@ -54,14 +53,14 @@ connections, as STOP does, that no further request is to be read.  True then, fo
 ;;; A request made without INITIALIZE-INSTANCE, see requests.lisp
 
 (defgeneric fill-hidden-slots (request uri content)
-  (:documentation "Gives the slots of REQUEST whose names are Hunchentoot's own their values.")
+  (:documentation "Fills the slots of REQUEST whose names Hunchentoot does not export.")
   (:method ((request hunchentoot:request) uri content)
     (setf (slot-value request 'hunchentoot::uri) uri
           (slot-value request 'hunchentoot::content-stream) content
           (slot-value request 'hunchentoot::aux-data) '())))
 
 (defgeneric fill-reply (reply)
-  (:documentation "Gives the slots of REPLY the values with which a reply begins.")
+  (:documentation "Fills the slots of REPLY with their initial values.")
   (:method ((reply hunchentoot:reply))
     (let ((content-type hunchentoot:*default-content-type*))
       (setf (slot-value reply 'hunchentoot:content-type) content-type
@@ -73,14 +72,14 @@ connections, as STOP does, that no further request is to be read.  True then, fo
             (slot-value reply 'hunchentoot:cookies-out) '()))))
 
 (defmacro with-bad-request (&body body)
-  "Evaluates BODY; an error in it is the client's fault."
+  "Evaluates BODY.  An error in it makes the reply status 400."
   `(hunchentoot::handler-case* (progn ,@body)
      (error (condition)
        (hunchentoot:log-message* :error "Error when creating REQUEST object: ~A" condition)
        (setf (hunchentoot:return-code*) hunchentoot:+http-bad-request+))))
 
 (defun taken-over-p (function qualifiers new)
-  "Makes Hunchentoot's method of the generic FUNCTION with QUALIFIERS for its requests one of the
+  "Moves Hunchentoot's method of the generic FUNCTION with QUALIFIERS for its requests to the
 generic function NEW; NIL where that was done before."
   (let ((specializers (list (find-class 'hunchentoot:request))))
     (unless (find-method new qualifiers specializers nil)
@@ -89,21 +88,21 @@ generic function NEW; NIL where that was done before."
         (add-method new method)))))
 
 (defgeneric hunchentoots-filling (request &rest initargs)
-  (:documentation "What Hunchentoot does with a REQUEST that was made, and we do in
-requests.lisp."))
+  (:documentation "Has Hunchentoot's :AFTER method of INITIALIZE-INSTANCE for REQUEST, which
+requests.lisp replaces."))
 
 (taken-over-p #'initialize-instance '(:after) #'hunchentoots-filling)
 
 (defgeneric hunchentoots-session (request)
-  (:documentation "The session that REQUEST names, as Hunchentoot finds it."))
+  (:documentation "The session of REQUEST, found by Hunchentoot's method."))
 
 (taken-over-p #'hunchentoot:session-verify '() #'hunchentoots-session)
 
 (defvar *uri-format* hunchentoot::+utf-8+
-  "The external format of what a request's target says, which has ASCII in it.")
+  "The external format of a request's target, a superset of ASCII.")
 
 (defvar *for-paths* (list nil)
-  "What URL-DECODE is given besides text and format for a path, since 1.3.0: that a plus stays.")
+  "Further arguments of URL-DECODE for a path, since 1.3.0: a plus stays.")
 
 (defparameter *plus-kept-p*
   (handler-case (equal "+" (apply 'hunchentoot:url-decode "+" *uri-format* *for-paths*))
@@ -111,13 +110,13 @@ requests.lisp."))
   "True where a plus in a path stays; before 1.3.0 it is a space.")
 
 (defun url-decoded (text external-format plus-p)
-  "What the string TEXT, URL-encoded in EXTERNAL-FORMAT, is.  A plus is a space if PLUS-P."
+  "The string TEXT, URL-decoded in EXTERNAL-FORMAT.  A plus is a space if PLUS-P."
   (apply 'hunchentoot:url-decode text external-format (if plus-p '() *for-paths*)))
 
 (defun warn-of-charset (charset)
   (hunchentoot::hunchentoot-warn "Invalid character set ~S in request has been ignored." charset))
 
-;;; What programs ask of a request, see guards.lisp
+;;; Functions that read what a client has sent, see guards.lisp
 
 (wrap-function 'hunchentoot:real-remote-addr 'forwarded-address)
 (wrap-function 'hunchentoot::keep-alive-p 'client-keeps-p)
@@ -125,15 +124,14 @@ requests.lisp."))
 (wrap-function 'hunchentoot::convert-parameter 'converted-parameter)
 (wrap-function 'hunchentoot::compute-array-parameter 'array-parameter)
 
-;;; Content, see content.lisp
+;;; Content, see post-data.lisp
 
 (defun wrap-form-reader (wrapper)
-  "Makes WRAPPER, see WRAP-FUNCTION, what sees to it that the parameters in a request's content are
-known."
+  "Makes WRAPPER, see WRAP-FUNCTION, read the parameters in a request's content."
   (wrap-function 'hunchentoot::maybe-read-post-parameters wrapper))
 
 (defun wrap-content-reader (wrapper)
-  "Makes WRAPPER, see WRAP-FUNCTION, what gives a request its raw post data."
+  "Makes WRAPPER, see WRAP-FUNCTION, read a request's raw post data."
   (wrap-function 'hunchentoot::get-post-data wrapper))
 
 (define-condition upload-not-stored (recycling-error)
@@ -141,15 +139,16 @@ known."
   (:report (lambda (condition stream)
              (format stream "The file of an upload cannot be made or written: ~A"
                      (slot-value condition 'cause))))
-  (:documentation "No file can be made or written: the form is right, and the server is at fault."))
+  (:documentation "Signalled when the file of an upload cannot be made or written: the form is
+right, and the server is at fault."))
 
 (deftype not-of-form ()
-  "The errors of reading a form that do not say that the form is malformed."
+  "The errors of reading a form that do not mean that the form is malformed."
   '(or protocol-error content-left upload-not-stored))
 
 (defmacro or-bad-request (&body body)
-  "Evaluates BODY; an error in it ends the request with 400, unless it is NOT-OF-FORM, or the
-handler runs in another thread."
+  "Evaluates BODY.  An error in it ends the request with 400, unless it is NOT-OF-FORM, or BODY runs
+outside of the handler's thread."
   `(hunchentoot::handler-case* (progn ,@body)
      (error (condition)
        (when (or (null *exchange*) (typep condition 'not-of-form))
@@ -164,22 +163,22 @@ handler runs in another thread."
 (defun request-content (request) (hunchentoot::content-stream request))
 
 (defparameter *usual-folder* "/tmp/hunchentoot/"
-  "The folder that Hunchentoot has for uploads where no program chooses another.")
+  "Hunchentoot's default folder for uploads.")
 
 (defun upload-folder ()
-  "The folder for uploads: that which the program has chosen, or one that nobody else may use."
+  "The folder for uploads: the one that the program has chosen, or a private one."
   (or (and (equal *usual-folder* hunchentoot:*tmp-directory*)
            (private-folder))
       hunchentoot:*tmp-directory*))
 
 (defun temporary-pathname (&optional (tries 10))
-  "The pathname of a file for an upload, which is deleted at the end of the request; of TRIES at
-most.  Signals UPLOAD-NOT-STORED where there can be none."
-  ;; Hunchentoot looks whether there is a file, another's, which may go meanwhile: then PROBE-FILE
-  ;; of SBCL signals an error.  The next name is another one.
+  "A pathname for the file of an upload, which is deleted at the end of the request.  Tries TRIES
+times.  Signals UPLOAD-NOT-STORED."
+  ;; Hunchentoot looks for an existing file.  PROBE-FILE of SBCL signals an error if another process
+  ;; deletes that file during the call.  The next try has another name.
   (let ((files hunchentoot::*tmp-files*))
     (handler-bind ((error (lambda (condition)
-                            ;; It has no name yet: it is not the program's hook that fails.
+                            ;; No name was added yet, so it is not the program's hook that fails.
                             (when (eq files hunchentoot::*tmp-files*)
                               (when (= tries 1)
                                 (error 'upload-not-stored :cause condition))
@@ -188,12 +187,12 @@ most.  Signals UPLOAD-NOT-STORED where there can be none."
         (hunchentoot::make-tmp-file-name)))))
 
 (defun disown-temporary-pathname (pathname)
-  "Leaves the file PATHNAME, of TEMPORARY-PATHNAME, alone at the end of the request: it is
-another's."
+  "Keeps the file PATHNAME, a value of TEMPORARY-PATHNAME, at the end of the request, since it
+belongs to another thread or process."
   (setf hunchentoot::*tmp-files* (remove pathname hunchentoot::*tmp-files*)))
 
 (defmacro or-log-form-error (&body body)
-  "Evaluates BODY; an error in it is logged, and the form has no parameters, unless it is
+  "Evaluates BODY.  An error in it is logged, and gives NIL, no parameters, unless it is
 NOT-OF-FORM."
   `(hunchentoot::handler-case* (progn ,@body)
      (error (condition)
@@ -209,10 +208,10 @@ NOT-OF-FORM."
 ;;; Backtraces, see backtraces.lisp
 
 (defun wrap-backtrace-maker (wrapper)
-  "Makes WRAPPER, see WRAP-FUNCTION, what returns a backtrace of an error as a string."
+  "Makes WRAPPER, see WRAP-FUNCTION, return the backtrace of an error, a string."
   (wrap-function 'hunchentoot::get-backtrace wrapper))
 
-;;; Our own code for a request uses these
+;;; The dynamic context of a request
 
 (defun call-as-request (request thunk)
   "Calls THUNK in the dynamic context of REQUEST, and deletes uploaded files afterwards."
@@ -223,8 +222,8 @@ NOT-OF-FORM."
     (call-keeping-files request #'call-mapping-conditions #'delete-files)))
 
 (defun call-keeping-files (request thunk keep)
-  "Calls THUNK in the dynamic context of REQUEST; calls KEEP, a function, with the pathnames, a
-list, of the files that were uploaded meanwhile.  Returns what THUNK does."
+  "Calls THUNK in the dynamic context of REQUEST, and returns its values.  At the end, calls KEEP, a
+function, with a list of the pathnames of files that were uploaded during the call."
   (catch 'hunchentoot::request-processed
     (let ((hunchentoot::*tmp-files* '())
           (hunchentoot::*headers-sent* nil)
@@ -233,37 +232,38 @@ list, of the files that were uploaded meanwhile.  Returns what THUNK does."
         (funcall keep (take-temporary-files))))))
 
 (defun take-temporary-files ()
-  "The pathnames of the uploaded files of the current request, which are the caller's to delete
-now."
+  "Removes and returns the pathnames of the uploaded files of the current request, which the caller
+has to delete."
   (shiftf hunchentoot::*tmp-files* '()))
 
 (defun delete-files (files)
-  "Deletes FILES, a list of pathnames, as far as they are still there."
+  "Deletes those of FILES, a list of pathnames, that still exist."
   (dolist (path files)
     (when (pathnamep path)
-      ;; The handler may have moved it away.  PROBE-FILE of SBCL signals an error when that happens
-      ;; during the call.
+      ;; The handler may have moved the file, and PROBE-FILE of SBCL signals an error when that
+      ;; happens during the call.
       (ignore-errors (delete-file path)))))
 
 (defun call-handler (acceptor request)
-  "Calls the handler for REQUEST.  Returns its value, or NIL, the condition that it signalled
-and a backtrace, if there was room for one; and last whether it was left by a throw."
+  "Calls the handler for REQUEST.  Returns its value, or NIL, the condition that it signalled and a
+backtrace, which is NIL where memory is exhausted; and as fourth value true if it was left by a
+throw."
   (let ((left-p t))
     (flet ((handle ()
              (multiple-value-prog1 (values (hunchentoot:handle-request acceptor request))
                (setf left-p nil))))
       (declare (dynamic-extent #'handle))
       (multiple-value-bind (content condition backtrace)
-          ;; Hunchentoot catches errors; the stack is exhausted until it is left.
+          ;; Hunchentoot catches errors.  An exhausted stack has to be unwound first.
           (handler-case (call-as-handler #'handle)
             (storage-condition (condition) (values nil condition nil)))
         (when (typep condition 'storage-condition)
-          (make-room-in-heap 0))        ; or the next handler would find none either
+          (make-room-in-heap 0))        ; or the next handler would run out of memory too
         (values content condition backtrace left-p)))))
 
 (defun call-as-handler (thunk)
-  "Calls THUNK as a handler, which may be left by Hunchentoot's ABORT-REQUEST-HANDLER; returns what
-it does."
+  "Calls THUNK as a handler, which Hunchentoot's ABORT-REQUEST-HANDLER can leave.  Returns its
+values."
   (catch 'hunchentoot::handler-done
     (funcall thunk)))
 
@@ -274,35 +274,34 @@ it does."
   hunchentoot::*headers-sent*)
 
 (defun end-of-request ()
-  "Leaves the handler: HANDLE-STATIC-FILE does not return to it from a HEAD request."
+  "Leaves the handler, as HANDLE-STATIC-FILE does for a HEAD request."
   (throw 'hunchentoot::request-processed nil))
 
 (defun note-headers-sent ()
   (setf hunchentoot::*headers-sent* t))
 
 (defun open-content-stream (request stream)
-  "Lets a program read on in STREAM, beyond the content of REQUEST: the protocol was switched."
+  "Makes STREAM the content stream of REQUEST, since the protocol was switched."
   (setf (slot-value request 'hunchentoot::content-stream) stream))
 
 (defparameter *methods-served*
   (let ((methods (find-symbol (string '#:+valid-request-methods+) '#:hunchentoot)))
     (and methods (symbol-value methods)))
-  "Since 1.3.0 Hunchentoot takes but nine methods; NIL before.")
+  "The methods that Hunchentoot serves, nine since 1.3.0; NIL before, for all.")
 
 (defun method-served-p (method)
   (or (null *methods-served*)
       (find method *methods-served* :test #'string=)))
 
 (defun drop-header (name)
-  "Takes the header NAME, or the cookies, out of the reply."
+  "Removes the header NAME, or the cookies, from the reply."
   (if (eq name :set-cookie)
       (setf (hunchentoot:cookies-out*) '())
       (setf (slot-value hunchentoot:*reply* 'hunchentoot:headers-out)
             (remove name (hunchentoot:headers-out*) :key #'car))))
 
 (defun keep-connection ()
-  "Says, as Hunchentoot's own code does when it sends the head of a reply, that the connection is
-kept."
+  "Records that the connection is kept, as Hunchentoot's own code does when it sends a head."
   (setf hunchentoot::*finish-processing-socket* nil))
 
 (defun log-handler-error (condition backtrace)
@@ -318,13 +317,11 @@ kept."
     "Fake session identifier" "No session for session identifier" "Session with ID"
     "Error while processing connection" "Warning while processing connection"
     "Can't handle a new request")
-  "How the control strings begin of messages that a client can have Hunchentoot write as often
-as it likes.")
+  "The beginnings of the control strings of Hunchentoot's messages that clients can cause at will.")
 
 (defun client-caused (control)
-  "True when CONTROL is a message of Hunchentoot's that a client can cause; and how an argument
-is to be treated, a
-function."
+  "True when CONTROL is a message of Hunchentoot's that a client can cause.  The second value is the
+function that makes a text of an argument."
   (cond ((some (lambda (beginning) (uiop:string-prefix-p beginning control))
                *client-caused-messages*)
          (values t #'client-text))
@@ -336,12 +333,12 @@ function."
   (hunchentoot::start-output status content))
 
 (defun wrap-start-of-output (wrapper)
-  "Makes WRAPPER, see WRAP-FUNCTION, what Hunchentoot's own code sends a reply by."
+  "Makes WRAPPER, see WRAP-FUNCTION, send the replies of Hunchentoot's own code."
   (wrap-function 'hunchentoot::start-output wrapper))
 
 (defun note-what-hunchentoot-did (exchange)
-  "Notes of EXCHANGE what we have not done ourselves: that a program wants its connection closed, or
-that Hunchentoot's own code has sent the reply, and has said that the connection is kept."
+  "Notes events of EXCHANGE that our own code has not caused: the program wants the connection
+closed, or Hunchentoot's code has sent the reply and kept the connection."
   (cond (hunchentoot::*finish-processing-socket*
          (note-event exchange :close))
         ((eq :idle (our-side (exchange-protocol exchange)))
@@ -349,7 +346,7 @@ that Hunchentoot's own code has sent the reply, and has said that the connection
          (note-event exchange :reply-end))))
 
 (defun abandon-reply (stream io)
-  "Ends the connection, which STREAM and IO carry, without the end of the reply: what was written is
+  "Ends the connection of STREAM and IO in the middle of a reply.  Octets that were written are
 sent, but no last chunk."
   (setf hunchentoot::*hunchentoot-stream* stream)
   (when (io-open-p io)
@@ -367,12 +364,12 @@ sent, but no last chunk."
        (current-stream)))
 
 (defmethod chunga:chunked-stream-input-chunking-p ((stream content))
-  "What HUNCHENTOOT:INPUT-CHUNKING-P asks."
+  "The answer to HUNCHENTOOT:INPUT-CHUNKING-P."
   (null (content-size stream)))
 
 (defun call-with-content-as-stream (content thunk)
-  "Calls THUNK; in a thread that is in no handler, Hunchentoot's functions that take CONTENT find
-that as the stream of the connection."
+  "Calls THUNK.  In a thread that runs no handler, CONTENT stands for the stream of the connection,
+for Hunchentoot's functions that read content."
   (if (handler-stream)
       (funcall thunk)
       (let ((hunchentoot::*hunchentoot-stream* content))
@@ -382,19 +379,20 @@ that as the stream of the connection."
   (setf hunchentoot::*hunchentoot-stream* stream))
 
 (defun bare-p (stream socket-stream)
-  "True when nothing stands between STREAM and SOCKET-STREAM but what EXPECT-CHUNKED-BODY has put
-there."
+  "True when there is no stream between STREAM and SOCKET-STREAM, except one that
+EXPECT-CHUNKED-BODY has made."
   (or (eq stream socket-stream)
       (and (typep stream 'chunga:chunked-stream)
            (eq socket-stream (chunga:chunked-stream-stream stream)))))
 
 (defmethod chunga:chunked-stream-input-chunking-p ((stream reply-stream))
-  "What HUNCHENTOOT:INPUT-CHUNKING-P asks."
+  "The answer to HUNCHENTOOT:INPUT-CHUNKING-P."
   (chunga:chunked-stream-input-chunking-p (reply-stream-inner stream)))
 
 (defun without-reply (exchange stream)
-  "The stream beneath STREAM if that is one of the reply of EXCHANGE, which ends; else STREAM."
-  (cond ((eq stream (http-stream (exchange-http exchange))) stream) ; it streamed nothing
+  "If STREAM is the reply stream of EXCHANGE, ends the reply and returns the stream beneath it; else
+returns STREAM."
+  (cond ((eq stream (http-stream (exchange-http exchange))) stream) ; the reply was no stream
         ((typep stream 'reply-stream)
          (note-event exchange (if (end-reply stream) :reply-end :reply-cut))
          (reply-stream-inner stream))
@@ -410,15 +408,15 @@ there."
                     collect (list (string-capitalize name) value))))))
 
 (defun announce-continue ()
-  "Copies to Hunchentoot's *HEADER-STREAM*, if there is one, that the client is told to send its
-content; NIL where the reply has begun."
+  "Called before 100 (Continue) is sent: copies that to Hunchentoot's *HEADER-STREAM*, if there is
+one.  NIL where the reply has begun, so that it must not be sent."
   (unless (headers-sent-p)
     (when hunchentoot:*header-stream*
       (format hunchentoot:*header-stream* "HTTP/1.1 100 Continue~%"))
     t))
 
 (defun rewrite-urls (content)
-  "The string CONTENT with the session in its URLs where that is wanted."
+  "The string CONTENT, with the session in its URLs where Hunchentoot would add it."
   (if (and (hunchentoot:session hunchentoot:*request*)
            (hunchentoot::starts-with-one-of-p (or (hunchentoot:content-type*) "")
                                               hunchentoot:*content-types-for-url-rewrite*))
@@ -432,8 +430,8 @@ content; NIL where the reply has begun."
   (hunchentoot::stringify-cookie cookie))
 
 (defvar *server-name* (list nil)
-  "Hunchentoot's version, and what its own method makes of it each time that it is asked for the
-server's name; without these while there is any other method.")
+  "A cache: Hunchentoot's version, and the server's name that its own method makes of it.  Empty
+while the program has a method, too.")
 
 (defun forget-server-name ()
   (setf *server-name* (list nil)))
@@ -447,12 +445,12 @@ server's name; without these while there is any other method.")
         (cdr known)
         (let ((name (hunchentoot::acceptor-server-name acceptor)))
           (when (sole-method-p #'hunchentoot::acceptor-server-name)
-            ;; Not remembered when it was redefined since.
+            ;; Not stored if the function was redefined in the meantime.
             (compare-and-set (symbol-value '*server-name*) known (cons version name)))
           name))))
 
 (defun expect-chunked-body (acceptor)
-  "Makes INPUT-CHUNKING-P true for the current stream, and that stream one that decodes chunks."
+  "Makes the current stream one that decodes chunks, with INPUT-CHUNKING-P true."
   (unless (hunchentoot:acceptor-input-chunking-p acceptor)
     (hunchentoot::hunchentoot-error
      "The client sends a chunked body, but INPUT-CHUNKING-P is false for ~A." acceptor))
@@ -462,11 +460,11 @@ server's name; without these while there is any other method.")
 
 (defun finish-request (acceptor exchange io)
   "Flushes the reply of EXCHANGE, to IO, and prepares Hunchentoot's current stream for the next
-one."
+request."
   (let ((stream (without-reply exchange hunchentoot::*hunchentoot-stream*)))
     (unless (flushed-p io stream)
       (finish-output stream))
-    ;; Where a program has put its own around that of the reply, its method has taken it off.
+    ;; If a program has put a stream around the reply stream, its method has removed it.
     (setf hunchentoot::*hunchentoot-stream*
           (without-reply exchange (hunchentoot:reset-connection-stream acceptor stream))))
   (note-what-hunchentoot-did exchange))
@@ -476,11 +474,11 @@ one."
   (not hunchentoot::*close-hunchentoot-stream*))
 
 (defun call-with-connection-stream (stream thunk left)
-  "Calls THUNK, which processes requests on STREAM, in the dynamic context that handlers expect, and
-returns true when the connection may be used again, or :DEFERRED when the reply comes later.
-Returns what is to become of that, :PARK, :CLOSE, :DEFERRED or :DETACHED, and the stream for its
-next request.  When a program leaves THUNK by a non-local exit after it has detached the socket,
-calls the function LEFT."
+  "Calls THUNK, which processes requests on STREAM, in the dynamic context that handlers expect.
+THUNK returns true when the connection may be used again, or :DEFERRED when the reply comes later.
+Returns the connection's outcome, :PARK, :CLOSE, :DEFERRED or :DETACHED, and the stream for its next
+request.  If a program leaves THUNK by a non-local exit after it has detached the socket, calls the
+function LEFT."
   (let ((hunchentoot::*hunchentoot-stream* stream)
         (hunchentoot::*close-hunchentoot-stream* t)
         (hunchentoot::*finish-processing-socket* t))

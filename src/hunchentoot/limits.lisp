@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; How much one request may ask of an acceptor.
+;;;; The limits on one request, and the refusal of content beyond them.
 
 (defmethod shared-initialize :after
     ((acceptor parallel-acceptor) slot-names
@@ -20,16 +20,16 @@
 ;;; Content that is too large, or not well-formed
 
 (defun withdraw-unless-answered (exchange)
-  "Lets the reply of EXCHANGE, if it was deferred and has no answer, not get any later.  True when
-it has one that was not begun."
+  "Withdraws the deferred reply of EXCHANGE, if there is one, unless it has an answer.  True when it
+has an answer that was not begun."
   (let ((deferred-response (exchange-deferred-response exchange)))
     (and deferred-response
          (not (withdraw-deferred-response deferred-response))
          (deferred-response-unsent-p deferred-response))))
 
 (defun settle-refusal (refusal)
-  "Makes the current reply one that tells of REFUSAL, a PROTOCOL-ERROR, and counts that, unless it
-does so already."
+  "Gives the current reply the status of REFUSAL, a PROTOCOL-ERROR, and counts the rejection, unless
+that was done before."
   (let ((status (protocol-error-status refusal)))
     (unless (eql status (hunchentoot:return-code*))
       (count-rejection hunchentoot:*acceptor* status)
@@ -38,9 +38,9 @@ does so already."
       (setf (hunchentoot:header-out :retry-after) *retry-seconds*))))
 
 (defun answer-refusal (refusal)
-  "Ends the request whose content is not acceptable because of REFUSAL, a PROTOCOL-ERROR: with its
-status, or with the deferred reply that it has already, and with the connection.  Returns when a
-reply has begun."
+  "Ends the current request, whose content was refused with REFUSAL, a PROTOCOL-ERROR: with the
+status of that, or with a deferred reply that has an answer already.  The connection ends, too.
+Returns only if a reply has begun."
   (note-event *exchange* :request-fault)
   (unless (headers-sent-p)
     (unless (withdraw-unless-answered *exchange*)

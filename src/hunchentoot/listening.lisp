@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Where an acceptor listens, besides on an address and a port of its own.
+;;;; Places to listen besides an address and a port: a path, an inherited descriptor, a shared port.
 
 (defclass listening-acceptor (hunchentoot:acceptor)
   ((listen-path :initarg :listen-path :initform nil :reader acceptor-listen-path)
@@ -9,12 +9,12 @@
    (reuse-port :initarg :reuse-port :initform nil :reader acceptor-reuse-port-p)
    (defer-accept :initarg :defer-accept :reader acceptor-defer-accept)
    (sole-name :initform nil :accessor acceptor-sole-name
-              :documentation "Address and port, in a list, of our end of every connection, where
-the listener has but one; else NIL."))
+              :documentation "A list of the address and port of our end of every connection, where
+all connections have the same; else NIL."))
   (:default-initargs
-   ;; Connections wait for a worker in the kernel; the kernel cuts this to its own maximum.
+   ;; Connections wait for a worker in the kernel, which reduces this to its own maximum.
    :listen-backlog 1024
-   ;; A connection without octets is nothing that a worker could serve.
+   ;; A worker can do nothing for a connection without input.
    :defer-accept 1)
   (:documentation "An acceptor that can listen on a path, on an inherited descriptor, or on a port
 that it shares; PARALLEL-ACCEPTOR explains how."))
@@ -22,7 +22,7 @@ that it shares; PARALLEL-ACCEPTOR explains how."))
 ;;; Arguments
 
 (defun special-arguments (acceptor)
-  "A list of names and values of those arguments of ACCEPTOR, which are not NIL."
+  "A list of the names and values of those of these arguments of ACCEPTOR that are not NIL."
   (loop for (name value) in `((:listen-path ,(acceptor-listen-path acceptor))
                               (:listen-mode ,(acceptor-listen-mode acceptor))
                               (:listen-fd ,(acceptor-listen-fd acceptor))
@@ -46,14 +46,13 @@ that it shares; PARALLEL-ACCEPTOR explains how."))
      "LISTEN-FD must be the number of a descriptor, or :SYSTEMD, not ~S." descriptor)))
 
 (defun own-place-p (acceptor)
-  "True when ACCEPTOR was told an address or a port.  That it was told Hunchentoot's default,
-nobody can see."
+  "True when ACCEPTOR was given an address or a port other than Hunchentoot's defaults."
   (or (hunchentoot:acceptor-address acceptor)
       (not (member (hunchentoot:acceptor-port acceptor)
                    (list 0 (default-port (hunchentoot:acceptor-ssl-p acceptor)))))))
 
 (defun check-place (acceptor name)
-  "Checks that NAME alone says where ACCEPTOR listens."
+  "Signals HUNCHENTOOT:PARAMETER-ERROR unless NAME alone says where ACCEPTOR listens."
   (when (own-place-p acceptor)
     (hunchentoot:parameter-error "~A says where to listen, so ADDRESS and PORT must not." name))
   (when (acceptor-reuse-port-p acceptor)
@@ -85,7 +84,7 @@ nobody can see."
 ;;; Listening
 
 (defun open-listener (acceptor)
-  "The listener that the arguments of ACCEPTOR ask for; NIL when Hunchentoot's own will do."
+  "Opens the listener that the arguments of ACCEPTOR ask for; NIL where Hunchentoot can open it."
   (let ((path (acceptor-listen-path acceptor))
         (descriptor (acceptor-listen-fd acceptor))
         (backlog (hunchentoot:acceptor-listen-backlog acceptor)))
@@ -121,8 +120,8 @@ nobody can see."
              (hunchentoots))))))
 
 (defun defer-accepts-of (acceptor)
-  "Sets on the listener of ACCEPTOR from when on it tells of a connection.  An inherited one is as
-whoever made it wants it, and where connections come by a path, there is no such choice."
+  "Sets :DEFER-ACCEPT on the listener of ACCEPTOR.  The process that made an inherited socket has
+set its options, and a Unix-domain socket has no such option."
   (unless (or (acceptor-listen-path acceptor) (acceptor-listen-fd acceptor))
     (defer-accepts (acceptor-listener acceptor) (or (acceptor-defer-accept acceptor) 0))))
 
@@ -131,6 +130,6 @@ whoever made it wants it, and where connections come by a path, there is no such
   (defer-accepts-of acceptor))
 
 (defun our-end (acceptor socket)
-  "Address and port, in a list, of our end of SOCKET, a connection of ACCEPTOR."
+  "A list of the address and port of our end of SOCKET, a connection of ACCEPTOR."
   (or (acceptor-sole-name acceptor)
       (multiple-value-list (local-name socket))))

@@ -1,35 +1,35 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; The message log: what Hunchentoot, we and programs have to tell.  Whatever is told goes
-;;;; through one method: there a client can neither forge a line nor fill the disk, and a
-;;;; destination that fails costs the line alone.
+;;;; The message log, for messages of Hunchentoot, of this library and of programs.  All go through
+;;;; one method, so that no client can forge a line or fill the disk, and a destination that fails
+;;;; costs only the line.
 
 (defvar *ours-to-tell-p* nil
-  "True while we tell something, and not a program.")
+  "True while this library, and not a program, logs a message.")
 
 (defun message-head (level)
-  "What a message at LEVEL, a keyword or NIL, begins with."
+  "The beginning of a message at LEVEL, a keyword or NIL."
   (format nil "[~A~@[ [~A]~]] "
           (rendered-second *local-time* (get-universal-time) 'local-time-text) level))
 
 ;;; Clients that leave
 
 (defun cause-of (condition)
-  "What CONDITION is, or what it is about where usocket has made it of another one."
+  "CONDITION, or the condition that usocket has wrapped in it."
   (loop while (typep condition 'usocket:unknown-error)
         do (setf condition (slot-value condition 'usocket::real-error)))
   condition)
 
 (defun departure-p (argument)
-  "True when ARGUMENT, of a message, is an error that tells that a client is gone, or takes no more
-of its reply: amid the content of its request, or its reply.  That is no error of the program."
+  "True when ARGUMENT, of a message, is a condition which tells that a client has left, or takes no
+more of its reply.  That is no error of the program."
   (let ((condition (cause-of argument)))
     (typecase condition
       ((or descriptor-broken stream-timeout) t)
       (end-of-file (typep (ignore-errors (stream-error-stream condition)) 'content)))))
 
 (defun tell-departure (acceptor)
-  "Tells, seldom, that a client of ACCEPTOR has left."
+  "Logs, at a limited rate, that a client of ACCEPTOR has left."
   (log-rarely (acceptor-departures acceptor)
               (lambda (control &rest arguments)
                 (write-message acceptor :info control arguments))
@@ -39,8 +39,8 @@ of its reply: amid the content of its request, or its reply.  That is no error o
 ;;; Messages
 
 (defun throttled-text (acceptor control arguments)
-  "The text of a message to ACCEPTOR of CONTROL and ARGUMENTS, with how many there were of its
-kind; NIL where it is one too many of those that clients can cause."
+  "The text of a message of CONTROL and ARGUMENTS for ACCEPTOR, with the number of earlier ones that
+were left out.  NIL where a message that clients can cause comes too often."
   (multiple-value-bind (client-caused-p treat) (client-caused control)
     (if (or client-caused-p
             (and *ours-to-tell-p* (not (equal control *rare-control*))))
@@ -48,8 +48,8 @@ kind; NIL where it is one too many of those that clients can cause."
         (message-text control arguments))))
 
 (defun write-message (acceptor level control arguments)
-  "Writes what CONTROL and ARGUMENTS say to the message log of ACCEPTOR, at LEVEL.  Never signals
-an error, and never waits for the destination while ACCEPTOR is started."
+  "Writes the message of CONTROL and ARGUMENTS, at LEVEL, to the message log of ACCEPTOR.  Never
+signals an error, and never waits for the destination while ACCEPTOR is started."
   (let ((destination (hunchentoot:acceptor-message-log-destination acceptor)))
     (cond
       ((null destination))
@@ -65,12 +65,12 @@ an error, and never waits for the destination while ACCEPTOR is started."
 (defparameter *message-method*
   (make-calling-method (lambda (acceptor level control &rest arguments)
                          (write-message acceptor level control arguments)))
-  "A method that does what ours does; NIL where methods cannot be called.")
+  "A method object that does the same as ours; NIL where methods cannot be called.")
 
 (defmethod hunchentoot:acceptor-log-message ((acceptor parallel-acceptor) level control
                                              &rest arguments)
-  "Writes the line that Hunchentoot would write, by way of a thread of its own.  Of what a client
-can cause again and again, no more than some lines are written, which tell how many there were."
+  "Has a log thread write the line that Hunchentoot would write.  The rate of messages that clients
+can cause is limited; a later line tells how many were left out."
   (let ((methods (primaries-after-ours #'hunchentoot:acceptor-log-message
                                        (list acceptor level control))))
     (if methods

@@ -1,9 +1,8 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; What the head of a request says, as Hunchentoot's strings and alists of strings: its path, its
-;;;; query, its cookies.  Hunchentoot splits by regular expressions, of which that for cookies takes
-;;;; time with the square of a client's white space.  Here each character is looked at a fixed
-;;;; number of times, and what comes out is the same.
+;;;; The path, query and cookies of a request, as Hunchentoot's strings and alists of strings.
+;;;; Hunchentoot splits them by regular expressions; that for cookies takes quadratic time for white
+;;;; space.  The code here looks at each character a fixed number of times, with the same result.
 
 (defun literal-p (text start end)
   "True when TEXT from START to END is not URL-encoded, in any external format that has ASCII in
@@ -14,8 +13,8 @@ it."
         never (or (char= char #\%) (char= char #\+) (char> char #\~))))
 
 (defun decoded-ascii (text start end plus-p)
-  "What TEXT from START to END, URL-encoded, is, if that is all ASCII; else NIL.  A plus is a space
-if PLUS-P."
+  "TEXT from START to END, URL-decoded, if the result is ASCII; else NIL.  A plus is a space if
+PLUS-P."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (let ((decoded (make-string (- end start)))
         (position start)
@@ -39,8 +38,8 @@ if PLUS-P."
     (text-part decoded 0 fill)))
 
 (defun decoded (text start end external-format ascii-p &optional (plus-p t))
-  "A fresh string of what TEXT from START to END is, URL-encoded in EXTERNAL-FORMAT, which has ASCII
-in it if ASCII-P.  A plus is a space if PLUS-P."
+  "A fresh string: TEXT from START to END, URL-decoded in EXTERNAL-FORMAT, which is a superset of
+ASCII if ASCII-P.  A plus is a space if PLUS-P."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (or (and ascii-p
            (if (literal-p text start end)
@@ -50,7 +49,7 @@ in it if ASCII-P.  A plus is a space if PLUS-P."
 
 (declaim (inline white-p))
 (defun white-p (char)
-  "True for what separates words in a line."
+  "True when CHAR is a space or a tab."
   (or (char= char #\Space) (char= char #\Tab)))
 
 (defun without-spaces (name)
@@ -62,8 +61,8 @@ in it if ASCII-P.  A plus is a space if PLUS-P."
         name)))
 
 (defun query-alist (query external-format ascii-p)
-  "The names and values in the string QUERY, in EXTERNAL-FORMAT, which has ASCII in it if ASCII-P.
-Empty elements count, but not at the end."
+  "An alist of the names and values in the string QUERY, decoded in EXTERNAL-FORMAT, which is a
+superset of ASCII if ASCII-P.  Empty elements count, except at the end."
   (declare (type text query) #.*plain-policy*)
   (let ((size (1+ (or (position #\& query :test #'char/= :from-end t) -1)))
         (start 0)
@@ -82,15 +81,15 @@ Empty elements count, but not at the end."
 ;;; Lists in header fields
 
 (defun white-start (text start end)
-  "Where the white space begins that ends TEXT from START at END."
+  "The position in TEXT, not below START, where the white space before END begins."
   (declare (type text text) (type index start end) #.*plain-policy*)
   (loop for position of-type index from end above start
         while (white-p (schar text (1- position)))
         finally (return position)))
 
 (defun end-of-list (text separator other)
-  "Where the last element of TEXT ends that is not empty: before SEPARATOR and OTHER, characters,
-and the white space beside them."
+  "The position where the last element of TEXT ends that is not empty: before the final SEPARATOR
+and OTHER characters and white space."
   (declare (type text text) (type character separator other) #.*plain-policy*)
   (let ((end (length text)))
     (declare (type index end))
@@ -102,9 +101,9 @@ and the white space beside them."
           finally (return end))))
 
 (defun map-list-elements (function text separator &optional (other separator))
-  "A list of what FUNCTION returns for each element of TEXT, from a start to an end.  Elements stand
-between the characters SEPARATOR and OTHER; white space beside these is theirs, that at both ends of
-TEXT is not.  Empty elements count, but not at the end."
+  "A list of the values of FUNCTION for the start and end of each element of TEXT.  The characters
+SEPARATOR and OTHER separate elements, with the white space beside them; white space at both ends of
+TEXT belongs to the elements.  Empty elements count, except at the end."
   (declare (type function function) (type text text) (type character separator other)
            #.*plain-policy*)
   (let ((size (end-of-list text separator other)) (start 0) (results '()))
@@ -123,7 +122,7 @@ TEXT is not.  Empty elements count, but not at the end."
     (nreverse results)))
 
 (defun cookie-alist (cookies)
-  "The names and values in COOKIES, a text, as Hunchentoot has them."
+  "An alist of the names and values in COOKIES, a text, as Hunchentoot makes it."
   (declare (type text cookies) #.*plain-policy*)
   (flet ((cookie (start end)
            (let ((equals (text-position #\= cookies start end)))
@@ -134,8 +133,8 @@ TEXT is not.  Empty elements count, but not at the end."
     (map-list-elements #'cookie cookies #\, #\;)))
 
 (defun list-of-elements (value)
-  "The elements of VALUE, a string that is a comma-separated list, empty ones as well, but not at
-its end."
+  "A list of the elements of VALUE, a string with commas between them.  Empty elements count, except
+at the end."
   (let ((text (coerce value 'text)))
     (map-list-elements (lambda (start end) (text-part text start end)) text #\,)))
 
@@ -149,30 +148,29 @@ its end."
          (:iso-8859-1 :latin-1))))
 
 (defun format-named (charset)
-  "The external format that CHARSET, a string, names, or NIL; nothing that a client sends is
-interned."
+  "The external format that CHARSET, a string, names, or NIL.  Interns nothing."
   (handler-case (flexi-streams:make-external-format charset :eol-style :lf)
     (error () nil)))
 
 (defun known-format (charset)
-  "What FORMAT-NAMED returns for CHARSET; with a warning where that is NIL."
+  "The value of FORMAT-NAMED for CHARSET; warns where that is NIL."
   (or (format-named charset)
       (progn (warn-of-charset (beginning-of charset))
              nil)))
 
 (defconstant +most-told+ 40
-  "How many characters of what a client sent are told where it means nothing to us.")
+  "How many characters of a client's text a message may show.")
 
 (defun beginning-of (text)
-  "TEXT, or its beginning where that is long."
+  "TEXT, cut where it is long."
   (if (<= (length text) +most-told+)
       text
       (concatenate 'string (subseq text 0 +most-told+) "...")))
 
 (defun external-format-of-type (type)
   "The external format of content of TYPE, the value of a Content-Type or NIL; as with Hunchentoot,
-NIL unless that is a text and names a charset that is known.  Signals MALFORMED-MEDIA-TYPE for what
-is no Content-Type."
+NIL unless that is a text type with a known charset.  Signals MALFORMED-MEDIA-TYPE where TYPE is no
+Content-Type."
   (let ((charset (and type (media-type-parameter "charset" type "text"))))
     (and charset
          (known-format charset))))

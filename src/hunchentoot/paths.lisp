@@ -2,28 +2,29 @@
 
 ;;;; The pathname that a request asks for.
 ;;;;
-;;;; Folder dispatchers and acceptors with a document root call HUNCHENTOOT:REQUEST-PATHNAME, which
-;;;; makes a pathname of the request's path by regular expressions, and checks it: more work than
-;;;; the opening and reading of a small file.  Its answer depends on nothing but the two strings and
-;;;; the default pathname, so it is remembered.  Where the program has defined the function anew,
-;;;; that might depend on more, and is called each time.
+;;;; Folder dispatchers and acceptors with a document root call HUNCHENTOOT:REQUEST-PATHNAME.  It
+;;;; makes a pathname of the request's path by regular expressions, and checks it, which is more
+;;;; work than to open and read a small file.  Its value depends only on the two strings and the
+;;;; default pathname, so we cache it.  A definition of the program's may depend on more, and is
+;;;; called each time.
 
 (defparameter *known-path-limit* 256
-  "Longer paths are not remembered: clients choose them, and must not fill the memory.")
+  "Longer paths are not cached, since clients choose them, and could fill the memory.")
 
 (defstruct (known-path (:include opaque)
                        (:constructor make-known-path (path prefix defaults pathname)))
-  "What Hunchentoot makes of PATH without PREFIX: a PATHNAME that it takes for safe."
+  "The PATHNAME that Hunchentoot makes of PATH without PREFIX, after its checks."
   (path "" :type string :read-only t)   ; our copy, since programs may change theirs
   (prefix nil :read-only t)             ; likewise; NIL for none
   (defaults nil :read-only t)           ; of pathnames
   (pathname nil :type pathname :read-only t))
 
 (defvar *known-paths* (make-array 1024 :initial-element nil)
-  "Each in the place that its path hashes to, until another takes that.")
+  "A cache: each known path is at the index that its path hashes to, until another one replaces
+it.")
 
 (defun find-path (function request path prefix)
-  "What FUNCTION answers for REQUEST with PATH and PREFIX."
+  "The cached or new value of FUNCTION for REQUEST with PATH and PREFIX."
   (let* ((place (mod (sxhash path) (length *known-paths*)))
          (known (svref *known-paths* place)))
     (if (and known
@@ -39,10 +40,10 @@
           pathname))))
 
 (defvar *hunchentoots-request-pathname* (fdefinition 'hunchentoot:request-pathname)
-  "The function whose answers are known to depend on its strings alone.")
+  "Hunchentoot's definition, whose values can be cached.")
 
 (defun known-request-pathname (function &optional (request hunchentoot:*request*) prefix)
-  "As FUNCTION, a definition of REQUEST-PATHNAME, answers for REQUEST and PREFIX."
+  "The value of FUNCTION, a definition of REQUEST-PATHNAME, for REQUEST and PREFIX."
   (let ((path (hunchentoot:script-name request)))
     (if (and (eq function *hunchentoots-request-pathname*)
              (simple-string-p path)

@@ -1,22 +1,21 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; The content of a request as a whole: all of it in a vector or a form, or dropped.  Forms with
-;;;; files are uploads.lisp's.
+;;;; The whole content of a request: read into a vector or a form, or dropped.  uploads.lisp reads
+;;;; forms with files.
 ;;;;
-;;;; Hunchentoot takes whatever comes into memory, where it lengthens its vector for each few octets
-;;;; that come in chunks, and copies it each time; and it takes parameters apart a character at a
-;;;; time.  Where the content of a request is one of our own streams, its functions are wrapped, and
-;;;; the same is done here, within limits; everywhere else Hunchentoot's run.
+;;;; Hunchentoot reads content of any size into memory, copies it for each few octets that come in
+;;;; chunks, and takes parameters apart a character at a time.  We wrap its functions: where the
+;;;; content is one of our own streams, the code here does the same within limits.
 
 (defun own-content (request)
-  "The content of REQUEST, if there is any and it is one of our own streams."
+  "The content of REQUEST if it is one of our own streams; else NIL."
   (let ((content (request-content request)))
     (and (not (eq content *no-content*))
          (typep content 'content)
          content)))
 
 (defun content-of (request head)
-  "What OWN-CONTENT returns for REQUEST, whose HEAD says at once that most have none."
+  "OWN-CONTENT of REQUEST; fast for most requests, whose HEAD tells that they have no content."
   (and (not (eq :none (head-framing head)))
        (own-content request)))
 
@@ -31,24 +30,24 @@
 
 (defun read-content (hunchentoots &rest arguments
                      &key (request hunchentoot:*request*) want-stream (already-read 0))
-  "Reads the content of REQUEST, and leaves it there; by HUNCHENTOOTS, a function of ARGUMENTS,
-where it is none of ours, or just its stream is wanted."
+  "Reads the content of REQUEST, and stores it there.  Calls HUNCHENTOOTS, a function of ARGUMENTS,
+where the content is not ours, or where only its stream is wanted."
   (declare (dynamic-extent arguments))
   (let ((content (own-content request)))
     (cond ((or (null content) (plusp already-read))
            (apply hunchentoots arguments))
           (want-stream
-           ;; Who reads content as it comes may have made up another pace with the client.
+           ;; No minimum rate: a program that reads a stream may have agreed on another pace.
            (pace-io (content-io content) nil nil)
            (invite-content content)
            (apply hunchentoots arguments))
-          ((and (headers-sent-p)        ; asked amid the reply, by Hunchentoot or who logs it
+          ((and (headers-sent-p)        ; called during the reply, by Hunchentoot or a log function
                 (not (content-shared-p content)))
            (take-unasked request content (limits-raw-octets (content-limits content)))
            (content-asked-for-p request))
           (t
            (with-content-turn (content)
-             (or (content-asked-for-p request) ; another thread has read it meanwhile
+             (or (content-asked-for-p request) ; another thread has just read it
                  (keeping-content (content)
                    (setf (raw-post-data* request)
                          (read-all-content content (limits-raw-octets (content-limits content))
@@ -61,27 +60,27 @@ where it is none of ours, or just its stream is wanted."
 (defparameter *form-type* "application/x-www-form-urlencoded")
 
 (defun content-of-type-p (request type)
-  "True when the Content-Type of REQUEST names the media type TYPE, whatever follows that."
+  "True when the Content-Type of REQUEST names the media type TYPE, with any parameters."
   (let ((header (hunchentoot:header-in :content-type request)))
     (and header
          (media-type-p type header))))
 
 (defun method-with-parameters-p (request)
-  "True when REQUEST has one of the methods with which a form may come."
+  "True when the method of REQUEST is one for which Hunchentoot reads forms."
   (member (hunchentoot:request-method request) hunchentoot:*methods-for-post-parameters*
           :test #'eq))
 
 (defun form-wanted-p (request force)
-  "True when REQUEST, which has content of ours, has a form without files, and is to have its
-parameters: because nobody has read it, or, if FORCE, once more."
+  "True when REQUEST, which has content of ours, has a form without files to read: for the first
+time, or again if FORCE."
   (let ((read (content-asked-for-p request)))
     (and (or (null read) (and force (typep read 'octets)))
          (method-with-parameters-p request)
          (content-of-type-p request *form-type*))))
 
 (defun field-counter (content limit)
-  "A function of octets of a form, a start and an end, that refuses CONTENT when there are more than
-LIMIT fields, NIL for no limit, in all octets that it was called with."
+  "A function of octets of a form, a start and an end.  It refuses CONTENT when the octets of all
+its calls have more than LIMIT fields, NIL for no limit."
   (let ((fields 1))
     (lambda (octets start end)
       (when limit
@@ -90,8 +89,8 @@ LIMIT fields, NIL for no limit, in all octets that it was called with."
           (refuse-content content :too-many-fields))))))
 
 (defun form-octets (request content)
-  "The octets of the form that REQUEST has as its CONTENT, which are left there too; no more than
-the limits allow."
+  "The octets of the form that is the CONTENT of REQUEST, within the limits.  They are stored in
+REQUEST, too."
   (let* ((limits (content-limits content))
          (most (limits-form-octets limits))
          (judge (field-counter content (limits-field-count limits)))
@@ -111,8 +110,8 @@ the limits allow."
 whole, and as one of a name or value.")
 
 (defun read-form (request content external-format)
-  "Gives REQUEST, which has a form as its CONTENT, the parameters in that, in EXTERNAL-FORMAT or, if
-that is NIL, in Hunchentoot's default."
+  "Gives REQUEST the parameters of the form that is its CONTENT, in EXTERNAL-FORMAT or, if that is
+NIL, in Hunchentoot's default."
   (let* ((octets (form-octets request content))
          (default hunchentoot:*hunchentoot-default-external-format*)
          (ascii-p (and (null external-format) (encoding-of default) t)))
@@ -147,12 +146,12 @@ or, if that is NIL, in Hunchentoot's default; NIL where it has none, or, unless 
 
 (wrap-form-reader 'read-parameters)
 
-;;; Received before the handler is called
+;;; Content that is received before the handler is called
 
 (defun early-octets-of-type (limits type)
-  "How many octets of content with TYPE, the text of a Content-Type or NIL, are received before its
-handler is called, under LIMITS: no more than the handler could have as a whole, for more is
-refused, or read as a stream.  Files of a form have no limit of their own."
+  "How many octets of content with TYPE, the text of a Content-Type or NIL, are received before the
+handler is called, under LIMITS.  No more than the handler could read as a whole, since more is
+refused or read as a stream.  The files of a form have no limit of their own."
   (let ((most (limits-early-octets limits))
         (whole (cond ((null type) (limits-raw-octets limits))
                      ((media-type-p "multipart/form-data" type) nil)
@@ -160,33 +159,33 @@ refused, or read as a stream.  Files of a form have no limit of their own."
                      (t (limits-raw-octets limits)))))
     (if whole (min most whole) most)))
 
-;;; Not read
+;;; Content that the program has not read
 
 (defun unshared-content-of (request head)
-  "What CONTENT-OF returns for REQUEST, with HEAD, unless other threads may read it: then it was
-received before."
+  "CONTENT-OF of REQUEST, with HEAD; NIL where other threads may read it, since all of it has come
+then."
   (let ((content (content-of request head)))
     (and content
          (not (content-shared-p content))
          content)))
 
 (defun too-much-unasked-p (request head)
-  "True when REQUEST, with HEAD, has content that nobody has asked for, and so much of it has yet to
-come that the client will not be waited for."
+  "True when the program has not read the content of REQUEST, with HEAD, and too much of it is still
+to come to wait for."
   (let ((content (unshared-content-of request head)))
     (and content
          (not (content-asked-for-p request))
          (too-much-to-come-p content))))
 
 (defun drop-unasked (request content)
-  ;; For Hunchentoot T is: not to be read again.
+  ;; For Hunchentoot, T means that it must not be read again.
   (setf (raw-post-data* request) t)
   (drop-content content *unasked-limit*))
 
 (defun take-unasked (request content most)
-  "Takes the CONTENT of REQUEST, which nobody has asked for, before the reply is sent.  It is kept
-as raw post data if it has not more than MOST octets, an integer or NIL for no limit, otherwise
-dropped.  Where not all of it has been taken then, this is the last request of its connection."
+  "Takes the CONTENT of REQUEST, which the program has not read, before the reply is sent.  Up to
+MOST octets, an integer or NIL for no limit, are kept as raw post data; more is dropped.  If some of
+it cannot be taken, this is the last request of its connection."
   (let ((size (content-size content)))
     (unless (handler-case
                 (if (or (not (content-readable-p content))
@@ -195,15 +194,16 @@ dropped.  Where not all of it has been taken then, this is the last request of i
                     (drop-unasked request content)
                     (setf (raw-post-data* request)
                           (read-all-content content most :body-too-large)))
-              ;; The handler did without it, so its reply is sent.
+              ;; The handler did not need it, so its reply is sent.
               (protocol-error () nil))
       (setf (raw-post-data* request) t)
       (note-event *exchange* :request-fault))))
 
 (defun take-what-was-not-read (request head)
-  "Takes the content of REQUEST, with HEAD, that nobody has asked for before the reply is sent, as
-Hunchentoot does: there are clients that look for a reply only when they have sent all.  A little is
-kept, as there, for methods after this; much is dropped, or a client could fill the memory with it."
+  "Takes the content of REQUEST, with HEAD, that the program has not read, before the reply is sent:
+as with Hunchentoot, since some clients look for a reply only after they have sent everything.
+Small content is kept for later methods, as there; large content is dropped, so that no client can
+fill the memory."
   (let ((content (unshared-content-of request head)))
     (cond ((or (null content) (content-asked-for-p request)))
           ((content-size content)

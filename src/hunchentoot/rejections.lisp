@@ -1,19 +1,19 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Requests that were rejected for what they are, or are not: no HTTP, beyond a limit, too slow.
-;;;; They are counted by status; and those that have no request object, and so no line of the usual
-;;;; kind, have one in the access log with what is known.  So have connections that were refused.
+;;;; Rejected requests: those that are no HTTP, beyond a limit or too slow.  The server counts them
+;;;; by status.  A request that was rejected before there was a request object, and a refused
+;;;; connection, have a line in the access log with the facts that are known.
 
 (defparameter *rejection-statuses* '(400 408 413 414 417 431 501 503 505)
-  "What a rejected request may be answered.")
+  "The statuses of rejected requests.")
 
 (defun make-rejections ()
-  "Counters of rejected requests by status, an alist."
+  "An alist of the statuses of rejected requests and their counters."
   (loop for status in *rejection-statuses*
         collect (cons status (make-counter))))
 
 (defun count-rejection (acceptor status)
-  "Counts a request to ACCEPTOR that was answered STATUS for what it is."
+  "Counts a request to ACCEPTOR that was rejected with STATUS."
   (let ((taskmaster (acceptor-taskmaster* acceptor)))
     (when (typep taskmaster 'recycling-taskmaster)
       (let ((counter (cdr (assoc status (taskmaster-rejections taskmaster)))))
@@ -21,9 +21,9 @@
           (counter-add counter 1))))))
 
 (defun counted-statistics (acceptor reader all by-key)
-  "What STATS tells of the counters that READER, a function, has of ACCEPTOR's taskmaster, an alist
-by keys: a plist of their sum, as ALL, and of a plist of each, as BY-KEY.  NIL for both where the
-taskmaster is another's."
+  "A part of the plist of STATS, for an alist of keys and counters that READER, a function, returns
+for ACCEPTOR's taskmaster: the sum as ALL, and a plist of keys and counts as BY-KEY.  Both are NIL
+for another taskmaster than ours."
   (let ((taskmaster (acceptor-taskmaster* acceptor)))
     (if (typep taskmaster 'recycling-taskmaster)
         (loop for (key . counter) in (funcall reader taskmaster)
@@ -35,13 +35,13 @@ taskmaster is another's."
         (list all nil by-key nil))))
 
 (defun rejection-statistics (acceptor)
-  "What STATS tells of rejected requests to ACCEPTOR, a plist."
+  "The statistics of rejected requests to ACCEPTOR, a plist; see STATS."
   (counted-statistics acceptor 'taskmaster-rejections :rejected :rejected-by-status))
 
 ;;; The line
 
 (defun rejection-facts (address method uri protocol status)
-  "As ACCESS-FACTS, of a request of which no more is known."
+  "The facts of a line about a request without a request object; see ACCESS-FACTS."
   (list :time (rendered-second *utc-time* (get-universal-time) 'utc-time-text)
         :remote-address address
         :forwarded-for nil
@@ -56,7 +56,7 @@ taskmaster is another's."
         :user-agent nil))
 
 (defun encode-rejected-combined (line address method uri protocol status)
-  "Appends to LINE what ENCODE-COMBINED would, with a dash for what is not known."
+  "Appends to LINE what ENCODE-COMBINED would, with a dash for unknown facts."
   (encode-items line
     (or-dash address) " - [" (rendered-second *local-time* (get-universal-time) 'local-time-text)
     "] \"" (or-dash method))
@@ -67,8 +67,8 @@ taskmaster is another's."
   (encode-items line "\" " status " - \"-\" \"-\""))
 
 (defun log-rejection (acceptor address status &optional method uri protocol)
-  "Writes a line about a request from ADDRESS that was answered STATUS to the access log of
-ACCEPTOR; NIL for what is not known of it."
+  "Writes a line to the access log of ACCEPTOR about a request from ADDRESS that was rejected with
+STATUS.  METHOD, URI and PROTOCOL are NIL where they are not known."
   (let ((destination (hunchentoot:acceptor-access-log-destination acceptor)))
     (when (and destination (typep acceptor 'parallel-acceptor))
       (write-access-line
@@ -82,8 +82,8 @@ ACCEPTOR; NIL for what is not known of it."
             (rejection-facts address method uri protocol status))))))))
 
 (defun note-rejection (acceptor http refusal &optional method uri protocol)
-  "Counts a request over HTTP that was rejected because of REFUSAL, and writes a line about it;
-METHOD, URI and PROTOCOL are NIL where they are not known."
+  "Counts and logs a request over HTTP that was rejected because of REFUSAL.  METHOD, URI and
+PROTOCOL are NIL where they are not known."
   (let ((status (protocol-error-status refusal)))
     (count-rejection acceptor status)
     (log-rejection acceptor (http-address http) status method uri protocol)))

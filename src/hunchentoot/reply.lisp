@@ -1,28 +1,28 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; From what a handler returns to the octets of the reply.  What is decided here, and in
-;;;; which order, is what Hunchentoot's START-OUTPUT and SEND-RESPONSE decide.
+;;;; From the content that a handler returns to the octets of the reply.  The code here takes the
+;;;; same decisions as Hunchentoot's START-OUTPUT and SEND-RESPONSE, in the same order.
 
 (defun ours-to-send-p ()
-  "True when the current request is one that our own code read, and its reply is still to be made."
+  "True when our own code has read the current request, and the reply has not begun."
   (and (current-head)
        (not (headers-sent-p))
        (null hunchentoot:*header-stream*)))
 
 (defun let-program-talk-on (request)
-  "Makes the connection's stream the content stream of REQUEST, which has no content, before its
-handler returns: libraries for other protocols look for it there."
+  "Makes the connection's stream the content stream of REQUEST, if that has no content of ours.
+Libraries for other protocols look for the stream there."
   (unless (own-content request)
     (open-content-stream request (stream-for-program *exchange*))))
 
 (defmethod hunchentoot:detach-socket :after ((acceptor parallel-acceptor))
-  "Lets a handler that will grant the protocol that was asked for pass the stream on."
+  "Lets a handler that will switch protocols pass the stream on."
   (let ((head (current-head)))
     (when (and head (head-upgrade head))
       (let-program-talk-on hunchentoot:*request*))))
 
 (defun stream-for-program (exchange)
-  "The stream in which a program may talk on with the client of EXCHANGE, in another protocol."
+  "The stream in which a program may speak another protocol with the client of EXCHANGE."
   (let ((http (exchange-http exchange)))
     (setf (io-talked-on-p (http-io http)) t)
     (if (eq (http-io http) (http-base http))
@@ -30,9 +30,9 @@ handler returns: libraries for other protocols look for it there."
         (http-stream http))))
 
 (defun settle-options (head)
-  "Answers 204 to the request with HEAD, for which the program has no content, where that asks by
-OPTIONS for the server itself, or for its root, and no handler was found: HAProxy asks so whether a
-server is alive (RFC 9110, section 9.3.7).  Returns the content then, else NIL."
+  "If the request with HEAD asks by OPTIONS for the server or its root, and no handler was found,
+sets the status to 204 and returns the content; else NIL.  HAProxy asks in this way whether a server
+is alive (RFC 9110, section 9.3.7)."
   (when (and (eq :options (head-method head))
              (eql (hunchentoot:return-code*) hunchentoot:+http-not-found+)
              (member (head-uri head) '("/" "*") :test #'equal))
@@ -40,12 +40,12 @@ server is alive (RFC 9110, section 9.3.7).  Returns the content then, else NIL."
     ""))
 
 (defun send-result (acceptor request head content condition backtrace)
-  "Answers REQUEST, with HEAD, with CONTENT, unless the reply has begun; with an error page where
-CONDITION is one.  Content that was refused has a status for it, also where it was read for the
-second time."
+  "Answers REQUEST, with HEAD, with CONTENT, or with an error page if CONDITION is not NIL.  Does
+nothing if the reply has begun.  A refusal of the request's content keeps its status, also where it
+was signalled again by a later read."
   (when condition
     (if (and (typep condition 'protocol-error)
-             ;; And it is not another request's.
+             ;; And it does not belong to another request.
              (eq :error (client-side (exchange-protocol *exchange*)))
              (not (headers-sent-p)))
         (settle-refusal condition)
@@ -62,12 +62,12 @@ second time."
         (report-error acceptor request head condition nil)))))
 
 (defun report-error (acceptor request head condition backtrace)
-  "Answers with the error page for CONDITION, unless an answer has begun."
+  "Logs CONDITION with BACKTRACE.  Sends the error page, or cuts a reply that has begun."
   (log-handler-error condition backtrace)
   (when (typep condition 'invalid-header)
     (drop-header (invalid-header-name condition)))
   (if (headers-sent-p)
-      (note-event *exchange* :reply-cut)  ; the client is to see that the rest is missing
+      (note-event *exchange* :reply-cut)  ; so that the client sees that the rest is missing
       (let ((status hunchentoot:+http-internal-server-error+))
         (send-content acceptor request head status
                       (hunchentoot:acceptor-status-message
@@ -76,7 +76,7 @@ second time."
                        :backtrace (princ-to-string backtrace))))))
 
 (defun send-content (acceptor request head status content)
-  "Sends the reply with STATUS and CONTENT: a string, octets, or NIL for none known."
+  "Sends the reply with STATUS and CONTENT, a string or octets, or NIL for none."
   (if (or hunchentoot:*header-stream* (not (typep content '(or string octets))))
       (start-output status content)
       (send-whole-reply acceptor request head status content)))
@@ -88,22 +88,21 @@ second time."
 known: it would be a second framing (RFC 9112, section 6.1)."
   (let ((coding (hunchentoot:header-out :transfer-encoding)))
     (when coding
-      (drop-header :transfer-encoding) ; or the reply that tells of it would have it too
+      (drop-header :transfer-encoding) ; or the error page would have it too
       (error 'invalid-header :name :transfer-encoding :value coding))))
 
 (defun kept-p (acceptor request head)
-  "True when the connection of REQUEST, with HEAD, may be used again as far as ACCEPTOR and the
-program say."
+  "True when ACCEPTOR and the program are willing to keep the connection of REQUEST, with HEAD."
   (and (hunchentoot:acceptor-persistent-connections-p acceptor)
        (not (says-close-p (hunchentoot:header-out :connection)))
        (not (too-much-unasked-p request head))))
 
 (defgeneric settle-headers
     (reply coding server connection keep-alive content-type content-length)
-  (:documentation "Gives REPLY those of the headers SERVER, CONNECTION and KEEP-ALIVE that are not
-NIL and that it should have, and CONTENT-TYPE and CONTENT-LENGTH unless they are NIL.  CODING is the
-transfer coding, NIL where there is to be none, or :ANY for what the program has set, if anything.
-Signals INVALID-HEADER, see CHECK-TRANSFER-ENCODING.")
+  (:documentation "Sets the headers SERVER, CONNECTION, KEEP-ALIVE, CONTENT-TYPE and CONTENT-LENGTH
+of REPLY where they are not NIL.  A program's Server stays.  CODING is the transfer coding, NIL for
+none, or :ANY for one that the program may have set.  Signals INVALID-HEADER, see
+CHECK-TRANSFER-ENCODING.")
   ;; As (SETF HEADER-OUT) does it, but all at once.
   (:method ((reply hunchentoot:reply) coding server connection keep-alive
             content-type content-length)
@@ -135,7 +134,7 @@ Signals INVALID-HEADER, see CHECK-TRANSFER-ENCODING.")
           (when content-length
             (put :content-length content-length)
             (setf (slot-value reply 'hunchentoot:content-length) content-length)))
-        ;; From the program, or from an attempt that failed; the encoder appends the true one.
+        ;; Set by the program, or by a failed attempt.  The encoder appends the current one.
         (when (entry :date)
           (setf headers (remove :date headers :key #'car))))
       (setf (slot-value reply 'hunchentoot:headers-out) headers))))
@@ -143,15 +142,15 @@ Signals INVALID-HEADER, see CHECK-TRANSFER-ENCODING.")
 ;;; The content
 
 (defstruct (content-kind (:include opaque))
-  "What CONTENT-TYPE, as the program set it, and EXTERNAL-FORMAT make of a string."
+  "How a string with CONTENT-TYPE, as the program set it, and EXTERNAL-FORMAT is sent."
   (content-type nil :read-only t)
   (external-format nil :read-only t)
   (header nil :read-only t)             ; the Content-Type that is sent
   (encoding nil :read-only t))          ; as ENCODE-STRING calls it, or NIL
 
 (defvar *content-kinds* '()
-  "The content kinds seen last.  Content types are literals, most often; others must not fill
-the memory, so there are never more than sixteen.")
+  "The content kinds of the last replies, at most sixteen, since not all content types are literals,
+and others must not fill the memory.")
 
 (defun content-kind (content-type external-format)
   (dolist (kind *content-kinds* (new-content-kind content-type external-format))
@@ -170,8 +169,9 @@ the memory, so there are never more than sixteen.")
     kind))
 
 (defun settle-content (content)
-  "What is to be sent for CONTENT, a string or octets: octets, or a string and how ENCODE-STRING
-calls its encoding; the number of octets; and the Content-Type, or NIL to leave that as it is."
+  "Prepares CONTENT, a string or octets, for sending.  Returns octets and NIL, or a string and its
+encoding for ENCODE-STRING; the number of octets; and the Content-Type, or NIL to leave that as it
+is."
   (if (stringp content)
       (let* ((text (rewrite-urls content))
              (kind (content-kind (hunchentoot:content-type*)
@@ -187,12 +187,12 @@ calls its encoding; the number of octets; and the Content-Type, or NIL to leave 
         (values octets nil (length octets) nil))))
 
 (defun own-reason (status)
-  "Hunchentoot's phrase for STATUS, or the program's, where it is not the usual one; else NIL, and
-the line for STATUS need not be made anew."
+  "The reason phrase for STATUS of Hunchentoot or of the program, where it is not the usual one;
+else NIL, so that the ready-made status line can be used."
   (let ((reason (hunchentoot:reason-phrase status))
         (usual (reason-phrase status)))
     (unless (or (equal reason usual)
-                ;; Hunchentoot does not know all that we know.
+                ;; Hunchentoot does not know all statuses that we know.
                 (and usual (equal reason (hunchentoot:reason-phrase -1))))
       reason)))
 
@@ -207,9 +207,9 @@ the line for STATUS need not be made anew."
         collect (cookie-text cookie)))
 
 (defun unfolded (value)
-  "VALUE, of a header, on one line.  Hunchentoot sends what follows a newline as a second line
-that continues the first: obsolete folding, which nobody may send any more (RFC 9112, section
-5.2).  It means the same as white space."
+  "VALUE, of a header, on one line.  Hunchentoot sends the text after a newline as a second line
+that continues the first, which servers must not send any more (RFC 9112, section 5.2).  It means
+the same as white space."
   (if (and (stringp value) (find #\Newline value))
       (cl-ppcre:regex-replace-all "\\r?\\n" value (string #\Tab))
       value))
@@ -230,9 +230,10 @@ that continues the first: obsolete folding, which nobody may send any more (RFC 
       (send-reply-with acceptor request head status content-type length #'append-it))))
 
 (defun settle-head (acceptor request head status framed-p said content-type)
-  "Decides which headers the reply with STATUS to REQUEST, with HEAD, has.  The client will know
-where its content ends if FRAMED-P; SAID is as FRAMING-OF-STREAM has it; CONTENT-TYPE is the header,
-or NIL to leave that as it is.  Returns the event that it will be to send that head."
+  "Sets the headers of the reply with STATUS to REQUEST, with HEAD.  FRAMED-P is true if the client
+will know where the content ends.  SAID is the second value of FRAMING-OF-STREAM.  CONTENT-TYPE is
+the header, or NIL to leave that as it is.  Returns the protocol event that sending the head will
+be."
   (unless (body-allowed-p status)
     (mapc #'drop-header '(:content-length :transfer-encoding)))
   (let ((event (reply-event status (and framed-p (kept-p acceptor request head)))))
@@ -246,7 +247,7 @@ or NIL to leave that as it is.  Returns the event that it will be to send that h
     event))
 
 (defun begin-reply (acceptor status event)
-  "Notes that the head of the reply with STATUS is about to be sent, which is EVENT."
+  "Records that the head of the reply with STATUS is about to be sent, and notes EVENT."
   (note-event *exchange* event)
   (note-headers-sent)
   (when (persists-p (exchange-protocol *exchange*))
@@ -254,9 +255,9 @@ or NIL to leave that as it is.  Returns the event that it will be to send that h
   (hunchentoot:acceptor-log-access acceptor :return-code status))
 
 (defun send-reply-with (acceptor request head status content-type length append)
-  "Sends the reply with STATUS and a content of LENGTH octets.  CONTENT-TYPE is as SETTLE-HEAD has
-it.  APPEND, a function of the OUTPUT that the reply is made in, appends the content, or returns
-what is to be sent after it."
+  "Sends the reply with STATUS and LENGTH octets of content.  CONTENT-TYPE is as in SETTLE-HEAD.
+APPEND is a function of an OUTPUT: it appends the content to that, or returns the content, which is
+sent after it."
   (let ((event (settle-head acceptor request head status t length content-type)))
     (with-reply (reply)
       (encode-reply-head reply status)  ; may signal INVALID-HEADER
@@ -268,8 +269,8 @@ what is to be sent after it."
         (note-event *exchange* :reply-end)))))
 
 (defun append-content (reply content encoding length)
-  "Appends CONTENT, LENGTH octets or a string that is as many in ENCODING, to REPLY; or returns the
-octets where it is better to send them by themselves."
+  "Appends CONTENT, LENGTH octets or a string with that many octets in ENCODING, to REPLY.  Returns
+the octets instead where it is better to send them by themselves."
   (cond (encoding (encode-string reply content encoding length) nil)
         ((encode-body reply content) nil)
         (t content)))

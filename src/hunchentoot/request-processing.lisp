@@ -5,8 +5,8 @@
 ;;;; whole (reply.lisp), else as the handler writes it (streaming.lisp).
 
 (defun application-of (acceptor exchange)
-  "The application whose limits are for requests to ACCEPTOR: that of EXCHANGE, unless ACCEPTOR got
-the connection from another one."
+  "The application whose limits hold for requests to ACCEPTOR: that of EXCHANGE, unless ACCEPTOR got
+the connection from another acceptor."
   (let ((own (exchange-application exchange))
         (other (acceptor-taskmaster* acceptor)))
     (if (and (not (eq own other))
@@ -18,11 +18,11 @@ the connection from another one."
         own)))
 
 (defun call-with-content (http content thunk)
-  "Calls THUNK, which processes the request over HTTP with CONTENT; what that has in memory counts
-as garbage then, unless a program has taken the connection away: it may read on."
+  "Calls THUNK, which processes the request over HTTP with CONTENT, and releases the memory of
+CONTENT afterwards.  A program that has taken the connection away may read on."
   (if (and (not (eq content *no-content*)) (typep content 'content))
       (unwind-protect (funcall thunk)
-        (cond ((http-suspended-exchange http)) ; it may still be read
+        (cond ((http-suspended-exchange http)) ; other threads may still read CONTENT
               ((connection-taken-p)
                (leave-content content)
                (setf (http-content http) nil))
@@ -31,19 +31,19 @@ as garbage then, unless a program has taken the connection away: it may read on.
       (funcall thunk)))
 
 (defun call-processing (exchange http content thunk)
-  "Calls THUNK, which processes the request of EXCHANGE, as CALL-WITH-CONTENT does.  Who leaves it
-otherwise than by returning ends what the connection was to be."
+  "Calls THUNK, which processes the request of EXCHANGE, by CALL-WITH-CONTENT.  A non-local exit
+ends an upgrade of the connection."
   (unless-returned (call-with-content http content thunk)
     (drop-upgrade exchange)))
 
 (defun process-head (acceptor exchange http)
-  "Processes the request of EXCHANGE, which came over HTTP, in the context of CALL-WITH-CONNECTION-
-STREAM.  True when the connection may be used for another one; :DEFERRED when the reply comes
-later."
+  "Processes the request of EXCHANGE, which came over HTTP, in the context of
+CALL-WITH-CONNECTION-STREAM.  Returns true when the connection may be used again, or :DEFERRED when
+the reply comes later."
   (let* ((head (exchange-head exchange))
          (content (take-content (application-of acceptor exchange) exchange #'announce-continue)))
     (setf (exchange-protocol exchange) (state-after-head (exchange-protocol exchange) head))
-    ;; Of one before, where a program has one exchange for all.
+    ;; They may be left from an earlier request, where one call serves all requests.
     (setf (exchange-deferred-response exchange) nil
           (exchange-upgrade exchange) nil)
     (copy-head head)
@@ -68,14 +68,14 @@ later."
            (conclude-exchange acceptor exchange http)))))
 
 (defun conclude-exchange (acceptor exchange http)
-  "Completes the reply of EXCHANGE, which came over HTTP.  True when the connection may be used for
-another one."
+  "Completes the reply of EXCHANGE, which came over HTTP.  True when the connection may be used
+again."
   (cond ((eq :error (our-side (exchange-protocol exchange)))
          (abandon-reply (http-stream http) (http-io http)))
         (t
          (finish-request acceptor exchange (http-io http))
          (finish-content acceptor exchange))) ; waits for the rest
-  (abandon-body-prefetch http)          ; until here whoever releases HTTP gives it back
+  (abandon-body-prefetch http)          ; until here, the release of HTTP would give it back
   (reusable-p (exchange-protocol exchange)))
 
 (defun finish-content (acceptor exchange)
@@ -85,13 +85,14 @@ another one."
 ;;; The handler, and its reply
 
 (defmethod hunchentoot:process-request ((request hunchentoot:request))
-  "As Hunchentoot does it, but with replies made of octets where our own code read the head."
+  "Does what Hunchentoot's method does, but makes the reply of octets where our own code has read
+the head."
   (cond ((null (current-head))
          (call-next-method))
         (t
          (call-as-request request (lambda ()
                                     (answer hunchentoot:*acceptor* request (current-head))))
-         ;; Methods after this one, of WebSocket libraries, talk on with the client.
+         ;; After this method, methods of WebSocket libraries go on with the stream.
          (when (and (eql (hunchentoot:return-code*) hunchentoot:+http-switching-protocols+)
                     (null (exchange-upgrade *exchange*)))
            (note-event *exchange* :switch)
@@ -106,20 +107,20 @@ another one."
     (declare (dynamic-extent #'handle))
     (unwind-protect (answer-by #'handle acceptor request head)
       (let ((deferred-response (exchange-deferred-response *exchange*)))
-        ;; One that is neither waited for nor sent is abandoned next, which ends its context.
+        ;; An answer that is still unsent is abandoned next, which ends the context.
         (when (and deferred-response
                    (not (deferred-p *exchange*))
                    (not (deferred-response-unsent-p deferred-response)))
           (end-context (deferred-response-context deferred-response)))))))
 
 (defun answer-by (handler acceptor request head)
-  "Answers REQUEST, with HEAD, with what HANDLER returns: content; or NIL, a condition and a
-backtrace; and last whether it was left by a throw.  Unless the reply comes later."
+  "Calls HANDLER, and answers REQUEST, with HEAD, unless the reply comes later.  HANDLER returns
+content, or NIL, a condition and a backtrace; and as fourth value true if it was left by a throw."
   (multiple-value-bind (content condition backtrace left-p) (funcall handler)
     (when (exchange-upgrade *exchange*)
       (check-switch *exchange* condition))
     (let ((deferred-response (exchange-deferred-response *exchange*)))
-      (cond ((exchange-upgrade *exchange*) ; its head says all
+      (cond ((exchange-upgrade *exchange*) ; a head without content
              (send-result acceptor request head "" condition backtrace))
             ((and deferred-response (deferred-response-waits-p deferred-response))
              (multiple-value-bind (content condition backtrace)

@@ -1,27 +1,28 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; Making request objects.  What Hunchentoot does in an :AFTER method of INITIALIZE-INSTANCE is
-;;;; done here in its place, for all requests, however they are made; see fast-instances.lisp for
-;;;; that.
+;;;; Making request objects.  The code here replaces Hunchentoot's :AFTER method of
+;;;; INITIALIZE-INSTANCE, for requests that are made in any way; see fast-instances.lisp for the
+;;;; ways.
 
-;;; Names of header fields that no keyword has.  Chunga, which reads heads for Hunchentoot, interned
-;;; them; since 1.1.9 they stay strings, spelled as the client has sent them.
+;;; Names of header fields for which there is no keyword.  Chunga, which reads heads for
+;;; Hunchentoot, interned them before 1.1.9; since then they are strings, spelled as the client
+;;; sends them.
 
 (defun chunga-field-name (name)
-  "What the Chunga that is loaded makes of NAME, a string, as the name of a header field."
+  "The name that the loaded Chunga gives to a header field that is called NAME, a string."
   (let ((octets (concatenate 'vector (map 'vector #'char-code name) #(58 97 13 10 13 10))))
     (flexi-streams:with-input-from-sequence (stream octets) ; "name:a", and an empty line
       (chunga:with-character-stream-semantics
         (car (first (chunga:read-http-headers stream)))))))
 
 (defun unmentioned-name ()
-  "A name of mixed case that no keyword has."
+  "A name of mixed case for which there is no keyword."
   (loop for number from 0
         for name = (format nil "X-No-Keyword-~D" number)
         unless (find-symbol (string-upcase name) '#:keyword) return name))
 
 (defun chunga-keeps-spelling-p ()
-  "True if the Chunga that is loaded leaves names that no keyword has as the client spells them."
+  "True if the loaded Chunga leaves names without a keyword as the client spells them."
   (let* ((name (unmentioned-name))
          (made (chunga-field-name name)))
     (when (symbolp made)
@@ -35,7 +36,7 @@
 (defparameter *request-initargs*
   '(:acceptor :remote-addr :remote-port :local-addr :local-port
     :headers-in :method :uri :server-protocol :content-stream)
-  "What a request is made of.")
+  "The initargs with which a request is made.")
 
 (defun make-request-by-class (class acceptor http headers method uri protocol content)
   (destructuring-bind ((remote-address remote-port) (local-address local-port))
@@ -45,9 +46,9 @@
              headers method uri protocol content)))
 
 (defgeneric fill-request (request acceptor http headers method protocol)
-  (:documentation "Gives those slots of REQUEST their values that MAKE-INSTANCE takes from its
-arguments, and the others their initial ones, save the hidden ones.")
-  ;; In a method SBCL compiles access to slots of its argument to straight code.
+  (:documentation "Fills the slots of REQUEST, except the hidden ones, from ACCEPTOR, HTTP, HEADERS,
+METHOD and PROTOCOL, or with their initial values, as MAKE-INSTANCE would.")
+  ;; A method, since SBCL compiles slot access to an argument of a method to direct code.
   (:method ((request hunchentoot:request) acceptor http headers method protocol)
     (let ((remote (http-remote http)) (local (http-local http)))
       (macrolet ((fill-slots (&rest names-and-values)
@@ -70,8 +71,8 @@ arguments, and the others their initial ones, save the hidden ones.")
                     hunchentoot:raw-post-data nil)))))
 
 (defgeneric fill-parameters (request headers uri)
-  (:documentation "Gives the slots of REQUEST that Hunchentoot computes from HEADERS and URI, a
-text, their values, and finds its session.")
+  (:documentation "Fills the slots of REQUEST that Hunchentoot computes from HEADERS and URI, a
+text, and finds the session.")
   (:method ((request hunchentoot:request) headers uri)
     (declare (type text uri))
     (let* ((named (external-format-of-type (cdr (assoc :content-type headers :test #'eq))))

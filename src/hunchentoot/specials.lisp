@@ -1,14 +1,16 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
 (defvar *default-standby-thread-count* 8
-  "How many threads of a RECYCLING-TASKMASTER wait for connections when nothing is to be done,
-an integer above 0: the default of its :STANDBY-THREAD-COUNT.")
+  "The default of :STANDBY-THREAD-COUNT: how many threads a RECYCLING-TASKMASTER keeps when there is
+nothing to do, an integer above 0.")
 
 (defvar *parking-by-default* t
-  "The default of :PARKING of a RECYCLING-TASKMASTER.")
+  "The default of :PARKING: true when a connection between two requests has no thread, where the
+platform supports that.")
 
 (defparameter *default-worker-thread-name-format* "http-worker-~A"
-  "See MAKE-ENGINE-THREAD for why it is not Hunchentoot's.")
+  "The default of :WORKER-THREAD-NAME-FORMAT.  MAKE-ENGINE-THREAD tells why it is not
+Hunchentoot's.")
 
 (defvar *work* nil
-  "In a worker's thread, the function that is its work.")
+  "The function that the current worker is to call; NIL in other threads.")

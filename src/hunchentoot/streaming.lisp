@@ -3,17 +3,17 @@
 ;;;; Replies that a handler writes itself: HUNCHENTOOT:SEND-HEADERS sends the head, and returns a
 ;;;; stream for the content.
 ;;;;
-;;;; SEND-HEADERS calls a function of Hunchentoot's own, START-OUTPUT, which is wrapped.  Where our
-;;;; own code has read the request, and would write to the connection as it is, the head is made as
-;;;; that of a whole reply (reply.lisp), and the stream is a REPLY-STREAM.  Everybody else, and who
-;;;; traces headers, gets Hunchentoot's.
+;;;; SEND-HEADERS calls Hunchentoot's function START-OUTPUT, which we wrap.  Where our own code has
+;;;; read the request, and no stream of the program is in between, the head is made as for a whole
+;;;; reply (reply.lisp), and the stream is a REPLY-STREAM.  Otherwise, and where headers are traced,
+;;;; Hunchentoot's code runs.
 
 (defun start-output-here (hunchentoots status &rest content)
-  "Begins a reply with STATUS, and with CONTENT, a list of one or none; by HUNCHENTOOTS, a function
-of these, where that is not ours to do."
+  "Begins a reply with STATUS and CONTENT, a list of one or no element.  Calls HUNCHENTOOTS, a
+function of the same arguments, where our own code does not make the reply."
   (declare (dynamic-extent content))
   (cond ((and (current-head) (headers-sent-p))
-         nil)                           ; as Hunchentoot says it, but nothing is changed
+         nil)                           ; as Hunchentoot does, but without a change
         ((and (null content) (ours-to-stream-p))
          (start-streaming hunchentoot:*acceptor* hunchentoot:*request* (current-head) status))
         (t
@@ -30,8 +30,8 @@ of these, where that is not ours to do."
        (bare-p (current-stream) (http-stream (current-http-connection)))))
 
 (defun current-framing ()
-  "How the content of the current reply is framed if its handler writes that itself; values as
-FRAMING-OF-STREAM has them.  Signals INVALID-HEADER for a Content-Length that nothing has."
+  "The framing of the current reply if its handler writes the content itself: the values of
+FRAMING-OF-STREAM.  Signals INVALID-HEADER for an impossible Content-Length."
   (let ((length (hunchentoot:content-length*)))
     (unless (typep length '(or null content-size))
       (error 'invalid-header :name :content-length :value length))
@@ -40,15 +40,15 @@ FRAMING-OF-STREAM has them.  Signals INVALID-HEADER for a Content-Length that no
                             (eq :http/1.1 (hunchentoot:server-protocol*))))))
 
 (defun encode-streamed-head (reply status)
-  ;; The page that tells of a header that cannot be sent has no coding.
+  ;; The error page for a header that cannot be sent has no transfer coding.
   (handler-bind ((invalid-header (lambda (condition)
                                    (declare (ignore condition))
                                    (drop-header :transfer-encoding))))
     (encode-reply-head reply status)))
 
 (defun start-streaming (acceptor request head status)
-  "Sends the head of the reply with STATUS to REQUEST, with HEAD; returns the stream for its
-content.  Does not return where there can be none because of the request's method."
+  "Sends the head of the reply with STATUS to REQUEST, with HEAD, and returns the stream for the
+content.  Leaves the handler by a throw if the method is HEAD."
   (multiple-value-bind (framing said) (current-framing)
     (let ((io (http-io (current-http-connection)))
           (event (settle-head acceptor request head status (not (eq :plain framing)) said nil)))
@@ -63,14 +63,14 @@ content.  Does not return where there can be none because of the request's metho
         (let-program-talk-on request))
       (cond ((eq :head (hunchentoot:request-method request))
              (end-of-request))
-            ;; As Hunchentoot does it: the handler may take its time.
+            ;; At once, as Hunchentoot does, since the handler may take long.
             ((eq :chunked framing)
              (push-output io)))
       (current-stream))))
 
 (defun take-before-streaming (request)
-  "Takes the content of REQUEST that nobody has asked for, as Hunchentoot does before it sends a
-head; what the limits allow is kept for the handler."
+  "Takes the content of REQUEST that the program has not read, as Hunchentoot does before it sends a
+head.  Keeps it for the handler within the limits."
   (let ((content (own-content request)))
     (when (and content
                (not (content-shared-p content))

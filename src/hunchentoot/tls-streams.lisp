@@ -1,17 +1,17 @@
 (in-package #:hunchentoot-recycling-taskmaster)
 
-;;;; The streams of TLS connections, in the place of Hunchentoot's method of
-;;;; INITIALIZE-CONNECTION-STREAM, which reads certificates and keys anew for each.
+;;;; The streams of TLS connections.  The code here replaces Hunchentoot's method of
+;;;; INITIALIZE-CONNECTION-STREAM, which reads certificates and keys anew for each connection.
 ;;;;
-;;;; The program's methods that come before Hunchentoot's get the stream of the socket, and those
-;;;; that come after it the encrypted one; so they do here.
+;;;; As with Hunchentoot, methods of the program that come before its method get the stream of the
+;;;; socket, and those after it the encrypted stream.
 
 (defstruct (stream-methods (:include opaque)
                            (:constructor make-stream-methods (hidden rest first-p)))
   "The methods of INITIALIZE-CONNECTION-STREAM for an acceptor."
-  (hidden '() :type list :read-only t)  ; the program's after ours and before Hunchentoot's for TLS
-  (rest '() :type list :read-only t)    ; those after that, unless only Hunchentoot's
-  ;; True when none of the program's may read before the handshake.
+  (hidden '() :type list :read-only t)  ; the program's, after ours and before Hunchentoot's for TLS
+  (rest '() :type list :read-only t)    ; those after that; () if all are Hunchentoot's
+  ;; True when no method of the program may read before the handshake.
   (first-p nil :read-only t))
 
 (defmethod stream-user-methods ((acceptor parallel-ssl-acceptor))
@@ -37,21 +37,22 @@
   (user-methods-streams (user-methods-of acceptor)))
 
 (defmethod handshake-context ((taskmaster recycling-taskmaster))
-  "That of the acceptor, unless a method of the program comes before ours: that may read, or make
-TLS of its own."
+  "The TLS context of the acceptor; NIL if a method of the program comes before ours, since that may
+read, or make a TLS stream of its own."
   (let ((acceptor (hunchentoot:taskmaster-acceptor taskmaster)))
     (and (typep acceptor 'parallel-ssl-acceptor)
          (stream-methods-first-p (stream-methods-of acceptor))
          (tls-context-for-connection acceptor))))
 
 (defun encrypt-stream (acceptor stream)
-  "The stream that TLS carries on STREAM, of a connection of ACCEPTOR, after the handshake."
+  "Completes a TLS handshake over STREAM, of a connection of ACCEPTOR.  Returns a stream that reads
+and writes the decrypted octets."
   (let ((context (tls-context-for-connection acceptor)))
     (or (encrypted-stream stream context)
         (make-tls-stream context stream))))
 
 (defvar *encrypting* nil
-  "While methods of the program that ours hides are called: what our method does with a stream.")
+  "While our method calls hidden methods of the program: a function that encrypts a stream.")
 
 (defparameter *encrypting-method*
   (make-calling-method (lambda (acceptor stream)
@@ -73,6 +74,6 @@ TLS of its own."
             ((method-calls-supported-p)
              (let ((*encrypting* #'encrypted))
                (call-methods (append hidden (list *encrypting-method*)) (list acceptor stream))))
-            ;; Hunchentoot's is the only one that can be called in its place.
+            ;; Without calls of method objects, only Hunchentoot's method can follow.
             (t
              (call-next-method))))))

@@ -2,23 +2,23 @@
 
 ;;;; Forms with files (multipart/form-data, RFC 7578), octets and not characters.
 ;;;;
-;;;; Hunchentoot has rfc2388 read them, a character at a time, and as many as come, with a warning
-;;;; for whatever is odd.  Where the content of a request is one of our own streams, the form is
-;;;; taken apart here, within limits; everywhere else Hunchentoot's runs.
+;;;; Hunchentoot has the library rfc2388 read them, a character at a time and without limits, with a
+;;;; warning for each oddity.  Where the content of a request is one of our own streams, the code
+;;;; here reads the form, within limits.
 ;;;;
-;;;; The content of a small file is held in memory until its form has come to its end, so that a
-;;;; form with more files than are taken makes none.
+;;;; The content of a small file stays in memory until the end of its form, so that a form with too
+;;;; many files makes no files on disk.
 
 (defconstant +form-buffer-size+ (* 64 1024)
-  "How many octets of a form are read at once; more than a part's head may have.")
+  "How many octets of a form are read at once; more than the head of a part may have.")
 
 (defconstant +octets-for-keeping+ 6
-  "How many octets of memory an octet of a part takes at most that is kept there: by itself, in the
-whole of its part, and as a character of a name or value.")
+  "How many octets of memory one octet of a part takes at most: in a piece, in the whole part, and
+as a character of a name or value.")
 
 (defstruct (form-reader (:include opaque) (:constructor make-form-reader (content parser limits)))
-  "Reads a form under LIMITS.  Its octets from START to END were read off CONTENT and not parsed.
-FIELDS parts were found, KEPT octets of which are in memory."
+  "The state of reading a form under LIMITS.  OCTETS from START to END were read from CONTENT and
+not yet parsed.  FIELDS parts were found, and KEPT octets of them are in memory."
   (content nil :read-only t)
   (parser nil :type multipart-parser :read-only t)
   (limits nil :type limits :read-only t)
@@ -32,7 +32,7 @@ FIELDS parts were found, KEPT octets of which are in memory."
   (end 0 :type index))
 
 (defun refill (reader)
-  "Reads more octets behind those that READER has; returns how many, 0 at the end."
+  "Reads more octets behind those of READER.  Returns how many, 0 at the end."
   (let* ((octets (form-reader-octets reader))
          (kept (- (form-reader-end reader) (form-reader-start reader))))
     (replace octets octets :start2 (form-reader-start reader) :end2 (form-reader-end reader))
@@ -42,8 +42,8 @@ FIELDS parts were found, KEPT octets of which are in memory."
       (- end kept))))
 
 (defun next-event (reader)
-  "What comes next in the form, and from where to where in the octets of READER it is; NIL at the
-end of the form.  Signals END-OF-FILE where that is missing."
+  "The next event of the form, and its start and end in the octets of READER.  NIL at the end of the
+form.  Signals MALFORMED-MULTIPART where the end is missing."
   (loop
     (multiple-value-bind (event from to next)
         (parse-multipart (form-reader-parser reader) (form-reader-octets reader)
@@ -111,7 +111,7 @@ with which the function REST calls the function that it is given.  NIL when ther
 name already.  Signals UPLOAD-NOT-STORED where the file cannot be made or written."
   (let ((file (storing-upload (open-new-file pathname))))
     (when file
-      (with-open-stream (file file)     ; what REST signals is about the content
+      (with-open-stream (file file)     ; errors in REST are about the content, not the file
         (flet ((store (octets &optional (start 0) end)
                  (storing-upload (write-sequence octets file :start start :end end))))
           (mapc #'store pieces)
@@ -124,8 +124,8 @@ name already.  Signals UPLOAD-NOT-STORED where the file cannot be made or writte
 
 (defun new-file (pieces &optional (rest (constantly nil)))
   "The pathname of a temporary file with what FILE-WRITTEN-P writes of PIECES and REST."
-  ;; Hunchentoot looks whether there is a file, and counts without a lock: other threads, and other
-  ;; processes, may make the same one meanwhile.
+  ;; Hunchentoot counts without a lock, and only looks whether the file exists: other threads and
+  ;; processes may choose the same name at the same time.
   (loop for pathname = (temporary-pathname)
         repeat *most-names-tried*
         when (file-written-p pathname pieces rest)
@@ -208,9 +208,9 @@ are octets."
                                   :external-format external-format))
 
 (defun text-in-charset (octets charset external-format)
-  "As FORM-TEXT; but in CHARSET, the name of one, if that is not NIL.  Where the name is not known,
-or OCTETS are no text in it, in EXTERNAL-FORMAT, and where they are none in that either, in Latin-1:
-a charset that a client gets wrong costs no form."
+  "Like FORM-TEXT, but in CHARSET, the name of one, or NIL.  If the name is unknown, or OCTETS are
+invalid in it, uses EXTERNAL-FORMAT; if they are invalid in that, too, Latin-1.  So a client's wrong
+charset does not make the form malformed."
   (flet ((text-in (format)
            (handler-case (form-text octets format)
              (error () nil))))
@@ -222,11 +222,11 @@ a charset that a client gets wrong costs no form."
         (form-text octets external-format))))
 
 (defun part-parameter (part external-format)
-  "What PART adds to the parameters of the request, a list."
+  "A list of the parameters that PART adds to the request."
   (let ((name (form-part-name part))
         (file-name (form-part-file-name part))
         (charset (form-part-charset part)))
-    ;; Who chose no file sends one without a name.
+    ;; A field for a file for which the user chose none has a file with an empty name.
     (when (and name (not (equal "" file-name)))
       (list (cons (form-text name external-format)
                   (if file-name
@@ -236,7 +236,7 @@ a charset that a client gets wrong costs no form."
                       (text-in-charset (form-part-content part) charset external-format)))))))
 
 (defun stray-octets (reader)
-  "Reads what follows the form; returns how many octets those are."
+  "Reads the octets behind the form.  Returns how many there are."
   (loop with count = (- (form-reader-end reader) (form-reader-start reader))
         do (setf (form-reader-start reader) (form-reader-end reader))
            (let ((more (refill reader)))
@@ -262,32 +262,31 @@ a charset that a client gets wrong costs no form."
          boundary)))
 
 (defun parse-own-form (content boundary external-format)
-  "The alist of the parameters of the form with BOUNDARY that CONTENT, which is ours, has, in
-EXTERNAL-FORMAT.  NIL, and a line in the log, for malformed ones.  Signals UPLOAD-NOT-STORED where a
-file of a well-formed one cannot be made or written."
+  "The alist of the parameters of the form with BOUNDARY in CONTENT, which is ours, in
+EXTERNAL-FORMAT.  A malformed form gives NIL and a line in the log.  Signals UPLOAD-NOT-STORED where
+a file of a well-formed form cannot be made or written."
   (with-content-turn (content)
     (check-content content)
-    (keeping-content (content)          ; a malformed form has not left it
+    (keeping-content (content)          ; a malformed form does not lose the content
       (or-log-form-error
         (form-parameters content boundary external-format (content-limits content))))))
 
 (defun unread-boundary (request)
-  "The boundary of the form with files that REQUEST, which has content of ours, has and nobody has
-read; else NIL."
+  "The boundary of an unread form with files in REQUEST, which has content of ours; else NIL."
   (and (null (content-asked-for-p request))
        (method-with-parameters-p request)
        (content-of-type-p request "multipart/form-data")
        (boundary-of request)))
 
 (defun read-multipart (request content boundary external-format)
-  "Gives REQUEST, which has a form with BOUNDARY as its CONTENT, the parameters in that, in
-EXTERNAL-FORMAT or, if that is NIL, in Hunchentoot's default.  It cannot be read once more."
+  "Gives REQUEST the parameters of the form with BOUNDARY that is its CONTENT, in EXTERNAL-FORMAT
+or, if that is NIL, in Hunchentoot's default.  The content cannot be read again."
   (setf (slot-value request 'hunchentoot:post-parameters)
         (parse-own-form content boundary
                         (or external-format hunchentoot:*hunchentoot-default-external-format*))
         (raw-post-data* request) t))
 
-;;; Where functions cannot be wrapped, a form is read before Hunchentoot would
+;;; Where functions cannot be wrapped, this method reads a form before Hunchentoot does.
 
 (unless (functions-can-be-wrapped-p)
   (defmethod hunchentoot:post-parameters :around ((request hunchentoot:request))

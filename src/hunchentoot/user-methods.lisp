@@ -2,31 +2,31 @@
 
 ;;;; Methods of programs beside ours, on Hunchentoot's generic functions.
 ;;;;
-;;;; Hunchentoot's methods are on its least specific class, so those of every class that a program
-;;;; mixes in come before them.  Ours are on a class that may come before some of these.  So what
-;;;; our methods do is done in the place of Hunchentoot's: after those of the program, when the last
-;;;; of them calls the next.
+;;;; Hunchentoot's methods are on its least specific class, so the methods of every class that a
+;;;; program mixes in come before them.  Ours are on a class that may come before some mixins.  So
+;;;; our methods run in the place of Hunchentoot's: after those of the program, when the last of
+;;;; these calls the next method.
 ;;;;
-;;;; How the connections of an acceptor are read depends on what the program has beside ours for
-;;;; PROCESS-CONNECTION:
+;;;; The program's methods of PROCESS-CONNECTION decide how the connections of an acceptor are read:
 ;;;;
-;;;;   kind       methods                  what we do
-;;;;   :OWN       none, or :AFTER          read a request, then call it for that request
-;;;;   :WRAPPED   :AROUND or :BEFORE       look ahead for a request, call it for that request, then
-;;;;                                       read: the method may read before us
-;;;;   :FOREIGN   one without qualifier    call it once for a connection, when that has input
+;;;;   kind       methods                  the server
+;;;;   :OWN       none, or :AFTER          reads a request, then calls the function for it
+;;;;   :WRAPPED   :AROUND or :BEFORE       looks ahead for a request, calls the function for it, and
+;;;;                                       then reads it, since the method may read first
+;;;;   :FOREIGN   one without qualifier    calls the function once for a connection that has input
 
 (defstruct (user-methods (:include opaque)
                          (:constructor make-user-methods
                              (redefinitions kind loggers streams)))
-  "What methods a program has beside ours."
-  (redefinitions 0 :read-only t)        ; *REDEFINITIONS* when this was found out
+  "The methods that a program has beside ours for an acceptor."
+  (redefinitions 0 :read-only t)        ; *REDEFINITIONS* when they were looked up
   (kind :own :type (member :own :wrapped :foreign) :read-only t)
   (loggers '() :type list :read-only t) ; of ACCEPTOR-LOG-ACCESS, after ours
   (streams nil :read-only t))           ; of INITIALIZE-CONNECTION-STREAM, see STREAM-USER-METHODS
 
 (defvar *redefinitions* 0
-  "Counts what may have changed the methods of an acceptor, where that can be watched.")
+  "Counts redefinitions that may have changed the methods of an acceptor, where these can be
+watched.")
 
 (defun note-redefinition ()
   (incf *redefinitions*))
@@ -43,11 +43,11 @@
 ;;; Methods
 
 (defparameter *own-classes* '(parallel-acceptor listening-acceptor)
-  "The classes that our methods are on.")
+  "The names of the classes that our methods are on.")
 
 (defun methods-on (classes function qualifiers required)
-  "The methods of FUNCTION with QUALIFIERS on one of CLASSES, names, that take any other arguments
-beside that; REQUIRED are the required arguments."
+  "The methods of FUNCTION with QUALIFIERS whose first argument is specialised on one of CLASSES,
+names, and the others on T.  REQUIRED are the required arguments."
   (loop with others = (mapcar (constantly (find-class t)) (rest required))
         for class in classes
         for method = (find-method function qualifiers (cons (find-class class) others) nil)
@@ -80,13 +80,13 @@ program's, and Hunchentoot's."
                  (set-difference-in-order (subseq after 0 end) ours))
             (and end (nthcdr end after)))))
 
-;;; What an acceptor has
+;;; The methods for an acceptor
 
 (defparameter *any-socket* (make-instance 'usocket:stream-usocket :socket nil :stream nil)
-  "Stands for the sockets of connections where methods are looked for.")
+  "A stand-in for the socket of a connection where applicable methods are looked up.")
 
 (defun process-connection-kind (acceptor)
-  "How ACCEPTOR's connections are to be read; see above."
+  "The kind of ACCEPTOR's connections; see the table above."
   (let ((methods (methods-of-program #'hunchentoot:process-connection
                                      (list acceptor *any-socket*))))
     (cond ((some #'primary-p methods) :foreign)
@@ -97,15 +97,15 @@ program's, and Hunchentoot's."
           (t :own))))
 
 (defgeneric stream-user-methods (acceptor)
-  (:documentation "What methods the program has that make the streams of ACCEPTOR's connections,
-where we have one.")
+  (:documentation "The program's methods of INITIALIZE-CONNECTION-STREAM for ACCEPTOR, where we have
+one; else NIL.")
   (:method (acceptor)
     (declare (ignore acceptor))
     nil))
 
 (defun look-around (acceptor)
-  "Finds out what methods there are for ACCEPTOR, and remembers it."
-  (let ((redefinitions *redefinitions*)) ; before looking: what is redefined meanwhile counts again
+  "Looks up the methods of the program for ACCEPTOR, and stores them there."
+  (let ((redefinitions *redefinitions*)) ; first, so that a redefinition during this is noticed
     (watch-redefinitions (list* #'hunchentoot:process-connection #'hunchentoot:acceptor-log-access
                                 #'hunchentoot:initialize-connection-stream
                                 (superclasses (class-of acceptor))))
@@ -123,7 +123,7 @@ where we have one.")
         (look-around acceptor))))
 
 (defgeneric connection-kind (acceptor)
-  (:documentation "How the connections of ACCEPTOR are read, :OWN, :WRAPPED or :FOREIGN; see
+  (:documentation "The kind of ACCEPTOR's connections: :OWN, :WRAPPED or :FOREIGN; see the table
 above.")
   (:method ((acceptor hunchentoot:acceptor))
     :foreign))
@@ -131,7 +131,7 @@ above.")
 ;;; In the place of Hunchentoot's methods
 
 (defvar *ours* nil
-  "While methods of the program that ours hides are called: what our method does, a function.")
+  "While our method calls hidden methods of the program: the body of our method, a function.")
 
 (defparameter *innermost-method*
   (make-calling-method (lambda (&rest arguments)
