@@ -245,6 +245,30 @@
     (signals error (http:parse-head parser octets -1 2))
     (signals error (http:parse-head parser "GET / HTTP/1.1" 0 2))))
 
+(test fewer-octets-than-before-are-an-error
+  (let ((octets (request-octets-of "GET / HTTP/1.1"))
+        (parser (http:make-parser)))
+    (http:parse-head parser octets 0 10)
+    (signals error (http:parse-head parser octets 0 9))))
+
+;;; What is known of a request whose head does not end
+
+(defun known-after (text &optional (start 0))
+  "What the parser knows of the request line of an unfinished head, or a refused one, that is in TEXT
+from START on."
+  (let ((parser (http:make-parser)) (octets (octets text)))
+    (ignore-errors (http:parse-head parser octets start (length octets)))
+    (multiple-value-list (http:known-request-line parser octets start (length octets)))))
+
+(test the-words-of-an-unfinished-request-line-are-known-one-by-one
+  (dolist (start '(0 3))
+    (flet ((known (text)
+             (known-after (concatenate 'string (subseq "xxx" 0 start) text) start)))
+      (is (equal '(nil nil nil) (known "GE")))
+      (is (equal '(:get nil nil) (known "GET /a")))
+      (is (equal '(:get "/a" nil) (known "GET /a HTTP/1.")))
+      (is (equal '(:get "/a" :http/1.1) (known (format nil "GET /a HTTP/1.1~C~CHo" #\Return #\Newline)))))))
+
 ;;; Heads are the same as those of Hunchentoot's own reader
 
 (defun chunga-headers (lines)
