@@ -7,12 +7,21 @@
   "Seconds that any wait of a test may last before the test fails; the environment variable PATIENCE
 says another number, for a machine that is busy with other things.")
 
+(defun slow-lisp-p ()
+  "True on the Lisps that take milliseconds for what takes SBCL microseconds."
+  (member (uiop:implementation-type) '(:ecl :abcl)))
+
 (defun rounds (count)
-  "COUNT, how often a test does what takes SBCL microseconds; a tenth of it on the Lisps that take
-milliseconds for that."
-  (if (member (uiop:implementation-type) '(:ecl :abcl))
-      (ceiling count 10)
-      count))
+  "COUNT, how often a test repeats a step; a tenth of it on a slow Lisp."
+  (if (slow-lisp-p) (ceiling count 10) count))
+
+(defun sample-on-slow-lisps (list &optional (step 5))
+  "LIST; on a slow Lisp every element whose position is a multiple of STEP.  A prime number meets all
+values of a factor in a list of combinations."
+  (if (slow-lisp-p)
+      (loop for rest = list then (nthcdr step rest)
+            while rest collect (first rest))
+      list))
 
 (define-condition patience-lost (error)
   ((what :initarg :what :reader patience-lost-what)

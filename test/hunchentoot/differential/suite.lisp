@@ -66,7 +66,7 @@ not always what it does.  Ours has to be right at once."
     (dolist (world (possible-worlds))
       (let ((here (remove-if-not (lambda (case) (member (world-name world) (case-worlds case)))
                                  cases)))
-        (check-world usages world here)))))
+        (check-world usages world (sample-on-slow-lisps here))))))
 
 (defun current-usages ()
   "A usage for each entry of the table that is true here."
