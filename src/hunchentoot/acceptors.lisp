@@ -178,17 +178,18 @@ writes the head of a reply."
   "The arguments, a plist, that give a RECYCLING-TASKMASTER the numbers of TASKMASTER, one of
 Hunchentoot's."
   (if (typep taskmaster 'hunchentoot:multi-threaded-taskmaster)
-      (loop for name in '(:max-thread-count :max-accept-count)
-            for value in (list (hunchentoot:taskmaster-max-thread-count taskmaster)
-                               (hunchentoot:taskmaster-max-accept-count taskmaster))
-            when value append (list name value))
+      (let ((threads (hunchentoot:taskmaster-max-thread-count taskmaster)))
+        `(:max-thread-count ,threads
+          ;; Without a limit of threads there is nothing that could be full.
+          ,@(when threads
+              `(:max-accept-count ,(hunchentoot:taskmaster-max-accept-count taskmaster)))))
       '(:max-thread-count 1)))
 
 (defun warn-of-stock-taskmaster (acceptor taskmaster)
   "Warns that with TASKMASTER, one of Hunchentoot's, ACCEPTOR works as Hunchentoot's acceptors do."
   (warn "With ~A, which is Hunchentoot's own, ~A has no recycled threads, no parked connections ~
          and no statistics.  For these, make it with :taskmaster (make-instance ~
-         'hunchentoot-recycling-taskmaster:recycling-taskmaster~{ ~(~S~) ~D~})."
+         'hunchentoot-recycling-taskmaster:recycling-taskmaster~(~{ ~S ~D~}~))."
         taskmaster acceptor (numbers-of taskmaster)))
 
 ;;; The acceptor takes :PARKING for its taskmaster, so that a program need not make one for that.

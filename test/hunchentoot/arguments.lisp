@@ -81,6 +81,13 @@
     (is (search "recycling-taskmaster :max-thread-count 20 :max-accept-count 30)" (first warnings))))
   (is (search ":max-thread-count 1)"
               (first (stock-warnings (make-instance 'hunchentoot:single-threaded-taskmaster)))))
+  ;; NIL is a number, too: no limit, and 503 when every thread serves.
+  (is (search "recycling-taskmaster :max-thread-count nil)"
+              (first (stock-warnings (make-instance 'hunchentoot:one-thread-per-connection-taskmaster
+                                                    :max-thread-count nil :max-accept-count nil)))))
+  (is (search "recycling-taskmaster :max-thread-count 20 :max-accept-count nil)"
+              (first (stock-warnings (make-instance 'hunchentoot:one-thread-per-connection-taskmaster
+                                                    :max-thread-count 20 :max-accept-count nil)))))
   (is (null (stock-warnings (taskmaster))))
   (is (null (stock-warnings (make-instance 'taskmaster-of-somebody)))))
 
