@@ -1,82 +1,82 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What the server asks of the application that it serves.
+;;;; The interface between the server and the application that it serves.
 
 (defclass http-service (service)
   ((engine :initform nil :accessor application-engine)
    (log-throttle :initform (make-log-throttles) :reader application-log-throttles
-                 :documentation "What has happened, and no message has told of."))
+                 :documentation "Events that were counted and not logged yet."))
   (:documentation "A service whose connections speak HTTP: it reads requests, has an application
 respond to them, and looks after the connections.  An abstract class; its subclass is the
 application."))
 
 (setf (documentation 'application-engine 'function)
-      "The engine that serves APPLICATION, of the last start: each makes a new one, so that what an
-earlier one had to leave behind cannot disturb it.  NIL before the first.")
+      "The engine of the last start of APPLICATION; NIL before the first.  Each start makes a new
+engine, so that leftovers of an earlier one cannot disturb it.")
 
 (defgeneric respond (application exchange)
-  (:documentation "Has APPLICATION answer the request of EXCHANGE, whose head was read; or, when
-EXCHANGE has no head, read it and answer.  Returns what is to become of the connection, as SERVE
-does: :CLOSE, :PARK, :DEFERRED when the HTTP connection has a SUSPENDED-EXCHANGE, :DETACHED or
-:BROKEN.  An error that gets out is counted by the engine, and the connection closed."))
+  (:documentation "Has APPLICATION answer the request of EXCHANGE, whose head was read.  If EXCHANGE
+has no head, APPLICATION reads it first.  Returns the outcome for the connection, as SERVE does:
+:CLOSE, :PARK, :DEFERRED when the HTTP connection has a SUSPENDED-EXCHANGE, :DETACHED or :BROKEN.
+After an error, the engine counts it and closes the connection."))
 
 (defgeneric reading-kind (application)
-  (:documentation "Who reads the connections of APPLICATION: the server, :OWN; the server, but a
-program may read first, and what is read is left to it until it has had its turn, :WRAPPED; or a
-program, :FOREIGN."))
+  (:documentation "The reader of the connections of APPLICATION: :OWN, the server; :WRAPPED, the
+server, but a method of a program may read first, and the server leaves the octets that it has
+looked at to it; :FOREIGN, a program."))
 
 (defgeneric application-limits (application)
-  (:documentation "The LIMITS of requests to APPLICATION."))
+  (:documentation "The LIMITS for requests to APPLICATION."))
 
 (defgeneric idle-seconds (application)
-  (:documentation "How many seconds, a real, a client of APPLICATION may let a worker, or the
-server, wait for its handshake, its next request or the rest of one; NIL for no limit."))
+  (:documentation "How many seconds, a real, a worker or the server waits for a client of
+APPLICATION: for its handshake, its next request or the rest of one; NIL for no limit."))
 
 (defgeneric write-seconds (application)
-  (:documentation "How many seconds, a real, a client of APPLICATION may take nothing of what is
-sent to it; NIL for no limit."))
+  (:documentation "How many seconds, a real, a client of APPLICATION may accept no octets of its
+reply; NIL for no limit."))
 
 (defgeneric encrypted-p (application)
   (:documentation "True when the connections of APPLICATION begin with a TLS handshake."))
 
 (defgeneric handshake-context (application)
-  (:documentation "The TLS-CONTEXT by which the server takes part in the handshakes of connections
-of APPLICATION; NIL where they have none, or PROGRAM-STREAM does that.")
+  (:documentation "The TLS-CONTEXT with which the server does the handshakes of connections to
+APPLICATION; NIL where they have none, or where PROGRAM-STREAM does them.")
   (:method (application)
     (declare (ignore application))
     nil))
 
 (defgeneric program-stream (application socket-stream)
-  (:documentation "The stream from which requests to APPLICATION are read, made of SOCKET-STREAM,
-that of a connection: itself, one of TLS, after the handshake, or whatever a program puts around
-it."))
+  (:documentation "The stream from which requests to APPLICATION are read.  It is made of
+SOCKET-STREAM, the stream of a connection: SOCKET-STREAM itself, a stream of TLS after the
+handshake, or any stream that a program puts around it."))
 
 (defgeneric name-of-our-end (application socket)
-  (:documentation "Address and port, a list, under which the client of SOCKET has reached
+  (:documentation "The address and the port, in a list, at which the client of SOCKET has reached
 APPLICATION."))
 
 (defgeneric note-failed-handshake (application condition)
-  (:documentation "Tells who runs APPLICATION of CONDITION, which has ended a handshake."))
+  (:documentation "Counts and logs for APPLICATION that CONDITION has ended a handshake."))
 
 (defgeneric check-head (application head)
   (:documentation "Signals PROTOCOL-ERROR when APPLICATION cannot answer a request with HEAD.  Not
-asked about GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
+called for GET and HEAD, which every server supports (RFC 9110, section 9.1)."))
 
 (defgeneric early-octets (application head)
-  (:documentation "How many octets of the content of the request HEAD are received at most before
-APPLICATION responds, an integer; 0 for none.")
+  (:documentation "How many octets, an integer, of the content of the request HEAD are received at
+most before APPLICATION responds; 0 for none.")
   (:method (application head)
     (declare (ignore head))
     (limits-early-octets (application-limits application))))
 
 (defgeneric content-refused (application refusal)
-  (:documentation "Ends the current request to APPLICATION because its content is not acceptable:
-REFUSAL, a PROTOCOL-ERROR, says why.  Leaves by a throw when it has answered; returns when an answer
-has begun before, and the error is then signalled to who reads the content."))
+  (:documentation "Ends the current request to APPLICATION because of REFUSAL, a PROTOCOL-ERROR
+about its content.  Answers and leaves by a throw.  If a reply has begun already, returns instead,
+and the reader of the content gets REFUSAL as an error."))
 
 (defgeneric note-rejected (application http refusal &optional method uri protocol)
-  (:documentation "Counts and logs a request to APPLICATION over HTTP that the server answers
-because of REFUSAL, a PROTOCOL-ERROR, without a call of RESPOND; METHOD, URI and PROTOCOL are NIL
+  (:documentation "Counts and logs a request to APPLICATION over HTTP that the server refuses
+without a call of RESPOND, because of REFUSAL, a PROTOCOL-ERROR.  METHOD, URI and PROTOCOL are NIL
 where they are not known.")
   (:method (application http refusal &optional method uri protocol)
     (declare (ignore application http refusal method uri protocol))
@@ -88,36 +88,36 @@ where they are not known.")
                    "A client speaks TLS where plain HTTP is spoken"
                    "clients spoke TLS where plain HTTP is spoken"))))
 
-;;; What is told to the people who run an application
+;;; Messages to the log of an application
 
 (defun tell (application level control &rest arguments)
-  "Tells what CONTROL and ARGUMENTS, for FORMAT, say to the people who run APPLICATION, at LEVEL.
-Never signals."
+  "Logs the message of CONTROL and ARGUMENTS, as for FORMAT, for APPLICATION at LEVEL.  Never
+signals."
   (let ((engine (application-engine application)))
     (if engine
         (apply #'log-message engine level control arguments)
         (apply #'note application level control arguments))))
 
 (defun log-throttle-of (application name)
-  "What has happened to APPLICATION of what has NAME, a keyword, and was not told."
+  "The log throttle of APPLICATION for events of NAME, a keyword."
   (cdr (assoc name (application-log-throttles application))))
 
 (defun tell-seldom (application name level once often &optional reason)
-  "Like LOG-RARELY with ONCE, OFTEN and REASON, of what has NAME, a keyword, among what APPLICATION
-tells seldom, at LEVEL."
+  "Like LOG-RARELY with ONCE, OFTEN and REASON, for events of NAME, a keyword, in the log of
+APPLICATION at LEVEL."
   (log-rarely (log-throttle-of application name)
               (lambda (&rest arguments) (apply #'tell application level arguments))
               once often reason))
 
 (defun tell-of-refusal (application most)
-  "Tells that a connection to APPLICATION was refused, since all MOST threads serve."
+  "Logs that a connection to APPLICATION was refused, since all MOST threads serve."
   (tell-seldom application :refused :warning
                "A connection was refused" "connections were refused"
                (format nil "all ~A threads serve" most)))
 
 (defun tell-of-failed-handshake (application condition)
-  "Tells that CONDITION has ended a TLS handshake with APPLICATION, if that is to be told."
-  (multiple-value-bind (level reason) (handshake-failure-telling condition)
+  "Logs that CONDITION has ended a TLS handshake with APPLICATION, if its kind is logged."
+  (multiple-value-bind (level reason) (handshake-failure-message condition)
     (when level
       (tell-seldom application (handshake-failure-kind condition) level
                    "A TLS handshake failed" "TLS handshakes failed" reason))))

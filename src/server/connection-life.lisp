@@ -2,15 +2,15 @@
 
 ;;;; The life of a connection that speaks HTTP, between the engine and an application.
 ;;;;
-;;;;   the engine calls SERVE:  WAITING-INPUT reads a head, and content that is received early
-;;;;                            RESPOND has the application answer, which writes to the buffered connection
-;;;;                            what the socket did not take stays in the connection's queue
-;;;;   and gets back            :CLOSE, :PARK, :DEFERRED, :DETACHED or :BROKEN
-;;;;   or, after :DEFERRED,     CONTINUE-HTTP-CONNECTION goes on with what is to come later
+;;;;   the engine calls SERVE   WAITING-INPUT reads a head, and content that is received early;
+;;;;                            RESPOND has the application answer, to the buffered connection;
+;;;;                            octets that the socket did not accept stay in the send queue
+;;;;   SERVE returns            :CLOSE, :PARK, :DEFERRED, :DETACHED or :BROKEN
+;;;;   SERVE after :DEFERRED    CONTINUE-HTTP-CONNECTION continues the suspended exchange
 
 (declaim (inline connection-suspended-exchange))
 (defun connection-suspended-exchange (connection)
-  "What goes on over CONNECTION, a SUSPENDED-EXCHANGE; NIL while requests are read, and before."
+  "The SUSPENDED-EXCHANGE of CONNECTION; NIL while requests are read, and before."
   (let ((http (connection-data connection)))
     (and http (http-suspended-exchange http))))
 
@@ -27,7 +27,7 @@
          (settled-outcome connection outcome))))
 
 (defun resume-exchange-of (connection)
-  "What CONTINUE-HTTP-CONNECTION returns for CONNECTION in a resuming thread."
+  "The result of CONTINUE-HTTP-CONNECTION for CONNECTION in a resuming thread."
   (flet ((continue-it ()
            (continue-http-connection (connection-data connection) t)))
     (declare (dynamic-extent #'continue-it))
@@ -38,9 +38,9 @@
     (and suspended-exchange (over-at-once-p suspended-exchange))))
 
 (defun settled-outcome (connection outcome)
-  "OUTCOME of a service of CONNECTION, as SERVE returns it: :BROKEN where what is left of its output
-cannot be sent, and :NEXT in place of :PARK where what was read has not been served."
-  (cond ((or (eq :broken outcome) (not (output-settled-p connection)))
+  "OUTCOME of a service of CONNECTION, as SERVE returns it: :BROKEN where the rest of its output
+cannot be sent, and :NEXT instead of :PARK where octets that were read are still to be served."
+  (cond ((or (eq :broken outcome) (not (settle-output connection)))
          :broken)
         (t
          (when (and (eq :park outcome)
@@ -52,7 +52,7 @@ cannot be sent, and :NEXT in place of :PARK where what was read has not been ser
          outcome)))
 
 (defun serve-request-of (application connection)
-  "Reads a request of CONNECTION, has APPLICATION answer it, and returns what is to become of
+  "Reads a request of CONNECTION and has APPLICATION answer it.  Returns the outcome for
 CONNECTION."
   (let* ((kind (reading-kind application))
          (input (waiting-input application connection kind))
@@ -65,15 +65,15 @@ CONNECTION."
                                                         :kind kind
                                                         :head (if (eq input :some) nil input)))))))
     (case outcome
-      (:deferred                        ; it may have been answered meanwhile
+      (:deferred                        ; it may have been answered in the meantime
        (setf outcome (continue-http-connection (connection-data connection) nil)))
       (t (when (eq :none input)
            (leave-reading-to-engine connection))))
     outcome))
 
 (defun respond-or-abandon (application exchange)
-  "What RESPOND returns.  However it is left, a reply that was deferred is sent by who continues it,
-or abandoned."
+  "The result of RESPOND.  However RESPOND is left, a deferred reply that no suspended exchange
+continues is ended."
   (when (exchange-http exchange)
     (begin-request-on (http-io (exchange-http exchange))))
   (unwind-protect (respond application exchange)
@@ -86,20 +86,20 @@ or abandoned."
 ;;; Before the first request
 
 (defun establish-http-connection (application socket connection)
-  "Prepares CONNECTION, with SOCKET, for its first request to APPLICATION.  Where a TLS handshake is
-the worker's, it happens here, under a deadline.  Signals PEER-GONE where nobody is there any more,
-or the handshake failed, which was told."
+  "Prepares CONNECTION, with SOCKET, for its first request to APPLICATION.  If the worker does a TLS
+handshake, that happens here, under a deadline.  Signals PEER-GONE when the client has left, or when
+the handshake failed, which was logged."
   (let ((socket-stream (socket-octet-stream socket))
         (http (http-connection-to-socket application socket)))
     (settle-io http connection socket-stream
                (call-with-deadline connection :handshake (idle-seconds application)
                                    (lambda ()
-                                     (shaken-stream application socket-stream))))
+                                     (checked-program-stream application socket-stream))))
     (setf (connection-data connection) http)))
 
-(defun shaken-stream (application socket-stream)
-  "The stream that APPLICATION makes of SOCKET-STREAM.  Signals PEER-GONE where a handshake failed
-in that."
+(defun checked-program-stream (application socket-stream)
+  "The stream that APPLICATION makes of SOCKET-STREAM.  Signals PEER-GONE after a failed handshake,
+which is logged."
   (handler-bind ((error (lambda (condition)
                           (when (and (encrypted-p application) (handshake-failure-kind condition))
                             (note-failed-handshake application condition)
@@ -107,29 +107,30 @@ in that."
     (program-stream application socket-stream)))
 
 (defun http-connection-of (application socket connection)
-  "The HTTP connection of CONNECTION, with SOCKET, established for APPLICATION when it has none."
+  "The HTTP connection of CONNECTION, with SOCKET; established for APPLICATION if there is none."
   (or (connection-data connection)
       (establish-http-connection application socket connection)))
 
-(defun established-p (application connection)
-  "Establishes the HTTP connection of CONNECTION, outside of the methods of a program.  NIL when
-nobody is there any more, or the handshake failed; what else fails there is told as that."
+(defun try-to-establish (application connection)
+  "Establishes the HTTP connection of CONNECTION, outside of the methods of a program.  Returns NIL
+when the client has left, or the handshake failed.  With TLS, any other error is logged as a failed
+handshake, too."
   (handler-bind ((error (lambda (condition)
                           (when (encrypted-p application)
                             (note-failed-handshake application condition)
-                            (return-from established-p nil)))))
+                            (return-from try-to-establish nil)))))
     (handler-case (establish-http-connection application (connection-usocket connection) connection)
       (peer-gone () nil))))
 
-;;; By a worker that waits, or where a program reads first
+;;; A worker waits, or a program reads first
 
 (defun next-request-missing (application socket exchange wait-p)
-  "Reads the head of the next request to APPLICATION of the connection of EXCHANGE, with SOCKET, and
-gives it to EXCHANGE: returns NIL.  Waits for it if WAIT-P.  Where there is none, returns what is to
-become of the connection, as RESPOND does."
+  "Reads the head of the next request to APPLICATION of the connection of EXCHANGE, with SOCKET.
+Waits for it if WAIT-P.  Stores it in EXCHANGE and returns NIL; if there is none, returns the
+outcome for the connection, as RESPOND does."
   (let* ((connection (exchange-connection exchange))
          (http (handler-case (http-connection-of application socket connection)
-                 ;; A client may leave before we ask who it is.
+                 ;; The client may leave before its address is read.
                  (peer-gone () (return-from next-request-missing :close))))
          (head (if (http-waits-p http)
                    (read-next-request application socket connection http)
@@ -144,15 +145,15 @@ become of the connection, as RESPOND does."
 ;;; Before each request
 
 (defun waiting-input (application connection kind)
-  "What a worker that was told of CONNECTION, of KIND, finds: the head of a request, which we have
-read; :SOME input, which whoever comes first is to read; :NONE yet; or the :END."
+  "The input of CONNECTION, of KIND, after an event: the head of a request that the server has read;
+:SOME input for the first reader; :NONE so far; or its :END."
   (let ((http (connection-data connection)))
     (cond ((not (connection-parkable-p connection)) ; its worker waits
            :some)
-          ((and http (http-shaking-p http))
+          ((and http (http-handshaking-p http))
            (input-after-handshake application connection http kind))
           ((and http (http-body-prefetch http) (not (eq :own kind)))
-           :end)                        ; who reads now would take the rest of content for a request
+           :end)                        ; a reader would take the rest of the content for a request
           ((eq :foreign kind)
            (octets-waiting connection))
           ((and http (http-waits-p http))
@@ -168,30 +169,29 @@ read; :SOME input, which whoever comes first is to read; :NONE yet; or the :END.
                                                 (begin-handshake application connection) kind)
              (peer-gone () :end)))
           ((and (encrypted-p application) (eq :wrapped kind))
-           :some)                       ; the program may read before the handshake
-          ((established-p application connection)
+           :some)                       ; the program may read first
+          ((try-to-establish application connection)
            (waiting-input application connection kind))
           (t :end))))
 
 (defun input-after-handshake (application connection http kind)
-  "What WAITING-INPUT returns for CONNECTION, of KIND, once the handshake over HTTP is done; until
+  "The result of WAITING-INPUT for CONNECTION, of KIND, once the handshake over HTTP is done; until
 then :NONE, or :END where it fails."
-  (multiple-value-bind (done-p result) (shaken-p application connection http)
+  (multiple-value-bind (done-p result) (continue-handshake application connection http)
     (if done-p
         (waiting-input application connection kind)
         result)))
 
 (defun octets-waiting (connection)
-  "Whether the descriptor of CONNECTION has :SOME input, or :NONE."
+  "Returns :SOME when the descriptor of CONNECTION has input, otherwise :NONE."
   (if (await-descriptor (connection-descriptor connection) :input :until (milliseconds))
       :some
       :none))
 
-;;; What the engine asks
+;;; Questions of the engine
 
 (defun note-missed-input (connection)
-  "Lets whoever reads CONNECTION next look, where the engine may have got an event that it does not
-tell of."
+  "Makes the next reader of CONNECTION look for input where the engine may have consumed an event."
   (when (eq :missed (shiftf (connection-input connection) nil))
     (let* ((http (connection-data connection))
            (io (and http (http-io http))))   ; none before the handshake
@@ -199,26 +199,26 @@ tell of."
         (setf (io-drained-p io) nil)))))
 
 (defun input-to-serve-p (connection)
-  "True when octets of CONNECTION that were read already, or its end, are to be served, of which the
-poller will not tell.  Otherwise gives back the buffers that hold nothing."
+  "True when octets of CONNECTION that were read already, or its end, are to be served: the poller
+will not report them.  Otherwise returns the empty buffers."
   (let* ((http (connection-data connection))
          (io (and http (http-io http))))
     (cond ((null http) nil)
-          ((http-shaking-p http) nil)   ; OpenSSL has read all
-          ;; A part of a request is no input to be served, and who read it has read all.
+          ((http-handshaking-p http) nil)   ; OpenSSL has read all
+          ;; A part of a request is no input to serve, and its reader has read all.
           ((and (null (http-parser http)) (null (http-body-prefetch http))
                 (or (input-waiting-p io)
-                    (io-awaits-output-p io)))     ; which SERVE leaves to the engine
+                    (io-awaits-output-p io)))     ; SERVE leaves this to the engine
            t)
           (t
            (lend-no-buffers io)
            nil))))
 
 (defun all-read-p (connection)
-  "True when all octets that had come of CONNECTION were read."
+  "True when all octets of CONNECTION that had come were read."
   (let ((http (connection-data connection)))
     (and http
-         (not (http-shaking-p http))
+         (not (http-handshaking-p http))
          (not (http-waits-p http))
          ;; An unfinished head stays in the buffered connection.
          (if (http-parser http)
@@ -226,19 +226,19 @@ poller will not tell.  Otherwise gives back the buffers that hold nothing."
              (io-all-read-p (http-io http))))))
 
 (defmethod give-notice ((application http-service) connection)
-  "A request that came in part is answered 408 (RFC 9110, section 15.5.9); who has not begun one was
-asked nothing, and is told nothing."
+  "Answers a request that came in part with 408 (RFC 9110, section 15.5.9).  A client that has not
+begun one gets no answer."
   (let ((http (connection-data connection)))
     (and http
          (io-open-p (http-io http))
-         (not (http-waits-p http))      ; nor may we
+         (not (http-waits-p http))      ; a reply could wait, too
          (let ((refusal (reject-late application connection http)))
            (and refusal
                 (send-refusal-at-once (http-io http) refusal))))))
 
 (defun reject-late (application connection http)
-  "Counts and logs the request that came in part over HTTP, of CONNECTION, which is late, or
-evicted; returns its refusal, or NIL when there is none."
+  "Counts and logs the unfinished request over HTTP, of CONNECTION, which is late or evicted.
+Returns its refusal, or NIL when there is no unfinished request."
   (let ((parser (http-parser http))
         (refusal (make-refusal (if (eq :evicted (connection-deadline-kind connection))
                                    :no-memory
@@ -251,8 +251,8 @@ evicted; returns its refusal, or NIL when there is none."
            refusal))))
 
 (defun more-may-come-p (connection)
-  "True when the client of CONNECTION may send more.  One that has said it would not, and has sent
-more all the same, may still be sending it."
+  "True when the client of CONNECTION may send more.  A client that has announced its last request,
+and sent more all the same, may still be sending."
   (let ((http (connection-data connection)))
     (not (and http
               (http-over-p http)
@@ -260,16 +260,16 @@ more all the same, may still be sending it."
 
 ;;; After each request
 
-(defun output-settled-p (connection)
-  "True where the engine sends what the socket of CONNECTION did not take of the answer.  Where a
-worker keeps the connection, it waits for the peer: NIL when that is gone, or takes none in time."
+(defun settle-output (connection)
+  "True where the engine sends the rest of the answer of CONNECTION.  Otherwise the worker waits for
+the peer, and the result is NIL when that is gone, or takes no octets in time."
   (or (null (connection-output connection))
       (connection-parkable-p connection)
-      (unsent-sent-p (io-base (http-io (connection-data connection))))))
+      (send-rest (io-base (http-io (connection-data connection))))))
 
 (defun leave-reading-to-engine (connection)
-  "Has the engine go on with CONNECTION, of which nothing has come, when its peer takes octets,
-where what carries its buffered connection has some of its own to send before it reads on."
+  "For CONNECTION, which has no input: if its transport has octets to send before it can read on,
+has the engine continue when the peer takes octets."
   (let* ((http (connection-data connection))
          (io (and http (http-io http))))
     (when (and io (io-awaits-output-p io) (null (connection-output connection)))
@@ -281,26 +281,26 @@ where what carries its buffered connection has some of its own to send before it
 ;;; The end
 
 (defmethod release ((application http-service) connection)
-  (prog1 (more-may-come-p connection)   ; what is let go of has no input
+  (prog1 (more-may-come-p connection)   ; a released connection has no input
     (let-go-of application connection)))
 
 (defun let-go-of (application connection)
-  "Gives up what APPLICATION keeps for CONNECTION, and flushes what is to be flushed."
+  "Releases the state of CONNECTION for APPLICATION, and flushes its output."
   (let ((http (connection-data connection))
         (socket (connection-socket connection)))
     (when socket
       (let* ((socket-stream (socket-octet-stream socket))
              (io (stream-io socket-stream)))
-        (unwind-protect                 ; a program may end its thread amid that
+        (unwind-protect                 ; a program may end the thread halfway
              (progn
                (when http
                  (release-input (http-io http))
                  (abandon-suspended-exchange http)
                  (abandon-body-prefetch http))
-               (when (connection-parkable-p connection) ; the engine has sent what is to be sent
+               (when (connection-parkable-p connection) ; the engine has sent the output
                  (clear-queue (connection-queue connection)))
                (when (and http (not (eq (http-stream http) socket-stream)))
-                 ;; TLS streams close what they are made of.
+                 ;; A TLS stream closes the stream that it was made of.
                  (when io
                    (leave-end-to-engine io))
                  (close-outer-stream application
@@ -313,11 +313,12 @@ where what carries its buffered connection has some of its own to send before it
             (close-lent io)))))))
 
 (defun close-outer-stream (application stream)
-  "Closes STREAM, which PROGRAM-STREAM has made for APPLICATION of a socket's."
+  "Closes STREAM, which PROGRAM-STREAM of APPLICATION has made of the stream of a socket."
   (handler-bind ((error (lambda (condition)
                           (declare (ignore condition))
-                          ;; TLS ends with a farewell.  Who is gone does not get it: that is no
-                          ;; failure, and OpenSSL's conditions do not tell it from others.
+                          ;; TLS ends with a farewell message.  A client that is gone does not get
+                          ;; it, which is no failure; but the conditions of OpenSSL do not
+                          ;; distinguish it from one.
                           (when (encrypted-p application)
                             (close stream :abort t)
                             (return-from close-outer-stream nil)))))

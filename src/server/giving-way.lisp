@@ -34,7 +34,7 @@ over IO, in MILLISECONDS; NIL when none is.")
   (let ((http (connection-data connection)))
     (or (null http)
         (null (http-io http))
-        (input-kept-p engine http))))
+        (keep-waiting-input engine http))))
 
 (defmethod input-kept-since ((application http-service) connection)
   (let* ((http (connection-data connection))

@@ -10,7 +10,7 @@
 comes in two parts."
   (let ((kept (make-gate "the part of a head to be kept")))
     (with-connection (connection)
-      (with-function (server::input-kept-p (original &rest arguments)
+      (with-function (server::keep-waiting-input (original &rest arguments)
                        (prog1 (apply original arguments)
                          (open-gate kept)))
         (send connection "GET " target " HTTP/1.1" :crlf

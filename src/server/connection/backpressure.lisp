@@ -1,34 +1,35 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What the peer of a buffered connection does not take of a reply that a handler streams is kept,
-;;;; up to a high-water mark, so that the handler goes on.
+;;;; Backpressure: octets of a streamed reply that the client does not take wait in the send queue
+;;;; of the buffered connection, up to a high-water mark.  Meanwhile the handler goes on.
 ;;;;
-;;;;   what was written          and                               then
-;;;;   fills the buffer, or      the peer takes it                 it leaves
-;;;;   was flushed               the peer takes no more now        the rest is queued, or stays there
+;;;;   output                    condition                         action
+;;;;   fills the buffer, or      the socket accepts it             it is sent
+;;;;   was flushed               the socket accepts no more now    the rest is queued, or stays in
+;;;;                                                               the buffer
 ;;;;   fills the buffer          more than the mark is queued, or  the worker waits, see AWAIT-TAKER
 ;;;;                             the heap has no room
-;;;;   all of the reply          some of it is queued              the engine sends that
+;;;;   is all of the reply       some of it is queued              the engine sends that
 ;;;;
-;;;; Who has a descriptor of its own that nobody would send from, or a stream of the Lisp's own
-;;;; beside the buffered connection, waits as everywhere else.
+;;;; The engine sends from the queue only while it owns the descriptor and no Lisp stream was lent
+;;;; (see lending.lisp).  Otherwise each write waits until the socket has accepted its octets.
 
 (defparameter *high-water-mark* (* 256 1024)
-  "How many octets, an integer from 0, of a reply that a handler streams are kept for a client that
-does not take them; beyond that the handler waits for the client, for the write timeout of the
-acceptor at most.  Each slow client may take so much of the heap, while no more than three quarters
-of that are in use.")
+  "How many octets, an integer from 0, of a streamed reply are queued for a client that does not
+take them.  Beyond that, the handler waits for the client, for at most the write timeout of the
+acceptor.  Each slow client may take so much of the heap, while no more than three quarters of the
+heap are in use.")
 
 (defun give-up-taker (io)
-  "Signals STREAM-TIMEOUT for IO, whose peer has taken too long.  A connection of the engine is
-broken: nobody waits for that peer again."
+  "Signals STREAM-TIMEOUT for IO, whose peer has taken too long.  If the engine owns the descriptor,
+the connection is broken off first, so that no later wait for this peer is possible."
   (when (eq :engine (io-owner io))
     (break-off-io io))
   (error 'stream-timeout :stream (io-stream io)))
 
 (defun await-taker (io)
-  "Waits until the descriptor beneath IO has room for more octets.  If its peer is too slow (see
-the engine's slow-readers.lisp), it is given up; see GIVE-UP-TAKER."
+  "Waits until the descriptor beneath IO has room for more octets.  If the peer is too slow (see
+slow-readers.lisp of the engine), calls GIVE-UP-TAKER."
   (let* ((base (io-base io))
          (queue (io-queue base))
          (limit (send-queue-milliseconds queue))
@@ -49,7 +50,7 @@ the engine's slow-readers.lisp), it is given up; see GIVE-UP-TAKER."
       (setf (send-queue-milliseconds queue) limit)
       (end-wait queue))))
 
-;;; Keeping
+;;; Queueing
 
 (defun engine-sends-p (io)
   "True when the engine sends what is unsent of IO."
@@ -58,34 +59,34 @@ the engine's slow-readers.lisp), it is given up; see GIVE-UP-TAKER."
          (null (io-lent base)))))
 
 (defun send-now (io octets start end)
-  "Sends what the peer of IO, whose queue is empty, takes now of OCTETS from START to END.
-Returns where the rest begins.  Signals DESCRIPTOR-BROKEN."
+  "Sends as many OCTETS from START to END as the peer of IO, whose queue is empty, takes now.
+Returns the position where the rest begins.  Signals DESCRIPTOR-BROKEN."
   (let ((count (send io octets start end)))
     (cond ((>= count 0) (+ start count))
           ((would-block-p count) start)
           (t (fail-as-broken io (- count))))))
 
-(defun keep (io octets start end)
+(defun enqueue-copy (io octets start end)
   "Adds a copy of OCTETS from START to END to the queue of IO."
   (when (< start end)
     (enqueue (io-queue io) (list (make-octets-part (subseq octets start end))))))
 
 (defun queue-buffered (io)
-  "Moves what was written to IO to its queue."
+  "Moves the octets in the output buffer of IO to its queue."
   (uninterruptibly
-    (keep io (io-output io) 0 (shiftf (io-fill io) 0))))
+    (enqueue-copy io (io-output io) 0 (shiftf (io-fill io) 0))))
 
 (defun send-buffer (io)
-  "Sends what the peer of IO, whose queue is empty, takes now of what was written; queues the
-rest."
+  "Sends as much of the output buffer of IO, whose queue is empty, as the peer takes now.  Queues
+the rest."
   (sending-wholly (io)
     (let* ((octets (io-output io))
-           (end (shiftf (io-fill io) 0)))     ; not to be sent twice when this fails
-      (keep io octets (send-now io octets 0 end) end))))
+           (end (shiftf (io-fill io) 0)))     ; if this fails, nothing is sent twice
+      (enqueue-copy io octets (send-now io octets 0 end) end))))
 
 (defun push-output (io)
-  "Sends what the peer of IO takes now of what is queued and of what was written.  Waits only
-where nobody else would send the rest."
+  "Sends as much of the queue and the output buffer of IO as the peer takes now.  Waits only if the
+engine would not send the rest."
   (cond ((not (engine-sends-p io))
          (send-output io))
         (t
@@ -95,15 +96,15 @@ where nobody else would send the rest."
            (send-buffer io)))))
 
 (defun too-much-unsent-p (io)
-  "True when more than *HIGH-WATER-MARK* octets are in the queue of IO, or any while the heap
-has no room: all slow clients together could fill it."
+  "True when more than *HIGH-WATER-MARK* octets are in the queue of IO, or any while the heap has no
+room: all slow clients together could fill the heap."
   (let ((unsent (queued-octets (io-queue io))))
     (or (> unsent *high-water-mark*)
         (and (plusp unsent)
              (not (make-room-in-heap unsent))))))
 
 (defun empty-output (io)
-  "Empties the buffer of IO.  Waits for its peer while too much is queued."
+  "Empties the output buffer of IO.  Waits for its peer while too much is queued."
   (push-output io)
   (queue-buffered io)
   (loop while (too-much-unsent-p io)
@@ -111,28 +112,27 @@ has no room: all slow clients together could fill it."
            (flush-io io)))
 
 (defun leave-output-to-engine (io)
-  "At the end of a reply: sends what the peer of IO takes now of what was written, and queues
-the rest."
+  "Ends the output of a reply on IO: sends as much as the peer takes now, and queues the rest."
   (push-output io)
   (queue-buffered io))
 
 ;;; Writing
 
 (defun output-buffer (io)
-  "The buffer for output of IO, which may be full."
+  "The output buffer of IO, which may be full."
   (or (io-output io)
       (setf (io-output io) (take-buffer :output))))
 
 (defun output-room (io)
-  "The buffer for output of IO, which has room for an octet."
+  "The output buffer of IO, with room for at least one octet."
   (let ((buffer (output-buffer io)))
     (when (= (io-fill io) (length buffer))
       (empty-output io))
     buffer))
 
 (defun put-in-buffer (io sequence start end)
-  "Writes what fits of SEQUENCE from START to END, at least one octet, to the buffer of IO;
-returns where the rest begins."
+  "Copies octets of SEQUENCE from START to END, at least one, to the output buffer of IO, as far as
+there is room.  Returns the position where the rest begins."
   (let* ((buffer (output-room io))
          (fill (io-fill io))
          (next (min end (+ start (- (length buffer) fill)))))
@@ -141,7 +141,7 @@ returns where the rest begins."
     next))
 
 (defun large-p (io sequence start end)
-  "True when SEQUENCE from START to END is better sent to IO as it is."
+  "True when it is cheaper to send SEQUENCE from START to END to IO without a copy to its buffer."
   (and (typep sequence 'octets)
        (>= (- end start) +output-size+)
        (zerop (io-fill io))
@@ -149,11 +149,11 @@ returns where the rest begins."
        (engine-sends-p io)))
 
 (defun write-with-backpressure (io sequence start end)
-  "Writes SEQUENCE, of octets, from START to END to IO; what the peer does not take now is kept,
-up to the high-water mark."
+  "Writes SEQUENCE, of octets, from START to END to IO.  Octets that the peer does not take now are
+queued, up to the high-water mark."
   (loop
     (when (large-p io sequence start end)
-      ;; The range is a program's, and what follows checks nothing.
+      ;; The caller is a program, and SEND-NOW does not check the range.
       (check-range sequence start end)
       (setf start (send-now io sequence start end)))
     (unless (< start end)

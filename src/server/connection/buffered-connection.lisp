@@ -1,68 +1,68 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A buffered connection: a non-blocking descriptor with what was received and not read, and what
-;;;; was written and not sent.
+;;;; A buffered connection: a non-blocking descriptor with an input buffer (received, not yet read)
+;;;; and an output buffer (written, not yet sent).
 ;;;;
-;;;; It has buffers only while it is in use: they belong to the worker, who lends them for a
-;;;; request.  Invariants:
+;;;; The buffers belong to the worker, which lends them to the connection for a request.
+;;;; Invariants:
 ;;;; - INPUT is NIL, or its octets from START to END were received and not read.
 ;;;; - OUTPUT is NIL, or its octets from 0 to FILL were written and not sent.
-;;;; - QUEUE, that of its connection, has the parts (see the engine's send-queue.lisp) of a reply
-;;;;   that was given whole, or that a handler streams (see keeping.lisp), and that the descriptor
-;;;;   did not take.  They leave before what OUTPUT has.  At the end of the request the engine
-;;;;   goes on with them; only a program that writes or waits otherwise before that waits for
-;;;;   them.
-;;;; - DRAINED-P is true only if the last time the descriptor was read, less came than could
-;;;;   have, so that the poller will tell of what comes next.
+;;;; - QUEUE, the send queue of the connection, has the parts of a reply (see send-queue.lisp of
+;;;;   the engine) that the descriptor did not accept.  They are sent before the octets in OUTPUT.
+;;;;   After the request the engine sends them.  Before that, a handler that flushes, or reads
+;;;;   and finds no input, waits until they are sent.
+;;;; - DRAINED-P is true only if the last read of the descriptor returned fewer octets than there
+;;;;   was room for, so that the poller will report the next ones.
 
 (defstruct (io (:include opaque) (:copier nil)
                (:constructor make-io
                    (descriptor &optional transport (queue (make-send-queue)))))
   "A non-blocking descriptor and its buffers."
-  ;; What it reads and writes: the descriptor, or TRANSPORT; both NIL when it was closed.
+  ;; Octets go through DESCRIPTOR or TRANSPORT; both are NIL after closing.
   (descriptor nil :type (or null descriptor))
   (transport nil)
-  (stream nil)                          ; of which this is the buffered connection
-  ;; The buffered connection that TLS carries on this one, see ENCRYPT-IO.
+  (stream nil)                          ; the stream of octets on top of this
+  ;; The buffered connection that carries TLS on this one, see ENCRYPT-IO.
   (encrypted nil)
-  ;; The engine's, whose client is the peer; NIL where there is none, or not yet.
+  ;; The CONNECTION of the engine; NIL where there is none, or not yet.
   (connection nil)
-  ;; The party that closes the descriptor: the :ENGINE, which watches it, so that CLOSE only ends
-  ;; it; the engine that is :CLOSING the connection, so that CLOSE leaves it alone; the :STREAM; or
-  ;; LENT, which has the descriptor then.
+  ;; The party that closes the descriptor.  :ENGINE: the engine, which watches it, so that CLOSE
+  ;; only shuts it down.  :CLOSING: the engine is closing the connection, and CLOSE leaves it alone.
+  ;; :STREAM: CLOSE closes it.  :LENT: the stream in LENT closes it.
   (owner :engine :type (member :engine :closing :stream :lent))
   (lent nil)                            ; the Lisp's own stream beside it, see lending.lisp
-  (milliseconds -1 :type fixnum)        ; how long one wait for input may take; -1 for no limit
+  (milliseconds -1 :type fixnum)        ; limit of one wait for input; -1 for none
   (input nil :type (or null octets))
   (start 0 :type index)
   (end 0 :type index)
-  (received 0 :type fixnum)             ; octets in all
-  (pace nil)                            ; the least rate at which octets have to come, or NIL
-  ;; Of the current request, to know how fast its client is: octets RECEIVED before it, and for
-  ;; how many milliseconds a worker has waited.  What was taken of the reply QUEUE knows.
+  (received 0 :type fixnum)             ; the total number of octets
+  (pace nil)                            ; the least rate of input, a PACE, or NIL
+  ;; For the speed of the client during the current request: octets RECEIVED before it, and
+  ;; milliseconds that a worker has waited.  QUEUE counts the octets of the reply that were taken.
   (received-before 0 :type fixnum)
   (waited 0 :type fixnum)
-  ;; A program has it for another protocol, and may wait as it likes.
+  ;; A program uses it for another protocol, and its waits have no share.
   (talked-on-p nil)
-  (kept 0 :type index)                  ; so many octets from START were parsed, see READ-HEAD-AHEAD
+  (kept 0 :type index) ; this many octets from START were parsed, see READ-HEAD-AHEAD
   (drained-p nil)
-  (reserved 0 :type index)              ; octets of the budget of all clients, for INPUT that waits
-  (reserved-since 0 :type fixnum)       ; when there were none, in MILLISECONDS
+  (reserved 0 :type index)              ; octets of the client memory budget, for INPUT that waits
+  (reserved-since 0 :type fixnum)       ; when RESERVED was last 0, in MILLISECONDS
   (queue nil :type send-queue)
   (output nil :type (or null octets))
   (fill 0 :type index))
 
 (setf (documentation 'io-descriptor 'function)
-      "The descriptor of IO; NIL when it was closed, or something else carries IO."
+      "The descriptor of IO; NIL when it was closed, or a transport carries IO."
       (documentation 'io-stream 'function)
-      "The stream of octets of which IO is the buffered connection."
+      "The stream of octets on top of IO."
       (documentation 'io-queue 'function)
-      "The SEND-QUEUE of IO: what was written to it, and its descriptor did not take."
+      "The SEND-QUEUE of IO: octets that were written to it, and that its descriptor did not
+accept."
       (documentation 'io-talked-on-p 'function)
       "True when a program talks another protocol over IO, so that its waits for the client have no
-share."
+share of the workers."
       (documentation 'io-drained-p 'function)
-      "True when IO had received all that had come when it was last read.")
+      "True when the last read of IO took all octets that had come.")
 
 (defmethod print-object ((io io) stream)
   (print-unreadable-object (io stream :type t :identity t)
@@ -71,19 +71,19 @@ share."
 (eval-when (:compile-toplevel :load-toplevel :execute)
   (defconstant +vector-header-octets+ 16
     "How many octets of SBCL's heap a vector takes before its elements.  The heap consists of pages
-of 32 KiB; a vector of 16 KiB with its header takes one by itself, and half of it is lost."))
+of 32 KiB.  A vector of 16 KiB plus header takes a whole page, and half of that is lost."))
 (defconstant +input-size+ (- (* 16 1024) +vector-header-octets+))
 (defconstant +output-size+ (- (* 32 1024) +vector-header-octets+))
 
-;; A buffered connection takes a buffer in one thread, and often gives it back in another.  So
-;; worker buffers has one of each kind at most, and all others are on a free list that all threads
-;; share: wherever they flow, the number that exists stays about what is in use.
+;; A connection often takes a buffer in one thread and returns it in another.  So each worker keeps
+;; at most one of each kind, and all threads share a free list for the others.  Wherever the buffers
+;; flow, about as many exist as are in use.
 
 (defvar *input-buffers* (make-free-list 32)
-  "Buffers for input that neither a buffered connection nor worker buffers has.")
+  "Input buffers that neither a connection nor a worker has.")
 
 (defvar *output-buffers* (make-free-list 32)
-  "Buffers for output that neither a buffered connection nor worker buffers has.")
+  "Output buffers that neither a connection nor a worker has.")
 
 (defun take-buffer (kind)
   "A buffer of KIND, :INPUT or :OUTPUT."
@@ -96,10 +96,9 @@ of 32 KiB; a vector of 16 KiB with its header takes one by itself, and half of i
                  (make-octets +output-size+)))))
 
 (defun return-buffer (kind buffer)
-  "Keeps BUFFER, to which nothing refers any more, for the next buffered connection that wants one
-of KIND."
+  "Keeps BUFFER, to which nothing refers any more, for the next connection that takes one of KIND."
   (ecase kind
-    ;; It had to grow for a long head, say.
+    ;; A buffer that grew, for a long head for example, is not kept.
     (:input (cond ((/= (length (the octets buffer)) +input-size+))
                   ((and *worker-buffers* (null (worker-buffers-input *worker-buffers*)))
                    (setf (worker-buffers-input *worker-buffers*) buffer))
@@ -119,7 +118,8 @@ of KIND."
   (:report (lambda (condition stream)
              (format stream "~A is ~:[closed~;broken: error number ~:*~D~]."
                      (stream-error-stream condition) (broken-number condition))))
-  (:documentation "The connection was reset, or the like."))
+  (:documentation "Signalled by reading and writing when the connection was closed, was reset, or
+failed otherwise."))
 
 (defun fail-as-broken (io number)
   "Signals that the descriptor of IO failed with the error NUMBER."
@@ -127,7 +127,7 @@ of KIND."
 
 (declaim (inline io-unsent io-open-p io-waits-p))
 (defun io-unsent (io)
-  "The parts (see PART), a list, that were written to IO, and that its descriptor did not take."
+  "The parts (see PART) that were written to IO and not accepted by its descriptor, a list."
   (send-queue-parts (io-queue io)))
 
 (defun io-open-p (io)
@@ -140,33 +140,33 @@ of KIND."
     (and transport (transport-waits-p transport))))
 
 (defun io-tls-handle (io)
-  "The SSL object of OpenSSL, a foreign pointer, by which what carries IO encrypts; NIL where there
-is none, or it is closed."
+  "The SSL object of OpenSSL by which the transport of IO encrypts, a foreign pointer; NIL where
+there is none, or it is closed."
   (let ((transport (io-transport io)))
     (and transport (transport-tls-handle transport))))
 
 (declaim (inline open-descriptor))
 (defun open-descriptor (io)
-  "The descriptor of IO for a call of the system; signals DESCRIPTOR-BROKEN when it was closed."
+  "The descriptor of IO, for a system call.  Signals DESCRIPTOR-BROKEN when it was closed."
   (or (io-descriptor io)
       (fail-as-broken io +ebadf+)))
 
 (declaim (inline io-base))
 (defun io-base (io)
-  "The buffered connection whose descriptor is beneath IO: itself where nothing else carries it, or
-has no descriptor."
+  "The buffered connection whose descriptor is beneath IO: IO itself unless a transport with a
+descriptor carries it."
   (let ((transport (io-transport io)))
     (or (and transport (transport-base transport))
         io)))
 
 (defun wait-limit (io)
-  "How many milliseconds one wait for input of IO may take; -1 for no limit."
+  "The limit of one wait for input of IO, in milliseconds; -1 for no limit."
   (if (io-lent io) (lent-milliseconds io) (io-milliseconds io)))
 
 (defun await-peer (io direction)
-  "Waits until the descriptor of IO is ready in DIRECTION; signals STREAM-TIMEOUT when that takes
-too long, or the peer is the slowest of too many for which workers wait.  The limit is one for each
-wait: who goes on reading or writing gets it anew."
+  "Waits until the descriptor of IO is ready in DIRECTION, :INPUT or :OUTPUT.  Signals
+STREAM-TIMEOUT when that takes too long, or when too many workers wait and this peer is the slowest.
+Each wait has the whole limit."
   (flet ((wait ()
            (cond ((eq :output direction) (await-taker io))
                  ((io-pace io) (await-input-at-pace io))
@@ -175,8 +175,9 @@ wait: who goes on reading or writing gets it anew."
     (await-among-others io direction #'wait)))
 
 (defun await-among-others (io direction wait)
-  "Calls WAIT, a function that waits for the peer of IO in DIRECTION, unless too many wait for
-faster ones; see WAIT-FOR-CLIENT.  A program that has the connection may wait as it likes."
+  "Calls WAIT, a function that waits for the peer of IO in DIRECTION, unless too many workers wait
+for faster peers; see WAIT-FOR-CLIENT.  No such limit applies to a program that has taken the
+connection."
   (let ((base (io-base io)))
     (if (or (io-talked-on-p io) (not (eq :engine (io-owner base))))
         (funcall wait)
@@ -190,40 +191,41 @@ faster ones; see WAIT-FOR-CLIENT.  A program that has the connection may wait as
           (incf (io-waited base) (- (milliseconds) began))))))
 
 (defun begin-request-on (io)
-  "Notes that what is received and sent over IO from now on is of another request."
+  "Notes that a new request begins on IO: its octets and waits are counted from 0."
   (let ((base (io-base io)))
     (reset-taking (io-queue base))
     (setf (io-received-before io) (io-received io)
           (io-waited base) 0)))
 
 (defun await-input-within (io limit)
-  "Waits until the descriptor beneath IO is ready for IO to be read; signals STREAM-TIMEOUT when
-that takes more than LIMIT milliseconds, if that is not negative."
+  "Waits until the descriptor beneath IO is ready for reading IO.  Signals STREAM-TIMEOUT after
+LIMIT milliseconds; a negative LIMIT means none."
   (let ((base (io-base io))
         (transport (io-transport io)))
-    (unless (await-descriptor (open-descriptor base) (if transport (transport-awaits transport) :input)
+    (unless (await-descriptor (open-descriptor base)
+                              (if transport (transport-awaits transport) :input)
                               :until (unless (minusp limit) (+ (milliseconds) limit)))
       (error 'stream-timeout :stream (io-stream base)))))
 
 ;;; The least rate
 ;;;
-;;; Only the time counts in which somebody waits for the peer: who reads may be slow as well.
+;;; Only time spent waiting for the peer counts: the reading handler may be slow, too.
 
 (defstruct (pace (:include opaque) (:constructor make-pace (rate left received)) (:copier nil))
-  "The least RATE of a buffered connection, in octets a second: LEFT milliseconds may be waited from
-when RECEIVED octets had come, and a second more for as many as RATE."
+  "The least rate of input of a buffered connection: RATE octets a second.  When RECEIVED octets had
+come, LEFT milliseconds of waiting were left.  Each RATE further octets add a second."
   (rate nil :type (integer 1) :read-only t)
   (left 0 :type fixnum)
   (received 0 :type fixnum :read-only t))
 
 (defun pace-io (io rate grace)
-  "From now on, who waits for input of IO waits no longer than GRACE seconds, and as many as what
-has come since takes at RATE octets a second.  With RATE NIL there is no such limit."
+  "Limits the waits for input of IO from now on: to GRACE seconds in all, plus the time that the
+octets received since take at RATE octets a second.  With RATE NIL there is no such limit."
   (setf (io-pace io)
         (and rate (make-pace rate (* 1000 grace) (io-received io)))))
 
 (defun pace-limit (io)
-  "How many milliseconds may be waited for input of IO, which has a pace."
+  "How many milliseconds the worker may still wait for input of IO, which has a pace."
   (let ((pace (io-pace io)))
     (max 0 (+ (pace-left pace)
               (floor (* 1000 (- (io-received io) (pace-received pace))) (pace-rate pace))))))
@@ -240,9 +242,9 @@ has come since takes at RATE octets a second.  With RATE NIL there is no such li
 ;;; Between requests, and at the end
 
 (defun lend-no-buffers (io)
-  "Gives the buffers of IO that hold nothing back."
-  ;; IO forgets a buffer first: a thread that is destroyed in between loses it, and no other
-  ;; buffered connection gets one that is in use.
+  "Returns the empty buffers of IO to the worker or the free list."
+  ;; IO forgets a buffer before it is returned: if the thread is destroyed in between, the buffer is
+  ;; lost, but never used by two connections.
   (when (and (io-input io) (= (io-start io) (io-end io)))
     (setf (io-start io) 0
           (io-end io) 0)
@@ -251,12 +253,11 @@ has come since takes at RATE octets a second.  With RATE NIL there is no such li
     (return-buffer :output (shiftf (io-output io) nil))))
 
 (defconstant +least-kept+ 256
-  "The least octets that are allocated for input that waits: a client may send one at a time.")
+  "The smallest vector, in octets, for input that waits: a client may send one octet at a time.")
 
 (defun shrink-input (io)
-  "Lets what IO has received and not read be in a vector of no more than twice its size, save where
-it is small.  Since a vector that is full is doubled, an octet is copied once or twice, however
-slowly all come."
+  "Moves the unread input of IO to a vector of at most twice its size, unless it is small already.
+A full vector is doubled.  So each octet is copied once or twice, however slowly the input comes."
   (let* ((input (io-input io))
          (start (io-start io))
          (size (- (io-end io) start)))
@@ -275,10 +276,10 @@ slowly all come."
     (if input (length (the octets input)) 0)))
 
 (defun keep-input (io more share)
-  "Gives the buffers of IO back, whose connection waits for its client without a worker, save what
-was received and not read: that is kept in memory of about its size, which is reserved, as are MORE
-octets, of what was made of what was read.  NIL where SHARE of the budget, a rational, is in use by
-then, or the heap has no room for MORE."
+  "Prepares IO to wait for its client without a worker: returns its empty buffers, and shrinks the
+vector with the unread input.  Reserves memory for that vector and for MORE octets, which the parsed
+request takes.  Returns NIL when more than SHARE of the budget, a rational, would be in use, or when
+the heap has no room for MORE."
   (lend-no-buffers io)
   (shrink-input io)
   (let ((size (+ more (input-memory io))))
@@ -288,30 +289,30 @@ then, or the heap has no room for MORE."
           (t
            (and (change-reservation (io-reserved io) size
                                     :share share :since (io-reserved-since io))
-                ;; Octets that gave way are garbage, which outlives several minor collections
-                ;; once it has waited.
+                ;; The replaced vector is garbage.  Once it has waited, it survives several minor
+                ;; collections.
                 (or (zerop more) (make-room-in-heap more)))))))
 
 (defun release-input (io &optional (size 0))
-  "Releases what is reserved for input of IO, but for SIZE octets."
+  "Reduces the reservation for the input of IO to SIZE octets."
   (when (< size (io-reserved io))
     (change-reservation (io-reserved io) size)))
 
 (defun hand-descriptor-over (io)
-  "Makes the descriptor of IO its stream's own, to be closed with that, after what is unsent was
-sent.  NIL when it was closed already."
+  "Sends the unsent octets of IO, then gives its descriptor to its stream, which closes it from now
+on.  Returns NIL when the descriptor was closed already."
   (send-unsent io)
   (setf (io-owner io) :stream)
   (and (io-descriptor io) t))
 
 (defun leave-end-to-engine (io)
-  "Lets who closes the stream of IO, or one made of that, leave the descriptor open and its both
-halves as they are: the engine is closing the connection, and may still drop what its peer sends."
+  "Lets CLOSE on the stream of IO, or on one made of that, leave the descriptor open, in both
+directions: the engine is closing the connection, and may still drain what the peer sends."
   (when (eq :engine (io-owner io))
     (setf (io-owner io) :closing)))
 
 (defun drop-descriptor (io)
-  "Makes IO one that is closed; its descriptor is somebody else's to close."
+  "Makes IO a closed one without closing its descriptor, which another party closes."
   (clear-queue (io-queue io))
   (setf (io-descriptor io) nil
         (io-transport io) nil

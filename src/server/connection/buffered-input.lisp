@@ -1,10 +1,10 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What a buffered connection receives.
+;;;; The input of a buffered connection.
 
 (declaim (inline receive))
 (defun receive (io octets start end wanted)
-  "Like RECEIVE-OCTETS, from what carries IO; see TRANSPORT-RECEIVE for WANTED."
+  "Like RECEIVE-OCTETS, from the descriptor or transport of IO.  WANTED is as in TRANSPORT-RECEIVE."
   (cond ((io-transport io)
          (transport-receive (io-transport io) octets start end wanted))
         ((io-lent io)
@@ -13,10 +13,10 @@
          (receive-octets (open-descriptor io) octets start end))))
 
 (defun note-received (io count room)
-  "What COUNT, which RECEIVE-OCTETS has returned for IO when there was ROOM for so many octets,
-says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
+  "Records that RECEIVE-OCTETS has returned COUNT for IO, when there was ROOM for so many octets.
+Returns :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
   (setf (io-drained-p io) (cond ((io-transport io) (transport-drained-p (io-transport io) count))
-                                ((io-lent io) nil)         ; it may have been read meanwhile
+                                ((io-lent io) nil)         ; the Lisp stream may have taken some
                                 (t (< count room))))
   (cond ((plusp count)
          (incf (io-received io) count)
@@ -26,30 +26,30 @@ says: :SOME, :NONE or :END.  Signals DESCRIPTOR-BROKEN."
         (t (fail-as-broken io (- count)))))
 
 (defun input-of-descriptor (io)
-  "How many octets the descriptor of IO has that can be received without waiting; 0 where something
-else carries IO, or may read its descriptor too."
+  "How many octets the descriptor of IO can deliver without waiting; 0 where a transport carries IO,
+or a Lisp stream reads the descriptor too."
   (if (or (null (io-descriptor io)) (io-transport io) (io-lent io))
       0
       (max 0 (unread-octets (io-descriptor io)))))
 
 (defun fill-input (io)
-  "Receives what is there for IO.  Returns :SOME when there is input to be read, :NONE when
-nothing has come, :END when nothing will.  Does not block.  Signals DESCRIPTOR-BROKEN."
+  "Receives octets for IO unless it has some.  Returns :SOME when there is input, :NONE when nothing
+has come, :END when nothing will come.  Does not block.  Signals DESCRIPTOR-BROKEN."
   (cond ((< (io-start io) (io-end io)) :some)
         ((not (io-open-p io)) :end)
         ((and (io-waits-p io) (not (transport-ready-p (io-transport io)))) :none)
         (t (fill-empty-input io 1))))
 
 (defun empty-input-buffer (io)
-  "The buffer for input of IO, which has none; one that is large enough."
+  "An input buffer of at least full size for IO, which has no input."
   (let ((buffer (io-input io)))
     (if (and buffer (>= (length (the octets buffer)) +input-size+))
         buffer
         (setf (io-input io) (take-buffer :input)))))
 
 (defun fill-empty-input (io wanted)
-  "Receives what is there for IO, which has no input; waits for WANTED octets where its transport
-does.  Returns what FILL-INPUT does."
+  "Receives octets for IO, which has no input.  A transport that waits waits for WANTED octets.
+Returns the same as FILL-INPUT."
   (let* ((buffer (empty-input-buffer io))
          (count (receive io buffer 0 (length buffer) wanted))
          (outcome (note-received io count (length buffer))))
@@ -59,8 +59,8 @@ does.  Returns what FILL-INPUT does."
     outcome))
 
 (defun fill-more-input (io)
-  "Receives more than IO has already; returns what FILL-INPUT does.  Waits for the next line where
-its transport does."
+  "Receives octets for IO in addition to those that it has.  A transport that waits waits for the
+next line.  Returns the same as FILL-INPUT."
   (if (= (io-start io) (io-end io))
       (if (io-open-p io)
           (fill-empty-input io nil)
@@ -74,7 +74,8 @@ its transport does."
         outcome)))
 
 (defun make-room-for-input (io)
-  "The buffer of IO, after it has room behind its input: moved, or larger."
+  "The input buffer of IO, with room behind its input: the input was moved, or the buffer replaced
+by a larger one."
   (let* ((buffer (io-input io))
          (start (io-start io))
          (end (io-end io)))
@@ -87,7 +88,7 @@ its transport does."
                    (io-input io) target))))))
 
 (defun receive-wanted (io wanted)
-  "Like FILL-INPUT; but where the transport of IO waits, waits for WANTED octets."
+  "Like FILL-INPUT; but a transport of IO that waits waits for WANTED octets."
   (cond ((< (io-start io) (io-end io)) :some)
         ((not (io-open-p io)) :end)
         (t
@@ -96,8 +97,8 @@ its transport does."
          (fill-empty-input io wanted))))
 
 (defun await-input-of (io &optional (wanted 1))
-  "Waits until IO has input; NIL at its end.  What was written and not sent is sent first:
-the peer may be waiting for it.  No more than WANTED octets are read where others may read on."
+  "Waits until IO has input; returns NIL at its end.  Sends unsent output first: the peer may be
+waiting for it.  Reads at most WANTED octets where another reader may go on."
   (loop
     (ecase (receive-wanted io wanted)
       (:some (return t))
@@ -107,34 +108,35 @@ the peer may be waiting for it.  No more than WANTED octets are read where other
        (await-peer io :input)))))
 
 (defun input-ended-p (io)
-  "True when the peer of IO has sent its end, whether what came before was read or not, or is gone.
-Does not wait."
+  "True when the peer of IO has closed its sending side, or is gone, even if earlier octets were not
+read yet.  Does not wait."
   (let ((descriptor (io-descriptor io)))
     (and descriptor
          (await-descriptor descriptor :end :until (milliseconds)))))
 
 (defun io-failed-p (io)
-  "True when the connection of IO was reset by its peer, or has failed otherwise, so that nothing
-reaches the peer any more.  Does not wait."
+  "True when the peer has reset the connection of IO, or it has failed otherwise, so that the peer
+gets nothing any more.  Does not wait."
   (let ((descriptor (io-descriptor io)))
     (and descriptor
          (await-descriptor descriptor :failure :until (milliseconds)))))
 
 (defun io-all-read-p (io)
-  "True when IO has handed out all that had come when it was last filled."
+  "True when the readers of IO have taken all octets that had come at the last fill."
   (and (io-drained-p io)
        (= (io-start io) (io-end io))))
 
 (defun input-waiting-p (io)
-  "True when IO has input, or its end, also by a failure, that the poller will not tell of."
+  "True when IO has input, an end or a failure that the poller will not report.  May receive octets
+to find out."
   (cond ((< (io-start io) (io-end io)) t)
         ((io-waits-p io) (transport-ready-p (io-transport io)))
         ((io-drained-p io) nil)
         (t (handler-case (not (eq :none (fill-input io)))
-             (descriptor-broken () t))))) ; who reads will see it
+             (descriptor-broken () t))))) ; the next read signals it again
 
 (defun io-awaits-output-p (io)
-  "True when what carries IO was read in vain, because it has octets to send first."
+  "True when the last read of IO got nothing because its transport has octets to send first."
   (let ((transport (io-transport io)))
     (and transport
          (not (io-drained-p io))
@@ -142,7 +144,7 @@ reaches the peer any more.  Does not wait."
          (eq :output (transport-awaits transport)))))
 
 (defun copy-input (io sequence start end)
-  "Copies what IO has buffered to SEQUENCE from START, up to END; returns how many octets."
+  "Copies buffered octets of IO to SEQUENCE from START, up to END.  Returns how many."
   (let ((count (min (- end start) (- (io-end io) (io-start io)))))
     (replace sequence (io-input io)
              :start1 start :start2 (io-start io)
@@ -161,16 +163,16 @@ RECEIVE-OCTETS does, until there are any.  Returns how many, 0 at the end."
        (await-peer ,io :input))))
 
 (defun receive-directly (io octets start end)
-  "Receives octets for IO, which has none buffered, to OCTETS from START, up to END; waits for
-the first.  Returns how many, 0 at the end."
-  ;; The range is a program's, and what follows checks nothing.
+  "Receives octets for IO, which has none buffered, to OCTETS from START, up to END.  Waits for the
+first.  Returns how many, 0 at the end."
+  ;; The caller is a program, and RECEIVE does not check the range.
   (check-range octets start end)
   (await-octets (io (- end start))
     (receive io octets start end (- end start))))
 
 (defun drop-input (io count)
-  "Drops some of what IO has or receives, at most COUNT octets; waits for the first.  Returns how
-many, 0 at the end."
+  "Drops at most COUNT octets that IO has or receives; waits for the first.  Returns how many, 0 at
+the end."
   (let ((buffered (min count (- (io-end io) (io-start io))))
         (room (min count +most-dropped+)))
     (cond ((plusp buffered)

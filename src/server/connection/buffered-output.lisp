@@ -1,24 +1,23 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What a buffered connection sends.
+;;;; The output of a buffered connection.
 
 (defun break-off-io (io)
-  "Ends the connection of IO at once: nothing more is read or sent, and nobody waits for its peer
-again."
+  "Ends the connection of IO at once.  Later reads and writes fail, and do not wait for the peer."
   (close (io-stream io) :abort t))
 
 (defmacro whole-or-broken ((io) &body body)
-  "Evaluates BODY, which writes to IO what is of no use in part: who leaves it amid that, ends the
-connection."
+  "Evaluates BODY, which writes something to IO that is of no use in part.  A non-local exit out of
+BODY ends the connection."
   `(unless-returned (progn ,@body)
      (break-off-io ,io)))
 
 (defmacro sending-wholly ((io) &body body)
-  "Evaluates BODY, which sends to IO what its peer takes now, and notes how much that was.  A
-handler may leave it at any moment, by a time limit of its own, and write on: between the two,
-octets would be sent twice or never.  So nobody is interrupted there; or, where what carries IO
-waits for the peer, who leaves ends the connection.  A program that has the descriptor, which
-blocks, sees to that itself."
+  "Evaluates BODY, which sends octets of IO and records how many the peer has taken.  Between the
+two steps, an interrupt (by a time limit of the handler, for example) could make octets be sent
+twice or never.  So BODY is uninterruptible.  Where the transport of IO waits for the peer, a
+non-local exit ends the connection instead.  A program that has the descriptor, which blocks, takes
+care of that itself."
   (let ((it (gensym "IT")))
     `(flet ((,it () ,@body))
        (declare (dynamic-extent #',it))
@@ -28,18 +27,18 @@ blocks, sees to that itself."
 
 (declaim (inline send))
 (defun send (io octets start end)
-  "Like SEND-OCTETS, to what carries IO."
+  "Like SEND-OCTETS, to the descriptor or transport of IO."
   (if (io-transport io)
       (transport-send (io-transport io) octets start end)
       (send-octets (open-descriptor io) octets start end)))
 
 (defconstant +gathered-octets+ (* 16 1024)
-  "From how many octets on a part is written to a transport as it is: a TLS record has as many at
-most (RFC 8446, section 5.1).")
+  "A part of at least this many octets is written to a transport without a copy: a TLS record has at
+most so many (RFC 8446, section 5.1).")
 
 (defun send-repeatedly (transport octets end)
-  "Writes what TRANSPORT takes now of OCTETS up to END, record by record.  Returns what
-TRANSPORT-SEND does."
+  "Writes OCTETS up to END to TRANSPORT, record by record, as far as it takes them now.  Returns the
+same as TRANSPORT-SEND."
   (loop with sent = 0
         for count = (transport-send transport octets sent end)
         do (cond ((plusp count) (incf sent count))
@@ -48,8 +47,8 @@ TRANSPORT-SEND does."
         finally (return sent)))
 
 (defun send-gathered (transport parts)
-  "Writes what TRANSPORT takes now of PARTS, as TRANSPORT-SEND-PARTS does: what is in several parts,
-or in a file, by way of a buffer, or each would be a record of TLS, and a call of the system."
+  "Writes PARTS to TRANSPORT as TRANSPORT-SEND-PARTS does.  Gathers small parts, and octets of a
+file, in a buffer: otherwise each would be a TLS record and a system call."
   (let ((part (first parts)))
     (if (and (octets-part-p part)
              (or (null (rest parts))
@@ -61,8 +60,8 @@ or in a file, by way of a buffer, or each would be a record of TLS, and a call o
             (return-buffer :output buffer))))))
 
 (defun flush-io (io &optional more-p)
-  "Sends what the peer of IO takes now of its queue.  Does not block.  If MORE-P, the system may
-hold that, for others that follow soon, until SEND-HELD-OCTETS.  Signals DESCRIPTOR-BROKEN."
+  "Sends as much of the queue of IO as the peer takes now.  Does not block.  If MORE-P, the system
+may hold the octets until SEND-HELD-OCTETS, since others follow soon.  Signals DESCRIPTOR-BROKEN."
   (sending-wholly (io)
     (let* ((queue (io-queue io))
            (failure (if (io-open-p io)
@@ -73,20 +72,20 @@ hold that, for others that follow soon, until SEND-HELD-OCTETS.  Signals DESCRIP
         (fail-as-broken io failure)))))
 
 (defun send-unsent (io)
-  "Sends what IO has in its queue, waiting for its peer."
+  "Sends the whole queue of IO; waits for the peer."
   (loop while (io-unsent io)
         do (await-peer io :output)
            (flush-io io)))
 
 (defun flushed-p (io stream)
-  "True when nothing that was written to STREAM, which is IO's or was made of that, waits to be
-sent, save what is in its queue, which the engine will send."
+  "True when no octets that were written to STREAM, the stream of IO or one made of that, still wait
+in a buffer.  Octets in the queue may wait: the engine sends them."
   (and (zerop (io-fill io))
        (or (eq stream (io-stream io))
            (io-unsent io))))
 
 (defun send-output (io)
-  "Sends what was written to IO, and to the stream beside it, waiting for the peer."
+  "Sends all octets that were written to IO, and to the Lisp stream beside it; waits for the peer."
   (when (io-unsent io)
     (send-unsent io))
   (when (io-lent io)

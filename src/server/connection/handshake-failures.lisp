@@ -1,14 +1,14 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Why TLS handshakes fail, by kinds that who runs a server wants to tell apart.
+;;;; Kinds of failed TLS handshakes, as an administrator would tell them apart.
 
 (define-condition handshake-failed (error)
   ((reason :initarg :reason :initform nil :reader handshake-failure-reason))
   (:report (lambda (condition stream)
              (format stream "A TLS handshake failed: ~:[the client is gone~;~:*~A~]."
                      (handshake-failure-reason condition))))
-  (:documentation "A TLS handshake did not end well, because of REASON, a string, or NIL where the
-client is gone."))
+  (:documentation "Signalled when a TLS handshake has failed because of REASON, a string, or NIL
+where the client is gone."))
 
 (defmethod tls-failure-words ((condition handshake-failed))
   (or (handshake-failure-reason condition) :gone))
@@ -34,22 +34,23 @@ client is gone."))
     (:gone nil nil
      "unexpected eof" "connection reset" "broken pipe" "alert user cancel" "alert close notify")
     (:other :info nil))
-  "Kinds of failures of handshakes: at which level they are told, NIL for not at all, and by what
-words; and parts of OpenSSL's words for them, of which its versions have others before and after.")
+  "The kinds of handshake failures.  Each entry has the kind, the log level (NIL: not logged), the
+message, and substrings of OpenSSL's error texts by which the kind is recognised.  Versions of
+OpenSSL differ in the words around these.")
 
 (defun handshake-failure-kinds ()
   "The kinds of failures of TLS handshakes, a list of keywords."
   (mapcar #'first *handshake-failures*))
 
 (defun kind-by-words (words)
-  "The kind of failure that OpenSSL's WORDS, a string, tell of."
+  "The kind of failure of which OpenSSL's error text WORDS, a string, is."
   (flet ((told-p (part) (search part words :test #'char-equal)))
     (or (first (find-if (lambda (entry) (some #'told-p (nthcdr 3 entry))) *handshake-failures*))
         :other)))
 
 (defun handshake-failure-kind (condition)
-  "Of what kind the failure of a TLS handshake is that CONDITION tells of, one of
-HANDSHAKE-FAILURE-KINDS; :EXPIRED where the client took too long; NIL for other errors."
+  "The kind of handshake failure for CONDITION, one of HANDSHAKE-FAILURE-KINDS; :EXPIRED where the
+client took too long; NIL when CONDITION is no such failure."
   (let ((words (tls-failure-words condition)))
     (typecase words
       (string (kind-by-words words))
@@ -59,9 +60,9 @@ HANDSHAKE-FAILURE-KINDS; :EXPIRED where the client took too long; NIL for other 
            ((or descriptor-broken end-of-file) :gone)
            (t (and (wait-timed-out-p condition) :expired)))))))
 
-(defun handshake-failure-telling (condition)
-  "At which level, a keyword, the failure of a TLS handshake is told that CONDITION tells of, and
-why it failed, a string; NIL where it is not told."
+(defun handshake-failure-message (condition)
+  "The log level, a keyword, and the reason, a string, for the handshake failure CONDITION.  The
+level is NIL when it is not logged."
   (destructuring-bind (&optional level sentence &rest parts)
       (rest (assoc (handshake-failure-kind condition) *handshake-failures*))
     (declare (ignore parts))

@@ -1,45 +1,45 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The TLS handshake of a connection, without a worker that waits.
+;;;; The TLS handshake of a connection.  No worker waits for it.
 ;;;;
-;;;;   the descriptor has, of a connection     does
-;;;;   without a HTTP connection
-;;;;     nothing yet                           nothing: it is parked, for its first octet
-;;;;     an octet                              begins the handshake; where a program may read first, only if
-;;;;                                           that octet begins a TLS record
-;;;;   whose handshake
-;;;;     wants input                           is parked, until the deadline of all of the handshake
-;;;;     wants to send more than is taken      is parked likewise, until more is taken
-;;;;     is done                               is read for its first request, which may have come already
-;;;;     failed                                is closed; who spoke plain HTTP is told so
+;;;;   state of the connection                 action
+;;;;   no HTTP connection yet
+;;;;     no octet has come                     park it until its first octet comes
+;;;;     an octet has come                     begin the handshake; where a program may read
+;;;;                                           first, only if the octet begins a TLS record
+;;;;   the handshake
+;;;;     waits for input                       park it, until the deadline of the whole handshake
+;;;;     waits until the peer takes octets     likewise
+;;;;     is done                               read the first request, which may have come already
+;;;;     has failed                            close it; a client that spoke plain HTTP gets a reply
 ;;;;
-;;;; Where a worker reads the connection, because a program has a method of its own for that, or a
-;;;; blocking engine serves it, the worker waits instead: see ENCRYPTED-STREAM.
+;;;; Where a worker reads the connection, because a program has a method of its own for that, or
+;;;; the engine is the blocking one, the worker waits for the handshake: see ENCRYPTED-STREAM.
 
 (defun handshake-begins-p (application connection kind)
-  "True when we begin the handshake of CONNECTION, of KIND, on which something has come."
+  "True when the server begins the handshake of CONNECTION, of KIND, which has input."
   (and (handshake-context application)
        (or (eq :own kind)
            (eql +tls-handshake-record+ (first-octet (connection-descriptor connection))))))
 
 (defun begin-handshake (application connection)
-  "The HTTP connection of CONNECTION, whose handshake is to begin.  Signals PEER-GONE where nobody
-is there any more."
+  "Makes the HTTP connection of CONNECTION, whose handshake begins now.  Signals PEER-GONE when the
+client has left."
   (let* ((http (http-connection-to-socket application (connection-usocket connection)))
          (io (encrypt-io (http-base http) (handshake-context application))))
     (setf (http-io http) io
           (http-stream http) (io-stream io)
-          (http-shaking-p http) t
+          (http-handshaking-p http) t
           (connection-data connection) http)))
 
-(defun shaken-p (application connection http)
+(defun continue-handshake (application connection http)
   "Takes the handshake of CONNECTION over HTTP as far as it gets.  Returns true when it is done;
-else what becomes of the connection, :NONE or :END, as second value."
+otherwise NIL and, as second value, :NONE to wait or :END to close."
   (let ((transport (io-transport (http-io http))))
     (multiple-value-bind (result reason) (transport-handshake transport)
       (ecase result
         (:done
-         (setf (http-shaking-p http) nil)
+         (setf (http-handshaking-p http) nil)
          (put-program-stream application connection http)
          t)
         (:input
@@ -54,8 +54,8 @@ else what becomes of the connection, :NONE or :END, as second value."
          (values nil :end))))))
 
 (defun end-handshake (application http reason)
-  "Tells who runs APPLICATION that the handshake over HTTP failed because of REASON; and the client,
-where it speaks plain HTTP."
+  "Logs for APPLICATION that the handshake over HTTP failed because of REASON.  A client that speaks
+plain HTTP gets a reply."
   (let ((failure (make-condition 'handshake-failed :reason reason)))
     (note-failed-handshake application failure)
     (when (eq :plain-http (handshake-failure-kind failure))
@@ -64,7 +64,8 @@ where it speaks plain HTTP."
         (send-refusal-at-once (http-base http) refusal)))))
 
 (defun put-program-stream (application connection http)
-  "Has the program make what it likes of the stream of HTTP, whose handshake is done."
+  "Installs the stream that PROGRAM-STREAM of APPLICATION makes of the stream of HTTP, whose
+handshake is done."
   (let ((socket-stream (io-stream (http-base http))))
     (settle-io http connection socket-stream
                (call-with-deadline connection :handshake (idle-seconds application)
@@ -72,7 +73,8 @@ where it speaks plain HTTP."
                                      (program-stream application socket-stream))))))
 
 (defun leave-handshake-to-engine (connection transport)
-  "Has the engine go on with the handshake of TRANSPORT, of CONNECTION, when its peer takes octets."
+  "Queues a step with which the engine continues the handshake of TRANSPORT, of CONNECTION, when the
+peer takes octets."
   (enqueue (connection-queue connection)
            (list (make-step-part (lambda ()
                                    (not (eq :output (transport-handshake transport))))))))
@@ -80,11 +82,11 @@ where it speaks plain HTTP."
 ;;; Where a worker waits
 
 (defconstant +behind-sentinel+ 1000
-  "For how many milliseconds longer than it may a worker waits for a peer where the sentinel may
-end, and count, what takes too long.")
+  "How many milliseconds beyond its limit a worker waits for a peer, so that the sentinel ends the
+wait, and counts it.")
 
 (defun complete-handshake (io)
-  "Waits until the handshake of IO, which TLS carries, is done.  Signals HANDSHAKE-FAILED and
+  "Waits until the TLS handshake of IO is done.  Returns IO.  Signals HANDSHAKE-FAILED and
 STREAM-TIMEOUT."
   (loop
     (multiple-value-bind (result reason) (transport-handshake (io-transport io))
@@ -97,9 +99,9 @@ STREAM-TIMEOUT."
         (:failed (error 'handshake-failed :reason reason))))))
 
 (defun encrypted-stream (stream context)
-  "The stream that TLS by CONTEXT, a TLS-CONTEXT, or NIL where there is none, carries on STREAM,
-that of the descriptor of a connection, after its handshake, for which it waits; NIL where STREAM is
-none of ours, or CONTEXT is NIL.  Signals HANDSHAKE-FAILED and STREAM-TIMEOUT."
+  "The stream that carries TLS on STREAM, the stream of a connection's descriptor, with CONTEXT, a
+TLS-CONTEXT or NIL.  Waits for the handshake.  Returns NIL where STREAM is none of ours, or no
+session exists and CONTEXT is NIL.  Signals HANDSHAKE-FAILED and STREAM-TIMEOUT."
   (let ((base (stream-io stream)))
     (cond ((null base) nil)
           ((io-encrypted base)
@@ -108,7 +110,7 @@ none of ours, or CONTEXT is NIL.  Signals HANDSHAKE-FAILED and STREAM-TIMEOUT."
            (io-stream (complete-handshake (encrypt-io base context)))))))
 
 (defun end-encryption (base)
-  "Ends the TLS session that ENCRYPT-IO has made on BASE, if there is one, and nobody has ended it."
+  "Ends the TLS session that ENCRYPT-IO has made on BASE, unless there is none or it has ended."
   (let ((encrypted (io-encrypted base)))
     (when (and encrypted (io-open-p encrypted))
       (close (io-stream encrypted) :abort t))))

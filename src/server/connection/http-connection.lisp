@@ -1,45 +1,45 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What the server keeps of a connection of the engine between its requests.
+;;;; The state of a connection that lasts from one request to the next.
 
 (define-record (http-connection (:include opaque) (:conc-name http-))
-  "What is kept for a connection between its requests."
+  "The state of a connection that lasts from one request to the next."
   (base nil
    :documentation "The buffered connection of the descriptor of the socket of HTTP; NIL where there
 is none.")
   (io nil
-   :documentation "What requests are read off, and replies written to, over HTTP: HTTP-BASE, or a
-buffered connection that TLS or a stream carries.")
+   :documentation "The buffered connection for requests and replies of HTTP: HTTP-BASE, or one that
+TLS or a stream carries.")
   (stream nil
-   :documentation "The stream of HTTP that programs get: that of HTTP-IO, or what PROGRAM-STREAM has
-made.")
-  (shaking-p nil)                       ; its TLS handshake is not done
-  (parser nil)                          ; of a head, or empty lines before one, come in part
-  (head-deadline nil)                   ; by when all of that must have come
-  (awaited :idle :type keyword)         ; what that is the deadline of, as AWAITED-OF has it
-  (body-prefetch nil)                   ; of content, whose request is not served before
+   :documentation "The stream of HTTP that programs get: that of HTTP-IO, or one that PROGRAM-STREAM
+has made.")
+  (handshaking-p nil)                       ; the TLS handshake is not done
+  (parser nil)                          ; of a head, or of empty lines before one, that came in part
+  (head-deadline nil)                   ; the deadline for the whole of that
+  (awaited :idle :type keyword)         ; the kind of that deadline, see AWAITED-OF
+  (body-prefetch nil)                   ; a request whose content is received before it is served
   (content nil
-   :documentation "What was received early of the content of the request that is answered next over
-HTTP, a stream; NIL where nothing was, or the request was answered.")
+   :documentation "Content of the next request over HTTP that was received early, a stream; NIL
+where there is none, or the request was answered.")
   (suspended-exchange nil
-   :documentation "What goes on over HTTP, a SUSPENDED-EXCHANGE; NIL while requests are read.")
+   :documentation "The SUSPENDED-EXCHANGE of HTTP; NIL while requests are read.")
   (over-p nil
-   :documentation "True when the client of HTTP has said that it would send no more, and all has
-come.")
+   :documentation "True when the client of HTTP has announced that it sends no further request, and
+the last one was read.")
   (remote '() :type list
    :documentation "Address and port of the client of HTTP, a list.")
   (local '() :type list
    :documentation "Address and port of our end of HTTP, a list."))
 
 (setf (documentation 'make-http-connection 'function)
-      "A new HTTP; each keyword is one of its slots.")
+      "A new HTTP connection; each keyword argument sets one of its slots.")
 
 (defun http-address (http)
   "The address of the peer of HTTP, a string."
   (first (http-remote http)))
 
 (defun connection-usocket (connection)
-  "The socket of CONNECTION, made when it is wanted for the first time."
+  "The socket of CONNECTION, made at the first call."
   (or (connection-socket connection)
       (let ((descriptor (connection-descriptor connection)))
         (setf (connection-socket connection)
@@ -52,8 +52,8 @@ come.")
   (stream-io (socket-octet-stream socket)))
 
 (defun http-connection-to-socket (application socket)
-  "An HTTP connection for the connection of SOCKET to APPLICATION, yet without a buffered connection
-to be read.  Signals PEER-GONE where nobody is there any more."
+  "An HTTP connection for SOCKET, of a connection to APPLICATION.  Its HTTP-IO is not set yet.
+Signals PEER-GONE when the client has left."
   (let ((http (make-http-connection :base (stream-io (socket-octet-stream socket))
                                     :remote (multiple-value-list (peer-name socket))
                                     :local (name-of-our-end application socket))))
@@ -65,13 +65,13 @@ to be read.  Signals PEER-GONE where nobody is there any more."
     http))
 
 (defun http-waits-p (http)
-  "True when reading HTTP waits for the peer, so that a request is not to be read before it has
+  "True when reading HTTP waits for the peer, so that a worker must not read a request before it has
 come."
   (io-waits-p (http-io http)))
 
 (defun settle-io (http connection socket-stream stream)
-  "Gives HTTP, of CONNECTION, its buffered connection for STREAM, which PROGRAM-STREAM has made of
-SOCKET-STREAM."
+  "Sets the buffered connection of HTTP, of CONNECTION, to that of STREAM, which PROGRAM-STREAM has
+made of SOCKET-STREAM."
   (let* ((base (http-base http))
          (encrypted (and base (io-encrypted base)))
          (io (cond ((and base (eq stream socket-stream)) base)
@@ -83,9 +83,10 @@ SOCKET-STREAM."
           (http-stream http) (if (io-waits-p io) stream (io-stream io)))))
 
 (defun abandon-body-prefetch (http)
-  "Gives back what was received early over HTTP for a request that was answered, or will not be."
+  "Releases content that was received early over HTTP, for a request that was answered, or will not
+be."
   (when (or (http-body-prefetch http) (http-content http))
-    (uninterruptibly                    ; or who is destroyed amid it would leave some to nobody
+    (uninterruptibly                    ; if the thread were destroyed halfway, the rest would leak
       (when (http-body-prefetch http)
         (drop-body-prefetch (shiftf (http-body-prefetch http) nil))
         (release-input (http-io http)))

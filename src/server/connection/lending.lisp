@@ -1,19 +1,19 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The Lisp's own stream beside a buffered connection.
+;;;; Lending: a stream of the Lisp beside a buffered connection.
 ;;;;
-;;;; Programs and libraries do with the stream of a socket what only the Lisp's own streams can do:
-;;;; set time limits, ask for the descriptor, read characters.  So whoever asks for the stream is
-;;;; LENT one of those, which has a duplicate of the descriptor.  Both can be used; the invariants
-;;;; are:
+;;;; Programs and libraries do things with the stream of a socket that only the streams of the Lisp
+;;;; support: they set time limits, ask for the descriptor, read characters.  So a program that asks
+;;;; for the stream gets one of those, LENT, with a duplicate of the descriptor.  Both can be used,
+;;;; with these invariants:
 ;;;;
-;;;; - Octets that either of them has received and not handed out are handed out by the one that is
-;;;;   read next, provided that a program asks for LENT again after the buffered connection was read.
-;;;; - What was written to LENT leaves before what is written to the buffered connection afterwards.
+;;;; - Octets that one of them has received, and that were not read, can be read from the other.
+;;;;   To read octets of the buffered connection from LENT, a program asks for LENT again.
+;;;; - Octets written to LENT are sent before octets written to the buffered connection later.
 ;;;; - LENT has the time limit for both.
-;;;; - While the engine has the connection, LENT is closed when that ends; when a program closes LENT,
-;;;;   the connection ends with the request.  When the connection is given away, the buffered connection uses LENT's
-;;;;   descriptor, and the engine closes its own: see IO-OWNER.
+;;;; - The end of the connection closes LENT.  If a program closes LENT, the connection ends with
+;;;;   the request.  When the connection is given away, the buffered connection uses the
+;;;;   descriptor of LENT, and the engine closes its own: see IO-OWNER.
 
 (defmethod octet-stream-descriptor ((stream descriptor-stream))
   (io-descriptor (stream-io stream)))
@@ -35,6 +35,8 @@
               (io-kept io) 0)))))
 
 (defun lent-milliseconds (io)
+  "The limit of one wait for the peer of IO, in milliseconds: that of the stream beside it while
+that is open."
   (let ((lent (io-lent io)))
     (if (open-stream-p lent)
         (lisp-stream-milliseconds lent)
@@ -48,7 +50,7 @@
     (drop-descriptor io)))
 
 (defun receive-beside-lent (io octets start end)
-  "Like RECEIVE-OCTETS, of what LENT has received, if anything."
+  "Like RECEIVE-OCTETS; octets that the stream beside IO has read ahead come first."
   (forget-closed-lent io)
   (if (null (io-descriptor io))
       0
@@ -64,37 +66,37 @@
                count)))))
 
 (defun flush-lent (io)
-  "Sends what was written to the stream beside IO.  Signals DESCRIPTOR-BROKEN when that is closed."
+  "Sends the output of the stream beside IO.  Signals DESCRIPTOR-BROKEN when that is closed."
   (forget-closed-lent io)
-  (open-descriptor io)                  ; or it was closed
+  (open-descriptor io)                  ; signals when it was closed
   (finish-output (io-lent io)))
 
 (defun close-lent (io)
-  "Closes the stream beside IO, if there is one; what was not flushed is lost."
+  "Closes the stream beside IO, if there is one.  Unflushed output is lost."
   (when (io-lent io)
     (close (io-lent io) :abort t)))
 
 (defun settle-lent (io)
-  "At the end of a request: sends what was written to the stream beside IO, if there is one.  NIL
-when the program has closed that, and there is nothing to be read or written any more."
+  "At the end of a request, sends the output of the stream beside IO, if there is one.  Returns NIL
+when a program has closed that stream, so that the connection is over."
   (cond ((null (io-lent io)) t)
         (t
          (forget-closed-lent io)
          (when (io-descriptor io)
            (finish-output (io-lent io))
-           (setf (io-drained-p io) nil)     ; some may be left there
+           (setf (io-drained-p io) nil)     ; the stream may have input
            t))))
 
 (defun lent-open-p (io)
-  "True when there is a stream beside IO, and no program has closed it."
+  "True when there is a stream beside IO, and it is open."
   (and (io-lent io)
        (open-stream-p (io-lent io))))
 
 (defun leave-to-lent (io)
-  "Makes the descriptor of the stream beside IO that of IO, and lets programs have both, as they
-expect it: blocking.  Sends what is unsent first.  The former descriptor is the caller's to close."
+  "Sends the unsent octets of IO, then makes the descriptor of the stream beside it that of IO,
+blocking, as programs expect.  The caller closes the former descriptor."
   (send-unsent io)
-  (setf (io-queue io) (make-send-queue)     ; the other is the connection's
+  (setf (io-queue io) (make-send-queue)     ; the former queue stays with the connection
         (io-descriptor io) (lisp-stream-descriptor (io-lent io))
         (io-owner io) :lent)
   (set-blocking (io-descriptor io)))

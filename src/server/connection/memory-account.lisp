@@ -1,14 +1,15 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; What one connection has of the budget of all clients (see the engine's memory-budget.lisp),
-;;;; while what is kept for it grows, shrinks, and ends in whatever way.  One thread reserves; any
-;;;; thread may close the account, once or more often: from then on nothing is reserved for a
-;;;; connection that has ended.
+;;;; The share of one connection in the client memory budget (see memory-budget.lisp of the engine).
+;;;; It grows and shrinks with the memory that the connection keeps.  One thread reserves.  Any
+;;;; thread may close the account, even more than once; from then on no reservation succeeds, so
+;;;; that none outlives the connection.
 
-(defstruct (memory-account (:include opaque) (:conc-name account-) (:constructor make-memory-account ()) (:copier nil))
-  "Memory that is reserved for what comes over one connection."
-  (octets 0)                            ; NIL when it was closed
-  (since 0 :type fixnum))               ; when it last had none, in MILLISECONDS
+(defstruct (memory-account (:include opaque) (:conc-name account-)
+                           (:constructor make-memory-account ()) (:copier nil))
+  "The memory that is reserved for the input of one connection."
+  (octets 0)                            ; NIL after closing
+  (since 0 :type fixnum))               ; when OCTETS was last 0, in MILLISECONDS
 
 (defun account-open-p (account)
   "True until ACCOUNT was closed."
@@ -19,16 +20,16 @@
   (or (account-octets account) 0))
 
 (defun change-account (account octets)
-  "Adds OCTETS, which may be negative, to ACCOUNT; the caller changes the budget.  NIL when ACCOUNT
-was closed."
+  "Adds OCTETS, which may be negative, to ACCOUNT; the caller changes the budget.  Returns NIL when
+ACCOUNT was closed."
   (loop for old = (account-octets account)
         while old
         when (compare-and-set (account-octets account) old (+ old octets))
           return t))
 
 (defun reserve-for-account (account octets &optional (share 1))
-  "Reserves OCTETS for ACCOUNT, of SHARE of the budget.  NIL where there is no memory, or ACCOUNT
-was closed; the caller gives up what ACCOUNT is for then."
+  "Reserves OCTETS for ACCOUNT, within SHARE of the budget.  Returns NIL where there is no memory,
+or ACCOUNT was closed; then the caller drops the data."
   (and (account-open-p account)
        (uninterruptibly
          (when (zerop (account-size account))
@@ -37,18 +38,19 @@ was closed; the caller gives up what ACCOUNT is for then."
            (or (change-account account octets)
                (progn (release-client-memory octets)
                       nil))))
-       ;; A vector that grows to twice its size is copied: what is allocated is twice what is added.
+       ;; A vector that grows to twice its size is copied, so the heap needs room for twice the
+       ;; growth.
        (make-room-in-heap (* 2 octets))))
 
 (defun reduce-account (account octets)
-  "Releases what ACCOUNT has beyond OCTETS."
+  "Releases all but OCTETS of the reservation of ACCOUNT."
   (uninterruptibly
     (let ((more (- (account-size account) octets)))
       (when (and (plusp more) (change-account account (- more)))
         (release-client-memory more)))))
 
 (defun close-account (account)
-  "Releases what ACCOUNT has, and lets nothing more be reserved for it."
+  "Releases the reservation of ACCOUNT, and prevents further ones."
   (uninterruptibly
     (release-client-memory
      (loop for old = (account-octets account)

@@ -1,30 +1,31 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A stream that waits for its peer as transport.
+;;;; A transport that is a stream, whose reads wait for the peer.
 ;;;;
-;;;; Invariant: no octet is read that nobody wanted yet.  A program that has made the stream, or
-;;;; talks another protocol after the request, reads on in it; and who asked for more than comes
-;;;; would wait in vain.  So of a head, whose length nobody knows, one line is read at a time.
+;;;; Invariant: no octet is read before a reader wants it.  A program that has made the stream, or
+;;;; talks another protocol after the request, goes on reading from it; and a read of more octets
+;;;; than come would wait in vain.  The length of a head is unknown, so it is read line by line.
 
 (defstruct (stream-transport (:include transport)
                              (:constructor make-stream-transport (source base)))
-  "A stream of octets, perhaps made of that of BASE."
-  (ready-p nil))                        ; the socket has something that was not read
+  "A stream of octets, SOURCE, perhaps made of the stream of BASE."
+  (ready-p nil))                        ; the socket has octets that were not read
 
 (defmacro or-broken ((stream) &body body)
-  "The value of BODY, which reads or writes STREAM and returns a number; or minus an error number
-where that fails.  Signals STREAM-TIMEOUT to who has waited in vain."
+  "The value of BODY, which reads or writes STREAM and returns a number; a negative error number
+where that fails.  Signals STREAM-TIMEOUT where a wait was too long."
   `(handler-case (progn ,@body)
      (stream-timeout (condition) (error condition)) ; of the buffered connection beneath
-     ;; What the Lisp, or the program, signals when the peer is gone, is not known.
+     ;; The Lisp, or the program, may signal any error when the peer is gone.
      (error (condition)
        (if (wait-timed-out-p condition)
            (error 'stream-timeout :stream ,stream)
            (- +eio+)))))
 
 (defun read-line-octets (stream octets start end)
-  "Reads a line of STREAM with its end to OCTETS from START, up to END.  Returns how many octets;
-those that came before it failed, if any did.  What begins TLS has no lines, and is not waited for."
+  "Reads a line of STREAM, with its end, to OCTETS from START, up to END.  Returns how many octets;
+after a failure, those that came before, if any.  An octet that begins a TLS record is read alone,
+since no line end may follow."
   (let ((line-feed (load-time-value (char-code #\Newline)))
         (position start))
     (handler-case (loop while (< position end)
@@ -64,13 +65,13 @@ those that came before it failed, if any did.  What begins TLS has no lines, and
 
 (defmethod transport-ready-p ((transport stream-transport))
   (or (stream-transport-ready-p transport)
-      ;; Streams may signal their end here already: who reads will see it too.
+      ;; A stream may signal its end here already; the next read signals it again.
       (handler-case (listen (transport-source transport))
         (error () t))))
 
 (defmethod note-socket-ready ((transport stream-transport))
-  ;; LISTEN of ABCL does not tell the end.  Where another stream stands between, a reader may still have to wait
-  ;; although a few octets are there.
+  ;; LISTEN of ABCL does not show the end.  Where another stream stands between, a reader may have
+  ;; to wait although a few octets have come.
   (unless (or (transport-base transport)
               (transport-tls-handle transport))
     (setf (stream-transport-ready-p transport) t)))

@@ -1,9 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; A buffered connection as a stream of octets, for everybody who wants one.
+;;;; A buffered connection as a stream of octets.
 
 (defgeneric stream-io (stream)
-  (:documentation "The buffered connection whose octets STREAM carries; NIL where it is none of
+  (:documentation "The buffered connection whose octets STREAM carries; NIL where STREAM is none of
 ours."))
 
 (defclass descriptor-stream (trivial-gray-streams:fundamental-binary-input-stream
@@ -18,14 +18,15 @@ ours."))
   nil)
 
 (defun make-descriptor-stream (descriptor &optional (queue (make-send-queue)))
-  "A stream of octets on the open, non-blocking DESCRIPTOR, whose connection has QUEUE, a
-SEND-QUEUE."
+  "A stream of octets on DESCRIPTOR, which is open and non-blocking, and whose connection has QUEUE,
+a SEND-QUEUE."
   (let ((io (make-io descriptor nil queue)))
     (setf (io-stream io) (make-instance 'descriptor-stream :io io))))
 
 (defun queue-of-transport (transport)
-  "The send queue of a buffered connection that TRANSPORT carries: that of the buffered connection
-beneath, save where TRANSPORT waits, and the buffered connection beneath sends meanwhile."
+  "The send queue of a buffered connection that TRANSPORT carries.  It is the queue of the buffered
+connection beneath; but a TRANSPORT that waits has a queue of its own, since the one beneath sends
+meanwhile."
   (let* ((base (transport-base transport))
          (queue (if (and base (not (transport-waits-p transport)))
                     (io-queue base)
@@ -34,7 +35,7 @@ beneath, save where TRANSPORT waits, and the buffered connection beneath sends m
     queue))
 
 (defun make-transport-io (transport)
-  "A buffered connection that TRANSPORT carries, with its stream of octets."
+  "A buffered connection carried by TRANSPORT, with its stream of octets."
   (let ((io (make-io nil transport (queue-of-transport transport))))
     (setf (io-stream io) (make-instance 'descriptor-stream :io io))
     io))
@@ -55,14 +56,14 @@ beneath, save where TRANSPORT waits, and the buffered connection beneath sends m
 (defmethod close ((stream descriptor-stream) &key abort)
   (let ((io (stream-io stream)))
     (forget-closed-lent io)
-    ;; Where sending fails, that may have closed it.
+    ;; If sending fails, it may have closed the stream already.
     (with-acquired (open-p (io-open-p io) (when (io-open-p io) (end-io io abort)))
       (when open-p
         (unless abort (send-output io))
         t))))
 
 (defun end-io (io abort)
-  "Closes what carries IO; if ABORT, what it has not sent is dropped."
+  "Closes the descriptor or transport of IO.  If ABORT, unsent octets are dropped."
   (let ((transport (io-transport io)))
     (cond (transport
            (drop-descriptor io)
@@ -71,7 +72,7 @@ beneath, save where TRANSPORT waits, and the buffered connection beneath sends m
            (end-descriptor io)))))
 
 (defun end-descriptor (io)
-  "Closes the descriptor of IO where that is the stream's to close; the engine's is shut down."
+  "Closes the descriptor of IO where the stream owns it; shuts it down where the engine does."
   (let ((descriptor (io-descriptor io)))
     (drop-descriptor io)
     (ecase (io-owner io)
@@ -102,7 +103,7 @@ beneath, save where TRANSPORT waits, and the buffered connection beneath sends m
         while (< position end)
         do (let ((count (cond ((< (io-start io) (io-end io))
                                (copy-input io sequence position end))
-                              ;; Where much is wanted, past the buffer.
+                              ;; For large reads, bypass the buffer.
                               ((and (typep sequence 'octets)
                                     (io-open-p io)
                                     (or (>= (- end position) +input-size+)

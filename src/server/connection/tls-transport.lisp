@@ -1,21 +1,22 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; TLS by OpenSSL on a non-blocking descriptor as transport.
+;;;; A transport that is TLS by OpenSSL on a non-blocking descriptor.
 ;;;;
-;;;;   who has made the TLS-SESSION                  who ends it
-;;;;   ENCRYPT-IO                                    TRANSPORT-END; or, where that was not called, the
-;;;;                                                 end of the connection, see END-ENCRYPTION; where a
-;;;;                                                 program has taken that away, nobody until it is garbage
-;;;;   CL+SSL, whose stream a program gave us        that stream, when it is closed
+;;;;   maker of the TLS-SESSION             its end
+;;;;   ENCRYPT-IO                           TRANSPORT-END; otherwise the end of the connection,
+;;;;                                        see END-ENCRYPTION; after a program has taken the
+;;;;                                        connection away, a finalizer
+;;;;   CL+SSL, in a stream of a program     that stream, when it is closed
 ;;;;
-;;;; OpenSSL hands out a record at a time, and may have more: TLS-DRAINED-P tells.
+;;;; OpenSSL returns one record at a time, and may have more: TLS-DRAINED-P tells.
 
-(defstruct (tls-transport (:include transport) (:constructor make-tls-transport (source base &optional stream)))
-  "TLS, by the TLS-SESSION that is its SOURCE, on the descriptor of BASE."
-  (stream nil :read-only t))            ; CL+SSL's, if that has made the session
+(defstruct (tls-transport (:include transport)
+                          (:constructor make-tls-transport (source base &optional stream)))
+  "TLS by the TLS-SESSION in SOURCE, on the descriptor of BASE."
+  (stream nil :read-only t))            ; the stream of CL+SSL, if that has made the session
 
 (defun transport-session (transport)
-  "The TLS-SESSION of TRANSPORT, without a handle when it was ended."
+  "The TLS-SESSION of TRANSPORT; without a handle after its end."
   (let ((session (transport-source transport))
         (stream (tls-transport-stream transport)))
     (if stream (follow-tls-stream session stream) session)))
@@ -39,7 +40,7 @@
 
 (defmethod transport-drained-p ((transport tls-transport) count)
   (if (would-block-p count)
-      (eq :input (transport-awaits transport)) ; else it may have read nothing
+      (eq :input (transport-awaits transport)) ; otherwise OpenSSL may have read nothing
       (tls-drained-p (transport-session transport))))
 
 (defmethod transport-handshake ((transport tls-transport))
@@ -58,13 +59,13 @@
       (call-when-forgotten object (lambda () (abandon-tls-session session))))))
 
 (defmethod transport-for ((stream cl+ssl::ssl-stream) base)
-  ;; A program may have put TLS around another stream than the descriptor's.
+  ;; A program may have put TLS around a stream other than the descriptor's.
   (if (and base (tls-on-descriptor-p stream (io-descriptor base)))
       (make-tls-transport (adopt-tls-stream stream (io-descriptor base)) base stream)
       (call-next-method)))
 
 (defmethod encrypt-io (base context)
-  (uninterruptibly                      ; or a session that nobody knows would never be ended
+  (uninterruptibly                      ; an interrupt in between would leak the session
     (let ((session (make-tls-session context (io-descriptor base))))
       (setf (io-encrypted base) (make-transport-io (make-tls-transport session base))))))
 

@@ -1,41 +1,43 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Octets that came, to be read later: a few in memory, many in a temporary file.
+;;;; A body buffer keeps content until it is read: little of it in memory, much of it in a temporary
+;;;; file.
 ;;;;
 ;;;; Invariants:
-;;;; - MEMORY from START to FILL, then FILE from POSITION to SIZE, is what was appended and not read.
-;;;; - While there is no FILE, MEMORY has at most *BODY-BUFFER-MEMORY* octets, or more while memory is plentiful.
-;;;;   When more come, all go to the file, and MEMORY is given up; from then on it is a window of the file
-;;;;   for who reads.
-;;;; - ACCOUNTED octets of the budget of all clients are reserved for this body buffer.
+;;;; - The octets that were appended and not read are MEMORY from START to FILL, then FILE from
+;;;;   POSITION to SIZE.
+;;;; - While there is no FILE, MEMORY has at most *BODY-BUFFER-MEMORY* octets, or more while memory
+;;;;   is plentiful.  When more come, all go to the file, and MEMORY is released.  From then on
+;;;;   MEMORY is a window of the file for the reader.
+;;;; - ACCOUNTED octets of the client memory budget are reserved for this body buffer.
 
 (defparameter *body-buffer-memory* (- (* 64 1024) +vector-header-octets+)
-  "How many octets a body-buffer has in memory; more go to a temporary file, unless memory is
+  "How many octets a body buffer keeps in memory; more go to a temporary file, unless memory is
 plentiful.")
 
 (defparameter *most-body-buffer-memory* (* 4 1024 1024)
-  "How many octets a body-buffer has in memory at most, however plentiful that is; more go to a
+  "How many octets a body buffer keeps in memory at most, however plentiful memory is; more go to a
 temporary file.")
 
 (defparameter *most-octets-in-files* (* 4 1024 1024 1024)
-  "How many octets, an integer, of content that is received before its request is served may be in
-temporary files, of all requests of this process together.  Where there would be more, handlers are
-called, and wait for the rest of their content.")
+  "How many octets, an integer, of content may be in temporary files before its requests are served,
+of all requests of this process together.  Beyond that, handlers are called early, and wait for the
+rest of their content.")
 
 (defvar *octets-in-files* (make-counter)
-  "How many are.")
+  "The number of octets in temporary files now.")
 
 (defparameter *plenty* 1/2
-  "Memory is plentiful while all content together has less than this share of what it may have while
-it waits: a file costs several times the processor time.")
+  "Memory is plentiful while all waiting content takes less than this share of its limit.  A file
+costs several times the processor time.")
 
 (defconstant +least-body-buffer+ 256
-  "The least octets that are allocated: a client may send one at a time.")
+  "The smallest vector of a body buffer, in octets: a client may send one octet at a time.")
 
 (defvar *empty-memory* (make-octets 0))
 
 (defstruct (body-buffer (:include opaque) (:constructor make-body-buffer ()) (:copier nil))
-  "Octets that came and were not read, in order.  Its owner alone touches it."
+  "Octets that were received and not read, in order.  Only its owner uses it."
   (memory *empty-memory* :type octets)
   (start 0 :type index)
   (fill 0 :type index)
@@ -57,7 +59,7 @@ it waits: a file costs several times the processor time.")
     (storage-condition () nil)))
 
 (defun larger-memory (body-buffer size)
-  "A vector with the octets that BODY-BUFFER has in memory, and room for SIZE in all, or more; NIL
+  "A vector with the octets that BODY-BUFFER has in memory, and room for at least SIZE in all; NIL
 when the heap has no room for it."
   (let* ((wanted (max +least-body-buffer+ (* 2 size)))
          (memory (octets-if-room (if (<= size *body-buffer-memory*)
@@ -66,8 +68,8 @@ when the heap has no room for it."
     (and memory
          (replace memory (body-buffer-memory body-buffer) :end2 (body-buffer-fill body-buffer)))))
 
-(defun memory-made-p (body-buffer size)
-  "Sees to it that the memory of BODY-BUFFER has room for SIZE octets; NIL when the heap has none."
+(defun ensure-memory (body-buffer size)
+  "Gives the memory of BODY-BUFFER room for SIZE octets in all; NIL when the heap has none."
   (or (<= size (length (body-buffer-memory body-buffer)))
       (let ((memory (larger-memory body-buffer size)))
         (when memory
@@ -77,19 +79,21 @@ when the heap has no room for it."
           t))))
 
 (defun append-to-memory (body-buffer octets start end)
+  "Appends OCTETS from START to END to the memory of BODY-BUFFER; NIL when the heap has no room."
   (let* ((fill (body-buffer-fill body-buffer))
          (total (+ fill (- end start))))
-    (when (memory-made-p body-buffer total)
+    (when (ensure-memory body-buffer total)
       (replace (body-buffer-memory body-buffer) octets :start1 fill :start2 start :end2 end)
       (setf (body-buffer-fill body-buffer) total)
       t)))
 
 (defun reserve-file-octets (count)
-  "Reserves COUNT octets of those that may be in files; NIL when they may not."
+  "Reserves COUNT octets in temporary files; NIL when there would be too many."
   (counter-add-up-to *octets-in-files* count *most-octets-in-files*))
 
 (defun write-reserving (file position octets start end)
-  "Writes OCTETS from START to END to FILE at POSITION; NIL when that cannot be, or may not."
+  "Reserves room, and writes OCTETS from START to END to FILE at POSITION; NIL when one of them
+fails."
   (let ((count (- end start)))
     (and (reserve-file-octets count)
          (or (write-file-octets file position octets start end)
@@ -97,18 +101,20 @@ when the heap has no room for it."
                     nil)))))
 
 (defun append-to-file (body-buffer octets start end)
-  (uninterruptibly                      ; so that CLEAR-BODY-BUFFER gives back what was reserved
-    (and (write-reserving (body-buffer-file body-buffer) (body-buffer-size body-buffer) octets start end)
+  "Appends OCTETS from START to END to the file of BODY-BUFFER; NIL when that fails."
+  (uninterruptibly                      ; so that CLEAR-BODY-BUFFER releases the reservation
+    (and (write-reserving (body-buffer-file body-buffer) (body-buffer-size body-buffer)
+                          octets start end)
          (incf (body-buffer-size body-buffer) (- end start))
          t)))
 
 (defun move-to-file (body-buffer)
-  "Lets BODY-BUFFER, of which nothing was read, have all of its octets in a file; NIL when that
-cannot be."
-  (uninterruptibly                      ; until it is closed by CLEAR-BODY-BUFFER
+  "Moves all octets of BODY-BUFFER, of which none was read, to a new file; NIL when that fails."
+  (uninterruptibly                      ; from now on CLEAR-BODY-BUFFER closes it
     (let ((file (open-temporary-file)))
       (cond ((minusp file) nil)
-            ((write-reserving file 0 (body-buffer-memory body-buffer) 0 (body-buffer-fill body-buffer))
+            ((write-reserving file 0 (body-buffer-memory body-buffer)
+                              0 (body-buffer-fill body-buffer))
              (setf (body-buffer-file body-buffer) file
                    (body-buffer-size body-buffer) (shiftf (body-buffer-fill body-buffer) 0)
                    (body-buffer-memory body-buffer) *empty-memory*)
@@ -118,16 +124,16 @@ cannot be."
              nil)))))
 
 (defun plenty-p (octets)
-  "True when memory is plentiful, though OCTETS more were taken.  Garbage is in the way as well: it
-is not collected for what can be in a file."
+  "True when memory would be plentiful with OCTETS more in use.  Garbage counts as used: a file is
+cheaper than a collection."
   (let ((budget (client-memory-budget)))
     (and budget
          (< (+ octets (client-memory-reserved)) (* *plenty* *waiting-share* budget))
          (fits-in-heap-p octets))))
 
 (defun append-to-body-buffer (body-buffer octets start end)
-  "Appends OCTETS from START to END to BODY-BUFFER, of which nothing was read.  NIL when there is no
-room for them, neither in memory nor in a file: BODY-BUFFER is as it was."
+  "Appends OCTETS from START to END to BODY-BUFFER, of which none was read.  NIL when neither memory
+nor a file has room: then BODY-BUFFER has not changed."
   (let ((total (+ (body-buffer-fill body-buffer) (- end start))))
     (cond ((body-buffer-file body-buffer)
            (append-to-file body-buffer octets start end))
@@ -142,38 +148,44 @@ room for them, neither in memory nor in a file: BODY-BUFFER is as it was."
 ;;; Reading
 
 (defun compact-body-buffer (body-buffer)
-  "Forgets what was read of BODY-BUFFER, so that octets can be appended to it."
-  (unless (body-buffer-file body-buffer) ; the memory is a window of that
+  "Forgets the octets of BODY-BUFFER that were read, so that others can be appended."
+  (unless (body-buffer-file body-buffer) ; then the memory is a window of the file
     (let ((start (body-buffer-start body-buffer)))
       (when (plusp start)
-        (replace (body-buffer-memory body-buffer) (body-buffer-memory body-buffer) :start2 start :end2 (body-buffer-fill body-buffer))
+        (replace (body-buffer-memory body-buffer) (body-buffer-memory body-buffer)
+                 :start2 start :end2 (body-buffer-fill body-buffer))
         (decf (body-buffer-fill body-buffer) start)
         (setf (body-buffer-start body-buffer) 0)))))
 
 (defun next-window (body-buffer)
-  "Reads more of the file of BODY-BUFFER, whose memory was read to its end.  NIL when that has no
-more, or cannot be read, or the heap has no room."
+  "Reads more of the file of BODY-BUFFER into its memory, which was read to its end.  NIL when the
+file has no more, cannot be read, or the heap has no room."
   (let* ((position (body-buffer-position body-buffer))
          (count (min *body-buffer-memory* (- (body-buffer-size body-buffer) position))))
     (when (plusp count)
       (when (< (length (body-buffer-memory body-buffer)) count)
         (setf (body-buffer-memory body-buffer) (or (octets-if-room count)
                                                    (return-from next-window nil))))
-      (when (read-file-octets (body-buffer-file body-buffer) position (body-buffer-memory body-buffer) 0 count)
+      (when (read-file-octets (body-buffer-file body-buffer) position
+                              (body-buffer-memory body-buffer) 0 count)
         (setf (body-buffer-start body-buffer) 0
               (body-buffer-fill body-buffer) count
               (body-buffer-position body-buffer) (+ position count))
         t))))
 
 (defun read-body-buffer (body-buffer sequence start end)
-  "Moves octets of BODY-BUFFER to SEQUENCE from START, up to END; returns the position after the
+  "Moves octets of BODY-BUFFER to SEQUENCE from START, up to END.  Returns the position after the
 last one.  Signals an error when the file of BODY-BUFFER cannot be read."
   (loop while (and (< start end) (plusp (body-buffer-left body-buffer)))
-        do (unless (or (< (body-buffer-start body-buffer) (body-buffer-fill body-buffer)) (next-window body-buffer))
+        do (unless (or (< (body-buffer-start body-buffer) (body-buffer-fill body-buffer))
+                       (next-window body-buffer))
              (error "A temporary file cannot be read."))
-           (let ((count (min (- end start) (- (body-buffer-fill body-buffer) (body-buffer-start body-buffer)))))
+           (let ((count (min (- end start)
+                             (- (body-buffer-fill body-buffer) (body-buffer-start body-buffer)))))
              (replace sequence (body-buffer-memory body-buffer)
-                      :start1 start :start2 (body-buffer-start body-buffer) :end2 (body-buffer-fill body-buffer))
+                      :start1 start
+                      :start2 (body-buffer-start body-buffer)
+                      :end2 (body-buffer-fill body-buffer))
              (incf (body-buffer-start body-buffer) count)
              (incf start count))
         finally (return start)))
@@ -193,11 +205,11 @@ last one.  Signals an error when the file of BODY-BUFFER cannot be read."
           (body-buffer-size body-buffer) 0)
     (account-for-memory body-buffer)))
 
-;;; What all body buffers have in memory together
+;;; The memory of all body buffers together
 
 (defun account-for-memory (body-buffer)
-  "Reserves as many octets as BODY-BUFFER has in memory.  NIL where what waits would have too much
-then; as many as before are reserved in that case."
+  "Adjusts the reservation of BODY-BUFFER to its memory.  NIL where all waiting octets would take
+too much; then the reservation has not changed."
   (change-reservation (body-buffer-accounted body-buffer)
                       (length (body-buffer-memory body-buffer))
                       :share *waiting-share*))

@@ -1,21 +1,20 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Content that comes in chunks.
+;;;; Content in chunks.
 
-;;; Chunks on a descriptor
+;;; Reading chunks off a buffered connection
 ;;;
-;;; Invariant: READY is how many of the next octets of the source are content that the decoder has
-;;; passed.
+;;; Invariant: the next READY octets of the source are content, and the decoder has passed them.
 
 (defclass chunked-content (content)
   ((decoder :initarg :decoder :reader content-decoder)
    (ready :initform 0 :accessor content-ready))
-  (:documentation "The content of one request that comes in chunks (RFC 9112, section 7.1).  Where
-the connection ends before, reading signals END-OF-FILE."))
+  (:documentation "The content of one request in chunks (RFC 9112, section 7.1).  If the connection
+ends before the last chunk, reading signals END-OF-FILE."))
 
 (defun make-chunked-content (io limits turn-down invite)
-  "The content that comes in chunks on IO, under LIMITS.  TURN-DOWN is called with the
-PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called when it is wanted."
+  "The content in chunks on IO, under LIMITS.  TURN-DOWN is called with the PROTOCOL-ERROR when it
+is not acceptable.  INVITE, a function or NIL, is called before the first read."
   (make-instance 'chunked-content :source io :turn-down turn-down :invite invite
                                   :decoder (make-body-decoder :chunked limits)))
 
@@ -27,15 +26,16 @@ PROTOCOL-ERROR when it is not acceptable.  INVITE, a function or NIL, is called 
        (body-done-p (content-decoder content))))
 
 (defmethod content-at-hand ((content chunked-content))
-  (+ (spooled-octets content) (content-ready content)))
+  (+ (prefetched-octets content) (content-ready content)))
 
 (defun content-over-p (content)
+  "True when CONTENT has failed, or all of it was read."
   (or (content-failure content)
       (and (zerop (content-ready content))
            (body-done-p (content-decoder content)))))
 
 (defun find-content (content)
-  "Lets the decoder of CONTENT, of which nothing is ready, look at what its source has.  Signals
+  "Lets the decoder of CONTENT, which has no octets ready, look at the input of its source.  Signals
 PROTOCOL-ERROR."
   (let ((source (content-source content)))
     (multiple-value-bind (start end position)
@@ -51,7 +51,7 @@ PROTOCOL-ERROR."
       (refuse-content content refusal))))
 
 (defun await-content (content)
-  "Waits until CONTENT has an octet ready; NIL when it is over."
+  "Waits until CONTENT has an octet ready; NIL when it has ended."
   (loop
     (cond ((plusp (content-ready content)) (return t))
           ((content-over-p content) (return nil))
@@ -61,8 +61,8 @@ PROTOCOL-ERROR."
           (t (error 'end-of-file :stream content)))))
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream chunked-content))
-  (cond ((plusp (spooled-octets stream))
-         (read-spooled-octet stream))
+  (cond ((plusp (prefetched-octets stream))
+         (read-prefetched-octet stream))
         ((await-content stream)
          (let ((source (content-source stream)))
            (decf (content-ready stream))
@@ -71,10 +71,10 @@ PROTOCOL-ERROR."
         (t :eof)))
 
 (defun read-chunks (content sequence start end)
-  "Reads octets of CONTENT to SEQUENCE from START, up to END; returns the position after the last
+  "Reads octets of CONTENT to SEQUENCE from START, up to END.  Returns the position after the last
 one."
   (loop with source = (content-source content)
-        with position = (read-spooled content sequence start end)
+        with position = (read-prefetched content sequence start end)
         while (and (< position end) (await-content content))
         do (let ((count (min (- end position) (content-ready content))))
              (replace sequence (io-input source)
@@ -91,15 +91,15 @@ one."
 
 (defmethod trivial-gray-streams:stream-listen ((stream chunked-content))
   (invite-content stream)
-  (loop until (or (plusp (spooled-octets stream)) (plusp (content-ready stream))
+  (loop until (or (plusp (prefetched-octets stream)) (plusp (content-ready stream))
                   (content-over-p stream) (content-refusal stream))
         while (eq :some (fill-input (content-source stream)))
         do (decode-more stream))
-  (or (plusp (spooled-octets stream))
+  (or (plusp (prefetched-octets stream))
       (plusp (content-ready stream))))
 
 (defmethod drop-content ((content chunked-content) limit)
-  (drop-spooled content)
+  (drop-prefetched content)
   (loop with octets = (make-octets 4096)
         repeat (ceiling limit (length octets))
         until (content-over-p content)

@@ -5,15 +5,15 @@
 (defclass content-stream (content)
   ((remaining :initarg :remaining :accessor content-remaining
               :documentation "How many octets of the content were not read."))
-  (:documentation "The content of one request whose length is known: ends where it ends.  Where
-the connection ends before, reading signals END-OF-FILE (RFC 9112, section 8): a part must not
-be taken for the whole."))
+  (:documentation "The content of one request with a known length.  If the connection ends before it
+has come, reading signals END-OF-FILE (RFC 9112, section 8): a part must not be taken for the
+whole."))
 
 (defclass no-content (content-stream)
   ()
   (:default-initargs :source nil :remaining 0)
-  (:documentation "The content of all requests that have none: what is done to it for one of them,
-the others must not notice."))
+  (:documentation "The shared content of all requests without content.  No use of it by one request
+affects another."))
 
 (defmethod close ((stream no-content) &key abort)
   (declare (ignore abort))
@@ -26,12 +26,11 @@ the others must not notice."))
   lost-p)
 
 (defvar *no-content* (make-instance 'no-content)
-  "The content of every request that has none.")
+  "The content of every request without content.")
 
 (defun make-content-stream (stream size turn-down invite)
-  "The next SIZE octets of STREAM as a stream of their own.  TURN-DOWN is called with the
-PROTOCOL-ERROR when they do not come in time.  INVITE, a function or NIL, is called when they are
-wanted."
+  "The next SIZE octets of STREAM as content.  TURN-DOWN is called with the PROTOCOL-ERROR when they
+do not come in time.  INVITE, a function or NIL, is called before the first read."
   (if (zerop size)
       *no-content*
       (make-instance 'content-stream :source stream :remaining size
@@ -44,19 +43,19 @@ wanted."
   (content-remaining content))
 
 (defmethod all-received-p ((content content-stream))
-  (<= (content-remaining content) (spooled-octets content)))
+  (<= (content-remaining content) (prefetched-octets content)))
 
 (defmethod content-at-hand ((content content-stream))
   (min (content-remaining content)
-       (+ (spooled-octets content) (buffered-octets content))))
+       (+ (prefetched-octets content) (buffered-octets content))))
 
 (defmethod content-io ((content content-stream))
   (stream-io (content-source content)))
 
 (defmethod trivial-gray-streams:stream-read-byte ((stream content-stream))
   (if (plusp (content-remaining stream))
-      (let ((octet (if (plusp (spooled-octets stream))
-                       (read-spooled-octet stream)
+      (let ((octet (if (plusp (prefetched-octets stream))
+                       (read-prefetched-octet stream)
                        (reading-content (stream)
                          (read-byte (content-source stream) nil :eof)))))
         (when (eq octet :eof)
@@ -70,7 +69,7 @@ wanted."
   (let ((stop (min end (+ start (content-remaining stream)))))
     (if (= start stop)
         start
-        (let ((position (read-spooled stream sequence start stop)))
+        (let ((position (read-prefetched stream sequence start stop)))
           (when (< position stop)
             (setf position (reading-content (stream)
                              (read-sequence sequence (content-source stream)
@@ -82,15 +81,15 @@ wanted."
 
 (defmethod trivial-gray-streams:stream-listen ((stream content-stream))
   (and (plusp (content-remaining stream))
-       (or (plusp (spooled-octets stream))
+       (or (plusp (prefetched-octets stream))
            (progn (invite-content stream)
                   (listen (content-source stream))))))
 
-(defmethod drop-spooled :before ((content content-stream))
-  (decf (content-remaining content) (spooled-octets content)))
+(defmethod drop-prefetched :before ((content content-stream))
+  (decf (content-remaining content) (prefetched-octets content)))
 
 (defmethod drop-content ((content content-stream) limit)
-  (drop-spooled content)
+  (drop-prefetched content)
   (and (<= (content-remaining content) limit)
        (loop until (zerop (content-remaining content))
              do (let ((count (reading-content (content)

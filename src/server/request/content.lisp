@@ -1,24 +1,24 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; The content of a request: what its streams have in common, and content as a whole in memory.
+;;;; The content of a request: the part that all its kinds share, and reading all of it into memory.
 ;;;;
-;;;; Where content is not acceptable, or does not come in time, a function that the layer above gave
-;;;; is called with the PROTOCOL-ERROR.  It may answer and leave by a throw; if it returns, the
-;;;; error is signalled to whoever reads.  From then on there is no more content:
+;;;; If content is not acceptable, or does not come in time, the function TURN-DOWN of the layer
+;;;; above is called with the PROTOCOL-ERROR.  It may answer and leave by a throw.  If it returns,
+;;;; the reader gets the error.  From then on there is no more content:
 ;;;;
-;;;;   what has ended it                                   who reads on gets
-;;;;   a refusal                                           that PROTOCOL-ERROR
-;;;;   a connection that has ended, or is broken           that END-OF-FILE, or DESCRIPTOR-BROKEN
-;;;;   who was reading has left that, by a time limit      CONTENT-LEFT
-;;;;   of its own, say
+;;;;   reason of the end                                    the next read signals
+;;;;   a refusal                                            that PROTOCOL-ERROR
+;;;;   the connection has ended, or is broken               that END-OF-FILE or DESCRIPTOR-BROKEN
+;;;;   a reader has left a read by a non-local exit, for    CONTENT-LEFT
+;;;;   example by a time limit of its own
 ;;;;
-;;;; Where a program has left what it does with octets that were taken, so that nobody has them, who
-;;;; reads on gets CONTENT-LEFT as well; but the rest can be dropped, and the next request be looked
-;;;; for behind it.
+;;;; If a reader exits non-locally after it has consumed octets, those octets are lost, and the next
+;;;; read signals CONTENT-LEFT, too.  But the rest can be dropped, so that the next request is found
+;;;; behind it.
 ;;;;
-;;;; What came before the request was served is in the BODY-BUFFER, and is read first; see
-;;;; body-prefetch.lisp.  Where several threads may read, they take turns, and not all of them may
-;;;; take from the source; see shared-content.lisp.
+;;;; Octets that came before the request was served are in the BODY-BUFFER, and are read first; see
+;;;; body-prefetch.lisp.  If several threads may read, they take turns, and not all of them may
+;;;; receive from the connection; see shared-content.lisp.
 
 (defclass content (trivial-gray-streams:fundamental-binary-input-stream
                    trivial-gray-streams:trivial-gray-stream-mixin)
@@ -26,44 +26,45 @@
    (turn-down :initarg :turn-down :initform (constantly nil) :accessor content-turn-down
               :documentation "A function of a PROTOCOL-ERROR.")
    (invite :initarg :invite :initform nil :accessor content-invite
-           :documentation "A function that tells the peer to send the content that it holds back
-until then; NIL when it does not, or was told.")
+           :documentation "A function that asks the peer for content that it holds back; NIL when it
+holds none back, or was asked.")
    (failure :initform nil :accessor content-failure
-            :documentation "The condition that has ended it before all was read, and is signalled to
-who reads on, or NIL.")
+            :documentation "The condition that has ended it before all was read, and that each
+further read signals; or NIL.")
    (lost-p :initform nil :accessor content-lost-p
-           :documentation "True when nobody has some of the octets that were taken.")
+           :documentation "True when octets were consumed and lost.")
    (body-buffer :initform nil :accessor content-body-buffer)
    (limits :initform nil :accessor content-limits)
    (sharing :initform nil :accessor content-sharing
             :documentation "A SHARING where several threads may read it, or NIL.")
    (refusal :initform nil :accessor content-refusal
-            :documentation "The condition, a PROTOCOL-ERROR most often, that is behind what
-BODY-BUFFER has, or NIL.")
+            :documentation "The condition that follows the octets in BODY-BUFFER, most often a
+PROTOCOL-ERROR; or NIL.")
    (place-p :initform nil :accessor content-place-p
-            :documentation "True while it counts as unfinished: from when its request is served
-until all has come.")
+            :documentation "True while it has one of the places for unfinished content: from the
+service of its request until all has come.")
    (memory :initform 0 :accessor content-memory
            :documentation "How many octets are reserved for it; see RESERVE-MEMORY."))
-  (:documentation "The content of one request as a stream of octets, which ends where that ends."))
+  (:documentation "The content of one request as a stream of octets, which ends where the content
+ends."))
 
 (setf (documentation 'content-invite 'function)
-      "A function without arguments that tells the client to send CONTENT, which it holds back until
-then; NIL when it does not, or was told.")
+      "A function without arguments that asks the client for CONTENT, which it holds back; NIL when
+it holds none back, or was asked.")
 
 (setf (documentation 'content-limits 'function)
-      "The LIMITS that the request of CONTENT is under.")
+      "The LIMITS of the request of CONTENT.")
 
 (define-condition content-left (recycling-error stream-error)
   ()
   (:report "Not all of the content was read, and the rest of it is not to be had any more.")
-  (:documentation "Signalled to a thread that reads on after reading content was left by a non-local
-exit, as by a time limit; after the request is over; in a thread that is not the handler's, where
-not all of the content of a deferred reply was received; or, of the body that Clack's handler gives,
-after nobody takes more of it."))
+  (:documentation "Signalled to a reader of content that is not available any more: after a read was
+left by a non-local exit, as by a time limit; after the end of the request; in a thread other than
+the handler's, where not all content of a deferred reply was received; and, for the body that
+Clack's handler gives, after the rest was given up."))
 
 (defgeneric content-io (content)
-  (:documentation "The buffered connection off which CONTENT is read.")
+  (:documentation "The buffered connection from which CONTENT is read.")
   (:method ((content content))
     (content-source content)))
 
@@ -71,7 +72,7 @@ after nobody takes more of it."))
   '(unsigned-byte 8))
 
 (defun refuse-content (content refusal)
-  "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword that names one."
+  "Ends CONTENT because of REFUSAL, a PROTOCOL-ERROR or the keyword of one."
   (let ((refusal (if (keywordp refusal) (make-refusal refusal) refusal)))
     (setf (content-failure content) refusal)
     (release-content content)
@@ -79,20 +80,18 @@ after nobody takes more of it."))
     (error refusal)))
 
 (defun keep-reply-from (content)
-  "Lets what is refused of CONTENT from now on be told to who reads it, and to nobody else: the
-reply to its request is decided."
+  "Makes later refusals of CONTENT errors of its reader only: the reply to its request is decided."
   (setf (content-turn-down content) (constantly nil)))
 
 (defun invite-content (content)
-  "Tells the peer, if it waits for that, to send CONTENT (RFC 9110, section 10.1.1)."
+  "Asks the peer for CONTENT, if it waits for that (RFC 9110, section 10.1.1)."
   (let ((invite (content-invite content)))
     (when invite
       (setf (content-invite content) nil)
       (funcall invite))))
 
 (defun fail-behind-body-buffer (content)
-  "Signals what is behind that which the body-buffer of CONTENT has, if there is something: nothing
-more is to be read then."
+  "Signals the condition that follows the octets in the body buffer of CONTENT, if there is one."
   (let ((condition (content-refusal content)))
     (typecase condition
       (null)
@@ -101,8 +100,8 @@ more is to be read then."
          (error condition)))))
 
 (defmacro reading-content ((content) &body body)
-  "Evaluates BODY, which reads CONTENT off its source.  A peer that takes too long is refused: who
-would wait for it once more, waits in vain."
+  "Evaluates BODY, which reads CONTENT from its source.  A peer that takes too long is refused, so
+that no later read waits for it."
   (let ((stream (gensym "CONTENT")))
     `(let ((,stream ,content))
        (fail-behind-body-buffer ,stream)
@@ -111,13 +110,14 @@ would wait for it once more, waits in vain."
          (stream-timeout () (refuse-content ,stream :request-timeout))))))
 
 (defun about-content-p (condition content)
-  "True when CONDITION, a STREAM-ERROR, perhaps a program's that tells no stream, is about CONTENT."
+  "True when CONDITION, a STREAM-ERROR, is about CONTENT.  A CONDITION of a program may have no
+stream."
   (eq content (ignore-errors (stream-error-stream condition))))
 
 (defun call-taking-content (content function)
-  "Calls FUNCTION, which takes octets of CONTENT.  Who leaves it before it is done, by a time limit
-of a handler's own, say, may have taken some that nobody counted, and the next request would be
-looked for where it does not begin: there is no more content then, and this is the last request."
+  "Calls FUNCTION, which consumes octets of CONTENT.  A non-local exit out of it (by a time limit of
+a handler, for example) may have consumed octets that were not counted, and the next request would
+be looked for in the wrong place.  So it ends the content, and this request is the last one."
   (unless-returned (handler-bind ((end-of-file (lambda (condition)
                                                  (when (about-content-p condition content)
                                                    (setf (content-failure content) condition))))
@@ -128,37 +128,38 @@ looked for where it does not begin: there is no more content then, and this is t
       (setf (content-failure content) (make-condition 'content-left :stream content)))))
 
 (defmacro keeping-content ((content) &body body)
-  "Evaluates BODY, which reads octets of CONTENT and puts them where they belong: where it is left
-before its end, they are LOST."
+  "Evaluates BODY, which reads octets of CONTENT and stores them.  A non-local exit out of BODY
+marks octets of CONTENT as lost."
   (let ((it (gensym "CONTENT")))
     `(let ((,it ,content))
        (unless-returned (progn ,@body)
          (setf (content-lost-p ,it) t)))))
 
 (defun lose-rest (content)
-  "Lets who reads on CONTENT be told that the rest of it is not to be had; the caller has read some
-or none of it."
+  "Makes later reads of CONTENT signal that the rest of it is not available.  The caller has read
+some or none of it."
   (unless (eql 0 (content-size content))
     (setf (content-lost-p content) t)))
 
 (defun content-intact-p (content)
-  "True when nothing has ended CONTENT, nor were octets of it lost."
+  "True when CONTENT has not failed, and no octets of it were lost."
   (not (or (content-failure content) (content-lost-p content))))
 
 (defun content-readable-p (content)
-  "True when who reads CONTENT gets what follows what was read; see CHECK-CONTENT."
+  "True when the next read of CONTENT returns the octets that follow those that were read; see
+CHECK-CONTENT."
   (and (content-intact-p content)
-       (not (others-content-p content))))
+       (not (closed-to-thread-p content))))
 
 (defun check-content (content)
-  "Signals why who reads CONTENT would not get what follows what was read, if there is a reason."
+  "Signals the reason why a read of CONTENT would not return the next octets, if there is one."
   (cond ((content-failure content)
          (error (content-failure content)))
-        ((or (content-lost-p content) (others-content-p content))
+        ((or (content-lost-p content) (closed-to-thread-p content))
          (error 'content-left :stream content))))
 
 (defmacro with-content-turn ((content) &body body)
-  "Evaluates BODY, which reads CONTENT, while no other thread does so."
+  "Evaluates BODY, which reads CONTENT, while no other thread reads it."
   (let ((it (gensym "CONTENT")) (function (gensym "READ")))
     `(let ((,it ,content))
        (flet ((,function () ,@body))
@@ -173,12 +174,13 @@ or none of it."
     (check-content content)
     (prog1 (call-taking-content content function)
       (when (and (content-place-p content) (all-received-p content))
-        (give-place-up content)))))
+        (give-up-place content)))))
 
 (defmethod trivial-gray-streams:stream-read-byte :around ((stream content))
   (call-reading-content stream #'call-next-method))
 
-(defmethod trivial-gray-streams:stream-read-sequence :around ((stream content) sequence start end &key)
+(defmethod trivial-gray-streams:stream-read-sequence :around
+    ((stream content) sequence start end &key)
   (declare (ignore sequence start end))
   (call-reading-content stream #'call-next-method))
 
@@ -188,27 +190,27 @@ or none of it."
          (call-taking-content stream #'call-next-method))))
 
 (defgeneric note-all-read (content)
-  (:documentation "Notes that nothing of CONTENT, of known length, is left to be read."))
+  (:documentation "Notes that all of CONTENT, of known length, was read."))
 
 (defgeneric content-size (content)
-  (:documentation "How many octets of CONTENT were not read; NIL when nobody knows."))
+  (:documentation "How many octets of CONTENT were not read; NIL when the length is unknown."))
 
 (defgeneric all-received-p (content)
-  (:documentation "True when nothing of CONTENT is still to be taken from its source."))
+  (:documentation "True when all of CONTENT was received from its source."))
 
 (defgeneric content-at-hand (content)
   (:documentation "How many octets of CONTENT, an integer, can be read without waiting, as far as
 that is known."))
 
 (defun content-awaited (content)
-  "How many octets of CONTENT, an integer, have yet to come; NIL when nobody knows."
+  "How many octets of CONTENT, an integer, have yet to come; NIL when the length is unknown."
   (let ((size (content-size content)))
-    (and size (- size (spooled-octets content)))))
+    (and size (- size (prefetched-octets content)))))
 
 (defgeneric drop-content (content limit)
-  (:documentation "Drops what is left of CONTENT after it has come.  NIL when that is more than
-LIMIT octets, not acceptable, held back by the peer until it is asked for, or does not come in time.
-Signals END-OF-FILE where the connection ends before.")
+  (:documentation "Drops the rest of CONTENT after it has come.  NIL when that is more than LIMIT
+octets, not acceptable, held back by the peer, or late.  Signals END-OF-FILE where the connection
+ends before.")
   (:method :around ((content content) limit)
     (declare (ignore limit))
     (with-content-turn (content)
@@ -219,16 +221,17 @@ Signals END-OF-FILE where the connection ends before.")
            (handler-case (call-taking-content content #'call-next-method)
              (protocol-error () nil))))))
 
-;;; What came before
+;;; Prefetched octets
 
-(defun spooled-octets (content)
-  "How many octets of CONTENT came before its request was served, and were not read."
+(defun prefetched-octets (content)
+  "How many octets of CONTENT are in its body buffer: they came before its request was served, and
+were not read."
   (let ((body-buffer (content-body-buffer content)))
     (if body-buffer (body-buffer-left body-buffer) 0)))
 
-(defun read-spooled (content sequence start end)
-  "Moves octets of CONTENT that came before to SEQUENCE from START, up to END; returns the position
-after the last one."
+(defun read-prefetched (content sequence start end)
+  "Moves octets of the body buffer of CONTENT to SEQUENCE from START, up to END.  Returns the
+position after the last one."
   (let ((body-buffer (content-body-buffer content)))
     (if body-buffer
         (prog1 (read-body-buffer body-buffer sequence start end)
@@ -236,27 +239,27 @@ after the last one."
             (clear-body-buffer body-buffer)))
         start)))
 
-(defun read-spooled-octet (content)
-  "The next octet of CONTENT, of which some came before."
+(defun read-prefetched-octet (content)
+  "The next octet of the body buffer of CONTENT, which has some."
   (let ((octets (make-octets 1)))
-    (read-spooled content octets 0 1)
+    (read-prefetched content octets 0 1)
     (aref octets 0)))
 
-(defgeneric drop-spooled (content)
-  (:documentation "Drops what came of CONTENT before: what CONTENT says of its size holds
-afterwards, too.")
+(defgeneric drop-prefetched (content)
+  (:documentation "Drops the octets in the body buffer of CONTENT.  CONTENT-SIZE is correct
+afterwards.")
   (:method ((content content))
     (when (content-body-buffer content)
       (clear-body-buffer (content-body-buffer content)))))
 
-;;; Memory, of the budget of all clients (see the engine's memory-budget.lisp)
+;;; Memory, from the client memory budget (see memory-budget.lisp of the engine)
 
 (defparameter *uncounted-octets* (* 64 1024)
-  "So many are not reserved: most content has less, a thread takes more, and the account is a place
-in memory that all threads write to.")
+  "Content of at most so many octets needs no reservation.  Most content is smaller, a thread takes
+more memory, and all threads write to the same counter.")
 
 (defun reserve-memory (content octets)
-  "Makes sure that there is memory for OCTETS more of CONTENT; else refuses it."
+  "Reserves memory for OCTETS more of CONTENT; refuses CONTENT when there is none."
   (let ((budget (and (> octets *uncounted-octets*)
                      (client-memory-budget))))
     (when budget
@@ -269,36 +272,35 @@ in memory that all threads write to.")
 
 (defun reserve-plentiful-memory (content octets)
   "Reserves memory for OCTETS, an integer, more of CONTENT.  True while memory is plentiful;
-otherwise NIL: the caller uses a file."
+otherwise NIL, and the caller uses a file."
   (or (null (client-memory-budget))
       (and (plenty-p octets)
            (change-reservation (content-memory content) (+ octets (content-memory content))))))
 
 (defun release-memory (content)
-  "Gives back what was reserved for CONTENT."
+  "Releases the reservation of CONTENT."
   (change-reservation (content-memory content) 0))
 
 (defun release-octets (content)
-  "Gives back all that CONTENT has in memory and in files; where another thread reads it, when that
-has read."
+  "Releases the memory and the file of CONTENT; if another thread is reading it, when that read has
+ended."
   (if (content-sharing content)
       (release-shared content)
       (uninterruptibly
-        (drop-spooled content)
+        (drop-prefetched content)
         (release-memory content))))
 
 (defun release-content (content)
-  "Like RELEASE-OCTETS; and nobody will wait for more of CONTENT.  To be called at the end of its
-request."
+  "Like RELEASE-OCTETS, at the end of the request of CONTENT; also releases its place."
   (uninterruptibly
     (release-octets content)
-    (give-place-up content)))
+    (give-up-place content)))
 
 (defun leave-content (content)
-  "Leaves what came of CONTENT and was not read to a program that has taken its connection away.
-When nobody has CONTENT any more, what that has in memory and in files is given back."
+  "Leaves the unread octets of CONTENT to a program that has taken its connection away.  A finalizer
+on CONTENT releases its memory and file."
   (uninterruptibly
-    (give-place-up content)
+    (give-up-place content)
     (release-memory content)
     (let ((body-buffer (content-body-buffer content)))
       (when body-buffer
@@ -310,29 +312,29 @@ When nobody has CONTENT any more, what that has in memory and in files is given 
   (or (octets-if-room size)
       (refuse-content content :no-memory)))
 
-;;; As a whole
+;;; Reading all
 
-(defun spooled-whole (content size)
-  "All SIZE octets of CONTENT, which count as read then, where they are a vector in the memory of
-its body-buffer: that, which is its caller's from then on; else NIL."
+(defun prefetched-whole (content size)
+  "All SIZE octets of CONTENT, which count as read then, if they fill the memory of its body buffer:
+that vector, which belongs to the caller from now on.  Otherwise NIL."
   (let ((body-buffer (content-body-buffer content)))
     (and body-buffer
          (null (body-buffer-file body-buffer))
          (zerop (body-buffer-start body-buffer))
          (= size (body-buffer-fill body-buffer) (length (body-buffer-memory body-buffer)))
          (let ((octets (body-buffer-memory body-buffer)))
-           (uninterruptibly             ; or as many of the next request would be dropped
+           (uninterruptibly ; otherwise so many octets of the next request could be dropped
              (note-all-read content)
              (clear-body-buffer body-buffer))
-           (reserve-memory content size) ; not before: the octets would count twice
+           (reserve-memory content size) ; not earlier: the octets would count twice
            octets))))
 
 (defun buffered-whole (content size)
-  "All SIZE octets of CONTENT, which count as read then, in a vector of their own, where the buffer
-of its buffered connection has them, and nobody has to be asked for them; else NIL."
+  "All SIZE octets of CONTENT, which count as read then, in a new vector, if they are in the input
+buffer of its connection, and the client need not be asked for them.  Otherwise NIL."
   (let ((io (content-io content)))
     (and (plusp size)
-         (zerop (spooled-octets content))
+         (zerop (prefetched-octets content))
          (<= size (- (io-end io) (io-start io)))
          (null (content-invite content))
          (let ((octets (make-content-octets content size)))
@@ -342,26 +344,27 @@ of its buffered connection has them, and nobody has to be asked for them; else N
            octets))))
 
 (defun read-known-content (content size judge)
-  (let ((octets (or (spooled-whole content size)
+  "The SIZE octets that are left of CONTENT, in a vector, after a call of JUDGE on them."
+  (let ((octets (or (prefetched-whole content size)
                     (buffered-whole content size)
                     (read-octets-of-content content size))))
     (funcall judge octets 0 size)
     octets))
 
 (defun read-octets-of-content (content size)
-  "The SIZE octets that are left of CONTENT, in a vector of their own."
+  "The SIZE octets that are left of CONTENT, in a new vector."
   (let ((octets (make-content-octets content size)))
-    (read-sequence octets content)      ; signals why not all come
+    (read-sequence octets content)      ; signals an error when not all come
     octets))
 
 (defun first-octets (content octets count)
-  "A vector of the first COUNT of OCTETS, which are of CONTENT and give way to it."
+  "A vector of the first COUNT of OCTETS, which belong to CONTENT and become garbage."
   (replace (or (octets-if-room count)
                (refuse-content content :no-memory))
            octets))
 
 (defun read-unknown-content (content limit refusal judge)
-  ;; One octet beyond LIMIT is read, if there is one.
+  ;; Reads one octet beyond LIMIT, if there is one.
   (loop with most = (and limit (1+ limit))
         with octets = (make-content-octets content (if most (min most 8192) 8192))
         for fill = 0 then position
@@ -376,9 +379,9 @@ of its buffered connection has them, and nobody has to be asked for them; else N
                                    octets)))))
 
 (defun read-all-content (content limit refusal &optional (judge (constantly nil)))
-  "The octets that are left of CONTENT, in a vector of their own.  Where they are more than LIMIT,
-an integer or NIL, CONTENT is refused with REFUSAL, a keyword; before any is read where their number
-is known.  JUDGE is called with the octets as they come, a start and an end, and may refuse it too."
+  "The octets that are left of CONTENT, in a new vector.  If there are more than LIMIT, an integer
+or NIL, refuses CONTENT with REFUSAL, a keyword; if the length is known, before any is read.  Calls
+JUDGE with a vector, a start and an end for the octets as they come; JUDGE may refuse CONTENT, too."
   (with-content-turn (content)
     (let ((size (content-size content)))
       (when (and limit (content-intact-p content)

@@ -1,21 +1,20 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; One request of a connection and its reply.
+;;;; An exchange: one request of a connection and its reply.
 
 (define-record (exchange (:include opaque)
                          (:constructor make-exchange
                              (application connection
                               &key kind head (engine (and *worker* (worker-engine *worker*))))))
-  "What is known and was decided of one request.  The owner of its connection alone reads and writes
-it."
+  "The state of one request and its reply.  Only the owner of its connection reads and writes it."
   (application nil :read-only t
-   :documentation "The HTTP-SERVICE that is to respond to the request of EXCHANGE.")
+   :documentation "The HTTP-SERVICE that responds to the request of EXCHANGE.")
   (connection nil :read-only t
-   :documentation "The engine's CONNECTION over which the request of EXCHANGE came.")
+   :documentation "The CONNECTION of the engine over which the request of EXCHANGE came.")
   (engine nil :read-only t
    :documentation "The engine of the connection of EXCHANGE.")
   (kind nil :type symbol :read-only t
-   :documentation "Who reads the connection of EXCHANGE: see READING-KIND.")
+   :documentation "The reader of the connection of EXCHANGE: see READING-KIND.")
   (head nil
    :documentation "The HEAD of the request of EXCHANGE; NIL until it was read.")
   (content nil
@@ -24,22 +23,22 @@ it."
    :documentation "The PROTOCOL-STATE of the request of EXCHANGE and its reply, which decides
 whether the connection may be used again.")
   (access nil
-   :documentation "What the access log is to tell of EXCHANGE at its end, as the application likes;
+   :documentation "The data for the access log at the end of EXCHANGE, in a form of the application;
 or NIL.")
   (deferred-response nil
    :documentation "The DEFERRED-RESPONSE of the reply of EXCHANGE; NIL unless it is to come later.")
   (upgrade nil
-   :documentation "What the application is to make of the connection of EXCHANGE when its reply with
-status 101 was sent; NIL for nothing."))
+   :documentation "The use that the application has for the connection of EXCHANGE after a reply
+with status 101; NIL for none."))
 
 (defun note-event (exchange event)
-  "Notes EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply.
-Signals ILLEGAL-EVENT."
+  "Applies EVENT, a keyword that NEXT-STATE knows, of the request of EXCHANGE or of its reply, to
+the protocol state.  Signals ILLEGAL-EVENT."
   (setf (exchange-protocol exchange) (next-state (exchange-protocol exchange) event)))
 
 (defvar *exchange* nil
-  "The exchange that the current thread serves, or NIL.  It is special since Hunchentoot's generic
-functions, and the methods of programs, stand between those of ours.")
+  "The exchange that the current thread serves, or NIL.  It is a special variable because generic
+functions of Hunchentoot, and methods of programs, stand between our functions.")
 
 (declaim (inline exchange-http))
 (defun exchange-http (exchange)
@@ -47,9 +46,9 @@ functions, and the methods of programs, stand between those of ours.")
   (connection-data (exchange-connection exchange)))
 
 (defun current-head ()
-  "The head of the current request; NIL where our own code has not read it."
+  "The head of the current request; NIL where the server has not read it."
   (and *exchange* (exchange-head *exchange*)))
 
 (defun current-http-connection ()
-  "The HTTP connection over which the current request came; only where our own code has read it."
+  "The HTTP connection of the current request, which the server has read."
   (exchange-http *exchange*))

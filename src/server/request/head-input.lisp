@@ -1,9 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Request heads off a buffered connection, without waiting for the peer.
+;;;; Reading request heads from a buffered connection, without waiting for the peer.
 
 (defun take-parser (limits)
-  "A parser of request heads under LIMITS that has read nothing."
+  "A fresh parser of request heads under LIMITS."
   (let ((parser (and *worker-buffers* (shiftf (worker-buffers-parser *worker-buffers*) nil))))
     (if parser
         (reset-parser parser limits)
@@ -15,10 +15,10 @@
     (setf (worker-buffers-parser *worker-buffers*) parser)))
 
 (defun read-head (io parser)
-  "Reads on in IO with PARSER.  Returns the head of a request; :NONE when not all of it has
-come, to be called again with the same PARSER; :END when it will not come.  Does not block.
+  "Continues reading a head from IO with PARSER.  Returns the head of a request; :NONE when it is
+incomplete, to be called again with the same PARSER; :END when it will not come.  Does not block.
 Signals PROTOCOL-ERROR and DESCRIPTOR-BROKEN."
-  (drop-head io)                        ; if it was read ahead so far
+  (drop-head io)                        ; if READ-HEAD-AHEAD has left it there
   (loop
     (when (< (io-start io) (io-end io))
       (multiple-value-bind (head position)
@@ -31,8 +31,8 @@ Signals PROTOCOL-ERROR and DESCRIPTOR-BROKEN."
         (return more)))))
 
 (defun read-head-ahead (io parser)
-  "Like READ-HEAD, but leaves the octets of the head in IO, to be read by whoever comes first, or
-dropped by DROP-HEAD.  With the same IO, PARSER must be the same until then."
+  "Like READ-HEAD, but leaves the octets of the head in IO for the first reader, or until DROP-HEAD.
+Until then, calls with the same IO need the same PARSER."
   (loop
     (let ((from (+ (io-start io) (io-kept io))))
       (when (< from (io-end io))
@@ -46,13 +46,13 @@ dropped by DROP-HEAD.  With the same IO, PARSER must be the same until then."
         (return more)))))
 
 (defun drop-head (io)
-  "Drops the head in IO that READ-HEAD-AHEAD has returned."
+  "Drops the head that READ-HEAD-AHEAD has left in IO."
   (incf (io-start io) (shiftf (io-kept io) 0)))
 
 (defun input-left-p (io)
-  "True when IO has received octets that nobody has read."
+  "True when IO has octets that were received and not read."
   (< (io-start io) (io-end io)))
 
 (defun begin-anew (io)
-  "Lets what READ-HEAD-AHEAD has parsed in IO be parsed anew."
+  "Makes the next READ-HEAD-AHEAD parse the octets in IO from the beginning."
   (setf (io-kept io) 0))

@@ -1,30 +1,30 @@
 (in-package #:hunchentoot-recycling-taskmaster.server)
 
-;;;; Content that several threads may read: that of a request whose reply is deferred.
+;;;; Shared content: the content of a request whose reply is deferred.  Several threads may read it.
 ;;;;
-;;;; The handler's thread shares it before any other thread can know of the deferred response, and
-;;;; then receives what has yet to come, so that a thread that reads it touches no connection:
+;;;; The thread of the handler shares it before any other thread can know of the deferred response.
+;;;; It first receives the rest, so that the other threads do not use the connection:
 ;;;;
-;;;;   what has yet to come                  is taken from the connection by
-;;;;   no more than the limit                SHARE-CONTENT, to memory or a file
-;;;;   more; or the client waits to be       the handler's thread, as it reads, until the handler
-;;;;   asked for it                          returns; other threads get CONTENT-LEFT
-;;;;   either, when the handler has          the owner of the connection, which drops it
+;;;;   the rest                              is received by
+;;;;   is within the limit                   SHARE-CONTENT, to memory or a file
+;;;;   is longer, or held back by the        the thread of the handler, as it reads, until the
+;;;;   client until it is asked for          handler returns; other threads get CONTENT-LEFT
+;;;;   was not received when the handler     the owner of the connection, which drops it
 ;;;;   returned
 ;;;;
-;;;; Threads that read it take turns.  When its request is over it is released: at once, or by the
-;;;; thread that reads at that moment, when its turn ends.
+;;;; The readers take turns.  At the end of its request the content is released: at once, or by the
+;;;; thread that is reading, at the end of its turn.
 
 (defstruct (sharing (:include opaque) (:constructor make-sharing (taker)) (:copier nil))
-  "Who may read content, and who does."
-  (taker nil :read-only t)              ; the thread that may take it from the connection
+  "The rights of threads to read content."
+  (taker nil :read-only t)              ; the thread that may receive from the connection
   (lock (bt:make-lock "content") :read-only t) ; held while HOLDER and OVER-P change
-  (ended (bt:make-condition-variable) :read-only t) ; notified when a turn has ended
-  (holder nil)                          ; the thread whose turn it is, or NIL
-  (over-p nil))                         ; its request is over
+  (ended (bt:make-condition-variable) :read-only t) ; notified at the end of a turn
+  (holder nil)                          ; the thread that has the turn, or NIL
+  (over-p nil))                         ; its request has ended
 
-(defun others-content-p (content)
-  "True when CONTENT has still to be taken from its connection, and the current thread may not."
+(defun closed-to-thread-p (content)
+  "True when CONTENT was not received wholly, and the current thread may not receive the rest."
   (let ((sharing (content-sharing content)))
     (and sharing
          (not (eq (bt:current-thread) (sharing-taker sharing)))
@@ -34,20 +34,21 @@
 ;;; Turns
 
 (defun release-now (content)
-  "Gives back all that CONTENT has in memory and in files; it is the current thread's turn."
+  "Releases the memory and the file of CONTENT; the current thread has the turn."
   (uninterruptibly
     (lose-rest content)
-    (drop-spooled content)
+    (drop-prefetched content)
     (release-memory content)))
 
-(defun content-turn-begun-p (sharing)
-  "Makes it the current thread's turn if it is nobody's.  To be called under the lock of SHARING."
+(defun try-to-begin-content-turn (sharing)
+  "Gives the turn to the current thread if no thread has it.  True when it did.  The caller holds
+the lock of SHARING."
   (uninterruptibly
     (unless (sharing-holder sharing)
       (setf (sharing-holder sharing) (bt:current-thread)))))
 
 (defun end-content-turn (content sharing)
-  "Ends the current thread's turn; releases CONTENT if its request is over by then."
+  "Ends the turn of the current thread.  Releases CONTENT if its request has ended."
   (flet ((ended-p (even-if-over)
            (with-lock-briefly ((sharing-lock sharing))
              (when (or even-if-over (not (sharing-over-p sharing)))
@@ -59,38 +60,40 @@
       (ended-p t))))
 
 (defun call-in-content-turn (content function)
-  "Calls FUNCTION while no other thread reads CONTENT, which is shared; returns what it does."
+  "Calls FUNCTION while no other thread reads CONTENT, which is shared.  Returns its values."
   (let ((sharing (content-sharing content)))
     (if (eq (bt:current-thread) (sharing-holder sharing))
         (funcall function)
         (with-acquired (taken (list nil) (when (first taken) (end-content-turn content sharing)))
           (wait-until (lambda ()
-                        (when (content-turn-begun-p sharing)
+                        (when (try-to-begin-content-turn sharing)
                           (setf (first taken) t)))
                       (sharing-ended sharing) (sharing-lock sharing) nil 1/4)
           (funcall function)))))
 
 (defun release-shared (content)
-  "Releases CONTENT, whose request is over; a thread that reads it does so when its turn ends."
+  "Releases CONTENT, whose request has ended.  If a thread is reading it, that thread does so at the
+end of its turn."
   (let ((sharing (content-sharing content)))
     (uninterruptibly
       (when (with-lock-briefly ((sharing-lock sharing))
               (setf (sharing-over-p sharing) t)
-              (content-turn-begun-p sharing))
+              (try-to-begin-content-turn sharing))
         (end-content-turn content sharing)))))
 
 ;;; Receiving the rest
 
 (defgeneric octets-due (content)
-  (:documentation "How many octets of CONTENT, not all of which was received, are to come.")
+  (:documentation "How many octets of CONTENT, which was not received wholly, are to come at
+least.")
   (:method ((content content-stream))
     (content-awaited content))
   (:method ((content chunked-content))
     (body-octets-due (content-decoder content))))
 
 (defun prepare-body-buffer (content)
-  "Gives CONTENT a body-buffer to which octets can be appended.  Where CONTENT is short the
-body-buffer has room for just all of it: the reader gets that vector then."
+  "Gives CONTENT a body buffer to which octets can be appended.  If CONTENT is short, the buffer has
+room for exactly all of it, and the reader gets that vector."
   (let ((body-buffer (content-body-buffer content))
         (size (content-size content)))
     (cond (body-buffer (compact-body-buffer body-buffer))
@@ -98,13 +101,13 @@ body-buffer has room for just all of it: the reader gets that vector then."
            (setf body-buffer (make-body-buffer)
                  (content-body-buffer content) body-buffer)
            (when (and size (<= size *body-buffer-memory*))
-             (memory-made-p body-buffer size))))))
+             (ensure-memory body-buffer size))))))
 
-(defun rest-received-p (content most)
-  "Receives what has yet to come of CONTENT to its body-buffer, waiting for it.  NIL when that is
-more than MOST octets, an integer or NIL for no limit, or there is no room for them, nor in a file."
+(defun receive-within (content most)
+  "Receives the rest of CONTENT to its body buffer; waits for it.  NIL when that is more than MOST
+octets, an integer or NIL for no limit, or when neither memory nor a file has room."
   (loop
-    (let ((room (if most (- (1+ most) (spooled-octets content)) +input-size+)))
+    (let ((room (if most (- (1+ most) (prefetched-octets content)) +input-size+)))
       (cond ((all-received-p content) (return t))
             ((or (content-refusal content) (not (plusp room))) (return nil))
             ((not (await-input-of (content-io content)
@@ -113,11 +116,11 @@ more than MOST octets, an integer or NIL for no limit, or there is no room for t
             ((not (receive-some content room)) (return (all-received-p content)))))))
 
 (defun receive-rest (content most)
-  "Receives what has yet to come of CONTENT, so that it can be read without its source, which keeps
-what is more than MOST octets.  A failure is signalled to whoever reads up to it."
+  "Receives the rest of CONTENT, at most MOST octets, so that it can be read without its source.  A
+failure is signalled to a reader that gets so far."
   (prepare-body-buffer content)
   (flet ((receive-it ()
-           (handler-case (and (rest-received-p content most)
+           (handler-case (and (receive-within content most)
                               (memory-left-p content))
              (stream-timeout ()
                (setf (content-refusal content) (make-refusal :request-timeout)))
@@ -127,9 +130,9 @@ what is more than MOST octets.  A failure is signalled to whoever reads up to it
     (call-taking-content content #'receive-it)))
 
 (defun share-content (content most)
-  "Lets any thread read CONTENT from now on, after it has come: no more than MOST octets, an integer
-or NIL for no limit.  The rest is the current thread's to take, see END-TAKING.  Waits for the
-client."
+  "Receives the rest of CONTENT, at most MOST octets, an integer or NIL for no limit; waits for the
+client.  From now on any thread may read CONTENT.  Only the current thread may receive a longer
+rest, see END-TAKING."
   (let ((size (content-size content)))
     (when (and (content-intact-p content)
                (null (content-invite content))
@@ -139,8 +142,8 @@ client."
   (setf (content-sharing content) (make-sharing (bt:current-thread))))
 
 (defun end-taking (content)
-  "Lets no thread that reads CONTENT, which is shared, take more of it from its connection: a thread
-that reads is told that the rest is lost, and the owner of the connection drops it."
+  "Ends receiving of CONTENT, which is shared: a reader gets an error where the rest begins, and the
+owner of the connection drops that."
   (unless (or (content-refusal content) (all-received-p content))
     (setf (content-lost-p content) t)))
 

@@ -19,7 +19,7 @@ client has left or its engine stops.")
           (cond ((null (io-unsent (http-io http)))
                  (unless (resumed-in-time-p deferred-response)
                    (return :close)))
-                ((not (unsent-sent-p (http-io http)))   ; then who waits for room is told
+                ((not (send-rest (http-io http)))   ; then who waits for room is told
                  (return :broken)))))
     (abandon-suspended-exchange http)))
 

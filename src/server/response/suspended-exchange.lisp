@@ -67,7 +67,7 @@ far as that is known; not when the peer has only ended its half.  Asks the syste
   (let ((base (http-base (connection-data (suspended-exchange-connection suspended-exchange)))))
     (and base (io-failed-p base))))
 
-(defun unsent-sent-p (io)
+(defun send-rest (io)
   "Sends what is unsent of IO, waiting for its peer; NIL when that is gone, or takes none in
 time."
   (handler-case (progn (send-unsent io) t)
@@ -84,7 +84,7 @@ there is no memory for what is to wait."
             (cond ((not (member outcome '(:deferred :again)))
                    (release-input io (input-memory io))     ; it has ended, and with it what it kept
                    (return outcome))
-                  ((input-kept-p (suspended-exchange-engine suspended-exchange) http)
+                  ((keep-waiting-input (suspended-exchange-engine suspended-exchange) http)
                    (return outcome))
                   ((not (eq :park (give-input-up suspended-exchange io)))
                    (return :broken)))))

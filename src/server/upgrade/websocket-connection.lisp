@@ -227,7 +227,7 @@ stops, unless octets that would have to go before are left."
           (let ((outcome (continue-after-event http)))
             (unless (member outcome '(:deferred :again))
               (return outcome)))
-          (unless (unsent-sent-p io)
+          (unless (send-rest io)
             (return :broken))
           (unless (serving-p (suspended-exchange-engine socket))
             (return :close))
