@@ -1,23 +1,23 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The blocking engine: workers share ACCEPT, and the one that accepts serves.
+;;;; The blocking engine: workers share ACCEPT, and the worker that accepts a connection serves it.
 ;;;;
-;;;;   a worker that ...           and finds that ...                    does
-;;;;   accepted a connection       nobody else waits, and it may         makes a sibling
-;;;;   accepted a connection       all that may serve do                 queues or refuses it
-;;;;   is done with a connection   a connection is queued, and no more   takes it
+;;;;   a worker that ...           and finds that ...                    does this
+;;;;   accepted a connection       no other worker waits, and one may    makes a sibling
+;;;;   accepted a connection       as many serve as may                  queues or refuses it
+;;;;   is done with a connection   a connection is queued, and fewer     takes it
 ;;;;                               serve than may
 ;;;;   is done with a connection   enough siblings wait                  ends
 ;;;;   is done with a connection   otherwise                             accepts again
 ;;;;
-;;;; A connection keeps its worker between two requests.  So that nobody starves when all
-;;;; workers are kept, overload (a connection waits in the queue or in the kernel) makes connections
-;;;; end with their current request, and the sentinel ends idle ones.
+;;;; A connection keeps its worker between two requests.  If all workers are kept and a connection
+;;;; waits in the queue or in the kernel, the engine is overloaded: connections end with their
+;;;; current request, and the sentinel ends idle ones.
 ;;;;
-;;;; A connection that was accepted or taken off the queue is nobody else's to close or to count, so
-;;;; a thread that is to be destroyed dies only where it says INTERRUPTIBLY: while it has no
-;;;; connection, and while its connection is served, waited for or flushed, which
-;;;; HANDLE-CONNECTION and CLOSE-CONNECTION survive.  The waits in between are short.
+;;;; No other thread can close or count a connection that a worker accepted or took off the queue.
+;;;; So a thread that is to be destroyed dies only where it says INTERRUPTIBLY: while it has no
+;;;; connection, and while its connection is served, waited for or flushed, which HANDLE-CONNECTION
+;;;; and CLOSE-CONNECTION survive.  The waits in between are short.
 
 (defparameter *overload-idle-milliseconds* 250
   "Milliseconds for which a connection may be idle while others wait for a worker.")
@@ -40,7 +40,7 @@ BATCH-SCHEDULING-P is not used.")
 ;;; Taking a connection
 
 (defun next-step (engine worker)
-  "What WORKER, which has no connection, is to do: :ACCEPT, :END, or a queued connection to
+  "The next step of WORKER, which has no connection: :ACCEPT, :END, or a queued connection to
 serve."
   (with-engine (engine)
     (cond ((and (engine-queue engine)
@@ -57,8 +57,8 @@ serve."
            :accept))))
 
 (defun may-serve-p (engine worker)
-  "True when WORKER, which has no connection, may serve one.  It may count as serving still, and
-then gives its own place up; but the limit may be lower by now.  Under the lock."
+  "True if WORKER, which has no connection, may serve one.  If it still counts as serving it
+gives up its own place; but the limit may be lower by now.  Call it with the lock held."
   (let ((limit (engine-thread-limit engine))
         (own (if (eq (worker-state worker) :serving) 1 0)))
     (or (null limit) (< (- (busy-count engine) own) limit))))
@@ -86,8 +86,7 @@ then gives its own place up; but the limit may be lower by now.  Under the lock.
            (zerop (standby-count engine)))))
 
 (defun may-queue-p (engine)
-  "True when a connection of ENGINE, as many of which are served as may be, is to wait for a
-worker."
+  "True if a connection of ENGINE, which serves as many as it may, is to wait for a worker."
   (let ((limit (engine-accept-limit engine)))
     ;; A worker that waited when the thread limit changed, or that drains, has accepted it.
     (cond ((eq limit :unlimited) t)
@@ -172,7 +171,7 @@ worker."
   (handler-case (accept-one engine worker)
     (accept-failed (condition)
       (when (and (engine-accepting-p engine)
-                 ;; What befell one connection need not befall the next.
+                 ;; The trouble of one connection need not be that of the next.
                  (or (note-accept-trouble engine condition)
                      (not (typep condition 'network-trouble))))
         (back-off engine))
@@ -197,7 +196,7 @@ worker."
            (set-worker-state worker :serving)))))
 
 (defun call-service (engine connection)
-  "What SERVE returns for CONNECTION."
+  "The outcome of SERVE for CONNECTION."
   (setf (connection-outcome connection) nil)
   (interruptibly (serve (engine-service engine) connection nil)))
 
@@ -249,8 +248,8 @@ worker."
         (close-connection engine connection (eq outcome :close))))))
 
 (defun attend-interrupts (engine worker)
-  "Lets come what was to interrupt WORKER of ENGINE, which has no connection.  That may last, so it
-does not count as one that waits for a connection meanwhile; what it is next, NEXT-STEP says."
+  "Lets the pending interrupts of WORKER of ENGINE run, which has no connection.  They may take
+long, so it does not count as waiting meanwhile; NEXT-STEP sets its next state."
   (when (interrupt-pending-p)
     (with-engine (engine)
       (set-worker-state worker :serving)
@@ -259,7 +258,7 @@ does not count as one that waits for a connection meanwhile; what it is next, NE
     (ensure-sentinel engine)))
 
 (defun work-on (engine worker)
-  "Does what WORKER of ENGINE is to do next; NIL when it should end."
+  "Does the next step of WORKER of ENGINE; NIL if it should end."
   (attend-interrupts engine worker)
   (let* ((step (next-step engine worker))
          (connection (case step
@@ -273,28 +272,29 @@ does not count as one that waits for a connection meanwhile; what it is next, NE
 (defmethod worker-loop ((engine blocking-engine) worker)
   (deferring-interrupts
     (loop while (work-on engine worker)
-          ;; Who waits for a connection keeps nothing of the last one alive.
+          ;; A worker that waits must not keep the last connection alive.
           do (clear-stack))))
 
 ;;; Deadlines, which the sentinel looks at in each tick
 
 (defun input-awaited-p (worker kind)
-  "True when WORKER, whose connection is to be ended because of KIND, only waits for input: it may
-still tell its peer why."
+  "True if WORKER only waits for input, so that it can still tell its peer why its connection
+ends because of KIND."
   (or (eq (worker-state worker) :keep-alive)
       (member kind '(:first-byte :head :idle))))
 
 (defun end-connection (engine worker kind)
-  "Ends what WORKER reads or writes, because of KIND; it will notice, and release the connection
-itself.  Under the lock, so that the socket cannot be closed, and its descriptor reused, meanwhile."
+  "Ends the reads and writes of WORKER because of KIND.  The worker will notice, and release the
+connection itself.  Call it with the lock held, so that the socket cannot be closed, and its
+descriptor reused, meanwhile."
   (count-expired engine kind)
   (setf (connection-deadline (worker-connection worker)) nil)
   (shut-down (connection-handle (worker-connection worker))
              (if (input-awaited-p worker kind) :input :io)))
 
 (defun end-overdue-connections (engine)
-  "Ends the connections of ENGINE that are overdue.  One that is to be served then has a worker,
-which looks after the time itself, and may be late.  Under the lock."
+  "Ends the overdue connections of ENGINE.  A connection that is to be served at its deadline has
+a worker, which looks after the time itself, and may be late.  Call it with the lock held."
   (loop with now = (milliseconds)
         for worker in (engine-workers engine)
         for connection = (worker-connection worker)
@@ -340,7 +340,7 @@ worker.  Under the lock."
 ;;; Its loop
 
 (defun housekeep (engine)
-  "What the sentinel of ENGINE does at a tick."
+  "The work of the sentinel of ENGINE at a tick."
   (with-engine (engine)
     (end-overdue-connections engine)
     (end-idle-connections engine))

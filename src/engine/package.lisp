@@ -6,7 +6,7 @@ subclasses SERVICE and is called through its generic functions.")
         #:hunchentoot-recycling-taskmaster.base
         #:hunchentoot-recycling-taskmaster.platform)
   (:export
-   ;; what the layer above implements
+   ;; implemented by the layer above
    #:service #:serve #:serve-at #:resume-connection #:call-for-all
    #:output-unwanted-p #:refuse #:release
    #:give-notice #:keep-unread-input #:input-kept-since #:release-kept-input
@@ -23,19 +23,23 @@ subclasses SERVICE and is called through its generic functions.")
    #:limit-taking #:copy-limits #:send-queue-milliseconds #:look-at-taker #:next-look-at-taker
    #:taker-given-up-p #:end-wait #:reset-taking #:earlier
    #:drop-parts
-   #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets #:make-step-part
+   #:part #:part-position #:part-end #:make-octets-part #:octets-part-p #:octets-part-octets
+   #:make-step-part
    #:file-part-p #:gather-octets
    #:open-file-part #:file-part-file
    ;; engines
    #:engine #:blocking-engine #:make-blocking-engine #:make-ready-engine
    #:engine-service #:engine-listener #:engine-thread-limit #:engine-accept-limit
    #:engine-waiting-limit #:wait-for-client #:waits-full-p
-   #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics #:list-engine-connections
+   #:engine-standby #:resize-pool #:engine-statistics #:*statistics* #:no-statistics
+   #:list-engine-connections
    #:start-engine #:stop-engine #:abandon-engine #:accounting-problems
-   #:winding-down-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:inside-worker-p #:stop-from-worker #:log-message
+   #:winding-down-p #:running-p #:serving-p #:drain-over-p #:engine-stopped-p #:inside-worker-p
+   #:stop-from-worker #:log-message
    #:*worker* #:worker-engine #:current-engine
    ;; memory that clients take
-   #:*client-memory-share* #:*waiting-share* #:*request-share* #:client-memory-budget #:client-memory-reserved #:reserve-client-memory
-   #:release-client-memory #:change-reservation #:fits-in-heap-p #:make-room-in-heap
+   #:*client-memory-share* #:*waiting-share* #:*request-share* #:client-memory-budget
+   #:client-memory-reserved #:reserve-client-memory #:release-client-memory
+   #:change-reservation #:fits-in-heap-p #:make-room-in-heap
    ;; timers
    #:timer #:schedule #:cancel))

@@ -1,9 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; What is logged, once, when connections cannot be accepted.
+;;;; The trouble of accepting connections is logged once while it lasts.
 
 (defun note-accept-trouble (engine condition)
-  "Notes CONDITION, unless one of its kind was noted already and lasts.  True when it lasts."
+  "Logs CONDITION, unless the last trouble of ENGINE was of the same kind.  True if it lasts."
   (let ((lasts-p (with-engine (engine)
                    (incf (tally-failed (engine-tally engine)))
                    (setf (engine-accept-again-p engine) (not (typep condition 'listener-closed)))
@@ -16,7 +16,7 @@
     lasts-p))
 
 (defun forget-accept-trouble (engine)
-  "ENGINE can accept again what comes."
+  "Notes that ENGINE can accept connections again."
   (with-engine (engine)
     (when (eq (engine-accept-trouble engine) 'descriptors-exhausted)
       (setf (engine-overloaded-p engine) nil))

@@ -1,25 +1,24 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; Workers that wait for their clients, to send content or to take a reply: no more than a limit
-;;;; at a time, half of the threads by default, so that slow clients cannot hold all threads.  When
-;;;; one worker more begins to wait, the slowest client of those that are waited for is given up.
+;;;; Workers that wait for their clients, to send content or to take a reply.  A limit, by default
+;;;; half of the threads, keeps slow clients from holding all threads.  When one worker more begins
+;;;; to wait, the slowest of the clients that workers wait for is given up.
 ;;;;
-;;;;   a worker begins to wait, and             then
-;;;;   no more wait than may                    it waits
-;;;;   its own client is the slowest            it is told at once, and does not wait
-;;;;   another client is the slowest            that one's connection is shut down, so that its worker wakes, and is told
+;;;;   a worker begins to wait, and     then
+;;;;   the limit allows it              it waits
+;;;;   its own client is the slowest    it does not wait, and learns that its client was given up
+;;;;   another client is the slowest    that one's connection is shut down; its worker wakes, and
+;;;;                                    learns it
 ;;;;
-;;;; Fast clients are seldom waited for, and never the slowest.  A connection that idles between two
-;;;; requests is not waited for here: it is parked, or, in the blocking engine, closed when others
-;;;; wait.
-;;;;
-;;;; In the blocking engine the rule is the same; a connection between two requests keeps its thread
-;;;; there.
+;;;; Workers seldom wait for fast clients, which are never the slowest.  A connection between two
+;;;; requests does not count: it is parked.  In the blocking engine it keeps its thread, and is
+;;;; closed when other connections wait.
 
 (defstruct (client-wait (:include opaque)
-                        (:constructor make-client-wait (connection direction octets since)) (:copier nil))
-  "That a worker waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT: as if since
-SINCE, in MILLISECONDS, for OCTETS that have come or were taken."
+                        (:constructor make-client-wait (connection direction octets since))
+                        (:copier nil))
+  "A worker waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT.  The wait counts
+as if it had begun at SINCE, in MILLISECONDS; OCTETS have come or were taken."
   (connection nil :read-only t)
   (direction :input :read-only t)
   (octets 0 :type (unsigned-byte 62) :read-only t)
@@ -27,17 +26,17 @@ SINCE, in MILLISECONDS, for OCTETS that have come or were taken."
   (given-up-p nil))
 
 (defconstant +octets-granted+ (* 64 1024)
-  "So many octets count as moved when a client is waited for for the first time, in the second that
-counts as waited for.")
+  "The number of octets that count as moved, in the second that counts as waited, when a wait for
+a client begins.")
 
 (defun client-speed (wait now)
-  "How many octets a second the client of WAIT has moved while it was waited for, NOW, in
-MILLISECONDS; about 64 KiB when the wait begins."
+  "The number of octets a second that the client of WAIT has moved, as of NOW in MILLISECONDS,
+while a worker waited; about 64 KiB when the wait begins."
   (floor (* 1000 (+ (client-wait-octets wait) +octets-granted+))
          (+ 1000 (max 0 (- now (client-wait-since wait))))))
 
 (defun waiting-limit-of (engine)
-  "How many workers of ENGINE may wait for clients at a time, or NIL."
+  "The number of workers of ENGINE that may wait for clients at a time, or NIL."
   (let ((limit (engine-waiting-limit engine))
         (threads (engine-thread-limit engine)))
     (if (eq :half limit)
@@ -45,7 +44,7 @@ MILLISECONDS; about 64 KiB when the wait begins."
         limit)))
 
 (defun waits-full-p (engine)
-  "True when as many workers of ENGINE wait for clients as may: when one more does, a client is
+  "True if as many workers of ENGINE wait for clients as may.  When one more does, a client is
 given up."
   (with-engine (engine)
     (let ((limit (waiting-limit-of engine)))
@@ -53,7 +52,7 @@ given up."
            (>= (length (engine-client-waits engine)) limit)))))
 
 (defun slowest-wait (engine now)
-  "The wait for the slowest client of ENGINE; of equally slow ones the oldest."
+  "The wait for the slowest client of ENGINE; among equally slow ones the oldest."
   (loop with slowest = nil and least = 0
         for wait in (engine-client-waits engine)
         for speed = (client-speed wait now)
@@ -63,8 +62,8 @@ given up."
         finally (return slowest)))
 
 (defun add-client-wait (engine wait now)
-  "Adds WAIT to those of ENGINE.  Returns the one that is to be given up, which is none of them any
-more; or NIL."
+  "Adds WAIT to the waits of ENGINE.  Returns the wait to be given up, which is removed from
+them; or NIL."
   (with-engine (engine)
     (push wait (engine-client-waits engine))
     (let ((limit (waiting-limit-of engine)))
@@ -80,15 +79,15 @@ more; or NIL."
     (setf (engine-client-waits engine) (delete wait (engine-client-waits engine)))))
 
 (defgeneric wake-from-client (engine connection direction)
-  (:documentation "Shuts CONNECTION of ENGINE down, if a worker still has it, in DIRECTION, :INPUT,
-so that the client can still be told why, or :OUTPUT, which ends both halves: who waits for it
-wakes.  What it returns does not matter."))
+  (:documentation "Shuts down the connection CONNECTION of ENGINE if a worker still has it, so
+that the worker wakes.  DIRECTION is :INPUT, so that the client can still be told why, or
+:OUTPUT, which ends both halves.  The value does not matter."))
 
 (defun wait-for-client (connection direction octets milliseconds function)
-  "Calls FUNCTION, which waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT, and
-returns true unless that client was given up, before or meanwhile, since too many are waited for.
-OCTETS, an integer, have come from this client, or were taken by it, in MILLISECONDS for which it
-was waited for before.  Other threads than workers wait without a limit, and so does a worker where
+  "Calls FUNCTION, which waits for the client of CONNECTION in DIRECTION, :INPUT or :OUTPUT.
+Returns true unless that client was given up, before or meanwhile, because workers wait for too
+many.  OCTETS, an integer, have come from this client, or were taken by it, in the MILLISECONDS
+of earlier waits.  Threads that are no workers wait without a limit, and so does a worker if
 CONNECTION is NIL."
   (let ((worker *worker*))
     (cond ((or (null worker) (null connection))

@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; What an engine tells of each of its connections, for people.
+;;;; The list of an engine's connections, for people.
 
 (defun peer-string (address port)
   (cond ((zerop port) address)          ; of a Unix-domain socket

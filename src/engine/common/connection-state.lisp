@@ -68,22 +68,24 @@ socket."
   (send-queue-parts (connection-queue connection)))
 
 (defun connection-deferred-p (connection)
-  "True when CONNECTION waits until somebody has an answer for it."
+  "True if CONNECTION waits for an answer that comes later."
   (eq :answer (connection-awaiting connection)))
 
 (defun connection-turn-over-p (connection)
-  "True when CONNECTION is queued for a worker, with requests that may have come."
+  "True if CONNECTION is queued for a worker, and may have more requests."
   (eq :turn (connection-awaiting connection)))
 
 (defun connection-lingering-p (connection)
-  "True when CONNECTION was answered for the last time, and waits for its peer's end."
+  "True if CONNECTION was answered for the last time, and waits for its peer's end."
   (and (connection-linger-octets connection) t))
 
-(defparameter *deadline-kinds* '(:handshake :first-byte :head :body :idle :deferred :write :linger :evicted)
-  "What the sentinel ends connections for: a TLS handshake, the first octet of a new connection, the
-rest of a request's head or of its content, the next request, an answer that was to come later, the
-peer's taking more of an answer, its end after the last one took too long; or the connection waited
-while others had no descriptor or no memory.  Other kinds may come, as the layer above likes.")
+(defparameter *deadline-kinds*
+  '(:handshake :first-byte :head :body :idle :deferred :write :linger :evicted)
+  "The reasons for which the sentinel ends connections.  One of these took too long: a TLS
+handshake, the first octet of a new connection, the rest of a request's head or of its content,
+the next request, a reply that was to come later, the peer's taking of output, or its end after
+the last reply.  Or the connection waited while others needed its descriptor or memory.  The
+layer above may use other kinds.")
 
 (defun no-expirations ()
   "A plist of *DEADLINE-KINDS* and zeros."
@@ -96,10 +98,10 @@ while others had no descriptor or no memory.  Other kinds may come, as the layer
 
 (defun set-deadline-at (connection kind time)
   "Lets the sentinel end CONNECTION at TIME, in MILLISECONDS, or NIL for never.  KIND, a keyword,
-says what is waited for.  With :PAUSE, and with :DEFERRED, a CONNECTION that is parked is not ended
-then, but served, and one that has a worker is left to that.  With :PAUSE, and with :BODY, it waits
-amid a request: nobody but the poller waits for its peer, and it gives way last when descriptors run
-out."
+says what the connection waits for.  With :PAUSE and :DEFERRED, a parked CONNECTION is served at
+that time and not ended, and one that has a worker is left to that.  With :PAUSE and :BODY it
+waits for the rest of a request: only the poller waits for its peer, and it is the last to give
+way when descriptors run out."
   (setf (connection-deadline-kind connection) kind
         (connection-deadline connection) time))
 
@@ -109,20 +111,20 @@ NOW, in MILLISECONDS.  KIND, a keyword, says what is waited for."
   (set-deadline-in connection kind (as-milliseconds seconds) now))
 
 (defun call-with-deadline (connection kind seconds thunk)
-  "Calls THUNK; if it takes longer than SECONDS, a real or NIL for no limit, the sentinel ends
-CONNECTION, so that whoever reads or writes it gets an end of file or an error.  KIND, a
-keyword, says what was waited for."
+  "Calls THUNK.  If that takes longer than SECONDS, a real or NIL for no limit, the sentinel ends
+CONNECTION, so that reads and writes of it get an end of file or an error.  KIND, a keyword, says
+what THUNK waits for."
   (set-deadline connection kind seconds (milliseconds))
   (unwind-protect (funcall thunk)
     (setf (connection-deadline connection) nil)))
 
 (defun amid-request-p (connection)
-  "True when the last deadline of CONNECTION was one for the rest of a request, which no worker
-waits for."
+  "True if the last deadline of CONNECTION was for the rest of a request for which no worker
+waits."
   (and (member (connection-deadline-kind connection) '(:pause :body)) t))
 
 (defun served-when-due-p (connection)
-  "True when CONNECTION is to be served at its deadline, and not to be ended."
+  "True if CONNECTION is to be served at its deadline, and not ended."
   (and (member (connection-deadline-kind connection) '(:pause :deferred)) t))
 
 (defun overdue-p (connection now)
@@ -130,19 +132,19 @@ waits for."
     (and deadline (< deadline now))))
 
 (defun given-away-outcome (connection)
-  "What is to become of CONNECTION, :DETACHED or :BROKEN, though its service failed, when that had
-given its socket away before; else NIL."
+  "The outcome of CONNECTION, :DETACHED or :BROKEN, if its service failed after it gave the
+socket away; else NIL."
   (find (connection-outcome connection) '(:detached :broken)))
 
 (defun end-left-to-worker (connection)
-  "What a resuming thread or the sentinel has left a worker to do with CONNECTION, :CLOSE or
-:BROKEN; else NIL."
+  "The end of CONNECTION, :CLOSE or :BROKEN, that a resuming thread or the sentinel has left to a
+worker; else NIL."
   (case (connection-outcome connection)
     (:broken :broken)
     (:close (and (null (connection-output connection)) :close))))
 
 (defun unfinished-p (connection)
-  "True when the peer of CONNECTION may not have got its answer yet."
+  "True if the peer of CONNECTION may not have got its answer yet."
   (or (connection-output connection)
       (connection-lingering-p connection)
       (connection-awaiting connection)))

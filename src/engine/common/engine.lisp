@@ -2,14 +2,13 @@
 
 ;;;; The phases of an engine.
 ;;;;
-;;;;   :new       not started            -> :running
-;;;;   :running   accepts and serves     -> :draining, :stopping
-;;;;   :draining  serves what has come, each request as the last of its connection; ends
-;;;;              idle connections after a moment
-;;;;                                     -> :stopping, :stopped
-;;;;   :stopping  serves nothing more than the requests that run
-;;;;                                     -> :stopped
-;;;;   :stopped   what was left behind was reported; an engine starts only once
+;;;;   :new       not started                                         -> :running
+;;;;   :running   accepts and serves                                  -> :draining, :stopping
+;;;;   :draining  serves the requests that have come, each as the     -> :stopping, :stopped
+;;;;              last of its connection; ends idle connections
+;;;;              after a moment
+;;;;   :stopping  serves only the requests that run                   -> :stopped
+;;;;   :stopped   has reported the workers that it left behind; an engine starts only once
 
 (defparameter *tick* 0.25
   "Seconds between two looks of the sentinel while there is something to look after, when nobody
@@ -19,7 +18,7 @@ wakes it.")
   "Seconds between two looks of the sentinel when nothing happens.")
 
 (defstruct (tally (:include opaque) (:copier nil))
-  "What an engine has counted.  Under its lock, save the counters."
+  "The counts of an engine, under its lock, except the counters."
   (started nil)                         ; in MILLISECONDS
   (stopped nil)                         ; likewise
   (made 0 :type fixnum)                 ; workers
@@ -30,7 +29,7 @@ wakes it.")
   (refused 0 :type fixnum)              ; connections
   (expired-by (no-expirations) :type list) ; connections, by why; see *DEADLINE-KINDS*
   (failed 0 :type fixnum)               ; errors that got out of SERVE, REFUSE, making a thread
-  (stalls 0 :type fixnum)               ; calls of SERVE that served none of what they claimed
+  (stalls 0 :type fixnum)               ; calls of SERVE that claimed input and served none
   (served-before 0 :type integer)       ; requests, by workers that have ended
   (served-by-resuming-threads (make-counter) :read-only t)) ; requests
 
@@ -80,7 +79,7 @@ interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.
   (sentinel (make-sentinel) :type sentinel :read-only t)
   ;; True while RELEASE-RESOURCES may have something to give back.
   (resources-held-p nil)
-  (accepting-p nil)                     ; what comes to LISTENER is this engine's to accept
+  (accepting-p nil)                     ; this engine accepts from LISTENER
   (listener-users 0 :type fixnum)       ; threads that stop it, and use LISTENER meanwhile
   (drain-end nil :type (or null fixnum)) ; until when a drain waits for requests, in MILLISECONDS
   (workers '() :type list)              ; every one that has not ended
@@ -92,8 +91,8 @@ interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.
   (overloaded-p nil)                    ; a connection waits for a worker and none is free
   (accept-trouble nil)                  ; the kind of ACCEPT-FAILED that was noted and lasts
   (accept-again-p nil)                  ; connections may wait that could not be accepted
-  (last-error nil)                      ; what last kept a thread from being made
-  (thread-trouble-p nil)                ; that was noted and lasts
+  (last-error nil)                      ; the last condition that kept a thread from being made
+  (thread-trouble-p nil)                ; the trouble was logged and lasts
   (launch-after 0 :type fixnum)         ; no thread is made before that, in MILLISECONDS
   (tally (make-tally) :type tally :read-only t)
   (timers (make-timers) :type timers :read-only t) ; see timer-heap.lisp
@@ -104,8 +103,8 @@ interrupt others when they wake, and may wake a little late: see PREPARE-THREAD.
     (format stream "~(~A~)" (engine-phase engine))))
 
 (defmacro with-engine ((engine) &body body)
-  "Runs BODY, which is short and waits for nothing, under the lock of ENGINE, whole: neither
-an interrupt nor the death of the thread can leave its counts half changed."
+  "Runs BODY, which is short and waits for nothing, under the lock of ENGINE.  No interrupt, nor
+the death of the thread, can leave the counts of ENGINE half changed."
   `(with-lock-briefly ((engine-lock ,engine))
      ,@body))
 
@@ -159,7 +158,7 @@ lock.")
     (worker-count engine :starting :waiting)))
 
 (defun running-p (engine)
-  "True until somebody stops ENGINE, gently or not."
+  "True until a thread stops ENGINE, gently or not."
   (eq (engine-phase engine) :running))
 
 (defun engine-stopped-p (engine)
@@ -170,7 +169,7 @@ lock.")
   (eq (engine-phase engine) :draining))
 
 (defun serving-p (engine)
-  "True when what comes to ENGINE is served."
+  "True if ENGINE serves the requests that come to it."
   (case (engine-phase engine)
     ((:running :draining) t)))
 
@@ -181,15 +180,15 @@ were under way."
     (and end (draining-p engine) (>= now end))))
 
 (defun winding-down-p (engine)
-  "True when no connection of ENGINE should be kept open for another request: it drains or
-stops, or others wait for a worker."
+  "True if no connection of ENGINE should be kept open for another request: ENGINE drains or
+stops, or connections wait for a worker."
   (or (engine-overloaded-p engine) (not (running-p engine))))
 
 (defvar *timed-engine* nil
   "In a timer thread, the engine that it belongs to; else NIL.")
 
 (defun current-engine ()
-  "The engine whose worker or timer thread the current thread is; else NIL."
+  "The engine that the current thread, a worker or a timer thread, belongs to; else NIL."
   (if *worker* (worker-engine *worker*) *timed-engine*))
 
 (defun inside-worker-p (engine)
@@ -201,14 +200,14 @@ stops, or others wait for a worker."
 is to end.  Called in its thread."))
 
 (defgeneric make-pool-worker (engine number)
-  (:documentation "A worker for ENGINE, without its thread; NUMBER tells it from others.")
+  (:documentation "A worker for ENGINE, without its thread.  NUMBER distinguishes it from others.")
   (:method ((engine engine) number)
     (make-worker engine number)))
 
 (defgeneric detach (engine connection)
-  (:documentation "Makes CONNECTION, which the caller owns, none of ENGINE, and leaves its socket
-open, which is somebody else's from now on.  Does nothing the second time.  Called by the worker
-that serves CONNECTION."))
+  (:documentation "Removes CONNECTION, which the caller owns, from ENGINE, and leaves its socket
+open for another owner.  Does nothing the second time.  Called by the worker that serves
+CONNECTION."))
 
 (defgeneric acquire-resources (engine)
   (:documentation "Prepares ENGINE, before its first worker is made.")
@@ -216,21 +215,22 @@ that serves CONNECTION."))
     nil))
 
 (defgeneric release-resources (engine)
-  (:documentation "Gives back what ACQUIRE-RESOURCES acquired: ENGINE has stopped, and its last
-worker is gone.")
+  (:documentation "Gives back the resources of ACQUIRE-RESOURCES: ENGINE has stopped, and its
+last worker is gone.")
   (:method ((engine engine))
     nil))
 
 (defgeneric accept-rest (engine seconds)
-  (:documentation "Has what has come to the listener of ENGINE, which drains, accepted.  Takes up to
-SECONDS, a real, while ENGINE accepts: others may come as fast, and descriptors may lack."))
+  (:documentation "Has the connections accepted that have come to the listener of ENGINE, which
+drains.  Takes up to SECONDS, a real, while ENGINE accepts: new connections may come as fast, and
+descriptors may be missing."))
 
 (defgeneric sentinel-loop (engine)
   (:documentation "The life of the sentinel of ENGINE, until that is stopped."))
 
 (defgeneric request-sentinel (engine)
-  (:documentation "Has a worker of ENGINE, whose sentinel died, call ENSURE-SENTINEL soon, where it
-would not by itself.")
+  (:documentation "Lets a worker of ENGINE, whose sentinel died, call ENSURE-SENTINEL soon, if no
+worker would by itself.")
   (:method ((engine engine))
     nil))
 
@@ -238,6 +238,6 @@ would not by itself.")
   (:documentation "Has all connections of ENGINE that have waited since SERVE returned :DEFERRED
 served: the phase of ENGINE has changed.")
   (:method (engine)
-    "Nothing: who keeps a connection looks by himself."
+    "Does nothing: each connection has a worker, which looks itself."
     (declare (ignore engine))
     nil))

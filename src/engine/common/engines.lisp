@@ -1,6 +1,6 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The engines of this Lisp, which the end of the process concerns.
+;;;; The running engines of this Lisp, which the end of the process has to end.
 ;;;;
 ;;;; Invariant: an engine is listed from the beginning of its first sentinel until it has stopped
 ;;;; and no worker is left in it, not even one that a stop could not end.

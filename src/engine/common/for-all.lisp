@@ -1,10 +1,10 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; What is to be done for each of several connections, whatever becomes of one.
+;;;; Doing something for each of several connections, even if one fails.
 
 (defun call-for-all (function list)
-  "Calls FUNCTION with each element of LIST, also with those behind one with which it is left by a
-non-local exit.  That goes on when all is done; it is the first where there are several."
+  "Calls FUNCTION with each element of LIST.  If one call exits non-locally, the others still
+happen, and the first of these exits then goes on."
   (flet ((call-for-next ()
            (when list
              (funcall function (pop list))

@@ -95,10 +95,10 @@ successor if it dies."
     (close-socket (connection-handle connection))))
 
 (defgeneric end-accepting (engine)
-  (:documentation "Makes ENGINE accept nothing more.  Who comes now is refused by the system, or
-waits for others where the listener is theirs too.")
+  (:documentation "Makes ENGINE accept nothing more.  The system refuses later clients, or they
+wait for other processes with the same listener.")
   (:method ((engine engine))
-    (uninterruptibly                    ; or those who wait in an accept would do so for ever
+    (uninterruptibly                    ; otherwise workers might wait in an accept for ever
       (when (with-engine (engine) (shiftf (engine-accepting-p engine) nil))
         (wake-listener (engine-listener engine)
                        (with-engine (engine) (worker-count engine :waiting)))))))
@@ -108,14 +108,14 @@ waits for others where the listener is theirs too.")
 ;;; it.
 
 (defun call-while-accepting (engine function)
-  "Calls FUNCTION if ENGINE accepts, and lets nobody have stopped it before that returns."
+  "Calls FUNCTION if ENGINE accepts.  No stop of ENGINE returns before FUNCTION does."
   (with-acquired (entered-p (begin-using-listener engine)
                             (when entered-p (end-using-listener engine)))
     (when entered-p
       (funcall function))))
 
 (defun begin-using-listener (engine)
-  "Counts the caller among those who use the listener of ENGINE, if that accepts; else NIL."
+  "Counts the caller as a user of the listener of ENGINE, if that accepts; else NIL."
   (with-engine (engine)
     (when (engine-accepting-p engine)
       (incf (engine-listener-users engine)))))
@@ -126,8 +126,8 @@ waits for others where the listener is theirs too.")
     (bt:condition-notify (engine-changed engine))))
 
 (defun await-listener-users (engine)
-  "Waits until nobody who stops ENGINE, which accepts nothing more, uses its listener.  They find
-that soon."
+  "Waits until no stopping thread uses the listener of ENGINE, which accepts nothing more.  They
+see that soon."
   (wait-for-change engine 5 (lambda () (zerop (engine-listener-users engine)))))
 
 (defgeneric wake-workers (engine)
@@ -164,8 +164,8 @@ SECONDS at most, unless somebody else stops it."
   (wait-for-change engine seconds (lambda () (not (draining-p engine)))))
 
 (defun end-arrivals (engine seconds)
-  "Makes ENGINE, which drains, accept what has come, and nothing more.  Takes up to SECONDS, a real
-or NIL for as long as it should."
+  "Makes ENGINE, which drains, accept the connections that have come, and nothing more.  Takes up
+to SECONDS, a real, or as long as it should if NIL."
   (when (stop-arrivals (engine-listener engine))
     (let ((left (countdown seconds)))
       (flet ((at-most (seconds)
@@ -178,31 +178,31 @@ or NIL for as long as it should."
   "True when ENGINE has no connection, and no worker that serves."
   (and (zerop (open-count engine))
        (zerop (busy-count engine))
-       ;; Who waits in an accept may have got a connection from it already.
+       ;; A worker in an accept may have got a connection already.
        (zerop (worker-count engine :starting :waiting))
        (null (engine-queue engine))))
 
 (defun await-end-of-work (engine seconds)
-  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE has nothing to do, or somebody else
-stops it without waiting for that."
+  "Waits up to SECONDS, a real or NIL for no limit, until ENGINE has nothing to do, or another
+thread stops it without waiting for that."
   (wait-for-change engine seconds
                    (lambda ()
                      (or (work-finished-p engine)
                          (not (draining-p engine))))))
 
 (defun drain (engine seconds)
-  "Has everything answered that has come to ENGINE, and takes up to SECONDS, a real or NIL for no
-limit.  True when it is."
+  "Has every request that has come to ENGINE answered, in up to SECONDS, a real or NIL for no
+limit.  True if that succeeded."
   (let ((left (countdown seconds)))
     (ensure-sentinel engine)            ; it ends the connections on which nothing comes
     (advance-phase engine :draining)
     (resume-all-deferred engine)
     (with-engine (engine)
-      (unless (engine-drain-end engine) ; who came first may have been destroyed before that
+      (unless (engine-drain-end engine) ; the first caller may have been destroyed before this
         (setf (engine-drain-end engine)
               (+ (milliseconds) (as-milliseconds *drain-seconds*)))
         (notify-sentinel engine)))
-    ;; Also by who comes second: the first one may give up before that is done.
+    ;; A second caller does this as well: the first may give up before it is done.
     (call-while-accepting engine (lambda () (end-arrivals engine (funcall left))))
     (await-end-of-work engine (funcall left))
     (with-engine (engine)
@@ -239,21 +239,22 @@ LIST-ENGINE-CONNECTIONS."
         :seconds (/ (worker-milliseconds worker) 1000.0)))
 
 (defgeneric resting-p (worker)
-  (:documentation "True when WORKER has nothing to finish, and will end by itself when told so.
-Under the lock.")
+  (:documentation "True if WORKER has nothing to finish, and will end by itself when asked.
+Called with the lock held.")
   (:method ((worker worker))
     (eq (worker-state worker) :waiting)))
 
 (defun finish-stop (engine seconds)
-  "The last step of stopping: ends the sentinel, joins what ended, waiting for that up to SECONDS, a
-real or NIL for no limit, and reports who did not end."
+  "The last step of a stop.  Ends the sentinel, joins the threads that have ended, waiting up to
+SECONDS, a real or NIL for no limit, and returns a list of plists about the workers that did not
+end."
   (await-listener-users engine)
   (let ((left (countdown (and seconds (max *least-stop-seconds* seconds)))))
     (when (advance-phase engine :stopped)
       (with-engine (engine)
         (setf (tally-stopped (engine-tally engine)) (milliseconds))
         (notify-sentinel engine)))
-    ;; What resuming threads have parked meanwhile; later ones see to that.
+    ;; For connections that resuming threads have parked meanwhile; later threads do it themselves.
     (end-input engine :keep-alive :writing)
     (await-sentinel engine (funcall left))
     (await-end-of-timers engine (funcall left))
@@ -296,8 +297,7 @@ worker.")
 ;;; The last resort
 
 (defun accounting-problems (engine)
-  "Sentences, in a list, about what does not add up in ENGINE, whose workers should all have
-ended."
+  "A list of sentences about wrong counts in ENGINE, whose workers should all have ended."
   (with-engine (engine)
     (append
      (loop for worker in (engine-workers engine)
@@ -328,7 +328,7 @@ ended."
 end.  Signals STOP-FROM-WORKER in a worker of ENGINE."
   (when (inside-worker-p engine)
     (error 'stop-from-worker))
-  ;; Who only waits leaves by itself: a thread that is destroyed while it comes or goes might
+  ;; Threads that only wait leave by themselves: one that is destroyed while it comes or goes might
   ;; take a lock with it.
   (end-work engine 5)
   (destroy-threads (with-engine (engine)

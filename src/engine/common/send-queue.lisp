@@ -1,9 +1,9 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; The send queue of a connection: what its socket has not taken yet, a list of parts in the order
-;;;; in which they leave.  The owner of the connection adds parts and flushes the queue: a handler
-;;;; through its buffered connection, while a request is served; the engine afterwards, whenever the
-;;;; socket takes more.
+;;;; The send queue of a connection holds the octets that its socket has not taken yet: a list of
+;;;; parts, in the order in which they leave.  The owner of the connection adds parts and flushes
+;;;; the queue: a handler through its buffered connection, while it serves a request; the engine
+;;;; afterwards, whenever the socket takes more.
 ;;;;
 ;;;; Invariants: the octets of a part from POSITION to END were not sent, and nobody changes
 ;;;; them.  The open file of a part is that part's alone, and is closed when its last octet was
@@ -12,9 +12,9 @@
 (define-record (part (:include opaque))
   "A range of something that is to be sent."
   (position 0 :type index
-   :documentation "Where what is left of PART begins, in octets.")
+   :documentation "The position of the first unsent octet of PART.")
   (end 0 :type index
-   :documentation "Where PART ends, in octets."))
+   :documentation "The position behind the last octet of PART."))
 
 (defstruct (octets-part (:include part)
                         (:constructor make-octets-part
@@ -75,9 +75,8 @@ arguments; it returns true when that is done, or NIL when the descriptor takes n
        (send-file descriptor (file-part-file part) position end)))))
 
 (defun gather-octets (parts buffer end)
-  "Copies the octets that PARTS, a list, begin with to BUFFER, up to END.  Returns how many: fewer
-than END only where there are no more, or something else has to be done before; 0 when a file ends
-too early."
+  "Copies the first octets of PARTS, a list, to BUFFER, up to END.  Returns how many: fewer than
+END only if there are no more, or a step has to be done before; 0 if a file ends too early."
   (loop with fill = 0
         for part in parts
         while (and (< fill end) (not (step-part-p part)))
@@ -94,9 +93,9 @@ too early."
         finally (return fill)))
 
 (defun send-first (destination parts more-p)
-  "Sends what DESTINATION, see SEND-PARTS, takes now of the first of PARTS, a list, and perhaps of
-those after it.  Returns how many octets that were, 0 when a file ends too early, or minus an error
-number."
+  "Sends as much of the first of PARTS, a list, and perhaps of the next ones, as DESTINATION, see
+SEND-PARTS, takes now.  Returns the number of octets, 0 if a file ends too early, or minus an
+error number."
   (let ((part (first parts)))
     (cond ((step-part-p part) (if (funcall (step-part-function part)) 1 +would-block+))
           ((functionp destination) (funcall destination parts))
@@ -111,12 +110,12 @@ number."
            (decf count sent)))
 
 (defun send-parts (destination parts &optional more-p)
-  "Sends what DESTINATION takes now of PARTS, a list, one after the other.  DESTINATION is a
-descriptor, or a function that takes such a list, of which the first has octets left, and returns
-what SEND-OCTETS does: how many octets it has taken.  If MORE-P, the system may hold what a
-descriptor takes, for others that follow soon.  Returns three values: a list of those that are
-left, the first of them perhaps begun; true when anything was sent; and an error number, an
-integer, or NIL."
+  "Sends as much of PARTS, a list, as DESTINATION takes now, one part after the other.
+DESTINATION is a descriptor; or a function that takes a list of parts, the first with octets
+left, and returns how many octets it has taken, as SEND-OCTETS does.  If MORE-P, the system may
+hold octets that a descriptor takes, for others that follow soon.  Returns three values: a list
+of the parts that are left, the first of them perhaps begun; true if anything was sent; and an
+error number, an integer, or NIL."
   (loop with sent-p = nil
         while parts
         do (let ((part (first parts)))
@@ -139,12 +138,13 @@ integer, or NIL."
 ;;; The queue
 
 (define-record (send-queue (:include opaque) (:constructor make-send-queue ()) (:copier nil))
-  "What a connection has not sent.  Its owner alone writes the slots; other threads may look."
+  "The unsent octets of a connection.  Its owner alone writes the slots; other threads may read
+them."
   (parts '() :type list
    :documentation "The parts (see PART) of SEND-QUEUE, a list in the order in which they leave.")
   (sender nil :type (or null function)
-   :documentation "What SEND-PARTS sends SEND-QUEUE by, a function; NIL where a descriptor does.")
-  ;; What is asked of its peer, see LIMIT-TAKING.
+   :documentation "The function by which SEND-PARTS sends SEND-QUEUE; NIL if a descriptor does.")
+  ;; The demands on its peer, see LIMIT-TAKING.
   (milliseconds nil :type (or null fixnum)
    :documentation "In how many milliseconds the peer of SEND-QUEUE has to take some octets, an
 integer; NIL for no limit.")
@@ -158,7 +158,7 @@ integer; NIL for no limit.")
   (taken 0 :type fixnum
    :documentation "How many octets the peer of SEND-QUEUE took while it was waited for, an
 integer.")
-  (reserved 0 :type index)              ; octets of the budget of all clients, for what it has
+  (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
   (reserved-since 0 :type fixnum))      ; when there were none, in MILLISECONDS
 
 (setf (documentation 'make-send-queue 'function)
@@ -169,15 +169,15 @@ integer.")
   (count-octets (send-queue-parts queue)))
 
 (defun enqueue (queue parts)
-  "Adds PARTS, a list (see PART), to the end of QUEUE, a SEND-QUEUE, whose connection the caller
-owns."
+  "Adds PARTS, a list (see PART), to the end of QUEUE, a SEND-QUEUE.  The caller owns its
+connection."
   (when (send-queue-owed queue)
     (incf (send-queue-owed queue) (count-octets parts)))
   (setf (send-queue-parts queue) (append (send-queue-parts queue) parts)))
 
 (defun flush-queue (queue descriptor &optional more-p)
-  "Sends what is taken now of QUEUE, a SEND-QUEUE, by its sender, or else by DESCRIPTOR; MORE-P is
-as in SEND-PARTS.  The caller owns its connection, and is not interrupted.  Returns true when
+  "Sends as much of QUEUE, a SEND-QUEUE, as its sender, or else DESCRIPTOR, takes now; MORE-P is
+as in SEND-PARTS.  The caller owns its connection, and is not interrupted.  Returns true if
 anything was sent; and an error number, an integer, or NIL."
   (multiple-value-bind (left sent-p failure)
       (send-parts (or (send-queue-sender queue) descriptor) (send-queue-parts queue) more-p)
@@ -185,6 +185,6 @@ anything was sent; and an error number, an integer, or NIL."
     (values sent-p failure)))
 
 (defun clear-queue (queue)
-  "Lets go of what QUEUE, a SEND-QUEUE, has: nobody will send it.  The caller owns its connection."
+  "Drops the parts of QUEUE, a SEND-QUEUE, unsent.  The caller owns its connection."
   (drop-parts (shiftf (send-queue-parts queue) '()))
   (reset-taking queue))

@@ -1,29 +1,28 @@
 (in-package #:hunchentoot-recycling-taskmaster.engine)
 
-;;;; One thread for each engine sees to what no worker can: it makes workers where some
-;;;; died or could not be made, and ends connections that overstay.
+;;;; Each engine has one thread, the sentinel, for work that no worker can do: it makes workers in
+;;;; place of those that died or could not be made, and ends connections whose time is over.
 
 (defun count-expired (engine kind)
   "Counts a connection of ENGINE as ended by the sentinel because of KIND.  Under the lock."
   (incf (getf (tally-expired-by (engine-tally engine)) kind 0)))
 
 (defun count-late (engine kind)
-  "Counts a connection of ENGINE as ended because of KIND, a keyword as for SET-DEADLINE, by its
-service, which has found it late before the sentinel did."
+  "Counts a connection of ENGINE as ended because of KIND, a keyword as for SET-DEADLINE.  Its
+service has found it late before the sentinel did."
   (with-engine (engine)
     (count-expired engine kind)))
 
 (defun maintain-pool (engine)
-  "Clears away the workers of ENGINE that are gone, and makes those that it misses.  True when
-none failed."
+  "Removes the workers of ENGINE that are gone, and makes missing ones.  True if none failed."
   (reap-dead-workers engine)
   (join-exited-threads engine)
   (outlive-thread-trouble engine)
   (make-missing-workers engine))
 
 (defun call-surviving (engine part function)
-  "Calls FUNCTION, which does PART, a keyword, of the sentinel's work.  True when it succeeds; when
-it fails, notes that, unless it failed the last time as well."
+  "Calls FUNCTION, which does PART, a keyword, of the work of the sentinel.  True if it succeeds.
+A failure is logged, unless the last call for PART failed as well."
   (let ((sentinel (engine-sentinel engine)))
     (handler-case (funcall function)
       (serious-condition (condition)
@@ -39,8 +38,8 @@ it fails, notes that, unless it failed the last time as well."
         t))))
 
 (defun rest-until-woken (engine period &optional (needed-p (constantly nil)))
-  "Has the sentinel of ENGINE wait until it is woken, for PERIOD, as for WAIT-UNTIL, at most; or not
-at all where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
+  "Lets the sentinel of ENGINE wait until it is woken, for at most PERIOD, as for WAIT-UNTIL; not
+at all if ENGINE has stopped, or if NEEDED-P, called with the lock held, is true."
   (wait-once (lambda ()
                (or (eq (engine-phase engine) :stopped)
                    (funcall needed-p)))
@@ -52,9 +51,8 @@ at all where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
 
 ;;; Its thread
 ;;;
-;;; If that dies, which nobody but a person at a REPL or a failing Lisp brings about, its last act
-;;; is to call a worker, who makes the next one: the thread that dies may be dying with the whole
-;;; Lisp.
+;;; Only a person at a REPL or a failing Lisp makes it die.  Its last act is then to wake a worker,
+;;; which makes the next sentinel: the dying thread may be dying with the whole Lisp.
 
 (defun start-sentinel (engine)
   "Makes the sentinel of ENGINE, which is counted already, and returns its thread."
@@ -85,14 +83,14 @@ at all where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
     (setf (sentinel-count sentinel) (max 0 (1- (sentinel-count sentinel))))))
 
 (defun lost-sentinel-p (engine)
-  "True when the sentinel of ENGINE died, with its last act or without."
+  "True if the sentinel of ENGINE died, whether it did its last act or not."
   (let ((sentinel (engine-sentinel engine)))
     (or (sentinel-lost-p sentinel)
         (let ((thread (sentinel-thread sentinel)))
           (and thread (not (bt:thread-alive-p thread)))))))
 
 (defun replace-sentinel-p (engine)
-  "True when the caller is to make a sentinel of ENGINE, which is counted from now on."
+  "True if the caller is to make a sentinel of ENGINE, which counts from now on."
   (let ((sentinel (engine-sentinel engine)))
     (with-engine (engine)
       (when (and (serving-p engine)
@@ -103,8 +101,8 @@ at all where ENGINE has stopped, or NEEDED-P, called under the lock, is true."
         (incf (sentinel-count sentinel))))))
 
 (defun ensure-sentinel (engine)
-  "Makes a sentinel for ENGINE where the last one died.  Called now and then by whoever has a
-moment; not under the lock."
+  "Makes a sentinel for ENGINE if the last one died.  Any thread of ENGINE that has a moment
+calls it, without the lock."
   (let ((counted-p nil))
     (unwind-protect-whole
         (when (uninterruptibly
@@ -113,14 +111,14 @@ moment; not under the lock."
                      (start-successor engine)
                      (not (setf counted-p nil))))
           (log-message engine :warning "The sentinel died, and has a successor."))
-      (when counted-p                   ; whoever makes it may die as well
+      (when counted-p                   ; the current thread may have died as well
         (with-engine (engine)
           (setf (sentinel-lost-p (engine-sentinel engine)) t)
           (discount-sentinel engine))))))
 
 (defun record-sentinel (engine thread)
-  "Notes THREAD as the sentinel of ENGINE.  It does so itself when it begins; but if it is destroyed
-before that, somebody has to find out."
+  "Records THREAD as the sentinel of ENGINE.  Once it begins it records itself, but it may be
+destroyed before that."
   (when (bt:threadp thread)             ; a program's method may return something else
     (let ((sentinel (engine-sentinel engine)))
       (with-engine (engine)

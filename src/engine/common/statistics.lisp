@@ -21,12 +21,13 @@ a timer."
 
 (defparameter *statistics*
   '(:threads :standby :busy :keep-alive-waiting :suspended :made :ended :resumes :suspends
-    :accepted :open :parked :deferred :writing :queued :refused :expired :expired-by :failed :stalls :served
+    :accepted :open :parked :deferred :writing :queued :refused :expired :expired-by :failed :stalls
+    :served
     :ready-wait :ready-wait-sum :ready-wait-count :decisions :timers :uptime)
-  "The names of what ENGINE-STATISTICS tells, in its order.")
+  "The names of the statistics of ENGINE-STATISTICS, in order.")
 
 (defun no-statistics ()
-  "What ENGINE-STATISTICS would tell of an engine that did nothing."
+  "The statistics of an engine that has done nothing."
   (loop for name in *statistics*
         collect name
         collect (case name
@@ -42,7 +43,7 @@ Not under the lock.")
     '()))
 
 (defun counted-statistics (engine)
-  "A plist of what is counted under the lock of ENGINE, all at one moment."
+  "A plist of the counts under the lock of ENGINE, all of one moment."
   (with-engine (engine)
     (let ((tally (engine-tally engine)))
       (list :threads (pool-size engine)
@@ -64,7 +65,7 @@ Not under the lock.")
             :uptime (uptime engine)))))
 
 (defun engine-statistics (engine)
-  "A plist of what ENGINE did and does; the names are *STATISTICS*."
+  "A plist of the statistics of ENGINE; *STATISTICS* lists their names."
   (let ((known (append (counted-statistics engine) (parking-statistics engine)
                        (list :timers (timer-statistics (engine-timers engine)))
                        (no-statistics))))

@@ -15,13 +15,13 @@ calls it, and none after the engine's timers have ended.")
     (notify-timer-thread engine)))
 
 (defun set-alarm (engine)
-  "Sets the alarm of ENGINE, as the caller was told to.  While it does, others may change their
-minds about the moment; they leave it to the caller, who goes on until it was not changed."
+  "Sets the alarm of ENGINE.  Only a caller that was asked to may call it.  If other threads move
+the alarm meanwhile, this one sets it again."
   (let ((timers (engine-timers engine)) (done-p nil))
     (unwind-protect-whole
         (loop do (set-alarm-clock engine (timers-alarm timers))
               until (setf done-p (end-setting timers)))
-      ;; Where interrupts cannot be deferred, its thread may be destroyed here; others go on.
+      ;; If this Lisp cannot defer interrupts, the thread may be destroyed here; others go on.
       (unless done-p
         (with-timers (timers)
           (setf (timers-setting timers) nil))))))
@@ -29,34 +29,37 @@ minds about the moment; they leave it to the caller, who goes on until it was no
 ;;; Scheduling
 
 (defun delay-microseconds (seconds)
-  "SECONDS, a real, as an integer; 0 for those below."
+  "SECONDS, a real, in microseconds, an integer; 0 for those below."
   (typecase seconds
     ;; Almost always; without consing.
     ((single-float 0f0 1000f0) (values (ceiling (* 1000000f0 seconds))))
     ((double-float 0d0 1000000d0) (values (ceiling (* 1000000d0 seconds))))
     (t (cond ((<= seconds 0) 0)
-             ((>= (/ +most-microseconds+ 1000000) seconds) (values (ceiling (* 1000000 (rational seconds)))))
+             ((>= (/ +most-microseconds+ 1000000) seconds)
+              (values (ceiling (* 1000000 (rational seconds)))))
              (t +most-microseconds+)))))    ; infinity, for one
 
 (defparameter *slack-divisor* 1024
-  "A timer may be late by its delay divided by this.")
+  "A timer may be late by its delay divided by this number.")
 
 (defparameter *most-slack-microseconds* 4000
-  "By how much it may be late for that reason at most.")
+  "The most by which a timer may be late because of its delay.")
 
 (defun deadline-after (delay now)
-  "When a timer is due that is to wait for DELAY from NOW, all in microseconds."
+  "The deadline of a timer with DELAY from NOW, all in microseconds."
   ;; The alarm interrupts a processor; in a virtual machine that costs as much as a small request.
   (let ((slack (min *most-slack-microseconds* (floor delay *slack-divisor*)))
         (deadline (+ now delay)))
     (if (< slack (* 2 *alarm-microseconds*))
         deadline
-        (let ((grid (* *alarm-microseconds* (ash 1 (1- (integer-length (floor slack *alarm-microseconds*)))))))
+        (let* ((quanta (floor slack *alarm-microseconds*))
+               (grid (* *alarm-microseconds* (ash 1 (1- (integer-length quanta))))))
           (* grid (ceiling deadline grid))))))
 
 (defun enter-and-set-alarm (engine timer deadline)
-  "Adds TIMER, due at DEADLINE, to those of ENGINE, and returns what ADD-TIMER does."
-  ;; Who is to set the alarm is the only one to do so.
+  "Adds TIMER, due at DEADLINE, to those of ENGINE, and sets the alarm if needed.  Returns the
+value of ADD-TIMER."
+  ;; No other thread would set the alarm.
   (uninterruptibly
     (let ((next (add-timer (engine-timers engine) timer deadline)))
       (when (eq next :set)
@@ -65,12 +68,12 @@ minds about the moment; they leave it to the caller, who goes on until it was no
 
 (defun schedule (engine seconds function)
   "Has FUNCTION, a function without arguments or the name of one, called once, in a thread of
-ENGINE, when SECONDS, a real, have passed: not before, and about a quarter of a millisecond later,
-or up to a thousandth of SECONDS, but no more than four milliseconds; so those that are due at about
-the same time share an alarm.  Returns a TIMER.  In the ready engine a worker calls it, so it may
-block; in the blocking engine a thread that all timers of ENGINE share.  Errors in it are noted and
-counted.  When ENGINE stops, what is pending is dropped and counted; so is what is scheduled then.
-May be called in any thread."
+ENGINE, after SECONDS, a real.  The call comes no earlier, and about a quarter of a millisecond
+later, or up to a thousandth of SECONDS, but no more than four milliseconds; so timers that are
+due at about the same time share an alarm.  Returns a TIMER.  In the ready engine a worker calls
+FUNCTION, so it may block; in the blocking engine a thread that all timers of ENGINE share.
+Errors in FUNCTION are logged and counted.  When ENGINE stops, pending timers are dropped and
+counted, and so are later ones.  Any thread may call this."
   (let* ((timers (engine-timers engine))
          (timer (make-timer timers function))
          (deadline (deadline-after (delay-microseconds seconds) (microseconds))))
@@ -79,26 +82,25 @@ May be called in any thread."
     timer))
 
 (defun cancel (timer)
-  "True when TIMER was pending, and is cancelled: its function is never called, and no longer held.
-NIL when that has begun already, and when TIMER was cancelled or dropped before.  May be called in
-any thread."
+  "Cancels TIMER: its function is never called, and no longer held.  True if TIMER was pending;
+NIL if its function has begun already, or if it was cancelled or dropped before.  Any thread may
+call this."
   (cancel-timer-of (timer-timers timer) timer))
 
-;;; Calling what is due
+;;; Calling due functions
 
 (defun next-due-function (engine now)
-  "The function of the timer of ENGINE that is due first, if one is at NOW: the caller's, which
-defers interrupts, to be called.  Else NIL.  The second value is true when another one is due as
-well; else the alarm is set for the next."
+  "The function of the first timer of ENGINE that is due at NOW, for the caller, which defers
+interrupts, to call; else NIL.  The second value is true if another one is due as well; otherwise
+the alarm is set for the next."
   (multiple-value-bind (function next) (take-due-timer (engine-timers engine) now)
     (when (eq next :set)
       (set-alarm engine))
     (values function (eq next :due))))
 
 (defun run-timer (engine function)
-  "Calls FUNCTION, of a timer of ENGINE, which cannot fail: neither by an error, which is noted, nor
-by the end of the thread is more lost than what it had to do.  Where the thread was destroyed
-before, another one calls it."
+  "Calls FUNCTION, of a timer of ENGINE.  An error is logged.  If the thread is destroyed within
+FUNCTION, only that call is lost; if it was destroyed before, another thread calls FUNCTION."
   (let ((begun-p nil) (done-p nil))
     (unwind-protect-whole
         (handler-case (progn (interruptibly

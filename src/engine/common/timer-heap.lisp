@@ -3,30 +3,30 @@
 ;;;; Timers that wait for their moment.
 ;;;;
 ;;;;   a timer is   its place    its function   because
-;;;;   pending      0 or above   is there       its moment is to come, or nobody has had the time to take it
-;;;;   taken        -1           gone           the taker calls it
-;;;;   cancelled    -1           gone           somebody no longer wants it
-;;;;   dropped      -1           gone           its engine stops, or had stopped when it was scheduled
+;;;;   pending      0 or above   is there       its moment is to come, or no thread took it yet
+;;;;   taken        -1           gone           the thread that took it calls it
+;;;;   cancelled    -1           gone           a program no longer wants it
+;;;;   dropped      -1           gone           its engine stops, or had stopped before
 ;;;;
 ;;;; Each changes once, under the lock of the timers, from pending to one of the others.
 ;;;;
 ;;;; They are a binary heap, and not a wheel of slots.  The alarm rings once, for the first
-;;;; deadline, and that is at hand here; a wheel would have to look for it, or tick although nothing
-;;;; is due.  A deadline is later than most others when it comes, so it stays near the bottom;
-;;;; taking the first one moves as many entries as the heap has levels, 17 for 100,000, in two
-;;;; vectors.  No timer is moved because of its distance in time, as from wheel to wheel, and none
-;;;; that was cancelled is kept.
+;;;; deadline, which is at hand here; a wheel would have to search for it, or tick although nothing
+;;;; is due.  A new deadline is later than most others, so it stays near the bottom.  To take the
+;;;; first one moves as many entries as the heap has levels, 17 for 100,000, in two vectors.  No
+;;;; timer moves because of its distance in time, as from wheel to wheel, and a cancelled one is not
+;;;; kept.
 ;;;;
-;;;; The alarm has a moment of its own, of which thread or descriptor is told outside of the lock.
+;;;; The alarm has a moment of its own; the thread or the descriptor gets it outside the lock.
 ;;;;
-;;;;   Invariant: while a timer is pending, either the alarm is set to a moment no later than the quantum
-;;;;   after its deadline, or who was to hear it, or was called in its place, has yet to look here.
+;;;;   Invariant: while a timer is pending, the alarm is set to a moment no later than the quantum
+;;;;   after its deadline, or a thread that got the alarm or was called for it has yet to look.
 
 (defconstant +never+ (1- (ash 1 61))
   "A moment after all others.")
 
 (defconstant +most-microseconds+ (ash 1 60)
-  "Who waits for longer waits for ever.")
+  "A longer delay never ends.")
 
 (deftype moment ()
   "A moment of MICROSECONDS."
@@ -34,16 +34,17 @@
 
 (defparameter *alarm-microseconds* 250
   "The alarm is set to multiples of this, so that it rings once for all timers that are due in
-between: they are late by that much at most.")
+between.  They are late by that much at most.")
 
 (defstruct (timers (:include opaque) (:constructor make-timers ()) (:copier nil))
   "The timers of an engine.  Those that are pending stand in DEADLINES and ENTRIES, at the same
 places."
   (lock (bt:make-lock "timers") :read-only t)
-  (deadlines (make-array 64 :element-type 'moment :initial-element 0) :type (simple-array moment (*)))
+  (deadlines (make-array 64 :element-type 'moment :initial-element 0)
+   :type (simple-array moment (*)))
   (entries (make-array 64 :initial-element nil) :type simple-vector)
   (count 0 :type fixnum)
-  (closed-p nil)                        ; what is scheduled is dropped
+  (closed-p nil)                        ; new timers are dropped
   (alarm +never+ :type moment)          ; when it rings, or has rung last
   ;; A thread is about to set the alarm to that moment, :ONCE, or :AGAIN, because it was changed
   ;; since.
@@ -58,7 +59,7 @@ places."
   (dropped 0 :type fixnum))
 
 (defstruct (timer (:include opaque) (:constructor make-timer (timers function)) (:copier nil))
-  "A function that is to be called once, at a moment: what SCHEDULE returns."
+  "A function to be called once, at a moment.  SCHEDULE returns it."
   (timers nil :type timers :read-only t)
   (function nil)
   (place -1 :type fixnum)
@@ -86,8 +87,8 @@ places."
         (timer-place timer) place))
 
 (defun rise (timers place deadline timer)
-  "Puts TIMER, due at DEADLINE, at PLACE, which is free, or above that as long as it comes before
-what is there."
+  "Puts TIMER, due at DEADLINE, at the free PLACE, or above that as long as it comes before the
+timer there."
   (declare (type fixnum place))
   (loop while (plusp place)
         do (let* ((parent (ash (1- place) -1))
@@ -100,7 +101,7 @@ what is there."
   (put-timer timers place deadline timer))
 
 (defun first-child (timers place)
-  "The place below PLACE, of the two there may be, whose timer comes first; NIL when there is none."
+  "Of the two places below PLACE, the one whose timer comes first; NIL if there is none."
   (declare (type fixnum place))
   (let* ((left (1+ (* 2 place)))
          (right (1+ left))
@@ -114,7 +115,8 @@ what is there."
           (t left))))
 
 (defun free-bottom (timers place)
-  "Moves up what is below PLACE, which is free.  Returns the place at the bottom that is free then."
+  "Moves timers up from below PLACE, which is free.  Returns the place at the bottom that is free
+then."
   (loop for child = (first-child timers place)
         while child
         do (put-timer timers place (aref (timers-deadlines timers) child)
@@ -123,7 +125,8 @@ what is there."
         finally (return place)))
 
 (defun remove-timer (timers place)
-  "Takes the timer at PLACE out of TIMERS, and returns its function, which it lets go."
+  "Takes the timer at PLACE out of TIMERS, and returns its function, which the timer no longer
+holds."
   (let* ((last (decf (timers-count timers)))
          (deadline (aref (timers-deadlines timers) last))
          (moved (svref (timers-entries timers) last))
@@ -140,13 +143,13 @@ what is there."
   (= (timers-count timers) (length (timers-entries timers))))
 
 (defun grow-heap (timers)
-  "Makes room for twice as many in TIMERS.  Not under the lock, nor where interrupts are deferred:
-there a lack of memory would be the end of the process."
+  "Makes room for twice as many in TIMERS.  Call it without the lock and with interrupts enabled;
+otherwise a lack of memory would end the process."
   (let* ((size (* 2 (length (timers-entries timers))))
          (deadlines (make-array size :element-type 'moment :initial-element 0))
          (entries (make-array size :initial-element nil)))
     (with-timers (timers)
-      (when (< (length (timers-entries timers)) size) ; or somebody else has made it
+      (when (< (length (timers-entries timers)) size) ; another thread may have made it
         (setf (timers-deadlines timers) (replace deadlines (timers-deadlines timers))
               (timers-entries timers) (replace entries (timers-entries timers)))))))
 
@@ -154,7 +157,7 @@ there a lack of memory would be the end of the process."
   (setf (timer-number timer) (incf (timers-made timers)))
   (rise timers (1- (incf (timers-count timers))) deadline timer))
 
-;;; The alarm.  Under the lock, too: who is told to set it does that outside; see SET-ALARM.
+;;; The alarm, under the lock, too.  A caller that is to set it does so outside; see SET-ALARM.
 
 (defun alarm-moment (deadline)
   "When the alarm rings for DEADLINE."
@@ -164,8 +167,7 @@ there a lack of memory would be the end of the process."
     (* quantum (ceiling deadline quantum))))
 
 (defun claim-alarm (timers moment)
-  "Has the alarm of TIMERS ring at MOMENT, if it would ring later.  True when the caller is to set
-it."
+  "Moves the alarm of TIMERS to MOMENT if it would ring later.  True if the caller is to set it."
   (declare (type moment moment))
   (when (< moment (timers-alarm timers))
     (setf (timers-alarm timers) moment)
@@ -173,27 +175,27 @@ it."
                     (if (timers-setting timers) :again :once)))))
 
 (defun end-setting (timers)
-  "True when the caller, who has set the alarm of TIMERS, need not do so again."
+  "True if the caller, which has set the alarm of TIMERS, need not do so again."
   (with-timers (timers)
     (null (setf (timers-setting timers)
-                ;; Not by comparing moments: it may have rung meanwhile, and be wanted for the same
-                ;; one.
+                ;; Comparing moments is not enough: the alarm may have rung meanwhile, and may be
+                ;; needed for the same moment again.
                 (if (eq :again (timers-setting timers)) :once nil)))))
 
 (defun claim-next-alarm (timers now)
-  "Has the alarm of TIMERS, if it has rung by NOW, ring for the first of them.  True when the caller
-is to set it."
+  "Moves the alarm of TIMERS, if it has rung by NOW, to the first of them.  True if the caller is
+to set it."
   (declare (type moment now))
   (when (<= (timers-alarm timers) now)
     (setf (timers-alarm timers) +never+))
   (and (plusp (timers-count timers))
        (claim-alarm timers (alarm-moment (aref (timers-deadlines timers) 0)))))
 
-;;; What the engine does with them
+;;; The operations of the engine
 
 (defun add-timer (timers timer deadline)
-  "Makes TIMER one of TIMERS, due at DEADLINE, unless these are closed: then it is dropped.  :FULL
-when there is no room, and nothing was done; :SET when the caller is to set the alarm; else NIL."
+  "Makes TIMER one of TIMERS, due at DEADLINE; drops it if TIMERS are closed.  Returns :FULL if
+there is no room, and nothing was done; :SET if the caller is to set the alarm; else NIL."
   (with-timers (timers)
     (cond ((timers-closed-p timers)
            (setf (timer-function timer) nil)
@@ -208,9 +210,9 @@ when there is no room, and nothing was done; :SET when the caller is to set the 
              :set)))))
 
 (defun take-due-timer (timers now)
-  "The function of the first of TIMERS, if it is due at NOW; it is the caller's to call.  Else NIL.
-As the second value :DUE when another one is due as well, which somebody has to take; :SET when the
-caller is to set the alarm; else NIL."
+  "The function of the first of TIMERS if it is due at NOW, for the caller to call; else NIL.
+The second value is :DUE if another one is due as well, which another thread has to take; :SET if
+the caller is to set the alarm; else NIL."
   (declare (type moment now))
   (with-timers (timers)
     (flet ((due-p ()
@@ -223,12 +225,12 @@ caller is to set the alarm; else NIL."
                     ((claim-next-alarm timers now) :set))))))
 
 (defun uncount-run (timers)
-  "Counts a function that was taken from TIMERS as not called."
+  "Notes that a function which was taken from TIMERS was not called."
   (with-timers (timers)
     (decf (timers-run timers))))
 
 (defun cancel-timer-of (timers timer)
-  "Takes TIMER out of TIMERS.  True when it was pending."
+  "Takes TIMER out of TIMERS.  True if it was pending."
   (with-timers (timers)
     (unless (minusp (timer-place timer))
       (remove-timer timers (timer-place timer))
@@ -236,7 +238,7 @@ caller is to set the alarm; else NIL."
       t)))
 
 (defun close-timers (timers)
-  "Drops TIMERS, and what is scheduled from now on.  Does nothing the second time."
+  "Drops TIMERS, and those that are scheduled from now on.  Does nothing the second time."
   (with-timers (timers)
     (setf (timers-closed-p timers) t)
     (incf (timers-dropped timers) (timers-count timers))
@@ -249,10 +251,10 @@ caller is to set the alarm; else NIL."
   (with-timers (timers)
     (incf (timers-failed timers))))
 
-;;; What they tell
+;;; Statistics
 
 (defun no-timer-statistics ()
-  "What TIMER-STATISTICS tells of an engine that had no timer."
+  "The TIMER-STATISTICS of an engine that had no timer."
   (list :pending 0 :run 0 :failed 0 :cancelled 0 :dropped 0))
 
 (defun timer-statistics (timers)

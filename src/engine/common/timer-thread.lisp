@@ -4,13 +4,13 @@
 ;;;; due.  The sentinel makes it once the first timer needs it.  The ready engine has none: its
 ;;;; poller watches a timer descriptor.
 ;;;;
-;;;;   ENGINE-TIMER-THREAD   meaning                                          becomes
-;;;;   NIL                   no timer has needed it, or it has ended with     :missing
+;;;;   ENGINE-TIMER-THREAD   meaning                                        becomes
+;;;;   NIL                   no timer has needed it, or it has ended with   :missing
 ;;;;                         the timers
-;;;;   :missing              it is needed; the sentinel makes it              :starting
-;;;;   :starting             the sentinel is making it                        a thread, :missing, NIL
-;;;;   a thread              it lives, or has died without running its        :starting, :missing,
-;;;;                         cleanup forms                                    NIL
+;;;;   :missing              it is needed; the sentinel makes it            :starting
+;;;;   :starting             the sentinel is making it                      a thread, :missing, NIL
+;;;;   a thread              it lives, or has died without running its      :starting, :missing,
+;;;;                         cleanup forms                                  NIL
 
 (defun timer-thread-missing-p (engine)
   "True if ENGINE has no timer thread."

@@ -11,9 +11,9 @@
           (worker-since worker) (milliseconds))))
 
 (defgeneric overflow-acceptor-needed-p (engine)
-  (:documentation "True when, besides the workers that may serve, ENGINE needs one that accepts
-connections only to queue or to refuse them.  While it drains it does: what waits in the kernel
-would be reset with the listener.")
+  (:documentation "True if ENGINE needs a worker, besides those that may serve, that accepts
+connections only to queue or to refuse them.  A draining engine does: connections that wait in
+the kernel would be reset with the listener.")
   (:method ((engine engine))
     (and (engine-accepting-p engine)
          (not (and (eq (engine-accept-limit engine) :unlimited)
@@ -42,9 +42,9 @@ would be reset with the listener.")
     (and limit (>= (busy-count engine) limit))))
 
 (defun unserved-queue-p (engine)
-  "True when a connection is queued that may be served, and nobody is about to take it: those who
-wait in an accept do not look.  So it is when who served before has died, or may be more.  Under the
-lock."
+  "True if a connection is queued that may be served, and no worker is about to take it: workers
+that wait in an accept do not look.  The worker that served before has died then, or the limit
+was raised.  Call it with the lock held."
   (and (engine-queue engine)
        (not (full-p engine))
        (zerop (worker-count engine :starting))))
@@ -74,8 +74,8 @@ lock."
     worker))
 
 (defgeneric keep-for-cleanup (engine worker)
-  (:documentation "Keeps of WORKER, which leaves ENGINE, what others are to clear away.  Under
-the lock.")
+  (:documentation "Keeps the parts of WORKER, which leaves ENGINE, that other threads have to
+clean up.  Called with the lock held.")
   (:method ((engine engine) worker)
     (when (worker-thread worker)
       (push (worker-thread worker) (engine-exited-threads engine)))))
@@ -86,7 +86,7 @@ the lock.")
     (let ((engine (worker-engine worker)))
       (set-worker-state worker :ended)
       (incf (tally-served-before (engine-tally engine)) (worker-served worker))
-      ;; Others read the list without the lock, so it does not change under them.
+      ;; Other threads read the list without the lock, so the list itself never changes.
       (setf (engine-workers engine) (remove worker (engine-workers engine)))
       (keep-for-cleanup engine worker)
       (bt:condition-notify (engine-changed engine))
@@ -99,7 +99,7 @@ the lock.")
         (*worker* worker))
     (unwind-protect-whole
         (when (with-engine (engine)
-                (unless (eq (worker-state worker) :ended) ; who launched it died, and gave it back
+                (unless (eq (worker-state worker) :ended) ; the launcher died, and gave it back
                   (setf (worker-thread worker) (bt:current-thread))))
           (call-as-worker (engine-service engine) (lambda () (worker-loop engine worker))))
       (with-engine (engine)
@@ -107,7 +107,7 @@ the lock.")
       (release-resources-when-empty engine))))
 
 (defun release-resources-when-empty (engine)
-  "Gives back what ENGINE holds, once, if it has stopped and nobody is left in it."
+  "Releases the resources of ENGINE, once, if it has stopped and no thread of it is left."
   (multiple-value-bind (empty-p held-p)
       (with-engine (engine)
         (when (and (eq (engine-phase engine) :stopped)
@@ -121,7 +121,7 @@ the lock.")
       (release-resources engine))))
 
 (defun reap-worker (engine worker)
-  "Does what WORKER, whose thread died without unwinding, could not do itself."
+  "Cleans up after WORKER, whose thread died without unwinding."
   (let ((connection (with-engine (engine)
                       (retire worker)
                       (shiftf (worker-connection worker) nil))))
@@ -132,21 +132,21 @@ the lock.")
   (:documentation "Closes CONNECTION of ENGINE, whose worker died without doing so."))
 
 (defun reap-dead-workers (engine)
-  "Some Lisps, and some ways to kill a thread, run no cleanup forms."
+  "Cleans up after dead workers of ENGINE.  Some Lisps, and some ways to kill a thread, run no
+cleanup forms."
   (loop for worker in (with-engine (engine) (copy-list (engine-workers engine)))
         for thread = (worker-thread worker)
         when (and thread (not (bt:thread-alive-p thread)))
           do (reap-worker engine worker)))
 
 (defun count-failure (engine)
-  "Counts one more thing that has failed while ENGINE served: a connection, or what goes on over
-one."
+  "Counts a failure while ENGINE served a connection, or did something for one."
   (with-engine (engine)
     (incf (tally-failed (engine-tally engine)))))
 
 (defun release-connection (engine connection)
-  "Lets the service RELEASE CONNECTION of ENGINE.  Returns what that does; also true where it fails,
-which is only counted."
+  "Lets the service RELEASE CONNECTION of ENGINE, and returns its value.  A failure is only
+counted; the value is true then."
   (handler-case (release (engine-service engine) connection)
     ((or error storage-condition) ()
       (count-failure engine)
@@ -159,36 +159,37 @@ which is only counted."
           arguments))
 
 (defgeneric call-noting (engine function)
-  (:documentation "Calls FUNCTION, which has the service of ENGINE note something, and may take
+  (:documentation "Calls FUNCTION, which lets the service of ENGINE log a message, and may take
 long.")
   (:method ((engine engine) function)
     (funcall function)))
 
 (defun log-message (engine level control &rest arguments)
-  "Has the service of ENGINE NOTE what happened, LEVEL, CONTROL and ARGUMENTS being as for that; a
+  "Lets the service of ENGINE NOTE an event; LEVEL, CONTROL and ARGUMENTS are for that.  A
 failure of it is only counted."
   (let ((service (engine-service engine)))
     (handler-case (call-noting engine (lambda () (apply #'note service level control arguments)))
       ((or error storage-condition) ()
         (count-failure engine)
-        ;; What has failed may be the report of a condition, and nobody would learn of that.
+        ;; The report of a condition may have failed, and would remain unknown.
         (when (some (lambda (argument) (typep argument 'condition)) arguments)
           (handler-case (apply #'note service level control (without-reports arguments))
             ((or error storage-condition) () nil)))))))
 
 (defmacro surviving-interrupts ((engine) &body body)
-  "Evaluates BODY, where the current thread, one of ENGINE, can be interrupted although it serves
-nobody, and returns its value.  What an interrupt signals is counted and noted, and costs no more
-than that: NIL then."
+  "Evaluates BODY, and returns its value.  The current thread, one of ENGINE, can be interrupted
+there although it serves no connection.  An error of an interrupt is counted and logged, and has
+no other effect; the value is NIL then."
   `(handler-case (interruptibly ,@body)
      (serious-condition (condition)
        (count-failure ,engine)
-       (log-message ,engine :error "An interrupt of a thread that served nobody failed: ~A" condition)
+       (log-message ,engine :error "An interrupt of a thread that served nobody failed: ~A"
+                    condition)
        nil)))
 
 (defun note-thread-trouble (engine condition)
-  "Notes that CONDITION kept ENGINE from making a thread, unless that was noted and lasts, and lets
-nobody try again before a tick has passed."
+  "Logs that CONDITION kept ENGINE from making a thread, unless that was logged and lasts.  No
+thread is made before a tick has passed."
   (unless (with-engine (engine)
             (incf (tally-failed (engine-tally engine)))
             (setf (engine-last-error engine) condition
@@ -203,18 +204,19 @@ nobody try again before a tick has passed."
             (engine-launch-after engine) 0))))
 
 (defparameter *trouble-seconds* 5
-  "After how many seconds in which no thread failed to be made that trouble counts as over, though
-none was needed since.")
+  "The trouble of making threads is over if none failed for this number of seconds, even if none
+was needed since.")
 
 (defun outlive-thread-trouble (engine)
-  "Forgets that a thread could not be made where no other one was missing for long."
+  "Forgets that a thread could not be made, if no other one was missing for long."
   (when (and (engine-thread-trouble-p engine)
-             (< (+ (engine-launch-after engine) (as-milliseconds *trouble-seconds*)) (milliseconds)))
+             (< (+ (engine-launch-after engine) (as-milliseconds *trouble-seconds*))
+                (milliseconds)))
     (forget-thread-trouble engine)))
 
 (defun launch (worker)
-  "Makes the thread of WORKER, which was reserved.  True when that succeeded; else the
-reservation is given back, and the sentinel will try again.  Never under the lock."
+  "Makes the thread of WORKER, which was reserved.  True if that succeeded; otherwise the
+reservation is given back, and the sentinel tries again.  Never call it with the lock held."
   (let ((engine (worker-engine worker)))
     (handler-case
         (call-making-thread (lambda ()
@@ -232,8 +234,8 @@ reservation is given back, and the sentinel will try again.  Never under the loc
         t))))
 
 (defun record-thread (worker thread)
-  "Notes THREAD as that of WORKER.  It does so itself when it begins; but if it is destroyed before
-that, somebody has to find out."
+  "Records THREAD as that of WORKER.  Once it begins it records itself, but it may be destroyed
+before that."
   (when (bt:threadp thread)             ; a program's method may return something else
     (with-engine ((worker-engine worker))
       (unless (or (worker-thread worker) (eq (worker-state worker) :ended))
@@ -259,9 +261,9 @@ all were."
                                collect (reserve-worker engine))))))
 
 (defun join-exited-threads (engine &optional (seconds 0))
-  "Joins the threads of the workers of ENGINE that ended, waiting up to SECONDS, a real or NIL for
-no limit, for all of them.  One that goes on, in what the program has put around its life, is left
-for the next time."
+  "Joins the threads of the workers of ENGINE that have ended, and waits up to SECONDS, a real or
+NIL for no limit, for all of them.  A thread that goes on, in code that the program has put
+around its life, is left for the next time."
   (let ((left (countdown seconds)))
     (dolist (thread (with-engine (engine) (shiftf (engine-exited-threads engine) '())))
       (unless (or (eq thread (bt:current-thread))
@@ -280,6 +282,6 @@ THREAD-LIMIT, an integer not below STANDBY or NIL for no limit: from now on."
   (recheck-workers engine))
 
 (defgeneric recheck-workers (engine)
-  (:documentation "Has the workers of ENGINE that rest look whether they are needed.")
+  (:documentation "Lets the resting workers of ENGINE look whether they are needed.")
   (:method ((engine engine))
     nil))

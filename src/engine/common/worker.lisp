@@ -3,8 +3,8 @@
 ;;;; The states of a worker.
 ;;;;
 ;;;;   state         what its thread does                           may become
-;;;;   :starting     is being made; counted already, so that        :waiting :ended
-;;;;                 nobody makes another for the same need
+;;;;   :starting     is being made; it counts already, so that      :waiting :ended
+;;;;                 no second one is made for the same need
 ;;;;   :waiting      waits for a connection                         :serving :ended
 ;;;;   :serving      serves a request of its connection             :keep-alive :waiting :ended
 ;;;;   :keep-alive   keeps its connection, waits for its next       :serving :waiting :ended
@@ -21,7 +21,8 @@
 ;;;; the engine's count of each state; so the counts always add up to the pool.
 
 (eval-when (:compile-toplevel :load-toplevel :execute)
-  (defparameter *worker-states* '(:starting :waiting :serving :keep-alive :active :suspended :ended)))
+  (defparameter *worker-states*
+    '(:starting :waiting :serving :keep-alive :active :suspended :ended)))
 
 (deftype worker-state ()
   `(member ,@*worker-states*))
