@@ -137,6 +137,14 @@ error number, an integer, or NIL."
 
 ;;; The queue
 
+(defstruct (peer-watch (:include opaque) (:constructor make-peer-watch ()) (:copier nil))
+  "How a peer takes its time, see slow-readers.lisp."
+  (looked nil :type (or null fixnum))   ; the last look, in MILLISECONDS; NIL while nobody waits
+  (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known
+  (end nil :type (or null fixnum))      ; by when it is to take some of them, in MILLISECONDS
+  (waited 0 :type fixnum)               ; for how many milliseconds it was waited for
+  (taken 0 :type fixnum))               ; how many octets it took meanwhile
+
 (define-record (send-queue (:include opaque) (:constructor make-send-queue ()) (:copier nil))
   "The unsent octets of a connection.  Its owner alone writes the slots; other threads may read
 them."
@@ -150,14 +158,7 @@ them."
 integer; NIL for no limit.")
   (rate nil :type (or null (integer 1)))
   (grace 0 :type fixnum)                ; in milliseconds
-  ;; Of a peer that takes its time, see slow-readers.lisp.
-  (looked nil :type (or null fixnum))   ; the last look, in MILLISECONDS; NIL while nobody waits
-  (owed nil :type (or null fixnum))     ; octets that it had yet to take then; NIL if not known
-  (end nil :type (or null fixnum))      ; by when it is to take some of them, in MILLISECONDS
-  (waited 0 :type fixnum)               ; for how many milliseconds it was waited for
-  (taken 0 :type fixnum
-   :documentation "How many octets the peer of SEND-QUEUE took while it was waited for, an
-integer.")
+  (watch nil :type (or null peer-watch)) ; NIL until the peer is waited for
   (reserved 0 :type index)              ; octets of the budget of all clients, for its parts
   (reserved-since 0 :type fixnum))      ; when there were none, in MILLISECONDS
 
@@ -171,8 +172,9 @@ integer.")
 (defun enqueue (queue parts)
   "Adds PARTS, a list (see PART), to the end of QUEUE, a SEND-QUEUE.  The caller owns its
 connection."
-  (when (send-queue-owed queue)
-    (incf (send-queue-owed queue) (count-octets parts)))
+  (let ((watch (send-queue-watch queue)))
+    (when (and watch (peer-watch-owed watch))
+      (incf (peer-watch-owed watch) (count-octets parts))))
   (setf (send-queue-parts queue) (append (send-queue-parts queue) parts)))
 
 (defun flush-queue (queue descriptor &optional more-p)

@@ -40,44 +40,65 @@ to take; NIL if the system does not say."
     (and (not (minusp unsent))
          (+ unsent (queued-octets queue)))))
 
-(defun octets-taken-since (queue owed)
-  "The number of octets that the peer of QUEUE took since the last look.  OWED, or NIL, is the
+(defun octets-taken-since (watch owed)
+  "The number of octets that the peer of WATCH took since the last look.  OWED, or NIL, is the
 number that it has yet to take."
-  (let ((before (send-queue-owed queue)))
+  (let ((before (peer-watch-owed watch)))
     (if (and owed before) (max 0 (- before owed)) 0)))
 
 (defun earlier (moment other)
   "The earlier one of MOMENT and OTHER, integers or NIL, for never."
   (if (and moment other) (min moment other) (or moment other)))
 
+(defun latest-end (queue watch owed now)
+  "By when the peer of QUEUE and WATCH, which has OWED octets, or NIL, yet to take, is to take some
+of them after NOW, all in MILLISECONDS; NIL for no limit."
+  (let ((milliseconds (send-queue-milliseconds queue))
+        (rate (send-queue-rate queue)))
+    (earlier (and milliseconds (+ now milliseconds))
+             (and rate owed
+                  (+ now (send-queue-grace queue)
+                     (floor (* 1000 (peer-watch-taken watch)) rate)
+                     (- (peer-watch-waited watch)))))))
+
 (defun look-at-taker (queue descriptor now &optional sent-p)
   "Looks at NOW, in MILLISECONDS, how many octets the peer of QUEUE, a SEND-QUEUE, has taken of
 it and of the kernel's buffer of DESCRIPTOR.  The first look begins a wait.  SENT-P is true if
 DESCRIPTOR has just taken some.  The caller owns the connection."
-  (let* ((owed (octets-owed queue descriptor))
-         (taken (octets-taken-since queue owed))
-         (looked (send-queue-looked queue)))
-    (incf (send-queue-waited queue) (if looked (max 0 (- now looked)) 0))
-    (incf (send-queue-taken queue) taken)
-    (setf (send-queue-looked queue) now
-          (send-queue-owed queue) owed)
+  (let* ((watch (or (send-queue-watch queue)
+                    (setf (send-queue-watch queue) (make-peer-watch))))
+         (owed (octets-owed queue descriptor))
+         (taken (octets-taken-since watch owed))
+         (looked (peer-watch-looked watch)))
+    (incf (peer-watch-waited watch) (if looked (max 0 (- now looked)) 0))
+    (incf (peer-watch-taken watch) taken)
+    (setf (peer-watch-looked watch) now
+          (peer-watch-owed watch) owed)
     (when (or (null looked)
               (plusp taken)
               (and sent-p (null owed)))
-      (setf (send-queue-end queue)
-            (earlier (and (send-queue-milliseconds queue)
-                          (+ now (send-queue-milliseconds queue)))
-                     (and (send-queue-rate queue)
-                          owed
-                          (+ now
-                             (send-queue-grace queue)
-                             (floor (* 1000 (send-queue-taken queue)) (send-queue-rate queue))
-                             (- (send-queue-waited queue)))))))))
+      (setf (peer-watch-end watch) (latest-end queue watch owed now)))))
+
+(defun end-of-patience (queue)
+  "By when the peer of QUEUE, a SEND-QUEUE, is to take octets, in MILLISECONDS; NIL for never, or
+while it was not waited for."
+  (let ((watch (send-queue-watch queue)))
+    (and watch (peer-watch-end watch))))
+
+(defun send-queue-taken (queue)
+  "How many octets the peer of QUEUE, a SEND-QUEUE, took while it was waited for, an integer."
+  (let ((watch (send-queue-watch queue)))
+    (if watch (peer-watch-taken watch) 0)))
+
+(defun waited-for-p (queue)
+  "True while a thread waits for the peer of QUEUE, a SEND-QUEUE, or the sentinel looks at it."
+  (let ((watch (send-queue-watch queue)))
+    (and watch (peer-watch-looked watch) t)))
 
 (defun next-look-at-taker (queue now)
   "The moment of the next look at the peer of QUEUE, a SEND-QUEUE, after NOW, in MILLISECONDS;
 NIL for never."
-  (let ((end (send-queue-end queue))
+  (let ((end (end-of-patience queue))
         (milliseconds (send-queue-milliseconds queue)))
     (and end
          (min end (+ now (if milliseconds (ceiling milliseconds +looks+) 1000))))))
@@ -85,25 +106,27 @@ NIL for never."
 (defun taker-given-up-p (queue now)
   "True if the peer of QUEUE, a SEND-QUEUE, has taken too few octets by NOW, according to the
 last look."
-  (let ((end (send-queue-end queue)))
+  (let ((end (end-of-patience queue)))
     (and end (<= end now))))
 
 (defun patience-left-p (queue descriptor now)
   "True if the peer of QUEUE, in a wait, has time left NOW, or has taken octets of QUEUE or of
 the kernel's buffer of DESCRIPTOR since the last look.  Any thread may ask while DESCRIPTOR is
 open."
-  (and (send-queue-looked queue)
-       (or (not (taker-given-up-p queue now))
-           (plusp (octets-taken-since queue (octets-owed queue descriptor))))))
+  (let ((watch (send-queue-watch queue)))
+    (and watch
+         (peer-watch-looked watch)
+         (or (not (taker-given-up-p queue now))
+             (plusp (octets-taken-since watch (octets-owed queue descriptor)))))))
 
 (defun end-wait (queue)
   "Notes that no thread waits any more for the peer of QUEUE, a SEND-QUEUE."
-  (setf (send-queue-looked queue) nil
-        (send-queue-owed queue) nil))
+  (let ((watch (send-queue-watch queue)))
+    (when watch
+      (setf (peer-watch-looked watch) nil
+            (peer-watch-owed watch) nil))))
 
 (defun reset-taking (queue)
   "Gives the peer of QUEUE, a SEND-QUEUE, all its time again: it has taken everything, or a new
-answer begins."
-  (end-wait queue)
-  (setf (send-queue-waited queue) 0
-        (send-queue-taken queue) 0))
+reply begins."
+  (setf (send-queue-watch queue) nil))

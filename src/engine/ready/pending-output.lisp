@@ -87,7 +87,7 @@ and has the sentinel look again soon.  SENT-P is as in LOOK-AT-TAKER."
   "True if the peer of CONNECTION, which the caller owns, has time NOW to take more of its
 output.  The sentinel looks again then."
   (let ((queue (connection-queue connection)))
-    (when (and (send-queue-parts queue) (send-queue-looked queue))
+    (when (and (send-queue-parts queue) (waited-for-p queue))
       (look-at-output connection now)
       (not (taker-given-up-p queue now)))))
 
