@@ -66,8 +66,10 @@ sections 13 and 14."
 
 (defun send-file-response (exchange status headers pathname)
   "Sends the file PATHNAME, or the part for which the client has asked, with STATUS and HEADERS.
+Without a Content-Type in HEADERS, the name of the file gives one, as with Clack's other handlers.
 Sends 404 where there is no readable file."
-  (let ((headers (with-content-type headers (type-of-named-file pathname))))
+  (let ((headers (with-content-type headers
+                   (or (media-type-of-file pathname) "application/octet-stream"))))
     (unless (if (readiness-supported-p)
                 (sent-from-descriptor-p exchange status headers pathname)
                 (sent-from-memory-p exchange status headers pathname))

@@ -126,10 +126,6 @@ enter the debugger in this thread, with a restart ABORT that answers 500."
 
 ;;; The request
 
-(defun end-reading-unless-later (exchange body)
-  "Lets no thread take more content for BODY, unless the response to EXCHANGE comes later."
-  (unless (deferred-p exchange)
-    (end-reading body)))
 
 (defun answer-request (exchange)
   "Answers the request of EXCHANGE, also where the application fails.  NIL where the client is
@@ -141,7 +137,8 @@ gone."
                           (protocol-error (condition) condition))))
            (unless failure
              (setf failure (failure-of exchange body)))
-           (end-reading-unless-later exchange body)
+           (unless (deferred-p exchange)
+             (end-reading body))
            (or (null failure)
                (handler-case (progn (answer-failure exchange body failure)
                                     (not (client-gone-p failure exchange body)))

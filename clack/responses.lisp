@@ -33,6 +33,10 @@ string."
       headers
       (list* :content-type type headers)))
 
+(defparameter *text-type* "text/html; charset=utf-8"
+  "The Content-Type of strings where an application sets none.  Applications rely on it, since
+Clack's handler for Hunchentoot has it.")
+
 (defparameter *server-line*
   (map 'octets #'char-code (format nil "Server: recycling~C~C" #\Return #\Newline)))
 
