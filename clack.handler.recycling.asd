@@ -1,7 +1,7 @@
 ;;;; (clack:clackup app :server :recycling) loads this.
 
 (defsystem "clack.handler.recycling"
-  :description "A handler for Clack that serves applications on recycled threads, without Hunchentoot."
+  :description "A handler for Clack with recycled threads, and without Hunchentoot."
   :author "The hunchentoot-recycling-taskmaster maintainers"
   :version "0.1.0"
   :license "BSD-2-Clause"
