@@ -35,7 +35,7 @@ overdue at NOW."
 (define-server-test a-deadline-that-is-renewed-before-the-sentinel-owns-its-connection-holds
   (with-overdue-connection (engine connection client now)
     (with-function (engine::claim-parked (original connection)
-                     (engine::set-deadline connection :idle 100 now)
+                     (engine:set-deadline connection :idle 100 now)
                      (funcall original connection))
       (engine::time-out-if-due engine connection now))
     (is (engine::parked-p connection) "It can be told of again.")
@@ -44,7 +44,7 @@ overdue at NOW."
 (define-server-test what-comes-while-the-sentinel-owns-a-connection-is-looked-at-later
   (with-overdue-connection (engine connection client now)
     (with-function (engine::claim-parked (original connection)
-                     (engine::set-deadline connection :idle 100 now)
+                     (engine:set-deadline connection :idle 100 now)
                      (prog1 (funcall original connection)
                        (is (not (engine::become-owner connection nil)) "Somebody else is told.")))
       (engine::time-out-if-due engine connection now))
@@ -56,7 +56,7 @@ overdue at NOW."
     (let ((now (platform:milliseconds)))
       (make-overdue connection now)
       (with-function (engine::call-while-expiring (original connection function)
-                       (engine::set-deadline connection :write 100 now)
+                       (engine:set-deadline connection :write 100 now)
                        (funcall original connection function))
         (engine::time-out-if-due engine connection now))
       (is (zerop (statistic engine :expired)))
@@ -182,7 +182,7 @@ ends CONNECTION; NIL when it does not within two minutes."
     (is (= 1 (statistic engine :expired)))))
 
 (defun give-notice-of (engine text)
-  (setf (slot-value (engine::engine-service engine) 'notice) text))
+  (setf (slot-value (engine:engine-service engine) 'notice) text))
 
 (define-server-test who-is-told-why-may-still-read-it
   (with-connection-at-rest (engine connection client)
@@ -213,7 +213,7 @@ ends CONNECTION; NIL when it does not within two minutes."
       (give-notice-of engine "late")
       (engine::begin-to-linger connection now)
       (is (eq :parked (engine::park engine connection)))
-      (engine::set-deadline connection :linger -1 now)
+      (engine:set-deadline connection :linger -1 now)
       (engine::time-out-if-due engine connection now)
       (is (engine::gone-p connection))
       (is (equal "" (decode (receive-rest client)))))))
@@ -261,7 +261,7 @@ ends CONNECTION; NIL when it does not within two minutes."
 (define-server-test what-a-service-was-told-of-and-did-not-want-does-not-wait-for-ever
   (dolist (seconds '(nil 100))
     (with-connection-at-rest (engine connection client)
-      (change-class (engine::engine-service engine) 'indifferent-service)
+      (change-class (engine:engine-service engine) 'indifferent-service)
       (setf (engine::pool-state-idle (engine::engine-pool-state engine)) (and seconds (* 1000 seconds)))
       (send client "x")
       (await-input-at-rest connection)
@@ -287,13 +287,13 @@ ends CONNECTION; NIL when it does not within two minutes."
   (declare (ignore resuming-p))
   (loop until (platform:would-block-p
                (platform:receive-octets (engine:connection-descriptor connection) (octets ".") 0 1)))
-  (engine::set-deadline connection :head -1 (platform:milliseconds))
+  (engine:set-deadline connection :head -1 (platform:milliseconds))
   (setf (engine:connection-input connection) :read)
   :park)
 
 (define-server-test what-came-after-a-service-had-read-all-is-left-to-workers-again
   (with-overdue-connection (engine connection client now)
-    (change-class (engine::engine-service engine) 'piecemeal-service)
+    (change-class (engine:engine-service engine) 'piecemeal-service)
     (loop repeat 3
           for worker = (engine::make-pool-worker engine 1)
           do (send client "x")
@@ -375,7 +375,7 @@ ends CONNECTION; NIL when it does not within two minutes."
   (with-connections-at-rest (engine connections clients 20)
     (loop for connection in (reverse connections)
           for seconds from 100
-          do (engine::set-deadline connection :idle seconds 0)
+          do (engine:set-deadline connection :idle seconds 0)
              (is (eq :parked (engine::park engine connection))))
     (engine::evict-idle-connections engine)
     (is (notany #'engine::gone-p (subseq connections 0 4)))
@@ -387,7 +387,7 @@ ends CONNECTION; NIL when it does not within two minutes."
           for (kind seconds) in (append '((:body 1) (:pause 2) (:body 3) (:pause 4))
                                         (loop repeat (- (length connections) 4)
                                               collect '(:idle 100)))
-          do (engine::set-deadline connection kind seconds 0)
+          do (engine:set-deadline connection kind seconds 0)
              (is (eq :parked (engine::park engine connection))))
     (engine::evict-idle-connections engine)
     (is (notany #'engine::gone-p (subseq connections 0 4)))
@@ -410,7 +410,7 @@ ends CONNECTION; NIL when it does not within two minutes."
 
 (define-server-test (output-that-finds-no-room-counts-all-the-same :needs :parking)
   (with-connections-at-rest (engine connections clients 2)
-    (let ((filling (floor (* engine::*waiting-share* (or (engine:client-memory-budget) 0)))))
+    (let ((filling (floor (* engine:*waiting-share* (or (engine:client-memory-budget) 0)))))
       (when (plusp filling)
         (engine:reserve-client-memory filling nil)
         (unwind-protect

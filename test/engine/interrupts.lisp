@@ -154,7 +154,7 @@ workers is parked, and not taken for idle."
       (is-true (engine::parked-p connection))
       (is (equal (list (engine::connection-token connection)) (take-all engine)))
       (engine::evict-idle-connections engine)
-      (with-function (engine::drain-over-p (original engine now) t)
+      (with-function (engine:drain-over-p (original engine now) t)
         (engine::time-out-if-due engine connection (platform:milliseconds)))
       (engine::end-input engine :keep-alive)
       (is-true (engine::parked-p connection))
@@ -185,7 +185,7 @@ workers is parked, and not taken for idle."
                        (engine:count-request connection)
                        (prog1 (engine::settle-outcome engine connection :deferred 0)
                          ;; Its next owner.
-                         (incf (engine::connection-served connection))))
+                         (incf (engine:connection-served connection))))
         (task-result (in-background ("a resuming thread") (engine:resume-connection engine connection))))
       (is (= 1 (statistic engine :served))))))
 

@@ -71,7 +71,7 @@
     (let ((queued (connect-fake *listener*)))
       (wait-for-statistic engine :queued 1)
       (let ((stopping (in-background ("stop") (engine:stop-engine engine :soft t))))
-        (eventually ("the engine to drain") (not (engine::running-p engine)))
+        (eventually ("the engine to drain") (not (engine:running-p engine)))
         (open-gate release)
         (is (null (task-result stopping))))
       (is (fake-closed queued))

@@ -211,7 +211,7 @@ look is to tell."
   (with-still-pool (engine controller)
     (let ((pool (engine::engine-pool-state engine)))
       (flet ((excess (limit before)
-               (setf (engine::engine-thread-limit engine) limit
+               (setf (engine:engine-thread-limit engine) limit
                      (engine::pool-state-excess pool) before)
                (engine::apply-thread-limit engine pool controller)
                (engine::pool-state-excess pool)))
@@ -247,7 +247,7 @@ look is to tell."
       (setf (engine::engine-suspended engine) (pretend-workers engine 1 :suspended))
       (is (= 2 (made 3)))
       (forget-workers engine)
-      (setf (engine::engine-thread-limit engine) 2)
+      (setf (engine:engine-thread-limit engine) 2)
       (is (= 2 (made 3)))
       (setf (engine::engine-suspended engine) (pretend-workers engine 1 :suspended))
       (is (= 0 (made 1)))
@@ -270,15 +270,15 @@ look is to tell."
                    (engine::accept-overflow engine controller))
                  (> (recorded-count kept) before))))
         (pretend-to-serve (pretend-workers engine 2 :active))
-        (setf (engine::engine-thread-limit engine) 2
-              (engine::engine-accept-limit engine) nil)
+        (setf (engine:engine-thread-limit engine) 2
+              (engine:engine-accept-limit engine) nil)
         (is (keeps-p))
-        (setf (engine::engine-thread-limit engine) 3)
+        (setf (engine:engine-thread-limit engine) 3)
         (is (not (keeps-p)) "Another worker may be made.")
-        (setf (engine::engine-thread-limit engine) 2
-              (engine::engine-accept-limit engine) :unlimited)
+        (setf (engine:engine-thread-limit engine) 2
+              (engine:engine-accept-limit engine) :unlimited)
         (is (not (keeps-p)) "Who comes waits in the kernel.")
-        (setf (engine::engine-accept-limit engine) 5)
+        (setf (engine:engine-accept-limit engine) 5)
         (is (keeps-p))
         (let ((worker (first (pretend-workers engine 1 :suspended))))
           (setf (engine::engine-suspended engine) (list worker))
@@ -330,8 +330,8 @@ look is to tell."
 (define-server-test a-look-applies-the-limit-and-accepts-the-overflow
   (with-still-pool (engine controller :processors 8)
     (let ((kept (make-recorder)))
-      (setf (engine::engine-thread-limit engine) 2
-            (engine::engine-accept-limit engine) nil)
+      (setf (engine:engine-thread-limit engine) 2
+            (engine:engine-accept-limit engine) nil)
       (pretend-to-serve (pretend-workers engine 3 :active))
       (recording (kept engine::accept-for-others)
         (adjust-recorded engine controller))
@@ -362,16 +362,16 @@ table."
       (is (equal '(:resume) (decided-to-add 1)))
       (is (equal '(:resume :launch) (decided-to-add 2)))
       (is (equal '(:launch) (decided-to-add 2)))
-      (setf (engine::engine-thread-limit engine) 1)
+      (setf (engine:engine-thread-limit engine) 1)
       (is (null (decided-to-add 2)) "No more may be made.")
       (forget-workers engine))))
 
 (define-server-test a-decision-to-accept-without-workers-is-counted
   (with-still-pool (engine controller)
     (pretend-to-serve (pretend-workers engine 1 :active))
-    (setf (engine::engine-thread-limit engine) 1)
+    (setf (engine:engine-thread-limit engine) 1)
     (flet ((decided-with (accept-limit)
-             (setf (engine::engine-accept-limit engine) accept-limit)
+             (setf (engine:engine-accept-limit engine) accept-limit)
              (with-function (engine::accept-for-others (original engine) nil)
                (decisions-of (controller) (engine::accept-overflow engine controller)))))
       (is (equal '(:accept-overflow) (decided-with nil)))
@@ -382,7 +382,7 @@ table."
   (with-still-pool (engine controller :processors 1)
     (pretend-workers engine 3 :active)
     (is (equal '(:suspend) (decisions-of (controller) (adjust-recorded engine controller))))
-    (setf (engine::engine-thread-limit engine) 1)
+    (setf (engine:engine-thread-limit engine) 1)
     (is (equal '(:suspend :limit) (decisions-of (controller) (adjust-recorded engine controller))))
     (forget-workers engine)))
 

@@ -8,7 +8,7 @@
 (define-server-test processors-that-come-and-go-are-noticed
   (with-resting-engine (engine)
     (let ((controller (engine::make-controller 2)))
-      (setf (engine::engine-standby engine) 8)
+      (setf (engine:engine-standby engine) 8)
       (dolist (processors '(4 1 64))
         (with-globals ((engine::*processors* processors))
           (setf (engine::controller-last-processor-count controller) 0)

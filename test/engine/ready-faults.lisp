@@ -30,7 +30,7 @@ that connect to *PORT* all the same, and with a function that ends the want."
   (with-globals ((engine::*tick* 1/100))
     (with-ready-engine (engine (constantly nil))
       ;; Who is accepted before it has sent something may have to give way.
-      (platform:defer-accepts (engine::engine-listener engine) 60)
+      (platform:defer-accepts (engine:engine-listener engine) 60)
       ;; More than a few, since something else in this process may close a descriptor late.
       (call-while-exhausted
        12

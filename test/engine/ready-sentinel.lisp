@@ -95,7 +95,7 @@ counted; and for how many ticks it naps then."
                                 (loop for deadline in deadlines
                                       do (funcall function
                                                   (let ((connection (engine::make-connection nil)))
-                                                    (engine::set-deadline connection :idle deadline
+                                                    (engine:set-deadline connection :idle deadline
                                                                           (platform:milliseconds))
                                                     connection))))
                  (engine::idle-wait-seconds engine (platform:milliseconds)))))

@@ -10,7 +10,7 @@
 (defun accept-at-rest (engine)
   "A connection that ENGINE, which has no threads, has accepted and owns."
   (platform:set-non-blocking (engine::engine-listener-descriptor engine))
-  (engine::open-connection engine (accepted-descriptor (engine::engine-listener engine)) nil))
+  (engine::open-connection engine (accepted-descriptor (engine:engine-listener engine)) nil))
 
 (defun call-with-connections-at-rest (function count)
   (with-resting-engine (engine)
@@ -20,7 +20,7 @@
            (progn
              ;; One after the other: a listener has room for a few only.
              (loop repeat count
-                   do (push (connect (usocket:get-local-port (engine::engine-listener engine)))
+                   do (push (connect (usocket:get-local-port (engine:engine-listener engine)))
                             clients)
                       (push (accept-at-rest engine) connections))
              (funcall function engine connections clients))
@@ -50,7 +50,7 @@ CLIENTS in the same order."
                                  :until (patient-end))))
 
 (defun make-overdue (connection now)
-  (engine::set-deadline connection :idle -1 now))
+  (engine:set-deadline connection :idle -1 now))
 
 ;;; The last octets
 
@@ -79,7 +79,7 @@ CLIENTS in the same order."
         (dolist (connection connections)
           (engine::begin-to-linger connection now)
           (is (eql (+ now (* 1000 engine::*linger-seconds*)) (engine:connection-deadline connection)))
-          (is (eq :linger (engine::connection-deadline-kind connection))))
+          (is (eq :linger (engine:connection-deadline-kind connection))))
         (setf (engine::connection-linger-octets first) 3)
         (send (first clients) "abc")
         (await-input-at-rest first)
@@ -175,7 +175,7 @@ CLIENTS in the same order."
   (with-connections-at-rest (engine connections clients 2)
     (destructuring-bind (served late) connections
       (let ((worker (engine::make-pool-worker engine 1)))
-        (change-class (engine::engine-service engine) 'satisfied-service)
+        (change-class (engine:engine-service engine) 'satisfied-service)
         (with-function (engine::park (original engine connection)
                          (setf (engine::engine-phase engine) :stopping)
                          (funcall original engine connection))
@@ -191,14 +191,14 @@ CLIENTS in the same order."
 
 (defmethod engine:serve ((service giving-service) connection resuming-p)
   (declare (ignore resuming-p))
-  (engine::detach (giving-engine service) connection)
+  (engine:detach (giving-engine service) connection)
   (funcall (giving-ending service)))
 
 (defun check-given-away (engine connection client ending)
   "Checks that the descriptor of CONNECTION stays open when its service gives it away and then does
 what ENDING does."
   (let ((worker (engine::make-pool-worker engine 1))
-        (service (change-class (engine::engine-service engine) 'giving-service)))
+        (service (change-class (engine:engine-service engine) 'giving-service)))
     (setf (giving-engine service) engine
           (giving-ending service) ending)
     (engine::watch-connection engine connection :input)
@@ -235,7 +235,7 @@ what ENDING does."
 (defun check-other-descriptor (engine connection client ending)
   "Checks that the other descriptor of the socket of CONNECTION can be used when its service gives
 that away and then does what ENDING does, and that nobody is told of it."
-  (let ((service (change-class (engine::engine-service engine) 'duplicating-service)))
+  (let ((service (change-class (engine:engine-service engine) 'duplicating-service)))
     (setf (giving-ending service) ending)
     (engine::watch-connection engine connection :input)
     (catch 'away (engine::serve-connection engine (engine::make-pool-worker engine 1) connection))
@@ -283,7 +283,7 @@ that away and then does what ENDING does, and that nobody is told of it."
 (define-server-test the-end-of-the-input-is-not-forgotten-by-who-does-not-own-the-connection
   (loop for (over-p expected) in '((t :close) (nil :parked))
         do (with-connection-at-rest (engine connection client)
-             (change-class (engine::engine-service engine) 'satisfied-service)
+             (change-class (engine:engine-service engine) 'satisfied-service)
              (is (null (engine::own-connection engine
                                                (logior (engine::connection-token connection)
                                                        (if over-p
@@ -301,7 +301,7 @@ which is DESCRIPTOR."
      (let ((,descriptor (engine::engine-listener-descriptor ,engine)))
        (setf (engine::engine-phase ,engine) :running)
        (platform:watch (engine::engine-poller ,engine) ,descriptor ,descriptor)
-       (with-connection (client (usocket:get-local-port (engine::engine-listener ,engine)))
+       (with-connection (client (usocket:get-local-port (engine:engine-listener ,engine)))
          (eventually ("a connection to be told of")
            (eql ,descriptor (told-now ,engine)))
          (is (null (told-now ,engine)) "It is told once.")
@@ -331,15 +331,15 @@ which is DESCRIPTOR."
     (let ((worker (engine::make-pool-worker engine 1)))
       (is (= 2 (statistic engine :accepted) (statistic engine :open)))
       (loop for (limit refused-p) in '((:unlimited nil) (2 nil) (nil t))
-            do (setf (engine::engine-accept-limit engine) limit)
+            do (setf (engine:engine-accept-limit engine) limit)
                (is (not (engine::refused-p engine worker)) "~A" limit)
                (is (eq refused-p (and (engine::refused-p engine nil) t)) "~A" limit)))))
 
 (define-server-test a-soft-stop-refuses-nobody-whom-a-worker-may-serve
   (loop for (limit refused) in '((nil 0) (0 1))
         do (with-listening-engine (engine descriptor)
-             (setf (engine::engine-accept-limit engine) nil
-                   (engine::engine-thread-limit engine) limit
+             (setf (engine:engine-accept-limit engine) nil
+                   (engine:engine-thread-limit engine) limit
                    (engine::engine-accepting-p engine) t)
              (platform:set-non-blocking descriptor)
              (engine::accept-rest engine 1)
@@ -369,7 +369,7 @@ which is DESCRIPTOR."
   (with-resting-engine (engine)
     (platform:set-non-blocking (engine::engine-listener-descriptor engine))
     (setf (engine::engine-accept-trouble engine) 'engine::accept-failed)
-    (with-connection (client (usocket:get-local-port (engine::engine-listener engine)))
+    (with-connection (client (usocket:get-local-port (engine:engine-listener engine)))
       (let* ((worker (engine::make-pool-worker engine 1))
              (connection (eventually ("a connection") (engine::take-connection engine worker))))
         (is (null (engine::engine-accept-trouble engine)))
@@ -397,7 +397,7 @@ which is DESCRIPTOR."
       (fail-to-accept engine)
       (with-function (engine::note-backlog-empty (original engine)
                        (setf client (connect (usocket:get-local-port
-                                              (engine::engine-listener engine))))
+                                              (engine:engine-listener engine))))
                        (eventually ("another connection to be told of")
                          (eql descriptor (told-now engine)))
                        (fail-to-accept engine)

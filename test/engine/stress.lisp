@@ -73,8 +73,8 @@ an error when answers are wrong or do not come."
 (defun waiting-unseen-p (connection)
   "True when something has come on CONNECTION, and nobody owns it."
   (and (engine::parked-p connection)
-       (null (engine::connection-output connection))
-       (platform:await-descriptor (engine::connection-descriptor connection) :input
+       (null (engine:connection-output connection))
+       (platform:await-descriptor (engine:connection-descriptor connection) :input
                                   :until (platform:milliseconds))
        (engine::parked-p connection)))
 
@@ -87,9 +87,9 @@ one that has for more than a second."
        (let ((known (gethash connection since)))
          (cond ((not (waiting-unseen-p connection))
                 (remhash connection since))
-               ((not (eql (car known) (engine::connection-served connection)))
+               ((not (eql (car known) (engine:connection-served connection)))
                 (setf (gethash connection since)
-                      (cons (engine::connection-served connection) now)))
+                      (cons (engine:connection-served connection) now)))
                ((< internal-time-units-per-second (- now (cdr known)))
                 (setf forgotten connection)))))
      (engine::engine-table engine))

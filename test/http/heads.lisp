@@ -178,8 +178,8 @@
            (wanted (map 'string #'code-char octets)))
       (dotimes (start 8)
         (let ((part (subseq wanted start (+ start size))))
-          (is (string= part (http::latin-1-text octets start (+ start size))))
-          (is (string= part (http::text-part (coerce wanted 'http::text)
+          (is (string= part (http:latin-1-text octets start (+ start size))))
+          (is (string= part (http:text-part (coerce wanted 'http::text)
                                              start (+ start size)))))))))
 
 (defun distances (keywords hash)

@@ -84,7 +84,7 @@ of events."
       (let ((stream (second (recorded streams))))
         (with-function (recycling::put-in-all (original channel encoder wanted-p)
                          (multiple-value-prog1 (funcall original channel encoder wanted-p)
-                           (server::close-shared-queue (recycling::outgoing-stream-shared-queue stream))))
+                           (server:close-shared-queue (recycling::outgoing-stream-shared-queue stream))))
           (is (= 3 (recycling:publish channel "x"))))
         (recycling::go-on-with stream)) ; as CLOSE-OUTGOING does after that
       (dolist (connection connections)

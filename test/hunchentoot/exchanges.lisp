@@ -70,7 +70,7 @@
   (error 'end-of-file :stream stream))
 
 (test the-end-of-a-stream-is-something-to-be-read
-  (is (server::transport-ready-p (server::transport-for (make-instance 'stream-that-ended) nil))))
+  (is (server::transport-ready-p (server:transport-for (make-instance 'stream-that-ended) nil))))
 
 (define-server-test (what-a-program-keeps-of-a-connection-has-no-descriptor-when-that-has-ended
                      :needs :our-http)

@@ -6,7 +6,7 @@
 ;;; Kinds
 
 (defun kind-of-words (words)
-  (server::handshake-failure-kind (make-condition 'server:handshake-failed :reason words)))
+  (server:handshake-failure-kind (make-condition 'server:handshake-failed :reason words)))
 
 (test the-kind-of-a-failed-handshake-is-known-by-the-words-of-every-version-of-openssl
   (loop for (kind . words)
@@ -27,14 +27,14 @@
              (is (eq kind (kind-of-words each)) "~S" each))))
 
 (test who-took-too-long-in-a-handshake-is-counted-elsewhere
-  (is (eq :expired (server::handshake-failure-kind (make-condition 'server:stream-timeout :stream nil))))
+  (is (eq :expired (server:handshake-failure-kind (make-condition 'server:stream-timeout :stream nil))))
   (let ((taskmaster (taskmaster)))
     (server:note-failed-handshake taskmaster (make-condition 'server:stream-timeout :stream nil))
     (is (every #'zerop (mapcar (lambda (entry) (platform:counter-count (cdr entry)))
                                (recycling::taskmaster-failed-handshakes taskmaster))))))
 
 (test what-is-no-failure-of-a-handshake-has-no-kind
-  (is (null (server::handshake-failure-kind (make-condition 'simple-error)))))
+  (is (null (server:handshake-failure-kind (make-condition 'simple-error)))))
 
 ;;; Counted
 

@@ -149,7 +149,7 @@
       (call-with-function function
                           (lambda (original engine)
                             (setf stop (in-background ("stop") (hunchentoot:stop acceptor)))
-                            (eventually ("the engine to stop") (not (engine::serving-p engine)))
+                            (eventually ("the engine to stop") (not (engine:serving-p engine)))
                             (funcall original engine))
                           (lambda ()
                             (handler-case (hunchentoot:start acceptor)

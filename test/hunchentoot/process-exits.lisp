@@ -43,7 +43,7 @@
     (wait-for-statistic engine :standby 2)
     (with-globals ((platform::*exiting-p* t))
       (is (zerop (engine::with-engine (engine)
-                   (setf (engine::engine-standby engine) 3)
+                   (setf (engine:engine-standby engine) 3)
                    (engine::missing-workers engine))))
       ;; One that was reserved before is given back.
       (let ((worker (engine::with-engine (engine) (engine::reserve-worker engine))))

@@ -289,9 +289,9 @@ MILLISECONDS."
                                      (when (string= "look" text)
                                        (server::relay-queued socket))))
           ()
-        (with-function (server::send-queued (original shared-queue io &key more-p)
+        (with-function (server:send-queued (original shared-queue io &key more-p)
                          (when more-p
-                           (server::put-in-shared-queue shared-queue news))
+                           (server:put-in-shared-queue shared-queue news))
                          (funcall original shared-queue io :more-p more-p))
           (with-talk (talk)
             (apply #'tell talk '("look" "last"))

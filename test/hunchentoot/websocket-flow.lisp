@@ -80,7 +80,7 @@
 (defun silent-websocket (ping idle)
   "A WebSocket without a connection that was heard at 0, with PING and IDLE, in milliseconds or
 NIL."
-  (server::%make-websocket nil nil nil (server::make-shared-queue 100) nil nil nil nil ping idle 0))
+  (server::%make-websocket nil nil nil (server:make-shared-queue 100) nil nil nil nil ping idle 0))
 
 (test who-is-pinged-late-has-the-time-that-others-have-from-when-the-ping-has-left
   (let ((socket (silent-websocket 100 500))
@@ -94,7 +94,7 @@ NIL."
     (is (null (server::end-moment socket)))
     (server::note-ping-sent socket io)
     (is (null (server::end-moment socket)) "It has not left.")
-    (server::take-incoming (server::websocket-shared-queue socket))
+    (server::take-incoming (server:websocket-shared-queue socket))
     (let ((before (platform:milliseconds)))
       (server::note-ping-sent socket io)
       (let ((end (server::end-moment socket)))

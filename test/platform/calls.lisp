@@ -398,6 +398,6 @@ server has not read, and the server waits for CLIENT without a limit."
 (test both-clocks-are-one
   (where-supported
    (let* ((before (platform:milliseconds))
-          (between (platform::microseconds))
+          (between (platform:microseconds))
           (after (platform:milliseconds)))
      (is (<= before (floor between 1000) after)))))

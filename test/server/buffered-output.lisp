@@ -144,12 +144,12 @@
     (with-directory (directory)
       (let* ((name (uiop:native-namestring (write-file directory "file" "text")))
              (part (engine:open-file-part name)))
-        (engine::drop-parts (list part))
+        (engine:drop-parts (list part))
         (is (null (engine:file-part-file part)))
         (let ((other (engine:open-file-part name)))
-          (engine::drop-parts (list part))
+          (engine:drop-parts (list part))
           (is (platform:file-facts (engine:file-part-file other)) "That is another's.")
-          (engine::drop-parts (list other)))))))
+          (engine:drop-parts (list other)))))))
 
 (define-server-test a-reply-that-cannot-be-sent-is-dropped
   (with-io (io stream client)
